@@ -1,0 +1,1 @@
+"""The cluster: turns what nodes report into ResourceSlices."""

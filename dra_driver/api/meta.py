@@ -1,0 +1,105 @@
+"""What all API objects share: resource types, metadata, owner references; and the base of our typed models.
+
+Objects travel as plain dicts (`JsonObject`) at the wire; models here and in the sibling modules are typed views of
+the parts we use, made once at the border with `Model.of(obj)` and turned back with `to_wire()`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from dra_driver.errors import InvalidInput
+
+type JsonObject = dict[str, Any]
+"""A decoded JSON object. Code outside the borders does not hand these around."""
+
+
+class Model(BaseModel):
+    """Base of wire models: camelCase on the wire, frozen, fields of newer servers ignored."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
+
+    @classmethod
+    def of(cls, obj: object, *, about: str | None = None) -> Self:
+        """Decode. Raises InvalidInput that lists every problem with its field path."""
+        try:
+            return cls.model_validate(obj)
+        except ValidationError as error:
+            problems = [f"{_path(issue['loc'])}: {issue['msg']}" for issue in error.errors()]
+            raise InvalidInput("; ".join(problems), about=about or cls.__name__, problems=problems) from error
+
+    def to_wire(self) -> JsonObject:
+        """The JSON object, without unset and None fields."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    return path
+
+
+class OwnerReference(Model):
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool | None = None
+
+
+class ObjectMeta(Model):
+    name: str = ""
+    namespace: str | None = None
+    uid: str = ""
+    resource_version: str | None = None
+    generation: int | None = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    owner_references: list[OwnerReference] = Field(default_factory=list)
+    finalizers: list[str] = Field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A resource type of the API: where its objects live. `group` is empty for the core group."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """The URL path, from the server's root, of a collection (no `name`), an object or a subresource of it.
+
+        `namespace` None addresses all namespaces, or the object of a cluster-scoped type.
+        """
+        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        if namespace is not None:
+            parts += ["namespaces", namespace]
+        parts.append(self.plural)
+        parts += [part for part in (name, subresource) if part is not None]
+        return "/" + "/".join(parts)
+
+
+RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", False)
+RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", True)
+RESOURCE_CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate", True)
+DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", False)
+NODE_INVENTORIES = Resource("dra.gpu", "v1alpha1", "nodeinventories", "NodeInventory", False)
+NODES = Resource("", "v1", "nodes", "Node", False)
+PODS = Resource("", "v1", "pods", "Pod", True)
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False)
+EVENTS = Resource("", "v1", "events", "Event", True)
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", True)
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", True)
+CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False)

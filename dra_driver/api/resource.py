@@ -1,0 +1,222 @@
+"""resource.k8s.io/v1: the parts of ResourceSlice, ResourceClaim, ResourceClaimTemplate and DeviceClass that we use.
+
+Names, types and limits: Kubernetes' API reference for 1.34 to 1.37. Fields of newer servers are ignored on reading;
+what we write is built from these same models, so it contains nothing else.
+"""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from dra_driver.api.meta import Model, ObjectMeta
+
+type AttributeValue = str | int | bool
+"""A device attribute as we think of it; versions are `Attribute.version` on the wire."""
+
+
+class Attribute(Model):
+    """Exactly one is set. `version` is semver 2.0.0; strings and versions are at most 64 bytes."""
+
+    int_: int | None = Field(default=None, alias="int")
+    bool_: bool | None = Field(default=None, alias="bool")
+    string: str | None = None
+    version: str | None = None
+
+
+class Capacity(Model):
+    value: str
+    request_policy: dict[str, Any] | None = None
+
+
+class Taint(Model):
+    key: str
+    value: str | None = None
+    effect: str
+    time_added: str | None = None
+
+
+class CounterConsumption(Model):
+    counter_set: str
+    counters: dict[str, Capacity]
+
+
+class Device(Model):
+    name: str
+    attributes: dict[str, Attribute] = Field(default_factory=dict)
+    capacity: dict[str, Capacity] = Field(default_factory=dict)
+    consumes_counters: list[CounterConsumption] | None = None
+    taints: list[Taint] | None = None
+    allow_multiple_allocations: bool | None = None
+
+
+class CounterSet(Model):
+    name: str
+    counters: dict[str, Capacity]
+
+
+class Pool(Model):
+    name: str
+    generation: int
+    resource_slice_count: int
+
+
+class ResourceSliceSpec(Model):
+    driver: str
+    pool: Pool
+    node_name: str | None = None
+    node_selector: dict[str, Any] | None = None
+    all_nodes: bool | None = None
+    per_device_node_selection: bool | None = None
+    shared_counters: list[CounterSet] | None = None
+    devices: list[Device] | None = None
+
+
+class ResourceSlice(Model):
+    metadata: ObjectMeta
+    spec: ResourceSliceSpec
+
+
+class CelSelector(Model):
+    expression: str
+
+
+class Selector(Model):
+    cel: CelSelector | None = None
+
+
+class Opaque(Model):
+    driver: str
+    parameters: dict[str, Any]
+
+
+class DeviceClassConfig(Model):
+    opaque: Opaque | None = None
+
+
+class DeviceClassSpec(Model):
+    selectors: list[Selector] = Field(default_factory=list)
+    config: list[DeviceClassConfig] = Field(default_factory=list)
+    extended_resource_name: str | None = None
+
+
+class DeviceClass(Model):
+    metadata: ObjectMeta
+    spec: DeviceClassSpec
+
+
+class Toleration(Model):
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+    toleration_seconds: int | None = None
+
+
+class CapacityRequests(Model):
+    requests: dict[str, str] = Field(default_factory=dict)
+
+
+class ExactRequest(Model):
+    device_class_name: str
+    selectors: list[Selector] = Field(default_factory=list)
+    allocation_mode: Literal["ExactCount", "All"] = "ExactCount"
+    count: int | None = None
+    admin_access: bool | None = None
+    tolerations: list[Toleration] = Field(default_factory=list)
+    capacity: CapacityRequests | None = None
+
+
+class SubRequest(Model):
+    name: str
+    device_class_name: str
+    selectors: list[Selector] = Field(default_factory=list)
+    allocation_mode: Literal["ExactCount", "All"] = "ExactCount"
+    count: int | None = None
+    tolerations: list[Toleration] = Field(default_factory=list)
+    capacity: CapacityRequests | None = None
+
+
+class DeviceRequest(Model):
+    name: str
+    exactly: ExactRequest | None = None
+    first_available: list[SubRequest] | None = None
+
+
+class Constraint(Model):
+    requests: list[str] = Field(default_factory=list)
+    match_attribute: str | None = None
+    distinct_attribute: str | None = None
+
+
+class ClaimConfig(Model):
+    requests: list[str] = Field(default_factory=list)
+    opaque: Opaque | None = None
+
+
+class DeviceClaim(Model):
+    requests: list[DeviceRequest] = Field(default_factory=list)
+    constraints: list[Constraint] = Field(default_factory=list)
+    config: list[ClaimConfig] = Field(default_factory=list)
+
+
+class ResourceClaimSpec(Model):
+    devices: DeviceClaim = Field(default_factory=DeviceClaim)
+
+
+class AllocatedDevice(Model):
+    """One entry of `status.allocation.devices.results`; `request` may be `request/alternative`."""
+
+    request: str
+    driver: str
+    pool: str
+    device: str
+    admin_access: bool | None = None
+    tolerations: list[Toleration] | None = None
+    share_id: str | None = Field(default=None, alias="shareID")
+    consumed_capacity: dict[str, str] | None = None
+
+
+class AllocatedConfig(Model):
+    source: Literal["FromClass", "FromClaim"]
+    requests: list[str] = Field(default_factory=list)
+    opaque: Opaque | None = None
+
+
+class DeviceAllocation(Model):
+    results: list[AllocatedDevice] = Field(default_factory=list)
+    config: list[AllocatedConfig] = Field(default_factory=list)
+
+
+class Allocation(Model):
+    devices: DeviceAllocation = Field(default_factory=DeviceAllocation)
+    node_selector: dict[str, Any] | None = None
+
+
+class Consumer(Model):
+    """One entry of `status.reservedFor`."""
+
+    api_group: str | None = None
+    resource: str
+    name: str
+    uid: str
+
+
+class ResourceClaimStatus(Model):
+    allocation: Allocation | None = None
+    reserved_for: list[Consumer] = Field(default_factory=list)
+
+
+class ResourceClaim(Model):
+    metadata: ObjectMeta
+    spec: ResourceClaimSpec = Field(default_factory=ResourceClaimSpec)
+    status: ResourceClaimStatus = Field(default_factory=ResourceClaimStatus)
+
+
+class ResourceClaimTemplateSpec(Model):
+    metadata: ObjectMeta = Field(default_factory=ObjectMeta)
+    spec: ResourceClaimSpec
+
+
+class ResourceClaimTemplate(Model):
+    metadata: ObjectMeta
+    spec: ResourceClaimTemplateSpec

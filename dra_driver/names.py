@@ -1,0 +1,106 @@
+"""Names that are identities: drivers, API groups, devices, requests, claims.
+
+Everything that is spelled the same way in two places is spelled here. Device names are made here from hardware
+identity (a GPU's UUID) and are never parsed: `gpu_device_names` gives the table in the direction everybody needs.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+GPU_DRIVER = "gpu.nvidia.com"
+"""Default driver name; a drop-in for NVIDIA's own driver. Can be set, so pass it on instead of using this."""
+
+COMPUTE_DOMAIN_DRIVER = "compute-domain.nvidia.com"
+
+CONFIG_GROUP = "resource.nvidia.com"
+CONFIG_API_VERSION = "resource.nvidia.com/v1beta1"
+"""apiVersion of the opaque configs that users write."""
+
+INVENTORY_GROUP = "dra.gpu"
+INVENTORY_API_VERSION = "dra.gpu/v1alpha1"
+
+ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
+
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_GPU_UUID = re.compile(r"GPU-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
+
+_SHORTEST_ID = 8
+
+
+def is_dns_label(text: str) -> bool:
+    """Whether `text` is a DNS label as Kubernetes has it (RFC 1123, at most 63 characters)."""
+    return _DNS_LABEL.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeviceId:
+    """A device as the scheduler knows it: unique by driver, pool and name."""
+
+    driver: str
+    pool: str
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.pool}/{self.device}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RequestName:
+    """The name of a request in a claim, with the chosen alternative when the request was a list of them.
+
+    An allocation result writes it as `request` or `request/alternative`; kubelet and pods know the request only.
+    """
+
+    request: str
+    alternative: str | None = None
+
+    @classmethod
+    def of(cls, text: str) -> "RequestName":
+        """From an allocation result's `request` field."""
+        request, _, alternative = text.partition("/")
+        return cls(request, alternative or None)
+
+    def covered_by(self, names: Iterable[str]) -> bool:
+        """Whether a config or constraint with these `requests` applies; an empty list applies to every request.
+
+        A request's name covers its alternatives. Source: DeviceClaimConfiguration.requests, resource.k8s.io/v1.
+        """
+        listed = tuple(names)
+        return not listed or self.request in listed or (self.alternative is not None and str(self) in listed)
+
+    def __str__(self) -> str:
+        return self.request if self.alternative is None else f"{self.request}/{self.alternative}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ClaimRef:
+    """A ResourceClaim as kubelet names it. The UID is the identity; namespace and name are where to read it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"claim {self.namespace}/{self.name}"
+
+
+def gpu_device_names(uuids: Iterable[str]) -> dict[str, str]:
+    """GPU UUID to device name, for all GPUs of one node: `gpu-` and the first 8 hex digits of the UUID.
+
+    Digits are added, for all that share a prefix, until the names differ; so a name depends on nothing but the UUIDs
+    that are present. A UUID in another form than NVML's `GPU-<8-4-4-4-12 hex>` raises ValueError.
+    """
+    digits = {}
+    for uuid in uuids:
+        match = _GPU_UUID.fullmatch(uuid.lower().replace("gpu-", "GPU-", 1))
+        if match is None:
+            raise ValueError(f"not a GPU UUID: {uuid!r}")
+        digits[uuid] = match.group(1).replace("-", "")
+    names = {}
+    for uuid, own in digits.items():
+        length = _SHORTEST_ID
+        while any(other != own and other[:length] == own[:length] for other in digits.values()):
+            length += 1
+        names[uuid] = f"gpu-{own[:length]}"
+    return names

@@ -1,0 +1,1 @@
+"""The node: finds GPUs, reports them, and prepares ResourceClaims for kubelet."""
