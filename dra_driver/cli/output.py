@@ -1,0 +1,117 @@
+"""How commands speak: data to standard output as a table, JSON or YAML; messages to standard error; exit statuses.
+
+Every command goes through here, so that `-o json` has the same shape everywhere and a user's mistake never ends in a
+stack trace.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Annotated, NoReturn
+
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from dra_driver.errors import DriverError, InvalidInput
+
+messages = Console(stderr=True, highlight=False)
+"""Progress, hints and errors."""
+
+
+class Status(IntEnum):
+    """Exit statuses of every command."""
+
+    DONE = 0
+    NO = 1
+    USAGE = 2
+    UNREACHABLE = 3
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+type OutputOption = Annotated[Format, typer.Option("--output", "-o", help="How to print the data.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """Data with a heading a column. `keys` name the columns in JSON and YAML, `cells` are text, one tuple a row."""
+
+    headings: tuple[str, ...]
+    keys: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    empty: str
+    """What to say, to standard error, when there are no rows."""
+
+
+def show(sheet: Sheet, output: Format) -> None:
+    """Print a sheet. An empty table prints nothing to standard output."""
+    if output is Format.TABLE:
+        if sheet.rows:
+            print_table(sheet.headings, sheet.rows)
+        else:
+            messages.print(sheet.empty)
+        return
+    print_data([dict(zip(sheet.keys, row, strict=True)) for row in sheet.rows], output)
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns as wide as they need. A terminal folds what does not fit; a pipe or file gets one line a row."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    width = None if sys.stdout.isatty() else _natural_width(headings, rows)
+    Console(highlight=False, markup=False, width=width).print(table)
+
+
+def _natural_width(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    columns = zip(headings, *rows, strict=True)
+    return sum(max(map(len, column)) + 2 for column in columns)
+
+
+def print_data(data: object, output: Format) -> None:
+    """Print plain data as JSON or YAML."""
+    if output is Format.JSON:
+        typer.echo(json.dumps(data, indent=2))
+    else:
+        typer.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
+
+
+def stop(message: str, status: Status) -> NoReturn:
+    """End the command with a message to standard error."""
+    messages.print(f"error: {message}", markup=False)
+    raise SystemExit(status)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Turn our errors into a line and an exit status; anything else is a defect and keeps its stack trace."""
+    try:
+        yield
+    except InvalidInput as error:
+        stop(str(error), Status.USAGE)
+    except DriverError as error:
+        stop(str(error), Status.UNREACHABLE)
+
+
+def duration(seconds: float) -> str:
+    """An age as kubectl writes it: `45s`, `12m`, `3h`, `8d`."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{int(seconds)}s"
+
+
+def gibibytes(size_bytes: int | None) -> str:
+    """`79.6 GiB`, or `-` where the size is not known."""
+    return "-" if size_bytes is None else f"{size_bytes / 2**30:.1f} GiB"

@@ -1,0 +1,264 @@
+"""A simulated cluster: API server, scheduler, claim controller and kubelets in this process; the controller and one
+node plugin a node as real processes beside it, over real HTTP and real unix sockets.
+
+`SimulatedCluster` is what `dractl demo` and `dractl cluster` run, and what end-to-end tests use. Everything it makes
+lies below one folder, so two clusters never meet. Nothing here knows how a GPU is simulated: a plugin is told which
+profile its node has and builds the host from it.
+"""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from dra_driver import bundled
+from dra_driver.api.meta import CRDS, DEVICE_CLASSES, NAMESPACES, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
+from dra_driver.errors import InvalidInput, NodeNotReady, NotFound
+from dra_driver.kube.client import Kube, endpoint_from
+from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.claims import SimulatedClaimController
+from dra_driver.simulation.kubelet import SimulatedKubelet
+from dra_driver.simulation.scheduler import SimulatedScheduler
+
+_NODES = re.compile(r"([a-z0-9-]+?)(?::([1-9][0-9]{0,3}))?")
+_POLL_S = 0.05
+_STOP_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedNode:
+    """One node to be: its name, the profile of its hardware, and its place among the nodes of that profile."""
+
+    name: str
+    profile: str
+    index: int
+
+
+def parse_nodes(text: str) -> tuple[SimulatedNode, ...]:
+    """From `dgx-h100:2,t4`: profile names, each with the number of nodes (default 1). Raises InvalidInput."""
+    counts: dict[str, int] = {}
+    for part in text.split(","):
+        match = _NODES.fullmatch(part.strip())
+        if match is None:
+            raise InvalidInput(f"{part.strip()!r} is not PROFILE or PROFILE:NUMBER", about="--nodes")
+        counts[match[1]] = counts.get(match[1], 0) + int(match[2] or 1)
+    return tuple(
+        SimulatedNode(f"{profile}-{index + 1}", profile, index)
+        for profile, count in counts.items()
+        for index in range(count)
+    )
+
+
+class Process:
+    """A process of the project with its log; a process that ends by itself is an error that shows the log's end."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self._command = tuple(command)
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=_own_environment()
+            )
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def check(self) -> None:
+        """Raises NodeNotReady when the process ended without being asked to."""
+        if self._process is not None and self._process.returncode is not None:
+            tail = "\n  ".join(self.log.read_text(errors="replace").splitlines()[-12:])
+            raise NodeNotReady(f"ended with status {self._process.returncode}; its log ends:\n  {tail}", about=self.name)
+
+    async def stop(self, *, kill: bool = False) -> None:
+        """SIGTERM and wait, or SIGKILL; also when it ended already."""
+        process, self._process = self._process, None
+        if process is None or process.returncode is not None:
+            return
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), _STOP_TIMEOUT_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+def _own_environment() -> dict[str, str]:
+    """Settings of the surrounding shell must not leak into the simulated processes."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("GPU_DRA_", "KUBE"))}
+
+
+class SimulatedCluster:
+    """A running cluster below `folder`. Use `SimulatedCluster.running(...)`, which also stops it."""
+
+    def __init__(self, folder: Path, nodes: Sequence[SimulatedNode], *, publisher: str = "controller") -> None:
+        self.folder = folder
+        self.nodes = tuple(nodes)
+        self.publisher = publisher
+        self.kubeconfig = folder / "kubeconfig"
+        self.server = SimulatedApiServer()
+        self.controller = self._controller_process()
+        self.plugins = {node.name: self._plugin_process(node) for node in nodes}
+        self.kubelets: dict[str, SimulatedKubelet] = {}
+        self.kube: Kube
+
+    @classmethod
+    @asynccontextmanager
+    async def running(
+        cls,
+        folder: Path,
+        nodes: Sequence[SimulatedNode],
+        *,
+        publisher: str = "controller",
+        port: int = 0,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> AsyncIterator["SimulatedCluster"]:
+        """Start everything, wait until every node's devices are published, and stop everything at the end."""
+        cluster = cls(folder, nodes, publisher=publisher)
+        async with AsyncExitStack() as stack:
+            progress("starting the API server")
+            await cluster.server.start(port=port)
+            stack.push_async_callback(cluster.server.stop)
+            cluster.server.kubeconfig(cluster.kubeconfig)
+            cluster.kube = await stack.enter_async_context(Kube(endpoint_from(cluster.kubeconfig)))
+            await cluster._install()
+            tasks = await stack.enter_async_context(_background())
+            tasks.append(asyncio.create_task(SimulatedClaimController(cluster.kube).run()))
+            tasks.append(asyncio.create_task(SimulatedScheduler(cluster.kube).run()))
+            for node in cluster.nodes:
+                kubelet = cluster._kubelet(node)
+                cluster.kubelets[node.name] = kubelet
+                await kubelet.start()
+                stack.push_async_callback(kubelet.stop)
+            progress(f"starting the controller and {len(cluster.nodes)} node plugin(s)")
+            for process in cluster.processes():
+                await process.start()
+                stack.push_async_callback(process.stop)
+            progress("waiting for ResourceSlices")
+            await cluster.wait_published()
+            yield cluster
+
+    def processes(self) -> tuple[Process, ...]:
+        """The controller, when there is one, and the plugins."""
+        controller = (self.controller,) if self.publisher == "controller" else ()
+        return (*controller, *self.plugins.values())
+
+    def node_folder(self, name: str) -> Path:
+        return self.folder / "nodes" / name
+
+    def cdi_folder(self, name: str) -> Path:
+        return self.node_folder(name) / "cdi"
+
+    def check(self) -> None:
+        """Raises NodeNotReady when a process of ours ended by itself."""
+        for process in self.processes():
+            process.check()
+
+    async def wait(self, condition: Callable[[], "asyncio.Future[bool] | object"], what: str, timeout_s: float) -> None:
+        """Poll an async condition until it is true. Raises NodeNotReady that names `what` after `timeout_s`."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while True:
+            self.check()
+            result = condition()
+            if await result if asyncio.iscoroutine(result) else result:
+                return
+            if asyncio.get_running_loop().time() > deadline:
+                raise NodeNotReady(f"{what} after {timeout_s:.0f} s; logs are in {self.folder / 'logs'}")
+            await asyncio.sleep(_POLL_S)
+
+    async def wait_published(self, timeout_s: float = 60.0) -> None:
+        """Until every node has a complete pool of devices."""
+
+        async def published() -> bool:
+            slices = (await self.kube.list(RESOURCE_SLICES)).items
+            return {item["spec"].get("nodeName") for item in slices} >= {node.name for node in self.nodes}
+
+        await self.wait(published, "some nodes have published no devices", timeout_s * (1 + len(self.nodes) / 10))
+
+    async def _install(self) -> None:
+        """What an administrator applies before anything else: CRDs, DeviceClasses, and the nodes themselves."""
+        for path in sorted(bundled.CRDS_FOLDER.glob("*.yaml")):
+            await self.kube.create(CRDS, yaml.safe_load(path.read_text()))
+        for path in sorted(bundled.DEVICE_CLASSES_FOLDER.glob("*.yaml")):
+            for document in yaml.safe_load_all(path.read_text()):
+                await self.kube.create(DEVICE_CLASSES, document)
+        with suppress(NotFound):
+            await self.kube.get(NAMESPACES, "default")
+        for node in self.nodes:
+            await self.kube.create(NODES, _node_object(node))
+        await self.wait(self._inventories_served, "NodeInventory is not served", 10.0)
+
+    async def _inventories_served(self) -> bool:
+        try:
+            await self.kube.list(NODE_INVENTORIES)
+        except NotFound:
+            return False
+        return True
+
+    def _kubelet(self, node: SimulatedNode) -> SimulatedKubelet:
+        return SimulatedKubelet(
+            self.kube,
+            node.name,
+            self.node_folder(node.name) / "kubelet",
+            cdi_folders=(self.cdi_folder(node.name),),
+        )
+
+    def _controller_process(self) -> Process:
+        command = [sys.executable, "-m", "controller.main", "--kubeconfig", str(self.kubeconfig), "--no-leader-election"]
+        return Process("controller", command, self.folder / "logs" / "controller.log")
+
+    def _plugin_process(self, node: SimulatedNode) -> Process:
+        folder = self.node_folder(node.name)
+        command = [
+            *(sys.executable, "-m", "kubelet_plugin.main"),
+            *("--node-name", node.name),
+            *("--kubeconfig", str(self.kubeconfig)),
+            *("--kubelet-root", str(folder / "kubelet")),
+            *("--cdi-root", str(folder / "cdi")),
+            *("--host-root", str(folder / "host")),
+            *("--simulate", f"{node.profile}:{node.index}"),
+            *("--publisher", self.publisher),
+        ]
+        return Process(f"plugin of node {node.name}", command, self.folder / "logs" / f"plugin-{node.name}.log")
+
+
+@asynccontextmanager
+async def _background() -> AsyncIterator[list["asyncio.Task[None]"]]:
+    """Tasks that run until the block ends."""
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _node_object(node: SimulatedNode) -> JsonObject:
+    resources = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": node.name,
+            "labels": {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux", "nvidia.com/gpu.present": "true"},
+        },
+        "status": {
+            "capacity": resources,
+            "allocatable": resources,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "simulated"}],
+        },
+    }
