@@ -1,0 +1,127 @@
+"""A request body becomes an object of its type: types checked, unknown fields dropped, static defaults filled in.
+
+The result is a new object that shares nothing with the body. For built-in types this does what decoding into typed
+structs does on a real server; for custom types it is pruning and defaulting, and types are checked later.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.simulation.apiserver.schema import Schema, metadata_schema
+from dra_driver.simulation.apiserver.status import bad_request
+
+_EMBEDDED = ("apiVersion", "kind", "metadata")
+
+
+@dataclass
+class Decoder:
+    """`strict_types` refuses wrong JSON types with 400 (built-in types). `unknown` collects paths of dropped fields."""
+
+    kind: str
+    strict_types: bool
+    unknown: list[str] = field(default_factory=list)
+
+    def decode(self, value: JsonObject, schema: Schema) -> JsonObject:
+        """The whole object."""
+        return self._object(value, schema, "")
+
+    def _value(self, value: object, schema: Schema, path: str) -> object:
+        if value is None:
+            return None
+        if schema.opaque:
+            return self._copied(value, schema, path)
+        if isinstance(value, dict) and schema.type == "object":
+            return self._object(value, schema, path)
+        if isinstance(value, list) and schema.type == "array":
+            items = schema.items
+            if items is None:
+                return copy_json(value)
+            return [self._value(item, items, f"{path}[{index}]") for index, item in enumerate(value)]
+        return self._scalar(value, schema, path)
+
+    def _copied(self, value: object, schema: Schema, path: str) -> object:
+        """Free content. A custom type's object without fields keeps none unless it says so."""
+        if self.strict_types or schema.preserves_unknown or schema.type == "" or not isinstance(value, dict):
+            return copy_json(value)
+        known = {name: copy_json(value[name]) for name in _EMBEDDED if schema.embedded and name in value}
+        self.unknown.extend(f"{path}.{name}" for name in value if name not in known)
+        return known
+
+    def _object(self, value: JsonObject, schema: Schema, path: str) -> JsonObject:
+        result: JsonObject = {}
+        for name, item in value.items():
+            where = f"{path}.{name}" if path else name
+            child = schema.child(name)
+            if child is None and schema.embedded and name in _EMBEDDED:
+                child = metadata_schema() if name == "metadata" else Schema({"type": "string"})
+            if child is None:
+                if schema.preserves_unknown:
+                    result[name] = copy_json(item)
+                else:
+                    self.unknown.append(where)
+                continue
+            self._keep(result, name, item, child, where, optional=name not in schema.raw.get("required", ()))
+        self._fill_defaults(result, schema)
+        return result
+
+    def _keep(self, result: JsonObject, name: str, item: object, child: Schema, path: str, *, optional: bool) -> None:
+        if item is None:
+            if not self.strict_types and child.raw.get("nullable"):
+                result[name] = None
+            return
+        decoded = self._value(item, child, path)
+        # Typed structs leave out empty lists and maps of optional fields.
+        container = child.type == "array" or child.additional is not None
+        if self.strict_types and optional and container and decoded in ([], {}):
+            return
+        result[name] = decoded
+
+    def _fill_defaults(self, result: JsonObject, schema: Schema) -> None:
+        for name, child in schema.properties.items():
+            if name in result or "default" not in child.raw:
+                continue
+            default = copy_json(child.raw["default"])
+            if isinstance(default, dict) and child.type == "object":
+                default = self._object(default, child, "")
+            result[name] = default
+
+    def _scalar(self, value: object, schema: Schema, path: str) -> object:
+        if not self.strict_types or _fits(value, schema.type):
+            return copy_json(value)
+        if schema.type == "integer" and isinstance(value, float) and value.is_integer():
+            return int(value)
+        raise bad_request(
+            f"{self.kind} in version cannot be handled as a {self.kind}: json: cannot unmarshal {_json_type(value)} "
+            f"into Go struct field {path} of type {_GO_TYPES.get(schema.type, schema.type)}"
+        )
+
+
+_GO_TYPES = {"integer": "int64", "boolean": "bool", "number": "float64", "array": "list", "object": "map"}
+
+
+def _fits(value: object, json_type: str) -> bool:
+    if isinstance(value, bool):
+        return json_type == "boolean"
+    if isinstance(value, int):
+        return json_type in ("integer", "number", "")
+    if isinstance(value, float):
+        return json_type in ("number", "")
+    return isinstance(value, str) and json_type in ("string", "")
+
+
+def _json_type(value: object) -> str:
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int | float):
+        return "number"
+    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
+
+
+def copy_json(value: Any) -> Any:
+    """A deep copy of plain JSON data; several times faster than copy.deepcopy."""
+    if isinstance(value, dict):
+        return {key: copy_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [copy_json(item) for item in value]
+    return value

@@ -1,0 +1,207 @@
+"""Requests about objects: body and query in, response out. One method per verb."""
+
+import json
+from collections.abc import Iterable
+
+import yaml
+from aiohttp import web
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.simulation.apiserver import crds
+from dra_driver.simulation.apiserver.lists import list_document, list_page
+from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, WriteOptions, copied, timestamp
+from dra_driver.simulation.apiserver.patch import json_patch, merge_patch, strategic_merge
+from dra_driver.simulation.apiserver.requests import Target, list_query
+from dra_driver.simulation.apiserver.resource_types import ResourceType
+from dra_driver.simulation.apiserver.status import ApiError, bad_request
+from dra_driver.simulation.apiserver.store import Entry, encode
+from dra_driver.simulation.apiserver.watches import WatchSettings, WatchStream, plain_encoder
+
+
+class Handlers:
+    """What the server does with a request whose path names a type."""
+
+    def __init__(self, objects: Objects, watch: WatchSettings) -> None:
+        self._objects = objects
+        self._watch = watch
+        objects.rules.follow(self._follow_definitions)
+
+    def bootstrap(self, namespaces: Iterable[str]) -> None:
+        """The objects that every cluster has."""
+        kind = self._objects.registry.find("", "v1", "namespaces")
+        for name in namespaces:
+            if kind is not None:
+                body = {"metadata": {"name": name}, "status": {"phase": "Active"}}
+                self._objects.create(kind, "", body, WriteOptions())
+
+    async def resource(self, request: web.Request, target: Target) -> web.StreamResponse:
+        """Dispatch by method and shape of the path. Raises ApiError for every refusal."""
+        if request.method == "GET":
+            return await self._read(request, target)
+        body = await _body(request)
+        if request.method == "POST" and (target.name is None):
+            return self._create(request, target, body)
+        if request.method == "PUT" and target.name is not None:
+            return self._update(request, target, body)
+        if request.method == "PATCH" and target.name is not None:
+            return self._patch(request, target, body)
+        if request.method == "DELETE":
+            return self._delete(request, target, body)
+        raise ApiError(405, "the server does not allow this method on the requested resource", details={})
+
+    async def _read(self, request: web.Request, target: Target) -> web.StreamResponse:
+        query = list_query(target.kind, request.query)
+        if query.watch:
+            stream = WatchStream(self._objects.store, target, query, plain_encoder(target), self._watch)
+            return await _streamed(request, stream)
+        if target.name is not None:
+            return _object(target.kind, self._objects.get(target.kind, target.place, target.name))
+        return _json(list_document(target, list_page(self._objects.store, target, query)))
+
+    def _create(self, request: web.Request, target: Target, body: object) -> web.Response:
+        if target.kind.resource.namespaced and target.namespace is None:
+            raise ApiError(405, "the server does not allow this method on the requested resource", details={})
+        options = _write_options(request)
+        entry = self._objects.create(target.kind, target.place, _as_object(body), options)
+        return _object(target.kind, entry, status=201, warnings=options.warnings)
+
+    def _update(self, request: web.Request, target: Target, body: object) -> web.Response:
+        options = _write_options(request)
+        entry = self._objects.update(
+            target.kind, target.place, target.name or "", target.subresource, _as_object(body), options
+        )
+        return _object(target.kind, entry, warnings=options.warnings)
+
+    def _patch(self, request: web.Request, target: Target, body: object) -> web.Response:
+        options = _write_options(request)
+        old = self._objects.get(target.kind, target.place, target.name or "")
+        current = {**copied(old), "apiVersion": target.kind.resource.api_version}
+        content_type = request.content_type
+        if content_type == "application/json-patch+json":
+            patched = json_patch(current, body)
+        elif content_type == "application/merge-patch+json":
+            patched = merge_patch(current, _as_object(body))
+        elif content_type == "application/strategic-merge-patch+json" and not target.kind.custom:
+            patched = strategic_merge(current, _as_object(body), target.kind.schema)
+        else:
+            raise ApiError(415, f"the body of the request was in an unknown format - {content_type}", details={})
+        entry = self._objects.update(target.kind, target.place, target.name or "", target.subresource, patched, options)
+        return _object(target.kind, entry, warnings=options.warnings)
+
+    def _delete(self, request: web.Request, target: Target, body: object) -> web.Response:
+        options = _delete_options(request, body)
+        if target.name is not None:
+            entry, gone = self._objects.delete(target.kind, target.place, target.name, options)
+            return _deleted(target.kind, entry) if gone else _object(target.kind, entry)
+        page = list_page(self._objects.store, target, list_query(target.kind, request.query))
+        for entry in page.entries:
+            self._objects.delete(target.kind, *entry.key, options)
+        return _json(list_document(target, page))
+
+    def _follow_definitions(self, kind: ResourceType, obj: JsonObject, gone: bool) -> None:
+        """Keeps the served types equal to the CRDs, and gives new CRDs their status."""
+        if kind.key != crds.KEY:
+            return
+        registry, store = self._objects.registry, self._objects.store
+        group, plural = obj["spec"]["group"], obj["spec"]["names"]["plural"]
+        registry.drop(group, plural)
+        if gone:
+            for entry in store.entries((group, plural)):
+                store.remove((group, plural), *entry.key)
+            store.close_subscriptions((group, plural))
+            return
+        for served in crds.served_types(obj):
+            registry.add(served)
+        status = crds.accepted_status(obj, timestamp(self._objects.now()))
+        if obj.get("status", {}).get("storedVersions") != status["storedVersions"]:
+            store.put(kind.key, {**obj, "metadata": dict(obj["metadata"]), "status": status})
+
+
+async def _body(request: web.Request) -> object:
+    raw = await request.read()
+    if not raw:
+        return None
+    if request.content_type in ("application/yaml", "application/apply-patch+yaml"):
+        try:
+            return yaml.safe_load(raw)
+        except yaml.YAMLError as error:
+            raise bad_request(f"error decoding YAML: {error}") from error
+    if "protobuf" in request.content_type:
+        raise ApiError(
+            415,
+            "the body of the request was in an unknown format - accepted media types include: application/json",
+            details={},
+        )
+    try:
+        return json.loads(raw)
+    except ValueError as error:
+        raise bad_request(f"couldn't get version/kind; json parse error: {error}") from error
+
+
+def _as_object(body: object) -> JsonObject:
+    if not isinstance(body, dict):
+        raise bad_request("the body of the request must be a JSON object")
+    return body
+
+
+def _write_options(request: web.Request) -> WriteOptions:
+    query = request.query
+    agent = request.headers.get("User-Agent", "unknown").partition("/")[0]
+    return WriteOptions(
+        dry_run=query.get("dryRun") == "All",
+        field_validation=query.get("fieldValidation") or "Warn",
+        field_manager=query.get("fieldManager") or agent,
+    )
+
+
+def _delete_options(request: web.Request, body: object) -> DeleteOptions:
+    given = {**request.query, **(body if isinstance(body, dict) else {})}
+    preconditions = given.get("preconditions") or {}
+    grace = given.get("gracePeriodSeconds")
+    propagation = given.get("propagationPolicy")
+    if propagation is None and given.get("orphanDependents") is True:
+        propagation = "Orphan"
+    return DeleteOptions(
+        grace_period_s=None if grace is None else int(grace),
+        propagation=propagation,
+        uid=preconditions.get("uid"),
+        resource_version=preconditions.get("resourceVersion"),
+        dry_run=given.get("dryRun") in ("All", ["All"]),
+    )
+
+
+def _json(body: bytes, status: int = 200) -> web.Response:
+    return web.Response(body=body, status=status, content_type="application/json")
+
+
+def _object(kind: ResourceType, entry: Entry, *, status: int = 200, warnings: Iterable[str] = ()) -> web.Response:
+    response = _json(entry.encoded(kind.resource.api_version), status)
+    for warning in warnings:
+        response.headers.add("Warning", f'299 - "{warning.replace(chr(34), chr(92) + chr(34))}"')
+    return response
+
+
+def _deleted(kind: ResourceType, entry: Entry) -> web.Response:
+    metadata = entry.obj["metadata"]
+    details: JsonObject = {"name": metadata["name"], "kind": kind.resource.plural, "uid": metadata["uid"]}
+    if kind.resource.group:
+        details["group"] = kind.resource.group
+    return _json(
+        encode({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
+    )
+
+
+async def _streamed(request: web.Request, stream: WatchStream) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    lines = stream.lines()
+    try:
+        async for chunk in lines:
+            await response.write(chunk)
+    except ConnectionResetError:
+        return response
+    finally:
+        await lines.aclose()
+    await response.write_eof()
+    return response

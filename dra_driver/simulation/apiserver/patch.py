@@ -1,0 +1,200 @@
+"""The three patch forms that do not track owners: JSON patch, merge patch, strategic merge patch.
+
+Pure: object and patch in, new object out; neither input is changed. Sources: RFC 6902, RFC 7386, and Kubernetes'
+"Update API Objects in Place Using kubectl patch" for the strategic directives.
+"""
+
+from typing import Any
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.simulation.apiserver.decode import copy_json
+from dra_driver.simulation.apiserver.schema import Schema
+from dra_driver.simulation.apiserver.status import ApiError, bad_request
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """RFC 7386: null deletes, objects merge, everything else replaces."""
+    if not isinstance(patch, dict):
+        return copy_json(patch)
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merge_patch(result.get(name), value)
+    return result
+
+
+def json_patch(target: JsonObject, operations: object) -> JsonObject:
+    """RFC 6902. Raises ApiError 400 for a malformed patch, 422 when an operation does not apply."""
+    if not isinstance(operations, list) or not all(isinstance(one, dict) for one in operations):
+        raise bad_request("error decoding patch: json patch must be a list of operations")
+    document: Any = copy_json(target)
+    for operation in operations:
+        document = _apply_operation(document, operation)
+    if not isinstance(document, dict):
+        raise bad_request("the patched document is not an object")
+    return document
+
+
+def _refused(why: str) -> ApiError:
+    return ApiError(422, f"the server rejected our request due to an error in our request: {why}", details={})
+
+
+def _apply_operation(document: Any, operation: JsonObject) -> Any:
+    name, path = operation.get("op"), operation.get("path")
+    if not isinstance(path, str) or (name in ("move", "copy") and not isinstance(operation.get("from"), str)):
+        raise bad_request("error decoding patch: operation without a path")
+    if name == "test":
+        if _read(document, path) != operation.get("value"):
+            raise _refused(f"testing path {path} failed")
+        return document
+    if name == "remove":
+        return _write(document, path, "remove", None)
+    if name in ("add", "replace"):
+        return _write(document, path, name, copy_json(operation.get("value")))
+    if name in ("move", "copy"):
+        value = copy_json(_read(document, operation["from"]))
+        if name == "move":
+            document = _write(document, operation["from"], "remove", None)
+        return _write(document, path, "add", value)
+    raise bad_request(f"error decoding patch: unexpected kind: {name}")
+
+
+def _pointer(path: str) -> list[str]:
+    if path == "":
+        return []
+    if not path.startswith("/"):
+        raise _refused(f"path {path!r} does not start with /")
+    return [part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/")]
+
+
+def _index(items: list[Any], part: str, *, end: bool) -> int:
+    if part == "-" and end:
+        return len(items)
+    try:
+        index = int(part)
+    except ValueError:
+        raise _refused(f"{part!r} is no list index") from None
+    if not 0 <= index < len(items) + end:
+        raise _refused(f"index {index} is out of bounds")
+    return index
+
+
+def _read(document: Any, path: str) -> Any:
+    value = document
+    for part in _pointer(path):
+        if isinstance(value, list):
+            value = value[_index(value, part, end=False)]
+        elif isinstance(value, dict) and part in value:
+            value = value[part]
+        else:
+            raise _refused(f"path {path} does not exist")
+    return value
+
+
+def _write(document: Any, path: str, operation: str, value: Any) -> Any:
+    parts = _pointer(path)
+    if not parts:
+        return value
+    parent = _read(document, path.rpartition("/")[0])
+    last = parts[-1]
+    if isinstance(parent, list):
+        index = _index(parent, last, end=operation == "add")
+        if operation == "add":
+            parent.insert(index, value)
+        elif operation == "replace":
+            parent[index] = value
+        else:
+            del parent[index]
+    elif isinstance(parent, dict):
+        if operation != "add" and last not in parent:
+            raise _refused(f"path {path} does not exist")
+        if operation == "remove":
+            del parent[last]
+        else:
+            parent[last] = value
+    else:
+        raise _refused(f"path {path} does not exist")
+    return document
+
+
+_DIRECTIVE = "$patch"
+_DELETE_FROM = "$deleteFromPrimitiveList/"
+_ORDER = "$setElementOrder/"
+_RETAIN = "$retainKeys"
+
+
+def strategic_merge(target: JsonObject, patch: JsonObject, schema: Schema) -> JsonObject:
+    """Like a merge patch, but lists with a merge key are merged by it, and `$patch` directives are followed."""
+    if patch.get(_DIRECTIVE) == "replace":
+        return {name: copy_json(value) for name, value in patch.items() if name != _DIRECTIVE}
+    if patch.get(_DIRECTIVE) == "delete":
+        return {}
+    result = dict(target)
+    if isinstance(retained := patch.get(_RETAIN), list):
+        result = {name: value for name, value in result.items() if name in retained}
+    for name, value in patch.items():
+        if name.startswith("$"):
+            _list_directive(result, name, value)
+        elif value is None:
+            result.pop(name, None)
+        else:
+            result[name] = _merged(result.get(name), value, schema.child(name))
+    for name, order in patch.items():
+        if name.startswith(_ORDER):
+            _reorder(result, name.removeprefix(_ORDER), order, schema)
+    return result
+
+
+def _merged(old: Any, value: Any, schema: Schema | None) -> Any:
+    if isinstance(value, dict):
+        if schema is None or schema.opaque:
+            return merge_patch(old, value)
+        return strategic_merge(old if isinstance(old, dict) else {}, value, schema)
+    if isinstance(value, list) and schema is not None and schema.merges:
+        return _merged_list(old if isinstance(old, list) else [], value, schema)
+    return copy_json(value)
+
+
+def _merged_list(old: list[Any], patch: list[Any], schema: Schema) -> list[Any]:
+    key = schema.merge_key
+    if key is None:
+        return [*old, *(item for item in patch if item not in old)]
+    if any(isinstance(item, dict) and item.get(_DIRECTIVE) == "replace" for item in patch):
+        return [copy_json(item) for item in patch if _DIRECTIVE not in item]
+    result = list(old)
+    for item in patch:
+        if not isinstance(item, dict) or key not in item:
+            raise bad_request(f"map: {item} does not contain declared merge key: {key}")
+        position = next((at for at, have in enumerate(result) if have.get(key) == item[key]), None)
+        if item.get(_DIRECTIVE) == "delete":
+            result = [have for have in result if have.get(key) != item[key]]
+        elif position is None:
+            result.append(strategic_merge({}, item, schema.items or schema))
+        else:
+            result[position] = strategic_merge(result[position], item, schema.items or schema)
+    return result
+
+
+def _list_directive(result: JsonObject, name: str, value: Any) -> None:
+    if name.startswith(_DELETE_FROM):
+        field = name.removeprefix(_DELETE_FROM)
+        result[field] = [item for item in result.get(field, []) if item not in value]
+
+
+def _reorder(result: JsonObject, field: str, order: list[Any], schema: Schema) -> None:
+    """Items named by the directive in its order; the others keep their place after the one they followed."""
+    items, child = result.get(field), schema.child(field)
+    if not isinstance(items, list) or child is None:
+        return
+    key = child.merge_key
+    wanted = [item.get(key) if isinstance(item, dict) else item for item in order]
+
+    def identity(item: Any) -> Any:
+        return item.get(key) if isinstance(item, dict) else item
+
+    named = iter(
+        sorted((item for item in items if identity(item) in wanted), key=lambda item: wanted.index(identity(item)))
+    )
+    result[field] = [next(named) if identity(item) in wanted else item for item in items]

@@ -1,0 +1,212 @@
+"""The table of resource types: what is served, under which names, with which subresources and selectable fields.
+
+Built-in types are rows here; types of CustomResourceDefinitions join at run time (`crds.py`). The facts are those of
+the discovery documents of a kube-apiserver 1.36.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from dra_driver.api.meta import Resource
+from dra_driver.simulation.apiserver.schema import OPEN, Schema, builtin_schema
+from dra_driver.simulation.apiserver.store import TypeKey
+from dra_driver.simulation.apiserver.tables import Column
+
+
+@dataclass(frozen=True)
+class ResourceType:
+    """One served version of a type. Versions of one type share their objects through `key`."""
+
+    resource: Resource
+    singular: str
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    subresources: frozenset[str] = frozenset()
+    fields: tuple[str, ...] = ()
+    """Selectable fields beyond metadata.name and metadata.namespace."""
+    schema: Schema = field(default=OPEN, compare=False)
+    custom: bool = False
+    columns: tuple[Column, ...] = ()
+    """Printer columns of a custom type."""
+    storage_version: str = ""
+    """The version under which a custom type is stored; empty for built-in types."""
+
+    @property
+    def key(self) -> TypeKey:
+        return self.resource.group, self.resource.plural
+
+    @property
+    def storage_api_version(self) -> str:
+        """The apiVersion that stored objects carry."""
+        if not self.storage_version:
+            return self.resource.api_version
+        return f"{self.resource.group}/{self.storage_version}"
+
+    @property
+    def tracks_generation(self) -> bool:
+        return self.custom or self.key in _WITH_GENERATION
+
+    @property
+    def selectable(self) -> tuple[str, ...]:
+        namespace = ("metadata.namespace",) if self.resource.namespaced else ()
+        return ("metadata.name", *namespace, *self.fields)
+
+    @property
+    def qualified(self) -> str:
+        """`pods`, `resourceclaims.resource.k8s.io`."""
+        return f"{self.resource.plural}.{self.resource.group}" if self.resource.group else self.resource.plural
+
+
+_WITH_GENERATION = {
+    ("apps", "daemonsets"),
+    ("apps", "deployments"),
+    ("apps", "replicasets"),
+    ("apps", "statefulsets"),
+    ("batch", "jobs"),
+    ("resource.k8s.io", "deviceclasses"),
+    ("resource.k8s.io", "devicetaintrules"),
+    ("resource.k8s.io", "resourceslices"),
+}
+
+# group, version, plural, kind, namespaced, short names, category "all", subresources, selectable fields
+type _Row = tuple[str, str, str, str, bool, str, str, str, str]
+
+_PODS_FIELDS = (
+    "spec.nodeName spec.restartPolicy spec.schedulerName spec.serviceAccountName spec.hostNetwork status.phase "
+    "status.podIP status.nominatedNodeName"
+)
+_EVENT_FIELDS = (
+    "involvedObject.kind involvedObject.namespace involvedObject.name involvedObject.uid involvedObject.apiVersion "
+    "involvedObject.resourceVersion involvedObject.fieldPath reason reportingComponent source type"
+)
+_ROWS: tuple[_Row, ...] = (
+    ("", "v1", "configmaps", "ConfigMap", True, "cm", "", "", ""),
+    ("", "v1", "endpoints", "Endpoints", True, "ep", "", "", ""),
+    ("", "v1", "events", "Event", True, "ev", "", "", _EVENT_FIELDS),
+    ("", "v1", "limitranges", "LimitRange", True, "limits", "", "", ""),
+    ("", "v1", "namespaces", "Namespace", False, "ns", "", "finalize status", "status.phase"),
+    ("", "v1", "nodes", "Node", False, "no", "", "status", "spec.unschedulable"),
+    ("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, "pvc", "", "status", ""),
+    ("", "v1", "persistentvolumes", "PersistentVolume", False, "pv", "", "status", ""),
+    ("", "v1", "pods", "Pod", True, "po", "all", "binding eviction status", _PODS_FIELDS),
+    ("", "v1", "replicationcontrollers", "ReplicationController", True, "rc", "all", "status", "status.replicas"),
+    ("", "v1", "resourcequotas", "ResourceQuota", True, "quota", "", "status", ""),
+    ("", "v1", "secrets", "Secret", True, "", "", "", "type"),
+    ("", "v1", "serviceaccounts", "ServiceAccount", True, "sa", "", "token", ""),
+    ("", "v1", "services", "Service", True, "svc", "all", "status", "spec.clusterIP spec.type"),
+    ("apps", "v1", "controllerrevisions", "ControllerRevision", True, "", "", "", ""),
+    ("apps", "v1", "daemonsets", "DaemonSet", True, "ds", "all", "status", ""),
+    ("apps", "v1", "deployments", "Deployment", True, "deploy", "all", "scale status", ""),
+    ("apps", "v1", "replicasets", "ReplicaSet", True, "rs", "all", "scale status", "status.replicas"),
+    ("apps", "v1", "statefulsets", "StatefulSet", True, "sts", "all", "scale status", ""),
+    ("batch", "v1", "cronjobs", "CronJob", True, "cj", "all", "status", ""),
+    ("batch", "v1", "jobs", "Job", True, "", "all", "status", "status.successful"),
+    ("coordination.k8s.io", "v1", "leases", "Lease", True, "", "", "", ""),
+    ("events.k8s.io", "v1", "events", "Event", True, "ev", "", "", ""),
+    ("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", True, "netpol", "", "", ""),
+    ("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, "pdb", "", "status", ""),
+    ("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", False, "", "", "", ""),
+    ("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", False, "", "", "", ""),
+    ("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", True, "", "", "", ""),
+    ("rbac.authorization.k8s.io", "v1", "roles", "Role", True, "", "", "", ""),
+    ("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, "pc", "", "", ""),
+    (
+        "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration",
+        False, "", "api-extensions", "", "",
+    ),
+    (
+        "admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy",
+        False, "", "api-extensions", "status", "",
+    ),
+    (
+        "admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding",
+        False, "", "api-extensions", "", "",
+    ),
+    (
+        "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration",
+        False, "", "api-extensions", "", "",
+    ),
+    (
+        "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition",
+        False, "crd crds", "api-extensions", "status", "",
+    ),
+)  # fmt: skip
+
+_SLICE_FIELDS = "spec.nodeName spec.driver"
+
+
+def _resource_rows(version: str, minor: int) -> tuple[_Row, ...]:
+    group = "resource.k8s.io"
+    slice_fields = _SLICE_FIELDS + (" spec.pool.name" if minor >= 37 else "")
+    rows: list[_Row] = [
+        (group, version, "deviceclasses", "DeviceClass", False, "", "", "", ""),
+        (group, version, "resourceclaims", "ResourceClaim", True, "", "", "status", ""),
+        (group, version, "resourceclaimtemplates", "ResourceClaimTemplate", True, "", "", "", ""),
+        (group, version, "resourceslices", "ResourceSlice", False, "", "", "", slice_fields),
+    ]
+    if (version == "v1" and minor >= 37) or (version == "v1beta2" and minor >= 36):
+        rows.append((group, version, "devicetaintrules", "DeviceTaintRule", False, "", "", "status", ""))
+    return tuple(rows)
+
+
+def _builtin(row: _Row) -> ResourceType:
+    group, version, plural, kind, namespaced, short_names, categories, subresources, fields = row
+    return ResourceType(
+        Resource(group, version, plural, kind, namespaced),
+        kind.lower(),
+        tuple(short_names.split()),
+        tuple(categories.split()),
+        frozenset(subresources.split()),
+        tuple(fields.split()),
+        builtin_schema(group, version, kind),
+    )
+
+
+class Registry:
+    """The types that are served now, in the order discovery shows them."""
+
+    def __init__(self, minor: int, *, beta_apis: bool = False) -> None:
+        versions = ("v1", "v1beta2", "v1beta1") if beta_apis else ("v1",)
+        rows = [*_ROWS, *(row for version in versions for row in _resource_rows(version, minor))]
+        self._types: dict[tuple[str, str, str], ResourceType] = {}
+        for row in rows:
+            self.add(_builtin(row))
+
+    def add(self, kind: ResourceType) -> None:
+        """Serves `kind`, in place of an earlier definition of the same version."""
+        resource = kind.resource
+        self._types[resource.group, resource.version, resource.plural] = kind
+
+    def drop(self, group: str, plural: str) -> None:
+        """Stops serving every version of a type."""
+        for key in [key for key in self._types if (key[0], key[2]) == (group, plural)]:
+            del self._types[key]
+
+    def find(self, group: str, version: str, plural: str) -> ResourceType | None:
+        return self._types.get((group, version, plural))
+
+    def of_kind(self, api_version: str, kind: str) -> ResourceType | None:
+        """By the names that objects carry, as in an owner reference; any version of the group answers."""
+        group = api_version.rpartition("/")[0]
+        named = [one for one in self._types.values() if one.resource.group == group and one.resource.kind == kind]
+        exact = [one for one in named if one.resource.api_version == api_version]
+        return next(iter(exact or named), None)
+
+    def of_key(self, key: TypeKey) -> ResourceType | None:
+        """The first served version of a type."""
+        return next((one for one in self._types.values() if one.key == key), None)
+
+    def __iter__(self) -> Iterator[ResourceType]:
+        return iter(self._types.values())
+
+    def groups(self) -> dict[str, dict[str, list[ResourceType]]]:
+        """Group to version to types; the core group is the empty string."""
+        found: dict[str, dict[str, list[ResourceType]]] = {}
+        for one in self._types.values():
+            found.setdefault(one.resource.group, {}).setdefault(one.resource.version, []).append(one)
+        return found
+
+
+def sorted_by_name(types: Iterable[ResourceType]) -> list[ResourceType]:
+    """The order of types within a version, in every discovery document."""
+    return sorted(types, key=lambda one: one.resource.plural)

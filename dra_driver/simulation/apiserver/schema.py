@@ -1,0 +1,146 @@
+"""What fields a type has: one view over the schemas of built-in types and of CustomResourceDefinitions.
+
+Built-in schemas are data in `schemas/`, taken from the OpenAPI documents of a real kube-apiserver (see
+tests/contracts/extract_schemas.py); custom ones come from the CRD. Decoding, defaulting, patches, server-side apply
+and the OpenAPI documents all read this one form.
+"""
+
+import json
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import Any
+
+from dra_driver.api.meta import JsonObject
+
+type Definitions = dict[str, JsonObject]
+
+_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+
+
+class Schema:
+    """A schema and, lazily, those of its children. References are already followed."""
+
+    def __init__(self, raw: JsonObject, definitions: Definitions | None = None) -> None:
+        self._definitions = definitions or {}
+        reference = raw.get("$ref")
+        self.definition: str | None = reference if isinstance(reference, str) else None
+        """Name of the definition behind a reference."""
+        self.raw: JsonObject = {**self._definitions[reference], **raw} if isinstance(reference, str) else raw
+
+    @cached_property
+    def properties(self) -> dict[str, "Schema"]:
+        return {name: Schema(child, self._definitions) for name, child in self.raw.get("properties", {}).items()}
+
+    @cached_property
+    def items(self) -> "Schema | None":
+        raw = self.raw.get("items")
+        return Schema(raw, self._definitions) if isinstance(raw, dict) else None
+
+    @cached_property
+    def additional(self) -> "Schema | None":
+        """The schema of a map's values."""
+        raw = self.raw.get("additionalProperties")
+        if raw is True:
+            return OPEN
+        return Schema(raw, self._definitions) if isinstance(raw, dict) else None
+
+    @cached_property
+    def type(self) -> str:
+        """JSON type, or empty for any."""
+        return str(self.raw.get("type", ""))
+
+    @cached_property
+    def preserves_unknown(self) -> bool:
+        return self.raw.get("x-kubernetes-preserve-unknown-fields") is True
+
+    @cached_property
+    def embedded(self) -> bool:
+        """The value is a whole object with apiVersion, kind and metadata."""
+        return self.raw.get("x-kubernetes-embedded-resource") is True
+
+    @cached_property
+    def opaque(self) -> bool:
+        """Any content may be here, and merges replace it as a whole."""
+        return self.type in ("", "object") and not (
+            "properties" in self.raw or "additionalProperties" in self.raw or "oneOf" in self.raw
+        )
+
+    @cached_property
+    def list_type(self) -> str:
+        """`atomic`, `set` or `map`; lists of unmarked types are atomic."""
+        return str(self.raw.get("x-kubernetes-list-type", "atomic"))
+
+    @cached_property
+    def list_keys(self) -> tuple[str, ...]:
+        return tuple(self.raw.get("x-kubernetes-list-map-keys", ()))
+
+    @cached_property
+    def atomic_map(self) -> bool:
+        return self.raw.get("x-kubernetes-map-type") == "atomic"
+
+    @cached_property
+    def merge_key(self) -> str | None:
+        """Key of a strategic merge patch; None where lists are replaced."""
+        strategy = str(self.raw.get("x-kubernetes-patch-strategy", ""))
+        return self.raw.get("x-kubernetes-patch-merge-key") if "merge" in strategy.split(",") else None
+
+    @cached_property
+    def merges(self) -> bool:
+        """Strategic merge patches merge this list instead of replacing it."""
+        return "merge" in str(self.raw.get("x-kubernetes-patch-strategy", "")).split(",")
+
+    def child(self, name: str) -> "Schema | None":
+        """The schema of a field or map value; None when there is no such field."""
+        return self.properties.get(name) or self.additional
+
+
+OPEN = Schema({"x-kubernetes-preserve-unknown-fields": True, "type": "object"})
+"""Anything goes."""
+
+
+@cache
+def definitions() -> Definitions:
+    """All definitions of built-in types, by their OpenAPI names."""
+    found: Definitions = {}
+    for file in files(__package__).joinpath("schemas").iterdir():
+        if file.name.endswith(".json"):
+            found.update(json.loads(file.read_text()))
+    return found
+
+
+@cache
+def _kinds() -> dict[tuple[str, str, str], str]:
+    return {
+        (kind["group"], kind["version"], kind["kind"]): name
+        for name, schema in definitions().items()
+        for kind in schema.get("x-kubernetes-group-version-kind", ())
+    }
+
+
+@cache
+def definition_name(group: str, version: str, kind: str) -> str | None:
+    """OpenAPI name of a built-in kind. DeviceTaintRule looks in v1 as it did in v1beta2."""
+    if (group, version, kind) == ("resource.k8s.io", "v1", "DeviceTaintRule"):
+        version = "v1beta2"
+    return _kinds().get((group, version, kind))
+
+
+@cache
+def builtin_schema(group: str, version: str, kind: str) -> Schema:
+    """The schema of a built-in kind."""
+    name = definition_name(group, version, kind)
+    return Schema({"$ref": name}, definitions()) if name else OPEN
+
+
+@cache
+def metadata_schema() -> Schema:
+    """ObjectMeta, which custom objects share with built-in ones."""
+    return Schema({"$ref": _META}, definitions())
+
+
+def custom_schema(raw: JsonObject | None) -> Schema:
+    """The schema of a custom type, with the three fields that every object has."""
+    if raw is None:
+        return OPEN
+    known: dict[str, Any] = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"$ref": _META}}
+    return Schema({**raw, "properties": {**raw.get("properties", {}), **known}}, definitions())

@@ -1,0 +1,190 @@
+"""The simulated API server: HTTP in front of `Objects`, `lists` and `watches`.
+
+Plain HTTP, no authentication; everything runs in the event loop that started it. The store belongs to the object, so
+stopping and starting again is an API server that was away.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from aiohttp import web
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.simulation.apiserver import discovery
+from dra_driver.simulation.apiserver.faults import Fault, Faults, Write
+from dra_driver.simulation.apiserver.handlers import Handlers
+from dra_driver.simulation.apiserver.objects import Objects
+from dra_driver.simulation.apiserver.requests import Target, resolve
+from dra_driver.simulation.apiserver.resource_types import Registry
+from dra_driver.simulation.apiserver.rules import Rules
+from dra_driver.simulation.apiserver.status import ApiError, path_not_found
+from dra_driver.simulation.apiserver.store import Store, encode
+from dra_driver.simulation.apiserver.watches import WatchSettings
+
+DEFAULT_VERSION = "v1.36.2"
+_SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class SimulatedApiServer:
+    """A Kubernetes API server in this process.
+
+    `version` decides what is served and which feature gates are on by default; `feature_gates` overrides gates by
+    name; `beta_apis` also serves resource.k8s.io/v1beta1 and v1beta2; `history_size` is how many changes watches may
+    look back; `now` is the wall clock.
+    """
+
+    def __init__(
+        self,
+        *,
+        version: str = DEFAULT_VERSION,
+        feature_gates: dict[str, bool] | None = None,
+        beta_apis: bool = False,
+        history_size: int = 20_000,
+        watch: WatchSettings | None = None,
+        now: Callable[[], datetime] = _now,
+    ) -> None:
+        self.version = version
+        self.registry = Registry(int(version.split(".")[1]), beta_apis=beta_apis)
+        self.store = Store(history_size=history_size)
+        self.objects = Objects(self.store, self.registry, Rules(), now)
+        self.writes: list[Write] = []
+        """Every write request since the start (or since a test cleared it), refused ones included."""
+        self.url = ""
+        self._faults = Faults()
+        self._handlers = Handlers(self.objects, watch or WatchSettings())
+        self._runner: web.AppRunner | None = None
+        self._bound: tuple[str, int] | None = None
+        self._handlers.bootstrap(_SYSTEM_NAMESPACES)
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Listens, and answers the URL. After a `stop`, the same address again unless another one is given."""
+        if port == 0 and self._bound is not None:
+            host, port = self._bound
+        app = web.Application(client_max_size=64 * 1024 * 1024)
+        app.router.add_route("*", "/{path:.*}", self._serve)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port, reuse_address=True, backlog=4096)
+        await site.start()
+        self._bound = self._runner.addresses[0][:2]
+        self.url = f"http://{self._bound[0]}:{self._bound[1]}"
+        return self.url
+
+    async def stop(self) -> None:
+        """Ends all watches and stops listening; the objects stay."""
+        if self._runner is None:
+            return
+        runner, self._runner = self._runner, None
+        self.store.close_subscriptions()
+        await runner.cleanup()
+
+    def kubeconfig(self, path: Path) -> Path:
+        """Writes a kubeconfig for this server and answers its path."""
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "simulated", "cluster": {"server": self.url}}],
+            "users": [{"name": "simulated", "user": {}}],
+            "contexts": [{"name": "simulated", "context": {"cluster": "simulated", "user": "simulated"}}],
+            "current-context": "simulated",
+        }
+        path.write_text(json.dumps(config, indent=2))
+        return path
+
+    def fail_next(
+        self,
+        method: str,
+        path_regex: str,
+        status: int,
+        times: int = 1,
+        message: str = "",
+        retry_after: int | None = None,
+    ) -> None:
+        """The next `times` requests whose method (`*` for any) and path match are answered with `status`.
+
+        `retry_after` is in seconds and goes into the Retry-After header.
+        """
+        self._faults.add(Fault(method, re.compile(path_regex), status, times, message, retry_after))
+
+    def clear_faults(self) -> None:
+        """Takes back every `fail_next` that was not used up."""
+        self._faults.clear()
+
+    def compact(self) -> None:
+        """Forgets the history: open positions of watches and list pages answer 410 from now on."""
+        self.store.compact()
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        target = resolve(self.registry, request.path)
+        fault = self._faults.take(request.method, request.path)
+        try:
+            if fault is not None:
+                raise fault.error()
+            response = await self._answer(request, target)
+        except ApiError as error:
+            response = _failure(error)
+        if request.method in _VERBS:
+            self._record(request, target, response.status)
+        return response
+
+    async def _answer(self, request: web.Request, target: Target | None) -> web.StreamResponse:
+        if target is not None:
+            return await self._handlers.resource(request, target)
+        body = self._document(request)
+        if body is None:
+            raise path_not_found()
+        if isinstance(body, str):
+            return web.Response(text=body)
+        return web.Response(body=encode(body), content_type="application/json")
+
+    def _document(self, request: web.Request) -> JsonObject | str | None:
+        path = request.path.rstrip("/")
+        if path in ("/healthz", "/readyz", "/livez"):
+            return "ok"
+        if path == "/version":
+            return discovery.version_document(self.version)
+        if path == "/api":
+            return discovery.api_versions()
+        if path == "/apis":
+            return discovery.api_group_list(self.registry)
+        parts = path.strip("/").split("/")
+        if parts[0] == "api" and len(parts) == 2:
+            return discovery.api_resource_list(self.registry, "", parts[1])
+        if parts[0] == "apis" and len(parts) == 2:
+            return discovery.api_group(self.registry, parts[1])
+        if parts[0] == "apis" and len(parts) == 3:
+            return discovery.api_resource_list(self.registry, parts[1], parts[2])
+        return None
+
+    def _record(self, request: web.Request, target: Target | None, status: int) -> None:
+        resource = ""
+        if target is not None:
+            resource = target.kind.resource.plural + (f"/{target.subresource}" if target.subresource else "")
+        self.writes.append(
+            Write(
+                request.method,
+                request.path,
+                request.headers.get("User-Agent", ""),
+                _VERBS[request.method],
+                resource,
+                status,
+            )
+        )
+
+
+def _failure(error: ApiError) -> web.Response:
+    headers = {}
+    retry_after = (error.details or {}).get("retryAfterSeconds")
+    if retry_after:
+        headers["Retry-After"] = str(retry_after)
+    return web.Response(
+        body=encode(error.to_status()), status=error.status, content_type="application/json", headers=headers
+    )

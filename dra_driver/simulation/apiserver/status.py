@@ -1,0 +1,188 @@
+"""What the server says when it says no: Kubernetes' Status objects, and the field problems inside a 422.
+
+Everything below the HTTP layer raises `ApiError`; only the server turns it into a response.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dra_driver.api.meta import JsonObject, Resource
+
+_REASONS = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    406: "NotAcceptable",
+    409: "Conflict",
+    410: "Expired",
+    413: "RequestEntityTooLarge",
+    415: "UnsupportedMediaType",
+    422: "Invalid",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
+
+
+class ApiError(Exception):
+    """An answer other than success. `status` is the HTTP status, `reason` Kubernetes' word for it."""
+
+    def __init__(
+        self, status: int, message: str, *, reason: str | None = None, details: JsonObject | None = None
+    ) -> None:
+        self.status = status
+        self.message = message
+        self.reason = _REASONS.get(status, "") if reason is None else reason
+        self.details = details
+        super().__init__(message)
+
+    def to_status(self) -> JsonObject:
+        """The Status object that goes over the wire."""
+        body: JsonObject = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+        }
+        if self.reason:
+            body["reason"] = self.reason
+        if self.details:
+            body["details"] = self.details
+        body["code"] = self.status
+        return body
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with one field. `reason` is the machine-readable cause, `message` what a person reads."""
+
+    field: str
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def required(field: str, detail: str = "") -> Problem:
+    """A value that must be there is missing."""
+    return Problem(field, "FieldValueRequired", "Required value" + (f": {detail}" if detail else ""))
+
+
+def invalid(field: str, value: object, detail: str) -> Problem:
+    """A value that does not follow the rules; `detail` is the rule."""
+    return Problem(field, "FieldValueInvalid", f"Invalid value: {_shown(value)}: {detail}")
+
+
+def type_invalid(field: str, value: object, detail: str) -> Problem:
+    """A value of the wrong JSON type."""
+    return Problem(field, "FieldValueTypeInvalid", f"Invalid value: {_shown(value)}: {detail}")
+
+
+def duplicate(field: str, value: object) -> Problem:
+    """A value that must be unique appears again."""
+    return Problem(field, "FieldValueDuplicate", f"Duplicate value: {_shown(value)}")
+
+
+def not_supported(field: str, value: object, supported: Sequence[str]) -> Problem:
+    """A value outside a closed list."""
+    listed = ", ".join(_shown(item) for item in supported)
+    return Problem(field, "FieldValueNotSupported", f"Unsupported value: {_shown(value)}: supported values: {listed}")
+
+
+def forbidden(field: str, detail: str) -> Problem:
+    """A field that may not be set in this situation."""
+    return Problem(field, "FieldValueForbidden", f"Forbidden: {detail}")
+
+
+def too_long(field: str, limit_bytes: int) -> Problem:
+    """A string above its limit."""
+    return Problem(field, "FieldValueTooLong", f"Too long: may not be more than {limit_bytes} bytes")
+
+
+def too_many(field: str, actual: int, limit: int) -> Problem:
+    """A list or map with too many entries."""
+    return Problem(field, "FieldValueTooMany", f"Too many: {actual}: must have at most {limit} items")
+
+
+def _details(resource: Resource, name: str) -> JsonObject:
+    details: JsonObject = {"name": name} if name else {}
+    if resource.group:
+        details["group"] = resource.group
+    details["kind"] = resource.plural
+    return details
+
+
+def _qualified(resource: Resource) -> str:
+    return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
+
+
+def invalid_object(resource: Resource, name: str, problems: Sequence[Problem]) -> ApiError:
+    """422 with every problem found; the kind is named in the singular here, as Kubernetes does."""
+    listed = [str(problem) for problem in problems]
+    text = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
+    kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+    details = _details(resource, name)
+    details["kind"] = resource.kind
+    details["causes"] = [
+        {"reason": problem.reason, "message": problem.message, "field": problem.field} for problem in problems
+    ]
+    return ApiError(422, f'{kind} "{name}" is invalid: {text}', details=details)
+
+
+def not_found(resource: Resource, name: str) -> ApiError:
+    """404 for an object."""
+    return ApiError(404, f'{_qualified(resource)} "{name}" not found', details=_details(resource, name))
+
+
+def path_not_found() -> ApiError:
+    """404 for a path that no resource type answers."""
+    return ApiError(404, "the server could not find the requested resource", details={})
+
+
+def already_exists(resource: Resource, name: str) -> ApiError:
+    """409 on create."""
+    return ApiError(
+        409,
+        f'{_qualified(resource)} "{name}" already exists',
+        reason="AlreadyExists",
+        details=_details(resource, name),
+    )
+
+
+def conflict(resource: Resource, name: str, why: str) -> ApiError:
+    """409: stale resourceVersion or a precondition that does not hold."""
+    return ApiError(
+        409,
+        f'Operation cannot be fulfilled on {_qualified(resource)} "{name}": {why}',
+        details=_details(resource, name),
+    )
+
+
+MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
+"""Why a stale write is refused; clients look for these words."""
+
+
+def bad_request(message: str) -> ApiError:
+    """400."""
+    return ApiError(400, message)
+
+
+def denied(resource: Resource, name: str, why: str) -> ApiError:
+    """403: an admission rule or the state of the namespace forbids it."""
+    shown = f' "{name}"' if name else ""
+    return ApiError(403, f"{_qualified(resource)}{shown} is forbidden: {why}", details=_details(resource, name))
+
+
+def expired(message: str) -> ApiError:
+    """410: the position in the history is gone."""
+    return ApiError(410, message)

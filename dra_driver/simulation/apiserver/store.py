@@ -1,0 +1,198 @@
+"""All objects, one global revision, and the history that watches read.
+
+Objects in the store are never changed in place: a write puts a new dict. So an entry's encoded bytes are made once and
+shared by every list and watch, and a list that is being paged keeps seeing the state it began with.
+"""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.simulation.apiserver.status import expired
+
+type TypeKey = tuple[str, str]
+"""API group and plural: versions of one type share their objects."""
+
+type ObjectKey = tuple[str, str]
+"""Namespace (empty for cluster-scoped objects) and name."""
+
+
+def encode(obj: object) -> bytes:
+    """Compact JSON."""
+    return json.dumps(obj, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+@dataclass(slots=True)
+class Entry:
+    """One version of one object; `obj` must not be changed."""
+
+    obj: JsonObject
+    revision: int
+    _encoded: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def key(self) -> ObjectKey:
+        metadata = self.obj["metadata"]
+        return metadata.get("namespace", ""), metadata["name"]
+
+    def served_as(self, api_version: str) -> JsonObject:
+        """The object under one of its versions; a shallow copy when that is not the stored one."""
+        return self.obj if self.obj["apiVersion"] == api_version else {**self.obj, "apiVersion": api_version}
+
+    def encoded(self, api_version: str) -> bytes:
+        """JSON of `served_as`, made once."""
+        found = self._encoded.get(api_version)
+        if found is None:
+            found = self._encoded[api_version] = encode(self.served_as(api_version))
+        return found
+
+
+@dataclass(slots=True)
+class Event:
+    """A change: `entry` after it (for DELETED the last state), `previous` before it (None for ADDED)."""
+
+    type_key: TypeKey
+    type: str
+    entry: Entry
+    previous: Entry | None
+
+
+class Subscription:
+    """The changes of one type since it was opened, in order. Read by one task."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+        self._wake = asyncio.Event()
+        self.closed = False
+
+    def push(self, event: Event) -> None:
+        self._events.append(event)
+        self._wake.set()
+
+    def close(self) -> None:
+        """Ends the reader: the server stops, or the type is gone."""
+        self.closed = True
+        self._wake.set()
+
+    async def next_batch(self, timeout_s: float) -> list[Event]:
+        """All changes that are waiting; an empty list after `timeout_s` or when closed."""
+        if not self._events and not self.closed:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                return []
+        self._wake.clear()
+        batch = list(self._events)
+        self._events.clear()
+        return batch
+
+
+class Store:
+    """`history_size` is how many changes watches may look back; older positions answer 410."""
+
+    def __init__(self, *, history_size: int = 20_000) -> None:
+        self.revision = 1
+        self.history_size = history_size
+        self.compacted_revision = 0
+        self._objects: dict[TypeKey, dict[ObjectKey, Entry]] = {}
+        self._sorted: dict[TypeKey, list[ObjectKey]] = {}
+        self._history: deque[Event] = deque()
+        self._subscriptions: dict[TypeKey, set[Subscription]] = {}
+        self._pages: dict[tuple[TypeKey, int], list[Entry]] = {}
+
+    def get(self, type_key: TypeKey, namespace: str, name: str) -> Entry | None:
+        return self._objects.get(type_key, {}).get((namespace, name))
+
+    def entries(self, type_key: TypeKey, namespace: str | None = None) -> list[Entry]:
+        """Sorted by namespace and name; `namespace` None means all."""
+        objects = self._objects.get(type_key, {})
+        order = self._sorted.get(type_key)
+        if order is None:
+            order = self._sorted[type_key] = sorted(objects)
+        if namespace is None:
+            return [objects[key] for key in order]
+        return [objects[key] for key in order if key[0] == namespace]
+
+    def all(self) -> Iterator[tuple[TypeKey, Entry]]:
+        """Every object of every type."""
+        for type_key, objects in list(self._objects.items()):
+            for entry in list(objects.values()):
+                yield type_key, entry
+
+    def put(self, type_key: TypeKey, obj: JsonObject) -> Entry:
+        """Stores `obj` under a new revision, which becomes its resourceVersion. The store owns `obj` from now on."""
+        self.revision += 1
+        obj["metadata"]["resourceVersion"] = str(self.revision)
+        entry = Entry(obj, self.revision)
+        objects = self._objects.setdefault(type_key, {})
+        previous = objects.get(entry.key)
+        if previous is None:
+            self._sorted.pop(type_key, None)
+        objects[entry.key] = entry
+        self._publish(Event(type_key, "MODIFIED" if previous else "ADDED", entry, previous))
+        return entry
+
+    def remove(self, type_key: TypeKey, namespace: str, name: str) -> Entry:
+        """Takes the object out; the answer is its last state under the revision of the deletion."""
+        previous = self._objects[type_key].pop((namespace, name))
+        self._sorted.pop(type_key, None)
+        self.revision += 1
+        metadata = {**previous.obj["metadata"], "resourceVersion": str(self.revision)}
+        entry = Entry({**previous.obj, "metadata": metadata}, self.revision)
+        self._publish(Event(type_key, "DELETED", entry, previous))
+        return entry
+
+    def _publish(self, event: Event) -> None:
+        self._history.append(event)
+        while len(self._history) > self.history_size:
+            self.compacted_revision = self._history.popleft().entry.revision
+        for subscription in self._subscriptions.get(event.type_key, ()):
+            subscription.push(event)
+
+    def compact(self) -> None:
+        """Forgets all history and all open list pages, as etcd's compaction does."""
+        self._history.clear()
+        self._pages.clear()
+        self.compacted_revision = self.revision
+
+    def since(self, type_key: TypeKey, revision: int) -> list[Event]:
+        """The changes after `revision`. Raises ApiError 410 when the history does not reach back that far."""
+        if revision < self.compacted_revision:
+            raise expired(f"too old resource version: {revision} ({self.compacted_revision})")
+        events: list[Event] = []
+        for event in reversed(self._history):
+            if event.entry.revision <= revision:
+                break
+            if event.type_key == type_key:
+                events.append(event)
+        events.reverse()
+        return events
+
+    def subscribe(self, type_key: TypeKey) -> Subscription:
+        subscription = Subscription()
+        self._subscriptions.setdefault(type_key, set()).add(subscription)
+        return subscription
+
+    def unsubscribe(self, type_key: TypeKey, subscription: Subscription) -> None:
+        self._subscriptions.get(type_key, set()).discard(subscription)
+
+    def close_subscriptions(self, type_key: TypeKey | None = None) -> None:
+        """Ends the watches of one type, or of all."""
+        for key, subscriptions in self._subscriptions.items():
+            if type_key in (None, key):
+                for subscription in list(subscriptions):
+                    subscription.close()
+
+    def keep_page(self, type_key: TypeKey, revision: int, entries: list[Entry]) -> None:
+        """Keeps a list that a client pages through; a limited number of them, oldest forgotten first."""
+        self._pages[type_key, revision] = entries
+        while len(self._pages) > 64:
+            del self._pages[next(iter(self._pages))]
+
+    def page(self, type_key: TypeKey, revision: int) -> list[Entry] | None:
+        """The list as it was at `revision`, or None when it was forgotten."""
+        return self._pages.get((type_key, revision))
