@@ -16,9 +16,7 @@ from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 
 app = typer.Typer(help="Show nodes, devices or claims, and who uses what.", no_args_is_help=True)
 
-type DriverOption = Annotated[
-    list[str], typer.Option("--driver", help="Drivers to show; may be given more than once.")
-]
+type DriverOption = Annotated[list[str], typer.Option("--driver", help="Drivers to show; may be given more than once.")]
 _DRIVERS = [GPU_DRIVER, COMPUTE_DOMAIN_DRIVER]
 
 
@@ -54,7 +52,9 @@ def _node_sheet(inventories: list[NodeInventory], devices: tuple[PublishedDevice
         here = [device for device in devices if device.node == node]
         free = f"{sum(device.free for device in here)}/{len(here)}"
         row = (node, str(summary.gpus), summary.healthy, free, summary.product, summary.driver, summary.clique)
-        rows.append((*row, "; ".join(f"{problem.subject}: {problem.reason}" for problem in inventory.spec.problems) or "-"))
+        rows.append(
+            (*row, "; ".join(f"{problem.subject}: {problem.reason}" for problem in inventory.spec.problems) or "-")
+        )
     return Sheet(
         ("NODE", "GPUS", "HEALTHY", "FREE", "PRODUCT", "DRIVER", "CLIQUE", "PROBLEMS"),
         ("node", "gpus", "healthy", "free", "product", "driver", "clique", "problems"),

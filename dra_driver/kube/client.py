@@ -1,0 +1,373 @@
+"""The API server: JSON objects in, JSON objects out, errors of our family.
+
+One HTTP session with keep-alive per `Kube`. Objects are plain dicts exactly as the server sent them, so nothing is
+lost between a read and a write; callers decode what they use. Every error names the object it is about.
+
+Which server and with which credentials is an `Endpoint`: from a pod's service account, or from a kubeconfig through
+the official `kubernetes` package. That package is imported only for a kubeconfig: it costs 15 MB of memory.
+"""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from dra_driver.api.meta import JsonObject, Resource
+from dra_driver.errors import (
+    AlreadyExists,
+    ClusterError,
+    Conflict,
+    Gone,
+    NotFound,
+    Rejected,
+    Unreachable,
+)
+from dra_driver.kube.endpoint import Endpoint, endpoint_from
+
+__all__ = ["Endpoint", "Kube", "Listing", "WatchEvent", "endpoint_from"]
+
+_REQUEST_TIMEOUT_S = 30.0
+_CONNECT_TIMEOUT_S = 10.0
+_WATCH_TIMEOUT_S = 300
+"""How long the server is asked to keep a watch open; a silent connection is given up a little later."""
+_PAGE = 500
+_MERGE_PATCH = "application/merge-patch+json"
+_APPLY_PATCH = "application/apply-patch+yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """`type` is ADDED, MODIFIED, DELETED or BOOKMARK; a bookmark's object has only a resourceVersion."""
+
+    type: str
+    object: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All objects of a collection at one resource version, from which a watch can go on."""
+
+    items: list[JsonObject]
+    resource_version: str
+
+
+class Kube:
+    """A connection to one API server; an async context manager, used from one event loop."""
+
+    def __init__(
+        self, endpoint: Endpoint, *, user_agent: str = "gpu-dra-driver", field_manager: str = "gpu-dra-driver"
+    ) -> None:
+        self._endpoint = endpoint
+        self._user_agent = user_agent
+        self._field_manager = field_manager
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        timeout = aiohttp.ClientTimeout(total=_REQUEST_TIMEOUT_S, sock_connect=_CONNECT_TIMEOUT_S)
+        self._session = aiohttp.ClientSession(
+            base_url=self._endpoint.server.rstrip("/") + "/",
+            connector=aiohttp.TCPConnector(ssl=self._endpoint.tls or True, limit=64, ttl_dns_cache=30),
+            headers={"User-Agent": self._user_agent, "Accept": "application/json"},
+            timeout=timeout,
+            json_serialize=lambda value: json.dumps(value, separators=(",", ":")),
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JsonObject:
+        """Read one object. Raises NotFound."""
+        return await self._request("GET", resource, namespace=namespace, name=name)
+
+    async def list(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+    ) -> Listing:
+        """Read a collection, page by page. Raises Gone when it changed too much meanwhile: start again."""
+        items: list[JsonObject] = []
+        query = _selectors(label_selector, field_selector) | {"limit": str(_PAGE)}
+        while True:
+            page = await self._request("GET", resource, namespace=namespace, query=query)
+            items += page.get("items") or []
+            if not (position := page["metadata"].get("continue")):
+                return Listing(items, page["metadata"].get("resourceVersion", ""))
+            query["continue"] = position
+
+    async def create(self, resource: Resource, obj: JsonObject, *, namespace: str | None = None) -> JsonObject:
+        """Create; answers the object as the server stored it. Raises AlreadyExists, Rejected."""
+        place = namespace or obj["metadata"].get("namespace")
+        about = _about(resource, obj["metadata"].get("name") or obj["metadata"].get("generateName"), place)
+        return await self._request(
+            "POST", resource, namespace=place, body=obj, about=about, query={"fieldManager": self._field_manager}
+        )
+
+    async def replace(self, resource: Resource, obj: JsonObject, *, subresource: str | None = None) -> JsonObject:
+        """Write an object that was read before; its resourceVersion guards it. Raises Conflict, NotFound, Rejected."""
+        metadata = obj["metadata"]
+        return await self._request(
+            "PUT",
+            resource,
+            namespace=metadata.get("namespace"),
+            name=metadata["name"],
+            subresource=subresource,
+            body=obj,
+            query={"fieldManager": self._field_manager},
+        )
+
+    async def merge_patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: JsonObject,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+    ) -> JsonObject:
+        """JSON merge patch (RFC 7386); None removes a field. A resourceVersion in the patch guards it."""
+        return await self._request(
+            "PATCH",
+            resource,
+            namespace=namespace,
+            name=name,
+            subresource=subresource,
+            body=patch,
+            content_type=_MERGE_PATCH,
+            query={"fieldManager": self._field_manager},
+        )
+
+    async def apply(
+        self,
+        resource: Resource,
+        obj: JsonObject,
+        *,
+        field_manager: str | None = None,
+        force: bool = False,
+        subresource: str | None = None,
+    ) -> JsonObject:
+        """Server-side apply. Raises Conflict when another manager owns a field and `force` is false."""
+        metadata = obj["metadata"]
+        return await self._request(
+            "PATCH",
+            resource,
+            namespace=metadata.get("namespace"),
+            name=metadata["name"],
+            subresource=subresource,
+            body=obj,
+            content_type=_APPLY_PATCH,
+            query={"fieldManager": field_manager or self._field_manager, "force": str(force).lower()},
+        )
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_period_s: int | None = None,
+    ) -> None:
+        """Delete; `uid` and `resource_version` are preconditions (Conflict). Raises NotFound."""
+        preconditions = {
+            key: value for key, value in (("uid", uid), ("resourceVersion", resource_version)) if value is not None
+        }
+        body: JsonObject = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if preconditions:
+            body["preconditions"] = preconditions
+        if grace_period_s is not None:
+            body["gracePeriodSeconds"] = grace_period_s
+        await self._request("DELETE", resource, namespace=namespace, name=name, body=body)
+
+    async def delete_collection(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+    ) -> None:
+        """Delete every object that the selectors match."""
+        query = _selectors(label_selector, field_selector)
+        await self._request("DELETE", resource, namespace=namespace, query=query)
+
+    async def create_subresource(
+        self, resource: Resource, name: str, subresource: str, body: JsonObject, *, namespace: str | None = None
+    ) -> JsonObject:
+        """POST to a subresource, such as a pod's `binding` or `eviction`."""
+        return await self._request("POST", resource, namespace=namespace, name=name, subresource=subresource, body=body)
+
+    async def watch(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        resource_version: str,
+    ) -> AsyncIterator[WatchEvent]:
+        """Events after `resource_version`, in order, until the server ends the watch (normal, after minutes).
+
+        Raises Gone when the position expired, Unreachable when the connection broke or fell silent.
+        """
+        query = _selectors(label_selector, field_selector) | {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(_WATCH_TIMEOUT_S),
+        }
+        about = _about(resource, None, namespace)
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=_WATCH_TIMEOUT_S + _REQUEST_TIMEOUT_S
+        )
+        try:
+            async with self._open().get(
+                _url(resource, namespace), params=query, headers=self._authorization(), timeout=timeout
+            ) as response:
+                if response.status != 200:
+                    raise _error(response, await response.read(), about)
+                async for line in _lines(response.content):
+                    yield _event(json.loads(line), about)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _unreachable(error, about) from error
+
+    async def server_version(self) -> tuple[int, int]:
+        """Major and minor version of the server: `(1, 36)`."""
+        version = await self.raw("GET", "/version")
+        return int(version["major"]), int("".join(filter(str.isdigit, version["minor"])))
+
+    async def raw(self, method: str, path: str, body: JsonObject | None = None) -> Any:
+        """A request by path, for what has no resource type. Answers decoded JSON."""
+        return await self._send(method, path, None, body, "application/json", f"{method} {path}")
+
+    async def _request(
+        self,
+        method: str,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
+        query: Mapping[str, str] | None = None,
+        body: JsonObject | None = None,
+        content_type: str = "application/json",
+        about: str | None = None,
+    ) -> JsonObject:
+        about = about or _about(resource, name, namespace)
+        path = resource.path(namespace, name, subresource)
+        answer: JsonObject = await self._send(method, path, query, body, content_type, about)
+        return answer
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: JsonObject | None,
+        content_type: str,
+        about: str,
+    ) -> Any:
+        headers = self._authorization()
+        data = None
+        if body is not None:
+            data = json.dumps(body, separators=(",", ":")).encode()
+            headers["Content-Type"] = content_type
+        try:
+            async with self._open().request(
+                method, path.lstrip("/"), params=query, data=data, headers=headers
+            ) as response:
+                content = await response.read()
+                if response.status >= 300:
+                    raise _error(response, content, about)
+                return json.loads(content)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _unreachable(error, about) from error
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise RuntimeError("Kube is used outside its `async with` block")
+        return self._session
+
+    def _authorization(self) -> dict[str, str]:
+        token = self._endpoint.token()
+        return {} if token is None else {"Authorization": token}
+
+
+async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Lines of any length; aiohttp's own line iterator refuses long ones."""
+    rest = bytearray()
+    async for chunk in stream.iter_any():
+        rest += chunk
+        if b"\n" in chunk:
+            *complete, last = bytes(rest).split(b"\n")
+            rest = bytearray(last)
+            for line in complete:
+                if line:
+                    yield line
+
+
+def _event(event: JsonObject, about: str) -> WatchEvent:
+    if event["type"] == "ERROR":
+        status = event["object"]
+        raise _refusal(int(status.get("code", 500)), status, None, about)
+    return WatchEvent(event["type"], event["object"])
+
+
+def _url(resource: Resource, namespace: str | None) -> str:
+    return resource.path(namespace).lstrip("/")
+
+
+def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
+    pairs = (("labelSelector", label_selector), ("fieldSelector", field_selector))
+    return {key: value for key, value in pairs if value is not None}
+
+
+def _about(resource: Resource, name: str | None, namespace: str | None) -> str:
+    place = f"{namespace}/" if namespace else ""
+    return f"{resource.kind} {place}{name}" if name else f"{resource.plural}{f' in {namespace}' if namespace else ''}"
+
+
+def _error(response: aiohttp.ClientResponse, content: bytes, about: str) -> ClusterError:
+    try:
+        status = json.loads(content)
+    except ValueError:
+        status = {"message": content.decode(errors="replace")[:500].strip()}
+    if not isinstance(status, dict):
+        status = {}
+    return _refusal(response.status, status, response.headers.get("Retry-After"), about)
+
+
+def _refusal(code: int, status: JsonObject, retry_after: str | None, about: str) -> ClusterError:
+    """A Status object as one of our errors. Source: Kubernetes API conventions, response status kind."""
+    message = status.get("message") or f"the API server answered {code}"
+    if code == 404:
+        return NotFound(message, about=about, status=code)
+    if code == 409:
+        kind = AlreadyExists if status.get("reason") == "AlreadyExists" else Conflict
+        return kind(message, about=about, status=code)
+    if code == 410:
+        return Gone(message, about=about, status=code)
+    if code == 429 or code >= 500:
+        wait = float(retry_after) if retry_after and retry_after.isdigit() else None
+        return Unreachable(message, about=about, status=code, retry_after_s=wait)
+    return Rejected(message, about=about, status=code)
+
+
+def _unreachable(error: BaseException, about: str) -> Unreachable:
+    if isinstance(error, ssl.SSLError | aiohttp.ClientSSLError):
+        return Unreachable(f"cannot trust the API server: {error}", about=about)
+    reason = "no answer in time" if isinstance(error, asyncio.TimeoutError) else str(error) or type(error).__name__
+    return Unreachable(f"cannot reach the API server: {reason}", about=about)
