@@ -91,6 +91,8 @@ class GpuFacts(Model):
     memory_bytes: int | None = None
     addressing_mode: str | None = None
     """`None` (the word), `HMM` or `ATS`; the field is absent where the driver does not know the question."""
+    virtualization: Literal["Passthrough", "VGPUGuest", "HostVGPU", "HostVSGA"] | None = None
+    """How this machine sees the GPU; absent on bare metal. A vGPU guest cannot change MIG."""
     numa_node: int | None = None
     pcie_root: str | None = None
     """`pci0000:15`; standard attribute resource.kubernetes.io/pcieRoot."""

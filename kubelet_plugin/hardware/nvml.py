@@ -1,0 +1,531 @@
+"""NVML through a pynvml-shaped library: what the driver knows of itself and of each GPU.
+
+Discovery enters here. The library is a parameter, so the simulated one takes the same road as the real one. Every
+call goes through one lock (NVML serves concurrent callers badly) and every foreign exception becomes a `HardwareError`
+in `Nvml._call` and nowhere else.
+
+Three kinds of question are asked of a GPU:
+
+- identity (UUID, minor, PCI address, product, ...): any failure makes this GPU unreadable, and only this one;
+- what changes how it may be used (memory, MIG mode, fabric, virtualisation): "not supported" is an answer, any other
+  failure makes the GPU unreadable, because guessing would offer a device that is not there;
+- description (serial, power limit, PCIe, ...): absent when the driver does not tell, whatever its reason, unless the
+  reason is that the GPU or the driver is gone.
+"""
+
+import ctypes
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import pynvml
+
+from dra_driver.api.inventory import DriverFacts, FabricFacts, GpuFacts, MigFacts, NvlinkFacts, Problem
+from dra_driver.errors import HardwareError
+from dra_driver.names import gpu_device_names
+from kubelet_plugin.hardware.sysfs import pci_address
+
+
+class Code(IntEnum):
+    """The NVML return values that are told apart here. Compared as numbers: `NVMLError` itself cannot be hashed."""
+
+    UNINITIALIZED = 1
+    INVALID_ARGUMENT = 2
+    NOT_SUPPORTED = 3
+    NO_PERMISSION = 4
+    DRIVER_NOT_LOADED = 9
+    LIBRARY_NOT_FOUND = 12
+    FUNCTION_NOT_FOUND = 13
+    GPU_IS_LOST = 15
+    RESET_REQUIRED = 16
+    LIB_RM_VERSION_MISMATCH = 18
+    ARGUMENT_VERSION_MISMATCH = 25
+
+
+_NOT_THERE = frozenset({Code.NOT_SUPPORTED, Code.FUNCTION_NOT_FOUND})
+"""The hardware has no such thing, or the driver is too old to know the question."""
+
+_SESSION_OVER = frozenset({Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIB_RM_VERSION_MISMATCH})
+"""Not about one GPU: the driver went away or was replaced, NVML must be initialised again."""
+
+_GPU_GONE = frozenset({Code.GPU_IS_LOST, Code.RESET_REQUIRED})
+
+_LINK_LOOP_ENDS = frozenset({Code.INVALID_ARGUMENT, *_NOT_THERE})
+
+_REASONS = {
+    Code.NO_PERMISSION: "NoPermission",
+    Code.DRIVER_NOT_LOADED: "DriverNotLoaded",
+    Code.LIBRARY_NOT_FOUND: "LibraryNotFound",
+    Code.GPU_IS_LOST: "GpuIsLost",
+    Code.RESET_REQUIRED: "ResetRequired",
+    Code.LIB_RM_VERSION_MISMATCH: "DriverVersionMismatch",
+}
+
+_ADVICE = {
+    Code.NO_PERMISSION: "the node plugin must run as root with access to /dev/nvidia*",
+    Code.DRIVER_NOT_LOADED: "the nvidia kernel module is not loaded",
+    Code.LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found; is the driver installed, and the driver root right?",
+    Code.GPU_IS_LOST: "the GPU fell off the bus or became unreachable; the node has to be rebooted or serviced",
+    Code.RESET_REQUIRED: "the GPU must be reset before it can be used",
+    Code.LIB_RM_VERSION_MISMATCH: "the driver's libraries and the loaded kernel module are of different versions",
+}
+
+_ARCHITECTURES = {
+    2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada Lovelace", 9: "Hopper",
+    10: "Blackwell", 13: "Rubin", 0xFFFFFFFF: "Unknown",
+}  # fmt: skip
+_BRANDS = {
+    0: "Unknown", 1: "Quadro", 2: "Tesla", 3: "NVS", 4: "Grid", 5: "GeForce", 6: "Titan", 7: "NvidiaVApps",
+    8: "NvidiaVPC", 9: "NvidiaVCS", 10: "NvidiaVWS", 11: "NvidiaCloudGaming", 12: "QuadroRTX", 13: "NvidiaRTX",
+    14: "Nvidia", 15: "GeForceRTX", 16: "TitanRTX",
+}  # fmt: skip
+_ADDRESSING_MODES = {0: "None", 1: "HMM", 2: "ATS"}
+_NVLINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
+_VIRTUALIZATION: dict[int, Literal["Passthrough", "VGPUGuest", "HostVGPU", "HostVSGA"]] = {
+    1: "Passthrough",
+    2: "VGPUGuest",
+    3: "HostVGPU",
+    4: "HostVSGA",
+}
+
+_CORES_PER_MULTIPROCESSOR = {
+    (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128,
+    (10, 1): 128, (10, 3): 128, (11, 0): 128, (12, 0): 128, (12, 1): 128,
+}  # fmt: skip
+"""FP32 lanes of one multiprocessor by compute capability. Source: CUDA Programming Guide, compute capabilities.
+
+NVML counts the cores of a full GPU (nvmlDeviceGetNumGpuCores) but not its multiprocessors: nvmlDeviceGetAttributes
+answers for MIG devices only, and the largest MIG profile may own fewer than the chip has (98 of 108 on an A100).
+"""
+
+_DISPLAY_ONLY = ("DGX Display",)
+"""Products that drive a screen and nothing else, as in a DGX Station; no call tells them apart."""
+
+_FABRIC_STATES = {1: "NotStarted", 2: "InProgress", 3: "Completed"}
+_FABRIC_HEALTH = {1: "Healthy", 2: "Unhealthy", 3: "LimitedCapacity"}
+
+_NVLINK_TO_SWITCH = 2
+_NVLINK_TO_GPU = 0
+
+_ENOUGH_LINKS = 1024
+"""A library that never ends the link loop must not hang us; the largest GPU of 2026 has 36 links."""
+
+
+class NvmlLibrary(Protocol):
+    """The calls and structures we use, as module `pynvml` of nvidia-ml-py has them."""
+
+    NVMLError: type[Exception]
+    c_nvmlGpuFabricInfo_v2_t: Callable[[], Any]
+    c_nvmlGpuFabricInfo_v3_t: Callable[[], Any]
+
+    def nvmlInitWithFlags(self, flags: int) -> None: ...
+    def nvmlShutdown(self) -> None: ...
+    def nvmlSystemGetDriverVersion(self) -> str: ...
+    def nvmlSystemGetNVMLVersion(self) -> str: ...
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int: ...
+    def nvmlDeviceGetCount(self) -> int: ...
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...
+    def nvmlDeviceGetUUID(self, handle: Any) -> str: ...
+    def nvmlDeviceGetMinorNumber(self, handle: Any) -> int: ...
+    def nvmlDeviceGetPciInfo(self, handle: Any) -> Any: ...
+    def nvmlDeviceGetName(self, handle: Any) -> str: ...
+    def nvmlDeviceGetBrand(self, handle: Any) -> int: ...
+    def nvmlDeviceGetArchitecture(self, handle: Any) -> int: ...
+    def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> tuple[int, int]: ...
+    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any: ...
+    def nvmlDeviceGetAddressingMode(self, device: Any) -> int: ...
+    def nvmlDeviceGetVirtualizationMode(self, handle: Any) -> int: ...
+    def nvmlDeviceGetMigMode(self, device: Any) -> list[int]: ...
+    def nvmlDeviceGetEccMode(self, handle: Any) -> list[int]: ...
+    def nvmlDeviceGetNumGpuCores(self, device: Any) -> int: ...
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: Any) -> int: ...
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: Any) -> int: ...
+    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: Any) -> int: ...
+    def nvmlDeviceGetModuleId(self, handle: Any, moduleId: Any) -> int: ...
+    def nvmlDeviceGetSerial(self, handle: Any) -> str: ...
+    def nvmlDeviceGetVbiosVersion(self, handle: Any) -> str: ...
+    def nvmlDeviceGetGpuFabricInfoV(self, device: Any, gpuFabricInfo: Any) -> int: ...
+    def nvmlDeviceGetNvLinkState(self, device: Any, link: int) -> int: ...
+    def nvmlDeviceGetNvLinkVersion(self, device: Any, link: int) -> int: ...
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: Any, link: int) -> int: ...
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, device: Any, link: int) -> Any: ...
+    def nvmlDeviceGetP2PStatus(self, device1: Any, device2: Any, p2pIndex: int) -> int: ...
+
+
+def load_library(file: Path | None = None) -> NvmlLibrary:
+    """The real NVML. `file` is libnvidia-ml below a driver root; None leaves the search to the dynamic linker.
+
+    Loading again, from another file, is how a driver that was upgraded under a running plugin is followed. Give the
+    file with its version in the name: the dynamic linker answers a name that it knows with the library it has.
+    Raises HardwareError (LIBRARY_NOT_FOUND) when the file cannot be loaded.
+    """
+    try:
+        pynvml.nvmlLib = ctypes.CDLL(str(file)) if file is not None else None
+    except OSError as error:
+        raise HardwareError(
+            f"{error}; {_ADVICE[Code.LIBRARY_NOT_FOUND]}", about="driver", code=Code.LIBRARY_NOT_FOUND
+        ) from error
+    # pynvml remembers the address of every function it called, of whatever library it called it in.
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    library: NvmlLibrary = pynvml
+    return library
+
+
+def problem_of(error: HardwareError, subject: str) -> Problem:
+    """An NVML failure as a user reads it in the NodeInventory."""
+    reason = _REASONS[Code(error.code)] if error.code in _REASONS else "NvmlError"
+    return Problem(subject=subject, reason=reason, message=error.message)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReadings:
+    """What one pass over all GPUs gave: those that answered, and a problem for each that did not.
+
+    `listed` are the PCI addresses of all that NVML lists as far as they could be asked, display adapters included.
+    """
+
+    gpus: tuple[GpuFacts, ...]
+    problems: tuple[Problem, ...]
+    listed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """Who a GPU is; kept for the session, to name a GPU that no longer answers."""
+
+    uuid: str
+    minor: int
+    pci_bus_id: str
+    pci_device_id: str
+    product_name: str
+
+    @property
+    def display_only(self) -> bool:
+        return any(name in self.product_name for name in _DISPLAY_ONLY)
+
+
+class Nvml:
+    """One NVML session, from `start` to `stop`. Calls may come from any thread and block for as long as NVML does.
+
+    Handles are kept for the session: asking for them anew attaches to the GPU each time, and by UUID takes seconds
+    when several callers do it at once. After a HardwareError for which `session_over` holds, a new session is needed.
+    """
+
+    def __init__(self, library: NvmlLibrary) -> None:
+        self._library = library
+        self._lock = threading.Lock()
+        self._handles: dict[int, Any] = {}
+        self._known: dict[int, _Identity] = {}
+
+    def start(self) -> None:
+        """Initialise NVML, also on a node whose GPUs are all bound to another driver. Raises HardwareError."""
+        self._call("driver", self._library.nvmlInitWithFlags, pynvml.NVML_INIT_FLAG_NO_GPUS)
+
+    def stop(self) -> None:
+        """Give the session back. A driver that is already gone has nothing to be given back to."""
+        self._handles.clear()
+        self._known.clear()
+        try:
+            self._call("driver", self._library.nvmlShutdown)
+        except HardwareError:
+            return
+
+    def driver(self, root: str) -> DriverFacts:
+        """Versions of the driver whose files lie below `root` on the host. Raises HardwareError."""
+        cuda = self._call("driver", self._library.nvmlSystemGetCudaDriverVersion_v2)
+        return DriverFacts(
+            version=self._call("driver", self._library.nvmlSystemGetDriverVersion),
+            cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}",
+            nvml_version=self._described("driver", self._library.nvmlSystemGetNVMLVersion),
+            root=root,
+        )
+
+    def gpus(self) -> GpuReadings:
+        """Read all GPUs. One that fails becomes a problem and hides no other.
+
+        Published names are given here; PCI locality is not NVML's to know and left out. Raises HardwareError when NVML
+        as a whole fails: see `session_over`.
+        """
+        readings: dict[int, _Reading] = {}
+        problems: list[Problem] = []
+        for index in range(self._call("driver", self._library.nvmlDeviceGetCount)):
+            try:
+                identity = self._known[index] = self._identity(index)
+                if identity.display_only:
+                    problems.append(_display_only(identity))
+                else:
+                    readings[index] = self._reading(index, identity)
+            except HardwareError as error:
+                if session_over(error):
+                    raise
+                problems.append(problem_of(error, self._about(index)))
+        listed = tuple(identity.pci_bus_id for identity in self._known.values())
+        return GpuReadings(_with_names(self._with_nvlink(readings)), tuple(problems), listed)
+
+    def _identity(self, index: int) -> _Identity:
+        about = self._about(index)
+        handle = self._handles.get(index)
+        if handle is None:
+            handle = self._handles[index] = self._call(about, self._library.nvmlDeviceGetHandleByIndex, index)
+        pci = self._call(about, self._library.nvmlDeviceGetPciInfo, handle)
+        return _Identity(
+            uuid=_checked_uuid(about, self._call(about, self._library.nvmlDeviceGetUUID, handle)),
+            minor=self._call(about, self._library.nvmlDeviceGetMinorNumber, handle),
+            pci_bus_id=_address(about, pci.busId),
+            pci_device_id=f"0x{pci.pciDeviceId >> 16:04x}",
+            product_name=self._call(about, self._library.nvmlDeviceGetName, handle),
+        )
+
+    def _about(self, index: int) -> str:
+        known = self._known.get(index)
+        return f"GPU {known.pci_bus_id}" if known is not None else f"GPU at index {index}"
+
+    def _reading(self, index: int, identity: _Identity) -> "_Reading":
+        about, handle = self._about(index), self._handles[index]
+        return _Reading(self._gpu(about, handle, identity), tuple(self._active_links(about, handle)))
+
+    def _gpu(self, about: str, handle: Any, identity: _Identity) -> GpuFacts:
+        library = self._library
+        capability = self._call(about, library.nvmlDeviceGetCudaComputeCapability, handle)
+        memory = self._supported(about, library.nvmlDeviceGetMemoryInfo, handle)
+        virtualization = self._supported(about, library.nvmlDeviceGetVirtualizationMode, handle)
+        ecc = self._described(about, library.nvmlDeviceGetEccMode, handle)
+        power_limit = self._described(about, library.nvmlDeviceGetEnforcedPowerLimit, handle)
+        return GpuFacts(
+            uuid=identity.uuid,
+            name=identity.uuid,
+            minor=identity.minor,
+            pci_bus_id=identity.pci_bus_id,
+            pci_device_id=identity.pci_device_id,
+            product_name=identity.product_name,
+            brand=_named(_BRANDS, self._call(about, library.nvmlDeviceGetBrand, handle)),
+            architecture=_named(_ARCHITECTURES, self._call(about, library.nvmlDeviceGetArchitecture, handle)),
+            cuda_compute_capability=f"{capability[0]}.{capability[1]}",
+            memory_bytes=memory.total if memory is not None else None,
+            addressing_mode=self._addressing_mode(about, handle),
+            virtualization=_VIRTUALIZATION.get(virtualization) if virtualization is not None else None,
+            fabric=self._fabric(about, handle),
+            mig=self._mig(about, handle),
+            ecc_enabled=bool(ecc[0]) if ecc is not None else None,
+            multiprocessors=self._multiprocessors(about, handle, (capability[0], capability[1])),
+            power_limit_watts=power_limit // 1000 if power_limit is not None else None,
+            pcie_generation=self._described(about, library.nvmlDeviceGetMaxPcieLinkGeneration, handle),
+            pcie_width=self._described(about, library.nvmlDeviceGetMaxPcieLinkWidth, handle),
+            module_id=self._module_id(about, handle),
+            serial=self._described(about, library.nvmlDeviceGetSerial, handle),
+            vbios_version=self._described(about, library.nvmlDeviceGetVbiosVersion, handle),
+        )
+
+    def _addressing_mode(self, about: str, handle: Any) -> str | None:
+        mode = self._described(about, self._library.nvmlDeviceGetAddressingMode, handle)
+        return _named(_ADDRESSING_MODES, mode) if mode is not None else None
+
+    def _mig(self, about: str, handle: Any) -> MigFacts | None:
+        mode = self._supported(about, self._library.nvmlDeviceGetMigMode, handle)
+        return MigFacts(enabled=mode[0] == 1, pending=mode[1] == 1) if mode is not None else None
+
+    def _multiprocessors(self, about: str, handle: Any, capability: tuple[int, int]) -> int | None:
+        cores = self._described(about, self._library.nvmlDeviceGetNumGpuCores, handle)
+        per_multiprocessor = _CORES_PER_MULTIPROCESSOR.get(capability)
+        if not cores or per_multiprocessor is None or cores % per_multiprocessor:
+            return None
+        return cores // per_multiprocessor
+
+    def _module_id(self, about: str, handle: Any) -> int | None:
+        # The binding's default argument is one holder shared by all callers, hence one of our own. Boards that do
+        # not sit on an SXM base board answer 0 or an error.
+        return self._described(about, self._library.nvmlDeviceGetModuleId, handle, ctypes.c_uint()) or None
+
+    def _fabric(self, about: str, handle: Any) -> FabricFacts | None:
+        info = self._fabric_info(about, handle)
+        state = _FABRIC_STATES.get(info.state) if info is not None else None
+        if info is None or state is None:
+            return None
+        cluster = bytes(info.clusterUuid)
+        return FabricFacts.model_validate(
+            {
+                "state": state,
+                "status": info.status,
+                "cluster_uuid": str(uuid.UUID(bytes=cluster)) if any(cluster) else None,
+                "clique_id": info.cliqueId if any(cluster) else None,
+                "health": _FABRIC_HEALTH.get(getattr(info, "healthSummary", 0)),
+            }
+        )
+
+    def _fabric_info(self, about: str, handle: Any) -> Any | None:
+        """The newest structure that the driver knows. Version 1 has the wrong size in the binding: never used."""
+        for structure in (self._library.c_nvmlGpuFabricInfo_v3_t, self._library.c_nvmlGpuFabricInfo_v2_t):
+            info = structure()
+            try:
+                self._call(about, self._library.nvmlDeviceGetGpuFabricInfoV, handle, ctypes.byref(info))
+            except HardwareError as error:
+                if error.code in _NOT_THERE:
+                    return None
+                if error.code in (Code.ARGUMENT_VERSION_MISMATCH, Code.INVALID_ARGUMENT):
+                    continue
+                raise
+            return info
+        return None
+
+    def _active_links(self, about: str, handle: Any) -> Iterator["_Link"]:
+        """Ask for link after link until the driver says that there is no such link; the constant for it moves."""
+        for link in range(_ENOUGH_LINKS):
+            try:
+                state = self._call(about, self._library.nvmlDeviceGetNvLinkState, handle, link)
+            except HardwareError as error:
+                if error.code in _LINK_LOOP_ENDS:
+                    return
+                if session_over(error) or error.code in _GPU_GONE:
+                    raise
+                continue
+            if state == 1:
+                yield self._link(about, handle, link)
+
+    def _link(self, about: str, handle: Any, link: int) -> "_Link":
+        remote_type = self._described(about, self._library.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+        remote = None
+        # Behind a switch the remote address is a filler (FFFFFFFF:FF:FF.0).
+        if remote_type in (None, _NVLINK_TO_GPU):
+            remote = self._described(about, self._library.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+        version = self._described(about, self._library.nvmlDeviceGetNvLinkVersion, handle, link)
+        return _Link(
+            version=_NVLINK_VERSIONS.get(version) if version is not None else None,
+            to_switch=remote_type == _NVLINK_TO_SWITCH,
+            remote=_address_or_none(remote.busId) if remote is not None else None,
+        )
+
+    def _with_nvlink(self, readings: dict[int, "_Reading"]) -> list[GpuFacts]:
+        """Add the NVLink facts. Peers need the whole node, so this comes after every GPU was read."""
+        gpus = []
+        for index, reading in readings.items():
+            if not reading.links:
+                gpus.append(reading.gpu)
+                continue
+            peers = [
+                readings[other].gpu.uuid
+                for other in readings
+                if other != index and readings[other].links and self._connected(index, other, readings)
+            ]
+            facts = NvlinkFacts(
+                links=len(reading.links),
+                version=next((link.version for link in reading.links if link.version is not None), None),
+                switched=any(link.to_switch for link in reading.links),
+                peers=sorted(peers),
+            )
+            gpus.append(reading.gpu.model_copy(update={"nvlink": facts}))
+        return gpus
+
+    def _connected(self, index: int, other: int, readings: dict[int, "_Reading"]) -> bool:
+        """Whether NVLink carries traffic between two GPUs: what the driver says, or else where the links lead."""
+        try:
+            status = self._call(
+                self._about(index),
+                self._library.nvmlDeviceGetP2PStatus,
+                self._handles[index],
+                self._handles[other],
+                pynvml.NVML_P2P_CAPS_INDEX_NVLINK,
+            )
+        except HardwareError as error:
+            if session_over(error):
+                raise
+            return any(link.remote == readings[other].gpu.pci_bus_id for link in readings[index].links)
+        return bool(status == pynvml.NVML_P2P_STATUS_OK)
+
+    def _supported[**P, R](self, about: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+        """The answer; None when the hardware has no such thing. Raises HardwareError for every other failure."""
+        try:
+            return self._call(about, function, *args, **kwargs)
+        except HardwareError as error:
+            if error.code in _NOT_THERE:
+                return None
+            raise
+
+    def _described[**P, R](self, about: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+        """The answer; None when the driver does not tell. Raises HardwareError when the GPU or the driver is gone."""
+        try:
+            return self._call(about, function, *args, **kwargs)
+        except HardwareError as error:
+            if session_over(error) or error.code in _GPU_GONE:
+                raise
+            return None
+
+    def _call[**P, R](self, about: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """One call into NVML, alone. The only place where its exceptions are known."""
+        with self._lock:
+            try:
+                return function(*args, **kwargs)
+            except self._library.NVMLError as error:
+                raise _translated(error, about) from error
+            except UnicodeDecodeError as error:
+                raise HardwareError("NVML answered with bytes that are not text", about=about) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """One active NVLink. `remote` is the PCI address of the GPU at its other end, None behind a switch."""
+
+    version: str | None
+    to_switch: bool
+    remote: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    gpu: GpuFacts
+    links: tuple[_Link, ...]
+
+
+def session_over(error: HardwareError) -> bool:
+    """Whether the failure is NVML's as a whole: the session must be stopped and a new one started."""
+    return error.code in _SESSION_OVER
+
+
+def _translated(error: Exception, about: str) -> HardwareError:
+    code = int(getattr(error, "value", 999))
+    advice = _ADVICE.get(Code(code)) if code in _REASONS else None
+    message = f"NVML: {error} ({code})"
+    return HardwareError(f"{message}; {advice}" if advice else message, about=about, code=code)
+
+
+def _display_only(identity: _Identity) -> Problem:
+    return Problem(
+        subject=f"display adapter {identity.pci_bus_id}",
+        reason="DisplayOnly",
+        message=f"{identity.product_name} drives displays only and is not offered",
+    )
+
+
+def _with_names(gpus: list[GpuFacts]) -> tuple[GpuFacts, ...]:
+    names = gpu_device_names(gpu.uuid for gpu in gpus)
+    return tuple(gpu.model_copy(update={"name": names[gpu.uuid]}) for gpu in gpus)
+
+
+def _checked_uuid(about: str, text: str) -> str:
+    try:
+        gpu_device_names([text])
+    except ValueError as error:
+        raise HardwareError(str(error), about=about) from error
+    return text
+
+
+def _address(about: str, bus_id: str) -> str:
+    try:
+        return pci_address(bus_id)
+    except ValueError as error:
+        raise HardwareError(str(error), about=about) from error
+
+
+def _address_or_none(bus_id: str) -> str | None:
+    try:
+        return pci_address(bus_id)
+    except ValueError:
+        return None
+
+
+def _named(names: dict[int, str], number: int) -> str:
+    """The name of an enumeration value; a number that is newer than this table stays visible as a number."""
+    return names.get(number, f"Unknown ({number})")

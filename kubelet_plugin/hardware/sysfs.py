@@ -1,0 +1,253 @@
+"""The kernel's view of the node: PCI, NUMA, device nodes, boot id; every host path goes through `HostFiles`.
+
+Discovery enters here for what NVML does not know, prepare and `kubelet_plugin.hardware.driver_root` for device nodes
+and for following links inside a root. A simulated host is just another root: nothing here asks which kind it is.
+Nothing here writes. A fact that the kernel does not give is None, never an error.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from dra_driver.errors import NodeNotReady
+
+_PCI_ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
+_PCI_ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
+_DESCRIBED_NODE = re.compile(
+    r"simulated device node (?P<type>[cb]) (?P<major>\d+):(?P<minor>\d+) (?P<mode>0[0-7]{3})\s*"
+)
+
+_NVIDIA_VENDOR = 0x10DE
+_DISPLAY_CLASSES = (0x0300, 0x0302)
+"""VGA and 3D controllers; the GPU's audio and USB functions and NVSwitch bridges are of other classes."""
+
+_MOST_LINKS = 40
+"""Linux gives up after as many symbolic links (MAXSYMLINKS)."""
+
+
+def pci_address(text: str) -> str:
+    """A PCI address in sysfs' spelling, `0000:1b:00.0`, from that of NVML, nvidia-smi or sysfs.
+
+    The domain has four digits, and five or more only above ffff (VMD), as the kernel prints it (`%04x`).
+    Raises ValueError for anything that is not domain:bus:device.function.
+    """
+    match = _PCI_ADDRESS.fullmatch(text)
+    if match is None:
+        raise ValueError(f"not a PCI address: {text!r}")
+    domain, bus, device, function = match.groups()
+    return f"{int(domain, 16):04x}:{bus}:{device}.{function}".lower()
+
+
+def nvml_bus_id(address: str) -> str:
+    """A PCI address in NVML's spelling (`busId`): 8-digit domain, upper case, `00000000:1B:00.0`."""
+    domain, rest = pci_address(address).split(":", 1)
+    return f"{int(domain, 16):08X}:{rest.upper()}"
+
+
+@dataclass(frozen=True, slots=True)
+class PciFacts:
+    """One PCI function as sysfs shows it. `root` is `pci0000:15`; `driver` the bound kernel driver."""
+
+    address: str
+    numa_node: int | None = None
+    root: str | None = None
+    vendor: int | None = None
+    device: int | None = None
+    device_class: int | None = None
+    driver: str | None = None
+    iommu_group: int | None = None
+    drm_nodes: tuple[str, ...] = ()
+    """Names below /dev/dri, sorted: `card1`, `renderD129`."""
+
+    @property
+    def is_nvidia_gpu(self) -> bool:
+        return (
+            self.vendor == _NVIDIA_VENDOR
+            and self.device_class is not None
+            and self.device_class >> 8 in _DISPLAY_CLASSES
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFile:
+    """A device node that exists. `path` is the host's; `mode` the permission bits, `gid` the owning group."""
+
+    path: str
+    type: Literal["c", "b"]
+    major: int
+    minor: int
+    mode: int
+    gid: int = 0
+
+
+class HostFiles:
+    """The host's files below `root`; host paths are absolute, whatever the root is."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, host_path: str | PurePosixPath) -> Path:
+        """Where `host_path` lies for this process. Links on the way are the caller's: see `resolve`."""
+        return self.root / str(host_path).lstrip("/")
+
+    def resolve(self, host_path: str | PurePosixPath) -> PurePosixPath | None:
+        """The host path that `host_path` leads to, links followed inside the root; None when nothing is there.
+
+        An absolute link means the host's file, not this process', and no link leads out of the root.
+        """
+        done = PurePosixPath("/")
+        todo = list(reversed(PurePosixPath(host_path).parts))
+        links = 0
+        while todo:
+            part = todo.pop()
+            if part in ("/", "."):
+                continue
+            if part == "..":
+                done = done.parent
+                continue
+            here = self.path(done / part)
+            try:
+                target = here.readlink() if here.is_symlink() else None
+                if target is None and not here.exists():
+                    return None
+            except OSError:
+                return None
+            if target is None:
+                done = done / part
+                continue
+            links += 1
+            if links > _MOST_LINKS:
+                return None
+            if target.is_absolute():
+                done = PurePosixPath("/")
+            todo.extend(reversed(target.parts))
+        return done
+
+    def read_text(self, host_path: str) -> str | None:
+        """The content without surrounding white space, links followed inside the root; None when unreadable."""
+        resolved = self.resolve(host_path)
+        if resolved is None:
+            return None
+        try:
+            return self.path(resolved).read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return None
+
+    def boot_id(self) -> str:
+        """Differs after every boot. Raises NodeNotReady when the kernel's file is not there."""
+        boot_id = self.read_text("/proc/sys/kernel/random/boot_id")
+        if not boot_id:
+            raise NodeNotReady("cannot be read", about=f"file {self.path('/proc/sys/kernel/random/boot_id')}")
+        return boot_id
+
+    def kernel_driver_version(self) -> str | None:
+        """What the loaded NVIDIA kernel module says of itself, as one text; None when it is not loaded."""
+        return self.read_text("/proc/driver/nvidia/version")
+
+    def device_majors(self) -> dict[str, int]:
+        """Character device classes of /proc/devices to their majors: `nvidia-uvm` → 511. Majors can be dynamic."""
+        majors: dict[str, int] = {}
+        for line in (self.read_text("/proc/devices") or "").splitlines():
+            if line.startswith("Block devices"):
+                break
+            number, _, name = line.strip().partition(" ")
+            if number.isdigit() and name:
+                majors.setdefault(name.strip(), int(number))
+        return majors
+
+    def device_node(self, host_path: str) -> DeviceFile | None:
+        """The device node at `host_path`; None when there is none, or something else.
+
+        A host in a folder cannot hold real nodes without privileges: there a small file describes one.
+        """
+        resolved = self.resolve(host_path)
+        if resolved is None:
+            return None
+        try:
+            found = self.path(resolved).stat()
+        except OSError:
+            return None
+        if stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
+            return DeviceFile(
+                path=host_path,
+                type="c" if stat.S_ISCHR(found.st_mode) else "b",
+                major=os.major(found.st_rdev),
+                minor=os.minor(found.st_rdev),
+                mode=stat.S_IMODE(found.st_mode),
+                gid=found.st_gid,
+            )
+        return self._described_node(host_path, resolved) if stat.S_ISREG(found.st_mode) else None
+
+    def _described_node(self, host_path: str, resolved: PurePosixPath) -> DeviceFile | None:
+        match = _DESCRIBED_NODE.fullmatch(self.read_text(str(resolved)) or "")
+        if match is None:
+            return None
+        return DeviceFile(
+            path=host_path,
+            type="c" if match["type"] == "c" else "b",
+            major=int(match["major"]),
+            minor=int(match["minor"]),
+            mode=int(match["mode"], 8),
+        )
+
+    def pci(self, address: str) -> PciFacts:
+        """What sysfs says of the function at `address` (sysfs' spelling). All None when it is not there."""
+        folder = f"/sys/bus/pci/devices/{address}"
+        numa_node = _number(self.read_text(f"{folder}/numa_node"))
+        iommu_group = self.resolve(f"{folder}/iommu_group")
+        driver = self.resolve(f"{folder}/driver")
+        return PciFacts(
+            address=address,
+            numa_node=numa_node if numa_node is not None and numa_node >= 0 else None,
+            root=self._pci_root(folder),
+            vendor=_number(self.read_text(f"{folder}/vendor")),
+            device=_number(self.read_text(f"{folder}/device")),
+            device_class=_number(self.read_text(f"{folder}/class")),
+            driver=driver.name if driver is not None else None,
+            iommu_group=_number(iommu_group.name) if iommu_group is not None else None,
+            drm_nodes=tuple(
+                sorted(name for name in self._names(f"{folder}/drm") if name.startswith(("card", "renderD")))
+            ),
+        )
+
+    def nvidia_gpus(self) -> tuple[PciFacts, ...]:
+        """All NVIDIA GPUs on the PCI bus, by address, whatever driver holds them."""
+        return tuple(facts for facts in map(self.pci, self._pci_addresses()) if facts.is_nvidia_gpu)
+
+    def _pci_addresses(self) -> Iterator[str]:
+        for name in sorted(self._names("/sys/bus/pci/devices")):
+            # The vendor is looked at first: a large machine has hundreds of functions, and few of them are GPUs.
+            if _number(self.read_text(f"/sys/bus/pci/devices/{name}/vendor")) == _NVIDIA_VENDOR:
+                yield name
+
+    def _pci_root(self, folder: str) -> str | None:
+        resolved = self.resolve(folder)
+        if resolved is None or resolved.parts[:3] != ("/", "sys", "devices") or len(resolved.parts) < 5:
+            return None
+        root = resolved.parts[3]
+        return root if _PCI_ROOT.fullmatch(root) else None
+
+    def _names(self, folder: str) -> list[str]:
+        resolved = self.resolve(folder)
+        if resolved is None:
+            return []
+        try:
+            return [entry.name for entry in self.path(resolved).iterdir()]
+        except OSError:
+            return []
+
+
+def described_node(kind: Literal["c", "b"], major: int, minor: int, mode: int = 0o666) -> str:
+    """The text of a file that stands for a device node below a folder: see `HostFiles.device_node`."""
+    return f"simulated device node {kind} {major}:{minor} {mode:04o}\n"
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return int(text, 0) if text is not None else None
+    except ValueError:
+        return None

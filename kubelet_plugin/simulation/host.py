@@ -1,0 +1,525 @@
+"""The file tree of a simulated node: what the kernel, the NVIDIA driver and its packages leave on a host.
+
+`create_host` builds it below a folder from a profile; `SimulatedHost` is that node afterwards, for tests and the demo,
+which let things happen to it while a plugin runs: a GPU is lost, the driver is unloaded, the machine reboots. State
+and tree are changed together, so that NVML and the file system tell one story. Sizes and contents of binary files are
+made up; names, links, numbers and text formats are those of a real host.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from uuid import NAMESPACE_URL, uuid5
+
+from kubelet_plugin.hardware.sysfs import described_node
+from kubelet_plugin.simulation.state import (
+    DriverState,
+    Event,
+    FabricModel,
+    FabricState,
+    GpuState,
+    Layout,
+    MigState,
+    NodeState,
+    Profile,
+    StateFile,
+    load_profile,
+)
+
+_GPU_MAJOR = 195
+_MAJORS = {
+    "mem": 1,
+    "nvidia": _GPU_MAJOR,
+    "nvidia-modeset": _GPU_MAJOR,
+    "nvidiactl": _GPU_MAJOR,
+    "drm": 226,
+    "nvidia-caps-imex-channels": 234,
+    "nvidia-nvswitch": 235,
+    "nvidia-caps": 237,
+    "vfio": 244,
+    "nvidia-uvm": 508,
+}
+
+_LIBRARIES = (
+    "libcuda", "libcudadebugger", "libEGL_nvidia", "libGLESv1_CM_nvidia", "libGLESv2_nvidia", "libGLX_nvidia",
+    "libnvcuvid", "libnvidia-allocator", "libnvidia-cfg", "libnvidia-eglcore", "libnvidia-encode", "libnvidia-fbc",
+    "libnvidia-glcore", "libnvidia-glsi", "libnvidia-glvkspirv", "libnvidia-gpucomp", "libnvidia-ml", "libnvidia-ngx",
+    "libnvidia-nvvm", "libnvidia-opencl", "libnvidia-opticalflow", "libnvidia-pkcs11-openssl3",
+    "libnvidia-ptxjitcompiler", "libnvidia-rtcore", "libnvidia-sandboxutils", "libnvidia-tls", "libnvoptix",
+)  # fmt: skip
+"""Driver libraries: installed as `<name>.so.<driver version>`."""
+
+_SONAMES = {
+    "libEGL_nvidia": "0", "libGLESv1_CM_nvidia": "1", "libGLESv2_nvidia": "2", "libGLX_nvidia": "0",
+    "libnvidia-nvvm": "4",
+}  # fmt: skip
+"""The number of the soname link where it is not 1."""
+
+_WITHOUT_SONAME = frozenset(
+    {"libnvidia-eglcore", "libnvidia-glcore", "libnvidia-glsi", "libnvidia-glvkspirv", "libnvidia-gpucomp",
+     "libnvidia-rtcore", "libnvidia-tls", "libnvidia-pkcs11-openssl3"}
+)  # fmt: skip
+"""Libraries that are loaded by their full name only."""
+
+_BINARIES = (
+    "nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server",
+    "nvidia-modprobe",
+)  # fmt: skip
+_MULTI_NODE_BINARIES = ("nvidia-imex", "nvidia-imex-ctl")
+
+_SHARED_CONFIG = (
+    "glvnd/egl_vendor.d/10_nvidia.json",
+    "egl/egl_external_platform.d/15_nvidia_gbm.json",
+    "egl/egl_external_platform.d/10_nvidia_wayland.json",
+    "nvidia/nvoptix.bin",
+)
+_HOST_CONFIG = (
+    "OpenCL/vendors/nvidia.icd",
+    "vulkan/icd.d/nvidia_icd.json",
+    "vulkan/implicit_layer.d/nvidia_layers.json",
+)
+
+_SWITCH_DEVICE = 0x22A3
+_MIG_GPUS, _MIG_GPU_INSTANCES, _MIG_COMPUTE_INSTANCES = 32, 15, 8
+
+
+class SimulatedHost:
+    """A node that exists below `root`, made by `create_host`. May be opened by several processes at once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._file = StateFile(root)
+
+    @property
+    def state(self) -> NodeState:
+        return self._file.read()
+
+    @contextmanager
+    def edit(self) -> Iterator[NodeState]:
+        """Change what NVML tells, in any way the state knows. The tree is left as it is."""
+        with self._file.edit() as state:
+            yield state
+
+    @property
+    def driver_root(self) -> PurePosixPath:
+        """The host folder below which the driver's files lie."""
+        return _DRIVER_ROOTS[self.state.layout]
+
+    @property
+    def library_folder(self) -> PurePosixPath:
+        """The host folder of the driver's libraries."""
+        return _library_folder(self.state)
+
+    def lose_gpu(self, index: int, code: int = 15) -> None:
+        """Every query of this GPU answers `code` from now on: 15 GPU is lost, 999 unknown error, 0 well again."""
+        with self.edit() as state:
+            state.gpus[index].fault = code or None
+
+    def fail_call(self, index: int, function: str, code: int) -> None:
+        """One query of one GPU answers `code` from now on; 0 well again."""
+        with self.edit() as state:
+            failing = dict(state.gpus[index].failing)
+            failing.pop(function, None)
+            state.gpus[index].failing = failing | ({function: code} if code else {})
+
+    def set_mig(self, index: int, current: int, pending: int | None = None) -> None:
+        with self.edit() as state:
+            state.gpus[index].mig = MigState(current=current, pending=current if pending is None else pending)
+
+    def set_fabric(self, index: int, fabric: FabricState | None) -> None:
+        """None: NVML answers NOT_SUPPORTED."""
+        with self.edit() as state:
+            state.gpus[index].fabric = fabric
+
+    def inject_event(self, index: int, data: int, kind: int = 8) -> None:
+        """An NVML event of this GPU; for the default kind `data` is the number of an Xid."""
+        with self.edit() as state:
+            number = state.events[-1].number + 1 if state.events else 1
+            state.events.append(Event(number=number, uuid=state.gpus[index].uuid, type=kind, data=data))
+
+    def bind(self, index: int, driver: str | None) -> None:
+        """Give a GPU to another kernel driver (`vfio-pci`), to none, or back to `nvidia`."""
+        with self.edit() as state:
+            gpu = state.gpus[index]
+            gpu.bound_to = driver
+            link = self.path(_pci_folder(gpu)) / "driver"
+            link.unlink(missing_ok=True)
+            if driver is not None:
+                _link(self.root, _pci_folder(gpu) / "driver", PurePosixPath("/sys/bus/pci/drivers") / driver)
+
+    def unload_driver(self) -> None:
+        """Remove the kernel module: no device nodes, no /proc/driver/nvidia; NVML answers DRIVER_NOT_LOADED."""
+        with self.edit() as state:
+            state.driver.loaded = False
+            _remove_kernel_files(self.root, state)
+
+    def load_driver(self, version: str | None = None, *, libraries: bool = True) -> None:
+        """Load the kernel module, of `version` when given. Without `libraries` the old ones stay: a mismatch."""
+        with self.edit() as state:
+            if version is not None and libraries:
+                self._remove_driver_files(state)
+            state.driver.version = version or state.driver.version
+            state.driver.loaded = True
+            state.driver.session += 1
+            _write_kernel_files(self.root, state)
+            if libraries:
+                _write_driver_files(self.root, state)
+
+    def remove_driver_files(self) -> None:
+        """The driver's libraries, programs and configuration go; the kernel module stays loaded."""
+        self._remove_driver_files(self.state)
+
+    def reboot(self, *, renumber: bool = False, driver: bool = True) -> None:
+        """A new boot id and an empty /run. `renumber`: other minors and another enumeration order than before.
+
+        Faults of GPUs are gone, compute partitions and pending MIG changes with them. Without `driver` the module is
+        not loaded yet, as on a node whose driver comes in a container.
+        """
+        with self.edit() as state:
+            state.boots += 1
+            state.driver.session += 1
+            state.driver.loaded = driver
+            state.events = []
+            if renumber:
+                minors = [gpu.minor for gpu in state.gpus]
+                for gpu, minor in zip(state.gpus, reversed(minors), strict=True):
+                    gpu.minor = minor
+                state.gpus = state.gpus[1:] + state.gpus[:1]
+            for gpu in state.gpus:
+                _restart(gpu, state)
+            for folder in ("run", "dev", "proc", "sys"):
+                shutil.rmtree(self.root / folder, ignore_errors=True)
+            _write_machine(self.root, state)
+            if driver:
+                _write_kernel_files(self.root, state)
+            if driver or state.layout != "operator":
+                _write_driver_files(self.root, state)
+
+    def path(self, host_path: PurePosixPath | str) -> Path:
+        return _path(self.root, host_path)
+
+    def _remove_driver_files(self, state: NodeState) -> None:
+        for host_path, _ in _driver_files(state):
+            self.path(host_path).unlink(missing_ok=True)
+
+
+def create_host(
+    root: Path, profile: str, node_index: int = 0, *, layout: Layout = "root", driver: bool = True
+) -> SimulatedHost:
+    """Build the node below `root`, an empty or missing folder.
+
+    The same profile and index give the same UUIDs and serial numbers each time; two indices share none, but GPUs of
+    one rack share the cluster UUID and clique. Without `driver` nothing of the driver is there yet. Raises
+    InvalidInput for an unknown profile.
+    """
+    state = _initial_state(profile, load_profile(profile), node_index, layout)
+    state.driver.loaded = driver
+    root.mkdir(parents=True, exist_ok=True)
+    _write_machine(root, state)
+    if driver:
+        _write_kernel_files(root, state)
+        _write_driver_files(root, state)
+    host = SimulatedHost(root)
+    host._file.write(state)
+    return host
+
+
+def reboot(root: Path, *, renumber: bool = False, driver: bool = True) -> None:
+    """Reboot the node below `root`: see `SimulatedHost.reboot`."""
+    SimulatedHost(root).reboot(renumber=renumber, driver=driver)
+
+
+_DRIVER_ROOTS: dict[Layout, PurePosixPath] = {
+    "root": PurePosixPath("/"),
+    "operator": PurePosixPath("/run/nvidia/driver"),
+    "gke": PurePosixPath("/home/kubernetes/bin/nvidia"),
+    "talos": PurePosixPath("/"),
+}
+
+
+def _initial_state(name: str, profile: Profile, node_index: int, layout: Layout) -> NodeState:
+    model = profile.gpu
+    gpus = []
+    for index, place in enumerate(profile.gpus):
+        identity = _identity(f"{name}/{node_index}/{index}")
+        gpus.append(
+            GpuState(
+                uuid=f"GPU-{identity}",
+                minor=place.minor,
+                address=place.address,
+                root=place.root,
+                numa=place.numa,
+                serial=f"165{int(identity[:8], 16) % 10**10:010d}",
+                module=index + 1 if model.on_base_board else None,
+                mig=MigState() if model.mig else None,
+                fabric=_fabric(name, profile.fabric, node_index),
+            )
+        )
+    return NodeState(
+        profile=name,
+        node_index=node_index,
+        machine=profile.machine,
+        layout=layout,
+        driver=DriverState(
+            version=profile.driver.version, cuda=profile.driver.cuda, missing=list(profile.driver.missing)
+        ),
+        model=model,
+        gpus=gpus,
+    )
+
+
+def _fabric(name: str, fabric: FabricModel | None, node_index: int) -> FabricState | None:
+    if fabric is None:
+        return None
+    if not fabric.nodes:
+        return FabricState(clique=fabric.clique)
+    return FabricState(cluster=_identity(f"{name}/rack/{node_index // fabric.nodes}"), clique=fabric.clique)
+
+
+def _restart(gpu: GpuState, state: NodeState) -> None:
+    gpu.fault = None
+    gpu.failing = {}
+    gpu.bound_to = "nvidia"
+    if gpu.mig is not None:
+        # Ampere keeps the mode on the board, later generations forget it.
+        current = gpu.mig.pending if state.model.architecture <= 7 else 0
+        gpu.mig = MigState(current=current, pending=current)
+
+
+def _identity(text: str) -> str:
+    return str(uuid5(NAMESPACE_URL, f"gpu-dra-driver/{text}"))
+
+
+def _write_machine(root: Path, state: NodeState) -> None:
+    """What is there with the machine and the kernel, with or without an NVIDIA driver."""
+    boot_id = _identity(f"{state.profile}/{state.node_index}/boot/{state.boots}")
+    _write(root, "/proc/sys/kernel/random/boot_id", boot_id + "\n")
+    for folder in ("/dev", "/run", "/tmp", "/var", "/etc", "/sys/bus/pci/drivers/vfio-pci"):
+        _path(root, folder).mkdir(parents=True, exist_ok=True)
+    _link(root, PurePosixPath("/var/run"), PurePosixPath("/run"))
+    for number, gpu in enumerate(state.gpus):
+        _write_pci_gpu(root, state, number, gpu)
+    for number in range(state.model.nvlink.switches if state.model.nvlink and state.machine == "x86_64" else 0):
+        _write_pci_function(root, "pci0000:00", f"0000:{4 + number:02x}:00.0", 0x068000, _SWITCH_DEVICE, 0)
+    _write_devices(root, _majors(loaded=False))
+
+
+def _write_pci_gpu(root: Path, state: NodeState, number: int, gpu: GpuState) -> None:
+    folder = _write_pci_function(
+        root, gpu.root, gpu.address, state.model.pci_class, state.model.pci_device, gpu.numa, bridged=True
+    )
+    group = PurePosixPath(f"/sys/kernel/iommu_groups/{number + 20}")
+    _link(root, group / "devices" / gpu.address, folder)
+    _link(root, folder / "iommu_group", group)
+
+
+def _write_pci_function(
+    root: Path, complex_: str, address: str, pci_class: int, device: int, numa: int, *, bridged: bool = False
+) -> PurePosixPath:
+    folder = _function_folder(complex_, address) if bridged else PurePosixPath(f"/sys/devices/{complex_}/{address}")
+    for name, text in {
+        "vendor": "0x10de",
+        "device": f"0x{device:04x}",
+        "class": f"0x{pci_class:06x}",
+        "numa_node": str(numa),
+    }.items():
+        _write(root, folder / name, text + "\n")
+    _link(root, PurePosixPath("/sys/bus/pci/devices") / address, folder)
+    return folder
+
+
+def _function_folder(complex_: str, address: str) -> PurePosixPath:
+    """Behind one port of the root complex, as PCIe has it: /sys/devices/pci0000:15/0000:15:01.0/0000:1b:00.0."""
+    port = f"{complex_.removeprefix('pci')}:01.0"
+    return PurePosixPath(f"/sys/devices/{complex_}/{port}/{address}")
+
+
+def _pci_folder(gpu: GpuState) -> PurePosixPath:
+    return _function_folder(gpu.root, gpu.address)
+
+
+def _write_kernel_files(root: Path, state: NodeState) -> None:
+    """What the NVIDIA kernel modules show: /proc, the binding in sysfs, DRM and device nodes."""
+    release = f"{state.machine}  {state.driver.version}  Release Build  (simulation)"
+    _write(
+        root,
+        "/proc/driver/nvidia/version",
+        f"NVRM version: NVIDIA UNIX Open Kernel Module for {release}\nGCC version:  gcc version 12.2.0\n",
+    )
+    _write(root, "/proc/driver/nvidia/params", _PARAMS)
+    for name, minor, mode in (("mig/config", 1, 256), ("mig/monitor", 2, 292), ("fabric-imex-mgmt", 0, 256)):
+        _write(
+            root,
+            f"/proc/driver/nvidia/capabilities/{name}",
+            f"DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: 1\n",
+        )
+    _write(root, "/proc/driver/nvidia-caps/mig-minors", _mig_minors())
+    _write_devices(root, _majors(loaded=True))
+    _path(root, "/sys/bus/pci/drivers/nvidia").mkdir(parents=True, exist_ok=True)
+    for number, gpu in enumerate(state.gpus):
+        if gpu.bound_to is not None:
+            _link(root, _pci_folder(gpu) / "driver", PurePosixPath("/sys/bus/pci/drivers") / gpu.bound_to)
+        for name in _drm_names(number):
+            _path(root, _pci_folder(gpu) / "drm" / name).mkdir(parents=True, exist_ok=True)
+    for host_path, text in _device_nodes(state):
+        _write(root, host_path, text)
+
+
+def _remove_kernel_files(root: Path, state: NodeState) -> None:
+    for folder in ("/proc/driver/nvidia", "/proc/driver/nvidia-caps"):
+        shutil.rmtree(_path(root, folder), ignore_errors=True)
+    _write_devices(root, _majors(loaded=False))
+    for gpu in state.gpus:
+        (_path(root, _pci_folder(gpu)) / "driver").unlink(missing_ok=True)
+        shutil.rmtree(_path(root, _pci_folder(gpu)) / "drm", ignore_errors=True)
+    for host_path, _ in _device_nodes(state):
+        _path(root, host_path).unlink(missing_ok=True)
+
+
+def _device_nodes(state: NodeState) -> Iterator[tuple[PurePosixPath, str]]:
+    """A driver in a container makes its nodes in the container's /dev; the host's has them too."""
+    nodes = {
+        "nvidiactl": (_GPU_MAJOR, 255),
+        "nvidia-modeset": (_GPU_MAJOR, 254),
+        "nvidia-uvm": (_MAJORS["nvidia-uvm"], 0),
+        "nvidia-uvm-tools": (_MAJORS["nvidia-uvm"], 1),
+        "nvidia-caps/nvidia-cap1": (_MAJORS["nvidia-caps"], 1),
+        "nvidia-caps/nvidia-cap2": (_MAJORS["nvidia-caps"], 2),
+    }
+    for number, gpu in enumerate(state.gpus):
+        nodes[f"nvidia{gpu.minor}"] = (_GPU_MAJOR, gpu.minor)
+        card, render = _drm_names(number)
+        nodes[f"dri/{card}"] = (_MAJORS["drm"], number + 1)
+        nodes[f"dri/{render}"] = (_MAJORS["drm"], number + 128)
+    roots = ["/dev"] + (["/run/nvidia/driver/dev"] if state.layout == "operator" else [])
+    for folder in roots:
+        for name, (major, minor) in nodes.items():
+            mode = {"nvidia-caps/nvidia-cap1": 0o400, "nvidia-caps/nvidia-cap2": 0o444}.get(name, 0o666)
+            yield PurePosixPath(folder) / name, described_node("c", major, minor, mode)
+
+
+def _drm_names(number: int) -> tuple[str, str]:
+    """card0 is the board management controller's, as on most servers."""
+    return f"card{number + 1}", f"renderD{number + 128}"
+
+
+def _majors(*, loaded: bool) -> dict[str, int]:
+    return {name: major for name, major in _MAJORS.items() if loaded or not name.startswith("nvidia")}
+
+
+def _write_devices(root: Path, majors: dict[str, int]) -> None:
+    lines = [f"{major:3d} {name}" for name, major in sorted(majors.items(), key=lambda item: item[1])]
+    _write(
+        root, "/proc/devices", "Character devices:\n" + "\n".join(lines) + "\n\nBlock devices:\n  8 sd\n259 blkext\n"
+    )
+
+
+_PARAMS = """\
+ResmanDebugLevel: 4294967295
+ModifyDeviceFiles: 1
+DeviceFileUID: 0
+DeviceFileGID: 0
+DeviceFileMode: 438
+ImexChannelCount: 2048
+CreateImexChannel0: 0
+"""
+
+
+def _mig_minors() -> str:
+    """Every possible capability of 32 GPUs: 135 minors each, the first is 3."""
+    lines = ["config 1", "monitor 2"]
+    minor = 3
+    for gpu in range(_MIG_GPUS):
+        for gpu_instance in range(_MIG_GPU_INSTANCES):
+            lines.append(f"gpu{gpu}/gi{gpu_instance}/access {minor}")
+            minor += 1
+            for compute_instance in range(_MIG_COMPUTE_INSTANCES):
+                lines.append(f"gpu{gpu}/gi{gpu_instance}/ci{compute_instance}/access {minor}")
+                minor += 1
+    return "\n".join(lines) + "\n"
+
+
+def _library_folder(state: NodeState) -> PurePosixPath:
+    folders: dict[Layout, str] = {
+        "root": f"/usr/lib/{state.machine}-linux-gnu",
+        "operator": f"/run/nvidia/driver/usr/lib/{state.machine}-linux-gnu",
+        "gke": "/home/kubernetes/bin/nvidia/lib64",
+        "talos": "/usr/local/glibc/usr/lib",
+    }
+    return PurePosixPath(folders[state.layout])
+
+
+def _binary_folder(state: NodeState) -> PurePosixPath:
+    folders: dict[Layout, str] = {
+        "root": "/usr/bin",
+        "operator": "/run/nvidia/driver/usr/bin",
+        "gke": "/home/kubernetes/bin/nvidia/bin",
+        "talos": "/usr/local/bin",
+    }
+    return PurePosixPath(folders[state.layout])
+
+
+def _driver_files(state: NodeState) -> Iterator[tuple[PurePosixPath, str | PurePosixPath]]:
+    """Every file of the driver's packages, with its text, or with the link's target when it is a link."""
+    yield from _libraries(state)
+    several_nodes = any(gpu.fabric is not None and gpu.fabric.cluster is not None for gpu in state.gpus)
+    for name in _BINARIES + (_MULTI_NODE_BINARIES if several_nodes else ()):
+        yield _binary_folder(state) / name, f"#!/bin/sh\n# simulated {name} {state.driver.version}\nexit 0\n"
+    inside = _DRIVER_ROOTS[state.layout] if state.layout == "operator" else PurePosixPath("/")
+    for name in ("gsp_ga10x.bin", "gsp_tu10x.bin"):
+        yield inside / "lib/firmware/nvidia" / state.driver.version / name, f"simulated {name}\n"
+    if state.layout in ("root", "operator"):
+        for name in _SHARED_CONFIG:
+            yield inside / "usr/share" / name, f"simulated {name}\n"
+        for name in _HOST_CONFIG:
+            yield inside / "etc" / name, f"simulated {name}\n"
+    # The daemons' sockets lie in the /run of the system that they run in.
+    yield inside / "run/nvidia-persistenced/socket", "simulated socket\n"
+    if state.model.nvlink is not None and state.model.nvlink.switches and state.machine == "x86_64":
+        yield inside / "run/nvidia-fabricmanager/socket", "simulated socket\n"
+
+
+def _libraries(state: NodeState) -> Iterator[tuple[PurePosixPath, str | PurePosixPath]]:
+    folder, version = _library_folder(state), state.driver.version
+    for name in _LIBRARIES:
+        full_name = f"{name}.so.{version}"
+        yield folder / full_name, f"simulated {full_name}\n"
+        if name not in _WITHOUT_SONAME:
+            yield folder / f"{name}.so.{_SONAMES.get(name, '1')}", PurePosixPath(full_name)
+    yield folder / "libcuda.so", PurePosixPath("libcuda.so.1")
+    yield folder / "libnvidia-ml.so", PurePosixPath("libnvidia-ml.so.1")
+    yield folder / "vdpau" / f"libvdpau_nvidia.so.{version}", f"simulated libvdpau_nvidia.so.{version}\n"
+    yield folder / "libnvidia-egl-gbm.so.1.1.2", "simulated libnvidia-egl-gbm.so.1.1.2\n"
+    yield folder / "libnvidia-egl-gbm.so.1", PurePosixPath("libnvidia-egl-gbm.so.1.1.2")
+
+
+def _write_driver_files(root: Path, state: NodeState) -> None:
+    for host_path, content in _driver_files(state):
+        if isinstance(content, PurePosixPath):
+            place = _path(root, host_path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.unlink(missing_ok=True)
+            place.symlink_to(content)
+        else:
+            _write(root, host_path, content)
+    for name in _BINARIES:
+        _path(root, _binary_folder(state) / name).chmod(0o755)
+
+
+def _path(root: Path, host_path: PurePosixPath | str) -> Path:
+    return root / str(host_path).lstrip("/")
+
+
+def _write(root: Path, host_path: PurePosixPath | str, text: str) -> None:
+    place = _path(root, host_path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text, encoding="utf-8")
+
+
+def _link(root: Path, host_path: PurePosixPath, target: PurePosixPath) -> None:
+    """A relative link, as sysfs has them; it leads to the right place from outside the root, too."""
+    place = _path(root, host_path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.unlink(missing_ok=True)
+    place.symlink_to(target.relative_to(host_path.parent, walk_up=True))
