@@ -1,0 +1,18 @@
+"""Kubelet's gRPC API for DRA plugins: messages, and the names of services and methods.
+
+The `.proto` files in `protos/` are written by hand from the field numbers that kubelet documents; `generated/` is what
+protoc makes of them (`make generate`), committed and compared by a test. Method handlers are registered by name, so no
+service stubs are generated.
+"""
+
+REGISTRATION = "pluginregistration.Registration"
+DRA_V1 = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+DRA_V1BETA1 = "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin"
+HEALTH_V1 = "v1.DRAResourceHealth"
+HEALTH_V1ALPHA1 = "v1alpha1.DRAResourceHealth"
+
+PLUGIN_TYPE = "DRAPlugin"
+"""`type` of a DRA plugin's registration."""
+
+SUPPORTED_VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", HEALTH_V1, HEALTH_V1ALPHA1)
+"""What a plugin offers, best first; kubelet takes the first it knows of each kind."""

@@ -1,0 +1,1 @@
+"""Made from ../protos by `make generate`; not written by hand."""
