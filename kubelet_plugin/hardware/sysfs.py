@@ -215,13 +215,15 @@ class HostFiles:
         )
 
     def nvidia_gpus(self) -> tuple[PciFacts, ...]:
-        """All NVIDIA GPUs on the PCI bus, by address, whatever driver holds them."""
+        """All NVIDIA GPUs on the PCI bus, by address, whatever driver holds them; no virtual functions."""
         return tuple(facts for facts in map(self.pci, self._pci_addresses()) if facts.is_nvidia_gpu)
 
     def _pci_addresses(self) -> Iterator[str]:
         for name in sorted(self._names("/sys/bus/pci/devices")):
             # The vendor is looked at first: a large machine has hundreds of functions, and few of them are GPUs.
-            if _number(self.read_text(f"/sys/bus/pci/devices/{name}/vendor")) == _NVIDIA_VENDOR:
+            folder = f"/sys/bus/pci/devices/{name}"
+            is_nvidia = _number(self.read_text(f"{folder}/vendor")) == _NVIDIA_VENDOR
+            if is_nvidia and self.resolve(f"{folder}/physfn") is None:
                 yield name
 
     def _pci_root(self, folder: str) -> str | None:

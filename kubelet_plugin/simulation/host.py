@@ -92,6 +92,10 @@ class SimulatedHost:
         self._file = StateFile(root)
 
     @property
+    def exists(self) -> bool:
+        return self._file.path.exists()
+
+    @property
     def state(self) -> NodeState:
         return self._file.read()
 
@@ -223,6 +227,12 @@ def create_host(
     host = SimulatedHost(root)
     host._file.write(state)
     return host
+
+
+def open_host(root: Path, profile: str, node_index: int = 0) -> SimulatedHost:
+    """The node below `root` as it is, or a new one when there is none: a restarted plugin finds its machine again."""
+    host = SimulatedHost(root)
+    return host if host.exists else create_host(root, profile, node_index)
 
 
 def reboot(root: Path, *, renumber: bool = False, driver: bool = True) -> None:

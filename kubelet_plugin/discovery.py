@@ -1,0 +1,303 @@
+"""What this node has, now and whenever it changes: the driver and NVML, PCI and the kernel become `NodeFacts`.
+
+The reporter, prepare and the health stream enter here. `look` in `Hardware` does the blocking work and never raises
+for the state of the hardware: whatever is wrong becomes a `Problem`, and is looked at again next time. `Discovery` runs
+it in one thread beside the event loop. A call into a broken driver can hang for ever, so nobody waits for that thread
+without a limit, and no second one is started while it hangs.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from dra_driver.api.inventory import DriverFacts, GpuFacts, Problem
+from dra_driver.errors import HardwareError, NodeNotReady
+from kubelet_plugin.hardware.nvml import GpuReadings, Nvml, NvmlLibrary, problem_of, session_over
+from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
+
+_log = structlog.get_logger(__name__)
+
+OBSERVE_INTERVAL_S = 30.0
+"""How old facts may be. One look at eight GPUs takes some tens of milliseconds."""
+
+PATIENCE_S = 60.0
+"""A driver that needs longer than this for one look is reported as not responding; a cold start takes about 10 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """One look at the node. `gpus` are sorted by PCI address, `problems` by subject; `driver` None: see `problems`."""
+
+    boot_id: str
+    driver: DriverFacts | None
+    gpus: tuple[GpuFacts, ...]
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlSource:
+    """A library that was found, and the host's folder below which the driver it belongs to lies."""
+
+    library: NvmlLibrary
+    driver_root: str
+
+
+type OpenNvml = Callable[[], NvmlSource]
+"""Finds NVML; called for every new session, because the driver may have moved. Raises NodeNotReady."""
+
+
+class Hardware:
+    """Looks at the node; keeps one NVML session as long as it serves. Used from one thread at a time."""
+
+    def __init__(self, host: HostFiles, open_nvml: OpenNvml) -> None:
+        self._host = host
+        self._open_nvml = open_nvml
+        self._session: _Session | None = None
+
+    def look(self) -> NodeFacts:
+        """The facts now. Raises NodeNotReady only when the kernel does not even tell its boot id."""
+        boot_id = self._host.boot_id()
+        pci = self._host.nvidia_gpus()
+        try:
+            driver, readings = self._read(_Fingerprint.of(self._host, pci))
+        except NodeNotReady as error:
+            self.close()
+            return NodeFacts(boot_id, None, (), (_driver_problem(error, pci),))
+        if not readings.gpus and _unreadable(readings.problems):
+            # Nothing answers: perhaps the driver was reset under the session. The next look starts a new one.
+            self.close()
+        return NodeFacts(boot_id, driver, _located(readings.gpus, pci), _problems(readings, pci))
+
+    def boot_id(self) -> str:
+        """Raises NodeNotReady when the kernel does not tell."""
+        return self._host.boot_id()
+
+    def close(self) -> None:
+        """Give the NVML session back. Looking again starts a new one."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.nvml.stop()
+
+    def _read(self, fingerprint: "_Fingerprint") -> tuple[DriverFacts, GpuReadings]:
+        try:
+            return self._read_once(fingerprint)
+        except HardwareError as error:
+            if not session_over(error) or self._session is None:
+                raise
+            # The driver was reloaded since the last look.
+            self.close()
+            return self._read_once(fingerprint)
+
+    def _read_once(self, fingerprint: "_Fingerprint") -> tuple[DriverFacts, GpuReadings]:
+        if self._session is not None and self._session.fingerprint != fingerprint:
+            self.close()
+        if self._session is None:
+            source = self._open_nvml()
+            nvml = Nvml(source.library)
+            nvml.start()
+            self._session = _Session(nvml, source.driver_root, fingerprint)
+        driver = self._session.nvml.driver(self._session.driver_root)
+        return driver, self._session.nvml.gpus()
+
+
+class Discovery:
+    """The node's facts for the services of the plugin; lives in one event loop."""
+
+    def __init__(
+        self, hardware: Hardware, *, interval_s: float = OBSERVE_INTERVAL_S, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._hardware = hardware
+        self._interval_s = interval_s
+        self._patience_s = patience_s
+        self._facts: NodeFacts | None = None
+        self._running: asyncio.Future[NodeFacts] | None = None
+        self._next: asyncio.Future[NodeFacts] | None = None
+        self._listeners: list[Callable[[NodeFacts], None]] = []
+
+    @property
+    def facts(self) -> NodeFacts:
+        """The last facts. Raises NodeNotReady before the first look."""
+        if self._facts is None:
+            raise NodeNotReady("the hardware has not been looked at yet", about="driver")
+        return self._facts
+
+    def subscribe(self, listener: Callable[[NodeFacts], None]) -> Callable[[], None]:
+        """Call `listener` in the event loop whenever the facts differ from the last; returns what ends it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    async def run(self) -> None:
+        """Look again at every interval, for ever."""
+        while True:
+            try:
+                await self.observe()
+            except NodeNotReady as error:
+                _log.warning("the node cannot be looked at", error=str(error))
+            await asyncio.sleep(self._interval_s)
+
+    async def observe(self) -> NodeFacts:
+        """Facts that are fresh: of a look that began after this call. Callers at the same time share one.
+
+        When NVML does not come back in time, the last facts with a problem about the driver. Raises NodeNotReady when
+        the kernel does not tell its boot id.
+        """
+        look = self._begin()
+        try:
+            async with asyncio.timeout(self._patience_s):
+                return await asyncio.shield(look)
+        except TimeoutError:
+            # Whoever asks after the hang must not stand in the queue of those who gave up.
+            facts = self._not_responding()
+            self._publish(facts)
+            return facts
+
+    def _begin(self) -> "asyncio.Future[NodeFacts]":
+        if self._running is None:
+            self._running = self._start_look()
+            return self._running
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        return self._next
+
+    def _start_look(self, result: "asyncio.Future[NodeFacts] | None" = None) -> "asyncio.Future[NodeFacts]":
+        loop = asyncio.get_running_loop()
+        future = result if result is not None else loop.create_future()
+
+        def look() -> None:
+            try:
+                outcome: NodeFacts | Exception = self._hardware.look()
+            except Exception as error:  # noqa: BLE001 - handed to whoever waits, as it is
+                outcome = error
+            try:
+                loop.call_soon_threadsafe(self._finish, future, outcome)
+            except RuntimeError:
+                return  # the loop was closed while the driver hung: nobody is interested any more
+
+        # A daemon, unlike the threads of an executor: a hung driver must not keep the process from ending.
+        threading.Thread(target=look, name="hardware", daemon=True).start()
+        return future
+
+    def _finish(self, future: "asyncio.Future[NodeFacts]", outcome: NodeFacts | Exception) -> None:
+        self._running, self._next = self._next, None
+        if self._running is not None:
+            self._start_look(self._running)
+        if isinstance(outcome, NodeFacts):
+            self._publish(outcome)
+        if future.done():
+            return
+        if isinstance(outcome, NodeFacts):
+            future.set_result(outcome)
+        else:
+            future.set_exception(outcome)
+            future.exception()  # everybody who waited may have given up; that is no news for the event loop
+
+    def _publish(self, facts: NodeFacts) -> None:
+        if facts == self._facts:
+            return
+        self._facts = facts
+        _log.info(
+            "the node's hardware",
+            gpus=[gpu.name for gpu in facts.gpus],
+            driver=facts.driver.version if facts.driver is not None else None,
+            problems=[f"{problem.subject}: {problem.reason}" for problem in facts.problems],
+        )
+        for listener in list(self._listeners):
+            listener(facts)
+
+    def _not_responding(self) -> NodeFacts:
+        problem = Problem(
+            subject="driver",
+            reason="NotResponding",
+            message=f"NVML has not answered for {self._patience_s:g} s; the facts below are the last ones known",
+        )
+        if self._facts is None:
+            return NodeFacts(self._hardware.boot_id(), None, (), (problem,))
+        others = tuple(one for one in self._facts.problems if one.subject != "driver")
+        return replace(self._facts, problems=tuple(sorted((*others, problem), key=_by_subject)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fingerprint:
+    """What a session depends on: the loaded kernel module, and which GPUs it holds. Another one, another session."""
+
+    kernel_driver: str | None
+    held: tuple[str, ...]
+
+    @classmethod
+    def of(cls, host: HostFiles, pci: Sequence[PciFacts]) -> "_Fingerprint":
+        return cls(host.kernel_driver_version(), tuple(gpu.address for gpu in pci if gpu.driver == "nvidia"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    nvml: Nvml
+    driver_root: str
+    fingerprint: _Fingerprint
+
+
+def _located(gpus: Sequence[GpuFacts], pci: Sequence[PciFacts]) -> tuple[GpuFacts, ...]:
+    """GPUs with their PCI locality, by PCI address. NVML's own NUMA question is about another thing: sysfs it is."""
+    by_address = {facts.address: facts for facts in pci}
+    located = []
+    for gpu in gpus:
+        place = by_address.get(gpu.pci_bus_id, PciFacts(gpu.pci_bus_id))
+        located.append(gpu.model_copy(update={"numa_node": place.numa_node, "pcie_root": place.root}))
+    return tuple(sorted(located, key=lambda gpu: gpu.pci_bus_id))
+
+
+def _problems(readings: GpuReadings, pci: Sequence[PciFacts]) -> tuple[Problem, ...]:
+    found = [*readings.problems, *_mixed_cliques(readings.gpus)]
+    found = _with_silent(found, [gpu.address for gpu in pci if gpu.driver == "nvidia"], readings.listed)
+    return tuple(sorted(found, key=_by_subject))
+
+
+def _with_silent(problems: list[Problem], held: Collection[str], listed: Collection[str]) -> list[Problem]:
+    """Add the GPUs that the kernel driver holds and NVML does not list: their initialisation failed.
+
+    A GPU that NVML lists but that never said who it is has only an index; it is one of the silent ones, so it is not
+    counted twice, and gets its address when there is no doubt which it is.
+    """
+    silent = sorted(set(held) - set(listed))
+    nameless = [problem for problem in problems if problem.subject.startswith("GPU at index ")]
+    if len(nameless) == 1 and len(silent) == 1:
+        named = nameless[0].model_copy(update={"subject": f"GPU {silent[0]}"})
+        return [named if problem is nameless[0] else problem for problem in problems]
+    if nameless:
+        return problems
+    return problems + [
+        Problem(
+            subject=f"GPU {address}",
+            reason="NotListed",
+            message="the nvidia kernel driver holds it, but NVML does not list it; see NVRM in the kernel log",
+        )
+        for address in silent
+    ]
+
+
+def _mixed_cliques(gpus: Sequence[GpuFacts]) -> list[Problem]:
+    cliques = sorted({gpu.fabric.clique for gpu in gpus if gpu.fabric is not None and gpu.fabric.clique is not None})
+    if len(cliques) < 2:
+        return []
+    message = f"the GPUs of one node are in several NVLink cliques: {', '.join(cliques)}"
+    return [Problem(subject="fabric", reason="MixedCliques", message=message)]
+
+
+def _driver_problem(error: NodeNotReady, pci: Sequence[PciFacts]) -> Problem:
+    problem = (
+        problem_of(error, "driver")
+        if isinstance(error, HardwareError)
+        else Problem(subject="driver", reason="DriverRootNotReady", message=str(error))
+    )
+    on_the_bus = f"{problem.message}; {len(pci)} NVIDIA GPUs are on the PCI bus"
+    return problem.model_copy(update={"message": on_the_bus})
+
+
+def _unreadable(problems: Sequence[Problem]) -> bool:
+    return any(problem.subject.startswith("GPU ") for problem in problems)
+
+
+def _by_subject(problem: Problem) -> tuple[str, str]:
+    return (problem.subject, problem.reason)
