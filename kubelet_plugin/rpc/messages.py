@@ -1,0 +1,124 @@
+"""Kubelet's messages to our values and back. Pure; the two versions of the DRA service differ in `share_id` only."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from dra_driver.errors import DriverError
+from dra_driver.kube import kubelet_api
+from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, dra_v1beta1_pb2, health_v1_pb2, health_v1alpha1_pb2
+from dra_driver.names import ClaimRef
+from kubelet_plugin.prepare.answer import PreparedDevice
+
+type Prepared = Mapping[str, tuple[PreparedDevice, ...] | DriverError]
+"""Claim UID to its devices, or to why it could not be prepared."""
+
+type Unprepared = Mapping[str, DriverError | None]
+
+_NO_ANSWER = "internal error: the claim was not answered; this is a defect of the driver"
+
+
+@dataclass(frozen=True, slots=True)
+class DraVersion:
+    """One version of the DRAPlugin service."""
+
+    service: str
+    messages: ModuleType
+    has_share_id: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HealthVersion:
+    """One version of the DRAResourceHealth service."""
+
+    service: str
+    messages: ModuleType
+
+
+DRA_VERSIONS = (
+    DraVersion(kubelet_api.DRA_V1, dra_v1_pb2, True),
+    DraVersion(kubelet_api.DRA_V1BETA1, dra_v1beta1_pb2, False),
+)
+HEALTH_VERSIONS = (
+    HealthVersion(kubelet_api.HEALTH_V1, health_v1_pb2),
+    HealthVersion(kubelet_api.HEALTH_V1ALPHA1, health_v1alpha1_pb2),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHealth:
+    """Health of one published device; `healthy` None means that nobody knows. `since` is in Unix seconds."""
+
+    pool: str
+    device: str
+    healthy: bool | None
+    since: int
+    message: str = ""
+
+
+def claims_of(request: Any) -> list[ClaimRef]:
+    """The claims that a prepare or unprepare request names, in its order."""
+    return [ClaimRef(claim.namespace, claim.name, claim.uid) for claim in request.claims]
+
+
+def prepare_response(version: DraVersion, claims: Sequence[ClaimRef], prepared: Prepared) -> Any:
+    """An entry for each claim that was asked for, with devices or with one line of error."""
+    response = version.messages.NodePrepareResourcesResponse()
+    for claim in claims:
+        entry = response.claims[claim.uid]
+        answer = prepared.get(claim.uid)
+        if answer is None:
+            entry.error = _NO_ANSWER
+        elif isinstance(answer, DriverError):
+            entry.error = one_line(answer)
+        else:
+            entry.devices.extend(_device(version, device) for device in answer)
+    return response
+
+
+def unprepare_response(version: DraVersion, claims: Sequence[ClaimRef], unprepared: Unprepared) -> Any:
+    """An entry for each claim that was asked for; an empty one says that it is released."""
+    response = version.messages.NodeUnprepareResourcesResponse()
+    for claim in claims:
+        entry = response.claims[claim.uid]
+        if claim.uid not in unprepared:
+            entry.error = _NO_ANSWER
+        elif (error := unprepared[claim.uid]) is not None:
+            entry.error = one_line(error)
+    return response
+
+
+def health_response(version: HealthVersion, devices: Iterable[DeviceHealth], timeout_s: int) -> Any:
+    """All devices in one message; kubelet takes a device that is missing for unknown."""
+    messages = version.messages
+    words = {True: messages.HEALTHY, False: messages.UNHEALTHY, None: messages.UNKNOWN}
+    return messages.NodeWatchResourcesResponse(
+        devices=[
+            messages.DeviceHealth(
+                device=messages.DeviceIdentifier(pool_name=device.pool, device_name=device.device),
+                health=words[device.healthy],
+                last_updated_time=device.since,
+                health_check_timeout_seconds=timeout_s,
+                message=device.message,
+            )
+            for device in devices
+        ]
+    )
+
+
+def one_line(error: DriverError) -> str:
+    """An error as a pod event shows it."""
+    return " ".join(str(error).split())
+
+
+def _device(version: DraVersion, device: PreparedDevice) -> Any:
+    message = version.messages.Device(
+        request_names=device.request_names,
+        pool_name=device.pool,
+        device_name=device.device,
+        cdi_device_ids=device.cdi_ids,
+    )
+    if version.has_share_id and device.share_id is not None:
+        message.share_id = device.share_id
+    return message

@@ -1,0 +1,157 @@
+"""The DRA socket: `DRAPlugin` v1 and v1beta1, and the health stream v1 and v1alpha1.
+
+The door for kubelet's calls. Nothing is decided here: claims go to the `ClaimHandler` and come back answered one by
+one. An exception that nobody expected becomes the answer of the claims it hit, never the end of the process.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+import structlog
+
+from dra_driver.errors import DriverError
+from dra_driver.names import ClaimRef
+from kubelet_plugin.rpc.messages import (
+    DRA_VERSIONS,
+    HEALTH_VERSIONS,
+    DeviceHealth,
+    DraVersion,
+    HealthVersion,
+    Prepared,
+    Unprepared,
+    claims_of,
+    health_response,
+    prepare_response,
+    unprepare_response,
+)
+from kubelet_plugin.rpc.sockets import listen_address, remove_socket
+
+_log = structlog.get_logger(__name__)
+
+HEALTH_TIMEOUT_S = 30
+"""How long kubelet may trust a health message."""
+_HEALTH_REPEAT_S = 10.0
+_DRAIN_S = 50.0
+"""Longer than kubelet's deadline of 45 s for one call."""
+
+_OPTIONS = (
+    # One connection of one kubelet; more polling threads and buffers only cost memory.
+    ("grpc.max_concurrent_streams", 128),
+    ("grpc.so_reuseport", 0),
+)
+
+
+class ClaimHandler(Protocol):
+    """Who prepares claims: `kubelet_plugin.service.ClaimService`."""
+
+    async def prepare(self, claims: Sequence[ClaimRef]) -> Prepared: ...
+
+    async def unprepare(self, claims: Sequence[ClaimRef]) -> Unprepared: ...
+
+
+class HealthSource(Protocol):
+    """Who knows the health of the published devices."""
+
+    def device_health(self) -> Iterable[DeviceHealth]:
+        """All published devices of this node."""
+
+    async def health_changed(self) -> None:
+        """Returns when `device_health` may answer differently than before."""
+
+
+class DraServer:
+    """Serves the DRA services on one unix socket. `start`, then later `stop`, which lets calls in flight finish."""
+
+    def __init__(self, socket: Path, claims: ClaimHandler, health: HealthSource) -> None:
+        self._socket = socket
+        self._claims = claims
+        self._health = health
+        self._server: grpc.aio.Server | None = None
+        self._stopping = asyncio.Event()
+
+    async def start(self) -> None:
+        """Bind and serve. Raises NodeNotReady when the socket cannot be made."""
+        server = grpc.aio.server(options=_OPTIONS)
+        server.add_generic_rpc_handlers(tuple(self._dra_service(version) for version in DRA_VERSIONS))
+        server.add_generic_rpc_handlers(tuple(self._health_service(version) for version in HEALTH_VERSIONS))
+        listen_address(server, self._socket)
+        await server.start()
+        self._server = server
+
+    async def stop(self) -> None:
+        """Refuse new calls, finish those in flight, remove the socket."""
+        server, self._server = self._server, None
+        self._stopping.set()
+        if server is not None:
+            await server.stop(_DRAIN_S)
+            remove_socket(self._socket)
+
+    def _dra_service(self, version: DraVersion) -> grpc.GenericRpcHandler:
+        messages = version.messages
+
+        async def prepare(request: Any, context: grpc.aio.ServicerContext) -> Any:
+            claims = claims_of(request)
+            return prepare_response(version, claims, await _answered(self._claims.prepare, claims))
+
+        async def unprepare(request: Any, context: grpc.aio.ServicerContext) -> Any:
+            claims = claims_of(request)
+            return unprepare_response(version, claims, await _answered(self._claims.unprepare, claims))
+
+        return grpc.method_handlers_generic_handler(
+            version.service,
+            {
+                "NodePrepareResources": _unary(prepare, messages.NodePrepareResourcesRequest),
+                "NodeUnprepareResources": _unary(unprepare, messages.NodeUnprepareResourcesRequest),
+            },
+        )
+
+    def _health_service(self, version: HealthVersion) -> grpc.GenericRpcHandler:
+        async def watch(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+            while not self._stopping.is_set():
+                yield health_response(version, self._health.device_health(), HEALTH_TIMEOUT_S)
+                await _first(self._health.health_changed(), self._stopping.wait(), timeout_s=_HEALTH_REPEAT_S)
+
+        handler = grpc.unary_stream_rpc_method_handler(
+            watch,
+            request_deserializer=version.messages.NodeWatchResourcesRequest.FromString,
+            response_serializer=_serialize,
+        )
+        return grpc.method_handlers_generic_handler(version.service, {"NodeWatchResources": handler})
+
+
+def _unary(method: Callable[[Any, grpc.aio.ServicerContext], Awaitable[Any]], request: Any) -> grpc.RpcMethodHandler:
+    return grpc.unary_unary_rpc_method_handler(
+        method, request_deserializer=request.FromString, response_serializer=_serialize
+    )
+
+
+def _serialize(message: Any) -> bytes:
+    encoded: bytes = message.SerializeToString()
+    return encoded
+
+
+async def _answered[T](
+    call: Callable[[Sequence[ClaimRef]], Awaitable[Mapping[str, T]]], claims: Sequence[ClaimRef]
+) -> Mapping[str, T | DriverError]:
+    """The handler's answer; an unexpected exception is logged with its trace and answered to every claim."""
+    try:
+        return await call(claims)
+    except Exception as error:  # noqa: BLE001 - the border: kubelet gets an answer whatever happened
+        _log.exception("a call from kubelet failed unexpectedly", claims=[str(claim) for claim in claims])
+        reason = f"internal error: {type(error).__name__}: {error}; see the log of the node plugin"
+        return {claim.uid: DriverError(reason, about=str(claim)) for claim in claims}
+
+
+async def _first(*waits: Any, timeout_s: float) -> None:
+    """Until one of these coroutines is done, or the time is up."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
