@@ -132,6 +132,17 @@ def _api_subresource(kind: ResourceType, name: str) -> JsonObject:
     return document
 
 
+def aggregated_version(accept: str) -> str | None:
+    """The apiVersion of aggregated discovery that an Accept header asks for first; None for the legacy form."""
+    for entry in accept.replace(" ", "").split(","):
+        parts = entry.split(";")
+        if "as=APIGroupDiscoveryList" in parts:
+            for version in ("v2", "v2beta1"):
+                if f"v={version}" in parts:
+                    return f"apidiscovery.k8s.io/{version}"
+    return None
+
+
 def aggregated(registry: Registry, *, core: bool, api_version: str) -> JsonObject:
     """/api or /apis in one document; `api_version` is apidiscovery.k8s.io/v2 or v2beta1."""
     items = [

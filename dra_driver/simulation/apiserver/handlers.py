@@ -11,11 +11,12 @@ from dra_driver.simulation.apiserver import crds
 from dra_driver.simulation.apiserver.lists import list_document, list_page
 from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, WriteOptions, copied, timestamp
 from dra_driver.simulation.apiserver.patch import json_patch, merge_patch, strategic_merge
+from dra_driver.simulation.apiserver.representation import Representation
 from dra_driver.simulation.apiserver.requests import Target, list_query
 from dra_driver.simulation.apiserver.resource_types import ResourceType
 from dra_driver.simulation.apiserver.status import ApiError, bad_request
 from dra_driver.simulation.apiserver.store import Entry, encode
-from dra_driver.simulation.apiserver.watches import WatchSettings, WatchStream, plain_encoder
+from dra_driver.simulation.apiserver.watches import WatchSettings, WatchStream
 
 
 class Handlers:
@@ -51,12 +52,17 @@ class Handlers:
 
     async def _read(self, request: web.Request, target: Target) -> web.StreamResponse:
         query = list_query(target.kind, request.query)
+        form = self._representation(request, target)
         if query.watch:
-            stream = WatchStream(self._objects.store, target, query, plain_encoder(target), self._watch)
+            stream = WatchStream(self._objects.store, target, query, form.watch_encoder(), self._watch)
             return await _streamed(request, stream)
         if target.name is not None:
-            return _object(target.kind, self._objects.get(target.kind, target.place, target.name))
-        return _json(list_document(target, list_page(self._objects.store, target, query)))
+            return _json(form.object(self._objects.get(target.kind, target.place, target.name)))
+        return _json(form.list(list_page(self._objects.store, target, query)))
+
+    def _representation(self, request: web.Request, target: Target) -> Representation:
+        accept, include = request.headers.get("Accept", ""), request.query.get("includeObject", "")
+        return Representation(target, accept, include, self._objects.now)
 
     def _create(self, request: web.Request, target: Target, body: object) -> web.Response:
         if target.kind.resource.namespaced and target.namespace is None:

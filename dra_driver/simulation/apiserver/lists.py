@@ -4,6 +4,7 @@ import base64
 import json
 from dataclasses import dataclass
 
+from dra_driver.api.meta import JsonObject
 from dra_driver.simulation.apiserver.requests import ListQuery, Target
 from dra_driver.simulation.apiserver.status import ApiError, bad_request, expired
 from dra_driver.simulation.apiserver.store import Entry, Store
@@ -100,14 +101,21 @@ def _read_token(token: str) -> tuple[int, int]:
         raise bad_request("continue key is not valid") from error
 
 
-def list_document(target: Target, page: Page) -> bytes:
-    """The List object, put together from the encoded entries."""
-    resource = target.kind.resource
-    metadata: dict[str, object] = {"resourceVersion": str(page.revision)}
+def list_metadata(page: Page) -> JsonObject:
+    """The position of the list, and how to go on."""
+    metadata: JsonObject = {"resourceVersion": str(page.revision)}
     if page.continue_token:
         metadata["continue"] = page.continue_token
         if page.remaining is not None:
             metadata["remainingItemCount"] = page.remaining
-    head = json.dumps({"kind": f"{resource.kind}List", "apiVersion": resource.api_version, "metadata": metadata})
+    return metadata
+
+
+def list_document(target: Target, page: Page) -> bytes:
+    """The List object, put together from the encoded entries."""
+    resource = target.kind.resource
+    head = json.dumps(
+        {"kind": f"{resource.kind}List", "apiVersion": resource.api_version, "metadata": list_metadata(page)}
+    )
     items = b",".join(entry.encoded(resource.api_version) for entry in page.entries)
     return head[:-1].encode() + b',"items":[' + items + b"]}"

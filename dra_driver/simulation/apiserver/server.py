@@ -13,7 +13,7 @@ from pathlib import Path
 from aiohttp import web
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.apiserver import discovery
+from dra_driver.simulation.apiserver import discovery, openapi
 from dra_driver.simulation.apiserver.faults import Fault, Faults, Write
 from dra_driver.simulation.apiserver.handlers import Handlers
 from dra_driver.simulation.apiserver.objects import Objects
@@ -143,18 +143,30 @@ class SimulatedApiServer:
             raise path_not_found()
         if isinstance(body, str):
             return web.Response(text=body)
-        return web.Response(body=encode(body), content_type="application/json")
+        content_type = "application/json"
+        if body.get("kind") == "APIGroupDiscoveryList":
+            version = body["apiVersion"].rpartition("/")[2]
+            content_type += f";g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
+        return web.Response(body=encode(body), headers={"Content-Type": content_type})
 
     def _document(self, request: web.Request) -> JsonObject | str | None:
         path = request.path.rstrip("/")
+        accept = request.headers.get("Accept", "")
         if path in ("/healthz", "/readyz", "/livez"):
             return "ok"
         if path == "/version":
             return discovery.version_document(self.version)
-        if path == "/api":
-            return discovery.api_versions()
-        if path == "/apis":
-            return discovery.api_group_list(self.registry)
+        if path in ("/api", "/apis"):
+            aggregated = discovery.aggregated_version(accept)
+            if aggregated is not None:
+                return discovery.aggregated(self.registry, core=path == "/api", api_version=aggregated)
+            return discovery.api_versions() if path == "/api" else discovery.api_group_list(self.registry)
+        if path == "/openapi/v2":
+            return openapi.swagger(self.version)
+        if path == "/openapi/v3":
+            return openapi.root(self.registry, self.store.revision)
+        if path.startswith("/openapi/v3/"):
+            return openapi.document(self.registry, path.removeprefix("/openapi/v3/"), self.version)
         parts = path.strip("/").split("/")
         if parts[0] == "api" and len(parts) == 2:
             return discovery.api_resource_list(self.registry, "", parts[1])

@@ -26,12 +26,6 @@ class WatchSettings:
     timeout_s: float = 1800.0
 
 
-def plain_encoder(target: Target) -> Encoder:
-    """Objects as they are, under the version that was asked for."""
-    api_version = target.kind.resource.api_version
-    return lambda entry: entry.encoded(api_version)
-
-
 def _line(event_type: str, obj: bytes) -> bytes:
     return b'{"type":"' + event_type.encode() + b'","object":' + obj + b"}\n"
 

@@ -1,0 +1,71 @@
+"""The server under contract: the simulated one always, a real one as well when KUBEBUILDER_ASSETS names its binaries.
+
+The real server lives for the whole session, so tests work in a namespace of their own and with names from `unique`.
+"""
+
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from support import real_api_server
+from support.api import Api
+from support.real_api_server import RealApiServer
+
+from dra_driver.simulation.apiserver import SimulatedApiServer
+
+
+@pytest.fixture(scope="session")
+def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RealApiServer]]:
+    """Starts real servers on demand, one for each set of feature gates."""
+    running: dict[frozenset[tuple[str, bool]], RealApiServer] = {}
+
+    def started(gates: dict[str, bool]) -> RealApiServer:
+        key = frozenset(gates.items())
+        if key not in running:
+            folder: Path = tmp_path_factory.mktemp("real")
+            running[key] = real_api_server.start(real_api_server.assets_folder(), folder, gates)
+        return running[key]
+
+    yield started
+    for server in running.values():
+        server.stop()
+
+
+@pytest.fixture
+def feature_gates() -> dict[str, bool]:
+    """Feature gates of the server; a module or test overrides this for others than the defaults."""
+    return {}
+
+
+@pytest_asyncio.fixture(params=["simulated", "real"])
+async def api(
+    request: pytest.FixtureRequest,
+    real_server: Callable[..., RealApiServer],
+    feature_gates: dict[str, bool],
+) -> AsyncIterator[Api]:
+    """The API of a server of each kind."""
+    if request.param == "real":
+        real = real_server(feature_gates)
+        async with Api(real.url, token=real.token, ssl=real.ssl_context(), has_controllers=real.has_controllers) as api:
+            yield api
+        return
+    server = SimulatedApiServer(feature_gates=feature_gates)
+    await server.start()
+    async with Api(server.url, simulated=server) as api:
+        yield api
+    await server.stop()
+
+
+@pytest.fixture
+def unique() -> str:
+    """A name that no other test uses."""
+    return "t" + secrets.token_hex(5)
+
+
+@pytest_asyncio.fixture
+async def namespace(api: Api, unique: str) -> str:
+    """A namespace of this test's own."""
+    await api.post("/api/v1/namespaces", {"metadata": {"name": unique}})
+    return unique

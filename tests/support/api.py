@@ -1,0 +1,150 @@
+"""A bare HTTP client for API servers: paths and plain objects in, plain objects or refusals out.
+
+For contract tests, which look at statuses, headers and bodies that a proper client hides.
+"""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from ssl import SSLContext
+from typing import Any, Self
+
+import aiohttp
+
+from dra_driver.simulation.apiserver import SimulatedApiServer
+
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+APPLY = "application/apply-patch+yaml"
+
+
+@dataclass
+class Refused(Exception):
+    """An answer of 400 or above: its HTTP status and its Status object."""
+
+    status: int
+    body: dict[str, Any]
+
+    @property
+    def reason(self) -> str:
+        return str(self.body.get("reason", ""))
+
+    @property
+    def message(self) -> str:
+        return str(self.body.get("message", ""))
+
+    @property
+    def causes(self) -> set[tuple[str, str]]:
+        """(field, reason) of every cause."""
+        return {(one.get("field", ""), one["reason"]) for one in self.body.get("details", {}).get("causes", [])}
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.body}"
+
+
+class Api:
+    """One server. `simulated` is the server itself when it runs in this process."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        ssl: SSLContext | None = None,
+        simulated: SimulatedApiServer | None = None,
+        has_controllers: bool = True,
+    ) -> None:
+        self.url = url
+        self.token = token
+        self.ssl = ssl
+        self.simulated = simulated
+        self.has_controllers = has_controllers
+        self.warnings: list[str] = []
+        """Warning headers of the last answer."""
+
+    async def __aenter__(self) -> Self:
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        connector = aiohttp.TCPConnector(ssl=self.ssl) if self.ssl is not None else None
+        self._session = aiohttp.ClientSession(headers=headers, connector=connector)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **query: str,
+    ) -> dict[str, Any]:
+        """Raises Refused for an answer of 400 or above."""
+        data = None if body is None else json.dumps(body)
+        sent = {"Content-Type": "application/json", **(headers or {})}
+        async with self._session.request(method, self.url + path, data=data, headers=sent, params=query) as response:
+            self.warnings = response.headers.getall("Warning", [])
+            text = await response.text()
+            answer = json.loads(text) if text.startswith(("{", "[")) else {"message": text}
+            if response.status >= 400:
+                raise Refused(response.status, answer)
+            return answer
+
+    async def get(self, path: str, **query: str) -> dict[str, Any]:
+        return await self.request("GET", path, **query)
+
+    async def post(self, path: str, body: object, **query: str) -> dict[str, Any]:
+        return await self.request("POST", path, body, **query)
+
+    async def put(self, path: str, body: object, **query: str) -> dict[str, Any]:
+        return await self.request("PUT", path, body, **query)
+
+    async def patch(self, path: str, body: object, kind: str = MERGE, **query: str) -> dict[str, Any]:
+        return await self.request("PATCH", path, body, headers={"Content-Type": kind}, **query)
+
+    async def delete(self, path: str, body: object = None, **query: str) -> dict[str, Any]:
+        return await self.request("DELETE", path, body, **query)
+
+    async def refused(self, method: str, path: str, body: object = None, kind: str = "", **query: str) -> Refused:
+        """The refusal that this request must meet."""
+        try:
+            answer = await self.request(method, path, body, headers={"Content-Type": kind} if kind else None, **query)
+        except Refused as refusal:
+            return refusal
+        raise AssertionError(f"{method} {path} was accepted: {answer}")
+
+    @asynccontextmanager
+    async def watch(self, path: str, **query: str) -> AsyncIterator["Watch"]:
+        """A stream of events."""
+        timeout = aiohttp.ClientTimeout(total=30)
+        params = {"watch": "true", "timeoutSeconds": "20", **query}
+        async with self._session.get(self.url + path, params=params, timeout=timeout) as response:
+            if response.status >= 400:
+                raise Refused(response.status, await response.json())
+            yield Watch(response)
+
+
+class Watch:
+    """Events of one stream, in order."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+
+    async def next(self) -> tuple[str, dict[str, Any]]:
+        """The next event's type and object."""
+        line = await self._response.content.readline()
+        if not line:
+            raise AssertionError("the watch ended")
+        event = json.loads(line)
+        return event["type"], event["object"]
+
+    async def names(self, count: int) -> list[tuple[str, str]]:
+        """Type and name of the next `count` events."""
+        found = []
+        for _ in range(count):
+            event_type, obj = await self.next()
+            found.append((event_type, obj["metadata"]["name"]))
+        return found

@@ -1,0 +1,160 @@
+"""A real kube-apiserver with etcd, from the binaries that KUBEBUILDER_ASSETS names (the envtest convention).
+
+Each server gets free ports, a temporary folder and a random token, and is ended by its process. Garbage collection
+and the end of namespaces are the work of kube-controller-manager on a real cluster: it is started too when its binary
+lies beside the others.
+"""
+
+import os
+import secrets
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ASSETS = "KUBEBUILDER_ASSETS"
+_START_LIMIT_S = 90.0
+
+
+def assets_folder() -> Path:
+    """The folder with etcd and kube-apiserver; skips the test when it is not named or not complete."""
+    folder = os.environ.get(ASSETS)
+    if not folder:
+        pytest.skip(f"{ASSETS} is not set: no real kube-apiserver to compare with")
+    for name in ("etcd", "kube-apiserver"):
+        if not (Path(folder) / name).exists():
+            pytest.skip(f"{ASSETS}={folder} has no {name}")
+    if shutil.which("openssl") is None:
+        pytest.skip("a real kube-apiserver needs a key for its tokens, and openssl to make it is not installed")
+    return Path(folder)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class RealApiServer:
+    """Addresses and credentials of running processes. `has_controllers`: kube-controller-manager runs beside it."""
+
+    url: str
+    token: str
+    ca_file: Path
+    folder: Path
+    has_controllers: bool
+    _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def ssl_context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.ca_file))
+
+    def stop(self) -> None:
+        """Ends all processes, the ones started last first."""
+        for process in reversed(self._processes):
+            process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def start(assets: Path, folder: Path, feature_gates: Mapping[str, bool] | None = None) -> RealApiServer:
+    """Starts etcd and kube-apiserver, waits until it answers, and gives it a controller manager when there is one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    key, tokens, token = folder / "sa.key", folder / "tokens.csv", secrets.token_hex(16)
+    subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
+    tokens.write_text(f"{token},admin,admin,system:masters\n")
+    etcd_url, peer_url, port = f"http://127.0.0.1:{_free_port()}", f"http://127.0.0.1:{_free_port()}", _free_port()
+    server = RealApiServer(f"https://127.0.0.1:{port}", token, folder / "certs/apiserver.crt", folder, False)
+    etcd = ["--data-dir", str(folder / "etcd"), "--listen-client-urls", etcd_url, "--advertise-client-urls", etcd_url]
+    _spawn(server, "etcd", [str(assets / "etcd"), *etcd, "--listen-peer-urls", peer_url, "--log-level", "error"])
+    _spawn(server, "apiserver", [str(assets / "kube-apiserver"), *_apiserver_flags(folder, etcd_url, port, feature_gates)])
+    try:
+        _wait_until_ready(server)
+    except BaseException:
+        server.stop()
+        raise
+    if (assets / "kube-controller-manager").exists():
+        _start_controllers(server, assets, key)
+    return server
+
+
+def _apiserver_flags(folder: Path, etcd_url: str, port: int, gates: Mapping[str, bool] | None) -> list[str]:
+    flags = {
+        "etcd-servers": etcd_url,
+        "secure-port": str(port),
+        "bind-address": "127.0.0.1",
+        "cert-dir": str(folder / "certs"),
+        "service-account-key-file": str(folder / "sa.key"),
+        "service-account-signing-key-file": str(folder / "sa.key"),
+        "service-account-issuer": "https://kubernetes.default.svc",
+        "service-cluster-ip-range": "10.0.0.0/24",
+        "authorization-mode": "RBAC",
+        "token-auth-file": str(folder / "tokens.csv"),
+        "disable-admission-plugins": "ServiceAccount",
+    }
+    if gates:
+        flags["feature-gates"] = ",".join(f"{name}={str(on).lower()}" for name, on in gates.items())
+    return [f"--{name}={value}" for name, value in flags.items()]
+
+
+def _spawn(server: RealApiServer, name: str, command: list[str]) -> None:
+    with (server.folder / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+    server._processes.append(process)
+
+
+def _wait_until_ready(server: RealApiServer) -> None:
+    end = time.monotonic() + _START_LIMIT_S
+    request = urllib.request.Request(
+        f"{server.url}/api/v1/namespaces/default", headers={"Authorization": f"Bearer {server.token}"}
+    )
+    while time.monotonic() < end:
+        if any(process.poll() is not None for process in server._processes):
+            break
+        try:
+            with urllib.request.urlopen(request, context=server.ssl_context(), timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    logs = "\n".join(path.read_text()[-2000:] for path in sorted(server.folder.glob("*.log")))
+    raise RuntimeError(f"the real kube-apiserver did not become ready:\n{logs}")
+
+
+def _start_controllers(server: RealApiServer, assets: Path, key: Path) -> None:
+    kubeconfig = server.folder / "kubeconfig"
+    write_kubeconfig(server, kubeconfig)
+    flags = {
+        "kubeconfig": str(kubeconfig),
+        "service-account-private-key-file": str(key),
+        "controllers": "garbage-collector-controller,namespace-controller",
+        "leader-elect": "false",
+        "secure-port": "0",
+    }
+    command = [str(assets / "kube-controller-manager"), *(f"--{name}={value}" for name, value in flags.items())]
+    _spawn(server, "controllers", command)
+    server.has_controllers = True
+
+
+def write_kubeconfig(server: RealApiServer, path: Path) -> None:
+    """A kubeconfig with the administrator's token."""
+    path.write_text(f"""
+apiVersion: v1
+kind: Config
+clusters: [{{name: real, cluster: {{server: "{server.url}", certificate-authority: "{server.ca_file}"}}}}]
+users: [{{name: admin, user: {{token: "{server.token}"}}}}]
+contexts: [{{name: real, context: {{cluster: real, user: admin}}}}]
+current-context: real
+""")
