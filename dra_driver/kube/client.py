@@ -10,7 +10,7 @@ the official `kubernetes` package. That package is imported only for a kubeconfi
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -218,7 +218,7 @@ class Kube:
         label_selector: str | None = None,
         field_selector: str | None = None,
         resource_version: str,
-    ) -> AsyncIterator[WatchEvent]:
+    ) -> AsyncGenerator[WatchEvent]:
         """Events after `resource_version`, in order, until the server ends the watch (normal, after minutes).
 
         Raises Gone when the position expired, Unreachable when the connection broke or fell silent.
