@@ -74,7 +74,7 @@ class RegistrationServer:
                 self._refused(request.error)
             return registration_pb2.RegistrationStatusResponse()
 
-        methods = {
+        methods: dict[str, tuple[Any, Any]] = {
             "GetInfo": (get_info, registration_pb2.InfoRequest),
             "NotifyRegistrationStatus": (notify, registration_pb2.RegistrationStatus),
         }

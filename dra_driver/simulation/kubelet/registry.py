@@ -1,0 +1,200 @@
+"""Kubelet's plugin watcher: sockets in the registration directory become drivers that can be called.
+
+Per socket: dial, GetInfo, choose a service version, connect to the DRA endpoint, NotifyRegistrationStatus; any failure
+starts all of it again later. A socket that disappears is a plugin that deregistered. Several instances of one driver
+may be there; calls go to the newest that is connected. Source: kubelet's plugin manager and DRA plugin store, 1.36.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import grpc
+import grpc.aio
+import structlog
+
+from dra_driver.errors import NodeNotReady, Unreachable
+from dra_driver.kube import kubelet_api
+from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, dra_v1beta1_pb2, registration_pb2
+from dra_driver.simulation.kubelet.times import Times
+
+_log = structlog.get_logger(__name__)
+
+_SERVICES: dict[str, tuple[str, ModuleType]] = {
+    "v1.DRAPlugin": (kubelet_api.DRA_V1, dra_v1_pb2),
+    "v1beta1.DRAPlugin": (kubelet_api.DRA_V1BETA1, dra_v1beta1_pb2),
+}
+
+
+@dataclass(slots=True, eq=False)
+class Plugin:
+    """One registered instance of a driver."""
+
+    driver: str
+    endpoint: str
+    versions: tuple[str, ...]
+    service: str
+    messages: ModuleType
+    channel: grpc.aio.Channel
+    connected: bool = False
+    calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    """Every DRA call made to this instance: method and claim UIDs."""
+
+    async def call(self, method: str, request_type: str, claims: list[dict[str, str]], deadline_s: float) -> Any:
+        """One DRA call. Raises Unreachable with the gRPC status when the call as a whole failed."""
+        self.calls.append((method, tuple(claim["uid"] for claim in claims)))
+        response = getattr(self.messages, request_type.replace("Request", "Response"))
+        request = getattr(self.messages, request_type)(claims=[self.messages.Claim(**claim) for claim in claims])
+        try:
+            return await _unary(self.channel, f"/{self.service}/{method}", request, response, deadline_s)
+        except grpc.aio.AioRpcError as error:
+            raise Unreachable(f"{error.code().name}: {error.details()}", about=f"DRA driver {self.driver}") from error
+
+
+class Registry:
+    """The drivers of this node. `changed` is called when the set of connected drivers may have changed."""
+
+    def __init__(self, folder: Path, times: Times, changed: Callable[[], None]) -> None:
+        self._folder = folder
+        self._times = times
+        self._changed = changed
+        self._plugins: dict[Path, Plugin] = {}
+        """By registration socket, in order of registration."""
+        self._workers: dict[Path, tuple[tuple[int, int], asyncio.Task[None]]] = {}
+        self.failures: list[str] = []
+        """Why registrations failed, oldest first; tests look at it."""
+
+    def newest(self, driver: str) -> Plugin:
+        """The instance to call. Raises NodeNotReady when the driver is not registered."""
+        instances = [plugin for plugin in self._plugins.values() if plugin.driver == driver]
+        if not instances:
+            raise NodeNotReady(f"DRA driver {driver} is not registered")
+        connected = [plugin for plugin in instances if plugin.connected]
+        return (connected or instances)[-1]
+
+    def plugins(self) -> Iterator[Plugin]:
+        """All registered instances, oldest first."""
+        yield from self._plugins.values()
+
+    def connected_drivers(self) -> set[str]:
+        return {plugin.driver for plugin in self._plugins.values() if plugin.connected}
+
+    def drivers(self) -> set[str]:
+        return {plugin.driver for plugin in self._plugins.values()}
+
+    async def run(self) -> None:
+        """Follow the directory until cancelled; then every connection is closed."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            while True:
+                await self._look()
+                await asyncio.sleep(self._times.registry_poll_s)
+        finally:
+            for path in list(self._workers):
+                await self._forget(path)
+
+    async def _look(self) -> None:
+        present = {path: identity for path in self._folder.iterdir() if (identity := _socket_identity(path))}
+        for path, (identity, _) in list(self._workers.items()):
+            if present.get(path) != identity:
+                await self._forget(path)
+        for path, identity in sorted(present.items()):
+            if path not in self._workers:
+                self._workers[path] = (identity, asyncio.create_task(self._keep(path)))
+
+    async def _forget(self, path: Path) -> None:
+        _, worker = self._workers.pop(path)
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+        plugin = self._plugins.pop(path, None)
+        if plugin is not None:
+            await plugin.channel.close()
+        self._changed()
+
+    async def _keep(self, path: Path) -> None:
+        """Register, trying again after failures, and then follow the state of the connection."""
+        wait_s = self._times.registration_retry_s
+        while True:
+            try:
+                plugin = await self._register(path)
+                break
+            except (grpc.aio.AioRpcError, NodeNotReady, TimeoutError) as error:
+                reason = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+                self.failures.append(f"{path.name}: {reason or type(error).__name__}")
+                _log.debug("registration failed", socket=path.name, error=reason)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, 60.0)
+        while True:
+            state = plugin.channel.get_state(try_to_connect=True)
+            plugin.connected = state is grpc.ChannelConnectivity.READY
+            self._changed()
+            await plugin.channel.wait_for_state_change(state)
+
+    async def _register(self, path: Path) -> Plugin:
+        async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+            await asyncio.wait_for(channel.channel_ready(), self._times.dial_s)
+            prefix = f"/{kubelet_api.REGISTRATION}"
+            info = await _unary(
+                channel,
+                f"{prefix}/GetInfo",
+                registration_pb2.InfoRequest(),
+                registration_pb2.PluginInfo,
+                self._times.info_s,
+            )
+            status = registration_pb2.RegistrationStatus(plugin_registered=True)
+            plugin: Plugin | None = None
+            try:
+                plugin = self._plugin(path, info)
+            except NodeNotReady as error:
+                status = registration_pb2.RegistrationStatus(plugin_registered=False, error=str(error))
+            answer = registration_pb2.RegistrationStatusResponse
+            notify = f"{prefix}/NotifyRegistrationStatus"
+            if plugin is None:
+                await _unary(channel, notify, status, answer, self._times.notify_s)
+                raise NodeNotReady(status.error)
+            self._plugins[path] = plugin
+            try:
+                await _unary(channel, notify, status, answer, self._times.notify_s)
+            except BaseException:
+                self._plugins.pop(path, None)
+                await plugin.channel.close()
+                raise
+            return plugin
+
+    def _plugin(self, path: Path, info: Any) -> Plugin:
+        """Validate what GetInfo answered. Raises NodeNotReady, the text of which goes back to the plugin."""
+        if info.type != kubelet_api.PLUGIN_TYPE:
+            raise NodeNotReady(f"plugin type {info.type!r} is not handled")
+        endpoint = info.endpoint or str(path)
+        version = next((version for version in info.supported_versions if version in _SERVICES), None)
+        if version is None:
+            raise NodeNotReady(f"none of the versions {list(info.supported_versions)} is supported")
+        if any(plugin.driver == info.name and plugin.endpoint == endpoint for plugin in self._plugins.values()):
+            raise NodeNotReady(f"endpoint {endpoint} is registered already for driver {info.name}")
+        service, messages = _SERVICES[version]
+        channel = grpc.aio.insecure_channel(f"unix:{endpoint}", options=(("grpc.use_local_subchannel_pool", 1),))
+        return Plugin(info.name, endpoint, tuple(info.supported_versions), service, messages, channel)
+
+
+def _socket_identity(path: Path) -> tuple[int, int] | None:
+    """What tells a new socket from an old one of the same name; None for what is not a socket of ours."""
+    if path.name.startswith("."):
+        return None
+    with contextlib.suppress(FileNotFoundError):
+        if path.is_socket():
+            stat = path.stat()
+            return stat.st_ino, stat.st_ctime_ns
+    return None
+
+
+async def _unary(channel: grpc.aio.Channel, method: str, request: Any, response: Any, timeout_s: float) -> Any:
+    call = channel.unary_unary(
+        method,
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=response.FromString,
+    )
+    return await call(request, timeout=timeout_s)
