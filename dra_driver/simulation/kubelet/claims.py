@@ -1,0 +1,239 @@
+"""Kubelet's DRA manager: which claims are prepared on this node, for which pods, with which CDI devices.
+
+Claims are prepared once for all pods of the node and unprepared when the last is gone. The record is written to
+`dra_manager_state` before and after drivers are called; that a claim is *prepared* is known in memory only, so after a
+restart every claim of a running pod is prepared again. Source: kubelet's DRA manager, Kubernetes 1.36.
+"""
+
+import json
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
+from dra_driver.api.resource import ResourceClaim
+from dra_driver.errors import DriverError, NodeNotReady, NotFound
+from dra_driver.kube.client import Kube
+from dra_driver.simulation.kubelet.registry import Registry
+from dra_driver.simulation.kubelet.times import Times
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaim:
+    """A claim of a pod: `entry` is its name in the pod's spec, `claim` the object's name.
+
+    A claim that the scheduler made for extended resources has no entry.
+    """
+
+    entry: str | None
+    claim: str
+    generated: bool
+
+
+@dataclass(slots=True)
+class PreparedDevice:
+    """A device as the driver answered it; `requests` is empty when it serves all requests of the claim."""
+
+    pool: str
+    device: str
+    requests: list[str]
+    cdi_ids: list[str]
+    share_id: str | None = None
+
+
+@dataclass(slots=True)
+class ClaimRecord:
+    """What kubelet remembers of one claim."""
+
+    uid: str
+    namespace: str
+    name: str
+    pods: list[str] = field(default_factory=list)
+    devices: dict[str, list[PreparedDevice]] = field(default_factory=dict)
+    """By driver; a driver that has not answered yet has an empty list."""
+
+
+class ClaimManager:
+    """All calls to `prepare` and `unprepare` for one node. Not safe for two calls for one pod at once."""
+
+    def __init__(self, kube: Kube, registry: Registry, state: Path, times: Times) -> None:
+        self._kube = kube
+        self._registry = registry
+        self._state = state
+        self._times = times
+        self._records: dict[str, ClaimRecord] = {}
+        self._prepared: set[str] = set()
+
+    def load(self) -> None:
+        """Read the record that an earlier kubelet of this node left."""
+        if self._state.exists():
+            for item in json.loads(self._state.read_text()):
+                devices = {driver: [PreparedDevice(**one) for one in all_] for driver, all_ in item["devices"].items()}
+                self._records[item["uid"]] = ClaimRecord(**(item | {"devices": devices}))
+
+    def records(self) -> tuple[ClaimRecord, ...]:
+        return tuple(self._records.values())
+
+    def record_of(self, namespace: str, name: str) -> ClaimRecord | None:
+        return next((one for one in self._records.values() if (one.namespace, one.name) == (namespace, name)), None)
+
+    async def prepare(self, pod: JsonObject) -> None:
+        """Prepare all claims of a pod. Raises DriverError with the reason that the pod's event shows."""
+        wanted = [await self._claim(pod, claim) for claim in pod_claims(pod)]
+        for claim in wanted:
+            self._remember(claim, pod["metadata"]["uid"])
+        unprepared = [claim for claim in wanted if claim.metadata.uid not in self._prepared]
+        batches = _by_driver(unprepared)
+        plugins = {driver: self._registry.newest(driver) for driver in batches}
+        self._save()
+        drivers = list(batches)
+        random.shuffle(drivers)
+        for driver in drivers:
+            claims = batches[driver]
+            refs = [_ref(claim) for claim in claims]
+            response = await plugins[driver].call(
+                "NodePrepareResources", "NodePrepareResourcesRequest", refs, self._times.call_s
+            )
+            for claim in claims:
+                answer = _entry(response, claim.metadata.uid, driver)
+                self._records[claim.metadata.uid].devices.setdefault(driver, []).extend(map(_device, answer.devices))
+        self._prepared.update(claim.metadata.uid for claim in unprepared)
+        self._save()
+
+    async def unprepare(self, pod_uid: str) -> None:
+        """The pod has stopped: release the claims that no other pod of this node uses. Raises DriverError."""
+        mine = [record for record in self._records.values() if pod_uid in record.pods]
+        last = [record for record in mine if record.pods == [pod_uid]]
+        drivers = sorted({driver for record in last for driver in record.devices})
+        plugins = {driver: self._registry.newest(driver) for driver in drivers}
+        for driver in drivers:
+            records = [record for record in last if driver in record.devices]
+            refs = [{"namespace": record.namespace, "uid": record.uid, "name": record.name} for record in records]
+            response = await plugins[driver].call(
+                "NodeUnprepareResources", "NodeUnprepareResourcesRequest", refs, self._times.call_s
+            )
+            for record in records:
+                _entry(response, record.uid, driver)
+        for record in mine:
+            record.pods.remove(pod_uid)
+            if not record.pods:
+                del self._records[record.uid]
+                self._prepared.discard(record.uid)
+        self._save()
+
+    async def _claim(self, pod: JsonObject, wanted: PodClaim) -> ResourceClaim:
+        """Read a claim and check that this pod may use it."""
+        namespace = pod["metadata"]["namespace"]
+        about = f"ResourceClaim {namespace}/{wanted.claim}"
+        try:
+            claim = ResourceClaim.of(await self._kube.get(RESOURCE_CLAIMS, wanted.claim, namespace))
+        except NotFound as error:
+            raise NodeNotReady("the claim does not exist", about=about) from error
+        owners = {owner.uid for owner in claim.metadata.owner_references}
+        if wanted.generated and pod["metadata"]["uid"] not in owners:
+            raise NodeNotReady("the claim was not created for this pod", about=about)
+        if claim.status.allocation is None:
+            raise NodeNotReady("the claim is not allocated", about=about)
+        if pod["metadata"]["uid"] not in {consumer.uid for consumer in claim.status.reserved_for}:
+            raise NodeNotReady("the claim is not reserved for this pod", about=about)
+        return claim
+
+    def _remember(self, claim: ResourceClaim, pod_uid: str) -> None:
+        metadata = claim.metadata
+        old = self.record_of(metadata.namespace or "", metadata.name)
+        if old is not None and old.uid != metadata.uid:
+            raise NodeNotReady(
+                "an older claim of this name is still being released", about=f"claim {old.namespace}/{old.name}"
+            )
+        assert claim.status.allocation is not None
+        drivers = {result.driver for result in claim.status.allocation.devices.results}
+        record = self._records.setdefault(
+            metadata.uid,
+            ClaimRecord(metadata.uid, metadata.namespace or "", metadata.name, devices={name: [] for name in drivers}),
+        )
+        if pod_uid not in record.pods:
+            record.pods.append(pod_uid)
+
+    def _save(self) -> None:
+        self._state.parent.mkdir(parents=True, exist_ok=True)
+        content = json.dumps([asdict(record) for record in self._records.values()], indent=1)
+        temporary = self._state.with_suffix(".tmp")
+        temporary.write_text(content)
+        temporary.rename(self._state)
+
+
+def pod_claims(pod: JsonObject) -> list[PodClaim]:
+    """The claims of a pod in its order, without those that turned out not to be needed.
+
+    Raises NodeNotReady when a template's claim has not been created yet.
+    """
+    status = pod.get("status") or {}
+    created = {one["name"]: one.get("resourceClaimName") for one in status.get("resourceClaimStatuses") or ()}
+    claims = []
+    for entry in pod["spec"].get("resourceClaims") or ():
+        name = entry["name"]
+        if entry.get("resourceClaimName"):
+            claims.append(PodClaim(name, entry["resourceClaimName"], False))
+        elif name not in created:
+            raise NodeNotReady(f"the claim for pod claim {name} has not been created yet")
+        elif created[name]:
+            claims.append(PodClaim(name, created[name], True))
+    if extended := status.get("extendedResourceClaimStatus"):
+        claims.append(PodClaim(None, extended["resourceClaimName"], True))
+    return claims
+
+
+def container_cdi_ids(pod: JsonObject, container: JsonObject, records: Iterable[ClaimRecord]) -> list[str]:
+    """The CDI devices of one container: those of the claims, or single requests of claims, that it refers to."""
+    by_name = {(record.namespace, record.name): record for record in records}
+    namespace = pod["metadata"]["namespace"]
+    names = {claim.entry: claim.claim for claim in pod_claims(pod) if claim.entry is not None}
+    wanted: list[tuple[str, str | None]] = [
+        (names[reference["name"]], reference.get("request"))
+        for reference in (container.get("resources") or {}).get("claims") or ()
+        if reference["name"] in names
+    ]
+    extended = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    wanted += [
+        (extended["resourceClaimName"], mapping["requestName"])
+        for mapping in extended.get("requestMappings") or ()
+        if mapping["containerName"] == container["name"]
+    ]
+    ids: list[str] = []
+    for claim, request in wanted:
+        record = by_name.get((namespace, claim))
+        for device in (one for devices in record.devices.values() for one in devices) if record is not None else ():
+            if request is None or not device.requests or request in device.requests:
+                ids += [name for name in device.cdi_ids if name not in ids]
+    return ids
+
+
+def _by_driver(claims: Sequence[ResourceClaim]) -> dict[str, list[ResourceClaim]]:
+    batches: dict[str, list[ResourceClaim]] = {}
+    for claim in claims:
+        assert claim.status.allocation is not None
+        for driver in sorted({result.driver for result in claim.status.allocation.devices.results}):
+            batches.setdefault(driver, []).append(claim)
+    return batches
+
+
+def _ref(claim: ResourceClaim) -> dict[str, str]:
+    metadata = claim.metadata
+    return {"namespace": metadata.namespace or "", "uid": metadata.uid, "name": metadata.name}
+
+
+def _entry(response: Any, uid: str, driver: str) -> Any:
+    """A claim's part of an answer. Raises DriverError when it is missing or is an error."""
+    if uid not in response.claims:
+        raise DriverError(f"DRA driver {driver} did not answer for claim {uid}")
+    if response.claims[uid].error:
+        raise DriverError(response.claims[uid].error)
+    return response.claims[uid]
+
+
+def _device(message: Any) -> PreparedDevice:
+    share_id = message.share_id if "share_id" in message.DESCRIPTOR.fields_by_name and message.share_id else None
+    requests, ids = list(message.request_names), list(message.cdi_device_ids)
+    return PreparedDevice(message.pool_name, message.device_name, requests, ids, share_id)

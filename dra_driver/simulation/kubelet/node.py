@@ -1,0 +1,249 @@
+"""One simulated kubelet: pods of its node run or say why not, and their devices arrive through CDI.
+
+A worker per pod does what kubelet's does: prepare the claims, resolve the CDI devices from the spec files, "start" the
+containers, and in the end release everything. What a container would have got is written to
+`pods/<uid>/containers.json` below the root, since nothing really runs. `stop` and a new object with the same root are a
+kubelet restart.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+
+from dra_driver.api.meta import EVENTS, PODS, RESOURCE_SLICES, JsonObject
+from dra_driver.cdi.model import ContainerDescription, inject, read_folders
+from dra_driver.errors import AlreadyExists, ClusterError, Conflict, DriverError, NotFound
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Change, Reflector
+from dra_driver.simulation.kubelet import pods
+from dra_driver.simulation.kubelet.claims import ClaimManager, container_cdi_ids
+from dra_driver.simulation.kubelet.registry import Registry
+from dra_driver.simulation.kubelet.times import Times
+
+_log = structlog.get_logger(__name__)
+
+
+class SimulatedKubelet:
+    """The kubelet of one node. `root` is its folder (`/var/lib/kubelet`), `cdi_folders` in rising priority."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        node_name: str,
+        root: Path,
+        *,
+        cdi_folders: Sequence[Path],
+        times: Times | None = None,
+    ) -> None:
+        self.node_name = node_name
+        self.root = root
+        self._kube = kube
+        self._cdi_folders = tuple(cdi_folders)
+        self._times = times or Times()
+        self.registry = Registry(root / "plugins_registry", self._times, self._drivers_changed)
+        self.claims = ClaimManager(kube, self.registry, root / "dra_manager_state", self._times)
+        self._pods = Reflector(kube, PODS, field_selector=f"spec.nodeName={node_name}", on_change=self._pod_changed)
+        self._workers: dict[str, asyncio.Task[None]] = {}
+        self._wake: dict[str, asyncio.Event] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._wipes: dict[str, asyncio.Task[None]] = {}
+        self._seen_drivers: set[str] = set()
+        self._reported: dict[str, str] = {}
+
+    async def start(self) -> None:
+        """Start as kubelet does: this node's slices are deleted, plugins register, pods are synced."""
+        self.claims.load()
+        self._tasks = [
+            asyncio.create_task(self._wipe({"spec.nodeName": self.node_name})),
+            asyncio.create_task(self.registry.run()),
+            asyncio.create_task(self._pods.run()),
+            asyncio.create_task(self._reconcile()),
+        ]
+
+    async def stop(self) -> None:
+        """End at once, as a killed kubelet; pods stay as they are."""
+        tasks = [*self._tasks, *self._workers.values(), *self._wipes.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks, self._workers, self._wipes = [], {}, {}
+
+    def containers(self, pod_uid: str) -> list[JsonObject]:
+        """The containers of a pod that was started, with what CDI gave them."""
+        content: list[JsonObject] = json.loads(self._containers_file(pod_uid).read_text())
+        return content
+
+    def _containers_file(self, pod_uid: str) -> Path:
+        return self.root / "pods" / pod_uid / "containers.json"
+
+    # Slices: wiped at start and after a driver was away for a while.
+
+    def _drivers_changed(self) -> None:
+        connected = self.registry.connected_drivers()
+        self._seen_drivers |= connected
+        for driver in self._seen_drivers:
+            wiping = self._wipes.get(driver)
+            if driver in connected:
+                if wiping is not None:
+                    wiping.cancel()
+                    del self._wipes[driver]
+            elif wiping is None:
+                self._wipes[driver] = asyncio.create_task(self._wipe_later(driver))
+
+    async def _wipe_later(self, driver: str) -> None:
+        await asyncio.sleep(self._times.wipe_after_s)
+        self._seen_drivers.discard(driver)
+        self._wipes.pop(driver, None)
+        await self._wipe({"spec.nodeName": self.node_name, "spec.driver": driver})
+
+    async def _wipe(self, selector: dict[str, str]) -> None:
+        fields = ",".join(f"{key}={value}" for key, value in selector.items())
+        while True:
+            try:
+                await self._kube.delete_collection(RESOURCE_SLICES, field_selector=fields)
+                return
+            except ClusterError as error:
+                _log.warning("cannot delete ResourceSlices", node=self.node_name, error=str(error))
+                await asyncio.sleep(1.0)
+
+    # Pods.
+
+    def _pod_changed(self, change: Change) -> None:
+        for pod in (change.before, change.after):
+            if pod is not None:
+                uid = pod["metadata"]["uid"]
+                self._wake.setdefault(uid, asyncio.Event()).set()
+                if uid not in self._workers:
+                    worker = asyncio.create_task(self._work(change.key, uid))
+                    self._workers[uid] = worker
+                    worker.add_done_callback(lambda _, uid=uid: self._workers.pop(uid, None))  # type: ignore[misc]
+
+    def _pod(self, key: tuple[str, str], uid: str) -> JsonObject | None:
+        pod = self._pods.objects.get(key)
+        return pod if pod is not None and pod["metadata"]["uid"] == uid else None
+
+    async def _work(self, key: tuple[str, str], uid: str) -> None:
+        """From the pod's first sight until nothing is left of it."""
+        started = False
+        while (pod := self._pod(key, uid)) is not None:
+            self._wake[uid].clear()
+            wait_s: float | None = None
+            try:
+                if pods.is_finished(pod):
+                    await self.claims.unprepare(uid)
+                if pod["metadata"].get("deletionTimestamp"):
+                    await self.claims.unprepare(uid)
+                    await self._remove(pod)
+                    break
+                if not pods.is_finished(pod):
+                    if not started:
+                        await self._start(pod)
+                        started = True
+                    if pods.asks_to_complete(pod):
+                        await self._write_status(pod, pods.finished_status(pod, _now()))
+            except DriverError as error:
+                await self._report(pod, error)
+                wait_s = self._times.pod_retry_s
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake[uid].wait(), wait_s)
+        await self._release(uid)
+
+    async def _start(self, pod: JsonObject) -> None:
+        await self.claims.prepare(pod)
+        # Settling the specs is what the container runtime does; a device that does not resolve stops the start.
+        specs = read_folders(self._cdi_folders)
+        described = []
+        for container in pods.containers_of(pod):
+            ids = container_cdi_ids(pod, container, self.claims.records())
+            plain = ContainerDescription(env=pods.plain_environment(container))
+            described.append({"name": container["name"], "cdiDevices": ids} | asdict(inject(plain, ids, specs)))
+        path = self._containers_file(pod["metadata"]["uid"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(described, indent=1))
+        if (pod.get("status") or {}).get("phase") != "Running":
+            health: list[list[JsonObject]] = [[] for _ in pod["spec"]["containers"]]
+            await self._write_status(pod, pods.running_status(pod, health, _now()))
+
+    async def _write_status(self, pod: JsonObject, status: JsonObject) -> None:
+        metadata = pod["metadata"]
+        with suppress(NotFound):
+            await self._kube.merge_patch(
+                PODS, metadata["name"], {"status": status}, namespace=metadata["namespace"], subresource="status"
+            )
+
+    async def _remove(self, pod: JsonObject) -> None:
+        metadata = pod["metadata"]
+        with suppress(NotFound, Conflict):
+            await self._kube.delete(
+                PODS, metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"], grace_period_s=0
+            )
+
+    async def _release(self, uid: str) -> None:
+        """The pod is gone from the API: its claims are released, now or by the reconcile loop."""
+        with suppress(DriverError):
+            await self.claims.unprepare(uid)
+            self._forget(uid)
+
+    def _forget(self, uid: str) -> None:
+        self._wake.pop(uid, None)
+        self._reported.pop(uid, None)
+        path = self._containers_file(uid)
+        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.parent.rmdir()
+
+    async def _reconcile(self) -> None:
+        """Claims of pods that kubelet no longer knows are released; also after a restart, from the record."""
+        await self._pods.synced.wait()
+        while True:
+            known = {pod["metadata"]["uid"] for pod in self._pods.objects.values()} | self._workers.keys()
+            orphans = {uid for record in self.claims.records() for uid in record.pods} - known
+            for uid in sorted(orphans):
+                await self._release(uid)
+            await asyncio.sleep(self._times.reconcile_s)
+
+    async def _report(self, pod: JsonObject, error: DriverError) -> None:
+        """An event on the pod; one for each different reason."""
+        metadata = pod["metadata"]
+        deleting = metadata.get("deletionTimestamp") or pods.is_finished(pod)
+        reason = "FailedUnprepareDynamicResources" if deleting else "FailedPrepareDynamicResources"
+        message = f"Failed to {'un' if deleting else ''}prepare dynamic resources: {error}"
+        _log.warning("pod cannot go on", node=self.node_name, pod=metadata["name"], reason=str(error))
+        if self._reported.get(metadata["uid"]) == message:
+            return
+        self._reported[metadata["uid"]] = message
+        with suppress(ClusterError, AlreadyExists):
+            await self._kube.create(EVENTS, _event(pod, self.node_name, reason, message))
+
+
+def _event(pod: JsonObject, node: str, reason: str, message: str) -> JsonObject:
+    metadata, now = pod["metadata"], _now()
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{metadata['name']}.", "namespace": metadata["namespace"]},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+        },
+        "type": "Warning",
+        "reason": reason,
+        "message": message[:1024],
+        "source": {"component": "kubelet", "host": node},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
