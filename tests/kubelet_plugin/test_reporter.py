@@ -1,0 +1,317 @@
+"""The NodeInventory in the cluster stays true, and is written only when it is not."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from support.nodes import Node, a_node
+
+from dra_driver.api.crd import FILE
+from dra_driver.api.inventory import NodeInventory
+from dra_driver.api.meta import CRDS, NODE_INVENTORIES, NODES, JsonObject
+from dra_driver.errors import NotFound
+from dra_driver.kube.client import Endpoint, Kube
+from dra_driver.kube.watch import Backoff
+from dra_driver.simulation.apiserver import SimulatedApiServer
+from kubelet_plugin.discovery import Discovery, NodeFacts
+from kubelet_plugin.reporter import Reporter, wanted_spec
+
+NODE = "node-a"
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+class CountingKube(Kube):
+    """The client, and what it was asked to write and to read."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint)
+        self.writes: list[str] = []
+        self.reads: list[str] = []
+
+    async def create(self, *args: Any, **kwargs: Any) -> JsonObject:
+        self.writes.append("create")
+        return await super().create(*args, **kwargs)
+
+    async def replace(self, *args: Any, **kwargs: Any) -> JsonObject:
+        self.writes.append("replace")
+        return await super().replace(*args, **kwargs)
+
+    async def get(self, *args: Any, **kwargs: Any) -> JsonObject:
+        self.reads.append("get")
+        return await super().get(*args, **kwargs)
+
+
+@dataclass
+class Scene:
+    node: Node
+    kube: CountingKube
+    discovery: Discovery
+    reporter: Reporter
+    api_server: SimulatedApiServer
+
+    async def inventory(self) -> NodeInventory:
+        return NodeInventory.of(await Kube.get(self.kube, NODE_INVENTORIES, NODE))
+
+    async def becomes(self, true: Callable[[NodeInventory], bool]) -> NodeInventory:
+        """The inventory, as soon as `true` holds for it."""
+
+        async def attempt() -> NodeInventory | None:
+            try:
+                inventory = await self.inventory()
+            except NotFound:
+                return None
+            return inventory if true(inventory) else None
+
+        return await soon(attempt)
+
+
+async def soon[T](attempt: Callable[[], Awaitable[T | None]]) -> T:
+    async with asyncio.timeout(10):
+        while (found := await attempt()) is None:
+            await asyncio.sleep(0.01)
+        return found
+
+
+async def at_rest() -> None:
+    """Long enough for a write that should not happen to have happened."""
+    await asyncio.sleep(0.15)
+
+
+def quick() -> Backoff:
+    return Backoff(first_s=0.01, longest_s=0.05)
+
+
+async def prepare_cluster(kube: Kube) -> str:
+    """The CRD and the Node object; returns the Node's UID."""
+    await kube.create(CRDS, yaml.safe_load(FILE.read_text()))
+    node = await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+    return str(node["metadata"]["uid"])
+
+
+@asynccontextmanager
+async def running(reporter: Reporter) -> AsyncIterator[None]:
+    task = asyncio.create_task(reporter.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def scene(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path) -> AsyncIterator[Scene]:
+    """A DGX H100 whose inventory is in the cluster already, with a running reporter."""
+    node = a_node(tmp_path, "dgx-h100")
+    await prepare_cluster(kube)
+    async with CountingKube(Endpoint(server=api_server.url)) as counting:
+        discovery = node.discovery()
+        await discovery.observe()
+        reporter = Reporter(counting, NODE, discovery, retry=quick(), repair=quick())
+        async with running(reporter):
+            scene = Scene(node, counting, discovery, reporter, api_server)
+            await scene.becomes(lambda inventory: True)
+            yield scene
+
+
+async def test_the_inventory_is_created_with_all_facts_and_is_owned_by_the_node(scene: Scene, kube: Kube) -> None:
+    inventory = await scene.inventory()
+    assert len(inventory.spec.gpus) == 8
+    assert inventory.spec.summary.healthy == "8/8"
+    (owner,) = inventory.metadata.owner_references
+    node = await kube.get(NODES, NODE)
+    assert (owner.api_version, owner.kind, owner.name, owner.uid) == ("v1", "Node", NODE, node["metadata"]["uid"])
+
+
+async def test_at_rest_nothing_is_written_and_nothing_read(scene: Scene) -> None:
+    await at_rest()
+    reads = len(scene.kube.reads)
+    for _ in range(3):
+        await scene.discovery.observe()
+    await at_rest()
+    assert scene.kube.writes == ["create"]
+    assert len(scene.kube.reads) == reads
+
+
+async def test_a_changed_fact_is_one_write(scene: Scene) -> None:
+    await at_rest()
+    scene.node.host.lose_gpu(3)
+    await scene.discovery.observe()
+    inventory = await scene.becomes(lambda inventory: len(inventory.spec.gpus) == 7)
+    assert [problem.reason for problem in inventory.spec.problems] == ["GpuIsLost"]
+    assert inventory.spec.summary.healthy == "7/8"
+    await at_rest()
+    assert scene.kube.writes == ["create", "replace"]
+
+
+async def test_a_registration_is_one_write_and_its_time_only_grows(scene: Scene) -> None:
+    scene.reporter.registered("gpu.nvidia.com", NOON)
+    first = await scene.becomes(lambda inventory: len(inventory.spec.registrations) == 1)
+    assert first.spec.registrations[0].time == "2026-11-21T12:00:00.000000Z"
+    scene.reporter.registered("gpu.nvidia.com", NOON - timedelta(hours=1))
+    second = await scene.becomes(lambda inventory: inventory.spec.registrations != first.spec.registrations)
+    assert second.spec.registrations[0].time == "2026-11-21T12:00:00.000001Z"
+    await at_rest()
+    assert scene.kube.writes == ["create", "replace", "replace"]
+
+
+async def test_a_deleted_inventory_comes_back(scene: Scene, kube: Kube) -> None:
+    before = await scene.inventory()
+    await kube.delete(NODE_INVENTORIES, NODE)
+    after = await scene.becomes(lambda inventory: inventory.metadata.uid != before.metadata.uid)
+    assert after.spec == before.spec
+
+
+async def test_what_somebody_else_wrote_is_put_right_and_their_labels_stay(scene: Scene, kube: Kube) -> None:
+    before = await scene.inventory()
+    patch = {"metadata": {"labels": {"team": "a"}}, "spec": {"gpus": [], "bootID": "nonsense"}}
+    await kube.merge_patch(NODE_INVENTORIES, NODE, patch)
+    after = await scene.becomes(lambda inventory: inventory.spec == before.spec)
+    assert after.metadata.labels == {"team": "a"}
+
+
+async def test_a_removed_owner_reference_is_put_back(scene: Scene, kube: Kube) -> None:
+    before = await scene.inventory()
+    await kube.merge_patch(NODE_INVENTORIES, NODE, {"metadata": {"ownerReferences": None}})
+    await scene.becomes(lambda inventory: inventory.metadata.owner_references == before.metadata.owner_references)
+
+
+async def test_an_alteration_again_and_again_is_repaired_ever_more_slowly(
+    api_server: SimulatedApiServer, kube: Kube, tmp_path: Path
+) -> None:
+    node = a_node(tmp_path, "t4")
+    await prepare_cluster(kube)
+    discovery = node.discovery()
+    await discovery.observe()
+    waits: list[float] = []
+
+    class Recorded(Backoff):
+        def next_s(self) -> float:
+            waits.append(super().next_s())
+            return waits[-1]
+
+    async with CountingKube(Endpoint(server=api_server.url)) as counting:
+        reporter = Reporter(counting, NODE, discovery, retry=quick(), repair=Recorded(first_s=0.004, longest_s=9))
+        async with running(reporter):
+            scene = Scene(node, counting, discovery, reporter, api_server)
+            await scene.becomes(lambda inventory: True)
+            for _ in range(4):
+                await kube.merge_patch(NODE_INVENTORIES, NODE, {"spec": {"bootID": "nonsense"}})
+                await scene.becomes(lambda inventory: inventory.spec.boot_id != "nonsense")
+    assert len(waits) == 4
+    assert waits[2] > waits[0] and waits[3] > waits[1]
+
+
+async def test_the_api_server_going_away_ends_nothing(scene: Scene) -> None:
+    await scene.api_server.stop()
+    scene.node.host.lose_gpu(0)
+    await scene.discovery.observe()
+    await at_rest()
+    await scene.api_server.start(port=int(scene.api_server.url.rpartition(":")[2]))
+    await scene.becomes(lambda inventory: len(inventory.spec.gpus) == 7)
+
+
+@pytest.mark.parametrize("status", [409, 429, 500, 503])
+async def test_a_refused_write_is_tried_again(scene: Scene, status: int) -> None:
+    scene.api_server.fail_next("PUT", ".*nodeinventories.*", status, 2)
+    scene.node.host.lose_gpu(0)
+    await scene.discovery.observe()
+    await scene.becomes(lambda inventory: len(inventory.spec.gpus) == 7)
+
+
+async def test_without_its_node_there_is_no_inventory_and_few_complaints(
+    api_server: SimulatedApiServer, kube: Kube, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = a_node(tmp_path, "t4")
+    await kube.create(CRDS, yaml.safe_load(FILE.read_text()))
+    discovery = node.discovery()
+    await discovery.observe()
+    async with CountingKube(Endpoint(server=api_server.url)) as counting:
+        reporter = Reporter(counting, NODE, discovery, retry=quick(), repair=quick())
+        async with running(reporter):
+            await soon_true(lambda: len(counting.reads) > 4)
+            assert capsys.readouterr().out.count("cannot be written") == 1
+            await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+            await Scene(node, counting, discovery, reporter, api_server).becomes(lambda inventory: True)
+
+
+async def soon_true(true: Callable[[], bool]) -> None:
+    async def attempt() -> bool | None:
+        return true() or None
+
+    await soon(attempt)
+
+
+async def test_a_recreated_node_owns_a_new_inventory(scene: Scene, kube: Kube) -> None:
+    await kube.delete(NODES, NODE)
+    node = await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+    uid = node["metadata"]["uid"]
+    await kube.delete(NODE_INVENTORIES, NODE)  # what the garbage collector does with objects of a dead owner
+    await scene.becomes(lambda inventory: [owner.uid for owner in inventory.metadata.owner_references] == [uid])
+
+
+async def test_two_plugins_of_one_node_do_not_fight_and_both_registrations_count(scene: Scene) -> None:
+    async with CountingKube(Endpoint(server=scene.api_server.url)) as other_kube:
+        discovery = scene.node.discovery()
+        await discovery.observe()
+        other = Reporter(other_kube, NODE, discovery, retry=quick(), repair=quick())
+        async with running(other):
+            await at_rest()
+            assert other_kube.writes == []
+            scene.reporter.registered("gpu.nvidia.com", NOON)
+            await scene.becomes(lambda inventory: len(inventory.spec.registrations) == 1)
+            other.registered("gpu.nvidia.com", NOON + timedelta(seconds=1))
+            await scene.becomes(lambda inventory: inventory.spec.registrations[0].time > "2026-11-21T12:00:00.5")
+            await at_rest()
+            assert (scene.kube.writes, other_kube.writes) == (["create", "replace"], ["replace"])
+
+
+async def test_a_damaged_registration_in_the_object_is_no_sign_of_life(scene: Scene, kube: Kube) -> None:
+    registrations = [
+        {"driver": "gpu.nvidia.com", "time": "9999-12-31T23:59:59.999999Z"},
+        {"driver": "other", "time": "yesterday"},
+    ]
+    await kube.merge_patch(NODE_INVENTORIES, NODE, {"spec": {"registrations": registrations}})
+    scene.reporter.registered("gpu.nvidia.com", NOON)
+    after = await scene.becomes(lambda inventory: len(inventory.spec.registrations) == 1)
+    assert after.spec.registrations[0].time == "2026-11-21T12:00:00.000000Z"
+
+
+async def test_an_older_definition_that_drops_fields_is_not_written_to_for_ever(
+    api_server: SimulatedApiServer, kube: Kube, tmp_path: Path
+) -> None:
+    crd = yaml.safe_load(FILE.read_text())
+    spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    del spec["properties"]["gpus"]["items"]["properties"]["serial"]
+    await kube.create(CRDS, crd)
+    await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+    node = a_node(tmp_path, "t4")
+    discovery = node.discovery()
+    await discovery.observe()
+    async with CountingKube(Endpoint(server=api_server.url)) as counting:
+        reporter = Reporter(counting, NODE, discovery, retry=quick(), repair=quick())
+        async with running(reporter):
+            scene = Scene(node, counting, discovery, reporter, api_server)
+            inventory = await scene.becomes(lambda inventory: True)
+            assert {gpu.serial for gpu in inventory.spec.gpus} == {None}
+            await at_rest()
+            node.host.lose_gpu(0)
+            await discovery.observe()
+            await scene.becomes(lambda inventory: len(inventory.spec.gpus) == 3)
+            await at_rest()
+            assert counting.writes == ["create", "replace"]
+
+
+@given(times=st.dictionaries(st.text(min_size=1), st.datetimes(timezones=st.just(UTC)), max_size=4))
+def test_the_same_facts_and_registrations_give_the_same_bytes_in_any_order(times: dict[str, datetime]) -> None:
+    facts = NodeFacts("boot", None, (), ())
+    backwards = dict(reversed(times.items()))
+    assert wanted_spec(NODE, facts, times) == wanted_spec(NODE, facts, backwards)
+    assert str(wanted_spec(NODE, facts, times)) == str(wanted_spec(NODE, facts, backwards))
