@@ -1,1 +1,1 @@
-"""."""
+"""Container Device Interface: the spec, its rules, and how a container is edited."""

@@ -10,18 +10,18 @@ import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
 
 from dra_driver.api.meta import EVENTS, PODS, RESOURCE_SLICES, JsonObject
-from dra_driver.cdi.model import ContainerDescription, inject, read_folders
+from dra_driver.cdi.model import ContainerDescription, inject
 from dra_driver.errors import AlreadyExists, ClusterError, Conflict, DriverError, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Change, Reflector
 from dra_driver.simulation.kubelet import pods
+from dra_driver.simulation.kubelet.cdi import read_folders
 from dra_driver.simulation.kubelet.claims import ClaimManager, container_cdi_ids
 from dra_driver.simulation.kubelet.registry import Registry
 from dra_driver.simulation.kubelet.times import Times
@@ -162,7 +162,7 @@ class SimulatedKubelet:
         for container in pods.containers_of(pod):
             ids = container_cdi_ids(pod, container, self.claims.records())
             plain = ContainerDescription(env=pods.plain_environment(container))
-            described.append({"name": container["name"], "cdiDevices": ids} | asdict(inject(plain, ids, specs)))
+            described.append({"name": container["name"], "cdiDevices": ids} | _described(inject(plain, ids, specs)))
         path = self._containers_file(pod["metadata"]["uid"])
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(described, indent=1))
@@ -220,6 +220,17 @@ class SimulatedKubelet:
         self._reported[metadata["uid"]] = message
         with suppress(ClusterError, AlreadyExists):
             await self._kube.create(EVENTS, _event(pod, self.node_name, reason, message))
+
+
+def _described(container: ContainerDescription) -> JsonObject:
+    """As CDI writes it, empty lists included."""
+    return {
+        "env": list(container.env),
+        "deviceNodes": [node.model_dump(by_alias=True, exclude_none=True) for node in container.device_nodes],
+        "mounts": [mount.model_dump(by_alias=True, exclude_none=True) for mount in container.mounts],
+        "hooks": [hook.model_dump(by_alias=True, exclude_none=True) for hook in container.hooks],
+        "additionalGids": list(container.additional_gids),
+    }
 
 
 def _event(pod: JsonObject, node: str, reason: str, message: str) -> JsonObject:
