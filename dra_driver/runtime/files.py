@@ -42,17 +42,18 @@ def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     with _translated(path, "cannot be written"):
         temporary, fd = _locked_temporary(path)
         try:
-            with open(fd, "wb", buffering=0) as file:
-                written = 0
-                while written < len(content):
-                    written += file.write(memoryview(content)[written:])
-                os.fchmod(fd, mode)
-                os.fsync(fd)
-                temporary.replace(path)
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            os.fchmod(fd, mode)
+            os.fsync(fd)
+            temporary.replace(path)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
+        finally:
+            os.close(fd)
         _flush_folder(path.parent)
 
 
