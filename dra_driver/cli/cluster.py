@@ -1,0 +1,60 @@
+"""`dractl cluster`: the demo's cluster, kept running for kubectl, Helm and your own manifests."""
+
+import asyncio
+import signal
+import tempfile
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dra_driver.cli.demo import DEFAULT_NODES, NodesOption, PublisherOption
+from dra_driver.cli.output import messages
+from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
+
+_HINTS = """kubectl get nodeinventories,resourceslices
+dractl get devices
+"""
+
+
+def cluster(
+    nodes: NodesOption = DEFAULT_NODES,
+    publisher: PublisherOption = "controller",
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", help="Where its files lie; default: a temporary folder.", show_default=False),
+    ] = None,
+    port: Annotated[int, typer.Option("--port", help="Port of the API server on 127.0.0.1; 0 takes a free one.")] = 0,
+) -> None:
+    """Start a simulated cluster with GPUs and keep it running until Ctrl-C.
+
+    Prints the kubeconfig to use. Pods do not really run: what their containers would get is written to
+    nodes/NODE/kubelet/pods/UID/containers.json.
+    """
+    wanted = parse_nodes(nodes)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        asyncio.run(_keep(folder.resolve(), wanted, publisher, port))
+        return
+    with tempfile.TemporaryDirectory(prefix="dractl-") as place:
+        asyncio.run(_keep(Path(place), wanted, publisher, port))
+
+
+async def _keep(folder: Path, nodes: Sequence[SimulatedNode], publisher: str, port: int) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as stack:
+        with messages.status("starting a simulated cluster") as status:
+            cluster = await stack.enter_async_context(
+                SimulatedCluster.running(folder, nodes, publisher=publisher, port=port, progress=status.update)
+            )
+        messages.print(f"A cluster with {len(nodes)} node(s) is running. In another terminal:\n")
+        typer.echo(f"export KUBECONFIG={cluster.kubeconfig}")
+        messages.print(f"{_HINTS}\nLogs are in {folder / 'logs'}. Ctrl-C ends it.", markup=False)
+        while not stop.is_set():
+            cluster.check()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), 1.0)

@@ -1,0 +1,158 @@
+"""`dractl demo`: every example on a simulated cluster, what each container got, and proof that nothing is left."""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dra_driver import bundled
+from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_driver.api.resource import ResourceClaim, ResourceSlice
+from dra_driver.cli import scenario as scenarios
+from dra_driver.cli.output import Format, OutputOption, Status, gibibytes, messages, print_data, print_table
+from dra_driver.cli.scenario import ContainerResult, Scenario
+from dra_driver.errors import DriverError, InvalidInput
+from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
+
+type FolderOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--folder", "-f", help="A folder with manifests of your own instead of the examples.", show_default=False
+    ),
+]
+type NodesOption = Annotated[
+    str, typer.Option("--nodes", help="Simulated nodes: PROFILE or PROFILE:NUMBER, separated by commas.")
+]
+type PublisherOption = Annotated[
+    str, typer.Option("--publisher", help="Who writes ResourceSlices: controller, or node (no controller runs).")
+]
+type TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds for each step of each example.")]
+
+DEFAULT_NODES = "dgx-h100,t4"
+
+
+class Outcome:
+    """One example's result: its containers, or why it failed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.containers: tuple[ContainerResult, ...] = ()
+        self.error: str | None = None
+
+
+def demo(
+    folder: FolderOption = None,
+    nodes: NodesOption = DEFAULT_NODES,
+    output: OutputOption = Format.TABLE,
+    publisher: PublisherOption = "controller",
+    timeout: TimeoutOption = 30.0,
+) -> None:
+    """Run the examples on a simulated cluster and show what each container got.
+
+    API server, scheduler and kubelets are simulated; controller and node plugins are the real programs, on simulated
+    GPUs. Nothing outside a temporary folder is touched. Exit status 0 only if every example ran and left nothing.
+    """
+    found = scenarios_in(folder)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="dractl-") as place:
+        outcomes = asyncio.run(_run(Path(place), parse_nodes(nodes), publisher, found, timeout))
+    if output is Format.TABLE:
+        _show(outcomes, time.monotonic() - started)
+    else:
+        print_data([_data(outcome) for outcome in outcomes], output)
+    if any(outcome.error for outcome in outcomes):
+        raise typer.Exit(Status.NO)
+
+
+def scenarios_in(folder: Path | None) -> list[Scenario]:
+    """The bundled examples, or one folder of the user's: itself, or each folder in it. Raises InvalidInput."""
+    top = folder or bundled.EXAMPLES_FOLDER
+    if not top.is_dir():
+        raise InvalidInput("there is no such folder", about=str(top))
+    inner = sorted(path for path in top.iterdir() if path.is_dir() and any(path.glob("*.y*ml")))
+    if any(top.glob("*.y*ml")) or not inner:
+        return [scenarios.read_scenario(top)]
+    return [scenarios.read_scenario(path) for path in inner]
+
+
+async def _run(
+    place: Path, nodes: Sequence[SimulatedNode], publisher: str, found: Sequence[Scenario], timeout_s: float
+) -> list[Outcome]:
+    outcomes = []
+    with messages.status("starting a simulated cluster") as status:
+        async with SimulatedCluster.running(place, nodes, publisher=publisher, progress=status.update) as cluster:
+            for scenario in found:
+                status.update(f"running example {scenario.name}")
+                outcomes.append(await _outcome(cluster, scenario, timeout_s))
+            status.update("stopping the cluster")
+    return outcomes
+
+
+async def _outcome(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float) -> Outcome:
+    outcome = Outcome(scenario.name)
+    try:
+        await scenarios.apply(cluster.kube, scenario)
+        pods = await scenarios.wait_running(cluster, scenario, timeout_s)
+        slices = [ResourceSlice.of(item) for item in (await cluster.kube.list(RESOURCE_SLICES)).items]
+        claims = [ResourceClaim.of(item) for item in (await cluster.kube.list(RESOURCE_CLAIMS)).items]
+        outcome.containers = scenarios.container_results(cluster, pods, slices, claims)
+        if not outcome.containers:
+            outcome.error = "no container was started"
+    except DriverError as error:
+        outcome.error = str(error)
+    try:
+        await scenarios.remove(cluster, scenario, timeout_s)
+    except DriverError as error:
+        outcome.error = "; ".join(filter(None, (outcome.error, str(error))))
+    return outcome
+
+
+def _show(outcomes: Sequence[Outcome], seconds: float) -> None:
+    print_table(
+        ("EXAMPLE", "POD/CONTAINER", "NODE", "DEVICES", "IN THE CONTAINER"),
+        [row for outcome in outcomes for row in _rows(outcome)],
+    )
+    failed = [outcome for outcome in outcomes if outcome.error]
+    for outcome in failed:
+        messages.print(f"{outcome.name}: {outcome.error}", style="red", markup=False)
+    verdict = f"{len(failed)} of {len(outcomes)} examples failed" if failed else f"all {len(outcomes)} examples ran"
+    rest = "" if failed else "; everything was removed again, nothing is left on the nodes"
+    messages.print(f"{verdict} in {seconds:.0f} s{rest}")
+
+
+def _rows(outcome: Outcome) -> list[tuple[str, ...]]:
+    rows = []
+    for index, one in enumerate(outcome.containers):
+        devices = "\n".join(
+            f"{device.id.device} {device.attribute('productName')} {gibibytes(device.memory_bytes())}"
+            for device in one.devices
+        )
+        gpus = ", ".join(path for path in one.device_nodes if path.removeprefix("/dev/nvidia").isdigit())
+        inside = f"{gpus}\n{len(one.device_nodes)} device nodes, {one.mounts} mounts, {one.hooks} hooks"
+        name = outcome.name if index == 0 else ""
+        rows.append((name, f"{one.pod}/{one.container}", one.node, devices, inside))
+    return rows or [(outcome.name, "-", "-", "-", "failed")]
+
+
+def _data(outcome: Outcome) -> dict[str, object]:
+    return {
+        "example": outcome.name,
+        "error": outcome.error,
+        "containers": [
+            {
+                "pod": one.pod,
+                "container": one.container,
+                "node": one.node,
+                "devices": [str(device.id) for device in one.devices],
+                "environment": list(one.environment),
+                "deviceNodes": list(one.device_nodes),
+                "mounts": one.mounts,
+                "hooks": one.hooks,
+            }
+            for one in outcome.containers
+        ],
+    }

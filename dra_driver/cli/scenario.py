@@ -1,0 +1,198 @@
+"""One example on a cluster: apply its manifests, wait until its pods run, see what they got, remove everything.
+
+Works on manifests as a person writes them; used by `dractl demo` and by end-to-end tests.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from dra_driver.api.meta import (
+    CONFIG_MAPS,
+    DEVICE_CLASSES,
+    EVENTS,
+    NAMESPACES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    JsonObject,
+    Resource,
+)
+from dra_driver.api.resource import ResourceClaim, ResourceSlice
+from dra_driver.cli.usage import PublishedDevice, published_devices
+from dra_driver.errors import AlreadyExists, InvalidInput, NodeNotReady, NotFound
+from dra_driver.kube.client import Kube
+from dra_driver.simulation.cluster import SimulatedCluster
+from dra_driver.simulation.kubelet.claims import pod_claims
+
+_KINDS = {
+    resource.kind: resource
+    for resource in (NAMESPACES, CONFIG_MAPS, DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, PODS)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerResult:
+    """What one container of a scenario got. `environment` and `device_nodes` are those that CDI added or changed."""
+
+    pod: str
+    node: str
+    container: str
+    devices: tuple[PublishedDevice, ...]
+    environment: tuple[str, ...]
+    device_nodes: tuple[str, ...]
+    mounts: int
+    hooks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """An example: its name, and its manifests in the order in which they are applied."""
+
+    name: str
+    documents: tuple[JsonObject, ...]
+
+
+def read_scenario(folder: Path) -> Scenario:
+    """All YAML files of a folder. Raises InvalidInput for what is not YAML or of a kind that is not simulated."""
+    documents: list[JsonObject] = []
+    for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
+        try:
+            documents += [document for document in yaml.safe_load_all(path.read_text()) if document]
+        except yaml.YAMLError as error:
+            raise InvalidInput(str(error), about=str(path)) from error
+    if not documents:
+        raise InvalidInput("no YAML documents in this folder", about=str(folder))
+    for document in documents:
+        _resource(document)
+    order = list(_KINDS)
+    return Scenario(folder.name, tuple(sorted(documents, key=lambda document: order.index(document["kind"]))))
+
+
+def _resource(document: JsonObject) -> Resource:
+    kind = document.get("kind", "")
+    if kind not in _KINDS:
+        raise InvalidInput(f"the simulated cluster runs {', '.join(_KINDS)}, not {kind or 'a document without kind'}")
+    return _KINDS[kind]
+
+
+def _namespace(document: JsonObject) -> str | None:
+    namespaced = _resource(document).namespaced
+    return (document["metadata"].get("namespace") or "default") if namespaced else None
+
+
+async def apply(kube: Kube, scenario: Scenario) -> None:
+    """Create the objects. Objects that are there already, such as a namespace, are left as they are."""
+    for document in scenario.documents:
+        with suppress(AlreadyExists):
+            await kube.create(_resource(document), document, namespace=_namespace(document))
+
+
+async def wait_running(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float) -> tuple[JsonObject, ...]:
+    """The scenario's pods once all of them run. Raises NodeNotReady with the reasons of those that do not."""
+
+    async def running() -> bool:
+        return all((pod.get("status") or {}).get("phase") == "Running" for pod in await _pods(cluster.kube, scenario))
+
+    try:
+        await cluster.wait(running, "not all pods run", timeout_s)
+    except NodeNotReady as error:
+        reasons = [await _why_waiting(cluster.kube, pod) for pod in await _pods(cluster.kube, scenario)]
+        raise NodeNotReady("; ".join(filter(None, reasons)) or str(error), about=scenario.name) from error
+    return tuple(await _pods(cluster.kube, scenario))
+
+
+async def _pods(kube: Kube, scenario: Scenario) -> list[JsonObject]:
+    wanted = [document for document in scenario.documents if document["kind"] == "Pod"]
+    return [await kube.get(PODS, pod["metadata"]["name"], _namespace(pod)) for pod in wanted]
+
+
+async def _why_waiting(kube: Kube, pod: JsonObject) -> str | None:
+    status = pod.get("status") or {}
+    if status.get("phase") == "Running":
+        return None
+    conditions = [one.get("message") for one in status.get("conditions") or () if one.get("status") == "False"]
+    events = (await kube.list(EVENTS, namespace=pod["metadata"]["namespace"])).items
+    messages = [one["message"] for one in events if one["involvedObject"].get("uid") == pod["metadata"]["uid"]]
+    reason = (messages or [message for message in conditions if message] or ["no reason was given"])[-1]
+    return f"pod {pod['metadata']['name']}: {reason}"
+
+
+def container_results(
+    cluster: SimulatedCluster,
+    pods: Iterable[JsonObject],
+    slices: Sequence[ResourceSlice],
+    claims: Sequence[ResourceClaim],
+) -> tuple[ContainerResult, ...]:
+    """What each container of these pods got, from the kubelets' records and the claims."""
+    devices = {str(device.id): device for device in published_devices(slices, claims, _drivers(slices))}
+    results = []
+    for pod in pods:
+        node, metadata = pod["spec"]["nodeName"], pod["metadata"]
+        kubelet = cluster.kubelets[node]
+        names = {one.claim for one in pod_claims(pod)}
+        records = [
+            one for one in kubelet.claims.records() if one.namespace == metadata["namespace"] and one.name in names
+        ]
+        for container in kubelet.containers(metadata["uid"]):
+            got = tuple(
+                devices[f"{driver}/{device.pool}/{device.device}"]
+                for record in records
+                for driver, answered in record.devices.items()
+                for device in answered
+                if set(device.cdi_ids) & set(container["cdiDevices"])
+            )
+            results.append(
+                ContainerResult(
+                    metadata["name"],
+                    node,
+                    container["name"],
+                    got,
+                    tuple(one for one in container["env"] if one.startswith("NVIDIA")),
+                    tuple(one["path"] for one in container["deviceNodes"]),
+                    len(container["mounts"]),
+                    len(container["hooks"]),
+                )
+            )
+    return tuple(results)
+
+
+def _drivers(slices: Sequence[ResourceSlice]) -> list[str]:
+    return sorted({item.spec.driver for item in slices})
+
+
+async def remove(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float) -> None:
+    """Delete what `apply` made, and wait until the claims are gone and the nodes have nothing left of them.
+
+    Raises NodeNotReady that says what is left.
+    """
+    kube = cluster.kube
+    for document in reversed(scenario.documents):
+        with suppress(NotFound):
+            await kube.delete(_resource(document), document["metadata"]["name"], namespace=_namespace(document))
+    namespaces = {namespace for document in scenario.documents if (namespace := _namespace(document))}
+
+    async def gone() -> bool:
+        claims = [one for name in namespaces for one in (await kube.list(RESOURCE_CLAIMS, namespace=name)).items]
+        pods = [one for name in namespaces for one in (await kube.list(PODS, namespace=name)).items]
+        return not claims and not pods and not leftovers(cluster)
+
+    try:
+        await cluster.wait(gone, "", timeout_s)
+    except NodeNotReady as error:
+        left = leftovers(cluster) or ("pods or claims that are not deleted",)
+        raise NodeNotReady(f"after deletion there is still: {', '.join(left)}", about=scenario.name) from error
+
+
+def leftovers(cluster: SimulatedCluster) -> tuple[str, ...]:
+    """CDI files on the nodes, and claims in the kubelets' records."""
+    files = [str(path) for node in cluster.nodes for path in sorted(cluster.cdi_folder(node.name).glob("*"))]
+    records = [
+        f"claim {record.namespace}/{record.name} in the record of node {name}"
+        for name, kubelet in cluster.kubelets.items()
+        for record in kubelet.claims.records()
+    ]
+    return (*files, *records)
