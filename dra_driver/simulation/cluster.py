@@ -80,7 +80,9 @@ class Process:
         """Raises NodeNotReady when the process ended without being asked to."""
         if self._process is not None and self._process.returncode is not None:
             tail = "\n  ".join(self.log.read_text(errors="replace").splitlines()[-12:])
-            raise NodeNotReady(f"ended with status {self._process.returncode}; its log ends:\n  {tail}", about=self.name)
+            raise NodeNotReady(
+                f"ended with status {self._process.returncode}; its log ends:\n  {tail}", about=self.name
+            )
 
     async def stop(self, *, kill: bool = False) -> None:
         """SIGTERM and wait, or SIGKILL; also when it ended already."""
@@ -217,7 +219,14 @@ class SimulatedCluster:
         )
 
     def _controller_process(self) -> Process:
-        command = [sys.executable, "-m", "controller.main", "--kubeconfig", str(self.kubeconfig), "--no-leader-election"]
+        command = [
+            sys.executable,
+            "-m",
+            "controller.main",
+            "--kubeconfig",
+            str(self.kubeconfig),
+            "--no-leader-election",
+        ]
         return Process("controller", command, self.folder / "logs" / "controller.log")
 
     def _plugin_process(self, node: SimulatedNode) -> Process:
@@ -254,7 +263,11 @@ def _node_object(node: SimulatedNode) -> JsonObject:
         "kind": "Node",
         "metadata": {
             "name": node.name,
-            "labels": {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux", "nvidia.com/gpu.present": "true"},
+            "labels": {
+                "kubernetes.io/hostname": node.name,
+                "kubernetes.io/os": "linux",
+                "nvidia.com/gpu.present": "true",
+            },
         },
         "status": {
             "capacity": resources,
