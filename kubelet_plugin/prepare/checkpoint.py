@@ -1,0 +1,239 @@
+"""The journal as text: one header line and one line for each claim. Pure: bytes in and out.
+
+`kubelet_plugin.prepare.store` keeps the bytes; nobody else reads them. Every line is
+
+    <first 32 hex digits of the SHA-256 of the rest> <JSON object>
+
+The checksum is over the bytes as they are in the file, never over something serialized again, so a release with other
+fields finds it correct. A line that fails it costs that line only.
+
+The rules between releases, so that two of them can share the file during a rolling update and a downgrade is possible:
+
+* Fields are only ever added. A reader keeps the fields that it does not know and writes them back (`extra`).
+* A kind of step that a reader does not know is kept too (`UnknownRecord`); its claim can be answered, not undone.
+* `minReader` in the header is raised by a release whose entries would mislead an older one. An older reader then
+  touches nothing (`Unreadable`), instead of taking the file for damaged.
+* The header counts the entries, so that a file that lost its end is noticed.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError
+
+from dra_driver.api.meta import Model
+from dra_driver.errors import CorruptState
+from dra_driver.names import ClaimRef
+from kubelet_plugin.prepare.lifecycle import Entry, Held, HeldDevice
+from kubelet_plugin.prepare.steps import CdiFileRecord, StepRecord, UnknownRecord
+
+VERSION = 1
+_CHECKSUM_DIGITS = 32
+_CDI_FILE = "cdi-file"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A line that cannot be trusted, as it is in the file, and why; an empty line stands for what is missing."""
+
+    line: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """`incomplete` is set while entries may have been lost and the API server has not been asked about them."""
+
+    held: Held
+    incomplete: bool = False
+    damage: tuple[Damage, ...] = ()
+    """Found while decoding; never encoded."""
+    extra: str = ""
+
+
+class Unreadable(CorruptState):
+    """The journal is whole, but was written by a newer release for its like."""
+
+
+class _Header(Model):
+    version: int
+    min_reader: int
+    entries: int
+    incomplete: bool = False
+
+
+class _Device(Model):
+    requests: tuple[str, ...]
+    pool: str
+    device: str
+    gpu: str
+    pci: str
+    cdi: tuple[str, ...]
+    admin_access: bool = False
+    share_id: str | None = Field(default=None, alias="shareID")
+
+
+class _Entry(Model):
+    uid: str
+    namespace: str
+    name: str
+    boot_id: str = Field(alias="bootID")
+    devices: tuple[dict[str, JsonValue], ...]
+    steps: tuple[dict[str, JsonValue], ...]
+
+
+class _CdiFile(Model):
+    kind: str
+    sha256: str
+
+
+_OBJECT = TypeAdapter(dict[str, Any])
+
+
+def encode(journal: Journal) -> bytes:
+    """The file's content. The same journal gives the same bytes."""
+    header = _Header(version=VERSION, min_reader=VERSION, entries=len(journal.held), incomplete=journal.incomplete)
+    lines = [_line(_merged(header, journal.extra))]
+    lines += [_line(_entry_to_wire(journal.held[uid])) for uid in sorted(journal.held)]
+    return b"".join(lines)
+
+
+def decode(content: bytes) -> Journal:
+    """What is good in `content`; the rest is in `damage`. Raises Unreadable when a newer release forbids reading."""
+    lines = content.split(b"\n")
+    torn = lines.pop()  # what follows the last newline: nothing, in a whole file
+    damage: list[Damage] = []
+    header: _Header | None = None
+    extra = ""
+    try:
+        found = _checked(lines.pop(0) if lines else torn)
+        header, extra = _Header.model_validate(found), _extra(found, _Header)
+    except (ValueError, ValidationError) as error:
+        damage.append(Damage(content.partition(b"\n")[0], f"header: {_reason(error)}"))
+    if header is not None and header.min_reader > VERSION:
+        raise Unreadable(
+            f"was written by a newer release for format {header.min_reader}; this release reads format {VERSION}."
+            " Run the newer release again"
+        )
+    held, bad = _entries(lines + ([torn] if torn else []))
+    damage += bad
+    if header is not None and header.entries > len(held) + len(bad):
+        damage.append(Damage(b"", f"{header.entries - len(held) - len(bad)} of {header.entries} entries are missing"))
+    return Journal(held, incomplete=bool(damage) or (header is not None and header.incomplete), damage=tuple(damage), extra=extra)
+
+
+def _entries(lines: Iterable[bytes]) -> tuple[dict[str, Entry], list[Damage]]:
+    held: dict[str, Entry] = {}
+    damage: list[Damage] = []
+    for line in lines:
+        try:
+            entry = _entry_from_wire(_checked(line))
+        except (ValueError, ValidationError) as error:
+            damage.append(Damage(line, _reason(error)))
+        else:
+            held[entry.claim.uid] = entry
+    return held, damage
+
+
+def _line(obj: dict[str, Any]) -> bytes:
+    text = json.dumps(obj, separators=(",", ":"), sort_keys=True).encode()
+    return b"%s %s\n" % (_checksum(text), text)
+
+
+def _checksum(text: bytes) -> bytes:
+    return hashlib.sha256(text).hexdigest()[:_CHECKSUM_DIGITS].encode()
+
+
+def _checked(line: bytes) -> dict[str, Any]:
+    checksum, _, text = line.partition(b" ")
+    if checksum != _checksum(text):
+        raise ValueError("the checksum does not fit")
+    return _OBJECT.validate_json(text)
+
+
+def _entry_to_wire(entry: Entry) -> dict[str, Any]:
+    model = _Entry(
+        uid=entry.claim.uid,
+        namespace=entry.claim.namespace,
+        name=entry.claim.name,
+        boot_id=entry.boot_id,
+        devices=tuple(_device_to_wire(device) for device in entry.devices),
+        steps=tuple(_step_to_wire(step) for step in entry.steps),
+    )
+    return _merged(model, entry.extra)
+
+
+def _entry_from_wire(obj: dict[str, Any]) -> Entry:
+    model = _Entry.model_validate(obj)
+    return Entry(
+        claim=ClaimRef(model.namespace, model.name, model.uid),
+        boot_id=model.boot_id,
+        devices=tuple(_device_from_wire(device) for device in model.devices),
+        steps=tuple(_step_from_wire(step) for step in model.steps),
+        extra=_extra(obj, _Entry),
+    )
+
+
+def _device_to_wire(device: HeldDevice) -> dict[str, Any]:
+    model = _Device(
+        requests=device.request_names,
+        pool=device.pool,
+        device=device.device,
+        gpu=device.gpu_uuid,
+        pci=device.pci_bus_id,
+        cdi=device.cdi_ids,
+        admin_access=device.admin_access,
+        share_id=device.share_id,
+    )
+    return _merged(model, device.extra)
+
+
+def _device_from_wire(obj: dict[str, Any]) -> HeldDevice:
+    model = _Device.model_validate(obj)
+    return HeldDevice(
+        request_names=model.requests,
+        pool=model.pool,
+        device=model.device,
+        gpu_uuid=model.gpu,
+        pci_bus_id=model.pci,
+        cdi_ids=model.cdi,
+        admin_access=model.admin_access,
+        share_id=model.share_id,
+        extra=_extra(obj, _Device),
+    )
+
+
+def _step_to_wire(step: StepRecord) -> dict[str, Any]:
+    if isinstance(step, UnknownRecord):
+        return _OBJECT.validate_json(step.extra)
+    return _merged(_CdiFile(kind=_CDI_FILE, sha256=step.digest), step.extra)
+
+
+def _step_from_wire(obj: dict[str, Any]) -> StepRecord:
+    if obj.get("kind") != _CDI_FILE:
+        return UnknownRecord(str(obj.get("kind")), _text(obj))
+    return CdiFileRecord(_CdiFile.model_validate(obj).sha256, _extra(obj, _CdiFile))
+
+
+def _merged(model: Model, extra: str) -> dict[str, Any]:
+    return {**(_OBJECT.validate_json(extra) if extra else {}), **model.to_wire()}
+
+
+def _extra(obj: dict[str, Any], model: type[Model]) -> str:
+    known = {info.alias or name for name, info in model.model_fields.items()}
+    unknown = {key: value for key, value in obj.items() if key not in known}
+    return _text(unknown) if unknown else ""
+
+
+def _text(obj: dict[str, Any]) -> str:
+    return json.dumps(obj, separators=(",", ":"), sort_keys=True)
+
+
+def _reason(error: ValueError) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'line'}: {first['msg']}"
+    return str(error)

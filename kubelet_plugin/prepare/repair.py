@@ -1,0 +1,101 @@
+"""Journal, files, hardware and the API disagree: what to do about each claim. Pure.
+
+The service asks at start and from time to time, with what it found, and does what is answered. The states and standings
+are those of `kubelet_plugin.prepare.lifecycle`. The table:
+
+    state                    stands             unknown (API away)   stale
+    PREPARED                 keep               keep                 release
+    PREPARED, other content  rewrite            rewrite              release
+    UNFINISHED               rewrite            rewrite              release
+    any, of an earlier boot  rewrite            wait for the API     release
+    ORPHANED                 remove the file (while the journal is incomplete: wait for the API)
+
+*Rewrite* makes the claim's entry and file what they would be if it were prepared now: device minors may be others after
+a boot, the driver's files others after an upgrade. When the hardware or the driver's files are not there to do so, the
+claim waits. After a boot kubelet prepares the pods of this node again but may start their containers first
+(kubernetes issue 141433), so the files are there again without waiting for that.
+
+After damage to the journal, claims may hold devices that no entry speaks of. Then the scheduler's allocations are the
+guard: the journal is completed from the claims in the API that are allocated to this node and have a CDI file, and
+until that is done nothing is prepared and no file is removed.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from kubelet_plugin.prepare.lifecycle import Entry, Standing, State, state_of
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What was put right, and what has to wait and is tried again; sentences for people."""
+
+    done: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
+
+    def __add__(self, other: "RepairReport") -> "RepairReport":
+        return RepairReport(self.done + other.done, self.pending + other.pending)
+
+
+class Action(Enum):
+    KEEP = "keep"
+    REWRITE = "rewrite"
+    RELEASE = "release"
+    REMOVE_FILE = "remove the file"
+    WAIT = "wait"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Everything known about one claim UID. `file` and `planned` are digests, of the file as it is and as it would be
+    written now; `planned` is None when that cannot be told, and then `obstacle` says why."""
+
+    uid: str
+    entry: Entry | None
+    file: str | None
+    standing: Standing = Standing.UNKNOWN
+    planned: str | None = None
+    obstacle: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    action: Action
+    why: str
+
+
+def remedy_for(finding: Finding, boot_id: str, *, incomplete: bool) -> Remedy:
+    """One cell of the table. `boot_id` is the present one, `incomplete` that of the journal."""
+    entry = finding.entry
+    state = state_of(entry, finding.file)
+    if entry is None:
+        return _without_entry(state, finding, incomplete)
+    who = f"{entry.claim} (UID {entry.claim.uid})"
+    if finding.standing.is_stale:
+        return Remedy(Action.RELEASE, f"{who} {finding.standing.value}")
+    if entry.boot_id != boot_id and finding.standing is Standing.UNKNOWN:
+        return Remedy(Action.WAIT, f"{who} was prepared before the node booted and {finding.standing.value}")
+    reason = _reason_to_rewrite(entry, finding, state, boot_id)
+    if reason is None:
+        return Remedy(Action.KEEP, f"{who} is prepared")
+    if finding.planned is None:
+        return Remedy(Action.WAIT, f"{who} {reason}, and it cannot be written now: {finding.obstacle}")
+    return Remedy(Action.REWRITE, f"{who} {reason}")
+
+
+def _without_entry(state: State, finding: Finding, incomplete: bool) -> Remedy:
+    if state is State.ABSENT:
+        return Remedy(Action.KEEP, f"claim UID {finding.uid} has nothing here")
+    if incomplete:
+        return Remedy(Action.WAIT, f"the CDI file of claim UID {finding.uid} may belong to a claim lost from the journal")
+    return Remedy(Action.REMOVE_FILE, f"the CDI file of claim UID {finding.uid} belonged to no claim in the journal")
+
+
+def _reason_to_rewrite(entry: Entry, finding: Finding, state: State, boot_id: str) -> str | None:
+    if entry.boot_id != boot_id:
+        return "was prepared before the node booted"
+    if state is State.UNFINISHED:
+        return "had no CDI file" if finding.file is None else "had a CDI file that was altered"
+    if finding.planned is not None and finding.planned != entry.cdi_digest:
+        return "had a CDI file for other driver files or device nodes"
+    return None

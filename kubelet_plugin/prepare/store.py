@@ -1,0 +1,231 @@
+"""The journal on disk: one small file, replaced as a whole; many changes in one durable write.
+
+`kubelet_plugin.prepare.execute` commits changes here, the service reads. A change is a function from journal to journal
+that may refuse by raising; it decides on what is on disk at that moment, and its decision is on disk when `commit`
+returns. Changes that arrive while a write is under way go together into the next one, so eight claims prepared at
+once cost one or two writes, not eight.
+
+During a rolling update two instances of the plugin share the file. A lock file is held (`flock`) around *read again if
+changed, decide, write*, and around nothing else: no API call, no hardware, no waiting. It vanishes with its process.
+
+The file is written to a temporary name, synced, renamed over the old one, and its folder synced; a crash leaves the old
+or the new content. What cannot be read all the same is appended to `claims.damaged` before it leaves the journal.
+"""
+
+import asyncio
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dra_driver.errors import DriverError, NodeNotReady
+from dra_driver.runtime.files import storage_error, write_durably
+from kubelet_plugin.prepare.checkpoint import Damage, Journal, decode, encode
+
+JOURNAL = "claims.journal"
+DAMAGED = "claims.damaged"
+LOCK = "claims.lock"
+
+_LOCK_TIMEOUT_S = 10.0
+"""The other instance holds the lock for one durable write, about a millisecond."""
+
+_LOCK_POLL_S = 0.002
+
+type Change = Callable[[Journal], Journal]
+"""Decides, and changes nothing by itself; raises a DriverError to refuse. May be called in another thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The file as it was last read or written; `signature` is that of the file, None when there was none."""
+
+    signature: tuple[int, int, int] | None
+    journal: Journal
+
+
+class JournalFile:
+    """The file and its lock; blocking. `transact` is called from one thread at a time, `current` from any."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder / JOURNAL
+        self._seen: _Seen | None = None
+
+    @property
+    def exists(self) -> bool:
+        return self._path.exists()
+
+    def current(self) -> Journal:
+        """The journal as it is on disk now. Raises NodeNotReady, or Unreadable (see `checkpoint`)."""
+        seen = self._seen
+        if seen is None or seen.signature != self._signature():
+            # Written by nobody or by another instance. Setting this beside a running transaction is harmless: whoever
+            # is overwritten finds another signature the next time.
+            self._seen = seen = self._read()
+        return seen.journal
+
+    def transact(self, changes: Sequence[Change]) -> list[Journal | DriverError]:
+        """Apply the changes in order, each on the result of those before, and make them durable in one write.
+
+        The answer has, for each, the journal after it or its refusal. Nothing to write: nothing is written.
+        Raises NodeNotReady when the disk refuses; then none of the changes counts, and memory is as the disk.
+        """
+        with self._locked():
+            before = self._put_aside(self.current())
+            after = before
+            outcomes: list[Journal | DriverError] = []
+            for change in changes:
+                try:
+                    after = change(after)
+                    outcomes.append(after)
+                except DriverError as refusal:
+                    outcomes.append(refusal)
+            if after != before:
+                self._write(after)
+        return outcomes
+
+    def _put_aside(self, journal: Journal) -> Journal:
+        """Lines that cannot be trusted go to the side file first, then out of the journal; a crash between repeats."""
+        if not journal.damage:
+            return journal
+        side = self._folder / DAMAGED
+        try:
+            kept = side.read_bytes() if side.exists() else b""
+        except OSError as error:
+            raise storage_error(error, "read", side) from error
+        write_durably(side, kept + b"".join(b"%s\n" % one.line for one in journal.damage if one.line))
+        clean = replace(journal, damage=())
+        self._write(clean)
+        return clean
+
+    def _write(self, journal: Journal) -> None:
+        # Forgotten first: should the write fail halfway, the disk is asked which of the two it has.
+        self._seen = None
+        write_durably(self._path, encode(journal), mode=0o600)
+        self._seen = _Seen(self._signature(), journal)
+
+    def _read(self) -> _Seen:
+        try:
+            with self._path.open("rb") as file:
+                return _Seen(_signature(os.fstat(file.fileno())), decode(file.read()))
+        except FileNotFoundError:
+            return _Seen(None, Journal({}))
+        except OSError as error:
+            raise storage_error(error, "read", self._path) from error
+
+    def _signature(self) -> tuple[int, int, int] | None:
+        try:
+            return _signature(self._path.stat())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise storage_error(error, "read", self._path) from error
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        path = self._folder / LOCK
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise storage_error(error, "open", path) from error
+        try:
+            _wait_for_lock(descriptor, path)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+class JournalStore:
+    """The journal for one event loop: commits that come together are written together."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = JournalFile(folder)
+        # A thread of its own: a hung NVML call in the common pool must not hold up the journal.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._waiting: list[tuple[Change, asyncio.Future[Journal]]] = []
+        self._writer: asyncio.Task[None] | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a journal at all; there is none at the very first start, and after somebody removed it."""
+        return self._file.exists
+
+    @property
+    def current(self) -> Journal:
+        """What is on disk now, other instances' changes included. Raises NodeNotReady or Unreadable."""
+        return self._file.current()
+
+    async def commit(self, change: Change) -> Journal:
+        """Apply `change`; when this returns it is durable. Raises what `change` raises, NodeNotReady or Unreadable.
+
+        Cancelling the caller does not take the change back.
+        """
+        future: asyncio.Future[Journal] = asyncio.get_running_loop().create_future()
+        self._waiting.append((change, future))
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write_waiting(), name="journal")
+        return await asyncio.shield(future)
+
+    async def put_aside_damage(self) -> tuple[Damage, ...]:
+        """Move what cannot be read to the side file; the answer says what and why. Called at start."""
+        damage = self.current.damage
+        if damage:
+            await self.commit(lambda journal: journal)
+        return damage
+
+    async def close(self) -> None:
+        """Wait for the writes that were begun."""
+        if self._writer is not None:
+            await self._writer
+        self._thread.shutdown()
+
+    async def _write_waiting(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, []
+                try:
+                    outcomes: Sequence[Journal | Exception] = await loop.run_in_executor(
+                        self._thread, self._file.transact, [change for change, _ in batch]
+                    )
+                except Exception as error:  # noqa: BLE001 - each of the waiting gets it, whatever it is
+                    outcomes = [error] * len(batch)
+                for (_, future), outcome in zip(batch, outcomes, strict=True):
+                    _settle(future, outcome)
+        finally:
+            self._writer = None
+
+
+def _settle(future: asyncio.Future[Journal], outcome: Journal | Exception) -> None:
+    if future.cancelled():
+        return
+    if isinstance(outcome, Journal):
+        future.set_result(outcome)
+    else:
+        future.set_exception(outcome)
+        future.exception()  # its waiter may have been cancelled
+
+
+def _wait_for_lock(descriptor: int, path: Path) -> None:
+    deadline = time.monotonic() + _LOCK_TIMEOUT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise NodeNotReady(
+                    f"another instance of the plugin has held it for {_LOCK_TIMEOUT_S:g} s; is it hung?",
+                    about=f"file {path}",
+                ) from None
+            time.sleep(_LOCK_POLL_S)
+        else:
+            return
+
+
+def _signature(found: os.stat_result) -> tuple[int, int, int]:
+    return (found.st_ino, found.st_mtime_ns, found.st_size)
