@@ -33,28 +33,71 @@ _ADVICE = {
 }
 
 
-def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Make `path` a file of exactly `content` and `mode` (whatever the umask), or leave it as it was.
+class StagedFile:
+    """Content that is on the disk under a temporary name, for `path`; publish it or discard it.
 
-    Costs two flushes, about a millisecond on a disk. Raises NodeNotReady; also when only the last flush failed, after
-    which the new content is visible but may be lost in a power cut, so that writing it again is right.
+    The lock on the temporary file is held until then, so that nobody takes it for abandoned.
     """
+
+    def __init__(self, path: Path, temporary: Path, fd: int) -> None:
+        self.path = path
+        self._temporary = temporary
+        self._fd: int | None = fd
+
+    def publish(self) -> None:
+        """Take the final place, at once and whole; durable after `flush_folder`. Raises NodeNotReady."""
+        with _translated(self.path, "cannot be written"):
+            try:
+                self._temporary.replace(self.path)
+            except OSError:
+                self.discard()
+                raise
+            self._close()
+
+    def discard(self) -> None:
+        """Drop the content; nothing to do after `publish`."""
+        if self._fd is not None:
+            with contextlib.suppress(OSError):
+                self._temporary.unlink()
+            self._close()
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+
+def stage(path: Path, content: bytes, *, mode: int = 0o644) -> StagedFile:
+    """Put exactly `content` with `mode` (whatever the umask) on the disk beside `path`. Raises NodeNotReady."""
     with _translated(path, "cannot be written"):
         temporary, fd = _locked_temporary(path)
+        staged = StagedFile(path, temporary, fd)
         try:
             rest = memoryview(content)
             while rest:
                 rest = rest[os.write(fd, rest) :]
             os.fchmod(fd, mode)
             os.fsync(fd)
-            temporary.replace(path)
         except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
+            staged.discard()
             raise
-        finally:
-            os.close(fd)
-        _flush_folder(path.parent)
+        return staged
+
+
+def flush_folder(folder: Path) -> None:
+    """Make the names in `folder` durable: what was published, what was removed. Raises NodeNotReady."""
+    with _translated(folder, "cannot be flushed"):
+        _flush_folder(folder)
+
+
+def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Make `path` a file of exactly `content` and `mode` (whatever the umask), or leave it as it was.
+
+    Costs two flushes, about a millisecond on a disk. Raises NodeNotReady; also when only the last flush failed, after
+    which the new content is visible but may be lost in a power cut, so that writing it again is right.
+    """
+    stage(path, content, mode=mode).publish()
+    flush_folder(path.parent)
 
 
 def remove_durably(path: Path) -> bool:
