@@ -10,67 +10,79 @@ DeviceAllocationConfiguration; precedence as in NVIDIA's own driver, alternative
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from dra_driver.api.config import GPU_CONFIG, GpuConfig, decode_gpu_config, kind_of, meant_for
+from dra_driver.api.config import GpuConfig, decode_config, kind_of, meant_for
 from dra_driver.api.resource import AllocatedConfig
 from dra_driver.errors import InvalidConfig
 from dra_driver.names import RequestName
 
-_PRECEDENCE = {"FromClass": 0, "FromClaim": 1}
-_FIELD = "status.allocation.devices.config"
+_PRECEDENCE = {"FromClaim": 0, "FromClass": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
-    precedence: tuple[int, int]
-    config: GpuConfig
+class ListedConfig:
+    """A config of our driver, not decoded yet. `field` is the path of its parameters in the claim."""
+
+    source: Literal["FromClass", "FromClaim"]
+    requests: tuple[str, ...]
+    parameters: dict[str, Any]
+    field: str
 
 
-def gpu_config_for(request: RequestName, configs: Sequence[AllocatedConfig], *, driver: str, about: str) -> GpuConfig:
-    """The config of a request whose device is a full GPU; the default when nobody wrote one.
+def listed_configs(configs: Sequence[AllocatedConfig], driver: str) -> tuple[ListedConfig, ...]:
+    """Those for `driver`, highest precedence first; `configs` is `status.allocation.devices.config` as it is."""
+    last_first = [
+        ListedConfig(
+            config.source,
+            tuple(config.requests),
+            config.opaque.parameters,
+            f"status.allocation.devices.config[{index}].opaque.parameters",
+        )
+        for index, config in reversed(list(enumerate(configs)))
+        if config.opaque is not None and config.opaque.driver == driver
+    ]
+    return tuple(sorted(last_first, key=lambda config: _PRECEDENCE[config.source]))
 
-    `configs` is `status.allocation.devices.config`, in its order. Everything that covers the request must be right,
-    also when something of higher precedence hides it. Raises InvalidConfig (final) with all problems together;
-    `about` names the claim.
+
+def config_for[C: GpuConfig](request: RequestName, configs: Sequence[ListedConfig], kind: type[C], default: C) -> C:
+    """The config of a request whose device wants configs of `kind`; `default` when nobody wrote one.
+
+    `configs` are as `listed_configs` gave them. Each one that covers the request must be right, also when one of higher
+    precedence hides it; one that covers only other requests is not looked at. Raises InvalidConfig (final) with all
+    problems together.
     """
-    candidates: list[_Candidate] = []
+    applying: list[C] = []
     problems: list[InvalidConfig] = []
-    for index, config in enumerate(configs):
-        if config.opaque is None or config.opaque.driver != driver or not request.covered_by(config.requests):
-            continue
-        field = f"{_FIELD}[{index}].opaque.parameters"
-        try:
-            decoded = _decoded(config.opaque.parameters, field, named=bool(config.requests), request=request)
-        except InvalidConfig as error:
-            problems.append(error)
-            continue
-        if decoded is not None:
-            candidates.append(_Candidate((_PRECEDENCE[config.source], index), decoded))
+    for config in configs:
+        if request.covered_by(config.requests):
+            try:
+                applying += _applying(request, config, kind)
+            except InvalidConfig as error:
+                problems.append(error)
     if problems:
-        raise _together(problems, about)
-    return max(candidates, key=lambda one: one.precedence).config if candidates else GpuConfig()
+        raise _together(problems)
+    return applying[0] if applying else default
 
 
-def _decoded(parameters: dict[str, object], field: str, *, named: bool, request: RequestName) -> GpuConfig | None:
-    """None for a config that is for other devices than GPUs and was not written for this request."""
-    kind = kind_of(parameters, field=field)
-    if kind == GPU_CONFIG:
-        return decode_gpu_config(parameters, field=field)
-    if not named:
-        return None
+def _applying[C: GpuConfig](request: RequestName, config: ListedConfig, kind: type[C]) -> list[C]:
+    """The decoded config; nothing when it is for devices of another kind and was not written for this request."""
+    found = kind_of(config.parameters, field=config.field)
+    if found == kind.kind:
+        return [decode_config(config.parameters, kind, field=config.field)]
+    if not config.requests:
+        return []
     raise InvalidConfig(
-        f"{kind} is for {meant_for(kind)}, but request `{request}` was given a full GPU; "
-        f"use {GPU_CONFIG} or leave the config out (this version of the driver offers full GPUs only)",
-        field=f"{field}.kind",
+        f"{found} is for {meant_for(found)}, but request `{request}` was given one of the {meant_for(kind.kind)}; "
+        f"use {kind.kind}, or leave the config out",
+        field=f"{config.field}.kind",
     )
 
 
-def _together(problems: Sequence[InvalidConfig], about: str) -> InvalidConfig:
+def _together(problems: Sequence[InvalidConfig]) -> InvalidConfig:
     first, *others = problems
-    message = "; ".join([first.message, *(str(other) for other in others)])
     return InvalidConfig(
-        message,
-        about=about,
+        "; ".join([first.message, *(str(other) for other in others)]),
         field=first.field,
         problems=[text for one in problems for text in (one.problems or (str(one),))],
     )

@@ -12,11 +12,9 @@ from typing import ClassVar
 from dra_driver.errors import InvalidConfig
 from dra_driver.names import CONFIG_API_VERSION
 
-GPU_CONFIG = "GpuConfig"
-
 _HEADER = ("apiVersion", "kind")
 _MEANT_FOR = {
-    GPU_CONFIG: "full GPUs",
+    "GpuConfig": "full GPUs",
     "MigDeviceConfig": "MIG devices",
     "VfioDeviceConfig": "GPUs passed to virtual machines",
     "ComputeDomainChannelConfig": "channels of a ComputeDomain",
@@ -29,6 +27,7 @@ _MEANT_FOR = {
 class GpuConfig:
     """For a full GPU. It holds no setting: exclusive use is what this version offers, and the default."""
 
+    kind: ClassVar[str] = "GpuConfig"
     fields: ClassVar[tuple[str, ...]] = ("sharing",)
 
 
@@ -53,25 +52,29 @@ def meant_for(kind: str) -> str:
     return _MEANT_FOR[kind]
 
 
-def decode_gpu_config(parameters: Mapping[str, object], *, field: str) -> GpuConfig:
-    """A config of kind GpuConfig. Raises InvalidConfig (final) for unknown fields and unsupported settings."""
-    allowed = (*_HEADER, *GpuConfig.fields)
+def decode_config[C: GpuConfig](parameters: Mapping[str, object], kind: type[C], *, field: str) -> C:
+    """A config that `kind_of` says is of this kind. `field` is the path of `parameters`, for errors.
+
+    Raises InvalidConfig (final) with all problems: unknown fields, and settings that this version does not support.
+    """
+    allowed = (*_HEADER, *kind.fields)
     unknown = sorted(str(key) for key in parameters if key not in allowed)
-    if unknown:
-        raise InvalidConfig(
-            f"unknown field; {GPU_CONFIG} has {_listed(allowed)}",
-            field=f"{field}.{unknown[0]}",
-            problems=[f"{field}.{name}: unknown field" for name in unknown],
-        )
+    problems = [
+        InvalidConfig(f"unknown field; {kind.kind} has {_listed(allowed)}", field=f"{field}.{name}") for name in unknown
+    ]
     sharing = parameters.get("sharing")
     if sharing is not None:
-        strategy = sharing.get("strategy") if isinstance(sharing, Mapping) else None
-        named = "sharing" if strategy is None else f"sharing strategy {_shown(strategy)}"
-        raise InvalidConfig(
-            f"{named} is not supported on full GPUs by this version of the driver; leave `sharing` out",
-            field=f"{field}.sharing",
-        )
-    return GpuConfig()
+        problems.append(InvalidConfig(_unsupported(sharing), field=f"{field}.sharing"))
+    if problems:
+        message = "; ".join([problems[0].message, *(str(other) for other in problems[1:])])
+        raise InvalidConfig(message, field=problems[0].field, problems=[str(one) for one in problems])
+    return kind()
+
+
+def _unsupported(sharing: object) -> str:
+    strategy = sharing.get("strategy") if isinstance(sharing, Mapping) else None
+    named = "sharing" if strategy is None else f"sharing strategy {_shown(strategy)}"
+    return f"{named} is not supported on full GPUs by this version of the driver; leave `sharing` out"
 
 
 def _listed(names: Iterable[str]) -> str:
