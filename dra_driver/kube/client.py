@@ -9,6 +9,7 @@ the official `kubernetes` package. That package is imported only for a kubeconfi
 
 import asyncio
 import json
+import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,9 @@ _CONNECT_TIMEOUT_S = 10.0
 _WATCH_TIMEOUT_S = 300
 """How long the server is asked to keep a watch open; a silent connection is given up a little later."""
 _PAGE = 500
+_CONNECTIONS = 64
+_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+"""A peer that vanished without a word is noticed within a minute, in the middle of a silent watch too."""
 _MERGE_PATCH = "application/merge-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"
 
@@ -71,7 +75,9 @@ class Kube:
         timeout = aiohttp.ClientTimeout(total=_REQUEST_TIMEOUT_S, sock_connect=_CONNECT_TIMEOUT_S)
         self._session = aiohttp.ClientSession(
             base_url=self._endpoint.server.rstrip("/") + "/",
-            connector=aiohttp.TCPConnector(ssl=self._endpoint.tls or True, limit=64, ttl_dns_cache=30),
+            connector=aiohttp.TCPConnector(
+                ssl=self._endpoint.tls or True, limit=_CONNECTIONS, ttl_dns_cache=30, socket_factory=_socket
+            ),
             headers={"User-Agent": self._user_agent, "Accept": "application/json"},
             timeout=timeout,
             json_serialize=lambda value: json.dumps(value, separators=(",", ":")),
@@ -97,14 +103,29 @@ class Kube:
         label_selector: str | None = None,
         field_selector: str | None = None,
     ) -> Listing:
-        """Read a collection, page by page. Raises Gone when it changed too much meanwhile: start again."""
-        items: list[JsonObject] = []
-        query = _selectors(label_selector, field_selector) | {"limit": str(_PAGE)}
+        """Read a whole collection. Raises Gone when it changed too much meanwhile: start again."""
+        listing = Listing([], "")
+        pages = self.pages(resource, namespace=namespace, label_selector=label_selector, field_selector=field_selector)
+        async for page in pages:
+            listing = Listing(listing.items + page.items, page.resource_version)
+        return listing
+
+    async def pages(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        limit: int = _PAGE,
+    ) -> AsyncIterator[Listing]:
+        """Read a collection in pieces of at most `limit` objects, for readers that keep less than they read."""
+        query = _selectors(label_selector, field_selector) | {"limit": str(limit)}
         while True:
             page = await self._request("GET", resource, namespace=namespace, query=query)
-            items += page.get("items") or []
+            yield Listing(page.get("items") or [], page["metadata"].get("resourceVersion", ""))
             if not (position := page["metadata"].get("continue")):
-                return Listing(items, page["metadata"].get("resourceVersion", ""))
+                return
             query["continue"] = position
 
     async def create(self, resource: Resource, obj: JsonObject, *, namespace: str | None = None) -> JsonObject:
@@ -240,7 +261,7 @@ class Kube:
                 if response.status != 200:
                     raise _error(response, await response.read(), about)
                 async for line in _lines(response.content):
-                    yield _event(json.loads(line), about)
+                    yield _event(_decoded(line, about), about)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _unreachable(error, about) from error
 
@@ -292,7 +313,7 @@ class Kube:
                 content = await response.read()
                 if response.status >= 300:
                     raise _error(response, content, about)
-                return json.loads(content)
+                return _decoded(content, about)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _unreachable(error, about) from error
 
@@ -304,6 +325,24 @@ class Kube:
     def _authorization(self) -> dict[str, str]:
         token = self._endpoint.token()
         return {} if token is None else {"Authorization": token}
+
+
+def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    connection = socket.socket(family, kind, protocol)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        if hasattr(socket, option):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return connection
+
+
+def _decoded(content: bytes, about: str) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        # A proxy's page, or an answer that was cut short: nothing that the API server said.
+        raise Unreachable(f"the answer is not JSON: {content[:80]!r}", about=about) from error
 
 
 async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:

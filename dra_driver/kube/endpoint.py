@@ -50,8 +50,15 @@ def _in_pod() -> Endpoint:
     if not host or not port:
         raise NodeNotReady("not running in a pod; name a kubeconfig with --kubeconfig", about="API server")
     authority = f"[{host}]" if ":" in host else host
-    tls = ssl.create_default_context(cafile=str(_SERVICE_ACCOUNT / "ca.crt"))
+    tls = _trusting(str(_SERVICE_ACCOUNT / "ca.crt"))
     return Endpoint(f"https://{authority}:{port}", tls, _TokenFile(_SERVICE_ACCOUNT / "token"))
+
+
+def _trusting(authorities: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=authorities)
+    # Python 3.13 refuses certificate authorities without key usage or key identifiers, which many clusters have.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
 
 
 class _TokenFile:
@@ -92,9 +99,7 @@ def _from_kubeconfig(path: Path, context: str | None) -> Endpoint:
 
 def _tls(configuration: "object") -> ssl.SSLContext:
     cafile = getattr(configuration, "ssl_ca_cert", None)
-    context = ssl.create_default_context(cafile=cafile)
-    # Python 3.13 refuses certificate authorities without a keyUsage extension, which many clusters have.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context = _trusting(cafile)
     if not getattr(configuration, "verify_ssl", True):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
