@@ -1,0 +1,56 @@
+"""Running a service: tasks that must not end, and the signals that end it in order."""
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Any, NoReturn
+
+import structlog
+
+from dra_driver.errors import DriverError
+
+_log = structlog.get_logger(__name__)
+
+
+class Stopped(Exception):
+    """A signal asked the service to end."""
+
+
+async def until_signal() -> None:
+    """Waits for SIGTERM or SIGINT, then raises Stopped, which ends the task group that it runs in."""
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked.set)
+    await asked.wait()
+    raise Stopped
+
+
+async def forever(name: str, work: Coroutine[Any, Any, Any]) -> NoReturn:
+    """Run a part of the service that never ends by itself; ending is a defect, and named."""
+    await work
+    raise RuntimeError(f"{name} ended by itself")
+
+
+def run_service(service: Coroutine[Any, Any, None]) -> int:
+    """Run to the end. The exit status is 0 after a signal, 1 when a part failed with an error of ours.
+
+    Errors of ours are logged as a line each; anything else is a defect and keeps its stack trace.
+    """
+    status = 0
+    try:
+        asyncio.run(service)
+    except* Stopped:
+        pass
+    except* DriverError as group:
+        for error in _leaves(group):
+            _log.error("the service ends", reason=str(error))
+        status = 1
+    return status
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
+    leaves: list[BaseException] = []
+    for error in group.exceptions:
+        leaves += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return leaves

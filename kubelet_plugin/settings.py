@@ -1,0 +1,136 @@
+"""The node plugin's settings: read once by `main`, from flags and from `GPU_DRA_*` variables; nothing else reads them.
+
+Each field says its unit, its default and why one would change it. A flag wins over the variable of the same name.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dra_driver.names import GPU_DRIVER
+from dra_driver.runtime.telemetry import LEVELS
+
+_PREFIX = "GPU_DRA_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a plugin process is told. Paths are as this process sees them."""
+
+    node_name: str
+    kubeconfig: Path | None
+    """None: the service account of the pod."""
+    driver_name: str
+    pod_uid: str | None
+    """Part of the socket names, so that two plugins can serve during a rolling update; None: classic names."""
+    kubelet_root: Path
+    cdi_root: Path
+    state_dir: Path
+    host_root: Path
+    driver_root: str | None
+    """Where the NVIDIA driver lies on the host; None: it is looked for."""
+    cdi_hook: str | None
+    """Host path of nvidia-cdi-hook or nvidia-ctk; None: it is looked for."""
+    publisher: str
+    """`controller` or `node`."""
+    simulate: str | None
+    """`PROFILE` or `PROFILE:INDEX`: simulated hardware below host_root, made when it is not there."""
+    discovery_interval_s: float
+    cleanup_interval_s: float
+    http_endpoint: str | None
+    log_level: str
+    log_format: str
+
+
+def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    """Settings from command line and environment. A mistake ends the process with status 2 and a line that says it."""
+    parser, variables = _parser()
+    # Variables become flags in front, so that both are checked by the same rules and the flag wins.
+    given = [f"{flag}={environment[name]}" for name, flag in variables.items() if environment.get(name)]
+    options = parser.parse_args([*given, *arguments])
+    if not options.node_name:
+        parser.error("--node-name is needed (in a DaemonSet: GPU_DRA_NODE_NAME from spec.nodeName)")
+    kubelet_root = Path(options.kubelet_root)
+    return Settings(
+        node_name=options.node_name,
+        kubeconfig=Path(options.kubeconfig) if options.kubeconfig else None,
+        driver_name=options.driver_name,
+        pod_uid=options.pod_uid or None,
+        kubelet_root=kubelet_root,
+        cdi_root=Path(options.cdi_root),
+        state_dir=Path(options.state_dir) if options.state_dir else kubelet_root / "plugins" / options.driver_name,
+        host_root=Path(options.host_root),
+        driver_root=options.driver_root or None,
+        cdi_hook=options.cdi_hook or None,
+        publisher=options.publisher,
+        simulate=options.simulate or None,
+        discovery_interval_s=options.discovery_interval,
+        cleanup_interval_s=options.cleanup_interval,
+        http_endpoint=options.http_endpoint or None,
+        log_level=options.log_level,
+        log_format=options.log_format,
+    )
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}; --help lists the settings", file=sys.stderr)  # noqa: T201 - no logger yet
+        raise SystemExit(2)
+
+
+def _parser() -> tuple[argparse.ArgumentParser, dict[str, str]]:
+    """The parser, and the flag of each environment variable."""
+    parser = _Parser(
+        prog="gpu-dra-kubelet-plugin",
+        description="The node plugin: reports this node's GPUs and prepares ResourceClaims for kubelet.",
+        epilog="Every flag can be given as a variable: --node-name is GPU_DRA_NODE_NAME.",
+        allow_abbrev=False,
+    )
+    variables: dict[str, str] = {}
+
+    def setting(flag: str, default: object, text: str, **more: Any) -> None:
+        variables[_PREFIX + flag.removeprefix("--").replace("-", "_").upper()] = flag
+        shown = f" (default: {default})" if default != "" else ""
+        parser.add_argument(flag, default=default, help=text + shown, **more)
+
+    setting("--node-name", "", "name of this node, as in the cluster")
+    setting("--kubeconfig", "", "kubeconfig file; without one, the pod's service account is used")
+    setting("--driver-name", GPU_DRIVER, "name of the DRA driver; DeviceClasses must select the same")
+    setting("--pod-uid", "", "UID of this pod; makes rolling updates without a gap possible")
+    setting("--kubelet-root", "/var/lib/kubelet", "kubelet's folder, with plugins and plugins_registry")
+    setting("--cdi-root", "/var/run/cdi", "folder of the CDI files, one that the container runtime reads")
+    setting("--state-dir", "", "folder of the journal; default: plugins/DRIVER below kubelet's folder")
+    setting("--host-root", "/", "where the host's root is mounted")
+    setting("--driver-root", "", "folder of the NVIDIA driver on the host; default: it is looked for")
+    setting("--cdi-hook", "", "nvidia-cdi-hook or nvidia-ctk on the host; default: it is looked for")
+    setting("--publisher", "controller", "who writes ResourceSlices", choices=("controller", "node"))
+    setting("--simulate", "", "simulate the hardware of a profile, as PROFILE or PROFILE:INDEX")
+    setting("--discovery-interval", 30.0, "seconds between looks at the hardware", type=_seconds)
+    setting("--cleanup-interval", 600.0, "seconds between looks for claims that are gone", type=_seconds)
+    setting("--http-endpoint", "", "HOST:PORT for /healthz, /readyz and /metrics; default: none", type=_endpoint)
+    setting("--log-level", "info", "how much to log", choices=LEVELS)
+    setting("--log-format", "json", "how to log", choices=("json", "console"))
+    return parser, variables
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 86400 seconds")
+    return seconds
+
+
+def _endpoint(text: str) -> str:
+    _, colon, port = text.rpartition(":")
+    if text and (not colon or not port.isdigit() or int(port) > 65_535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return text
+
+
+def from_process() -> Settings:
+    """The settings of this process."""
+    return read_settings(sys.argv[1:], os.environ)
