@@ -83,7 +83,7 @@ class Api:
         **query: str,
     ) -> dict[str, Any]:
         """Raises Refused for an answer of 400 or above."""
-        data = None if body is None else json.dumps(body)
+        data = None if body is None else json.dumps(body, separators=(",", ":"))
         sent = {"Content-Type": "application/json", **(headers or {})}
         async with self._session.request(method, self.url + path, data=data, headers=sent, params=query) as response:
             self.warnings = response.headers.getall("Warning", [])

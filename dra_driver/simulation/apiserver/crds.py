@@ -3,10 +3,15 @@
 from typing import Any
 
 from dra_driver.api.meta import JsonObject, Resource
+from dra_driver.simulation.apiserver import jsonpath
 from dra_driver.simulation.apiserver.resource_types import ResourceType
+from dra_driver.simulation.apiserver.rules import Situation, TypeRules
 from dra_driver.simulation.apiserver.schema import custom_schema
+from dra_driver.simulation.apiserver.status import Problem, forbidden, invalid, not_supported, required
+from dra_driver.simulation.apiserver.structural import problems_of_custom
 from dra_driver.simulation.apiserver.tables import Column
 
+_COLUMN_TYPES = ("integer", "number", "string", "boolean", "date")
 KEY = ("apiextensions.k8s.io", "customresourcedefinitions")
 
 
@@ -45,13 +50,109 @@ def _column(raw: JsonObject) -> Column:
     )
 
 
-def fill_names(crd: JsonObject) -> None:
-    """The names that follow from the kind when they are not given."""
-    names = crd.get("spec", {}).get("names", {})
-    kind = names.get("kind", "")
-    names.setdefault("singular", kind.lower())
-    names.setdefault("listKind", f"{kind}List")
-    crd.get("spec", {}).setdefault("conversion", {"strategy": "None"})
+class DefinitionRules(TypeRules):
+    """CustomResourceDefinition."""
+
+    def default(self, obj: JsonObject, situation: Situation) -> None:
+        spec = obj.setdefault("spec", {})
+        names = spec.setdefault("names", {})
+        kind = names.get("kind", "")
+        names.setdefault("singular", kind.lower())
+        names.setdefault("listKind", f"{kind}List")
+        spec.setdefault("conversion", {"strategy": "None"})
+        for version in spec.get("versions") or ():
+            for column in version.get("additionalPrinterColumns") or ():
+                column.setdefault("priority", 0)
+
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+        spec = obj["spec"]
+        names, problems = spec["names"], []
+        wanted = f"{names.get('plural', '')}.{spec.get('group', '')}"
+        if obj["metadata"].get("name") != wanted:
+            why = f'must be spec.names.plural+"."+spec.group ({wanted})'
+            problems.append(invalid("metadata.name", obj["metadata"].get("name", ""), why))
+        problems += [required(f"spec.names.{name}") for name in ("plural", "kind") if not names.get(name)]
+        if not spec.get("group"):
+            problems.append(required("spec.group"))
+        if spec.get("scope") not in ("Cluster", "Namespaced"):
+            problems.append(not_supported("spec.scope", spec.get("scope", ""), ("Cluster", "Namespaced")))
+        if old is not None:
+            fixed = (("spec.group", "group"), ("spec.scope", "scope"))
+            problems += [
+                invalid(path, spec.get(name), "field is immutable")
+                for path, name in fixed
+                if spec.get(name) != old["spec"].get(name)
+            ]
+        return problems + _problems_of_versions(spec.get("versions") or [], spec)
+
+    def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
+        if old is None:
+            obj.pop("status", None)
+
+
+def _problems_of_versions(versions: list[JsonObject], spec: JsonObject) -> list[Problem]:
+    problems: list[Problem] = []
+    if sum(bool(one.get("storage")) for one in versions) != 1:
+        why = "must have exactly one version marked as storage version"
+        problems.append(invalid("spec.versions", "<value omitted>", why))
+    if spec.get("preserveUnknownFields"):
+        why = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in the schema instead"
+        problems.append(invalid("spec.preserveUnknownFields", True, why))
+    for index, version in enumerate(versions):
+        path = f"spec.versions[{index}]"
+        schema = (version.get("schema") or {}).get("openAPIV3Schema")
+        if schema is None:
+            problems.append(required(f"{path}.schema.openAPIV3Schema", "schemas are required"))
+        else:
+            problems += _problems_of_schema(schema, f"{path}.schema.openAPIV3Schema", root=True)
+        for at, column in enumerate(version.get("additionalPrinterColumns") or ()):
+            problems += _problems_of_column(column, f"{path}.additionalPrinterColumns[{at}]")
+    return problems
+
+
+def _problems_of_column(column: JsonObject, path: str) -> list[Problem]:
+    problems = [required(f"{path}.{name}") for name in ("name", "type", "jsonPath") if not column.get(name)]
+    if column.get("type") and column["type"] not in _COLUMN_TYPES:
+        problems.append(not_supported(f"{path}.type", column["type"], _COLUMN_TYPES))
+    try:
+        jsonpath.compiled(column.get("jsonPath", ""))
+    except jsonpath.InvalidPath as error:
+        problems.append(invalid(f"{path}.jsonPath", column["jsonPath"], str(error)))
+    return problems
+
+
+def _problems_of_schema(schema: JsonObject, path: str, *, root: bool = False) -> list[Problem]:
+    """What makes a schema structural: every value has a type, and lists that are maps have keys."""
+    problems: list[Problem] = []
+    wanted = schema.get("type")
+    any_type = schema.get("x-kubernetes-int-or-string") or schema.get("x-kubernetes-preserve-unknown-fields")
+    if root and wanted != "object":
+        problems.append(invalid(f"{path}.type", wanted or "", "must be object at the root"))
+    elif not wanted and not any_type:
+        problems.append(required(f"{path}.type", "must not be empty for specified object fields"))
+    if wanted == "array" and not schema.get("items"):
+        problems.append(required(f"{path}.items", "must be specified"))
+    if schema.get("x-kubernetes-list-type") == "map" and not schema.get("x-kubernetes-list-map-keys"):
+        problems.append(required(f"{path}.x-kubernetes-list-map-keys", "must not be empty if listType is map"))
+    if "additionalProperties" in schema and schema.get("properties"):
+        problems.append(forbidden(f"{path}.additionalProperties", "mutual exclusive with properties"))
+    for name, child in (schema.get("properties") or {}).items():
+        if not (root and name == "metadata"):
+            problems += _problems_of_schema(child, f"{path}.properties[{name}]")
+    for name in ("items", "additionalProperties"):
+        if isinstance(schema.get(name), dict):
+            problems += _problems_of_schema(schema[name], f"{path}.{name}")
+    return problems
+
+
+class CustomRules(TypeRules):
+    """Objects of custom types: their structural schema."""
+
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+        return problems_of_custom(obj, situation.kind.schema)
+
+    def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[Problem]:
+        return problems_of_custom(obj, situation.kind.schema)
 
 
 def accepted_status(crd: JsonObject, now: str) -> JsonObject:

@@ -4,10 +4,14 @@ The result is a new object that shares nothing with the body. For built-in types
 structs does on a real server; for custom types it is pruning and defaulting, and types are checked later.
 """
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.simulation.apiserver import quantities
 from dra_driver.simulation.apiserver.schema import Schema, metadata_schema
 from dra_driver.simulation.apiserver.status import bad_request
 
@@ -85,8 +89,13 @@ class Decoder:
             if isinstance(default, dict) and child.type == "object":
                 default = self._object(default, child, "")
             result[name] = default
+        for name in schema.raw.get("required", ()):
+            if name in schema.properties and schema.properties[name].definition == _QUANTITY:
+                result.setdefault(name, "0")
 
     def _scalar(self, value: object, schema: Schema, path: str) -> object:
+        if schema.definition is not None and (canonical := _CANONICAL.get(schema.definition)) is not None:
+            return self._canonical(value, canonical, path)
         if not self.strict_types or _fits(value, schema.type):
             return copy_json(value)
         if schema.type == "integer" and isinstance(value, float) and value.is_integer():
@@ -96,6 +105,40 @@ class Decoder:
             f"into Go struct field {path} of type {_GO_TYPES.get(schema.type, schema.type)}"
         )
 
+    def _canonical(self, value: object, canonical: Callable[[str], str], path: str) -> str:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise bad_request(f"{self.kind} cannot be handled: {path} must be a string, not {_json_type(value)}")
+        try:
+            return canonical(str(value))
+        except ValueError as error:
+            raise bad_request(f"{self.kind} cannot be handled as a {self.kind}: {path}: {error}") from error
+
+
+def _time(text: str) -> str:
+    return _moment(text).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _micro_time(text: str) -> str:
+    if _MICRO_TIME.fullmatch(text) is None:
+        raise ValueError(f'parsing time "{text}": exactly six digits of a second are required')
+    return _moment(text).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if "T" not in text or moment.tzinfo is None:
+        raise ValueError(f'parsing time "{text}": not in the form of RFC 3339')
+    return moment.astimezone(UTC)
+
+
+_MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
+_META = "io.k8s.apimachinery.pkg.apis.meta.v1"
+_QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
+_CANONICAL: dict[str, Callable[[str], str]] = {
+    _QUANTITY: quantities.canonical,
+    f"{_META}.Time": _time,
+    f"{_META}.MicroTime": _micro_time,
+}
 
 _GO_TYPES = {"integer": "int64", "boolean": "bool", "number": "float64", "array": "list", "object": "map"}
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.simulation.apiserver.decode import Decoder, copy_json
+from dra_driver.simulation.apiserver.feature_gates import FeatureGates
 from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType
 from dra_driver.simulation.apiserver.rules import Rules, Situation
 from dra_driver.simulation.apiserver.status import (
@@ -61,10 +62,20 @@ class DeleteOptions:
 class Objects:
     """All reads and writes go through here. `now` is the wall clock."""
 
-    def __init__(self, store: Store, registry: Registry, rules: Rules, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        rules: Rules,
+        gates: FeatureGates,
+        minor: int,
+        now: Callable[[], datetime],
+    ) -> None:
         self.store = store
         self.registry = registry
         self.rules = rules
+        self.gates = gates
+        self.minor = minor
         self.now = now
 
     def get(self, kind: ResourceType, namespace: str, name: str) -> Entry:
@@ -80,7 +91,7 @@ class Objects:
         metadata = obj["metadata"]
         self._settle_namespace(kind, metadata, namespace)
         if metadata.get("resourceVersion"):
-            raise ApiError(500, "resourceVersion should not be set on objects to be created")
+            raise ApiError(500, "resourceVersion should not be set on objects to be created", reason="")
         if not metadata.get("name") and metadata.get("generateName"):
             self._generate_name(kind, metadata, namespace)
         self._require_namespace(kind, namespace, metadata.get("name", ""))
@@ -90,6 +101,7 @@ class Objects:
         metadata["creationTimestamp"] = timestamp(self.now())
         metadata.pop("generation", None)
         situation = self._situation(kind, options)
+        self.rules.default(obj, situation)
         self.rules.prepare_create(obj, situation)
         self._refuse(kind, obj, self.rules.problems_of_new(obj, situation))
         if self.store.get(kind.key, namespace, metadata["name"]) is not None:
@@ -124,6 +136,7 @@ class Objects:
             if name in before:
                 metadata[name] = before[name]
         situation = self._situation(kind, options, subresource)
+        self.rules.default(obj, situation)
         obj = self.rules.prepare_update(obj, old.obj, situation)
         self._refuse(kind, obj, self.rules.problems_of_change(obj, old.obj, situation))
         obj["metadata"]["resourceVersion"] = before["resourceVersion"]
@@ -177,7 +190,8 @@ class Objects:
         return entry
 
     def _situation(self, kind: ResourceType, options: WriteOptions, subresource: str = "") -> Situation:
-        return Situation(kind, subresource, self.store, self.registry, self.now(), options.warnings)
+        now = timestamp(self.now())
+        return Situation(kind, subresource, self.store, self.gates, self.minor, now, options.warnings)
 
     def _decode(self, kind: ResourceType, body: JsonObject, options: WriteOptions) -> JsonObject:
         if not isinstance(body.get("metadata", {}), dict | None):

@@ -155,7 +155,7 @@ def _slice(obj: JsonObject, now: datetime) -> list[Cell]:
 
 
 def _event(obj: JsonObject, now: datetime) -> list[Cell]:
-    about = obj.get("involvedObject", obj.get("regarding", {}))
+    about: JsonObject = obj.get("involvedObject") or obj.get("regarding") or {}
     source = obj.get("source") or {}
     first = obj.get("firstTimestamp") or obj.get("eventTime")
     last = obj.get("lastTimestamp") or (obj.get("series") or {}).get("lastObservedTime") or first

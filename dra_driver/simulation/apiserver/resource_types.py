@@ -7,7 +7,7 @@ the discovery documents of a kube-apiserver 1.36.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from dra_driver.api.meta import Resource
+from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.simulation.apiserver.schema import OPEN, Schema, builtin_schema
 from dra_driver.simulation.apiserver.store import TypeKey
 from dra_driver.simulation.apiserver.tables import Column
@@ -43,6 +43,22 @@ class ResourceType:
         return f"{self.resource.group}/{self.storage_version}"
 
     @property
+    def isolates_status(self) -> bool:
+        """A write of the object itself leaves the status alone. CRDs are the exception among types with a status."""
+        return "status" in self.subresources
+
+    @property
+    def resets_status(self) -> bool:
+        """The status of a new object is not the client's to set."""
+        return "status" in self.subresources and self.key not in _KEEPS_STATUS
+
+    def fill_status(self, obj: JsonObject) -> None:
+        """The empty status that typed objects show."""
+        status = self.schema.properties.get("status")
+        if status is not None and status.raw.get("default") == {} and not self.custom:
+            obj["status"] = {}
+
+    @property
     def tracks_generation(self) -> bool:
         return self.custom or self.key in _WITH_GENERATION
 
@@ -57,7 +73,10 @@ class ResourceType:
         return f"{self.resource.plural}.{self.resource.group}" if self.resource.group else self.resource.plural
 
 
+_KEEPS_STATUS = {("", "nodes"), ("", "namespaces")}
 _WITH_GENERATION = {
+    ("", "pods"),
+    ("apiextensions.k8s.io", "customresourcedefinitions"),
     ("apps", "daemonsets"),
     ("apps", "deployments"),
     ("apps", "replicasets"),

@@ -13,8 +13,11 @@ from pathlib import Path
 from aiohttp import web
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.apiserver import discovery, openapi
+from dra_driver.simulation.apiserver import crds, discovery, openapi
+from dra_driver.simulation.apiserver.core_rules import core_rules
+from dra_driver.simulation.apiserver.dra_rules import dra_rules, no_cel_check
 from dra_driver.simulation.apiserver.faults import Fault, Faults, Write
+from dra_driver.simulation.apiserver.feature_gates import FeatureGates
 from dra_driver.simulation.apiserver.handlers import Handlers
 from dra_driver.simulation.apiserver.objects import Objects
 from dra_driver.simulation.apiserver.requests import Target, resolve
@@ -52,9 +55,13 @@ class SimulatedApiServer:
         now: Callable[[], datetime] = _now,
     ) -> None:
         self.version = version
-        self.registry = Registry(int(version.split(".")[1]), beta_apis=beta_apis)
+        minor = int(version.split(".")[1])
+        self.registry = Registry(minor, beta_apis=beta_apis)
         self.store = Store(history_size=history_size)
-        self.objects = Objects(self.store, self.registry, Rules(), now)
+        gates = FeatureGates(minor, feature_gates)
+        definitions = {crds.KEY: crds.DefinitionRules()}
+        rules = Rules({**core_rules(), **dra_rules(no_cel_check), **definitions}, crds.CustomRules())
+        self.objects = Objects(self.store, self.registry, rules, gates, minor, now)
         self.writes: list[Write] = []
         """Every write request since the start (or since a test cleared it), refused ones included."""
         self.url = ""

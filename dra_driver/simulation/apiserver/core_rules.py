@@ -1,0 +1,346 @@
+"""The rules of built-in types outside resource.k8s.io, as far as drivers, manifests and kubectl meet them.
+
+Workload types get their defaults, so that what is read back looks as on a real cluster; only what concerns claims is
+validated in depth.
+"""
+
+import base64
+import itertools
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.simulation.apiserver import dra_fields
+from dra_driver.simulation.apiserver.metadata import dns_label, dns_subdomain
+from dra_driver.simulation.apiserver.rules import Situation, TypeRules
+from dra_driver.simulation.apiserver.status import Problem, duplicate, forbidden, invalid, not_supported, required
+from dra_driver.simulation.apiserver.store import TypeKey
+
+
+def core_rules() -> dict[TypeKey, TypeRules]:
+    """By type."""
+    workloads: dict[TypeKey, TypeRules] = {
+        ("apps", name): WorkloadRules() for name in ("daemonsets", "deployments", "replicasets", "statefulsets")
+    }
+    return {
+        ("", "namespaces"): NamespaceRules(),
+        ("", "pods"): PodRules(),
+        ("", "secrets"): SecretRules(),
+        ("", "services"): ServiceRules(),
+        ("", "events"): EventRules(),
+        ("batch", "jobs"): JobRules(),
+        ("coordination.k8s.io", "leases"): LeaseRules(),
+        **workloads,
+    }
+
+
+class NamespaceRules(TypeRules):
+    """Namespace: held by the finalizer `kubernetes` until it is empty, and labelled with its name."""
+
+    def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
+        metadata = obj["metadata"]
+        if old is None:
+            obj["spec"] = {"finalizers": ["kubernetes"]}
+            obj["status"] = {"phase": "Active"}
+        else:
+            obj["spec"] = old.get("spec", {})
+        name = metadata.get("name")
+        if name:
+            metadata["labels"] = {**(metadata.get("labels") or {}), "kubernetes.io/metadata.name": name}
+
+
+class PodRules(TypeRules):
+    """Pod. After creation only images, deadlines and tolerations may change; nodes are set by binding."""
+
+    def default(self, obj: JsonObject, situation: Situation) -> None:
+        default_pod_spec(obj.get("spec", {}))
+        obj.get("spec", {}).setdefault("enableServiceLinks", True)
+
+    def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
+        if old is not None:
+            return
+        spec = obj["spec"]
+        spec.setdefault("priority", 0)
+        spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
+        tolerations = spec.setdefault("tolerations", [])
+        for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
+            if not any(one.get("key", key) == key for one in tolerations):
+                tolerations.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
+        obj["status"] = {"phase": "Pending", "qosClass": _quality(spec)}
+
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+        if old is None:
+            return _problems_of_pod(obj["spec"])
+        if _fixed_part(obj["spec"]) == _fixed_part(old["spec"]):
+            return []
+        why = (
+            "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
+            "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
+            "`spec.terminationGracePeriodSeconds`"
+        )
+        return [forbidden("spec", why)]
+
+
+def _fixed_part(spec: JsonObject) -> JsonObject:
+    free = ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates")
+    fixed = {name: value for name, value in spec.items() if name not in free}
+    for name in ("containers", "initContainers"):
+        if name in fixed:
+            fixed[name] = [{**one, "image": ""} for one in fixed[name]]
+    return fixed
+
+
+def _quality(spec: JsonObject) -> str:
+    resources = [one.get("resources") or {} for one in (*spec.get("containers", ()), *spec.get("initContainers", ()))]
+    compute = ("cpu", "memory")
+    asked = [{**(one.get("limits") or {}), **(one.get("requests") or {})} for one in resources]
+    if not any(name in one for one in asked for name in compute):
+        return "BestEffort"
+    guaranteed = all(
+        name in (one.get("limits") or {})
+        and (one.get("requests") or {}).get(name, one["limits"][name]) == one["limits"][name]
+        for one in resources
+        for name in compute
+    )
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+def default_pod_spec(spec: JsonObject) -> None:
+    """A pod's spec, or that of a template."""
+    spec.setdefault("restartPolicy", "Always")
+    spec.setdefault("terminationGracePeriodSeconds", 30)
+    spec.setdefault("dnsPolicy", "ClusterFirst")
+    spec.setdefault("securityContext", {})
+    spec.setdefault("schedulerName", "default-scheduler")
+    if spec.get("serviceAccountName"):
+        spec.setdefault("serviceAccount", spec["serviceAccountName"])
+    for container in (*spec.get("containers", ()), *spec.get("initContainers", ())):
+        container.setdefault("terminationMessagePath", "/dev/termination-log")
+        container.setdefault("terminationMessagePolicy", "File")
+        tag = container.get("image", "").rpartition("/")[2].partition("@")[0].partition(":")[2]
+        latest = tag in ("", "latest") and "@" not in container.get("image", "")
+        container.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
+        resources = container.get("resources") or {}
+        for name, quantity in (resources.get("limits") or {}).items():
+            resources.setdefault("requests", {}).setdefault(name, quantity)
+        for port in container.get("ports") or ():
+            port.setdefault("protocol", "TCP")
+    for volume in spec.get("volumes") or ():
+        _default_volume(volume)
+
+
+def _default_volume(volume: JsonObject) -> None:
+    for kind in ("configMap", "secret", "projected", "downwardAPI"):
+        if kind in volume:
+            volume[kind].setdefault("defaultMode", 420)
+    if "hostPath" in volume:
+        volume["hostPath"].setdefault("type", "")
+
+
+def _problems_of_pod(spec: JsonObject) -> list[Problem]:
+    problems = [] if spec.get("containers") else [required("spec.containers")]
+    claims: dict[str, str] = {}
+    for index, claim in enumerate(spec.get("resourceClaims") or ()):
+        path, name = f"spec.resourceClaims[{index}]", claim.get("name", "")
+        problems += _problems_of_pod_claim(claim, path)
+        if name in claims:
+            problems.append(duplicate(f"{path}.name", name))
+        claims[name] = path
+    seen: set[str] = set()
+    for field in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(field) or ()):
+            path, name = f"spec.{field}[{index}]", container.get("name", "")
+            problems += _problems_of_container(container, path, set(claims))
+            if name in seen:
+                problems.append(duplicate(f"{path}.name", name))
+            seen.add(name)
+    return problems
+
+
+def _problems_of_pod_claim(claim: JsonObject, path: str) -> list[Problem]:
+    name = claim.get("name", "")
+    problems = dra_fields.label(name, f"{path}.name") if name else [required(f"{path}.name")]
+    own, template = claim.get("resourceClaimName"), claim.get("resourceClaimTemplateName")
+    if own is not None and template is not None:
+        problems.append(
+            invalid(path, claim, "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified")
+        )
+    if own is None and template is None:
+        problems.append(invalid(path, claim, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"))
+    for field, value in (("resourceClaimName", own), ("resourceClaimTemplateName", template)):
+        if value is not None and (why := dns_subdomain(value)):
+            problems.append(invalid(f"{path}.{field}", value, why))
+    return problems
+
+
+def _problems_of_container(container: JsonObject, path: str, claims: set[str]) -> list[Problem]:
+    name = container.get("name", "")
+    problems = [] if name else [required(f"{path}.name")]
+    if name and (why := dns_label(name)):
+        problems.append(invalid(f"{path}.name", name, why))
+    if not container.get("image"):
+        problems.append(required(f"{path}.image"))
+    uses: list[tuple[str, str]] = []
+    for index, use in enumerate((container.get("resources") or {}).get("claims") or ()):
+        where, key = f"{path}.resources.claims[{index}]", (use.get("name", ""), use.get("request", ""))
+        if not key[0]:
+            problems.append(required(f"{where}.name"))
+        elif key in uses or (key[0], "") in uses or (not key[1] and any(key[0] == other for other, _ in uses)):
+            problems.append(duplicate(where, key[0] if not key[1] else f"{key[0]}/{key[1]}"))
+        elif key[0] not in claims:
+            problems.append(Problem(f"{where}.name", "FieldValueNotFound", f'Not found: "{key[0]}"'))
+        uses.append(key)
+    return problems
+
+
+class SecretRules(TypeRules):
+    """Secret: `stringData` becomes `data`."""
+
+    def default(self, obj: JsonObject, situation: Situation) -> None:
+        obj.setdefault("type", "Opaque")
+        for name, text in obj.pop("stringData", {}).items():
+            obj.setdefault("data", {})[name] = base64.b64encode(text.encode()).decode()
+
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+        if old is not None and obj.get("type") != old.get("type"):
+            return [invalid("type", obj.get("type"), "field is immutable")]
+        return []
+
+
+class ServiceRules(TypeRules):
+    """Service: gets an address of its own."""
+
+    def __init__(self) -> None:
+        self._addresses = itertools.count(2)
+
+    def default(self, obj: JsonObject, situation: Situation) -> None:
+        spec = obj.setdefault("spec", {})
+        spec.setdefault("type", "ClusterIP")
+        spec.setdefault("sessionAffinity", "None")
+        spec.setdefault("internalTrafficPolicy", "Cluster")
+        for port in spec.get("ports") or ():
+            port.setdefault("protocol", "TCP")
+            port.setdefault("targetPort", port.get("port"))
+
+    def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
+        spec = obj["spec"]
+        if old is not None:
+            for name in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
+                if name in old["spec"]:
+                    spec.setdefault(name, old["spec"][name])
+        elif spec["type"] != "ExternalName":
+            number = next(self._addresses)
+            spec.setdefault("clusterIP", f"10.96.{number // 250}.{number % 250 + 1}")
+            spec.setdefault("clusterIPs", [spec["clusterIP"]])
+            spec.setdefault("ipFamilies", ["IPv4"])
+            spec.setdefault("ipFamilyPolicy", "SingleStack")
+        obj.setdefault("status", {}).setdefault("loadBalancer", {})
+
+
+class EventRules(TypeRules):
+    """Event of the core group."""
+
+    def default(self, obj: JsonObject, situation: Situation) -> None:
+        for name in ("firstTimestamp", "lastTimestamp", "eventTime"):
+            obj.setdefault(name, None)
+
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+        about = obj.get("involvedObject") or {}
+        namespace = obj["metadata"].get("namespace")
+        if about.get("namespace", namespace) != namespace and (about.get("namespace") or namespace != "default"):
+            return [invalid("involvedObject.namespace", about.get("namespace", ""), "does not match event.namespace")]
+        return []
+
+
+class WorkloadRules(TypeRules):
+    """DaemonSet, Deployment, ReplicaSet, StatefulSet: stored with their defaults; nothing acts on them here."""
+
+    def default(self, obj: JsonObject, situation: Situation) -> None:
+        spec, kind = obj.setdefault("spec", {}), obj["kind"]
+        template = spec.get("template") or {}
+        if isinstance(template.get("spec"), dict):
+            default_pod_spec(template["spec"])
+        if kind != "ReplicaSet":
+            spec.setdefault("revisionHistoryLimit", 10)
+        if kind != "DaemonSet":
+            spec.setdefault("replicas", 1)
+        rolling: JsonObject = {"type": "RollingUpdate"}
+        if kind == "Deployment":
+            spec.setdefault("progressDeadlineSeconds", 600)
+            rolling["rollingUpdate"] = {"maxUnavailable": "25%", "maxSurge": "25%"}
+            spec.setdefault("strategy", rolling)
+        elif kind == "DaemonSet":
+            rolling["rollingUpdate"] = {"maxUnavailable": 1, "maxSurge": 0}
+            spec.setdefault("updateStrategy", rolling)
+        elif kind == "StatefulSet":
+            spec.setdefault("podManagementPolicy", "OrderedReady")
+            spec.setdefault("updateStrategy", {**rolling, "rollingUpdate": {"partition": 0}})
+
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+        spec = obj["spec"]
+        selector = spec.get("selector")
+        if not selector:
+            return [required("spec.selector")]
+        if old is not None and selector != old["spec"].get("selector"):
+            return [invalid("spec.selector", selector, "field is immutable")]
+        labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
+        if any(labels.get(name) != value for name, value in (selector.get("matchLabels") or {}).items()):
+            why = "`selector` does not match template `labels`"
+            return [invalid("spec.template.metadata.labels", labels, why)]
+        return _problems_of_template(spec)
+
+
+def _problems_of_template(spec: JsonObject) -> list[Problem]:
+    pod = (spec.get("template") or {}).get("spec") or {}
+    return [
+        Problem(one.field.replace("spec", "spec.template.spec", 1), one.reason, one.message)
+        for one in _problems_of_pod(pod)
+    ]
+
+
+class JobRules(TypeRules):
+    """Job: selects its pods by its own UID."""
+
+    def default(self, obj: JsonObject, situation: Situation) -> None:
+        spec = obj.setdefault("spec", {})
+        if isinstance((spec.get("template") or {}).get("spec"), dict):
+            default_pod_spec(spec["template"]["spec"])
+        spec.setdefault("parallelism", 1)
+        spec.setdefault("completions", 1)
+        spec.setdefault("backoffLimit", 6)
+        spec.setdefault("completionMode", "NonIndexed")
+        spec.setdefault("suspend", False)
+        spec.setdefault("podReplacementPolicy", "TerminatingOrFailed")
+
+    def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
+        spec = obj["spec"]
+        if old is not None or spec.get("manualSelector"):
+            return
+        uid, name = obj["metadata"]["uid"], obj["metadata"].get("name", "")
+        prefix = "batch.kubernetes.io/"
+        labels = {f"{prefix}controller-uid": uid, f"{prefix}job-name": name, "controller-uid": uid, "job-name": name}
+        metadata = spec.setdefault("template", {}).setdefault("metadata", {})
+        metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
+        spec["selector"] = {"matchLabels": {f"{prefix}controller-uid": uid}}
+
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+        spec = obj["spec"]
+        problems = _problems_of_template(spec)
+        policy = ((spec.get("template") or {}).get("spec") or {}).get("restartPolicy")
+        if policy not in ("Never", "OnFailure"):
+            path = "spec.template.spec.restartPolicy"
+            problems.append(not_supported(path, policy, ("OnFailure", "Never")))
+        return problems
+
+
+class LeaseRules(TypeRules):
+    """Lease."""
+
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+        spec = obj.get("spec") or {}
+        problems = []
+        if spec.get("leaseDurationSeconds", 1) <= 0:
+            path = "spec.leaseDurationSeconds"
+            problems.append(invalid(path, spec["leaseDurationSeconds"], "must be greater than 0"))
+        if spec.get("leaseTransitions", 0) < 0:
+            path = "spec.leaseTransitions"
+            problems.append(invalid(path, spec["leaseTransitions"], "must be greater than or equal to 0"))
+        return problems

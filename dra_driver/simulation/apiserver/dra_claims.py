@@ -1,0 +1,249 @@
+"""Validation of ResourceClaims with their status, ResourceClaimTemplates and DeviceClasses."""
+
+import re
+from collections.abc import Callable, Mapping
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.simulation.apiserver import dra_fields as fields
+from dra_driver.simulation.apiserver.metadata import dns_subdomain, qualified_name
+from dra_driver.simulation.apiserver.status import Problem, forbidden, invalid, not_supported, required, too_long
+
+type RequestNames = Mapping[str, frozenset[str]]
+"""Request name to the names of its alternatives (empty for an exact request)."""
+
+type CelCheck = Callable[[str], str | None]
+"""What is wrong with a device selector's expression, or None."""
+
+_ONE_FORM = "exactly one of `exactly` or `firstAvailable` is required"
+_WRONG_REFERENCE = (
+    "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"
+)
+_CEL_LIMIT_BYTES = 10 * 1024
+_EXTENDED_RESOURCE = re.compile(r"[^/]+/[^/]+")
+
+
+def request_names(spec: JsonObject) -> RequestNames:
+    """Of a claim's spec."""
+    return {
+        one.get("name", ""): frozenset(sub.get("name", "") for sub in one.get("firstAvailable") or ())
+        for one in (spec.get("devices") or {}).get("requests") or ()
+    }
+
+
+def problems_of_claim_spec(spec: JsonObject, path: str, cel: CelCheck, *, consumable: bool) -> list[Problem]:
+    """`consumable`: the gate DRAConsumableCapacity is on, so a constraint may also be about distinct values."""
+    devices, names = spec.get("devices") or {}, request_names(spec)
+    where = f"{path}.devices"
+    problems = fields.unique_list(
+        devices.get("requests"),
+        32,
+        f"{where}.requests",
+        lambda one, at: _request(one, at, cel),
+        lambda one: one.get("name"),
+    )
+    problems += fields.listed(
+        devices.get("constraints"),
+        32,
+        f"{where}.constraints",
+        lambda one, at: _constraint(one, at, names, consumable),
+    )
+
+    def config(one: JsonObject, at: str) -> list[Problem]:
+        return _references(one, at, names) + fields.opaque_config(one, at)
+
+    return problems + fields.listed(devices.get("config"), 32, f"{where}.config", config)
+
+
+def _request(request: JsonObject, path: str, cel: CelCheck) -> list[Problem]:
+    problems = fields.label(request.get("name", ""), f"{path}.name")
+    exactly, alternatives = request.get("exactly"), request.get("firstAvailable")
+    if exactly is None and not alternatives:
+        problems.append(required(path, _ONE_FORM))
+    elif exactly is not None and alternatives:
+        problems.append(invalid(path, None, f"{_ONE_FORM}, but multiple fields are set"))
+    elif exactly is not None:
+        problems += _exact(exactly, f"{path}.exactly", cel)
+    else:
+        problems += fields.unique_list(
+            alternatives,
+            8,
+            f"{path}.firstAvailable",
+            lambda one, at: fields.label(one.get("name", ""), f"{at}.name") + _exact(one, at, cel),
+            lambda one: one.get("name"),
+        )
+    return problems
+
+
+def _exact(request: JsonObject, path: str, cel: CelCheck) -> list[Problem]:
+    name = request.get("deviceClassName", "")
+    if not name:
+        problems = [required(f"{path}.deviceClassName")]
+    else:
+        why = dns_subdomain(name)
+        problems = [invalid(f"{path}.deviceClassName", name, why)] if why else []
+    problems += _selectors(request.get("selectors"), f"{path}.selectors", cel)
+    mode, count = request.get("allocationMode", ""), request.get("count", 0)
+    if mode == "All" and count != 0:
+        problems.append(invalid(f"{path}.count", count, "must not be specified when allocationMode is 'All'"))
+    elif mode == "ExactCount" and count <= 0:
+        problems.append(invalid(f"{path}.count", count, "must be greater than zero"))
+    elif mode not in ("All", "ExactCount"):
+        problems.append(not_supported(f"{path}.allocationMode", mode, ("All", "ExactCount")))
+    return problems + fields.listed(request.get("tolerations"), None, f"{path}.tolerations", fields.toleration)
+
+
+def _selectors(items: list[JsonObject] | None, path: str, cel: CelCheck) -> list[Problem]:
+    return fields.listed(items, 32, path, lambda one, at: _selector(one, at, cel))
+
+
+def _selector(selector: JsonObject, path: str, cel: CelCheck) -> list[Problem]:
+    if selector.get("cel") is None:
+        return [required(f"{path}.cel")]
+    expression, where = selector["cel"].get("expression", ""), f"{path}.cel.expression"
+    if len(expression.encode()) > _CEL_LIMIT_BYTES:
+        return [too_long(where, _CEL_LIMIT_BYTES)]
+    why = cel(expression)
+    return [invalid(where, expression, why)] if why else []
+
+
+def _constraint(constraint: JsonObject, path: str, names: RequestNames, consumable: bool) -> list[Problem]:
+    problems = _references(constraint, path, names)
+    match, distinct = constraint.get("matchAttribute"), constraint.get("distinctAttribute")
+    if match is not None:
+        problems += fields.full_attribute_name(match, f"{path}.matchAttribute")
+    elif distinct is not None:
+        problems += fields.full_attribute_name(distinct, f"{path}.distinctAttribute")
+    elif consumable:
+        problems.append(required(path, 'one of "matchAttribute" or "distinctAttribute" is required'))
+    else:
+        problems.append(required(f"{path}.matchAttribute"))
+    return problems
+
+
+def _references(value: JsonObject, path: str, names: RequestNames) -> list[Problem]:
+    return fields.unique_list(
+        value.get("requests"), 32, f"{path}.requests", lambda one, at: _reference(one, at, names), lambda one: one
+    )
+
+
+def _reference(name: str, path: str, names: RequestNames) -> list[Problem]:
+    parts = name.split("/")
+    if len(parts) > 2:
+        return [invalid(path, name, _WRONG_REFERENCE)]
+    problems = [problem for part in parts for problem in fields.label(part, path)]
+    if parts[0] not in names or (len(parts) == 2 and parts[1] not in names[parts[0]]):
+        problems.append(invalid(path, name, _WRONG_REFERENCE))
+    return problems
+
+
+def problems_of_class_spec(spec: JsonObject, cel: CelCheck) -> list[Problem]:
+    """DeviceClass."""
+    problems = _selectors(spec.get("selectors"), "spec.selectors", cel)
+    problems += fields.listed(spec.get("config"), 32, "spec.config", fields.opaque_config)
+    name = spec.get("extendedResourceName")
+    if name is not None and not is_extended_resource(name):
+        problems.append(invalid("spec.extendedResourceName", name, "must be a valid extended resource name"))
+    return problems
+
+
+def is_extended_resource(name: str) -> bool:
+    """`vendor/resource` outside Kubernetes' own domain, and usable in a quota."""
+    if _EXTENDED_RESOURCE.fullmatch(name) is None or name.startswith("requests."):
+        return False
+    native = "kubernetes.io/" in name
+    return not native and qualified_name(f"requests.{name}") is None
+
+
+def problems_of_status(status: JsonObject, old: JsonObject, spec: JsonObject, *, deleting: bool) -> list[Problem]:
+    """A claim's status against the one before it and against its spec."""
+    allocation, before = status.get("allocation"), old.get("allocation")
+    reserved = status.get("reservedFor") or []
+    path = "status.reservedFor"
+    problems = fields.unique_list(reserved, 256, path, _consumer, lambda one: one.get("uid"))
+    allocated = {_device_key(one) for one in ((allocation or {}).get("devices") or {}).get("results") or ()}
+    problems += fields.unique_list(
+        status.get("devices"),
+        None,
+        "status.devices",
+        lambda one, at: _device_status(one, at, allocated),
+        _device_key,
+    )
+    if reserved and allocation is None:
+        problems.append(forbidden(path, "may not be specified when `allocated` is not set"))
+    elif deleting and any(one not in (old.get("reservedFor") or ()) for one in reserved):
+        why = "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set"
+        problems.append(forbidden(path, why))
+    if allocation is not None and before is not None:
+        if allocation != before:
+            problems.append(invalid("status.allocation", "<value omitted>", "field is immutable"))
+    elif allocation is not None:
+        problems += _allocation(allocation, request_names(spec))
+    return problems
+
+
+def _consumer(value: JsonObject, path: str) -> list[Problem]:
+    return [required(f"{path}.{name}") for name in ("resource", "name", "uid") if not value.get(name)]
+
+
+def _device_key(value: JsonObject) -> tuple[str, str, str, str]:
+    return value.get("driver", ""), value.get("pool", ""), value.get("device", ""), value.get("shareID", "")
+
+
+def _allocation(allocation: JsonObject, names: RequestNames) -> list[Problem]:
+    devices, path = allocation.get("devices") or {}, "status.allocation.devices"
+    problems = fields.listed(devices.get("results"), 32, f"{path}.results", lambda one, at: _result(one, at, names))
+    problems += fields.listed(
+        devices.get("config"), 64, f"{path}.config", lambda one, at: _allocated_config(one, at, names)
+    )
+    selector = allocation.get("nodeSelector")
+    return problems + ([] if selector is None else fields.node_selector(selector, "status.allocation.nodeSelector"))
+
+
+def _named_device(value: JsonObject, path: str) -> list[Problem]:
+    problems = fields.driver_name(value.get("driver", ""), f"{path}.driver")
+    problems += fields.pool_name(value.get("pool", ""), f"{path}.pool")
+    problems += fields.label(value.get("device", ""), f"{path}.device")
+    if "shareID" in value:
+        problems += fields.share_id(value["shareID"], f"{path}.shareID")
+    return problems
+
+
+def _result(value: JsonObject, path: str, names: RequestNames) -> list[Problem]:
+    problems = _reference(value.get("request", ""), f"{path}.request", names)
+    return problems + _named_device(value, path) + fields.binding_conditions(value, path)
+
+
+def _allocated_config(value: JsonObject, path: str, names: RequestNames) -> list[Problem]:
+    source, problems = value.get("source", ""), []
+    if not source:
+        problems.append(required(f"{path}.source"))
+    elif source not in ("FromClaim", "FromClass"):
+        problems.append(not_supported(f"{path}.source", source, ("FromClaim", "FromClass")))
+    return problems + _references(value, path, names) + fields.opaque_config(value, path)
+
+
+def _device_status(value: JsonObject, path: str, allocated: set[tuple[str, str, str, str]]) -> list[Problem]:
+    problems = _named_device(value, path)
+    if _device_key(value) not in allocated:
+        shown = "/".join(part for part in _device_key(value) if part)
+        problems.append(invalid(path, shown, "must be an allocated device in the claim"))
+    problems += fields.conditions(value.get("conditions") or (), 8, f"{path}.conditions")
+    if value.get("data") is not None:
+        problems += fields.json_parameters(value["data"], f"{path}.data")
+    network, where = value.get("networkData") or {}, f"{path}.networkData"
+    for name, limit in (("interfaceName", 256), ("hardwareAddress", 128)):
+        if len(network.get(name, "").encode()) > limit:
+            problems.append(too_long(f"{where}.{name}", limit))
+    return problems + fields.unique_list(network.get("ips"), 16, f"{where}.ips", _address, lambda one: one)
+
+
+def _address(value: str, path: str) -> list[Problem]:
+    import ipaddress
+
+    try:
+        interface = ipaddress.ip_interface(value)
+    except ValueError:
+        return [invalid(path, value, "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)")]
+    if "/" not in value or interface.with_prefixlen != value:
+        return [invalid(path, value, f"must be in canonical form ({interface.with_prefixlen!r})")]
+    return []

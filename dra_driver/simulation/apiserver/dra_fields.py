@@ -1,0 +1,226 @@
+"""Checks of single fields that several kinds of resource.k8s.io share. All limits are those of the API's reference."""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.simulation.apiserver.metadata import dns_label, dns_subdomain, label_value, qualified_name
+from dra_driver.simulation.apiserver.status import (
+    Problem,
+    duplicate,
+    forbidden,
+    invalid,
+    not_supported,
+    required,
+    too_long,
+    too_many,
+)
+
+OPAQUE_LIMIT_BYTES = 10 * 1024
+_C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_TAINT_EFFECTS = ("NoExecute", "NoSchedule", "None")
+
+
+def driver_name(name: str, path: str) -> list[Problem]:
+    """A DNS subdomain of at most 63 characters; upper case is tolerated."""
+    if not name:
+        return [required(path)]
+    if len(name) > 63:
+        return [too_long(path, 63)]
+    why = dns_subdomain(name.lower())
+    return [invalid(path, name, why)] if why else []
+
+
+def pool_name(name: str, path: str) -> list[Problem]:
+    """DNS subdomains joined by '/', at most 253 characters."""
+    if not name:
+        return [required(path)]
+    problems = [too_long(path, 253)] if len(name) > 253 else []
+    problems += [invalid(path, part, why) for part in name.split("/") if (why := dns_subdomain(part))]
+    return problems
+
+
+def label(name: str, path: str) -> list[Problem]:
+    """A DNS label; an empty one is invalid rather than missing, as for device and request names."""
+    why = dns_label(name)
+    return [invalid(path, name, why)] if why else []
+
+
+def required_label(name: str, path: str) -> list[Problem]:
+    """A DNS label that must be there."""
+    return label(name, path) if name else [required(path)]
+
+
+def identifier(name: str, path: str) -> list[Problem]:
+    """A C identifier of at most 32 characters."""
+    problems = [too_long(path, 32)] if len(name) > 32 else []
+    if _C_IDENTIFIER.fullmatch(name) is None:
+        problems.append(
+            invalid(path, name, "a valid C identifier starts with a letter or '_', then letters, digits or '_'")
+        )
+    return problems
+
+
+def attribute_name(name: str, path: str) -> list[Problem]:
+    """QualifiedName: a C identifier, with or without a domain. Names with two slashes pass, as on a real server."""
+    if name.count("/") > 1:
+        return []
+    domain, slash, own = name.rpartition("/")
+    if not slash:
+        return identifier(own, path)
+    problems = driver_name(domain, path) if domain else [invalid(path, "", "the domain must not be empty")]
+    return problems + (identifier(own, path) if own else [invalid(path, "", "the name must not be empty")])
+
+
+def full_attribute_name(name: str, path: str) -> list[Problem]:
+    """FullyQualifiedName: the domain is required."""
+    problems = attribute_name(name, path)
+    if "/" not in name:
+        why = "a fully qualified name must be a domain and a name separated by a slash"
+        problems.append(invalid(path, name, why))
+    return problems
+
+
+def share_id(value: str, path: str) -> list[Problem]:
+    """A lower-case UUID."""
+    return [] if _UUID.fullmatch(value) else [invalid(path, value, "must be a UUID in lower case")]
+
+
+def label_name(name: str, path: str) -> list[Problem]:
+    """A label key."""
+    why = qualified_name(name)
+    return [invalid(path, name, why)] if why else []
+
+
+def taint(value: JsonObject, path: str) -> list[Problem]:
+    """DeviceTaint."""
+    problems = label_name(value.get("key", ""), f"{path}.key")
+    if why := label_value(value.get("value", "")):
+        problems.append(invalid(f"{path}.value", value["value"], why))
+    effect = value.get("effect", "")
+    if not effect:
+        problems.append(required(f"{path}.effect"))
+    elif effect not in _TAINT_EFFECTS:
+        problems.append(not_supported(f"{path}.effect", effect, _TAINT_EFFECTS))
+    return problems
+
+
+def toleration(value: JsonObject, path: str) -> list[Problem]:
+    """DeviceToleration."""
+    problems = label_name(value["key"], f"{path}.key") if value.get("key") else []
+    operator, against, effect = value.get("operator", ""), value.get("value", ""), value.get("effect", "")
+    if operator == "Exists" and against:
+        problems.append(invalid(f"{path}.value", against, "must be empty for operator `Exists`"))
+    elif operator == "Equal" and (why := label_value(against)):
+        problems.append(invalid(f"{path}.value", against, why))
+    elif not operator:
+        problems.append(required(f"{path}.operator"))
+    elif operator not in ("Equal", "Exists"):
+        problems.append(not_supported(f"{path}.operator", operator, ("Equal", "Exists")))
+    if effect and effect not in _TAINT_EFFECTS:
+        problems.append(not_supported(f"{path}.effect", effect, _TAINT_EFFECTS))
+    return problems
+
+
+def json_parameters(value: object, path: str) -> list[Problem]:
+    """A JSON object of at most 10 KiB: opaque parameters, device status data."""
+    if value is None:
+        return [required(path)]
+    if len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()) > OPAQUE_LIMIT_BYTES:
+        return [too_long(path, OPAQUE_LIMIT_BYTES)]
+    if not isinstance(value, dict):
+        return [invalid(path, "<value omitted>", "must be a valid JSON object")]
+    return []
+
+
+def opaque_config(config: JsonObject, path: str) -> list[Problem]:
+    """The device configuration inside a claim, class or allocation."""
+    opaque = config.get("opaque")
+    if opaque is None:
+        return [required(f"{path}.opaque")]
+    problems = driver_name(opaque.get("driver", ""), f"{path}.opaque.driver")
+    return problems + json_parameters(opaque.get("parameters"), f"{path}.opaque.parameters")
+
+
+def binding_conditions(value: JsonObject, path: str) -> list[Problem]:
+    """The two condition lists of a device or an allocation result."""
+    wanted, failing = value.get("bindingConditions") or [], value.get("bindingFailureConditions") or []
+    own, other = f"{path}.bindingConditions", f"{path}.bindingFailureConditions"
+    problems = listed(wanted, 4, own, label_name) + listed(failing, 4, other, label_name)
+    problems += repeated(wanted, own) + repeated(failing, other)
+    for index, condition in enumerate(failing):
+        if condition in wanted:
+            why = "bindingFailureConditions must not overlap with bindingConditions"
+            problems.append(invalid(f"{other}[{index}]", condition, why))
+    if failing and not wanted:
+        problems.append(invalid(own, [], "bindingConditions are required to use bindingFailureConditions"))
+    if wanted and not failing:
+        problems.append(invalid(other, [], "bindingFailureConditions are required to use bindingConditions"))
+    return problems
+
+
+def listed(
+    items: Sequence[Any] | None, limit: int | None, path: str, check: Callable[[Any, str], list[Problem]]
+) -> list[Problem]:
+    """A list within its limit whose items are all checked; beyond it nothing else is looked at."""
+    items = items or ()
+    if limit is not None and len(items) > limit:
+        return [too_many(path, len(items), limit)]
+    return [problem for index, item in enumerate(items) for problem in check(item, f"{path}[{index}]")]
+
+
+def repeated(keys: Sequence[object], path: str) -> list[Problem]:
+    """Keys of a list that must be unique."""
+    seen: set[object] = set()
+    problems = []
+    for index, key in enumerate(keys):
+        if key in seen:
+            problems.append(duplicate(f"{path}[{index}]", key))
+        seen.add(key)
+    return problems
+
+
+def unique_list(
+    items: Sequence[Any] | None,
+    limit: int | None,
+    path: str,
+    check: Callable[[Any, str], list[Problem]],
+    key: Callable[[Any], object],
+) -> list[Problem]:
+    """`listed`, and no two items with the same key."""
+    problems = listed(items, limit, path, check)
+    if limit is not None and len(items or ()) > limit:
+        return problems
+    return problems + repeated([key(item) for item in items or ()], path)
+
+
+def node_selector(value: JsonObject, path: str) -> list[Problem]:
+    """At least one term."""
+    return (
+        [] if value.get("nodeSelectorTerms") else [required(f"{path}.nodeSelectorTerms", "must have at least one term")]
+    )
+
+
+def conditions(items: Sequence[JsonObject], limit: int, path: str) -> list[Problem]:
+    """metav1.Condition lists."""
+    problems = [too_many(path, len(items), limit)] if len(items) > limit else []
+    for index, one in enumerate(items):
+        where = f"{path}[{index}]"
+        for name in ("type", "status", "lastTransitionTime", "reason"):
+            if not one.get(name):
+                problems.append(required(f"{where}.{name}", "must be set"))
+        if one.get("status") and one["status"] not in ("False", "True", "Unknown"):
+            problems.append(not_supported(f"{where}.status", one["status"], ("False", "True", "Unknown")))
+    return problems + repeated([one.get("type") for one in items], path)
+
+
+def admin_access_denied(path: str) -> Problem:
+    """Admin access outside a namespace that allows it."""
+    return forbidden(
+        path,
+        "admin access to devices requires the `resource.kubernetes.io/admin-access: true` label on the containing "
+        "namespace",
+    )

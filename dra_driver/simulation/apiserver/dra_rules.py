@@ -1,0 +1,196 @@
+"""The rules of resource.k8s.io: defaults, dropped fields, immutability, and who may ask for admin access."""
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.names import ADMIN_ACCESS_LABEL
+from dra_driver.simulation.apiserver import dra_gates
+from dra_driver.simulation.apiserver.dra_claims import (
+    CelCheck,
+    problems_of_claim_spec,
+    problems_of_class_spec,
+    problems_of_status,
+)
+from dra_driver.simulation.apiserver.dra_fields import admin_access_denied, conditions
+from dra_driver.simulation.apiserver.dra_slices import SliceLimits, problems_of_slice, problems_of_taint_rule
+from dra_driver.simulation.apiserver.metadata import template_problems
+from dra_driver.simulation.apiserver.rules import Situation, TypeRules
+from dra_driver.simulation.apiserver.status import Problem, invalid
+from dra_driver.simulation.apiserver.store import TypeKey
+
+_GROUP = "resource.k8s.io"
+
+
+def dra_rules(cel: CelCheck) -> dict[TypeKey, TypeRules]:
+    """`cel` says what is wrong with a selector's expression."""
+    return {
+        (_GROUP, "resourceslices"): SliceRules(),
+        (_GROUP, "resourceclaims"): ClaimRules(cel),
+        (_GROUP, "resourceclaimtemplates"): TemplateRules(cel),
+        (_GROUP, "deviceclasses"): ClassRules(cel),
+        (_GROUP, "devicetaintrules"): TaintRuleRules(),
+    }
+
+
+def _default_claim_spec(spec: JsonObject) -> None:
+    devices = spec.setdefault("devices", {})
+    devices.setdefault("requests", None)
+    for request in devices["requests"] or ():
+        exactly = [request["exactly"]] if isinstance(request.get("exactly"), dict) else []
+        for one in [*exactly, *(request.get("firstAvailable") or ())]:
+            one.setdefault("allocationMode", "ExactCount")
+            if one["allocationMode"] == "ExactCount" and not one.get("count"):
+                one["count"] = 1
+            for toleration in one.get("tolerations") or ():
+                toleration.setdefault("operator", "Equal")
+
+
+class SliceRules(TypeRules):
+    """ResourceSlice."""
+
+    def default(self, obj: JsonObject, situation: Situation) -> None:
+        for device in obj.get("spec", {}).get("devices") or ():
+            for taint in device.get("taints") or ():
+                taint.setdefault("timeAdded", situation.now)
+
+    def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
+        dra_gates.drop_from_slice(obj, old, situation.gates)
+        driver = obj["spec"].get("driver", "")
+        if driver != driver.lower():
+            situation.warnings.append(
+                f'spec.driver: driver names should be lowercase; "{driver}" contains uppercase characters'
+            )
+
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+        return problems_of_slice(obj["spec"], old and old["spec"], SliceLimits.of(situation.minor))
+
+
+class ClaimRules(TypeRules):
+    """ResourceClaim. Its spec never changes; its allocation is set once and can then only be cleared."""
+
+    def __init__(self, cel: CelCheck) -> None:
+        self._cel = cel
+
+    def default(self, obj: JsonObject, situation: Situation) -> None:
+        _default_claim_spec(obj["spec"])
+
+    def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
+        dra_gates.drop_from_claim_spec(obj["spec"], old and old["spec"], situation.gates)
+
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+        if old is not None:
+            return _immutable_spec(obj, old)
+        consumable = situation.gates.enabled("DRAConsumableCapacity")
+        return self._admin(obj, situation) + problems_of_claim_spec(
+            obj["spec"], "spec", self._cel, consumable=consumable
+        )
+
+    def _admin(self, obj: JsonObject, situation: Situation) -> list[Problem]:
+        requests = (obj["spec"].get("devices") or {}).get("requests") or ()
+        for index, request in enumerate(requests):
+            if (request.get("exactly") or {}).get("adminAccess") and not _admin_allowed(obj, situation):
+                return [admin_access_denied(f"spec.devices.requests[{index}].adminAccess")]
+        return []
+
+    def prepare_status(self, obj: JsonObject, old: JsonObject, situation: Situation) -> None:
+        status, before = obj["status"], old.get("status", {})
+        dra_gates.drop_from_status(status, before, situation.gates)
+        _drop_released_devices(status, before)
+
+    def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[Problem]:
+        status, before = obj["status"], old.get("status", {})
+        problems = []
+        admin = [index for index, one in enumerate(_results(status)) if one.get("adminAccess")]
+        granted = any(one.get("adminAccess") for one in _results(before))
+        if admin and not granted and not _admin_allowed(obj, situation):
+            problems.append(admin_access_denied(f"status.allocation.devices.results[{admin[0]}].adminAccess"))
+        deleting = obj["metadata"].get("deletionTimestamp") is not None
+        return problems + problems_of_status(status, before, obj["spec"], deleting=deleting)
+
+
+class TemplateRules(TypeRules):
+    """ResourceClaimTemplate."""
+
+    def __init__(self, cel: CelCheck) -> None:
+        self._cel = cel
+
+    def default(self, obj: JsonObject, situation: Situation) -> None:
+        _default_claim_spec(obj["spec"]["spec"])
+
+    def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
+        dra_gates.drop_from_claim_spec(obj["spec"]["spec"], old and old["spec"]["spec"], situation.gates)
+
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+        if old is not None:
+            return _immutable_spec(obj, old)
+        spec, consumable = obj["spec"], situation.gates.enabled("DRAConsumableCapacity")
+        problems = template_problems(spec.get("metadata") or {}, "spec.metadata")
+        problems += problems_of_claim_spec(spec["spec"], "spec.spec", self._cel, consumable=consumable)
+        for index, request in enumerate((spec["spec"].get("devices") or {}).get("requests") or ()):
+            if (request.get("exactly") or {}).get("adminAccess") and not _admin_allowed(obj, situation):
+                problems.append(admin_access_denied(f"spec.devices.requests[{index}].adminAccess"))
+        return problems
+
+
+class ClassRules(TypeRules):
+    """DeviceClass."""
+
+    def __init__(self, cel: CelCheck) -> None:
+        self._cel = cel
+
+    def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
+        dra_gates.drop_from_class(obj["spec"], old and old["spec"], situation.gates)
+
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+        return problems_of_class_spec(obj["spec"], self._cel)
+
+
+class TaintRuleRules(TypeRules):
+    """DeviceTaintRule. A new effect starts a new time."""
+
+    def default(self, obj: JsonObject, situation: Situation) -> None:
+        if isinstance(obj.get("spec", {}).get("taint"), dict):
+            obj["spec"]["taint"].setdefault("timeAdded", situation.now)
+
+    def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
+        if old is None:
+            return
+        taint, before = obj["spec"]["taint"], old["spec"]["taint"]
+        changed = any(taint.get(name) != before.get(name) for name in ("key", "value", "effect"))
+        if changed and taint.get("timeAdded") == before.get("timeAdded"):
+            taint["timeAdded"] = situation.now
+
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+        return problems_of_taint_rule(obj["spec"], old and old["spec"])
+
+    def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[Problem]:
+        return conditions(obj["status"].get("conditions") or (), 8, "status.conditions")
+
+
+def _admin_allowed(obj: JsonObject, situation: Situation) -> bool:
+    return situation.namespace_labels(obj).get(ADMIN_ACCESS_LABEL) == "true"
+
+
+def _immutable_spec(obj: JsonObject, old: JsonObject) -> list[Problem]:
+    return [] if obj["spec"] == old["spec"] else [invalid("spec", "<value omitted>", "field is immutable")]
+
+
+def _results(status: JsonObject) -> list[JsonObject]:
+    results: list[JsonObject] = ((status.get("allocation") or {}).get("devices") or {}).get("results") or []
+    return results
+
+
+def _device_id(value: JsonObject) -> tuple[object, ...]:
+    return tuple(value.get(name) for name in ("driver", "pool", "device", "shareID"))
+
+
+def _drop_released_devices(status: JsonObject, before: JsonObject) -> None:
+    """Entries of `devices` for what was allocated and no longer is; clients unaware of the field need not do it."""
+    released = {_device_id(one) for one in _results(before)} - {_device_id(one) for one in _results(status)}
+    kept = [one for one in status.get("devices") or () if _device_id(one) not in released]
+    status.pop("devices", None)
+    if kept:
+        status["devices"] = kept
+
+
+def no_cel_check(_expression: str) -> str | None:
+    """Accepts every expression."""
+    return None

@@ -1,0 +1,164 @@
+"""Validation of custom objects against their structural schema: types, ranges, patterns, required fields, list keys.
+
+Source: Kubernetes' "Extend the Kubernetes API with CustomResourceDefinitions" (which keywords count) and OpenAPI v3.
+Rules in CEL (`x-kubernetes-validations`) are not evaluated.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from dra_driver.simulation.apiserver.schema import Schema
+from dra_driver.simulation.apiserver.status import (
+    Problem,
+    duplicate,
+    invalid,
+    not_supported,
+    required,
+    too_long,
+    too_many,
+    type_invalid,
+)
+
+
+def problems_of_custom(value: Any, schema: Schema, path: str = "") -> list[Problem]:
+    """All that is wrong with `value`, which was pruned and defaulted before."""
+    if value is None:
+        if schema.raw.get("nullable") or schema.type == "":
+            return []
+        return [_wrong_type(path, "null", schema.type)]
+    if schema.raw.get("x-kubernetes-int-or-string"):
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            return [_wrong_type(path, _json_type(value), "integer,string")]
+        return _combined(value, schema, path)
+    if schema.type and not _is_type(value, schema.type):
+        return [_wrong_type(path, _json_type(value), schema.type)]
+    checks: dict[type, Callable[[Any, Schema, str], list[Problem]]] = {dict: _object, list: _array, str: _string}
+    problems = checks.get(type(value), _number)(value, schema, path)
+    allowed = schema.raw.get("enum")
+    if allowed is not None and value not in allowed:
+        problems.append(not_supported(path, value, [str(one) for one in allowed]))
+    return problems + _combined(value, schema, path)
+
+
+def _json_type(value: object) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    names: Mapping[type, str] = {dict: "object", list: "array", str: "string", int: "integer", float: "number"}
+    return names.get(type(value), "null")
+
+
+def _is_type(value: object, wanted: str) -> bool:
+    actual = _json_type(value)
+    if wanted == "number":
+        return actual in ("integer", "number")
+    if wanted == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return actual == wanted
+
+
+def _wrong_type(path: str, actual: str, wanted: str) -> Problem:
+    return type_invalid(path, actual, f'{path} in body must be of type {wanted}: "{actual}"')
+
+
+def _child(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _object(value: dict[str, Any], schema: Schema, path: str) -> list[Problem]:
+    problems = [required(_child(path, name)) for name in schema.raw.get("required", ()) if name not in value]
+    for name, item in value.items():
+        child = schema.properties.get(name)
+        if child is not None and child.definition is None:
+            problems += problems_of_custom(item, child, _child(path, name))
+        elif child is None and schema.additional is not None:
+            problems += problems_of_custom(item, schema.additional, f"{path}.{name}")
+    problems += _bounds(len(value), schema, path, "minProperties", "maxProperties", "should have at {} {} properties")
+    return problems
+
+
+def _array(value: list[Any], schema: Schema, path: str) -> list[Problem]:
+    problems: list[Problem] = []
+    if schema.items is not None:
+        for index, item in enumerate(value):
+            problems += problems_of_custom(item, schema.items, f"{path}[{index}]")
+    problems += _bounds(len(value), schema, path, "minItems", "maxItems", "should have at {} {} items")
+    if schema.list_type in ("set", "map"):
+        keys = [_list_key(item, schema) for item in value]
+        problems += [
+            duplicate(f"{path}[{index}]", shown)
+            for index, (key, shown) in enumerate(keys)
+            if key in [other for other, _ in keys[:index]]
+        ]
+    return problems
+
+
+def _list_key(item: Any, schema: Schema) -> tuple[str, Any]:
+    shown = item
+    if schema.list_type == "map" and isinstance(item, dict):
+        defaults = {name: child.raw.get("default") for name, child in (schema.items or schema).properties.items()}
+        shown = {name: item.get(name, defaults.get(name)) for name in schema.list_keys}
+    return json.dumps(shown, sort_keys=True), shown
+
+
+def _bounds(count: int, schema: Schema, path: str, low: str, high: str, text: str) -> list[Problem]:
+    problems = []
+    if low in schema.raw and count < schema.raw[low]:
+        problems.append(invalid(path, count, f"{path} in body {text.format('least', schema.raw[low])}"))
+    if high in schema.raw and count > schema.raw[high]:
+        limit = schema.raw[high]
+        problems.append(too_long(path, limit) if high == "maxLength" else too_many(path, count, limit))
+    return problems
+
+
+def _string(value: str, schema: Schema, path: str) -> list[Problem]:
+    problems = _bounds(len(value), schema, path, "minLength", "maxLength", "should be at {} {} chars long")
+    pattern = schema.raw.get("pattern")
+    if pattern is not None and re.search(pattern, value) is None:
+        problems.append(invalid(path, value, f"{path} in body should match '{pattern}'"))
+    form = schema.raw.get("format")
+    if form == "date-time" and not _is_moment(value):
+        problems.append(invalid(path, value, f"{path} in body must be of type date-time: {json.dumps(value)}"))
+    return problems
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _number(value: Any, schema: Schema, path: str) -> list[Problem]:
+    if isinstance(value, bool):
+        return []
+    raw, problems = schema.raw, []
+    low, high = raw.get("minimum"), raw.get("maximum")
+    if low is not None and (value < low or (raw.get("exclusiveMinimum") and value == low)):
+        word = "greater than" if raw.get("exclusiveMinimum") else "greater than or equal to"
+        problems.append(invalid(path, value, f"{path} in body should be {word} {low}"))
+    if high is not None and (value > high or (raw.get("exclusiveMaximum") and value == high)):
+        word = "less than" if raw.get("exclusiveMaximum") else "less than or equal to"
+        problems.append(invalid(path, value, f"{path} in body should be {word} {high}"))
+    if raw.get("multipleOf") and value % raw["multipleOf"] != 0:
+        problems.append(invalid(path, value, f"{path} in body should be a multiple of {raw['multipleOf']}"))
+    return problems
+
+
+def _combined(value: Any, schema: Schema, path: str) -> list[Problem]:
+    """allOf, anyOf, oneOf and not; their branches describe values and define no fields."""
+    raw = schema.raw
+    problems = [
+        problem for branch in raw.get("allOf", ()) for problem in problems_of_custom(value, Schema(branch), path)
+    ]
+    for word in ("anyOf", "oneOf"):
+        branches = raw.get(word)
+        if branches:
+            fitting = sum(not problems_of_custom(value, Schema(branch), path) for branch in branches)
+            if fitting == 0 or (word == "oneOf" and fitting != 1):
+                problems.append(invalid(path, value, f"{path} in body must validate {word} of the schemas"))
+    if "not" in raw and not problems_of_custom(value, Schema(raw["not"]), path):
+        problems.append(invalid(path, value, f"{path} in body must not validate the schema (not)"))
+    return problems
