@@ -118,7 +118,7 @@ class Kube:
         label_selector: str | None = None,
         field_selector: str | None = None,
         limit: int = _PAGE,
-    ) -> AsyncIterator[Listing]:
+    ) -> AsyncGenerator[Listing, None]:
         """Read a collection in pieces of at most `limit` objects, for readers that keep less than they read."""
         query = _selectors(label_selector, field_selector) | {"limit": str(limit)}
         while True:
@@ -239,7 +239,7 @@ class Kube:
         label_selector: str | None = None,
         field_selector: str | None = None,
         resource_version: str,
-    ) -> AsyncGenerator[WatchEvent]:
+    ) -> AsyncGenerator[WatchEvent, None]:
         """Events after `resource_version`, in order, until the server ends the watch (normal, after minutes).
 
         Raises Gone when the position expired, Unreachable when the connection broke or fell silent.

@@ -1,13 +1,17 @@
-"""A local copy of a collection that follows the server.
+"""A local copy of a collection that follows the server: list, then watch, again and again.
 
-`Reflector` lists once, then watches from there; it starts over when the position expired (410), and comes back by
-itself when the server was away. Readers look at `objects`; whoever must act gives an `on_change`. The copy is behind
-the server by design: a decision made from it is guarded by resourceVersion when it is written.
+`Reflector` keeps the objects as they are; a `Mirror` keeps of each object only what its owner wants (`keep`), so a
+thousand nodes do not cost a thousand decoded objects. Both never give up: a broken connection, an expired position
+(410), a server that is away, a resource type that is not installed yet are waited out with growing, jittered pauses.
+
+Readers look at `objects`; whoever must act gives an `on_change`, which is called in the order of the server's events
+and must not block. A listing after a gap reports what is new, different or gone, as a watch would have. The copy is
+behind the server by design: a decision made from it is guarded by resourceVersion when it is written.
 """
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Never
@@ -20,6 +24,9 @@ from dra_driver.kube.client import Kube
 
 _log = structlog.get_logger(__name__)
 
+_SHORTEST_WATCH_S = 1.0
+"""A watch that ends sooner, without an event, is a failure: a broken proxy must not be asked in a tight loop."""
+
 type Key = tuple[str, str]
 """Namespace (empty for cluster-scoped objects) and name."""
 
@@ -29,12 +36,19 @@ def key_of(obj: JsonObject) -> Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """`before` is None for a new object, `after` None for one that is gone."""
+class MirrorChange[T]:
+    """`before` is None for a new object, `after` None for one that is gone.
+
+    `listed`: a listing found it, so it happened some time ago, and the order of several such changes is not known.
+    """
 
     key: Key
-    before: JsonObject | None
-    after: JsonObject | None
+    before: T | None
+    after: T | None
+    listed: bool = False
+
+
+type Change = MirrorChange[JsonObject]
 
 
 @dataclass(slots=True)
@@ -53,8 +67,140 @@ class Backoff:
         self._next_s = 0.0
 
 
-class Reflector:
-    """The objects of one collection, by key. `synced` is set once the first list is in, and stays set."""
+class Mirror[T]:
+    """What `keep` makes of the objects of one collection, by key. `synced` is set by the first listing, and stays.
+
+    `keep` must not raise: of an object that makes no sense it keeps a value that says so. `page_size` bounds how many
+    objects are in memory at once while listing.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        resource: Resource,
+        *,
+        keep: Callable[[JsonObject], T],
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        page_size: int = 500,
+        on_change: Callable[[MirrorChange[T]], None] = lambda change: None,
+        backoff: Backoff | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.objects: dict[Key, T] = {}
+        self.synced = asyncio.Event()
+        self.failure: ClusterError | None = None
+        """Why the copy does not follow the server at the moment; None while it does."""
+        self._kube = kube
+        self._resource = resource
+        self._keep = keep
+        self._namespace = namespace
+        self._label_selector = label_selector
+        self._field_selector = field_selector
+        self._page_size = page_size
+        self._on_change = on_change
+        self._backoff = backoff or Backoff()
+        self._sleep = sleep
+        self._versions: dict[Key, str] = {}
+        self._position: str | None = None
+        self._progress = False
+
+    async def run(self) -> Never:
+        """Follow the server until cancelled."""
+        while True:
+            self._progress = False
+            try:
+                if self._position is None:
+                    await self._list()
+                await self._watch()
+                if not self._progress:
+                    await self._sleep(self._backoff.next_s())
+            except ClusterError as error:
+                await self._recover(error)
+
+    async def _recover(self, error: ClusterError) -> None:
+        # Without an answer the position is as good as before. An answer that is an error may come from a server that
+        # was restored from a backup, where only a list tells what is true now.
+        if error.status is not None:
+            self._position = None
+        if isinstance(error, Gone) and self._progress:
+            return
+        self.failure = error
+        wait_s = max(self._backoff.next_s(), error.retry_after_s or 0.0)
+        _log.warning("watch interrupted", resource=self._resource.plural, error=str(error), retry_s=round(wait_s, 1))
+        await self._sleep(wait_s)
+
+    async def _list(self) -> None:
+        found: set[Key] = set()
+        position = ""
+        pages = self._kube.pages(
+            self._resource,
+            namespace=self._namespace,
+            label_selector=self._label_selector,
+            field_selector=self._field_selector,
+            limit=self._page_size,
+        )
+        async with aclosing(pages):
+            async for page in pages:
+                position = page.resource_version
+                for obj in page.items:
+                    found.add(key_of(obj))
+                    self._learn(obj, listed=True)
+        for key in self.objects.keys() - found:
+            self._forget(key, listed=True)
+        self._position = position
+        self.failure = None
+        self.synced.set()
+
+    async def _watch(self) -> None:
+        assert self._position is not None
+        started = asyncio.get_running_loop().time()
+        events = self._kube.watch(
+            self._resource,
+            namespace=self._namespace,
+            label_selector=self._label_selector,
+            field_selector=self._field_selector,
+            resource_version=self._position,
+        )
+        async with aclosing(events):
+            async for event in events:
+                self._progressed()
+                self._position = event.object["metadata"]["resourceVersion"]
+                if event.type == "DELETED":
+                    self._forget(key_of(event.object), listed=False)
+                elif event.type != "BOOKMARK":
+                    self._learn(event.object, listed=False)
+        if asyncio.get_running_loop().time() - started >= _SHORTEST_WATCH_S:
+            self._progressed()
+
+    def _progressed(self) -> None:
+        self._progress = True
+        self.failure = None
+        self._backoff.reset()
+
+    def _learn(self, obj: JsonObject, *, listed: bool) -> None:
+        key, version = key_of(obj), str(obj["metadata"].get("resourceVersion"))
+        if key in self.objects and self._versions.get(key) == version:
+            return
+        before, after = self.objects.get(key), self._keep(obj)
+        self.objects[key] = after
+        self._versions[key] = version
+        self._on_change(MirrorChange(key, before, after, listed))
+
+    def _forget(self, key: Key, *, listed: bool) -> None:
+        self._versions.pop(key, None)
+        before = self.objects.pop(key, None)
+        if before is not None:
+            self._on_change(MirrorChange(key, before, None, listed))
+
+
+def _whole(obj: JsonObject) -> JsonObject:
+    return obj
+
+
+class Reflector(Mirror[JsonObject]):
+    """A mirror that keeps whole objects, for collections of few."""
 
     def __init__(
         self,
@@ -67,79 +213,13 @@ class Reflector:
         on_change: Callable[[Change], None] = lambda change: None,
         backoff: Backoff | None = None,
     ) -> None:
-        self.objects: dict[Key, JsonObject] = {}
-        self.synced = asyncio.Event()
-        self._kube = kube
-        self._resource = resource
-        self._namespace = namespace
-        self._label_selector = label_selector
-        self._field_selector = field_selector
-        self._on_change = on_change
-        self._backoff = backoff or Backoff()
-        self._position: str | None = None
-
-    async def run(self) -> Never:
-        """Follow the server until cancelled."""
-        while True:
-            try:
-                if self._position is None:
-                    await self._list()
-                await self._watch()
-            except Gone:
-                self._position = None
-            except ClusterError as error:
-                wait_s = max(self._backoff.next_s(), error.retry_after_s or 0.0)
-                _log.warning(
-                    "watch interrupted", resource=self._resource.plural, error=str(error), retry_s=round(wait_s, 1)
-                )
-                # A server that was away may have been restored from elsewhere: only a list tells what is true now.
-                self._position = None
-                await asyncio.sleep(wait_s)
-
-    async def _list(self) -> None:
-        listing = await self._kube.list(
-            self._resource,
-            namespace=self._namespace,
-            label_selector=self._label_selector,
-            field_selector=self._field_selector,
+        super().__init__(
+            kube,
+            resource,
+            keep=_whole,
+            namespace=namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            on_change=on_change,
+            backoff=backoff,
         )
-        present = {key_of(obj): obj for obj in listing.items}
-        for key in self.objects.keys() - present.keys():
-            self._set(key, None)
-        for key, obj in present.items():
-            self._set(key, obj)
-        self._position = listing.resource_version
-        self._backoff.reset()
-        self.synced.set()
-
-    async def _watch(self) -> None:
-        assert self._position is not None
-        events = self._kube.watch(
-            self._resource,
-            namespace=self._namespace,
-            label_selector=self._label_selector,
-            field_selector=self._field_selector,
-            resource_version=self._position,
-        )
-        async with aclosing(events):
-            async for event in events:
-                self._backoff.reset()
-                self._position = event.object["metadata"]["resourceVersion"]
-                if event.type != "BOOKMARK":
-                    self._set(key_of(event.object), None if event.type == "DELETED" else event.object)
-
-    def _set(self, key: Key, after: JsonObject | None) -> None:
-        before = self.objects.get(key)
-        if after is None:
-            if before is None:
-                return
-            del self.objects[key]
-        else:
-            if before is not None and _version(before) == _version(after):
-                return
-            self.objects[key] = after
-        self._on_change(Change(key, before, after))
-
-
-def _version(obj: JsonObject) -> str:
-    return str(obj["metadata"].get("resourceVersion"))

@@ -1,0 +1,88 @@
+"""Keys that want attention: each at most once at a time, again after a pause when it failed.
+
+The reconcilers' queue: an event only says *which* object to look at; looking is done by `workers`, which read the
+newest state. A key that is added while it is being worked on is worked on once more afterwards, never twice at once.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from dra_driver.kube.watch import Backoff
+
+
+class WorkQueue:
+    """Used from one event loop. `backoff` makes the pauses of one key; they start anew when the key succeeded."""
+
+    def __init__(self, backoff: Callable[[], Backoff] = lambda: Backoff(first_s=0.1, longest_s=60.0)) -> None:
+        self._new_backoff = backoff
+        self._ready: asyncio.Queue[str] = asyncio.Queue()
+        self._queued: set[str] = set()
+        self._working: set[str] = set()
+        self._again: set[str] = set()
+        self._backoffs: dict[str, Backoff] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def __len__(self) -> int:
+        """Keys that wait or are being worked on, those that pause included."""
+        return len(self._queued | self._working | self._timers.keys())
+
+    def add(self, key: str) -> None:
+        """Look at `key` as soon as possible; a pause that it was in ends."""
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        if key in self._working:
+            self._again.add(key)
+        elif key not in self._queued:
+            self._queued.add(key)
+            self._ready.put_nowait(key)
+
+    def add_after(self, key: str, delay_s: float) -> None:
+        """Look at `key` after a pause, unless it is due sooner anyway."""
+        if key in self._queued or key in self._again:
+            return
+        loop = asyncio.get_running_loop()
+        timer = self._timers.get(key)
+        if timer is not None:
+            if timer.when() <= loop.time() + delay_s:
+                return
+            timer.cancel()
+        self._timers[key] = loop.call_later(delay_s, self._due, key)
+
+    def retry(self, key: str, at_least_s: float = 0.0) -> float:
+        """Look at `key` after its next, longer pause; answers the pause in seconds."""
+        pause_s = max(at_least_s, self._backoffs.setdefault(key, self._new_backoff()).next_s())
+        self.add_after(key, pause_s)
+        return pause_s
+
+    def succeeded(self, key: str) -> None:
+        """The next failure of `key` starts with the shortest pause again."""
+        self._backoffs.pop(key, None)
+
+    async def work(self, handle: Callable[[str], Awaitable[None]], workers: int) -> None:
+        """Hand out keys until cancelled; `handle` deals with its own errors: one that escapes ends the work."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(workers):
+                    group.create_task(self._work(handle))
+        finally:
+            for timer in self._timers.values():
+                timer.cancel()
+            self._timers.clear()
+
+    def _due(self, key: str) -> None:
+        self._timers.pop(key, None)
+        self.add(key)
+
+    async def _work(self, handle: Callable[[str], Awaitable[None]]) -> None:
+        while True:
+            key = await self._ready.get()
+            self._queued.discard(key)
+            self._working.add(key)
+            try:
+                await handle(key)
+            finally:
+                self._working.discard(key)
+                if key in self._again:
+                    self._again.discard(key)
+                    self.add(key)
