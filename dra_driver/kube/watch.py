@@ -59,9 +59,9 @@ class Backoff:
     longest_s: float = 30.0
     _next_s: float = field(default=0.0, init=False)
 
-    def next_s(self) -> float:
+    def next_s(self, at_least_s: float = 0.0) -> float:
         self._next_s = min(self.longest_s, max(self.first_s, 2 * self._next_s))
-        return self._next_s * random.uniform(0.5, 1.0)
+        return max(at_least_s, self._next_s * random.uniform(0.5, 1.0))
 
     def reset(self) -> None:
         self._next_s = 0.0
@@ -127,7 +127,7 @@ class Mirror[T]:
         if isinstance(error, Gone) and self._progress:
             return
         self.failure = error
-        wait_s = max(self._backoff.next_s(), error.retry_after_s or 0.0)
+        wait_s = self._backoff.next_s(error.retry_after_s or 0.0)
         _log.warning("watch interrupted", resource=self._resource.plural, error=str(error), retry_s=round(wait_s, 1))
         await self._sleep(wait_s)
 

@@ -51,7 +51,7 @@ class WorkQueue:
 
     def retry(self, key: str, at_least_s: float = 0.0) -> float:
         """Look at `key` after its next, longer pause; answers the pause in seconds."""
-        pause_s = max(at_least_s, self._backoffs.setdefault(key, self._new_backoff()).next_s())
+        pause_s = self._backoffs.setdefault(key, self._new_backoff()).next_s(at_least_s)
         self.add_after(key, pause_s)
         return pause_s
 
