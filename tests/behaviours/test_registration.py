@@ -1,0 +1,191 @@
+"""What Kubernetes' own tests expect of a driver's registration with kubelet, and of its connection."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import grpc.aio
+import pytest
+import pytest_asyncio
+from support.plugin import ScriptedClaims, eventually, running_plugin, short_folder
+
+from dra_driver.kube import kubelet_api
+from dra_driver.kube.kubelet_api.generated import registration_pb2
+from dra_driver.names import GPU_DRIVER
+from dra_driver.simulation.kubelet.registry import Registry
+from dra_driver.simulation.kubelet.times import Times
+
+QUICK = Times(registry_poll_s=0.02, registration_retry_s=0.02)
+
+
+@pytest.fixture
+def kubelet_root() -> Iterator[Path]:
+    with short_folder() as folder:
+        yield folder
+
+
+@pytest_asyncio.fixture
+async def registry(kubelet_root: Path) -> AsyncIterator[Registry]:
+    registry = Registry(kubelet_root / "plugins_registry", QUICK, lambda: None)
+    task = asyncio.create_task(registry.run())
+    yield registry
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_driver_registers_with_the_newest_version_of_both_services(
+    registry: Registry, kubelet_root: Path
+) -> None:
+    async with running_plugin(kubelet_root) as plugin:
+        await eventually(lambda: plugin.registrations == 1 and registry.connected_drivers())
+        known = registry.newest(GPU_DRIVER)
+        assert known.service == kubelet_api.DRA_V1
+        assert known.versions == (
+            "v1.DRAPlugin",
+            "v1beta1.DRAPlugin",
+            "v1.DRAResourceHealth",
+            "v1alpha1.DRAResourceHealth",
+        )
+        assert known.endpoint == str(kubelet_root / "plugins" / GPU_DRIVER / "dra.sock")
+
+
+async def test_a_driver_registers_again_after_a_plugin_restart(registry: Registry, kubelet_root: Path) -> None:
+    async with running_plugin(kubelet_root):
+        await eventually(lambda: registry.connected_drivers() == {GPU_DRIVER})
+    await eventually(lambda: registry.drivers() == set())
+    async with running_plugin(kubelet_root) as plugin:
+        await eventually(lambda: plugin.registrations == 1)
+
+
+async def test_a_driver_registers_again_after_a_kubelet_restart(kubelet_root: Path) -> None:
+    async with running_plugin(kubelet_root) as plugin:
+        for restart in range(2):
+            registry = Registry(kubelet_root / "plugins_registry", QUICK, lambda: None)
+            task = asyncio.create_task(registry.run())
+            await eventually(lambda expected=restart + 1: plugin.registrations == expected)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_registration_is_tried_again_after_a_failed_get_info(registry: Registry, kubelet_root: Path) -> None:
+    """The socket is there, but nobody answers yet: kubelet comes back."""
+    socket = kubelet_root / "plugins_registry" / f"{GPU_DRIVER}-reg.sock"
+    socket.parent.mkdir(parents=True, exist_ok=True)
+    broken = grpc.aio.server()
+    broken.add_insecure_port(f"unix:{socket}")
+    await broken.start()
+    await eventually(lambda: registry.failures)
+    await broken.stop(0)
+    socket.unlink(missing_ok=True)
+    async with running_plugin(kubelet_root) as plugin:
+        await eventually(lambda: plugin.registrations == 1)
+
+
+async def test_registration_is_tried_again_after_a_failed_notify(registry: Registry, kubelet_root: Path) -> None:
+    async with running_plugin(kubelet_root) as plugin:
+        await plugin.registration.stop()
+        await eventually(lambda: registry.drivers() == set())
+        failures = iter([RuntimeError("not now")])
+
+        def registered() -> None:
+            for failure in failures:
+                raise failure
+            plugin.registrations += 1
+
+        plugin.registrations = 0
+        plugin.registration._registered = registered
+        await plugin.registration.start()
+        await eventually(lambda: plugin.registrations == 1)
+        assert registry.failures
+
+
+async def test_the_dra_socket_may_open_after_registration(registry: Registry, kubelet_root: Path) -> None:
+    async with running_plugin(kubelet_root) as plugin:
+        await plugin.registration.stop()
+        await plugin.dra.stop()
+        await eventually(lambda: registry.drivers() == set())
+        await plugin.registration.start()
+        await eventually(lambda: GPU_DRIVER in registry.drivers())
+        assert registry.connected_drivers() == set()
+        await plugin.dra.start()
+        await eventually(lambda: registry.connected_drivers() == {GPU_DRIVER})
+
+
+async def test_the_connection_comes_back_after_the_dra_socket_was_reopened(
+    registry: Registry, kubelet_root: Path
+) -> None:
+    async with running_plugin(kubelet_root) as plugin:
+        await eventually(lambda: registry.connected_drivers() == {GPU_DRIVER})
+        await plugin.dra.stop()
+        await eventually(lambda: registry.connected_drivers() == set())
+        await plugin.dra.start()
+        await eventually(lambda: registry.connected_drivers() == {GPU_DRIVER})
+
+
+async def test_one_connection_carries_all_calls_and_the_health_stream(registry: Registry, kubelet_root: Path) -> None:
+    claims = ScriptedClaims()
+    async with running_plugin(kubelet_root, claims):
+        await eventually(lambda: registry.connected_drivers() == {GPU_DRIVER})
+        plugin = registry.newest(GPU_DRIVER)
+        ref = {"namespace": "default", "name": "gpu", "uid": "u1"}
+        for method in ("NodePrepareResources", "NodeUnprepareResources"):
+            await plugin.call(method, f"{method}Request", [ref], 5.0)
+        stream = plugin.channel.unary_stream(
+            f"/{kubelet_api.HEALTH_V1}/NodeWatchResources",
+            request_serializer=lambda message: message,
+            response_deserializer=lambda content: content,
+        )(b"")
+        assert await stream.read() is not None
+        stream.cancel()
+        assert claims.calls == [("prepare", ("u1",)), ("unprepare", ("u1",))]
+
+
+async def test_a_second_instance_takes_over_and_the_first_serves_again_when_it_ends(
+    registry: Registry, kubelet_root: Path
+) -> None:
+    """Rolling update: the newest connected instance is called, an older one when the newer has failed."""
+    async with running_plugin(kubelet_root, pod_uid="old") as old:
+        await eventually(lambda: registry.connected_drivers() == {GPU_DRIVER})
+        async with running_plugin(kubelet_root, pod_uid="new") as new:
+            await eventually(lambda: registry.newest(GPU_DRIVER).endpoint == str(new.sockets.dra))
+        await eventually(lambda: registry.newest(GPU_DRIVER).endpoint == str(old.sockets.dra))
+
+
+async def test_the_same_endpoint_is_not_registered_twice(registry: Registry, kubelet_root: Path) -> None:
+    async with running_plugin(kubelet_root) as plugin:
+        await eventually(lambda: plugin.registrations == 1)
+        plugin.registration._socket = kubelet_root / "plugins_registry" / "again-reg.sock"
+        first = plugin.registration._server
+        await plugin.registration.start()
+        await eventually(lambda: plugin.refusals)
+        assert "registered already" in plugin.refusals[0]
+        assert first is not None
+        await first.stop(0)
+
+
+async def test_sockets_are_gone_after_an_orderly_stop(registry: Registry, kubelet_root: Path) -> None:
+    async with running_plugin(kubelet_root, pod_uid="a-pod") as plugin:
+        assert plugin.sockets.dra.is_socket()
+        assert plugin.sockets.registration.is_socket()
+    assert not plugin.sockets.dra.exists()
+    assert not plugin.sockets.registration.exists()
+
+
+async def test_a_stale_socket_of_a_killed_plugin_is_replaced(registry: Registry, kubelet_root: Path) -> None:
+    async with running_plugin(kubelet_root) as killed:
+        killed.sockets.dra.touch()
+        async with running_plugin(kubelet_root) as plugin:
+            await eventually(lambda: plugin.registrations == 1)
+
+
+async def test_get_info_says_what_the_driver_is(kubelet_root: Path) -> None:
+    async with (
+        running_plugin(kubelet_root, pod_uid="p") as plugin,
+        grpc.aio.insecure_channel(f"unix:{plugin.sockets.registration}") as channel,
+    ):
+        info = await channel.unary_unary(
+            f"/{kubelet_api.REGISTRATION}/GetInfo",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=registration_pb2.PluginInfo.FromString,
+        )(registration_pb2.InfoRequest())
+    assert (info.type, info.name, info.endpoint) == ("DRAPlugin", GPU_DRIVER, str(plugin.sockets.dra))

@@ -1,0 +1,130 @@
+"""A driver's sockets with scripted claims behind them, for tests of what kubelet sees of a driver."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+from dra_driver.errors import DriverError
+from dra_driver.names import GPU_DRIVER, ClaimRef
+from kubelet_plugin.prepare.answer import PreparedDevice
+from kubelet_plugin.rpc.messages import DeviceHealth
+from kubelet_plugin.rpc.registration import RegistrationServer
+from kubelet_plugin.rpc.server import DraServer
+from kubelet_plugin.rpc.sockets import Sockets, plugin_sockets
+
+
+class ScriptedClaims:
+    """Answers prepare and unprepare as told; remembers every call as (method, claim UIDs)."""
+
+    def __init__(self, devices: Sequence[PreparedDevice] = ()) -> None:
+        self.devices = tuple(devices)
+        self.calls: list[tuple[str, tuple[str, ...]]] = []
+        self.failures: dict[str, list[Exception]] = {"prepare": [], "unprepare": []}
+        """What the next calls of a method run into, one each; a DriverError is answered, another one raised."""
+        self.hold = asyncio.Event()
+        """Cleared, calls wait for it."""
+        self.hold.set()
+
+    def called(self, method: str) -> list[tuple[str, ...]]:
+        return [uids for name, uids in self.calls if name == method]
+
+    async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, tuple[PreparedDevice, ...] | DriverError]:
+        error = await self._called("prepare", claims)
+        return {claim.uid: error or self.devices for claim in claims}
+
+    async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, DriverError | None]:
+        error = await self._called("unprepare", claims)
+        return {claim.uid: error for claim in claims}
+
+    async def _called(self, method: str, claims: Sequence[ClaimRef]) -> DriverError | None:
+        self.calls.append((method, tuple(claim.uid for claim in claims)))
+        await self.hold.wait()
+        if not self.failures[method]:
+            return None
+        error = self.failures[method].pop(0)
+        if isinstance(error, DriverError):
+            return error
+        raise error
+
+
+class ScriptedHealth:
+    """The health of devices, as a test sets it."""
+
+    def __init__(self, devices: Sequence[DeviceHealth] = ()) -> None:
+        self._devices = tuple(devices)
+        self._changed = asyncio.Event()
+
+    def device_health(self) -> tuple[DeviceHealth, ...]:
+        self._changed.clear()
+        return self._devices
+
+    async def health_changed(self) -> None:
+        await self._changed.wait()
+
+    def set(self, *devices: DeviceHealth) -> None:
+        self._devices = devices
+        self._changed.set()
+
+
+class RunningPlugin:
+    """One instance of a driver on its sockets. `registrations` counts kubelet's good news, `refusals` its bad."""
+
+    def __init__(self, sockets: Sockets, driver: str, claims: ScriptedClaims, health: ScriptedHealth) -> None:
+        self.sockets = sockets
+        self.claims = claims
+        self.health = health
+        self.registrations = 0
+        self.refusals: list[str] = []
+        self.dra = DraServer(sockets.dra, claims, health)
+        self.registration = RegistrationServer(
+            sockets.registration, driver, sockets.dra, registered=self._registered, refused=self.refusals.append
+        )
+
+    def _registered(self) -> None:
+        self.registrations += 1
+
+    async def start(self) -> None:
+        await self.dra.start()
+        await self.registration.start()
+
+    async def stop(self) -> None:
+        await self.registration.stop()
+        await self.dra.stop()
+
+
+@asynccontextmanager
+async def running_plugin(
+    kubelet_root: Path,
+    claims: ScriptedClaims | None = None,
+    *,
+    driver: str = GPU_DRIVER,
+    pod_uid: str | None = None,
+    health: ScriptedHealth | None = None,
+) -> AsyncIterator[RunningPlugin]:
+    """A driver instance that serves while the block runs."""
+    sockets = plugin_sockets(kubelet_root, driver, pod_uid)
+    plugin = RunningPlugin(sockets, driver, claims or ScriptedClaims(), health or ScriptedHealth())
+    await plugin.start()
+    try:
+        yield plugin
+    finally:
+        await plugin.stop()
+
+
+@contextmanager
+def short_folder() -> Iterator[Path]:
+    """A folder with a path short enough for unix sockets."""
+    with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+async def eventually(condition: object, timeout_s: float = 10.0) -> None:
+    """Wait until `condition()`, plain or async, is true; fails the test after `timeout_s`."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            result = condition()  # type: ignore[operator]
+            if await result if asyncio.iscoroutine(result) else result:
+                return
+            await asyncio.sleep(0.01)
