@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from dra_driver.api.inventory import NodeInventorySpec, Registration, summary_of
+from dra_driver.api.inventory import NodeInventorySpec, Registration, confirmation_annotation, summary_of
 from dra_driver.api.meta import NODE_INVENTORIES, NODES, JsonObject
 from dra_driver.errors import Conflict, DriverError, NotFound
 from dra_driver.kube.client import Kube
@@ -187,6 +187,9 @@ class Reporter:
 
     def _wanted(self, observed: JsonObject | None) -> JsonObject:
         seen = _registrations(observed, self._now() + _CREDIBLE_AHEAD)
+        for driver in self._registered.keys() & seen.keys():
+            if _is_asked(observed, driver, seen[driver]):
+                self._bumps.setdefault(driver, self._now())
         for driver, bumped in self._bumps.items():
             self._registered[driver] = max([bumped, *(known + _TICK for known in self._times(driver, seen))])
         self._bumps.clear()
@@ -245,7 +248,9 @@ class _Complaint:
         if self._last is not None and self._last[0] == text and time.monotonic() - self._last[1] < _COMPLAIN_AGAIN_S:
             return
         self._last = (text, time.monotonic())
-        _log.warning("the NodeInventory cannot be written", node=self._node_name, error=text, retry_s=round(wait_s, 1))
+        _log.warning(
+            "the NodeInventory cannot be kept true", node=self._node_name, error=text, retry_s=round(wait_s, 1)
+        )
 
     def over(self) -> None:
         if self._last is not None:
@@ -265,6 +270,12 @@ def _registrations(observed: JsonObject | None, latest: datetime) -> dict[str, d
         if isinstance(entry.get("driver"), str) and parsed.tzinfo is not None and parsed <= latest:
             times[entry["driver"]] = parsed.astimezone(UTC)
     return times
+
+
+def _is_asked(observed: JsonObject | None, driver: str, current: datetime) -> bool:
+    """Whether a publisher wants to know if this registration still lives."""
+    annotations = (observed or {}).get("metadata", {}).get("annotations") or {}
+    return bool(annotations.get(confirmation_annotation(driver)) == _wire_time(current))
 
 
 def _wire_time(when: datetime) -> str:

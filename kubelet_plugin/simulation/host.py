@@ -81,6 +81,8 @@ _HOST_CONFIG = (
 )
 
 _SWITCH_DEVICE = 0x22A3
+_SWITCH_BUS = 0xF2
+"""The first of as many buses that no profile has a GPU on."""
 _MIG_GPUS, _MIG_GPU_INSTANCES, _MIG_COMPUTE_INSTANCES = 32, 15, 8
 
 
@@ -311,7 +313,7 @@ def _write_machine(root: Path, state: NodeState) -> None:
     for number, gpu in enumerate(state.gpus):
         _write_pci_gpu(root, state, number, gpu)
     for number in range(state.model.nvlink.switches if state.model.nvlink and state.machine == "x86_64" else 0):
-        _write_pci_function(root, "pci0000:00", f"0000:{4 + number:02x}:00.0", 0x068000, _SWITCH_DEVICE, 0)
+        _write_pci_function(root, "pci0000:00", f"0000:{_SWITCH_BUS + number:02x}:00.0", 0x068000, _SWITCH_DEVICE, 0)
     _write_devices(root, _majors(loaded=False))
 
 

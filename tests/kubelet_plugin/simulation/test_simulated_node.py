@@ -1,0 +1,232 @@
+"""A simulated node looks like a real one, keeps its state in its tree, and tells one story through NVML and files."""
+
+import stat
+from pathlib import Path, PurePosixPath
+
+import pynvml
+import pytest
+
+from dra_driver.errors import InvalidInput
+from kubelet_plugin.hardware.nvml import Nvml
+from kubelet_plugin.hardware.sysfs import HostFiles, nvml_bus_id
+from kubelet_plugin.simulation.host import SimulatedHost, create_host, open_host, reboot
+from kubelet_plugin.simulation.nvml import SimulatedNvml
+from kubelet_plugin.simulation.state import Layout, load_profile, profile_names
+
+WANTED_PROFILES = {
+    "t4": 4, "l40s": 8, "a30": 4, "dgx-a100-40": 8, "dgx-a100-80": 8, "dgx-h100": 8, "hgx-h200": 8, "dgx-b200": 8,
+    "gb200": 4, "rtx-pro-6000": 8, "gb10": 1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> SimulatedHost:
+    return create_host(tmp_path, "dgx-a100-40")
+
+
+def session(host: SimulatedHost) -> SimulatedNvml:
+    nvml = SimulatedNvml(host.root)
+    nvml.nvmlInit()
+    return nvml
+
+
+class TestProfiles:
+    def test_there_is_one_for_every_kind_of_node(self) -> None:
+        assert {name: len(load_profile(name).gpus) for name in profile_names()} == WANTED_PROFILES
+
+    def test_an_unknown_one_is_answered_with_the_names_there_are(self) -> None:
+        with pytest.raises(InvalidInput, match="dgx-h100"):
+            load_profile("dgx-h1000")
+
+    @pytest.mark.parametrize("name", WANTED_PROFILES)
+    def test_places_are_distinct(self, name: str) -> None:
+        places = load_profile(name).gpus
+        assert len({place.address for place in places}) == len({place.minor for place in places}) == len(places)
+
+    @pytest.mark.parametrize("name", WANTED_PROFILES)
+    def test_nvml_and_the_files_agree(self, tmp_path: Path, name: str) -> None:
+        host = create_host(tmp_path, name)
+        files, nvml = HostFiles(tmp_path), Nvml(SimulatedNvml(tmp_path))
+        nvml.start()
+        gpus = nvml.gpus().gpus
+        assert {gpu.pci_bus_id for gpu in gpus} == {facts.address for facts in files.nvidia_gpus()}
+        for gpu in gpus:
+            node = files.device_node(f"/dev/nvidia{gpu.minor}")
+            assert node is not None
+            assert (node.type, node.major, node.minor) == ("c", files.device_majors()["nvidia"], gpu.minor)
+            facts = files.pci(gpu.pci_bus_id)
+            assert f"0x{facts.device:04x}" == gpu.pci_device_id
+            assert facts.root is not None and facts.driver == "nvidia"
+        assert nvml.driver("/").version in (files.kernel_driver_version() or "")
+        library = host.library_folder / f"libnvidia-ml.so.{nvml.driver('/').version}"
+        assert host.path(library).is_file()
+
+
+class TestIdentity:
+    def test_the_same_node_is_the_same_hardware_each_time(self, tmp_path: Path) -> None:
+        first, second = (create_host(tmp_path / name, "gb200", 3) for name in ("a", "b"))
+        assert first.state == second.state
+
+    def test_two_nodes_share_no_identity(self, tmp_path: Path) -> None:
+        hosts = [create_host(tmp_path / str(index), "t4", index) for index in range(3)]
+        for attribute in ("uuid", "serial"):
+            assert len({getattr(gpu, attribute) for host in hosts for gpu in host.state.gpus}) == 12
+        assert len({HostFiles(host.root).boot_id() for host in hosts}) == 3
+
+    def test_opening_finds_the_node_as_it_was_left(self, tmp_path: Path) -> None:
+        open_host(tmp_path, "t4").lose_gpu(1)
+        assert [gpu.fault for gpu in open_host(tmp_path, "t4").state.gpus] == [None, 15, None, None]
+
+
+class TestLayouts:
+    @pytest.mark.parametrize(
+        ("layout", "profile", "library", "binary"),
+        [
+            ("root", "t4", "/usr/lib/x86_64-linux-gnu", "/usr/bin"),
+            ("root", "gb200", "/usr/lib/aarch64-linux-gnu", "/usr/bin"),
+            ("operator", "t4", "/run/nvidia/driver/usr/lib/x86_64-linux-gnu", "/run/nvidia/driver/usr/bin"),
+            ("gke", "t4", "/home/kubernetes/bin/nvidia/lib64", "/home/kubernetes/bin/nvidia/bin"),
+            ("talos", "t4", "/usr/local/glibc/usr/lib", "/usr/local/bin"),
+        ],
+    )
+    def test_files_lie_where_that_system_has_them(
+        self, tmp_path: Path, layout: Layout, profile: str, library: str, binary: str
+    ) -> None:
+        host = create_host(tmp_path, profile, layout=layout)
+        version = host.state.driver.version
+        files = HostFiles(tmp_path)
+        assert files.resolve(f"{library}/libcuda.so") == PurePosixPath(library, f"libcuda.so.{version}")
+        assert host.path(f"{binary}/nvidia-smi").stat().st_mode & stat.S_IXUSR
+        assert session(host).nvmlSystemGetDriverVersion() == version
+
+    def test_a_driver_in_a_container_has_device_nodes_of_its_own(self, tmp_path: Path) -> None:
+        create_host(tmp_path, "t4", layout="operator")
+        files = HostFiles(tmp_path)
+        for folder in ("/dev", "/run/nvidia/driver/dev"):
+            assert files.device_node(f"{folder}/nvidia0") is not None
+
+
+class TestCapabilities:
+    def test_minors_of_mig_capabilities_follow_the_drivers_pattern(self, host: SimulatedHost) -> None:
+        lines = host.path("/proc/driver/nvidia-caps/mig-minors").read_text().splitlines()
+        minors = {name: int(minor) for name, _, minor in (line.partition(" ") for line in lines)}
+        assert minors["config"] == 1
+        assert minors["gpu0/gi0/access"] == 3
+        assert minors["gpu2/gi5/access"] == 3 + 135 * 2 + 9 * 5
+        assert minors["gpu2/gi5/ci3/access"] == 3 + 135 * 2 + 9 * 5 + 1 + 3
+        assert lines[-1] == "gpu31/gi14/ci7/access 4322"
+
+
+class TestReboot:
+    def test_a_reboot_changes_the_boot_id_and_empties_run(self, host: SimulatedHost) -> None:
+        before = HostFiles(host.root).boot_id()
+        host.path("/var/run/left-over").write_text("x")
+        reboot(host.root)
+        assert HostFiles(host.root).boot_id() != before
+        assert not host.path("/run/left-over").exists()
+
+    def test_minors_and_order_may_change_and_identities_do_not(self, host: SimulatedHost) -> None:
+        def minors() -> dict[str, int]:
+            nvml = Nvml(SimulatedNvml(host.root))
+            nvml.start()
+            return {gpu.uuid: gpu.minor for gpu in nvml.gpus().gpus}
+
+        before = minors()
+        host.reboot(renumber=True)
+        after = minors()
+        assert before.keys() == after.keys()
+        assert list(before) != list(after)
+        assert before != after
+        assert sorted(after.values()) == list(range(8))
+
+    def test_ampere_keeps_its_mig_mode_and_hopper_forgets_it(self, tmp_path: Path) -> None:
+        for profile, kept in (("dgx-a100-40", 1), ("dgx-h100", 0)):
+            host = create_host(tmp_path / profile, profile)
+            host.set_mig(0, 0, 1)
+            host.reboot()
+            mig = host.state.gpus[0].mig
+            assert mig is not None
+            assert (mig.current, mig.pending) == (kept, kept)
+
+    def test_a_driver_in_a_container_may_come_later(self, tmp_path: Path) -> None:
+        host = create_host(tmp_path, "t4", layout="operator")
+        host.reboot(driver=False)
+        assert not host.path("/run/nvidia/driver").exists()
+        with pytest.raises(pynvml.NVMLError_LibraryNotFound):
+            session(host)
+        host.load_driver()
+        assert session(host).nvmlDeviceGetCount() == 4
+
+
+class TestSimulatedNvml:
+    """The answers of the library itself, where the adapter does not look."""
+
+    def test_nothing_is_answered_before_init_and_after_shutdown(self, host: SimulatedHost) -> None:
+        nvml = SimulatedNvml(host.root)
+        with pytest.raises(pynvml.NVMLError_Uninitialized):
+            nvml.nvmlDeviceGetCount()
+        nvml.nvmlInit()
+        nvml.nvmlInit()
+        nvml.nvmlShutdown()
+        assert nvml.nvmlDeviceGetCount() == 8
+        nvml.nvmlShutdown()
+        with pytest.raises(pynvml.NVMLError_Uninitialized):
+            nvml.nvmlDeviceGetCount()
+
+    def test_a_reloaded_driver_ends_the_session_and_its_handles(self, host: SimulatedHost) -> None:
+        nvml = session(host)
+        handle = nvml.nvmlDeviceGetHandleByIndex(0)
+        host.unload_driver()
+        with pytest.raises(pynvml.NVMLError_DriverNotLoaded):
+            nvml.nvmlDeviceGetUUID(handle)
+        host.load_driver()
+        with pytest.raises(pynvml.NVMLError_Uninitialized):
+            nvml.nvmlDeviceGetUUID(handle)
+        nvml.nvmlInit()
+        with pytest.raises(pynvml.NVMLError_InvalidArgument):
+            nvml.nvmlDeviceGetUUID(handle)
+
+    def test_a_handle_is_found_by_uuid_and_by_address(self, host: SimulatedHost) -> None:
+        nvml = session(host)
+        gpu = host.state.gpus[5]
+        for handle in (
+            nvml.nvmlDeviceGetHandleByUUID(gpu.uuid),
+            nvml.nvmlDeviceGetHandleByPciBusId(nvml_bus_id(gpu.address)),
+            nvml.nvmlDeviceGetHandleByPciBusId(gpu.address),
+        ):
+            assert nvml.nvmlDeviceGetUUID(handle) == gpu.uuid
+        with pytest.raises(pynvml.NVMLError_NotFound):
+            nvml.nvmlDeviceGetHandleByUUID("GPU-none")
+
+    def test_a_function_that_is_not_simulated_is_not_found_and_reaches_no_real_library(
+        self, host: SimulatedHost
+    ) -> None:
+        with pytest.raises(pynvml.NVMLError_FunctionNotFound):
+            session(host).nvmlDeviceGetFanSpeed(None)
+
+    def test_constants_and_structures_are_those_of_the_binding(self, host: SimulatedHost) -> None:
+        nvml = SimulatedNvml(host.root)
+        assert nvml.NVML_ERROR_GPU_IS_LOST == 15
+        assert nvml.c_nvmlGpuFabricInfo_v3_t is pynvml.c_nvmlGpuFabricInfo_v3_t
+        with pytest.raises(AttributeError):
+            nvml.nvmlNoSuchFunction  # noqa: B018
+
+    def test_events_come_once_and_to_those_who_registered(self, host: SimulatedHost) -> None:
+        nvml = session(host)
+        host.inject_event(0, 13)
+        events = nvml.nvmlEventSetCreate()
+        for index in (0, 1):
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlDeviceGetSupportedEventTypes(handle), events)
+        with pytest.raises(pynvml.NVMLError_Timeout):
+            nvml.nvmlEventSetWait_v2(events, 1)
+        host.inject_event(2, 48)
+        host.inject_event(1, 79)
+        data = nvml.nvmlEventSetWait_v2(events, 1000)
+        assert (data.eventType, data.eventData, data.gpuInstanceId) == (8, 79, 0xFFFFFFFF)
+        assert nvml.nvmlDeviceGetUUID(data.device) == host.state.gpus[1].uuid
+        with pytest.raises(pynvml.NVMLError_Timeout):
+            nvml.nvmlEventSetWait_v2(events, 1)
+        nvml.nvmlEventSetFree(events)
+        with pytest.raises(pynvml.NVMLError_InvalidArgument):
+            nvml.nvmlEventSetWait_v2(events, 1)
