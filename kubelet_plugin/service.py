@@ -1,36 +1,266 @@
-"""Prepares and unprepares claims: the room that the kubelet's calls enter through `kubelet_plugin.rpc`."""
+"""Prepares and unprepares claims: kubelet's calls enter here through `kubelet_plugin.rpc`.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+For each claim: observe (its object, the node, what it holds already), decide (`kubelet_plugin.prepare.plan`), do
+(`kubelet_plugin.prepare.execute`), answer. Every claim of a call is answered on its own, different claims run side by
+side, and one claim has one turn at a time, whoever asks.
 
-from dra_driver.errors import DriverError
+* A claim's object is read for every prepare, also a repeated one: only so a claim that was created again under its
+  name, or allocated again with other devices, gets the right answer. If the API server cannot be asked, a claim that is
+  prepared is answered from the journal, so that kubelet's restart does not need the API server twice.
+* A repeated prepare writes nothing; it looks whether the CDI file is still as it was left.
+* Unprepare never asks the API server: the object may be gone.
+* When kubelet gives up a call, what was begun is finished in the background, and its retry finds the result.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Protocol
+
+import structlog
+
+from dra_driver.api.resource import ResourceClaim
+from dra_driver.errors import ClusterError, DriverError, InvalidInput, NodeNotReady, UnknownDevice
 from dra_driver.names import ClaimRef
+from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.prepare.answer import PreparedDevice
+from kubelet_plugin.prepare.claims import ClaimApi, ClaimReader, explained
+from kubelet_plugin.prepare.execute import CdiFolder, Executor
+from kubelet_plugin.prepare.heal import Healer
+from kubelet_plugin.prepare.lifecycle import (
+    Entry,
+    Held,
+    HeldByOther,
+    HeldDevice,
+    Standing,
+    State,
+    standing_of,
+    state_of,
+)
+from kubelet_plugin.prepare.plan import ContainerFiles, Node, Plan, checked, plan_for, wanted_devices
+from kubelet_plugin.prepare.repair import RepairReport
+from kubelet_plugin.prepare.store import JournalStore
+
+__all__ = ["ClaimService", "RepairReport"]
+
+_log = structlog.get_logger(__name__)
+
+SWEEP_INTERVAL_S = 600.0
+"""How often to look for claims that kubelet will never unprepare; one read from the API server for each held claim."""
+
+STALE_AFTER_S = 120.0
+"""Twice the interval at which kubelet looks for claims to unprepare; see `Healer`."""
+
+_PATIENCE_S = 20.0
+"""How long a prepare waits for a busy API server. kubelet's deadline is 45 s, its next attempt comes after 90 s."""
+
+_FIRST_RETRY_S = 5.0
+_LONGEST_RETRY_S = 60.0
+
+_HOLDER_PATIENCE_S = 10.0
+"""How long a prepare waits for kubelet to unprepare a stale claim that has the GPU; 2 s were seen (issue 141471)."""
+
+_LOOK_AGAIN_S = 15.0
+"""A hung NVML must not use up kubelet's deadline."""
 
 
-@dataclass(frozen=True, slots=True)
-class RepairReport:
-    """What a repair did, and what it could not do yet and tries again; one sentence each, for the log."""
+class Facts(Protocol):
+    """What is needed of `kubelet_plugin.discovery.Discovery`."""
 
-    done: tuple[str, ...] = ()
-    pending: tuple[str, ...] = ()
+    @property
+    def facts(self) -> NodeFacts: ...
+
+    async def observe(self) -> NodeFacts: ...
+
+
+type ContainerFilesOf = Callable[[NodeFacts], ContainerFiles]
+"""Looks at the driver root and the device nodes; blocking. Raises NodeNotReady that says what is missing."""
 
 
 class ClaimService:
-    """Prepare and unprepare claims of one driver on this node. Every claim of a call is answered on its own."""
+    """Prepare and unprepare claims of one driver on this node. `start`, then serve, with `run` beside; then `close`."""
+
+    def __init__(
+        self,
+        *,
+        api: ClaimApi,
+        facts: Facts,
+        container_files: ContainerFilesOf,
+        journal: JournalStore,
+        cdi: CdiFolder,
+        driver: str,
+        node_name: str,
+        sweep_interval_s: float = SWEEP_INTERVAL_S,
+        stale_after_s: float = STALE_AFTER_S,
+        holder_patience_s: float = _HOLDER_PATIENCE_S,
+        api_patience_s: float = _PATIENCE_S,
+    ) -> None:
+        self._journal = journal
+        self._executor = Executor(journal, cdi)
+        self._claims = ClaimReader(api)
+        self._view = _View(facts, container_files, driver, node_name)
+        self._healer = Healer(journal, self._executor, self._claims, self._view, stale_after_s=stale_after_s)
+        self._sweep_interval_s = sweep_interval_s
+        self._holder_patience_s = holder_patience_s
+        self._api_patience_s = api_patience_s
+        self._pending = False
+        self._begun: set[asyncio.Task[object]] = set()
+
+    @property
+    def held(self) -> Held:
+        """The claims that hold devices of this node, by UID. Raises NodeNotReady or CorruptState."""
+        return self._journal.current.held
 
     async def start(self) -> RepairReport:
         """Put right what an earlier run left behind. Called once, before the DRA socket is served; never raises."""
-        raise NotImplementedError
+        return self._told(await self._healer.start())
 
     async def run(self) -> None:
-        """Sweep in the background until cancelled; then let calls in progress finish."""
-        raise NotImplementedError
+        """Sweep until cancelled: soon again while something is pending, else at the interval."""
+        retry_s = _FIRST_RETRY_S
+        while True:
+            if self._pending:
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
+            else:
+                await asyncio.sleep(self._sweep_interval_s)
+                retry_s = _FIRST_RETRY_S
+            await self.sweep()
+
+    async def sweep(self) -> RepairReport:
+        """Release claims that kubelet will never unprepare, and heal what was damaged meanwhile. Never raises."""
+        return self._told(await self._healer.sweep())
+
+    async def close(self) -> None:
+        """Finish what was begun. Called after the last call was accepted."""
+        while self._begun:
+            await asyncio.gather(*self._begun, return_exceptions=True)
+        await self._executor.close()
 
     async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, tuple[PreparedDevice, ...] | DriverError]:
         """The devices of each claim, or why not, by claim UID. A repeated call gives the same answer."""
-        raise NotImplementedError
+        files = asyncio.ensure_future(self._view.files())
+        files.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await self._each(claims, lambda claim: self._prepare(claim, files))
 
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, DriverError | None]:
         """None for each released claim, or why not, by claim UID. A claim that is not held is released already."""
-        raise NotImplementedError
+        return await self._each(claims, self._unprepare)
+
+    async def _each[T](
+        self, claims: Sequence[ClaimRef], act: Callable[[ClaimRef], Coroutine[None, None, T]]
+    ) -> dict[str, T | DriverError]:
+        tasks = {
+            claim.uid: (claim, self._begin(act(claim))) for claim in {claim.uid: claim for claim in claims}.values()
+        }
+        answers = await asyncio.shield(asyncio.gather(*(task for _, task in tasks.values()), return_exceptions=True))
+        return {claim.uid: _answer(claim, answer) for (claim, _), answer in zip(tasks.values(), answers, strict=True)}
+
+    def _begin[T](self, work: Coroutine[None, None, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
+        return task
+
+    async def _prepare(self, ref: ClaimRef, files: Awaitable[ContainerFiles]) -> tuple[PreparedDevice, ...]:
+        await self._healer.complete()
+        async with self._executor.turn(ref.uid):
+            node = self._view.node()
+            entry = self._journal.current.held.get(ref.uid)
+            prepared = entry is not None and await self._is_prepared(entry, node)
+            try:
+                claim = await self._claims.read(ref, patience_s=0.0 if prepared else self._api_patience_s)
+            except ClusterError as error:
+                if prepared and entry is not None:
+                    _log.warning("answered from the journal", claim=str(ref), error=str(error))
+                    return entry.answer
+                raise explained(error, ref) from error
+            if claim is None:
+                raise InvalidInput("does not exist any more; nothing is left to prepare", about=str(ref))
+            checked(claim, ref)
+            if prepared and entry is not None and self._stands(entry, claim, node):
+                return entry.answer
+            node, devices = await self._wanted(ref, claim)
+            plan = plan_for(ref, devices, node, await files)
+            await self._carry_out(plan)
+            return plan.entry.answer
+
+    async def _is_prepared(self, entry: Entry, node: Node) -> bool:
+        if entry.boot_id != node.boot_id:
+            return False
+        return state_of(entry, await self._executor.file_digest(entry.claim.uid)) is State.PREPARED
+
+    def _stands(self, entry: Entry, claim: ResourceClaim, node: Node) -> bool:
+        return standing_of(entry, claim, node.driver, node.boot_id) is Standing.STANDS
+
+    async def _wanted(self, ref: ClaimRef, claim: ResourceClaim) -> tuple[Node, tuple[HeldDevice, ...]]:
+        """The claim's devices, and the node that has them; a device that is not there is looked for once more."""
+        node = self._view.node()
+        try:
+            return node, wanted_devices(claim, ref, node)
+        except (UnknownDevice, NodeNotReady):
+            node = await self._view.look_again()
+            return node, wanted_devices(claim, ref, node)
+
+    async def _carry_out(self, plan: Plan) -> None:
+        """Raises HeldByOther when another claim has the hardware and keeps it."""
+        deadline = time.monotonic() + self._holder_patience_s
+        while True:
+            try:
+                return await self._executor.carry_out(plan)
+            except HeldByOther as refusal:
+                if not await self._healer.make_way(refusal.holder, patience_s=deadline - time.monotonic()):
+                    raise
+
+    async def _unprepare(self, ref: ClaimRef) -> None:
+        async with self._executor.turn(ref.uid):
+            entry = self._journal.current.held.get(ref.uid)
+            if entry is None:
+                await self._executor.remove_orphan(ref.uid)
+            else:
+                await self._executor.undo(entry)
+
+    def _told(self, report: RepairReport) -> RepairReport:
+        self._pending = bool(report.pending)
+        for sentence in report.done:
+            _log.warning("put right", what=sentence)
+        for sentence in report.pending:
+            _log.warning("not right yet", what=sentence)
+        return report
+
+
+class _View:
+    """The node, from Discovery's facts."""
+
+    def __init__(self, facts: Facts, container_files: ContainerFilesOf, driver: str, node_name: str) -> None:
+        self._facts = facts
+        self._container_files = container_files
+        self._driver = driver
+        self._node_name = node_name
+
+    def node(self) -> Node:
+        return self._node(self._facts.facts)
+
+    async def look_again(self) -> Node:
+        try:
+            async with asyncio.timeout(_LOOK_AGAIN_S):
+                return self._node(await self._facts.observe())
+        except TimeoutError:
+            return self.node()
+
+    async def files(self) -> ContainerFiles:
+        return await asyncio.to_thread(self._container_files, self._facts.facts)
+
+    def _node(self, facts: NodeFacts) -> Node:
+        gpus = {gpu.name: gpu for gpu in facts.gpus}
+        return Node(self._driver, self._node_name, facts.boot_id, gpus, facts.problems)
+
+
+def _answer[T](claim: ClaimRef, answer: T | BaseException) -> T | DriverError:
+    if isinstance(answer, DriverError):
+        _log.warning("refused", claim=str(claim), uid=claim.uid, error=str(answer))
+        return answer
+    if isinstance(answer, BaseException):
+        _log.error("failed unexpectedly", claim=str(claim), uid=claim.uid, exc_info=answer)
+        return DriverError(f"internal error, see the log of the node plugin: {answer!r}", about=str(claim))
+    return answer

@@ -122,7 +122,9 @@ def decode(content: bytes) -> Journal:
     damage += bad
     if header is not None and header.entries > len(held) + len(bad):
         damage.append(Damage(b"", f"{header.entries - len(held) - len(bad)} of {header.entries} entries are missing"))
-    return Journal(held, incomplete=bool(damage) or (header is not None and header.incomplete), damage=tuple(damage), extra=extra)
+    return Journal(
+        held, incomplete=bool(damage) or (header is not None and header.incomplete), damage=tuple(damage), extra=extra
+    )
 
 
 def _entries(lines: Iterable[bytes]) -> tuple[dict[str, Entry], list[Damage]]:

@@ -27,6 +27,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -35,6 +36,7 @@ from dra_driver.runtime.files import StagedFile
 from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.lifecycle import Entry, admitted, released
 from kubelet_plugin.prepare.plan import Plan, undo_of
+from kubelet_plugin.prepare.steps import digest_of
 from kubelet_plugin.prepare.store import JournalStore
 
 _log = structlog.get_logger(__name__)
@@ -71,6 +73,8 @@ class Executor:
     def __init__(self, journal: JournalStore, cdi: CdiFolder) -> None:
         self._journal = journal
         self._cdi = cdi
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """A lock lives as long as somebody has or awaits it."""
         self._threads = ThreadPoolExecutor(_FILE_THREADS, thread_name_prefix="cdi")
 
     async def carry_out(self, plan: Plan) -> None:
@@ -94,6 +98,23 @@ class Executor:
         for step in undo_of(entry):
             await self._in_thread(self._cdi.remove, step.claim_uid)
         await self._journal.commit(_without(entry.claim.uid))
+
+    def turn(self, claim_uid: str) -> asyncio.Lock:
+        """Held by whoever does something about this claim; other claims are not affected."""
+        return self._turns.setdefault(claim_uid, asyncio.Lock())
+
+    async def file_digest(self, claim_uid: str) -> str | None:
+        """Of the claim's CDI file as it is; None when there is none. Raises NodeNotReady."""
+        content = await self._in_thread(self._cdi.read, claim_uid)
+        return None if content is None else digest_of(content)
+
+    async def claims_with_file(self) -> frozenset[str]:
+        """UIDs of all claims that have a CDI file. Raises NodeNotReady."""
+        return frozenset(await self._in_thread(self._cdi.claims))
+
+    async def remove_leftovers(self) -> None:
+        """Remove what killed processes staged. Raises NodeNotReady."""
+        await self._in_thread(self._cdi.remove_leftovers)
 
     async def remove_orphan(self, claim_uid: str) -> None:
         """Remove the file of a claim that has no entry, if there is one. Raises NodeNotReady."""

@@ -19,8 +19,8 @@ ORPHANED by removing the file. Which of the two an UNFINISHED claim needs is for
 a container from restarting. Nothing that was promised is forgotten by a crash, and no second durable write per
 claim is needed to say "done".
 
-**The entry is also the lock.** A GPU belongs to a claim from the moment that the entry is in the journal until it is out
-of it. Nobody waits for a GPU: whoever comes second is refused at once and told who holds it.
+**The entry is also the lock.** A GPU belongs to a claim from the moment that the entry is in the journal until it is
+out of it. Nobody waits for a GPU: whoever comes second is refused at once and told who holds it.
 """
 
 from collections.abc import Mapping
@@ -153,7 +153,7 @@ class Standing(Enum):
 
 
 def standing_of(entry: Entry, claim: ResourceClaim | None, driver: str, boot_id: str) -> Standing:
-    """`claim` is the object of the entry's namespace and name, None when there is none; `boot_id` is the present one."""
+    """`claim` is the object of that namespace and name, None when there is none; `boot_id` is the present one."""
     if claim is None:
         return Standing.GONE
     if claim.metadata.uid != entry.claim.uid:

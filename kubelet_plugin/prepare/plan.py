@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dra_driver.cdi.edits import ClaimDevice, DriverFiles, cdi_device_id, claim_spec
-from dra_driver.cdi.model import DeviceNode, encode
 
 from dra_driver.api.config import GpuConfig
 from dra_driver.api.inventory import GpuFacts, Problem
-from dra_driver.api.resource import AllocatedDevice, ResourceClaim
+from dra_driver.api.resource import AllocatedDevice, Allocation, ResourceClaim
+from dra_driver.cdi.model import DeviceNode, encode
 from dra_driver.errors import InvalidConfig, InvalidInput, NodeNotReady, UnknownDevice
 from dra_driver.names import ClaimRef, RequestName
-from dra_driver.opaque import ListedConfig, config_for, listed_configs
+from dra_driver.opaque import config_for, listed_configs
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.steps import Step, Undo, UnknownRecord, WriteCdiFile
 
@@ -96,20 +96,23 @@ def wanted_devices(claim: ResourceClaim, asked: ClaimRef, node: Node) -> tuple[H
             about=str(asked),
             field="status.allocation.devices.results",
         )
-    try:
-        configs = listed_configs(allocation.devices.config, node.driver)
-        devices = tuple(_device(asked, place, result, node, configs) for place, result in ours)
-    except InvalidConfig as error:
-        raise InvalidConfig(
-            error.message, about=error.about or str(asked), field=error.field, problems=error.problems
-        ) from error
+    _check_configs(asked, [RequestName.of(result.request) for _, result in ours], allocation, node)
+    devices = tuple(_device(asked, place, result, node) for place, result in ours)
     _check_distinct(asked, devices)
     return devices
 
 
-def _device(
-    asked: ClaimRef, place: str, result: AllocatedDevice, node: Node, configs: Sequence[ListedConfig]
-) -> HeldDevice:
+def _check_configs(asked: ClaimRef, requests: Sequence[RequestName], allocation: Allocation, node: Node) -> None:
+    """There is nothing in a config yet that would change the plan, but what cannot be honoured is refused."""
+    configs = listed_configs(allocation.devices.config, node.driver)
+    for request in requests:
+        try:
+            config_for(request, configs, GpuConfig, GpuConfig())
+        except InvalidConfig as error:
+            raise InvalidConfig(error.message, about=str(asked), field=error.field, problems=error.problems) from error
+
+
+def _device(asked: ClaimRef, place: str, result: AllocatedDevice, node: Node) -> HeldDevice:
     if result.pool != node.pool:
         raise InvalidInput(
             f"device {result.device} is in pool {result.pool}; this is node {node.pool}, which has its own pool only",
@@ -119,10 +122,8 @@ def _device(
     gpu = node.gpus.get(result.device)
     if gpu is None:
         raise _unknown(asked, place, result.device, node)
-    request = RequestName.of(result.request)
-    config_for(request, configs, GpuConfig, GpuConfig())
     return HeldDevice(
-        request_names=(request.request,),
+        request_names=(RequestName.of(result.request).request,),
         pool=result.pool,
         device=result.device,
         gpu_uuid=gpu.uuid,

@@ -87,7 +87,9 @@ def _without_entry(state: State, finding: Finding, incomplete: bool) -> Remedy:
     if state is State.ABSENT:
         return Remedy(Action.KEEP, f"claim UID {finding.uid} has nothing here")
     if incomplete:
-        return Remedy(Action.WAIT, f"the CDI file of claim UID {finding.uid} may belong to a claim lost from the journal")
+        return Remedy(
+            Action.WAIT, f"the CDI file of claim UID {finding.uid} may belong to a claim lost from the journal"
+        )
     return Remedy(Action.REMOVE_FILE, f"the CDI file of claim UID {finding.uid} belonged to no claim in the journal")
 
 

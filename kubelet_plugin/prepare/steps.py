@@ -5,8 +5,8 @@ be printed and compared. What the journal remembers is enough to undo the step a
 object, the hardware or anything else.
 
 The one step so far *restores*: it makes something look as the journal says, may be repeated at any time, and whether it
-was carried out can be seen. A step that changes hardware is of another sort, and needs an intent and a result of its own
-in the journal.
+was carried out can be seen. A step that changes hardware is of another sort, and needs an intent and a result of its
+own in the journal.
 """
 
 import hashlib

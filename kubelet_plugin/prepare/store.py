@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dra_driver.errors import DriverError, NodeNotReady
-from dra_driver.runtime.files import storage_error, write_durably
+from dra_driver.runtime.files import read_if_present, write_durably
 from kubelet_plugin.prepare.checkpoint import Damage, Journal, decode, encode
 
 JOURNAL = "claims.journal"
@@ -93,11 +93,9 @@ class JournalFile:
         if not journal.damage:
             return journal
         side = self._folder / DAMAGED
-        try:
-            kept = side.read_bytes() if side.exists() else b""
-        except OSError as error:
-            raise storage_error(error, "read", side) from error
-        write_durably(side, kept + b"".join(b"%s\n" % one.line for one in journal.damage if one.line))
+        write_durably(
+            side, (read_if_present(side) or b"") + b"".join(b"%s\n" % one.line for one in journal.damage if one.line)
+        )
         clean = replace(journal, damage=())
         self._write(clean)
         return clean
@@ -109,21 +107,17 @@ class JournalFile:
         self._seen = _Seen(self._signature(), journal)
 
     def _read(self) -> _Seen:
-        try:
-            with self._path.open("rb") as file:
-                return _Seen(_signature(os.fstat(file.fileno())), decode(file.read()))
-        except FileNotFoundError:
-            return _Seen(None, Journal({}))
-        except OSError as error:
-            raise storage_error(error, "read", self._path) from error
+        # Replaced between the two: the signature is the older one, and the next look reads again.
+        signature = self._signature()
+        content = read_if_present(self._path)
+        return _Seen(signature, Journal({}) if content is None else decode(content))
 
     def _signature(self) -> tuple[int, int, int] | None:
         try:
-            return _signature(self._path.stat())
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise storage_error(error, "read", self._path) from error
+            found = self._path.stat()
+        except OSError:
+            return None  # not there, or for `read_if_present` to explain
+        return (found.st_ino, found.st_mtime_ns, found.st_size)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -132,7 +126,7 @@ class JournalFile:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise storage_error(error, "open", path) from error
+            raise NodeNotReady(f"cannot be opened: {error.strerror or error}", about=f"file {path}") from error
         try:
             _wait_for_lock(descriptor, path)
             yield
@@ -225,7 +219,3 @@ def _wait_for_lock(descriptor: int, path: Path) -> None:
             time.sleep(_LOCK_POLL_S)
         else:
             return
-
-
-def _signature(found: os.stat_result) -> tuple[int, int, int]:
-    return (found.st_ino, found.st_mtime_ns, found.st_size)

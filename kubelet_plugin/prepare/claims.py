@@ -1,0 +1,94 @@
+"""Claim objects from the API server, and what a failed answer means. The only room of prepare that asks the API.
+
+Claims are read one by one, by name, when they are needed: a node has a handful, the cluster may have a hundred
+thousand, so nothing is watched. A read by name is answered from the newest state, never from a cache.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Protocol
+
+from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject, Resource
+from dra_driver.api.resource import ResourceClaim
+from dra_driver.errors import ClusterError, Conflict, Gone, NotFound, Unreachable
+from dra_driver.kube.client import Listing
+from dra_driver.names import ClaimRef
+
+_FIRST_DELAY_S = 0.1
+_LONGEST_DELAY_S = 2.0
+
+
+class ClaimApi(Protocol):
+    """What is needed of `dra_driver.kube.client.Kube`."""
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JsonObject: ...
+
+    def pages(self, resource: Resource) -> AsyncGenerator[Listing, None]: ...
+
+
+class ClaimReader:
+    """Reads claims. `attempt_s` is how long one answer may take."""
+
+    def __init__(self, api: ClaimApi, *, attempt_s: float = 10.0) -> None:
+        self._api = api
+        self._attempt_s = attempt_s
+
+    async def read(self, ref: ClaimRef, *, patience_s: float = 0.0) -> ResourceClaim | None:
+        """The object of that namespace and name, whatever its UID; None when there is none.
+
+        An API server that does not answer, or is too busy, is asked again for `patience_s`. Then raises ClusterError.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + patience_s
+        delay = _FIRST_DELAY_S
+        while True:
+            try:
+                return await self._read_once(ref)
+            except (Unreachable, Conflict, Gone) as error:
+                wait = max(delay, min(error.retry_after_s or 0.0, _LONGEST_DELAY_S))
+                if loop.time() + wait > deadline:
+                    raise
+            await asyncio.sleep(wait)
+            delay = min(2 * delay, _LONGEST_DELAY_S)
+
+    async def allocated(self, driver: str, pool: str) -> list[ResourceClaim]:
+        """All claims of the cluster with a device of this driver and pool; reads every claim. Raises ClusterError."""
+        found = []
+        async with aclosing(self._api.pages(RESOURCE_CLAIMS)) as pages:
+            async for page in pages:
+                found += [ResourceClaim.of(item) for item in page.items if _has_device(item, driver, pool)]
+        return found
+
+    async def _read_once(self, ref: ClaimRef) -> ResourceClaim | None:
+        try:
+            async with asyncio.timeout(self._attempt_s):
+                obj = await self._api.get(RESOURCE_CLAIMS, ref.name, ref.namespace)
+        except TimeoutError as error:
+            raise Unreachable(f"no answer from the API server in {self._attempt_s:g} s", about=str(ref)) from error
+        except NotFound as error:
+            # A server that does not serve this API at all says 404 too, and that must not release every claim.
+            if f'"{ref.name}" not found' in error.message:
+                return None
+            raise
+        return ResourceClaim.of(obj, about=str(ref))
+
+
+def _has_device(claim: JsonObject, driver: str, pool: str) -> bool:
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    results = (allocation.get("devices") or {}).get("results") or []
+    return any(result.get("driver") == driver and result.get("pool") == pool for result in results)
+
+
+def explained(error: ClusterError, ref: ClaimRef) -> ClusterError:
+    """The error as kubelet shows it to the user: about the claim, and whose move it is."""
+    if isinstance(error, Unreachable | Conflict | Gone):
+        advice = "kubelet tries again"
+    else:
+        advice = "an administrator has to let the node plugin get resourceclaims"
+    return type(error)(
+        f"cannot be read from the API server ({error.message}); {advice}",
+        about=str(ref),
+        status=error.status,
+        retry_after_s=error.retry_after_s,
+    )

@@ -1,0 +1,248 @@
+"""Puts right what crashes, reboots and people leave behind: finds, asks `kubelet_plugin.prepare.repair`, does.
+
+The service enters here at start, from time to time while it runs, when the journal is incomplete, and when a claim is
+refused because of another one that may be stale. Every claim is repaired on its own and in its turn, so a repair and
+kubelet's calls do not meet. What cannot be done now is tried again; nothing here keeps the plugin from serving.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+import structlog
+
+from dra_driver.errors import ClusterError, DriverError, NodeNotReady
+from dra_driver.names import ClaimRef
+from kubelet_plugin.prepare.checkpoint import Journal
+from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.execute import Executor
+from kubelet_plugin.prepare.lifecycle import Entry, Standing, standing_of
+from kubelet_plugin.prepare.observe import NodeView
+from kubelet_plugin.prepare.plan import ContainerFiles, Node, Plan, plan_for, wanted_devices
+from kubelet_plugin.prepare.repair import Action, Finding, Remedy, RepairReport, remedy_for
+from kubelet_plugin.prepare.store import JournalStore
+
+_log = structlog.get_logger(__name__)
+
+_READS_AT_ONCE = 8
+_HOLDER_POLL_S = 0.05
+
+
+class Healer:
+    """`stale_after_s`: how long a claim must have lost its right to its devices before they are taken from it.
+
+    That is kubelet's move: it unprepares a claim when the containers have stopped, and of a force-deleted pod they may
+    still run when the claim is gone (kubernetes issue 141471). A kubelet that forgot the claim never comes; it looks
+    for claims to unprepare every 60 s.
+    """
+
+    def __init__(
+        self, journal: JournalStore, executor: Executor, claims: ClaimReader, view: NodeView, *, stale_after_s: float
+    ) -> None:
+        self._journal = journal
+        self._executor = executor
+        self._claims = claims
+        self._view = view
+        self._stale_after_s = stale_after_s
+        self._stale_since: dict[str, float] = {}
+        self._completing = asyncio.Lock()
+
+    async def start(self) -> RepairReport:
+        """The first repair of a process: damage is put aside, and stale claims are released without waiting."""
+        return await self._reported(self._put_aside_damage) + await self._reported(self._repair_at_start)
+
+    async def sweep(self) -> RepairReport:
+        """The same while serving; stale claims get time first."""
+        return await self._reported(lambda: self._repair(self._stale_after_s))
+
+    async def complete(self) -> RepairReport:
+        """After damage: find the claims that the journal lost. Nothing to do otherwise.
+
+        Raises NodeNotReady while that cannot be known; until then nothing may be prepared.
+        """
+        if not self._journal.current.incomplete:
+            return RepairReport()
+        async with self._completing:
+            if not self._journal.current.incomplete:
+                return RepairReport()
+            try:
+                return await self._complete()
+            except ClusterError as error:
+                raise NodeNotReady(
+                    f"was damaged, and the claims of this node cannot be read from the API server ({error.message});"
+                    " nothing is prepared until they can",
+                    about="the journal of prepared claims",
+                ) from error
+
+    async def make_way(self, holder: Entry, *, patience_s: float) -> bool:
+        """Whether `holder`, which has hardware that another claim was allocated, is out of the way now.
+
+        A claim that still stands is not, at once. A stale one gets `patience_s` for kubelet to unprepare it, and is
+        released when it has been stale for long.
+        """
+        uid = holder.claim.uid
+        standing = await self._standing(holder)
+        if not standing.is_stale:
+            return False
+        deadline = time.monotonic() + patience_s
+        while self._journal.current.held.get(uid) == holder:
+            # Two claims that wait for each other's turn would wait for ever: a turn that is taken is not waited for.
+            if not self._executor.turn(uid).locked() and self._is_long_stale(holder, standing, self._stale_after_s):
+                remedy = Remedy(Action.RELEASE, f"{holder.claim} (UID {uid}) {standing.value}")
+                report = await self._act(_Case(Finding(uid, holder, None, standing), None), remedy)
+                _log.warning("released for another claim", report=[*report.done, *report.pending])
+            elif time.monotonic() >= deadline:
+                return False
+            else:
+                await asyncio.sleep(_HOLDER_POLL_S)
+        return True
+
+    async def _put_aside_damage(self) -> RepairReport:
+        damage = await self._journal.put_aside_damage()
+        await self._executor.remove_leftovers()
+        if not self._journal.exists and await self._executor.claims_with_file():
+            # Somebody removed the journal but not what it spoke of.
+            await self._journal.commit(lambda journal: replace(journal, incomplete=True))
+            return RepairReport(("the journal is missing although claims are prepared: it is made again",))
+        return RepairReport(tuple(f"damage in the journal was put aside: {one.reason}" for one in damage))
+
+    async def _repair_at_start(self) -> RepairReport:
+        await self._view.look_again()
+        return await self._repair(0.0)
+
+    async def _reported(self, repair: Callable[[], Awaitable[RepairReport]]) -> RepairReport:
+        try:
+            return await repair()
+        except DriverError as error:
+            return RepairReport(pending=(str(error),))
+
+    async def _repair(self, stale_after_s: float) -> RepairReport:
+        report = await self._reported(self.complete)
+        journal = self._journal.current
+        found = await self._findings(journal)
+        self._stale_since = {uid: since for uid, since in self._stale_since.items() if uid in journal.held}
+        boot_id = self._view.node().boot_id
+        for case in found:
+            remedy = remedy_for(case.finding, boot_id, incomplete=journal.incomplete)
+            if remedy.action is Action.RELEASE and not self._is_long_stale(
+                case.entry, case.finding.standing, stale_after_s
+            ):
+                remedy = Remedy(Action.WAIT, f"{remedy.why}; kubelet is given time to unprepare it")
+            report += await self._act(case, remedy)
+        return report
+
+    async def _findings(self, journal: Journal) -> list["_Case"]:
+        materials = await self._materials()
+        entries = list(journal.held.values())
+        gate = asyncio.Semaphore(_READS_AT_ONCE)
+
+        async def standing(entry: Entry) -> Standing:
+            async with gate:
+                return await self._standing(entry)
+
+        standings = await asyncio.gather(*(standing(entry) for entry in entries))
+        cases = [await self._case(entry, known, materials) for entry, known in zip(entries, standings, strict=True)]
+        files = await self._executor.claims_with_file()
+        for uid in sorted(set(files) - journal.held.keys()):
+            digest = await self._executor.file_digest(uid)
+            cases.append(_Case(Finding(uid, None, digest), None))
+        return cases
+
+    async def _materials(self) -> "_Materials | NodeNotReady":
+        try:
+            return _Materials(self._view.node(), await self._view.files())
+        except NodeNotReady as error:
+            return error
+
+    async def _case(self, entry: Entry, standing: Standing, materials: "_Materials | NodeNotReady") -> "_Case":
+        uid = entry.claim.uid
+        file = await self._executor.file_digest(uid)
+        try:
+            if isinstance(materials, NodeNotReady):
+                raise materials
+            plan = plan_for(entry.claim, entry.devices, materials.node, materials.files)
+        except NodeNotReady as error:
+            return _Case(Finding(uid, entry, file, standing, obstacle=str(error)), None)
+        return _Case(Finding(uid, entry, file, standing, planned=plan.entry.cdi_digest), plan)
+
+    async def _standing(self, entry: Entry) -> Standing:
+        node = self._view.node()
+        try:
+            claim = await self._claims.read(entry.claim)
+        except DriverError as error:
+            _log.info("a claim cannot be read", claim=str(entry.claim), error=str(error))
+            return Standing.UNKNOWN
+        return standing_of(entry, claim, node.driver, node.boot_id)
+
+    def _is_long_stale(self, entry: Entry | None, standing: Standing, stale_after_s: float) -> bool:
+        if entry is None:
+            return False
+        if not standing.is_stale:
+            if standing is Standing.STANDS:
+                self._stale_since.pop(entry.claim.uid, None)
+            return False
+        since = self._stale_since.setdefault(entry.claim.uid, time.monotonic())
+        return time.monotonic() - since >= stale_after_s
+
+    async def _act(self, case: "_Case", remedy: Remedy) -> RepairReport:
+        if remedy.action is Action.KEEP:
+            return RepairReport()
+        if remedy.action is Action.WAIT:
+            return RepairReport(pending=(remedy.why,))
+        uid = case.finding.uid
+        async with self._executor.turn(uid):
+            if self._journal.current.held.get(uid) != case.entry:
+                return RepairReport()  # kubelet was faster
+            try:
+                return RepairReport((f"{remedy.why}: {await self._do(case, remedy.action)}",))
+            except DriverError as error:
+                return RepairReport(pending=(f"{remedy.why}, but {error}",))
+
+    async def _do(self, case: "_Case", action: Action) -> str:
+        if action is Action.RELEASE and case.entry is not None:
+            await self._executor.undo(case.entry)
+            return "released"
+        if action is Action.REWRITE and case.plan is not None:
+            await self._executor.carry_out(case.plan)
+            return "written again"
+        await self._executor.remove_orphan(case.finding.uid)
+        return "removed"
+
+    async def _complete(self) -> RepairReport:
+        node, files = self._view.node(), await self._view.files()
+        with_file = set(await self._executor.claims_with_file())
+        report = RepairReport()
+        for claim in await self._claims.allocated(node.driver, node.pool):
+            ref = ClaimRef(claim.metadata.namespace or "", claim.metadata.name, claim.metadata.uid)
+            if ref.uid not in with_file or ref.uid in self._journal.current.held:
+                continue
+            try:
+                devices = wanted_devices(claim, ref, node)
+            except DriverError as error:
+                # One claim that cannot be understood any more must not keep the node from preparing the others.
+                report += RepairReport((f"{ref} was lost from the journal and cannot be entered again: {error}",))
+                continue
+            async with self._executor.turn(ref.uid):
+                await self._executor.carry_out(plan_for(ref, devices, node, files))
+            report += RepairReport((f"{ref} (UID {ref.uid}) was lost from the journal: entered again",))
+        await self._journal.commit(lambda journal: replace(journal, incomplete=False))
+        return report + RepairReport(("the journal is complete again",))
+
+
+@dataclass(frozen=True, slots=True)
+class _Materials:
+    node: Node
+    files: ContainerFiles
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A finding, and the plan that would rewrite it, when there can be one."""
+
+    finding: Finding
+    plan: Plan | None
+
+    @property
+    def entry(self) -> Entry | None:
+        return self.finding.entry
