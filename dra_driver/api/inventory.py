@@ -13,6 +13,7 @@ from typing import Literal
 from pydantic import Field
 
 from dra_driver.api.meta import Model, ObjectMeta
+from dra_driver.names import INVENTORY_GROUP
 
 
 class DriverFacts(Model):
@@ -123,9 +124,10 @@ class Problem(Model):
 
 
 class Registration(Model):
-    """The sign of life of one driver on this node: bumped at every successful registration with kubelet.
+    """The sign of life of one driver on this node, bumped at every registration with kubelet and on request.
 
-    The publisher restores slices that kubelet wiped when it sees a newer time than the one it published for.
+    Slices that kubelet wiped are restored on a sign of life that came after they were gone. `confirmation_annotation`
+    is how a publisher asks for one.
     """
 
     driver: str
@@ -159,6 +161,15 @@ class NodeInventorySpec(Model):
 class NodeInventory(Model):
     metadata: ObjectMeta
     spec: NodeInventorySpec
+
+
+def confirmation_annotation(driver: str) -> str:
+    """The annotation by which a publisher asks the plugin whether it still lives.
+
+    Its value is the registration time that is in doubt. A plugin that is registered, and whose current time that is,
+    answers by bumping the time; nobody needs to take the annotation away, and a plugin that is gone answers nothing.
+    """
+    return f"confirm.{INVENTORY_GROUP}/{driver}"
 
 
 def summary_of(driver: DriverFacts | None, gpus: Sequence[GpuFacts], problems: Sequence[Problem]) -> Summary:

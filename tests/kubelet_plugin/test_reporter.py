@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.nodes import Node, a_node
 
 from dra_driver.api.crd import FILE
-from dra_driver.api.inventory import NodeInventory
+from dra_driver.api.inventory import NodeInventory, confirmation_annotation
 from dra_driver.api.meta import CRDS, NODE_INVENTORIES, NODES, JsonObject
 from dra_driver.errors import NotFound
 from dra_driver.kube.client import Endpoint, Kube
@@ -316,3 +316,20 @@ def test_the_same_facts_and_registrations_give_the_same_bytes_in_any_order(times
     backwards = dict(reversed(times.items()))
     assert wanted_spec(NODE, facts, times) == wanted_spec(NODE, facts, backwards)
     assert str(wanted_spec(NODE, facts, times)) == str(wanted_spec(NODE, facts, backwards))
+
+
+async def test_a_registered_plugin_gives_a_sign_of_life_when_a_publisher_asks_for_it(scene: Scene) -> None:
+    """Once per question; an outdated question and one about a driver that is not registered here are not answered."""
+    scene.reporter.registered("gpu.nvidia.com", NOON)
+    before = await scene.becomes(lambda inventory: bool(inventory.spec.registrations))
+    asked = before.spec.registrations[0].time
+    annotations = {
+        confirmation_annotation("gpu.nvidia.com"): asked,
+        confirmation_annotation("compute-domain.nvidia.com"): asked,
+    }
+    await scene.kube.merge_patch(NODE_INVENTORIES, NODE, {"metadata": {"annotations": annotations}})
+    after = await scene.becomes(lambda inventory: inventory.spec.registrations[0].time != asked)
+    assert after.spec.registrations[0].time > asked
+    assert len(after.spec.registrations) == 1
+    await at_rest()
+    assert (await scene.inventory()).metadata.resource_version == after.metadata.resource_version
