@@ -1,8 +1,9 @@
 """Keeps this node's NodeInventory in the cluster true.
 
 Three kinds of news enter: facts of `kubelet_plugin.discovery`, kubelet's registrations (`Reporter.registered`), and
-changes of the object by somebody else. `wanted_spec` decides what the object should say; it is written when the server
-has something else, and at no other time: a node at rest costs one open watch.
+changes of the object by somebody else, among them a publisher's question whether we still live. `wanted_spec` decides
+what the object should say; it is written when the server has something else, and at no other time: a node at rest
+costs one open watch.
 
 During a rolling update two plugins report the same node. They want the same content, so neither undoes the other, and
 registration times only grow. When their versions differ and they do not want the same, each repair waits longer than
@@ -190,12 +191,27 @@ class Reporter:
         for driver in self._registered.keys() & seen.keys():
             if _is_asked(observed, driver, seen[driver]):
                 self._bumps.setdefault(driver, self._now())
-        for driver, bumped in self._bumps.items():
-            self._registered[driver] = max([bumped, *(known + _TICK for known in self._times(driver, seen))])
+        for driver, when in self._bumps.items():
+            self._registered[driver] = self._later(driver, when, seen)
         self._bumps.clear()
+        for driver in self._asked(observed, seen):
+            self._registered[driver] = self._later(driver, self._now(), seen)
         drivers = seen.keys() | self._registered.keys()
         latest = {driver: max(self._times(driver, seen)) for driver in drivers}
         return wanted_spec(self._node_name, self._discovery.facts, latest)
+
+    def _asked(self, observed: JsonObject | None, seen: dict[str, datetime]) -> list[str]:
+        """Drivers whose publisher doubts the time that is true now: see `confirmation_annotation`."""
+        annotations = (observed or {}).get("metadata", {}).get("annotations") or {}
+        return [
+            driver
+            for driver in self._registered
+            if annotations.get(confirmation_annotation(driver)) == _wire_time(max(self._times(driver, seen)))
+        ]
+
+    def _later(self, driver: str, when: datetime, seen: dict[str, datetime]) -> datetime:
+        """`when`, or just after every time that was known before: clocks are set back, signs of life are not."""
+        return max([when, *(known + _TICK for known in self._times(driver, seen))])
 
     def _times(self, driver: str, seen: dict[str, datetime]) -> list[datetime]:
         return [times[driver] for times in (seen, self._registered) if driver in times]

@@ -163,6 +163,28 @@ async def test_a_registration_is_one_write_and_its_time_only_grows(scene: Scene)
     assert scene.kube.writes == ["create", "replace", "replace"]
 
 
+async def test_a_publisher_that_doubts_the_time_gets_a_newer_one_once(scene: Scene, kube: Kube) -> None:
+    scene.reporter.registered("gpu.nvidia.com", NOON)
+    first = await scene.becomes(lambda inventory: len(inventory.spec.registrations) == 1)
+    doubt = {confirmation_annotation("gpu.nvidia.com"): first.spec.registrations[0].time}
+    await kube.merge_patch(NODE_INVENTORIES, NODE, {"metadata": {"annotations": doubt}})
+    second = await scene.becomes(lambda inventory: inventory.spec.registrations != first.spec.registrations)
+    assert second.spec.registrations[0].time > first.spec.registrations[0].time
+    await at_rest()
+    assert scene.kube.writes == ["create", "replace", "replace"]
+
+
+async def test_a_plugin_that_kubelet_does_not_know_confirms_nothing(scene: Scene, kube: Kube) -> None:
+    """The time in the object is that of another process, which may be dead."""
+    registration = {"driver": "gpu.nvidia.com", "time": "2026-11-21T12:00:00.000000Z"}
+    annotations = {confirmation_annotation("gpu.nvidia.com"): registration["time"]}
+    await kube.merge_patch(
+        NODE_INVENTORIES, NODE, {"metadata": {"annotations": annotations}, "spec": {"registrations": [registration]}}
+    )
+    await at_rest()
+    assert [one.time for one in (await scene.inventory()).spec.registrations] == [registration["time"]]
+
+
 async def test_a_deleted_inventory_comes_back(scene: Scene, kube: Kube) -> None:
     before = await scene.inventory()
     await kube.delete(NODE_INVENTORIES, NODE)
