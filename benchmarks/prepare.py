@@ -1,0 +1,266 @@
+"""How long kubelet waits for the node plugin: prepare and unprepare over the unix socket, against a node of eight H100s.
+
+    python benchmarks/prepare.py [--rounds N] [--json FILE]
+
+The simulated API server and the plugin are processes of their own; this one is kubelet. Claims, their allocations and
+all files are real; journal and CDI files lie on the disk of the temporary folder. Times include the read of each claim
+from the API server and every durable write. Printed with them: what one claim read and one durable write cost on this
+machine, which is what cannot be saved.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+from dra_driver.api.meta import DEVICE_CLASSES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
+from dra_driver.cli.output import print_table
+from dra_driver.kube import kubelet_api
+from dra_driver.kube.client import Kube, endpoint_from
+from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, registration_pb2
+from dra_driver.names import GPU_DRIVER
+from dra_driver.runtime.files import write_durably
+from dra_driver.simulation.cluster import Process
+
+NODE = "node-1"
+GPUS = 8
+
+
+def percentiles(samples: list[float]) -> tuple[float, float]:
+    """p50 and p99 in milliseconds."""
+    cuts = statistics.quantiles(samples, n=100, method="inclusive")
+    return statistics.median(samples) * 1e3, cuts[98] * 1e3
+
+
+async def timed(work: Callable[[], Awaitable[Any]]) -> float:
+    start = time.perf_counter()
+    await work()
+    return time.perf_counter() - start
+
+
+def resident_mib(pid: int) -> float:
+    """Resident memory of a process."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError(f"process {pid} is gone")
+
+
+class Bench:
+    """A cluster of one node, seen from kubelet's side of the socket."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.kubeconfig = folder / "kubeconfig"
+        python = sys.executable
+        self.server = Process(
+            "API server",
+            [python, "-m", "dra_driver.simulation.apiserver", "--port", "0", "--kubeconfig", str(self.kubeconfig)],
+            folder / "apiserver.log",
+        )
+        self.controller = Process(
+            "controller",
+            [python, "-m", "controller.main", "--kubeconfig", str(self.kubeconfig)],
+            folder / "controller.log",
+        )
+        self.plugin = Process("plugin", self._plugin_command(python), folder / "plugin.log")
+        self.kube: Kube
+        self.channel: grpc.aio.Channel
+        self.claims: list[JsonObject] = []
+
+    def _plugin_command(self, python: str) -> list[str]:
+        return [
+            *(python, "-m", "kubelet_plugin.main", "--node-name", NODE, "--kubeconfig", str(self.kubeconfig)),
+            *("--kubelet-root", str(self.folder / "kubelet"), "--cdi-root", str(self.folder / "cdi")),
+            *("--host-root", str(self.folder / "host"), "--simulate", "dgx-h100", "--log-level", "warning"),
+        ]
+
+    async def start(self, stack: AsyncExitStack) -> float:
+        """Start all; answers the seconds from plugin start to a slice that is visible."""
+        await self._process(stack, self.server)
+        while not self.kubeconfig.exists():
+            await asyncio.sleep(0.02)
+            self.server.check()
+        self.kube = await stack.enter_async_context(Kube(endpoint_from(self.kubeconfig)))
+        await self._install()
+        await self._process(stack, self.controller)
+        await asyncio.sleep(2.0)
+        started = time.perf_counter()
+        await self._process(stack, self.plugin)
+        registration = self.folder / "kubelet" / "plugins_registry" / f"{GPU_DRIVER}-reg.sock"
+        await self._until(registration.exists)
+        await self._register(registration)
+        devices: list[str] = []
+        while not devices:
+            slices = (await self.kube.list(RESOURCE_SLICES)).items
+            devices = sorted(device["name"] for item in slices for device in item["spec"].get("devices") or ())
+            await asyncio.sleep(0.01)
+        visible_s = time.perf_counter() - started
+        socket = self.folder / "kubelet" / "plugins" / GPU_DRIVER / "dra.sock"
+        self.channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"unix:{socket}"))
+        self.claims = [await self._claim(index, device) for index, device in enumerate(devices)]
+        return visible_s
+
+    async def _process(self, stack: AsyncExitStack, process: Process) -> None:
+        await process.start()
+        stack.push_async_callback(process.stop)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self.plugin.check()
+            await asyncio.sleep(0.005)
+
+    async def _install(self) -> None:
+        import yaml
+
+        from dra_driver import bundled
+        from dra_driver.api.meta import CRDS
+
+        for path in sorted(bundled.CRDS_FOLDER.glob("*.yaml")):
+            await self.kube.create(CRDS, yaml.safe_load(path.read_text()))
+        await self.kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+        device_class: JsonObject = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": "gpu.nvidia.com"},
+            "spec": {},
+        }
+        await self.kube.create(DEVICE_CLASSES, device_class)
+
+    async def _register(self, socket: Path) -> None:
+        async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+            await channel.unary_unary(
+                f"/{kubelet_api.REGISTRATION}/NotifyRegistrationStatus",
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=registration_pb2.RegistrationStatusResponse.FromString,
+            )(registration_pb2.RegistrationStatus(plugin_registered=True), wait_for_ready=True)
+
+    async def _claim(self, index: int, device: str) -> JsonObject:
+        request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+        name = f"claim-{index}"
+        claim = await self.kube.create(
+            RESOURCE_CLAIMS,
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": {"devices": {"requests": [request]}},
+            },
+        )
+        result = {"request": "gpu", "driver": GPU_DRIVER, "pool": NODE, "device": device}
+        status = {"allocation": {"devices": {"results": [result]}}}
+        await self.kube.merge_patch(
+            RESOURCE_CLAIMS, name, {"status": status}, namespace="default", subresource="status"
+        )
+        return claim
+
+    async def call(self, method: str, claims: list[JsonObject]) -> None:
+        """One call of kubelet's; every claim must come back without an error."""
+        request = getattr(dra_v1_pb2, f"{method}Request")(
+            claims=[
+                dra_v1_pb2.Claim(namespace="default", name=claim["metadata"]["name"], uid=claim["metadata"]["uid"])
+                for claim in claims
+            ]
+        )
+        response = await self.channel.unary_unary(
+            f"/{kubelet_api.DRA_V1}/{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=getattr(dra_v1_pb2, f"{method}Response").FromString,
+        )(request)
+        errors = [entry.error for entry in response.claims.values() if entry.error]
+        if errors or len(response.claims) != len(claims):
+            raise RuntimeError(f"{method}: {errors or 'claims are missing in the answer'}")
+
+    async def rounds(self, count: int, batch: int) -> dict[str, tuple[float, float]]:
+        """Prepare and unprepare `batch` claims in one call, `count` times after a few to warm up."""
+        samples: dict[str, list[float]] = {"prepare": [], "repeat": [], "unprepare": []}
+        for index in range(count + 20):
+            claims = [self.claims[(index + offset) % GPUS] for offset in range(batch)]
+            times = {
+                "prepare": await timed(lambda claims=claims: self.call("NodePrepareResources", claims)),  # type: ignore[misc]
+                "repeat": await timed(lambda claims=claims: self.call("NodePrepareResources", claims)),  # type: ignore[misc]
+                "unprepare": await timed(lambda claims=claims: self.call("NodeUnprepareResources", claims)),  # type: ignore[misc]
+            }
+            if index >= 20:
+                for name, seconds in times.items():
+                    samples[name].append(seconds)
+        return {name: percentiles(values) for name, values in samples.items()}
+
+    async def floor(self) -> dict[str, tuple[float, float]]:
+        """What one claim read and one durable write cost here."""
+        path, content = self.folder / "floor", b"x" * 8192
+        reads = [await timed(lambda: self.kube.get(RESOURCE_CLAIMS, "claim-0", "default")) for _ in range(300)]
+        writes = []
+        for _ in range(300):
+            start = time.perf_counter()
+            write_durably(path, content)
+            writes.append(time.perf_counter() - start)
+        return {"claim read": percentiles(reads), "durable file write": percentiles(writes)}
+
+    async def writes_at_rest(self, seconds: float) -> int:
+        """Objects other than the leader's Lease that were written while nothing happened."""
+        before = await self._versions()
+        await asyncio.sleep(seconds)
+        after = await self._versions()
+        return sum(after.get(key) != version for key, version in before.items()) + len(after.keys() - before.keys())
+
+    async def _versions(self) -> dict[str, str]:
+        from dra_driver.api.meta import CONFIG_MAPS, EVENTS, NODE_INVENTORIES
+
+        found = {}
+        for resource in (NODE_INVENTORIES, RESOURCE_SLICES, RESOURCE_CLAIMS, NODES, EVENTS, CONFIG_MAPS):
+            for item in (await self.kube.list(resource)).items:
+                found[f"{resource.plural}/{item['metadata']['name']}"] = item["metadata"]["resourceVersion"]
+        return found
+
+
+async def measure(rounds: int, quiet_s: float) -> JsonObject:
+    with tempfile.TemporaryDirectory(prefix="b") as folder:
+        async with AsyncExitStack() as stack:
+            bench = Bench(Path(folder))
+            visible_s = await bench.start(stack)
+            one = await bench.rounds(rounds, 1)
+            eight = await bench.rounds(rounds, GPUS)
+            floor = await bench.floor()
+            assert bench.plugin.pid is not None
+            assert bench.controller.pid is not None
+            return {
+                "one claim per call, ms (p50, p99)": one,
+                "eight claims in one call, ms (p50, p99)": eight,
+                "floor, ms (p50, p99)": floor,
+                "plugin resident, MiB": resident_mib(bench.plugin.pid),
+                "controller resident, MiB": resident_mib(bench.controller.pid),
+                "plugin start to slices visible, s": visible_s,
+                f"API writes in {quiet_s:.0f} s at rest, the Lease aside": await bench.writes_at_rest(quiet_s),
+            }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--quiet", type=float, default=60.0, help="seconds to watch the cluster at rest")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    options = parser.parse_args()
+    figures = asyncio.run(measure(options.rounds, options.quiet))
+    rows = []
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            rows += [(f"{name}: {part}", f"{p50:.2f}", f"{p99:.2f}") for part, (p50, p99) in value.items()]
+        else:
+            rows.append((name, f"{value:.2f}" if isinstance(value, float) else str(value), ""))
+    print_table(("FIGURE", "P50", "P99"), rows)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
