@@ -1,0 +1,355 @@
+"""Types of every part of a tree, found before anything is evaluated.
+
+`check` answers which functions a call can mean and in which slot a variable lives; it refuses what can never work:
+unknown names (with the name that was probably meant), functions for other types, fields that an object has not.
+What is known only during evaluation is DYN and passes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from dra_driver.cel.errors import CelTypeError
+from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS, Overload
+from dra_driver.cel.tree import (
+    Bind,
+    Call,
+    Comprehension,
+    Conditional,
+    Constant,
+    Has,
+    Index,
+    ListLiteral,
+    Logical,
+    MapLiteral,
+    Name,
+    Node,
+    OptionalMap,
+    Select,
+)
+from dra_driver.cel.types import (
+    BOOL,
+    DYN,
+    Type,
+    filled,
+    fits,
+    joined,
+    list_of,
+    map_of,
+    optional_of,
+    type_of_constant,
+)
+
+_SIGNS = frozenset(["==", "!=", "<", "<=", ">", ">=", "in", "+", "-", "*", "/", "%", "-_", "!_", "[]", "[?]"])
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of an object: its type, and the attribute of the Python object that holds its value."""
+
+    type: Type
+    attribute: str
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectType:
+    """The type of a variable that has fields, by their names in expressions."""
+
+    type: Type
+    fields: Mapping[str, Field]
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The variables that an expression sees, in the order of their slots."""
+
+    variables: Mapping[str, ObjectType]
+
+
+@dataclass(slots=True)
+class Checked:
+    """What is known about a tree. `slots` is how many variables are alive at once, those of the environment first."""
+
+    root: Node
+    expression: str
+    types: dict[Node, Type] = field(default_factory=dict)
+    overloads: dict[Node, tuple[Overload, ...]] = field(default_factory=dict)
+    variables: dict[Node, int] = field(default_factory=dict)
+    """The slot that a Name reads, or that a macro fills."""
+    attributes: dict[Node, str] = field(default_factory=dict)
+    """Of a Select on an object: the Python attribute."""
+    slots: int = 0
+
+
+def check(root: Node, expression: str, environment: Environment) -> Checked:
+    """Raises CelTypeError."""
+    checker = _Checker(expression, environment, Checked(root, expression))
+    checker.type_of(root)
+    return checker.found
+
+
+class _Checker:
+    def __init__(self, expression: str, environment: Environment, found: Checked) -> None:
+        self.found = found
+        self._expression = expression
+        self._objects = {one.type: one for one in environment.variables.values()}
+        self._scope: list[tuple[str, Type]] = [(name, one.type) for name, one in environment.variables.items()]
+        self.found.slots = len(self._scope)
+
+    def type_of(self, node: Node) -> Type:
+        kind = self._rule(node)
+        self.found.types[node] = kind
+        return kind
+
+    def _rule(self, node: Node) -> Type:
+        match node:
+            case Constant(value=value):
+                return type_of_constant(value)
+            case Name():
+                return self._name(node)
+            case Select():
+                return self._select(node)
+            case Has(select=select):
+                self.type_of(select)
+                return BOOL
+            case Index():
+                return self._index(node)
+            case Logical():
+                for part in node.parts:
+                    self._wants_bool(part, f"`{node.operator}`")
+                return BOOL
+            case Conditional():
+                return self._conditional(node)
+            case ListLiteral(items=items):
+                return list_of(self._common(items, "list items"))
+            case MapLiteral(entries=entries):
+                return map_of(
+                    self._common([key for key, _ in entries], "map keys"),
+                    self._common([value for _, value in entries], "map values"),
+                )
+            case Call():
+                return self._call(node)
+            case Comprehension():
+                return self._comprehension(node)
+            case Bind():
+                return self._within(node, node.variable, self.type_of(node.value), node.body)
+            case OptionalMap():
+                return self._optional_map(node)
+        raise AssertionError(f"unknown node {node}")
+
+    # -- names and fields
+
+    def _name(self, node: Name) -> Type:
+        for slot in reversed(range(len(self._scope))):
+            name, kind = self._scope[slot]
+            if name == node.name:
+                self.found.variables[node] = slot
+                return kind
+        known = [name for name, _ in self._scope]
+        raise self._error(f"unknown name `{node.name}`{_meant(node.name, known)}", node.start, node.end)
+
+    def _select(self, node: Select) -> Type:
+        operand = self.type_of(node.operand)
+        chained = operand.name == "optional_type"
+        if chained:
+            (operand,) = operand.parameters
+        result = self._field(node, operand)
+        return optional_of(result) if node.optional or chained else result
+
+    def _field(self, node: Select, operand: Type) -> Type:
+        if operand == DYN:
+            return DYN
+        if operand.name == "map":
+            return operand.parameters[1]
+        end = node.field_start + len(node.field)
+        owner = self._objects.get(operand)
+        if owner is None:
+            raise self._error(f"a {operand} has no fields, so not `{node.field}`", node.field_start, end)
+        if node.field not in owner.fields:
+            known = ", ".join(owner.fields)
+            message = f"`{operand}` has no field `{node.field}`{_meant(node.field, owner.fields)}; it has {known}"
+            raise self._error(message, node.field_start, end)
+        found = owner.fields[node.field]
+        self.found.attributes[node] = found.attribute
+        return found.type
+
+    def _index(self, node: Index) -> Type:
+        operand, index = self.type_of(node.operand), self.type_of(node.index)
+        chained = operand.name == "optional_type"
+        if chained:
+            (operand,) = operand.parameters
+        sign = "[?]" if node.optional or chained else "[]"
+        return self._resolved(node, sign, FUNCTIONS[sign], [operand, index], node.index)
+
+    # -- operators and functions
+
+    def _call(self, node: Call) -> Type:
+        qualified = self._qualified(node)
+        if qualified is not None:
+            candidates = [one for one in FUNCTIONS[qualified] if not one.is_method]
+            return self._resolved(node, qualified, candidates, [self.type_of(one) for one in node.arguments], node)
+        if node.target is not None and node.function in LAZY_METHODS:
+            return self._lazy(node, node.target)
+        candidates = [one for one in FUNCTIONS.get(node.function, ()) if one.is_method == (node.target is not None)]
+        if not candidates:
+            raise self._unknown(node)
+        operands = ((node.target,) if node.target else ()) + node.arguments
+        return self._resolved(node, node.function, candidates, [self.type_of(one) for one in operands], node)
+
+    def _qualified(self, node: Call) -> str | None:
+        """`optional.of(x)` is a function with a dotted name unless `optional` is a variable."""
+        target = node.target
+        if not isinstance(target, Name) or any(name == target.name for name, _ in self._scope):
+            return None
+        name = f"{target.name}.{node.function}"
+        return name if name in FUNCTIONS else None
+
+    def _resolved(
+        self, node: Node, name: str, candidates: Sequence[Overload], given: Sequence[Type], where: Node
+    ) -> Type:
+        """Keeps the overloads that the types allow; the result's type when they agree on it, else DYN."""
+        possible: list[Overload] = []
+        results: list[Type] = []
+        for overload in candidates:
+            variables: dict[str, Type] = {}
+            if len(overload.parameters) == len(given) and all(
+                fits(wanted, actual, variables) for wanted, actual in zip(overload.parameters, given, strict=True)
+            ):
+                possible.append(overload)
+                results.append(filled(overload.result, variables))
+        if not possible:
+            raise self._mismatch(node, name, candidates, given, where)
+        self.found.overloads[node] = tuple(possible)
+        return results[0] if all(result == results[0] for result in results) else DYN
+
+    def _lazy(self, node: Call, target: Node) -> Type:
+        owner = self.type_of(target)
+        if len(node.arguments) != 1:
+            raise self._error(f"`{node.function}` takes one argument", node.name_start, node.end)
+        given = self.type_of(node.arguments[0])
+        inner = owner.parameters[0] if owner.name == "optional_type" else DYN
+        if owner.name not in ("optional_type", "dyn"):
+            raise self._error(
+                f"`{node.function}` is a method of optional values, not of {owner}", node.name_start, node.end
+            )
+        wanted = optional_of(inner) if node.function == "or" else inner
+        if (result := joined(wanted, given)) is None:
+            raise self._error(f"`{node.function}` needs {wanted} here, not {given}", *_span(node.arguments[0]))
+        return result
+
+    def _conditional(self, node: Conditional) -> Type:
+        self._wants_bool(node.condition, "`? :`")
+        then, otherwise = self.type_of(node.then), self.type_of(node.otherwise)
+        result = joined(then, otherwise)
+        if result is None:
+            raise self._error(
+                f"both results of `? :` must have one type, not {then} and {otherwise}", *_span(node.otherwise)
+            )
+        return result
+
+    def _common(self, nodes: Sequence[Node], what: str) -> Type:
+        """One type for all, as Kubernetes demands of literals."""
+        common: Type | None = None
+        for node in nodes:
+            kind = self.type_of(node)
+            result = kind if common is None else joined(common, kind)
+            if result is None:
+                raise self._error(f"{what} must have one type, not {common} and {kind}", *_span(node))
+            common = result
+        return common or DYN
+
+    # -- macros
+
+    def _comprehension(self, node: Comprehension) -> Type:
+        target = self.type_of(node.target)
+        if target.name not in ("list", "map", "dyn"):
+            raise self._error(f"`{node.kind}` needs a list or a map, not {target}", *_span(node.target))
+        item = target.parameters[0] if target.parameters else DYN
+        if node.condition is not None:
+            self._within(node, node.variable, item, node.condition)
+            self._must_be_bool(node.condition, f"the condition of `{node.kind}`")
+        body = self._within(node, node.variable, item, node.body)
+        if node.kind == "map":
+            return list_of(body)
+        self._must_be_bool(node.body, f"the condition of `{node.kind}`")
+        return list_of(item) if node.kind == "filter" else BOOL
+
+    def _optional_map(self, node: OptionalMap) -> Type:
+        target = self.type_of(node.target)
+        if target.name not in ("optional_type", "dyn"):
+            raise self._error(f"optMap is a method of optional values, not of {target}", *_span(node.target))
+        item = target.parameters[0] if target.parameters else DYN
+        body = self._within(node, node.variable, item, node.body)
+        if not node.flat:
+            return optional_of(body)
+        if body.name not in ("optional_type", "dyn"):
+            raise self._error(f"optFlatMap needs an optional value as its result, not {body}", *_span(node.body))
+        return body
+
+    def _within(self, node: Node, variable: str, kind: Type, body: Node) -> Type:
+        """The type of `body` where `variable` is known too."""
+        self.found.variables[node] = len(self._scope)
+        self._scope.append((variable, kind))
+        self.found.slots = max(self.found.slots, len(self._scope))
+        result = self.type_of(body)
+        self._scope.pop()
+        return result
+
+    # -- complaints
+
+    def _wants_bool(self, node: Node, what: str) -> None:
+        self.type_of(node)
+        self._must_be_bool(node, what)
+
+    def _must_be_bool(self, node: Node, what: str) -> None:
+        kind = self.found.types[node]
+        if kind not in (BOOL, DYN):
+            raise self._error(f"{what} needs bool, not {kind}", *_span(node))
+
+    def _unknown(self, node: Call) -> CelTypeError:
+        is_method = node.target is not None
+        names = [name for name, all_ in FUNCTIONS.items() if any(one.is_method == is_method for one in all_)]
+        other = node.function in FUNCTIONS
+        what, hint = ("method", "function") if is_method else ("function", "method")
+        message = f"unknown {what} `{node.function}`"
+        message += f"; it is a {hint}" if other else _meant(node.function, [one for one in names if one.isidentifier()])
+        return self._error(message, node.name_start, node.name_start + len(node.function))
+
+    def _mismatch(
+        self, node: Node, name: str, candidates: Sequence[Overload], given: Sequence[Type], where: Node
+    ) -> CelTypeError:
+        start = where.name_start if isinstance(where, Call) else where.start
+        end = start + len(name.rstrip("_")) if isinstance(where, Call) else where.end
+        return self._error(_mismatch(name, candidates, given), start, end)
+
+    def _error(self, message: str, start: int, end: int) -> CelTypeError:
+        return CelTypeError(message, self._expression, start, end)
+
+
+def _span(node: Node) -> tuple[int, int]:
+    return node.start, node.end
+
+
+def _meant(name: str, known: Sequence[str] | Mapping[str, object]) -> str:
+    close = get_close_matches(name, list(known), n=1)
+    return f"; did you mean `{close[0]}`?" if close else ""
+
+
+def _mismatch(name: str, candidates: Sequence[Overload], given: Sequence[Type]) -> str:
+    """One sentence on types that do not fit, with a way out where it is known."""
+    kinds = [kind.name for kind in given]
+    if name == "[]":
+        return f"{given[0]} cannot be indexed with {given[1]}"
+    if name in _SIGNS and len(given) == 1:
+        return f"`{name[0]}` does not work on {given[0]}"
+    if name in _SIGNS:
+        message = f"`{name}` does not work between {given[0]} and {given[1]}"
+        for constructor in ("quantity", "semver"):
+            if constructor in kinds and "string" in kinds:
+                return f'{message}; write {constructor}("…") around the text'
+            if kinds == [constructor, constructor]:
+                method = "isLessThan" if "<" in name else "isGreaterThan"
+                return f"{message}; use a.{method}(b) or a.compareTo(b)"
+        return message
+    accepted = " or ".join(sorted({f"({', '.join(map(str, one.parameters))})" for one in candidates}))
+    return f"`{name}` does not work on ({', '.join(map(str, given))}), only on {accepted}"

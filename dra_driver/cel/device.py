@@ -1,0 +1,101 @@
+"""What `device` means in a selector, and selectors ready to be asked.
+
+A domain that the device does not have is an empty map; an id that it does not have is an error ("no such key"), which
+`has()` and `&&` can guard. Attributes without a domain are found under the driver's name.
+Source: Kubernetes, DeviceClass and ResourceClaim selectors, environment of 1.34 to 1.37.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+
+from dra_driver.api.resource import Attribute, Device
+from dra_driver.cel.check import Environment, Field, ObjectType, check
+from dra_driver.cel.errors import CelRuntimeError, CelTypeError
+from dra_driver.cel.evaluate import Program
+from dra_driver.cel.parser import parse
+from dra_driver.cel.types import BOOL, DYN, QUANTITY, STRING, Type, map_of, type_name
+from dra_driver.quantity import Quantity, Version
+
+_NOTHING: Mapping[str, object] = MappingProxyType({})
+
+
+class _Domains[T](dict[str, dict[str, T]]):
+    """Domain to id to value. Indexing with an unknown domain answers an empty map, and does not add it."""
+
+    def __missing__(self, domain: str) -> Mapping[str, object]:
+        return _NOTHING
+
+
+class CelDevice:
+    """A device as selectors see it. Made once per device, used for any number of evaluations."""
+
+    __slots__ = ("allow_multiple_allocations", "attributes", "capacity", "driver")
+
+    def __init__(self, driver: str, device: Device) -> None:
+        """Raises ValueError for a quantity or version that is none; the API server does not store such a device."""
+        self.driver = driver
+        self.attributes: _Domains[object] = _Domains()
+        self.capacity: _Domains[Quantity] = _Domains()
+        self.allow_multiple_allocations = bool(device.allow_multiple_allocations)
+        for name, attribute in device.attributes.items():
+            domain, id_ = _qualified(name, driver)
+            self.attributes.setdefault(domain, {})[id_] = attribute_value(attribute)
+        for name, capacity in device.capacity.items():
+            domain, id_ = _qualified(name, driver)
+            self.capacity.setdefault(domain, {})[id_] = Quantity.parse(capacity.value)
+
+
+def attribute_value(attribute: Attribute) -> object:
+    """The value as CEL and constraints compare it: int, bool, str or Version."""
+    if attribute.version is not None:
+        return Version.parse(attribute.version)
+    for value in (attribute.int_, attribute.bool_, attribute.string):
+        if value is not None:
+            return value
+    return None
+
+
+def _qualified(name: str, driver: str) -> tuple[str, str]:
+    domain, _, id_ = name.rpartition("/")
+    return domain or driver, id_
+
+
+_DEVICE = ObjectType(
+    Type("device"),
+    {
+        "driver": Field(STRING, "driver"),
+        "attributes": Field(map_of(STRING, map_of(STRING, DYN)), "attributes"),
+        "capacity": Field(map_of(STRING, map_of(STRING, QUANTITY)), "capacity"),
+        "allowMultipleAllocations": Field(BOOL, "allow_multiple_allocations"),
+    },
+)
+DEVICE_ENVIRONMENT = Environment({"device": _DEVICE})
+
+
+class Selector:
+    """A compiled selector. `matches` is asked for every candidate device."""
+
+    def __init__(self, program: Program) -> None:
+        self.expression = program.expression
+        self._program = program
+
+    def matches(self, device: CelDevice) -> bool:
+        """Raises CelRuntimeError, which ends the scheduling attempt of the whole pod."""
+        result = self._program.evaluate(device)
+        if result is True or result is False:
+            return bool(result)
+        root = self._program.root
+        message = f"the result must be bool, not {type_name(result)}"
+        raise CelRuntimeError(message, self.expression, root.start, root.end)
+
+
+@lru_cache(maxsize=4096)
+def compile_selector(expression: str) -> Selector:
+    """Compiled once per expression. Raises CelSyntaxError, CelTypeError."""
+    root = parse(expression)
+    checked = check(root, expression, DEVICE_ENVIRONMENT)
+    result = checked.types[root]
+    if result not in (BOOL, DYN):
+        raise CelTypeError(f"a selector must be bool, not {result}", expression, root.start, root.end)
+    return Selector(Program(checked))

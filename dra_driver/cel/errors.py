@@ -1,0 +1,48 @@
+"""What can be wrong with an expression, and where: every error knows the character it points at.
+
+CelSyntaxError and CelTypeError are found before any device is looked at; CelRuntimeError is about one evaluation.
+"""
+
+from dra_driver.errors import InvalidInput
+
+
+class CelError(InvalidInput):
+    """`start` and `end` are offsets into `expression`, end exclusive; `line` and `column` count from 1."""
+
+    def __init__(self, message: str, expression: str, start: int, end: int | None = None) -> None:
+        self.expression = expression
+        self.start = min(start, len(expression))
+        self.end = max(self.start + 1, end if end is not None else 0)
+        super().__init__(message)
+
+    @property
+    def line(self) -> int:
+        return self.expression.count("\n", 0, self.start) + 1
+
+    @property
+    def column(self) -> int:
+        return self.start - (self.expression.rfind("\n", 0, self.start) + 1) + 1
+
+    @property
+    def excerpt(self) -> str:
+        """The line of the expression and below it marks under the offending part."""
+        first = self.expression.rfind("\n", 0, self.start) + 1
+        text = self.expression[first:].split("\n", 1)[0]
+        width = max(1, min(self.end, first + len(text)) - self.start)
+        return f"{text}\n{' ' * (self.start - first)}{'^' * width}"
+
+    def __str__(self) -> str:
+        where = f"line {self.line}, column {self.column}" if "\n" in self.expression else f"column {self.column}"
+        return f"{where}: {self.message}"
+
+
+class CelSyntaxError(CelError):
+    """The text is not an expression."""
+
+
+class CelTypeError(CelError):
+    """The expression can never be evaluated: an unknown name, a function for other types, a result that is no bool."""
+
+
+class CelRuntimeError(CelError):
+    """The evaluation failed for these values. The scheduler gives up on the whole pod then, not just on the device."""

@@ -1,0 +1,402 @@
+"""A checked tree to Python closures: compiled once, evaluated for every device.
+
+A closure takes a frame (a list of variables by slot) and answers a value or raises CelRuntimeError with its place.
+Where the types are known the function is called at once; where they are not, the overload is chosen by what the values
+turn out to be.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dra_driver.cel.check import Checked
+from dra_driver.cel.errors import CelRuntimeError
+from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS, Failed, Overload
+from dra_driver.cel.tree import (
+    Bind,
+    Call,
+    Comprehension,
+    Conditional,
+    Constant,
+    Has,
+    Index,
+    ListLiteral,
+    Logical,
+    MapLiteral,
+    Name,
+    Node,
+    OptionalMap,
+    Select,
+)
+from dra_driver.cel.types import BOOL, type_name
+from dra_driver.cel.values import ABSENT, Optional, find
+
+type Frame = list[Any]
+type Run = Callable[[Frame], Any]
+
+
+class Program:
+    """A compiled expression. `slots` is the length of the frame it needs; the environment's variables come first."""
+
+    def __init__(self, checked: Checked) -> None:
+        self.expression = checked.expression
+        self.root = checked.root
+        self._run = _Compiler(checked).run_of(checked.root)
+        self._rest: Frame = [None] * (checked.slots - 1)
+
+    def evaluate(self, variable: object) -> Any:
+        """The value, for an environment of one variable. Raises CelRuntimeError."""
+        return self._run([variable, *self._rest])
+
+
+class _Compiler:
+    def __init__(self, checked: Checked) -> None:
+        self._checked = checked
+
+    def run_of(self, node: Node) -> Run:
+        match node:
+            case Constant(value=value):
+                return lambda frame: value
+            case Name():
+                slot = self._checked.variables[node]
+                return lambda frame: frame[slot]
+            case Select():
+                return self._select(node)
+            case Has(select=select):
+                return self._has(select)
+            case Index():
+                return self._index(node)
+            case Call():
+                return self._call(node)
+            case Logical(operator=operator, parts=parts):
+                return self._logical([self._bool(part) for part in parts], deciding=operator == "||")
+            case Conditional():
+                return self._conditional(node)
+            case ListLiteral(items=items):
+                return self._list([self.run_of(item) for item in items])
+            case MapLiteral():
+                return self._map(node)
+            case Comprehension():
+                return self._comprehension(node)
+            case Bind():
+                return self._bind(node)
+            case OptionalMap():
+                return self._optional_map(node)
+        raise AssertionError(f"unknown node {node}")
+
+    def _error(self, message: str, node: Node) -> CelRuntimeError:
+        return CelRuntimeError(message, self._checked.expression, node.start, node.end)
+
+    # -- fields and elements
+
+    def _select(self, node: Select) -> Run:
+        operand, field = self.run_of(node.operand), node.field
+        attribute = self._checked.attributes.get(node)
+        optional = node.optional
+        if attribute is not None and not optional:
+            return _attribute_of(operand, attribute)
+        if self._checked.types[node.operand].name == "map" and not optional:
+            return self._entry(node, operand, field)
+
+        def run(frame: Frame) -> Any:
+            value = operand(frame)
+            chained = isinstance(value, Optional)
+            if chained:
+                if not value.present:
+                    return ABSENT
+                value = value.value
+            found = Optional(getattr(value, attribute)) if attribute else self._member(node, value, field)
+            if optional or chained:
+                return found
+            if not found.present:
+                raise self._error(f"no such key: {field}", node)
+            return found.value
+
+        return run
+
+    def _entry(self, node: Node, operand: Run, key: str) -> Run:
+        """A key of what is known to be a map: the step that nearly every selector consists of."""
+
+        def run(frame: Frame) -> Any:
+            try:
+                return operand(frame)[key]
+            except KeyError:
+                raise self._error(f"no such key: {key}", node) from None
+
+        return run
+
+    def _member(self, node: Node, value: object, field: str) -> Optional:
+        if not isinstance(value, Mapping):
+            raise self._error(f"a {type_name(value)} has no field `{field}`", node)
+        return find(value, field)
+
+    def _has(self, select: Select) -> Run:
+        operand, field = self.run_of(select.operand), select.field
+        if select in self._checked.attributes:
+            return lambda frame: True
+
+        def run(frame: Frame) -> bool:
+            value = operand(frame)
+            if isinstance(value, Optional):
+                if not value.present:
+                    return False
+                value = value.value
+            return self._member(select, value, field).present
+
+        return run
+
+    def _index(self, node: Index) -> Run:
+        operand, index = self.run_of(node.operand), self.run_of(node.index)
+        operand_type = self._checked.types[node.operand]
+        key = node.index.value if isinstance(node.index, Constant) else None
+        if operand_type.name == "map" and not node.optional and isinstance(key, str):
+            return self._entry(node, operand, key)
+        plain = self._chosen(node, FUNCTIONS["[]"])
+        gentle = self._chosen(node, FUNCTIONS["[?]"])
+
+        def run(frame: Frame) -> Any:
+            value = operand(frame)
+            if isinstance(value, Optional):
+                return gentle(value.value, index(frame)) if value.present else ABSENT
+            return (gentle if node.optional else plain)(value, index(frame))
+
+        return run
+
+    # -- functions
+
+    def _call(self, node: Call) -> Run:
+        if node.function in LAZY_METHODS and node.target is not None:
+            return self._lazy(node, node.target)
+        overloads = self._checked.overloads[node]
+        with_target = bool(overloads and overloads[0].is_method)
+        operands = ((node.target,) if with_target and node.target else ()) + node.arguments
+        runs = [self.run_of(one) for one in operands]
+        if node.function == "==" and (fast := self._equals_text(operands, runs)):
+            return fast
+        chosen = self._chosen(node, overloads)
+        if len(runs) == 1:
+            (only,) = runs
+            return lambda frame: chosen(only(frame))
+        if len(runs) == 2:
+            first, second = runs
+            return lambda frame: chosen(first(frame), second(frame))
+        return lambda frame: chosen(*[run(frame) for run in runs])
+
+    @staticmethod
+    def _equals_text(operands: Sequence[Node], runs: Sequence[Run]) -> Run | None:
+        """Comparison with a text: nothing but an equal text is equal to it, whatever the other side turns out to be."""
+        for constant, other in ((operands[1], runs[0]), (operands[0], runs[1])):
+            if isinstance(constant, Constant) and isinstance(constant.value, str):
+                return _equals(other, constant.value)
+        return None
+
+    def _chosen(self, node: Node, overloads: Sequence[Overload]) -> Callable[..., Any]:
+        """A function that picks the overload for its arguments and places its errors."""
+        if len(overloads) == 1 and _takes_anything(overloads[0]):
+            return self._placed(node, overloads[0].run)
+        table: dict[tuple[str, ...], Callable[..., Any]] = {}
+        for overload in overloads:
+            table.setdefault(tuple(_key(kind.name) for kind in overload.parameters), overload.run)
+
+        def run(*arguments: object) -> Any:
+            names = tuple(type_name(argument) for argument in arguments)
+            function = _match(table, names)
+            if function is None:
+                raise self._error(f"no such overload: {_signature(node, names)}", node)
+            try:
+                return function(*arguments)
+            except Failed as error:
+                raise self._error(str(error), node) from None
+
+        return run
+
+    def _placed(self, node: Node, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: object) -> Any:
+            try:
+                return function(*arguments)
+            except Failed as error:
+                raise self._error(str(error), node) from None
+
+        return run
+
+    def _lazy(self, node: Call, target: Node) -> Run:
+        owner, other = self.run_of(target), self.run_of(node.arguments[0])
+        unwraps = node.function == "orValue"
+
+        def run(frame: Frame) -> Any:
+            value = owner(frame)
+            if not isinstance(value, Optional):
+                raise self._error(f"no such overload: `{node.function}` of {type_name(value)}", node)
+            if not value.present:
+                return other(frame)
+            return value.value if unwraps else value
+
+        return run
+
+    # -- logic
+
+    def _bool(self, node: Node) -> Run:
+        """The part as a bool; another type, possible only where types were not known, is an error."""
+        run = self.run_of(node)
+        if self._checked.types[node] == BOOL:
+            return run
+
+        def checked(frame: Frame) -> bool:
+            value = run(frame)
+            if value is True or value is False:
+                return value
+            raise self._error(f"no such overload: expected bool, found {type_name(value)}", node)
+
+        return checked
+
+    @staticmethod
+    def _logical(parts: Sequence[Run], *, deciding: bool) -> Run:
+        """`||` (deciding is true) or `&&`: an error counts only when no part decides."""
+
+        def run(frame: Frame) -> bool:
+            failure: CelRuntimeError | None = None
+            for part in parts:
+                try:
+                    if part(frame) == deciding:
+                        return deciding
+                except CelRuntimeError as error:
+                    failure = failure or error
+            if failure is not None:
+                raise failure
+            return not deciding
+
+        return run
+
+    def _conditional(self, node: Conditional) -> Run:
+        condition = self._bool(node.condition)
+        then, otherwise = self.run_of(node.then), self.run_of(node.otherwise)
+        return lambda frame: then(frame) if condition(frame) else otherwise(frame)
+
+    # -- literals
+
+    @staticmethod
+    def _list(items: Sequence[Run]) -> Run:
+        return lambda frame: tuple([item(frame) for item in items])
+
+    def _map(self, node: MapLiteral) -> Run:
+        entries = [(self.run_of(key), self.run_of(value), key) for key, value in node.entries]
+
+        def run(frame: Frame) -> dict[object, object]:
+            built: dict[object, object] = {}
+            for key_of, value_of, place in entries:
+                key = key_of(frame)
+                if type_name(key) not in ("string", "int", "uint", "bool"):
+                    raise self._error(f"unsupported key type: {type_name(key)}", place)
+                if find(built, key).present:
+                    raise self._error(f"duplicate key: {key}", place)
+                built[key] = value_of(frame)
+            return built
+
+        return run
+
+    # -- macros
+
+    def _comprehension(self, node: Comprehension) -> Run:
+        target, slot = self.run_of(node.target), self._checked.variables[node]
+        body = self.run_of(node.body) if node.kind == "map" else self._bool(node.body)
+        condition = self._bool(node.condition) if node.condition is not None else None
+
+        def items(frame: Frame) -> tuple[object, ...]:
+            value = target(frame)
+            if not isinstance(value, tuple | Mapping):
+                raise self._error(f"no such overload: `{node.kind}` of {type_name(value)}", node)
+            return tuple(value)
+
+        if node.kind in ("all", "exists"):
+            return _quantifier(items, slot, body, deciding=node.kind == "exists")
+
+        def run(frame: Frame) -> Any:
+            kept: list[object] = []
+            for item in items(frame):
+                frame[slot] = item
+                if node.kind == "map":
+                    if condition is None or condition(frame):
+                        kept.append(body(frame))
+                elif body(frame):
+                    kept.append(item)
+            return len(kept) == 1 if node.kind == "exists_one" else tuple(kept)
+
+        return run
+
+    def _bind(self, node: Bind) -> Run:
+        value, body, slot = self.run_of(node.value), self.run_of(node.body), self._checked.variables[node]
+
+        def run(frame: Frame) -> Any:
+            frame[slot] = value(frame)
+            return body(frame)
+
+        return run
+
+    def _optional_map(self, node: OptionalMap) -> Run:
+        target, body, slot = self.run_of(node.target), self.run_of(node.body), self._checked.variables[node]
+
+        def run(frame: Frame) -> Any:
+            value = target(frame)
+            if not isinstance(value, Optional):
+                raise self._error(f"no such overload: optMap of {type_name(value)}", node)
+            if not value.present:
+                return ABSENT
+            frame[slot] = value.value
+            result = body(frame)
+            return result if node.flat else Optional(result)
+
+        return run
+
+
+def _attribute_of(operand: Run, attribute: str) -> Run:
+    return lambda frame: getattr(operand(frame), attribute)
+
+
+def _equals(other: Run, text: str) -> Run:
+    return lambda frame: other(frame) == text
+
+
+def _quantifier(items: Run, slot: int, body: Run, *, deciding: bool) -> Run:
+    """`exists` (deciding is true) or `all`, with the error rule of `||` and `&&`."""
+
+    def run(frame: Frame) -> bool:
+        failure: CelRuntimeError | None = None
+        for item in items(frame):
+            frame[slot] = item
+            try:
+                if body(frame) == deciding:
+                    return deciding
+            except CelRuntimeError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return not deciding
+
+    return run
+
+
+_ANY = ""
+
+
+def _key(name: str) -> str:
+    return _ANY if len(name) == 1 or name == "dyn" else name
+
+
+def _takes_anything(overload: Overload) -> bool:
+    return all(_key(kind.name) == _ANY for kind in overload.parameters)
+
+
+def _match(table: Mapping[tuple[str, ...], Callable[..., Any]], names: tuple[str, ...]) -> Callable[..., Any] | None:
+    found = table.get(names)
+    if found is not None:
+        return found
+    for wanted, function in table.items():
+        if len(wanted) == len(names) and all(own in (_ANY, name) for own, name in zip(wanted, names, strict=True)):
+            return function
+    return None
+
+
+def _signature(node: Node, names: tuple[str, ...]) -> str:
+    function = node.function if isinstance(node, Call) else "[]"
+    if isinstance(node, Call) and not function.isidentifier():
+        return f" {function} ".join(names) if len(names) == 2 else f"{function[0]}{names[0]}"
+    return f"{function}({', '.join(names)})"

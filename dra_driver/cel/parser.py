@@ -1,0 +1,304 @@
+"""Expression text to a tree. Errors point at the character that cannot be.
+
+Precedence, from weak to strong: `? :`, `||`, `&&`, comparison and `in`, `+ -`, `* / %`, unary `! -`, then member
+access, index and call. `has`, `cel.bind`, comprehensions and `optMap` are recognised here, because their arguments are
+names and not values. Source: CEL language definition, grammar and macros.
+"""
+
+from typing import Literal
+
+from dra_driver.cel.errors import CelSyntaxError
+from dra_driver.cel.lexer import Token, tokens
+from dra_driver.cel.tree import (
+    Bind,
+    Call,
+    Comprehension,
+    Conditional,
+    Constant,
+    Has,
+    Index,
+    ListLiteral,
+    Logical,
+    MapLiteral,
+    Name,
+    Node,
+    OptionalMap,
+    Select,
+    depth,
+)
+from dra_driver.cel.values import INT_MAX, INT_MIN, UINT_MAX, Uint
+
+MAX_LENGTH = 10 * 1024
+"""Bytes; the API server refuses longer selectors."""
+
+_MAX_NESTING = 50
+_MAX_DEPTH = 150
+"""Of parentheses and of the tree. Deeper than anything that a person writes; Python's own stack is the reason."""
+
+_RELATIONS = frozenset({"<", "<=", ">", ">=", "==", "!=", "in"})
+_SUMS = frozenset({"+", "-"})
+_PRODUCTS = frozenset({"*", "/", "%"})
+_RESERVED = frozenset(
+    {
+        *("as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop"),
+        *("package", "namespace", "return", "var", "void", "while"),
+    }
+)
+type _Kind = Literal["all", "exists", "exists_one", "map", "filter"]
+_COMPREHENSIONS: dict[str, _Kind] = {
+    "all": "all", "exists": "exists", "exists_one": "exists_one", "existsOne": "exists_one", "map": "map",
+    "filter": "filter",
+}  # fmt: skip
+
+
+def parse(expression: str) -> Node:
+    """The tree of `expression`. Raises CelSyntaxError."""
+    if len(expression.encode()) > MAX_LENGTH:
+        raise CelSyntaxError(f"longer than {MAX_LENGTH} bytes", expression, 0)
+    if not expression.strip():
+        raise CelSyntaxError("the expression is empty", expression, 0)
+    tree = _Parser(expression).whole()
+    if depth(tree) > _MAX_DEPTH:
+        raise CelSyntaxError(f"more than {_MAX_DEPTH} operations within each other", expression, tree.start, tree.end)
+    return tree
+
+
+class _Parser:
+    def __init__(self, expression: str) -> None:
+        self._text = expression
+        self._tokens = tokens(expression)
+        self._position = 0
+        self._depth = 0
+
+    # -- tokens
+
+    @property
+    def _next(self) -> Token:
+        return self._tokens[self._position]
+
+    def _take(self) -> Token:
+        token = self._next
+        self._position += 1
+        return token
+
+    def _at(self, sign: str) -> bool:
+        return self._next.kind == "sign" and self._next.text == sign
+
+    def _skip(self, sign: str) -> bool:
+        if self._at(sign):
+            self._position += 1
+            return True
+        return False
+
+    def _expect(self, sign: str, after: str) -> Token:
+        if not self._at(sign):
+            raise self._error(f"expected `{sign}` {after}, found {self._found()}")
+        return self._take()
+
+    def _found(self) -> str:
+        return "the end of the expression" if self._next.kind == "end" else f"`{self._next.text}`"
+
+    def _error(self, message: str, token: Token | None = None) -> CelSyntaxError:
+        token = token or self._next
+        return CelSyntaxError(message, self._text, token.start, token.end)
+
+    # -- grammar
+
+    def whole(self) -> Node:
+        node = self._expression()
+        if self._next.kind != "end":
+            raise self._error(f"expected an operator or the end of the expression, found {self._found()}")
+        return node
+
+    def _expression(self) -> Node:
+        self._depth += 1
+        if self._depth > _MAX_NESTING:
+            raise self._error(f"nested more than {_MAX_NESTING} levels deep")
+        condition = self._logical("||")
+        if self._skip("?"):
+            then = self._logical("||")
+            self._expect(":", "of the conditional `? :`")
+            otherwise = self._expression()
+            condition = Conditional(condition, then, otherwise, start=condition.start, end=otherwise.end)
+        self._depth -= 1
+        return condition
+
+    def _logical(self, operator: Literal["&&", "||"]) -> Node:
+        parts = [self._operand_of(operator)]
+        while self._skip(operator):
+            parts.append(self._operand_of(operator))
+        if len(parts) == 1:
+            return parts[0]
+        return Logical(operator, tuple(parts), start=parts[0].start, end=parts[-1].end)
+
+    def _operand_of(self, operator: Literal["&&", "||"]) -> Node:
+        return self._logical("&&") if operator == "||" else self._binary(_RELATIONS)
+
+    def _binary(self, operators: frozenset[str]) -> Node:
+        stronger = {_RELATIONS: _SUMS, _SUMS: _PRODUCTS}.get(operators)
+        left = self._binary(stronger) if stronger else self._unary()
+        while self._next.kind in ("sign", "name") and self._next.text in operators:
+            operator = self._take()
+            right = self._binary(stronger) if stronger else self._unary()
+            left = Call(operator.text, None, (left, right), operator.start, start=left.start, end=right.end)
+        return left
+
+    def _unary(self) -> Node:
+        signs: list[Token] = []
+        while self._at("!") or self._at("-"):
+            if signs and signs[-1].text != self._next.text:
+                raise self._error(f"`{self._next.text}` cannot follow `{signs[-1].text}`; use parentheses")
+            signs.append(self._take())
+        negative = bool(signs) and signs[-1].text == "-" and self._is_number(self._next)
+        node = self._member(signs.pop() if negative else None)
+        for sign in reversed(signs):
+            node = Call(f"{sign.text}_", None, (node,), sign.start, start=sign.start, end=node.end)
+        return node
+
+    @staticmethod
+    def _is_number(token: Token) -> bool:
+        return token.kind == "constant" and type(token.value) in (int, float)
+
+    def _member(self, minus: Token | None) -> Node:
+        node = self._number(minus) if minus else self._primary()
+        while True:
+            if self._skip("."):
+                node = self._after_dot(node)
+            elif self._at("["):
+                node = self._index(node)
+            elif self._at("{"):
+                raise self._error("messages cannot be built here; maps are written `{key: value}`")
+            else:
+                return node
+
+    def _after_dot(self, operand: Node) -> Node:
+        optional = self._skip("?")
+        name = self._take()
+        if name.kind != "name" or name.text == "in":
+            raise self._error(
+                f"expected a field name after `.`, found `{name.text}`" if name.text else "expected a name", name
+            )
+        if not optional and self._at("("):
+            return self._call(operand, name)
+        return Select(operand, name.text, name.start, optional, start=operand.start, end=name.end)
+
+    def _index(self, operand: Node) -> Node:
+        self._take()
+        optional = self._skip("?")
+        index = self._expression()
+        end = self._expect("]", "after the index").end
+        return Index(operand, index, optional, start=operand.start, end=end)
+
+    def _primary(self) -> Node:
+        token = self._next
+        if token.kind == "constant":
+            return self._number(None) if type(token.value) in (int, Uint) else self._constant()
+        if token.kind == "name" and token.text != "in":
+            return self._name()
+        if self._skip("("):
+            inner = self._expression()
+            self._expect(")", "to close the parenthesis")
+            return inner
+        if self._at("["):
+            return self._list()
+        if self._at("{"):
+            return self._map()
+        if self._at("."):
+            self._take()
+            return self._name()
+        raise self._error(f"expected a value, found {self._found()}")
+
+    def _constant(self) -> Node:
+        token = self._take()
+        return Constant(token.value, start=token.start, end=token.end)
+
+    def _number(self, minus: Token | None) -> Node:
+        token = self._take()
+        start = minus.start if minus else token.start
+        value = token.value
+        assert isinstance(value, int | float)
+        if minus:
+            value = -value
+        lowest, highest = (0, UINT_MAX) if isinstance(value, Uint) else (INT_MIN, INT_MAX)
+        if isinstance(value, int) and not lowest <= value <= highest:
+            raise CelSyntaxError("the number does not fit in 64 bits", self._text, start, token.end)
+        return Constant(value, start=start, end=token.end)
+
+    def _name(self) -> Node:
+        name = self._take()
+        if name.kind != "name":
+            raise self._error(f"expected a name, found `{name.text}`", name)
+        if name.text in _RESERVED:
+            raise self._error(f"`{name.text}` is a reserved word", name)
+        if self._at("("):
+            return self._call(None, name)
+        return Name(name.text, start=name.start, end=name.end)
+
+    def _list(self) -> Node:
+        opening = self._take()
+        items: list[Node] = []
+        while not self._at("]"):
+            items.append(self._expression())
+            if not self._skip(","):
+                break
+        end = self._expect("]", "to close the list").end
+        return ListLiteral(tuple(items), start=opening.start, end=end)
+
+    def _map(self) -> Node:
+        opening = self._take()
+        entries: list[tuple[Node, Node]] = []
+        while not self._at("}"):
+            key = self._expression()
+            self._expect(":", "between key and value")
+            entries.append((key, self._expression()))
+            if not self._skip(","):
+                break
+        end = self._expect("}", "to close the map").end
+        return MapLiteral(tuple(entries), start=opening.start, end=end)
+
+    # -- calls and macros
+
+    def _call(self, target: Node | None, name: Token) -> Node:
+        self._take()
+        arguments: list[Node] = []
+        while not self._at(")"):
+            arguments.append(self._expression())
+            if not self._skip(","):
+                break
+        end = self._expect(")", f"to close the call of `{name.text}`").end
+        start = target.start if target else name.start
+        macro = self._macro(target, name, arguments, start, end)
+        return macro or Call(name.text, target, tuple(arguments), name.start, start=start, end=end)
+
+    def _macro(self, target: Node | None, name: Token, arguments: list[Node], start: int, end: int) -> Node | None:
+        """A macro's node when name and number of arguments are those of one; otherwise it is an ordinary call."""
+        word, count = name.text, len(arguments)
+        if target is None:
+            return self._has(arguments[0], start, end) if word == "has" and count == 1 else None
+        if word == "bind" and count == 3 and isinstance(target, Name) and target.name == "cel":
+            return Bind(self._variable(arguments[0]), arguments[1], arguments[2], start=start, end=end)
+        if word in ("optMap", "optFlatMap") and count == 2:
+            variable = self._variable(arguments[0])
+            return OptionalMap(target, variable, arguments[1], word == "optFlatMap", start=start, end=end)
+        kind = _COMPREHENSIONS.get(word)
+        if kind is None or not (count == 2 or (count == 3 and kind == "map")):
+            return None
+        variable = self._variable(arguments[0])
+        condition = arguments[1] if count == 3 else None
+        return Comprehension(kind, target, variable, arguments[-1], condition, start=start, end=end)
+
+    def _has(self, argument: Node, start: int, end: int) -> Node:
+        if isinstance(argument, Select) and not argument.optional:
+            return Has(argument, start=start, end=end)
+        if isinstance(argument, Index):
+            operand = self._text[argument.operand.start : argument.operand.end]
+            index = self._text[argument.index.start : argument.index.end]
+            message = f"has() needs a field, as in has(a.b); to ask for a key write `{index} in {operand}`"
+        else:
+            message = "has() needs a field, as in has(a.b)"
+        raise CelSyntaxError(message, self._text, argument.start, argument.end)
+
+    def _variable(self, node: Node) -> str:
+        if not isinstance(node, Name):
+            raise CelSyntaxError("the first argument must be a simple name", self._text, node.start, node.end)
+        return node.name

@@ -1,0 +1,146 @@
+"""The syntax tree of an expression. Every node knows the part of the text it stands for.
+
+Nodes are compared by identity: what a later stage learns about a node (its type, its overloads) is kept beside the
+tree, in tables keyed by node. Macros stay what the user wrote instead of being expanded, so that a message or a trace
+can speak about `all(x, …)`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Literal
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Node:
+    """`start` and `end` are offsets into the text, end exclusive."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Constant(Node):
+    """`value` as dra_driver.cel.values has it."""
+
+    value: object
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Name(Node):
+    name: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Select(Node):
+    """`operand.field`; `.?field` when optional. `field_start` is where the field's name begins."""
+
+    operand: Node
+    field: str
+    field_start: int
+    optional: bool = False
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Has(Node):
+    """`has(operand.field)`."""
+
+    select: Select
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Index(Node):
+    """`operand[index]`; `[?index]` when optional."""
+
+    operand: Node
+    index: Node
+    optional: bool = False
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Call(Node):
+    """A function or, with a `target`, a method. Operators are functions too: `+`, `==`, `in`, and unary `-x`, `!x`.
+
+    `name_start` is where the name or the operator's sign begins.
+    """
+
+    function: str
+    target: Node | None
+    arguments: tuple[Node, ...]
+    name_start: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Logical(Node):
+    """A chain of one operator: an error of one part counts only when no other part decides."""
+
+    operator: Literal["&&", "||"]
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Conditional(Node):
+    condition: Node
+    then: Node
+    otherwise: Node
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ListLiteral(Node):
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class MapLiteral(Node):
+    entries: tuple[tuple[Node, Node], ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Comprehension(Node):
+    """`target.all(variable, body)` and its kin. `body` is the transformation for map, else the condition.
+
+    `condition` is the middle argument of the three-argument map: only elements for which it holds are transformed.
+    """
+
+    kind: Literal["all", "exists", "exists_one", "map", "filter"]
+    target: Node
+    variable: str
+    body: Node
+    condition: Node | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Bind(Node):
+    """`cel.bind(variable, value, body)`."""
+
+    variable: str
+    value: Node
+    body: Node
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class OptionalMap(Node):
+    """`target.optMap(variable, body)`; `flat` for optFlatMap, whose body is an optional itself."""
+
+    target: Node
+    variable: str
+    body: Node
+    flat: bool
+
+
+def children(node: Node) -> Iterator[Node]:
+    """The nodes directly below `node`, in the order of the text."""
+    for field in fields(node):
+        value = getattr(node, field.name)
+        for item in value if isinstance(value, tuple) else (value,):
+            for child in item if isinstance(item, tuple) else (item,):
+                if isinstance(child, Node):
+                    yield child
+
+
+def depth(node: Node) -> int:
+    """Nodes on the longest way down, found without recursion."""
+    deepest, level = 0, [node]
+    while level:
+        deepest += 1
+        level = [child for parent in level for child in children(parent)]
+    return deepest
