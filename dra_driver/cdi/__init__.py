@@ -1,1 +1,1 @@
-"""Container Device Interface: the spec, its rules, and how a container is edited."""
+"""The Container Device Interface: what a container runtime is told to put into a container."""

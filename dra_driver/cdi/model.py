@@ -1,317 +1,464 @@
-"""The CDI spec: values, validity, the lowest version that holds them, and text in and out.
+"""CDI specs as values: what they may say, the lowest version that may say it, and their text.
 
-Versions, fields and naming rules: CDI specification 1.1.0. Specs are written as JSON, which every consumer reads: the
-suffix `.json` is one of the two that count, it is what YAML is a superset of, and it is encoded a hundred times faster.
-A spec always declares the lowest version that its content needs, because older runtimes refuse newer ones.
+`dra_driver.cdi.edits` builds specs from these values, `dra_driver.cdi.inject` does with them what a container runtime
+does. A value here can be invalid (it may have been read from anybody's file): `problems_of` tells everything that is
+wrong with it, `encode` refuses it. Source of the rules: CDI specification 1.1.0 and its reference library.
+
+The text is JSON, laid out so that a person can read it. Runtimes parse spec files of either ending as YAML, and this
+JSON is written so that it means the same in YAML. Our files end in `.json`, which is what they are: every JSON tool
+reads them, and so do we, many times faster than YAML.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import PurePath
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from dra_driver.errors import InvalidInput
 
-_VENDOR = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
-_CLASS = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
-_DEVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+type Version = Literal["0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"]
 
-VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
-SPEC_SUFFIXES = (".json", ".yaml")
+VERSIONS: tuple[str, ...] = get_args(Version.__value__)
+"""All versions that a valid spec can have, oldest first."""
+
+DEVICE_TYPES = ("b", "c", "u", "p")
+HOOK_NAMES = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
+NO_PERMISSIONS = "none"
+"""For `DeviceNode.permissions`: a node that the device cgroup does not allow."""
+
+_MOST_ANNOTATION_BYTES = 256 * 1024
+_MOST_UINT32 = 2**32 - 1
+
+_VENDOR_OR_CLASS = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_DEVICE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+_ANNOTATION_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+
+_NOT_THE_SAME_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+"""JSON may contain these as they are, YAML may not, or reads them as line breaks."""
+
+_JSON_NAMES = {
+    "cdi_version": "cdiVersion",
+    "clos_id": "closID",
+    "l3_cache_schema": "l3CacheSchema",
+}
 
 
-class _Part(BaseModel):
-    """Part of a spec: camelCase in the file, unknown fields refused as every consumer does."""
+def _json_name(name: str) -> str:
+    head, *rest = name.split("_")
+    return _JSON_NAMES.get(name) or head + "".join(word.capitalize() for word in rest)
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid")
+
+_STRICT = ConfigDict(extra="forbid", strict=True, alias_generator=_json_name)
 
 
-class DeviceNode(_Part):
-    """A device file. With `type` and a non-zero `major` it need not exist on the host when a container starts."""
+@dataclass(frozen=True)
+class DeviceNode:
+    """A device node in the container. With `type` and a `major` other than 0 the host's node need not exist.
+
+    `host_path` is empty when it is the same as `path`. `file_mode` are permission bits; the text has them in decimal.
+    Without `uid` and `gid` the node belongs to the user that the container's process runs as.
+    """
+
+    __pydantic_config__ = _STRICT
 
     path: str
-    host_path: str | None = None
-    type: Literal["b", "c", "u", "p"] | None = None
-    major: int | None = None
-    minor: int | None = None
+    host_path: str = ""
+    type: str = ""
+    major: int = 0
+    minor: int = 0
     file_mode: int | None = None
-    """Permission bits, as a number: 438 is 0666."""
-    permissions: str | None = None
-    """Of `r`, `w`, `m`, or `none`; absent means all three."""
+    permissions: str = ""
+    """Of `rwm`; empty means all three."""
     uid: int | None = None
     gid: int | None = None
 
 
-class Mount(_Part):
-    host_path: str
-    container_path: str
-    options: tuple[str, ...] = ()
-    type: str | None = None
+@dataclass(frozen=True)
+class NetDevice:
+    """A network interface that moves into the container."""
 
+    __pydantic_config__ = _STRICT
 
-class Hook(_Part):
-    """A program that the runtime runs on the host; `args[0]` is its name."""
-
-    hook_name: Literal["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"]
-    path: str
-    args: tuple[str, ...] = ()
-    env: tuple[str, ...] = ()
-    timeout: int | None = None
-
-
-class IntelRdt(_Part):
-    clos_id: str | None = Field(default=None, alias="closID")
-    l3_cache_schema: str | None = Field(default=None, alias="l3CacheSchema")
-    mem_bw_schema: str | None = Field(default=None, alias="memBwSchema")
-    enable_cmt: bool | None = Field(default=None, alias="enableCMT")
-    enable_mbm: bool | None = Field(default=None, alias="enableMBM")
-    schemata: tuple[str, ...] = ()
-    enable_monitoring: bool | None = None
-
-
-class NetDevice(_Part):
     host_interface_name: str
     name: str
 
 
-class ContainerEdits(_Part):
-    """What is done to a container."""
+@dataclass(frozen=True)
+class Hook:
+    """A program that the runtime runs in the host's mount namespace. `args[0]` is the program's name."""
+
+    __pydantic_config__ = _STRICT
+
+    hook_name: str
+    path: str
+    args: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    timeout: int | None = None
+    """Seconds."""
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A mount in the container; a bind mount when the options say so."""
+
+    __pydantic_config__ = _STRICT
+
+    host_path: str
+    container_path: str
+    options: tuple[str, ...] = ()
+    type: str = ""
+
+
+@dataclass(frozen=True)
+class IntelRdt:
+    """Intel Resource Director Technology: cache and memory bandwidth classes."""
+
+    __pydantic_config__ = _STRICT
+
+    clos_id: str = ""
+    l3_cache_schema: str = ""
+    mem_bw_schema: str = ""
+    schemata: tuple[str, ...] = ()
+    enable_monitoring: bool = False
+
+
+@dataclass(frozen=True)
+class ContainerEdits:
+    """What is done to a container. `env` are `NAME=value`."""
+
+    __pydantic_config__ = _STRICT
 
     env: tuple[str, ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
-    mounts: tuple[Mount, ...] = ()
-    hooks: tuple[Hook, ...] = ()
-    additional_gids: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(), alias="additionalGids")
-    intel_rdt: IntelRdt | None = None
     net_devices: tuple[NetDevice, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    intel_rdt: IntelRdt | None = None
+    additional_gids: tuple[int, ...] = ()
 
-    @property
-    def empty(self) -> bool:
-        return self == ContainerEdits()
+    @cached_property
+    def problems(self) -> tuple[tuple[str, str], ...]:
+        """What is invalid, as path below these edits and sentence."""
+        return tuple(_edits_problems(self))
+
+    @cached_property
+    def text(self) -> str:
+        """As in a spec file. Kept: the edits that all claims of a node share are the bulk of every file."""
+        parts = []
+        for name, value in _json_of(self).items():
+            if isinstance(value, list):
+                items = ",\n   ".join(map(_dumps, value))
+                parts.append(f'  "{name}": [\n   {items}\n  ]')
+            else:
+                parts.append(f'  "{name}": {_dumps(value)}')
+        return "{\n" + ",\n".join(parts) + "\n }" if parts else "{}"
 
 
-class CdiDevice(_Part):
+@dataclass(frozen=True)
+class CdiDevice:
+    """A device that a container can ask for by name; its edits may not be empty."""
+
+    __pydantic_config__ = _STRICT
+
     name: str
-    annotations: Mapping[str, str] = Field(default_factory=dict)
     container_edits: ContainerEdits
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
-class CdiSpec(_Part):
-    """One spec file. `kind` is `vendor/class`; the top-level edits apply once when any of its devices is injected."""
+@dataclass(frozen=True)
+class CdiSpec:
+    """One spec file. Its own `container_edits` are done once to each container that gets any of its devices."""
+
+    __pydantic_config__ = _STRICT
 
     cdi_version: str
     kind: str
-    annotations: Mapping[str, str] = Field(default_factory=dict)
+    """`vendor/class`."""
     devices: tuple[CdiDevice, ...]
-    container_edits: ContainerEdits = Field(default_factory=ContainerEdits)
+    container_edits: ContainerEdits = field(default_factory=ContainerEdits)
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
-    def all_edits(self) -> Iterator[ContainerEdits]:
-        """The top-level edits and those of each device."""
-        yield self.container_edits
-        for device in self.devices:
-            yield device.container_edits
+
+def spec_of(kind: str, devices: tuple[CdiDevice, ...], container_edits: ContainerEdits) -> CdiSpec:
+    """A spec of the lowest version that may say this: older consumers reject versions they do not know."""
+    spec = CdiSpec(VERSIONS[0], kind, devices, container_edits)
+    return replace(spec, cdi_version=lowest_version(spec))
 
 
 def qualified_name(kind: str, device: str) -> str:
-    """How a device is asked for: `vendor/class=name`."""
+    """What a container asks for: `vendor/class=name`."""
     return f"{kind}={device}"
 
 
+def parsed_name(qualified: str) -> tuple[str, str]:
+    """Kind and device name of `vendor/class=name`. Raises InvalidInput."""
+    kind, _, device = qualified.partition("=")
+    problems = [*_kind_problems(kind), *_device_name_problems(device)]
+    if problems:
+        raise InvalidInput(
+            f"is not a CDI device name: {'; '.join(problems)}", about=f"CDI device {qualified!r}", problems=problems
+        )
+    return kind, device
+
+
 def lowest_version(spec: CdiSpec) -> str:
-    """The lowest CDI version that can hold this content; what the spec declares does not matter."""
-    edits = list(spec.all_edits())
-    rdt = [edit.intel_rdt for edit in edits if edit.intel_rdt is not None]
-    needs = (
-        ("1.1.0", any(edit.net_devices for edit in edits)),
-        ("1.1.0", any(one.schemata or one.enable_monitoring is not None for one in rdt)),
-        ("0.7.0", bool(rdt) or any(edit.additional_gids for edit in edits)),
-        ("0.6.0", bool(spec.annotations) or any(device.annotations for device in spec.devices)),
-        ("0.6.0", "." in spec.kind.partition("/")[2]),
-        ("0.5.0", any(node.host_path is not None for edit in edits for node in edit.device_nodes)),
-        ("0.5.0", any(device.name[:1].isdigit() for device in spec.devices)),
-        ("0.4.0", any(mount.type is not None for edit in edits for mount in edit.mounts)),
-    )
-    return next((version for version, needed in needs if needed), "0.3.0")
+    """The lowest version that has everything that `spec` uses; what it declares itself does not matter."""
+    edits = (spec.container_edits, *(device.container_edits for device in spec.devices))
+    rdt = [one.intel_rdt for one in edits if one.intel_rdt is not None]
+    if any(one.net_devices for one in edits) or any(one.schemata or one.enable_monitoring for one in rdt):
+        return "1.1.0"
+    if rdt or any(one.additional_gids for one in edits):
+        return "0.7.0"
+    annotated = spec.annotations or any(device.annotations for device in spec.devices)
+    if annotated or "." in spec.kind.partition("/")[2]:
+        return "0.6.0"
+    if any(device.name[:1].isdecimal() for device in spec.devices) or any(
+        node.host_path for one in edits for node in one.device_nodes
+    ):
+        return "0.5.0"
+    return "0.4.0" if any(mount.type for one in edits for mount in one.mounts) else "0.3.0"
 
 
 def problems_of(spec: CdiSpec) -> tuple[str, ...]:
-    """Everything that makes a spec invalid, one sentence each with its place; empty when it is valid."""
-    return (*_version_problems(spec), *_kind_problems(spec.kind), *_device_problems(spec), *_edit_problems(spec))
-
-
-def _version_problems(spec: CdiSpec) -> Iterator[str]:
-    if spec.cdi_version not in VERSIONS:
-        yield f"cdiVersion: {spec.cdi_version!r} is not one of {', '.join(VERSIONS)}"
-    elif VERSIONS.index(spec.cdi_version) < VERSIONS.index(needed := lowest_version(spec)):
-        yield f"cdiVersion: the content needs {needed}, {spec.cdi_version} is declared"
-
-
-def _kind_problems(kind: str) -> Iterator[str]:
-    vendor, _, class_ = kind.partition("/")
-    if not _VENDOR.fullmatch(vendor):
-        yield f"kind: {vendor!r} is not a vendor (a letter, then letters, digits, _ - . and at the end no sign)"
-    if not _CLASS.fullmatch(class_):
-        yield f"kind: {class_!r} is not a class (a letter, then letters, digits, _ - . and at the end no sign)"
-
-
-def _device_problems(spec: CdiSpec) -> Iterator[str]:
+    """Everything that makes `spec` invalid, one `path: sentence` each; empty for a valid spec."""
+    found = [*_version_problems(spec)]
+    found += [f"kind: {problem}" for problem in _kind_problems(spec.kind)]
+    found += [f"annotations: {problem}" for problem in _annotation_problems(spec.annotations)]
     if not spec.devices:
-        yield "devices: at least one is needed"
-    names = [device.name for device in spec.devices]
+        found.append("devices: at least one is needed")
+    names: dict[str, int] = {}
     for index, device in enumerate(spec.devices):
-        if not _DEVICE.fullmatch(device.name):
-            yield f"devices[{index}].name: {device.name!r} is not a device name (letters, digits, _ - . : inside)"
-        if names.index(device.name) != index:
-            yield f"devices[{index}].name: {device.name!r} is there twice"
-        if device.container_edits.empty:
-            yield f"devices[{index}].containerEdits: must not be empty"
-
-
-def _edit_problems(spec: CdiSpec) -> Iterator[str]:
-    for place, edits in _placed_edits(spec):
-        for index, variable in enumerate(edits.env):
-            if "=" not in variable or variable.startswith("="):
-                yield f"{place}.env[{index}]: {variable!r} is not NAME=value"
-        for index, node in enumerate(edits.device_nodes):
-            yield from _node_problems(f"{place}.deviceNodes[{index}]", node)
-        for index, mount in enumerate(edits.mounts):
-            if not mount.host_path or not mount.container_path:
-                yield f"{place}.mounts[{index}]: hostPath and containerPath must not be empty"
-        for index, hook in enumerate(edits.hooks):
-            if not hook.path:
-                yield f"{place}.hooks[{index}].path: must not be empty"
-            if any("=" not in variable or variable.startswith("=") for variable in hook.env):
-                yield f"{place}.hooks[{index}].env: every entry must be NAME=value"
-
-
-def _placed_edits(spec: CdiSpec) -> Iterator[tuple[str, ContainerEdits]]:
-    yield "containerEdits", spec.container_edits
-    for index, device in enumerate(spec.devices):
-        yield f"devices[{index}].containerEdits", device.container_edits
-
-
-def _node_problems(place: str, node: DeviceNode) -> Iterator[str]:
-    if not node.path:
-        yield f"{place}.path: must not be empty"
-    if node.permissions not in (None, "", "none") and not set(node.permissions or "") <= set("rwm"):
-        yield f"{place}.permissions: {node.permissions!r} is not of r, w, m, nor 'none'"
-
-
-def encode(spec: CdiSpec) -> bytes:
-    """The spec as a file's content: JSON with a final newline, the same bytes for the same spec."""
-    content = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude_none=True)
-    return json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
-
-
-def decode(content: bytes | str, *, about: str = "CDI spec") -> CdiSpec:
-    """From JSON or YAML. Raises InvalidInput that lists all problems with their places."""
-    try:
-        document = json.loads(content)
-    except ValueError:
-        try:
-            document = yaml.safe_load(content)
-        except yaml.YAMLError as error:
-            raise InvalidInput(f"neither JSON nor YAML: {error}", about=about) from error
-    try:
-        spec = CdiSpec.model_validate(document)
-    except ValidationError as error:
-        problems = [f"{'.'.join(map(str, issue['loc'])) or 'spec'}: {issue['msg']}" for issue in error.errors()]
-        raise InvalidInput("; ".join(problems), about=about, problems=problems) from error
-    if problems := list(problems_of(spec)):
-        raise InvalidInput("; ".join(problems), about=about, problems=problems)
-    return spec
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerDescription:
-    """What a container gets, as far as CDI can change it."""
-
-    env: tuple[str, ...] = ()
-    device_nodes: tuple[DeviceNode, ...] = ()
-    mounts: tuple[Mount, ...] = ()
-    hooks: tuple[Hook, ...] = ()
-    additional_gids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SpecFile:
-    """A spec file: `priority` is the place of its folder in the list of folders, higher wins."""
-
-    path: PurePath
-    priority: int
-    spec: CdiSpec
-
-
-@dataclass(frozen=True, slots=True)
-class SpecFiles:
-    """All spec files that count, and `unreadable`: file to the reason why it does not count."""
-
-    files: tuple[SpecFile, ...] = ()
-    unreadable: Mapping[str, str] = field(default_factory=dict)
-
-
-def resolve(names: Sequence[str], specs: SpecFiles) -> tuple[tuple[CdiSpec, CdiDevice], ...]:
-    """The devices of these qualified names, in order.
-
-    The folder of highest priority that has a device wins; two files of that folder that have it make it unresolvable.
-    Raises InvalidInput that names every device which is not there or not clear.
-    """
-    found, problems = [], []
-    for name in names:
-        matches = [
-            (file, device)
-            for file in specs.files
-            for device in file.spec.devices
-            if qualified_name(file.spec.kind, device.name) == name
-        ]
-        best = [match for match in matches if match[0].priority == max(file.priority for file, _ in matches)]
-        if len(best) == 1:
-            found.append((best[0][0].spec, best[0][1]))
-        elif best:
-            problems.append(f"{name} is in several files: {', '.join(str(file.path) for file, _ in best)}")
-        else:
-            problems.append(f"{name} is in no file")
-    if problems:
-        hints = [f"{path} was left out: {reason}" for path, reason in specs.unreadable.items()]
-        raise InvalidInput("; ".join(problems + hints), about="unresolvable CDI devices", problems=problems)
+        found += [f"devices[{index}].{problem}" for problem in _device_problems(device)]
+        if names.setdefault(device.name, index) != index:
+            found.append(f"devices[{index}].name: {device.name!r} is devices[{names[device.name]}] already")
+    found += [f"containerEdits.{path}: {problem}" for path, problem in spec.container_edits.problems]
     return tuple(found)
 
 
-def inject(container: ContainerDescription, names: Sequence[str], specs: SpecFiles) -> ContainerDescription:
-    """The container with these devices: each spec's own edits once, then those of its device, in order of `names`."""
-    applied: list[CdiSpec] = []
-    for spec, device in resolve(names, specs):
-        if not any(spec is other for other in applied):
-            applied.append(spec)
-            container = apply(container, spec.container_edits)
-        container = apply(container, device.container_edits)
-    return container
+def encode(spec: CdiSpec) -> bytes:
+    """The text of a spec file: same value, same bytes. Raises InvalidInput with all problems of an invalid spec."""
+    problems = problems_of(spec)
+    if problems:
+        raise InvalidInput(f"is invalid: {'; '.join(problems)}", about=f"CDI spec {spec.kind}", problems=problems)
+    lines = [f' "cdiVersion": {_dumps(spec.cdi_version)}', f' "kind": {_dumps(spec.kind)}']
+    if spec.annotations:
+        lines.append(f' "annotations": {_dumps(_json_of(spec.annotations))}')
+    devices = ",\n  ".join(_dumps(_json_of(device)) for device in spec.devices)
+    lines.append(f' "devices": [\n  {devices}\n ]')
+    if spec.container_edits != ContainerEdits():
+        lines.append(f' "containerEdits": {spec.container_edits.text}')
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
-def apply(container: ContainerDescription, edits: ContainerEdits) -> ContainerDescription:
-    """One set of edits: same variable, device path or mount point replaces; mounts end sorted by depth."""
-    mounts = _replaced(container.mounts, edits.mounts, lambda mount: mount.container_path)
-    gids = [gid for gid in edits.additional_gids if gid and gid not in container.additional_gids]
-    return ContainerDescription(
-        env=_replaced(container.env, edits.env, lambda variable: variable.partition("=")[0]),
-        device_nodes=_replaced(container.device_nodes, edits.device_nodes, lambda node: node.path),
-        mounts=tuple(sorted(mounts, key=lambda mount: len(PurePath(mount.container_path).parts)))
-        if edits.mounts
-        else mounts,
-        hooks=(*container.hooks, *edits.hooks),
-        additional_gids=(*container.additional_gids, *dict.fromkeys(gids)),
+def decode(text: str | bytes, *, about: str = "CDI spec") -> CdiSpec:
+    """The valid spec in a file's text, JSON or YAML; `about` names the file in errors.
+
+    Raises InvalidInput with all problems: unknown fields, wrong types, or what `problems_of` finds.
+    """
+    try:
+        spec = _ADAPTER.validate_json(json.dumps(_without_null(_parsed(text)), default=str))
+    except (ValueError, yaml.YAMLError) as error:
+        problems = _decoding_problems(error)
+        raise InvalidInput(f"is invalid: {'; '.join(problems)}", about=about, problems=problems) from error
+    problems = problems_of(spec)
+    if problems:
+        raise InvalidInput(f"is invalid: {'; '.join(problems)}", about=about, problems=problems)
+    return spec
+
+
+_ADAPTER = TypeAdapter(CdiSpec)
+
+
+def _parsed(text: str | bytes) -> object:
+    if isinstance(text, bytes):
+        text = text.decode()
+    try:
+        return json.loads(text, object_pairs_hook=_without_duplicates)
+    except json.JSONDecodeError:
+        return yaml.load(text, Loader=_Loader)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as the reference library reads it: strict about a key that is there twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        _without_duplicates([(self.construct_object(key, deep=True), None) for key, _ in node.value])
+        return super().construct_mapping(node, deep=True)
+
+
+def _without_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = sorted({str(key) for key in keys if keys.count(key) > 1})
+        raise ValueError(f"{', '.join(twice)}: there twice")
+    return found
+
+
+def _without_null(value: object) -> object:
+    """A field that is null counts as absent, as in the reference library."""
+    if isinstance(value, dict):
+        return {key: _without_null(one) for key, one in value.items() if one is not None}
+    return [_without_null(one) for one in value] if isinstance(value, list) else value
+
+
+def _decoding_problems(error: Exception) -> tuple[str, ...]:
+    if not isinstance(error, ValidationError):
+        return (" ".join(str(error).split()),)
+    return tuple(f"{_path(one['loc']) or 'document'}: {_sentence(one)}" for one in error.errors())
+
+
+def _sentence(error: Any) -> str:
+    known = {"missing": "is required", "unexpected_keyword_argument": "unknown field"}
+    sentence = known.get(error["type"])
+    if sentence is not None:
+        return sentence
+    if error["type"] == "dataclass_type":
+        return f"must be an object, is {error['input']!r:.80}"
+    wanted = {"string_type": "a string", "int_type": "an integer", "bool_type": "true or false", "tuple_type": "a list"}
+    return f"must be {wanted.get(error['type'], error['msg'])}, is {error['input']!r:.80}"
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+
+
+def _json_fields(kind: type[Any]) -> tuple[tuple[str, str, object], ...]:
+    return tuple(
+        (one.name, _json_name(one.name), one.default_factory() if one.default_factory is not MISSING else one.default)
+        for one in fields(kind)
     )
 
 
-def _replaced[T](present: Iterable[T], added: Iterable[T], key: Callable[[T], str]) -> tuple[T, ...]:
-    by_key = {key(item): item for item in present}
-    for item in added:
-        by_key.pop(key(item), None)
-        by_key[key(item)] = item
-    return tuple(by_key.values())
+_JSON_FIELDS = {
+    kind: _json_fields(kind)
+    for kind in (DeviceNode, NetDevice, Hook, Mount, IntelRdt, ContainerEdits, CdiDevice, CdiSpec)
+}
+"""Attribute, JSON name and default of each field; MISSING for those that are always written."""
+
+
+def _json_of(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_json_of(one) for one in value]
+    if isinstance(value, Mapping):
+        return dict(sorted(value.items()))
+    table = _JSON_FIELDS.get(type(value))
+    if table is None:
+        return value
+    own = ((json_name, getattr(value, name), default) for name, json_name, default in table)
+    return {json_name: _json_of(one) for json_name, one, default in own if one != default}
+
+
+def _dumps(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return _NOT_THE_SAME_IN_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _version_problems(spec: CdiSpec) -> Iterator[str]:
+    version = spec.cdi_version.removeprefix("v")
+    if version not in VERSIONS:
+        yield f"cdiVersion: {spec.cdi_version!r} is none of {', '.join(VERSIONS)}"
+    elif VERSIONS.index(version) < VERSIONS.index(lowest := lowest_version(spec)):
+        yield f"cdiVersion: is {version}, but what the spec uses needs at least {lowest}"
+
+
+def _kind_problems(kind: str) -> Iterator[str]:
+    vendor, slash, name = kind.partition("/")
+    if not slash:
+        yield f"{kind!r} is not vendor/class"
+        return
+    for part, text in (("vendor", vendor), ("class", name)):
+        if not _VENDOR_OR_CLASS.fullmatch(text):
+            yield (
+                f"{part} {text!r} must begin with a letter, end with a letter or digit, and have only letters, digits,"
+                " '_', '-' and '.' between them"
+            )
+
+
+def _device_name_problems(name: str) -> Iterator[str]:
+    if not _DEVICE_NAME.fullmatch(name):
+        yield (
+            f"{name!r} must begin and end with a letter or digit, and have only letters, digits, '_', '-', '.' and ':'"
+            " between them"
+        )
+
+
+def _annotation_problems(annotations: Mapping[str, str]) -> Iterator[str]:
+    for key in annotations:
+        if not _ANNOTATION_KEY.fullmatch(key):
+            yield f"{key!r} is not a qualified name"
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
+    if size > _MOST_ANNOTATION_BYTES:
+        yield f"{size} bytes are more than {_MOST_ANNOTATION_BYTES}"
+
+
+def _device_problems(device: CdiDevice) -> Iterator[str]:
+    yield from (f"name: {problem}" for problem in _device_name_problems(device.name))
+    yield from (f"annotations: {problem}" for problem in _annotation_problems(device.annotations))
+    yield from (f"containerEdits.{path}: {problem}" for path, problem in device.container_edits.problems)
+    if device.container_edits == ContainerEdits():
+        yield "containerEdits: must not be empty"
+
+
+def _edits_problems(edits: ContainerEdits) -> Iterator[tuple[str, str]]:
+    yield from _env_problems("env", edits.env)
+    for index, node in enumerate(edits.device_nodes):
+        yield from ((f"deviceNodes[{index}].{path}", problem) for path, problem in _node_problems(node))
+    for index, hook in enumerate(edits.hooks):
+        yield from ((f"hooks[{index}].{path}", problem) for path, problem in _hook_problems(hook))
+    for index, mount in enumerate(edits.mounts):
+        for name, value in (("hostPath", mount.host_path), ("containerPath", mount.container_path)):
+            if not value:
+                yield f"mounts[{index}].{name}", "must not be empty"
+    for index, gid in enumerate(edits.additional_gids):
+        if not 0 <= gid <= _MOST_UINT32:
+            yield f"additionalGids[{index}]", f"{gid} is not a group id"
+    if edits.intel_rdt is not None and not _is_clos_id(edits.intel_rdt.clos_id):
+        yield "intelRdt.closID", f"{edits.intel_rdt.clos_id!r} is not a file name"
+    yield from _net_device_problems(edits.net_devices)
+
+
+def _env_problems(path: str, env: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for index, variable in enumerate(env):
+        if variable.find("=") <= 0:
+            yield f"{path}[{index}]", f"{variable!r} is not NAME=value"
+
+
+def _node_problems(node: DeviceNode) -> Iterator[tuple[str, str]]:
+    if not node.path:
+        yield "path", "must not be empty"
+    if node.type and node.type not in DEVICE_TYPES:
+        yield "type", f"{node.type!r} is none of {', '.join(DEVICE_TYPES)}"
+    if node.permissions != NO_PERMISSIONS and node.permissions.strip("rwm"):
+        yield "permissions", f"{node.permissions!r} is not made of r, w and m, and is not {NO_PERMISSIONS}"
+    for name, value in (("fileMode", node.file_mode), ("uid", node.uid), ("gid", node.gid)):
+        if value is not None and not 0 <= value <= _MOST_UINT32:
+            yield name, f"{value} is not between 0 and {_MOST_UINT32}"
+
+
+def _hook_problems(hook: Hook) -> Iterator[tuple[str, str]]:
+    if hook.hook_name not in HOOK_NAMES:
+        yield "hookName", f"{hook.hook_name!r} is none of {', '.join(HOOK_NAMES)}"
+    if not hook.path:
+        yield "path", "must not be empty"
+    yield from _env_problems("env", hook.env)
+
+
+def _is_clos_id(name: str) -> bool:
+    return name == "/" or (len(name) < 4096 and name not in (".", "..") and not set(name) & {"/", "\n"})
+
+
+def _net_device_problems(devices: tuple[NetDevice, ...]) -> Iterator[tuple[str, str]]:
+    seen: set[tuple[str, str]] = set()
+    for index, device in enumerate(devices):
+        for name, value in (("hostInterfaceName", device.host_interface_name), ("name", device.name)):
+            if not value:
+                yield f"netDevices[{index}].{name}", "must not be empty"
+            elif (name, value) in seen:
+                yield f"netDevices[{index}].{name}", f"{value!r} is there twice"
+            seen.add((name, value))
