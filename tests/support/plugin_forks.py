@@ -1,0 +1,56 @@
+"""Starts node plugins quickly: a process that has imported the plugin and forks itself for each.
+
+Run as a program by `support.plugin_process`; reads one JSON order a line and answers with one JSON line. What it forks
+is the real `main`, with kill points around it when the order names a number.
+"""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def start(order: dict[str, Any], main: Callable[[], None]) -> int:
+    """Fork a plugin; answers its process id. Never returns in the child."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        null = os.open(os.devnull, os.O_RDONLY)
+        for target, descriptor in ((0, null), (1, output), (2, output)):
+            os.dup2(descriptor, target)
+        sys.argv = ["gpu-dra-kubelet-plugin", *order["arguments"]]
+        if order["kill_log"] is not None:
+            from support.kill_points import KillPoints
+
+            folders = [Path(folder) for folder in order["folders"]]
+            KillPoints(folders, Path(order["kill_log"]), order["kill_after"]).arm()
+        main()
+    except SystemExit as end:
+        os._exit(end.code if isinstance(end.code, int) else 1)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+def serve() -> None:
+    from kubelet_plugin.main import main
+
+    for line in sys.stdin:
+        order = json.loads(line)
+        if order["do"] == "start":
+            answer = start(order, main)
+        else:
+            _, status = os.waitpid(order["pid"], 0)
+            answer = os.waitstatus_to_exitcode(status)
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    serve()
