@@ -52,11 +52,11 @@ class KillPoints:
 
 
 def _named_path(*args: Any) -> str:
-    return os.path.abspath(os.fspath(args[0]))
+    return str(Path(args[0]).absolute())
 
 
 def _path_of_descriptor(*args: Any) -> str:
     try:
-        return os.readlink(f"/proc/self/fd/{args[0]}")
+        return str(Path(f"/proc/self/fd/{args[0]}").readlink())
     except OSError:
         return ""

@@ -1,6 +1,7 @@
 """Starts node plugins quickly: a process that has imported the plugin and forks itself for each.
 
-Run as a program by `support.plugin_process`; reads one JSON order a line and answers with one JSON line. What it forks
+Run as a program by `support.plugin_process`; reads one JSON order a line and answers with one JSON line:
+a process id to `start`, and to `ended` the exit status or null. What it forks
 is the real `main`, with kill points around it when the order names a number.
 """
 
@@ -45,10 +46,10 @@ def serve() -> None:
     for line in sys.stdin:
         order = json.loads(line)
         if order["do"] == "start":
-            answer = start(order, main)
+            answer: int | None = start(order, main)
         else:
-            _, status = os.waitpid(order["pid"], 0)
-            answer = os.waitstatus_to_exitcode(status)
+            ended, status = os.waitpid(order["pid"], os.WNOHANG)
+            answer = os.waitstatus_to_exitcode(status) if ended else None
         print(json.dumps(answer), flush=True)
 
 

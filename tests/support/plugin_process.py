@@ -52,13 +52,25 @@ class PluginForks:
         self._server.stdin.close()
         await self._server.wait()
 
-    async def order(self, **order: Any) -> int:
+    async def start(self, **order: Any) -> int:
+        """Fork a plugin; answers its process id."""
+        pid = await self._order(do="start", **order)
+        assert pid is not None
+        return pid
+
+    async def ended(self, pid: int) -> int:
+        """Wait for its end; answers the exit status, that of a signal negative."""
+        while (status := await self._order(do="ended", pid=pid)) is None:
+            await asyncio.sleep(0.02)
+        return status
+
+    async def _order(self, **order: Any) -> int | None:
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         async with self._turn:
             self._server.stdin.write(json.dumps(order).encode() + b"\n")
             await self._server.stdin.drain()
-            answer: int = json.loads(await self._server.stdout.readline())
+            answer: int | None = json.loads(await self._server.stdout.readline())
             return answer
 
 
@@ -121,7 +133,7 @@ class Plugin:
         self.pid = pid
         self.node = node
         self._socket = socket
-        self._ended = asyncio.create_task(forks.order(do="wait", pid=pid))
+        self._ended = asyncio.create_task(forks.ended(pid))
 
     async def ready(self) -> bool:
         """Wait until it serves kubelet's calls; False when it ended before."""
@@ -203,8 +215,7 @@ async def plugin_on(
     """A plugin process; killed at the end if it still runs. May die before it is ready (`ready`)."""
     socket = node.kubelet / "plugins" / GPU_DRIVER / (f"dra-{pod_uid}.sock" if pod_uid else "dra.sock")
     socket.unlink(missing_ok=True)
-    pid = await forks.order(
-        do="start",
+    pid = await forks.start(
         arguments=node.arguments(*([f"--pod-uid={pod_uid}"] if pod_uid else [])),
         output=str(node.log),
         folders=[str(folder) for folder in (kill_folders or (node.state, node.cdi))],
