@@ -180,8 +180,12 @@ class ClaimService:
             checked(claim, ref)
             if prepared and entry is not None and self._stands(entry, claim, node):
                 return entry.answer
-            node, devices = await self._wanted(ref, claim)
-            plan = plan_for(ref, devices, node, await files)
+            try:
+                plan = plan_for(ref, wanted_devices(claim, ref, node), node, await files)
+            except (UnknownDevice, NodeNotReady):
+                # What is missing may have come since the last look.
+                node = await self._view.look_again()
+                plan = plan_for(ref, wanted_devices(claim, ref, node), node, await self._view.files())
             await self._carry_out(plan)
             return plan.entry.answer
 
@@ -192,15 +196,6 @@ class ClaimService:
 
     def _stands(self, entry: Entry, claim: ResourceClaim, node: Node) -> bool:
         return standing_of(entry, claim, node.driver, node.boot_id) is Standing.STANDS
-
-    async def _wanted(self, ref: ClaimRef, claim: ResourceClaim) -> tuple[Node, tuple[HeldDevice, ...]]:
-        """The claim's devices, and the node that has them; a device that is not there is looked for once more."""
-        node = self._view.node()
-        try:
-            return node, wanted_devices(claim, ref, node)
-        except (UnknownDevice, NodeNotReady):
-            node = await self._view.look_again()
-            return node, wanted_devices(claim, ref, node)
 
     async def _carry_out(self, plan: Plan) -> None:
         """Raises HeldByOther when another claim has the hardware and keeps it."""

@@ -103,22 +103,23 @@ def encode(journal: Journal) -> bytes:
 
 def decode(content: bytes) -> Journal:
     """What is good in `content`; the rest is in `damage`. Raises Unreadable when a newer release forbids reading."""
-    lines = content.split(b"\n")
-    torn = lines.pop()  # what follows the last newline: nothing, in a whole file
+    first, *lines = content.split(b"\n")
+    if lines and not lines[-1]:
+        lines.pop()  # what follows the last newline; of a file that was cut off it is a line like any other
     damage: list[Damage] = []
     header: _Header | None = None
     extra = ""
     try:
-        found = _checked(lines.pop(0) if lines else torn)
+        found = _checked(first)
         header, extra = _Header.model_validate(found), _extra(found, _Header)
     except (ValueError, ValidationError) as error:
-        damage.append(Damage(content.partition(b"\n")[0], f"header: {_reason(error)}"))
+        damage.append(Damage(first, f"header: {_reason(error)}"))
     if header is not None and header.min_reader > VERSION:
         raise Unreadable(
             f"was written by a newer release for format {header.min_reader}; this release reads format {VERSION}."
             " Run the newer release again"
         )
-    held, bad = _entries(lines + ([torn] if torn else []))
+    held, bad = _entries(lines)
     damage += bad
     if header is not None and header.entries > len(held) + len(bad):
         damage.append(Damage(b"", f"{header.entries - len(held) - len(bad)} of {header.entries} entries are missing"))

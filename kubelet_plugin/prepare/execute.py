@@ -84,7 +84,7 @@ class Executor:
         staging = asyncio.ensure_future(self._in_thread(self._stage, plan))
         try:
             await self._journal.commit(_with(plan.entry))
-        except DriverError:
+        except BaseException:
             await self._drop(staging)
             raise
         try:
@@ -135,7 +135,10 @@ class Executor:
             _log.info("staging failed as well", error=str(error))
 
     async def _take_back(self, plan: Plan, before: Entry | None) -> None:
-        """After a failed file: the old entry again, or none. If even that fails the claim is UNFINISHED, not lost."""
+        """After a failed file: the old entry again, or none.
+
+        If even that fails, or the file is there and only its flush failed, the claim is UNFINISHED, not lost.
+        """
         uid = plan.entry.claim.uid
         try:
             if before is None:

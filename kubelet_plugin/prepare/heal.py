@@ -201,6 +201,9 @@ class Healer:
 
     async def _do(self, case: "_Case", action: Action) -> str:
         if action is Action.RELEASE and case.entry is not None:
+            # Asked again in the claim's turn: meanwhile it may have been allocated as before, and prepared.
+            if not (await self._standing(case.entry)).is_stale:
+                return "kept, its claim stands again"
             await self._executor.undo(case.entry)
             return "released"
         if action is Action.REWRITE and case.plan is not None:

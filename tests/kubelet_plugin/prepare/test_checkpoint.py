@@ -1,0 +1,167 @@
+"""The journal as text: kubelet_plugin/prepare/checkpoint.py."""
+
+import hashlib
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.claims import a_held_device, a_ref, an_entry
+
+from kubelet_plugin.prepare.checkpoint import Journal, Unreadable, decode, encode
+from kubelet_plugin.prepare.lifecycle import Entry
+from kubelet_plugin.prepare.steps import CdiFileRecord, UnknownRecord
+
+
+def a_journal(*entries: Entry) -> Journal:
+    return Journal({entry.claim.uid: entry for entry in entries})
+
+
+def two_claims() -> Journal:
+    return a_journal(an_entry(a_ref("one")), an_entry(a_ref("two"), a_held_device(1, a_ref("two"))))
+
+
+def lines_of(journal: Journal) -> list[bytes]:
+    return encode(journal).splitlines(keepends=True)
+
+
+def resealed(line: bytes, **changes: Any) -> bytes:
+    """The line as another release would have written it, with other fields and its own checksum."""
+    text = json.dumps({**json.loads(line.partition(b" ")[2]), **changes}).encode()
+    return hashlib.sha256(text).hexdigest()[:32].encode() + b" " + text + b"\n"
+
+
+entries = st.builds(
+    lambda name, namespace, boot, devices, admin, share: an_entry(
+        a_ref(name, namespace=namespace),
+        *(a_held_device(index, admin_access=admin, share_id=share) for index in sorted(devices)),
+        boot_id=boot,
+    ),
+    st.text(min_size=1),
+    st.text(),
+    st.text(),
+    st.sets(st.integers(0, 15), min_size=1, max_size=4),
+    st.booleans(),
+    st.none() | st.text(),
+)
+journals = st.builds(
+    lambda found, incomplete: replace(a_journal(*found), incomplete=incomplete),
+    st.lists(entries, max_size=5),
+    st.booleans(),
+)
+
+
+@given(journals)
+def test_what_was_encoded_is_decoded(journal: Journal) -> None:
+    assert decode(encode(journal)) == journal
+
+
+@given(journals)
+def test_the_same_journal_gives_the_same_bytes(journal: Journal) -> None:
+    backwards = replace(journal, held=dict(reversed(journal.held.items())))
+
+    assert encode(backwards) == encode(journal)
+
+
+@given(st.data())
+def test_any_flipped_byte_costs_its_line_and_is_noticed(data: st.DataObject) -> None:
+    journal = two_claims()
+    content = bytearray(encode(journal))
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= data.draw(st.integers(1, 255))
+
+    found = decode(bytes(content))
+
+    assert found.damage
+    assert found.incomplete
+    assert found.held.items() <= journal.held.items()
+    assert len(found.held) >= len(journal.held) - 2
+
+
+@given(st.data())
+def test_a_file_cut_off_anywhere_is_noticed(data: st.DataObject) -> None:
+    content = encode(two_claims())
+
+    found = decode(content[: data.draw(st.integers(0, len(content) - 2))])  # without the last newline nothing is lost
+
+    assert found.damage
+    assert found.incomplete
+
+
+def test_a_damaged_line_is_reported_as_it_is_and_the_others_are_kept() -> None:
+    header, first, second = lines_of(two_claims())
+    bad = first.replace(b"team-a", b"team-b")
+
+    found = decode(header + bad + second)
+
+    assert [one.line for one in found.damage] == [bad.rstrip(b"\n")]
+    assert "checksum" in found.damage[0].reason
+    assert list(found.held) == ["uid-of-two"]
+
+
+def test_a_damaged_header_costs_no_entry() -> None:
+    header, first, second = lines_of(two_claims())
+
+    found = decode(header.replace(b"entries", b"entrees") + first + second)
+
+    assert found.held == two_claims().held
+    assert found.incomplete
+
+
+def test_entries_missing_at_the_end_are_counted() -> None:
+    header, first, _ = lines_of(two_claims())
+
+    assert decode(header + first).damage[0].reason == "1 of 2 entries are missing"
+
+
+def test_an_incomplete_journal_stays_so() -> None:
+    assert decode(encode(Journal({}, incomplete=True))).incomplete
+
+
+def test_fields_of_a_newer_release_survive_a_rewrite_by_this_one() -> None:
+    header, line = lines_of(a_journal(an_entry(a_ref("one"))))
+    obj = json.loads(line.partition(b" ")[2])
+    obj["devices"][0]["mig"] = {"gi": 3}
+    obj["steps"][0]["mode"] = 420
+    newer = resealed(header, writer="2.0", version=2) + resealed(line, preparedAt="now", **obj)
+
+    rewritten = encode(decode(newer))
+
+    assert json.loads(rewritten.splitlines()[0].partition(b" ")[2])["writer"] == "2.0"
+    entry = json.loads(rewritten.splitlines()[1].partition(b" ")[2])
+    assert entry["preparedAt"] == "now"
+    assert entry["devices"][0]["mig"] == {"gi": 3}
+    assert entry["steps"][0]["mode"] == 420
+    assert not decode(newer).damage
+
+
+def test_a_step_of_a_newer_release_is_kept_as_it_is() -> None:
+    header, line = lines_of(a_journal(an_entry(a_ref("one"))))
+    step = {"kind": "mig-instance", "gi": 3, "ci": 0}
+    newer = header + resealed(line, steps=[step, {"kind": "cdi-file", "sha256": "d" * 64}])
+
+    found = decode(newer)
+
+    assert found.held["uid-of-one"].steps == (
+        UnknownRecord("mig-instance", json.dumps(step, separators=(",", ":"), sort_keys=True)),
+        CdiFileRecord("d" * 64),
+    )
+    assert decode(encode(found)) == found
+
+
+def test_a_journal_that_a_newer_release_keeps_from_this_one_is_not_damaged() -> None:
+    header, line = lines_of(a_journal(an_entry(a_ref("one"))))
+
+    with pytest.raises(Unreadable, match="newer release"):
+        decode(resealed(header, minReader=2) + line)
+
+
+def test_an_entry_with_a_good_checksum_and_missing_fields_is_damage() -> None:
+    header, line = lines_of(a_journal(an_entry(a_ref("one"))))
+    text = b'{"uid":"uid-of-one"}'
+    bad = hashlib.sha256(text).hexdigest()[:32].encode() + b" " + text + b"\n"
+
+    assert "namespace" in decode(header + bad).damage[0].reason
+    assert not decode(header + line).damage

@@ -1,0 +1,86 @@
+"""Every cell of the table of kubelet_plugin/prepare/repair.py."""
+
+import pytest
+from support.claims import BOOT, DIGEST, an_entry
+
+from kubelet_plugin.prepare.lifecycle import Entry, Standing
+from kubelet_plugin.prepare.repair import Action, Finding, RepairReport, remedy_for
+
+STALE = [standing for standing in Standing if standing.is_stale]
+
+
+def action(
+    entry: Entry | None = None,
+    file: str | None = DIGEST,
+    standing: Standing = Standing.STANDS,
+    planned: str | None = DIGEST,
+    *,
+    incomplete: bool = False,
+) -> Action:
+    return remedy_for(Finding("uid", entry, file, standing, planned), BOOT, incomplete=incomplete).action
+
+
+@pytest.mark.parametrize("standing", [Standing.STANDS, Standing.UNKNOWN])
+def test_a_prepared_claim_is_kept(standing: Standing) -> None:
+    assert action(an_entry(), standing=standing) is Action.KEEP
+
+
+@pytest.mark.parametrize("standing", [Standing.STANDS, Standing.UNKNOWN])
+@pytest.mark.parametrize("file", [None, "e" * 64])
+def test_a_missing_or_altered_file_is_written_again(file: str | None, standing: Standing) -> None:
+    assert action(an_entry(), file, standing) is Action.REWRITE
+
+
+def test_a_file_for_other_driver_files_is_written_again() -> None:
+    assert action(an_entry(), planned="f" * 64) is Action.REWRITE
+
+
+def test_a_good_file_is_kept_while_nobody_can_say_what_a_new_one_would_be() -> None:
+    assert action(an_entry(), planned=None) is Action.KEEP
+
+
+def test_a_missing_file_waits_for_what_is_needed_to_write_it() -> None:
+    remedy = remedy_for(
+        Finding("uid", an_entry(), None, Standing.STANDS, obstacle="the driver root has no libcuda"),
+        BOOT,
+        incomplete=False,
+    )
+
+    assert remedy.action is Action.WAIT
+    assert "claim team-a/train" in remedy.why
+    assert "no libcuda" in remedy.why
+
+
+def test_after_a_boot_a_claim_that_stands_is_written_again_even_if_its_file_survived() -> None:
+    assert action(an_entry(boot_id="boot-0"), None) is Action.REWRITE
+    assert action(an_entry(boot_id="boot-0"), DIGEST) is Action.REWRITE
+
+
+def test_after_a_boot_nothing_is_decided_without_the_api() -> None:
+    assert action(an_entry(boot_id="boot-0"), None, Standing.UNKNOWN) is Action.WAIT
+
+
+@pytest.mark.parametrize("standing", STALE)
+@pytest.mark.parametrize("file", [None, DIGEST, "e" * 64])
+@pytest.mark.parametrize("boot_id", [BOOT, "boot-0"])
+@pytest.mark.parametrize("planned", [None, DIGEST])
+def test_a_stale_claim_is_released_whatever_else_is_wrong(
+    standing: Standing, file: str | None, boot_id: str, planned: str | None
+) -> None:
+    assert action(an_entry(boot_id=boot_id), file, standing, planned) is Action.RELEASE
+
+
+def test_an_orphaned_file_is_removed() -> None:
+    assert action(None, DIGEST, Standing.UNKNOWN, None) is Action.REMOVE_FILE
+
+
+def test_no_file_is_removed_while_the_journal_may_have_lost_its_entry() -> None:
+    assert action(None, DIGEST, Standing.UNKNOWN, None, incomplete=True) is Action.WAIT
+
+
+def test_where_nothing_is_nothing_is_done() -> None:
+    assert action(None, None, Standing.UNKNOWN, None) is Action.KEEP
+
+
+def test_reports_add_up() -> None:
+    assert RepairReport(("a",), ("b",)) + RepairReport(("c",), ("d",)) == RepairReport(("a", "c"), ("b", "d"))

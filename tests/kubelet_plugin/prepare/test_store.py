@@ -1,0 +1,265 @@
+"""The journal on disk: kubelet_plugin/prepare/store.py."""
+
+import asyncio
+import errno
+import fcntl
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.claims import a_held_device, a_ref, an_entry
+
+from dra_driver.errors import DeviceInUse, NodeNotReady
+from dra_driver.runtime import files
+from kubelet_plugin.prepare import store as store_module
+from kubelet_plugin.prepare.checkpoint import Journal, Unreadable, encode
+from kubelet_plugin.prepare.lifecycle import Entry, admitted, released
+from kubelet_plugin.prepare.store import DAMAGED, JOURNAL, LOCK, Change, JournalFile, JournalStore
+
+
+def entering(entry: Entry) -> Change:
+    return lambda journal: replace(journal, held=admitted(journal.held, entry))
+
+
+def leaving(uid: str) -> Change:
+    return lambda journal: replace(journal, held=released(journal.held, uid))
+
+
+def claims(count: int) -> list[Entry]:
+    return [an_entry(a_ref(f"claim-{index}"), a_held_device(index)) for index in range(count)]
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that were written durably, in order."""
+    written: list[Path] = []
+
+    def write(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+        written.append(path)
+        files.write_durably(path, content, mode=mode)
+
+    monkeypatch.setattr(store_module, "write_durably", write)
+    return written
+
+
+async def test_a_committed_change_is_there_after_a_restart(tmp_path: Path) -> None:
+    first = JournalStore(tmp_path / "state")
+    await first.commit(entering(an_entry()))
+    await first.close()
+
+    assert JournalStore(tmp_path / "state").current.held == {"uid-of-train": an_entry()}
+
+
+async def test_a_new_node_has_an_empty_journal(tmp_path: Path) -> None:
+    store = JournalStore(tmp_path / "state")
+
+    assert not store.exists
+    assert store.current == Journal({})
+
+
+async def test_changes_that_come_together_are_written_together(tmp_path: Path, writes: list[Path]) -> None:
+    store = JournalStore(tmp_path)
+
+    await asyncio.gather(*(store.commit(entering(entry)) for entry in claims(8)))
+
+    assert len(store.current.held) == 8
+    assert len(writes) == 1
+
+
+async def test_changes_that_come_during_a_write_share_the_next_one(tmp_path: Path, writes: list[Path]) -> None:
+    store = JournalStore(tmp_path)
+    begun, may_go_on = threading.Event(), threading.Event()
+    first, *others = claims(8)
+
+    def slow(journal: Journal) -> Journal:
+        begun.set()
+        may_go_on.wait(10)
+        return entering(first)(journal)
+
+    slow_commit = asyncio.ensure_future(store.commit(slow))
+    await asyncio.to_thread(begun.wait, 10)
+    rest = asyncio.gather(*(store.commit(entering(entry)) for entry in others))
+    await asyncio.sleep(0)
+    may_go_on.set()
+    await asyncio.gather(slow_commit, rest)
+
+    assert len(store.current.held) == 8
+    assert len(writes) == 2
+
+
+async def test_a_refused_change_is_told_so_and_the_others_of_its_write_count(tmp_path: Path) -> None:
+    store = JournalStore(tmp_path)
+    entry, other = an_entry(a_ref("one")), an_entry(a_ref("two"), a_held_device(1))
+
+    outcomes = await asyncio.gather(
+        store.commit(entering(entry)),
+        store.commit(entering(an_entry(a_ref("thief")))),
+        store.commit(entering(other)),
+        return_exceptions=True,
+    )
+
+    assert isinstance(outcomes[1], DeviceInUse)
+    assert store.current.held == {"uid-of-one": entry, "uid-of-two": other}
+
+
+async def test_a_change_that_changes_nothing_writes_nothing(tmp_path: Path, writes: list[Path]) -> None:
+    store = JournalStore(tmp_path)
+    await store.commit(entering(an_entry()))
+
+    await store.commit(entering(an_entry()))
+    await store.commit(leaving("nobody"))
+
+    assert len(writes) == 1
+
+
+async def test_two_instances_see_each_others_changes_and_decide_on_them(tmp_path: Path) -> None:
+    old, new = JournalStore(tmp_path), JournalStore(tmp_path)
+    assert new.current == Journal({})
+
+    await old.commit(entering(an_entry(a_ref("one"))))
+
+    assert list(new.current.held) == ["uid-of-one"]
+    with pytest.raises(DeviceInUse):
+        await new.commit(entering(an_entry(a_ref("two"))))
+    await new.commit(leaving("uid-of-one"))
+    assert old.current.held == {}
+
+
+async def test_many_instances_at_once_lose_no_change(tmp_path: Path) -> None:
+    stores = [JournalStore(tmp_path) for _ in range(4)]
+
+    await asyncio.gather(*(stores[index % 4].commit(entering(entry)) for index, entry in enumerate(claims(32))))
+
+    assert len(stores[0].current.held) == 32
+
+
+async def test_an_instance_that_hangs_with_the_lock_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "_LOCK_TIMEOUT_S", 0.0)
+    descriptor = os.open(tmp_path / LOCK, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+    with pytest.raises(NodeNotReady, match="another instance"):
+        await JournalStore(tmp_path).commit(entering(an_entry()))
+
+    os.close(descriptor)
+    await JournalStore(tmp_path).commit(entering(an_entry()))
+
+
+def refusing(number: int) -> Callable[..., None]:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "replace"])
+async def test_a_full_disk_refuses_the_change_and_the_next_try_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    store = JournalStore(tmp_path)
+    await store.commit(entering(an_entry(a_ref("one"))))
+    entry = an_entry(a_ref("two"), a_held_device(1))
+
+    with monkeypatch.context() as full:
+        full.setattr(Path if call == "replace" else os, call, refusing(errno.ENOSPC))
+        with pytest.raises(NodeNotReady, match=r"claims\.journal.*full"):
+            await store.commit(entering(entry))
+        assert list(store.current.held) == ["uid-of-one"]
+
+    await store.commit(entering(entry))
+    assert len(store.current.held) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == [JOURNAL, LOCK]
+
+
+async def test_when_only_the_last_flush_fails_memory_is_as_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = JournalStore(tmp_path)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(files, "_flush_folder", refusing(errno.EIO))
+        with pytest.raises(NodeNotReady):
+            await store.commit(entering(an_entry()))
+
+    assert store.current == JournalStore(tmp_path).current
+    assert "uid-of-train" in store.current.held
+
+
+async def test_a_damaged_line_goes_to_the_side_file_and_the_rest_goes_on(tmp_path: Path) -> None:
+    await JournalStore(tmp_path).commit(entering(an_entry(a_ref("one"))))
+    await JournalStore(tmp_path).commit(entering(an_entry(a_ref("two"), a_held_device(1))))
+    content = (tmp_path / JOURNAL).read_bytes()
+    (tmp_path / JOURNAL).write_bytes(content.replace(b"uid-of-one", b"uid-of-0ne"))
+    store = JournalStore(tmp_path)
+
+    damage = await store.put_aside_damage()
+
+    assert len(damage) == 1
+    assert (tmp_path / DAMAGED).read_bytes() == damage[0].line + b"\n"
+    assert store.current.incomplete
+    assert list(store.current.held) == ["uid-of-two"]
+    assert JournalStore(tmp_path).current == store.current
+    assert await store.put_aside_damage() == ()
+
+
+async def test_damage_found_while_serving_is_put_aside_by_the_next_commit(tmp_path: Path) -> None:
+    store = JournalStore(tmp_path)
+    await store.commit(entering(an_entry(a_ref("one"))))
+    (tmp_path / JOURNAL).write_bytes(b"nonsense\n")
+
+    await store.commit(entering(an_entry(a_ref("two"))))
+
+    assert (tmp_path / DAMAGED).read_bytes() == b"nonsense\n"
+    assert list(store.current.held) == ["uid-of-two"]
+    assert store.current.incomplete
+
+
+async def test_damage_is_added_to_what_was_put_aside_before(tmp_path: Path) -> None:
+    for line in (b"first", b"second"):
+        (tmp_path / JOURNAL).write_bytes(line)
+        await JournalStore(tmp_path).put_aside_damage()
+
+    assert (tmp_path / DAMAGED).read_bytes() == b"first\nsecond\n"
+
+
+async def test_a_newer_releases_journal_is_neither_used_nor_touched(tmp_path: Path) -> None:
+    content = encode(Journal({})).partition(b" ")[2].replace(b'"minReader":1', b'"minReader":9')
+    sealed = store_line(content)
+    (tmp_path / JOURNAL).write_bytes(sealed)
+    store = JournalStore(tmp_path)
+
+    with pytest.raises(Unreadable):
+        await store.commit(entering(an_entry()))
+
+    assert (tmp_path / JOURNAL).read_bytes() == sealed
+    assert not (tmp_path / DAMAGED).exists()
+
+
+def store_line(text: bytes) -> bytes:
+    import hashlib
+
+    text = text.rstrip(b"\n")
+    return hashlib.sha256(text).hexdigest()[:32].encode() + b" " + text + b"\n"
+
+
+async def test_a_cancelled_caller_does_not_take_its_change_back(tmp_path: Path) -> None:
+    store = JournalStore(tmp_path)
+    commit = asyncio.ensure_future(store.commit(entering(an_entry())))
+    await asyncio.sleep(0)
+
+    commit.cancel()
+    await store.close()
+
+    assert list(JournalFile(tmp_path).current().held) == ["uid-of-train"]
+
+
+async def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+
+    with pytest.raises(NodeNotReady, match=str(tmp_path / "file")):
+        await JournalStore(tmp_path / "file" / "state").commit(entering(an_entry()))
