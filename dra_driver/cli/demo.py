@@ -18,19 +18,19 @@ from dra_driver.cli.scenario import ContainerResult, Scenario
 from dra_driver.errors import DriverError, InvalidInput
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
 
-type FolderOption = Annotated[
+FolderOption = Annotated[
     Path | None,
     typer.Option(
         "--folder", "-f", help="A folder with manifests of your own instead of the examples.", show_default=False
     ),
 ]
-type NodesOption = Annotated[
+NodesOption = Annotated[
     str, typer.Option("--nodes", help="Simulated nodes: PROFILE or PROFILE:NUMBER, separated by commas.")
 ]
-type PublisherOption = Annotated[
+PublisherOption = Annotated[
     str, typer.Option("--publisher", help="Who writes ResourceSlices: controller, or node (no controller runs).")
 ]
-type TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds for each step of each example.")]
+TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds for each step of each example.")]
 
 DEFAULT_NODES = "dgx-h100,t4"
 

@@ -16,7 +16,7 @@ from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 
 app = typer.Typer(help="Show nodes, devices or claims, and who uses what.", no_args_is_help=True)
 
-type DriverOption = Annotated[list[str], typer.Option("--driver", help="Drivers to show; may be given more than once.")]
+DriverOption = Annotated[list[str], typer.Option("--driver", help="Drivers to show; may be given more than once.")]
 _DRIVERS = [GPU_DRIVER, COMPUTE_DOMAIN_DRIVER]
 
 

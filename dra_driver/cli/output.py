@@ -38,7 +38,8 @@ class Format(StrEnum):
     YAML = "yaml"
 
 
-type OutputOption = Annotated[Format, typer.Option("--output", "-o", help="How to print the data.")]
+# Options are plain assignments: typer does not look through a `type` statement.
+OutputOption = Annotated[Format, typer.Option("--output", "-o", help="How to print the data.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ import typer
 from dra_driver.kube.client import Kube
 from dra_driver.kube.endpoint import default_kubeconfig, endpoint_from
 
-type KubeconfigOption = Annotated[
+KubeconfigOption = Annotated[
     Path | None,
     typer.Option(
         "--kubeconfig", help="Which cluster to ask; default: $KUBECONFIG, then ~/.kube/config.", show_default=False
     ),
 ]
-type ContextOption = Annotated[
+ContextOption = Annotated[
     str | None,
     typer.Option("--context", help="Context of the kubeconfig; default: its current one.", show_default=False),
 ]
