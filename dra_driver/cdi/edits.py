@@ -1,0 +1,238 @@
+"""From the devices of a claim and the driver's files to the claim's CDI spec. Pure.
+
+`kubelet_plugin.hardware.driver_root` fills `DriverFiles`, `kubelet_plugin.prepare.plan` builds specs from it, one for
+each claim. What all claims of a node share is made once per `DriverFiles` and kept with it.
+
+**What a program sees of its claim.** Each device brings one variable, `NVIDIA_DRA_DEVICE_<NAME>=<UUID>`, the name in
+upper case with `_` for `-`: `NVIDIA_DRA_DEVICE_GPU_5A7B12C3=GPU-5a7b12c3-…`. One variable per device, because a later
+variable replaces an earlier one of the same name: one variable with a list would be right for a container that gets
+all of one claim, and wrong as soon as it gets one request of it, or two claims. A program reads all variables with the
+prefix: `env | sed -n 's/^NVIDIA_DRA_DEVICE_[^=]*=//p'`. Devices that it may only look at (admin access) have the prefix
+`NVIDIA_DRA_ADMIN_DEVICE_`.
+
+**Libraries, with and without a hook program.** Programs ask the dynamic linker for `libcuda.so.1`, drivers install
+`libcuda.so.580.82.07`. With `nvidia-cdi-hook` on the host the links are made and the linker's cache is rebuilt inside
+the container before it starts. Without it, or without an `ldconfig` on the host, each library is mounted under all its
+names into the folders that glibc searches by itself, after its cache: `/usr/lib/<machine>-linux-gnu` (Debian, Ubuntu),
+`/usr/lib64` (Red Hat, SUSE, Amazon) and `/usr/lib` (the others). No variable is set, so an image keeps its own
+LD_LIBRARY_PATH, set-uid programs work, and nothing has to run. Lost are CUDA forward compatibility, and the guard that
+keeps programs from making device nodes, which containers may not do by default anyway.
+
+A host's own MPS daemon (`/tmp/nvidia-mps`) is not passed on: whoever reaches it shares GPUs across claims.
+"""
+
+import posixpath
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from dra_driver.api.inventory import GpuFacts
+from dra_driver.cdi.model import CdiDevice, CdiSpec, ContainerEdits, DeviceNode, Hook, Mount, qualified_name, spec_of
+
+DEVICE_VARIABLE = "NVIDIA_DRA_DEVICE_"
+ADMIN_DEVICE_VARIABLE = "NVIDIA_DRA_ADMIN_DEVICE_"
+
+NOTHING_ELSE = "NVIDIA_VISIBLE_DEVICES=void"
+"""Keeps the NVIDIA runtime, where it is the default, from injecting GPUs on its own; images often ask for `all`."""
+
+_FILE_OPTIONS = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+_SOCKET_OPTIONS = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
+_WORLD_READ_WRITE = 0o006
+
+
+@dataclass(frozen=True, slots=True)
+class DriverFile:
+    """A file or socket of the driver: its path on the host, and where programs in a container look for it."""
+
+    host_path: str
+    container_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A symbolic link that a container needs; `target` is relative to the folder of `path`."""
+
+    path: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class HookProgram:
+    """`nvidia-cdi-hook` or `nvidia-ctk` on the host, and what that version can do."""
+
+    path: str
+    arguments: tuple[str, ...]
+    """Before the sub-command: the program's name, and `hook` for nvidia-ctk."""
+    sub_commands: frozenset[str]
+    version: str
+    ldconfig: str | None
+    """The host's `ldconfig`; None when it has none, and the linker's cache cannot be rebuilt."""
+
+    @property
+    def places_libraries(self) -> bool:
+        return self.ldconfig is not None and {"create-symlinks", "update-ldcache"} <= self.sub_commands
+
+
+@dataclass(frozen=True)
+class DriverFiles:
+    """What containers need of one complete driver installation. Tuples are sorted; folders are container paths."""
+
+    version: str
+    machine: str
+    """As in `x86_64-linux-gnu`: names a folder of the dynamic linker."""
+    libraries: tuple[DriverFile, ...]
+    links: tuple[Link, ...]
+    library_folders: tuple[str, ...]
+    cuda_folders: tuple[str, ...]
+    """Those of `library_folders` that have libcuda."""
+    files: tuple[DriverFile, ...]
+    """Programs, firmware, configuration: everything else that is mounted read-only."""
+    sockets: tuple[DriverFile, ...]
+    control_nodes: tuple[DeviceNode, ...]
+    hook: HookProgram | None = None
+
+    @cached_property
+    def common_edits(self) -> ContainerEdits:
+        """What every container with a GPU gets, whatever its claim. Made once, and so is its text."""
+        placed_by_hook = self.hook is not None and self.hook.places_libraries
+        libraries = self.libraries if placed_by_hook else tuple(_under_all_names(self))
+        folders = self.cuda_folders if placed_by_hook else _linker_folders(self.machine)[:1]
+        files = sorted({*libraries, *self.files}, key=lambda file: file.container_path)
+        return ContainerEdits(
+            env=(f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(folders)}", NOTHING_ELSE),
+            device_nodes=self.control_nodes,
+            hooks=_hooks(self, self.hook) if self.hook is not None else (),
+            mounts=(
+                *(Mount(file.host_path, file.container_path, _FILE_OPTIONS) for file in files),
+                *(Mount(socket.host_path, socket.container_path, _SOCKET_OPTIONS) for socket in self.sockets),
+            ),
+            additional_gids=_groups(self.control_nodes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDevice:
+    """One device of a claim. `device` is its published name, `nodes` are the GPU's own device nodes."""
+
+    device: str
+    gpu: GpuFacts
+    nodes: tuple[DeviceNode, ...]
+    admin_access: bool = False
+
+
+def claim_kind(driver: str) -> str:
+    """The CDI kind of the claims of `driver`: `k8s.gpu.nvidia.com/claim`."""
+    return f"k8s.{driver}/claim"
+
+
+def cdi_device_id(driver: str, claim_uid: str, device: str) -> str:
+    """What kubelet passes on to the runtime: `k8s.gpu.nvidia.com/claim=<claim UID>-<device>`."""
+    return qualified_name(claim_kind(driver), f"{claim_uid}-{device}")
+
+
+def claim_spec(driver: str, claim_uid: str, devices: Sequence[ClaimDevice], files: DriverFiles) -> CdiSpec:
+    """The spec of one claim, devices in the order given. The same arguments give the same spec."""
+    return spec_of(
+        claim_kind(driver),
+        tuple(CdiDevice(f"{claim_uid}-{device.device}", _device_edits(device, files.hook)) for device in devices),
+        files.common_edits,
+    )
+
+
+def device_variable(device: ClaimDevice) -> str:
+    """The variable that tells a program about this device: `NVIDIA_DRA_DEVICE_GPU_5A7B12C3=GPU-5a7b12c3-…`."""
+    prefix = ADMIN_DEVICE_VARIABLE if device.admin_access else DEVICE_VARIABLE
+    return f"{prefix}{device.device.upper().replace('-', '_')}={device.gpu.uuid}"
+
+
+def _device_edits(device: ClaimDevice, hook: HookProgram | None) -> ContainerEdits:
+    nodes, hooks = device.nodes, tuple[Hook, ...]()
+    by_path = dict(_by_path(device))
+    if by_path and hook is not None and "create-symlinks" in hook.sub_commands:
+        links = [Link(path, f"../{posixpath.basename(node.path)}") for path, node in by_path.items()]
+        hooks = (_hook(hook, "create-symlinks", *_link_arguments(links)),)
+    else:
+        # A second node with the same numbers does what a link to the first would.
+        nodes += tuple(replace(node, path=path) for path, node in by_path.items())
+    return ContainerEdits(
+        env=(device_variable(device),), device_nodes=nodes, hooks=hooks, additional_gids=_groups(device.nodes)
+    )
+
+
+def _by_path(device: ClaimDevice) -> Iterator[tuple[str, DeviceNode]]:
+    """Names below /dev/dri/by-path for the GPU's DRM nodes; EGL and Vulkan find a GPU by its PCI address there."""
+    for node in device.nodes:
+        name = posixpath.basename(node.path)
+        if node.path.startswith("/dev/dri/"):
+            end = "card" if name.startswith("card") else "render"
+            yield f"/dev/dri/by-path/pci-{device.gpu.pci_bus_id}-{end}", node
+
+
+def _groups(nodes: Sequence[DeviceNode]) -> tuple[int, ...]:
+    """The groups that a process must be in to open nodes that are not open to everybody."""
+    return tuple(
+        sorted(
+            {
+                node.gid
+                for node in nodes
+                if node.gid and node.file_mode is not None and node.file_mode & _WORLD_READ_WRITE != _WORLD_READ_WRITE
+            }
+        )
+    )
+
+
+def _hooks(files: DriverFiles, hook: HookProgram) -> tuple[Hook, ...]:
+    """In the order in which they must run: links first, then what the cache is built from, then the cache."""
+    wanted: list[tuple[str, tuple[str, ...]]] = []
+    if files.links and hook.places_libraries:
+        wanted.append(("create-symlinks", _link_arguments(files.links)))
+    wanted.append(("enable-cuda-compat", (f"--host-driver-version={files.version}",)))
+    if hook.places_libraries and hook.ldconfig is not None:
+        folders = (argument for folder in files.library_folders for argument in ("--folder", folder))
+        wanted.append(("update-ldcache", ("--ldconfig-path", hook.ldconfig, *folders)))
+    wanted += [("disable-device-node-modification", ()), ("update-application-profile", ())]
+    return tuple(_hook(hook, name, *arguments) for name, arguments in wanted if name in hook.sub_commands)
+
+
+def _hook(hook: HookProgram, sub_command: str, *arguments: str) -> Hook:
+    return Hook("createContainer", hook.path, (*hook.arguments, sub_command, *arguments), ("NVIDIA_CTK_DEBUG=false",))
+
+
+def _link_arguments(links: Sequence[Link]) -> tuple[str, ...]:
+    return tuple(argument for link in links for argument in ("--link", f"{link.target}::{link.path}"))
+
+
+def _linker_folders(machine: str) -> tuple[str, ...]:
+    return (f"/usr/lib/{machine}-linux-gnu", "/usr/lib64", "/usr/lib")
+
+
+def _under_all_names(files: DriverFiles) -> Iterator[DriverFile]:
+    """Each library under its own name and those of all links that lead to it, in each folder of the linker."""
+    for path, host_path in _names(files).items():
+        inside = _inside(path, files.library_folders)
+        if inside is None:
+            yield DriverFile(host_path, path)
+        else:
+            yield from (DriverFile(host_path, f"{folder}/{inside}") for folder in _linker_folders(files.machine))
+
+
+def _names(files: DriverFiles) -> dict[str, str]:
+    """Container paths of libraries and of links that lead to one, to the library's host path."""
+    names = {library.container_path: library.host_path for library in files.libraries}
+    links = {
+        link.path: posixpath.normpath(posixpath.join(posixpath.dirname(link.path), link.target)) for link in files.links
+    }
+    for path, target in links.items():
+        seen = {path}
+        while target in links and target not in seen:
+            seen.add(target)
+            target = links[target]
+        if target in names:
+            names.setdefault(path, names[target])
+    return names
+
+
+def _inside(path: str, folders: Sequence[str]) -> str | None:
+    """`path` relative to that of `folders` which it lies in, the deepest; None when it lies in none."""
+    prefixes = [folder.rstrip("/") + "/" for folder in folders]
+    return min((path.removeprefix(prefix) for prefix in prefixes if path.startswith(prefix)), key=len, default=None)

@@ -1,0 +1,80 @@
+"""The CDI files of this driver's claims: one file per claim, in a folder that belongs to others too.
+
+Prepare writes and removes files here, repair lists and compares them. A file is ours when its name says so, and no
+other file is ever read, changed or removed. Calls block. Every failure is a `NodeNotReady` that names the file.
+"""
+
+from pathlib import Path
+
+from dra_driver.cdi.edits import claim_kind
+from dra_driver.errors import NodeNotReady
+from dra_driver.runtime.files import read_if_present, remove_durably, remove_temporaries, write_durably
+
+_ENDING = ".json"
+
+
+class CdiFiles:
+    """The files of `driver` in `folder` (/var/run/cdi), named `k8s.gpu.nvidia.com-claim_<claim UID>.json`.
+
+    The name follows the CDI library's recommendation for short-lived specs: vendor, class, and what it belongs to.
+    """
+
+    def __init__(self, folder: Path, driver: str) -> None:
+        self.folder = folder
+        self._prefix = f"{claim_kind(driver).replace('/', '-')}_"
+
+    def path(self, claim_uid: str) -> Path:
+        return self.folder / f"{self._prefix}{claim_uid}{_ENDING}"
+
+    def write(self, claim_uid: str, content: bytes) -> None:
+        """Make the claim's file have this content, durably, or leave it as it was. Raises NodeNotReady."""
+        self._make_folder()
+        write_durably(self.path(claim_uid), content)
+
+    def read(self, claim_uid: str) -> bytes | None:
+        """None when the claim has no file. Raises NodeNotReady when it cannot be read."""
+        return read_if_present(self.path(claim_uid))
+
+    def intact(self, claim_uid: str, content: bytes) -> bool:
+        """Whether the claim's file is there with exactly this content. Raises NodeNotReady when it cannot be read."""
+        return self.read(claim_uid) == content
+
+    def remove(self, claim_uid: str) -> None:
+        """Remove the claim's file; a missing one is fine. Raises NodeNotReady."""
+        remove_durably(self.path(claim_uid))
+
+    def claims(self) -> frozenset[str]:
+        """UIDs of the claims that have a file, whatever is in it. Raises NodeNotReady when the folder is unreadable."""
+        try:
+            names = [entry.name for entry in self.folder.iterdir()]
+        except FileNotFoundError:
+            return frozenset()
+        except OSError as error:
+            raise NodeNotReady(f"cannot be listed: {error.strerror}", about=f"folder {self.folder}") from error
+        return frozenset(
+            name.removeprefix(self._prefix).removesuffix(_ENDING)
+            for name in names
+            if name.startswith(self._prefix) and name.endswith(_ENDING)
+        )
+
+    def remove_leftovers(self) -> tuple[Path, ...]:
+        """Remove temporary files of writes that were cut short; returns them. Raises NodeNotReady."""
+        return remove_temporaries(self.folder, self._prefix)
+
+    def _make_folder(self) -> None:
+        """/var/run is empty after a boot, and runtimes do not make the folder; but only the last part of the path.
+
+        A missing parent means that the host's folder is not mounted, and a folder made here would be nobody's.
+        """
+        try:
+            self.folder.mkdir(mode=0o755)
+        except FileExistsError:
+            return
+        except FileNotFoundError as error:
+            raise NodeNotReady(
+                f"does not exist, and neither does {self.folder.parent}: is the host's folder mounted into the plugin's"
+                " pod, and is this the folder that the container runtime reads?",
+                about=f"folder {self.folder}",
+            ) from error
+        except OSError as error:
+            raise NodeNotReady(f"cannot be created: {error.strerror}", about=f"folder {self.folder}") from error
