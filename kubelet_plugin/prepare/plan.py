@@ -179,7 +179,7 @@ def plan_for(claim: ClaimRef, devices: Sequence[HeldDevice], node: Node, files: 
         # A device that a claim has twice, once for admin access, is one device for the container.
         holds = not device.admin_access or (device.device in by_name and not by_name[device.device].admin_access)
         by_name[device.device] = ClaimDevice(device.device, gpu, nodes, admin_access=not holds)
-    content = encode(claim_spec(claim.uid, tuple(by_name.values()), files.driver))
+    content = encode(claim_spec(node.driver, claim.uid, tuple(by_name.values()), files.driver))
     steps = (WriteCdiFile(claim.uid, content),)
     entry = Entry(claim, node.boot_id, tuple(devices), tuple(step.record for step in steps))
     return Plan(entry, steps)
