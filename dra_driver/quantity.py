@@ -63,8 +63,9 @@ class Quantity:
         if self.value == 0:
             return "0"
         # Amounts below 1024 have no binary suffix, so the server writes them as decimals: 0.5Ki is 512, 1000 is 1k.
-        if self.format == "BinarySI" and abs(self.value) >= 1024:
-            return _binary(self.value)
+        # Neither have fractions: 0.1Gi is 107374182400m.
+        if self.format == "BinarySI" and abs(self.value) >= 1024 and self.value.denominator == 1:
+            return _binary(int(self.value))
         mantissa, exponent = _shortest(self.value)
         if self.format == "DecimalExponent":
             return f"{mantissa}e{exponent}" if exponent else str(mantissa)
@@ -84,9 +85,8 @@ def _to_nano(value: Fraction) -> Fraction:
     return Fraction(magnitude if scaled > 0 else -magnitude, _NANO)
 
 
-def _binary(value: Fraction) -> str:
-    whole = -(-abs(value.numerator) // value.denominator)
-    power = 0
+def _binary(value: int) -> str:
+    whole, power = abs(value), 0
     while whole % 1024 == 0 and power < len(_BINARY) - 1:
         whole //= 1024
         power += 1

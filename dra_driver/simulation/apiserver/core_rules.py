@@ -22,6 +22,7 @@ def core_rules() -> dict[TypeKey, TypeRules]:
     }
     return {
         ("", "namespaces"): NamespaceRules(),
+        ("", "nodes"): NodeRules(),
         ("", "pods"): PodRules(),
         ("", "secrets"): SecretRules(),
         ("", "services"): ServiceRules(),
@@ -35,16 +36,26 @@ def core_rules() -> dict[TypeKey, TypeRules]:
 class NamespaceRules(TypeRules):
     """Namespace: held by the finalizer `kubernetes` until it is empty, and labelled with its name."""
 
-    def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
+    def default(self, obj: JsonObject, situation: Situation) -> None:
         metadata = obj["metadata"]
+        if metadata.get("name"):
+            metadata["labels"] = {**(metadata.get("labels") or {}), "kubernetes.io/metadata.name": metadata["name"]}
+
+    def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
         if old is None:
             obj["spec"] = {"finalizers": ["kubernetes"]}
             obj["status"] = {"phase": "Active"}
         else:
             obj["spec"] = old.get("spec", {})
-        name = metadata.get("name")
-        if name:
-            metadata["labels"] = {**(metadata.get("labels") or {}), "kubernetes.io/metadata.name": name}
+
+
+class NodeRules(TypeRules):
+    """Node. It is not tainted as not ready: here is no controller that would take the taint away again."""
+
+    def default(self, obj: JsonObject, situation: Situation) -> None:
+        status = obj.get("status") or {}
+        if status.get("capacity"):
+            status.setdefault("allocatable", dict(status["capacity"]))
 
 
 class PodRules(TypeRules):
@@ -65,6 +76,22 @@ class PodRules(TypeRules):
             if not any(one.get("key", key) == key for one in tolerations):
                 tolerations.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
         obj["status"] = {"phase": "Pending", "qosClass": _quality(spec)}
+
+    def prepare_status(self, obj: JsonObject, old: JsonObject, situation: Situation) -> None:
+        status = obj["status"]
+        if status.get("podIP"):
+            status.setdefault("podIPs", [{"ip": status["podIP"]}])
+        status.setdefault("qosClass", old.get("status", {}).get("qosClass", "BestEffort"))
+
+    def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[Problem]:
+        claims = {one["name"] for one in obj["spec"].get("resourceClaims") or ()}
+        return [
+            invalid(
+                f"status.resourceClaimStatuses[{index}].name", one.get("name", ""), "must match an entry in the spec"
+            )
+            for index, one in enumerate(obj["status"].get("resourceClaimStatuses") or ())
+            if one.get("name") not in claims
+        ]
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
         if old is None:
@@ -186,7 +213,7 @@ def _problems_of_container(container: JsonObject, path: str, claims: set[str]) -
         elif key in uses or (key[0], "") in uses or (not key[1] and any(key[0] == other for other, _ in uses)):
             problems.append(duplicate(where, key[0] if not key[1] else f"{key[0]}/{key[1]}"))
         elif key[0] not in claims:
-            problems.append(Problem(f"{where}.name", "FieldValueNotFound", f'Not found: "{key[0]}"'))
+            problems.append(Problem(where, "FieldValueNotFound", f'Not found: "{key[0]}"'))
         uses.append(key)
     return problems
 
@@ -250,6 +277,13 @@ class EventRules(TypeRules):
         return []
 
 
+_ROLLING: dict[str, tuple[str, JsonObject]] = {
+    "DaemonSet": ("updateStrategy", {"maxSurge": 0, "maxUnavailable": 1}),
+    "Deployment": ("strategy", {"maxSurge": "25%", "maxUnavailable": "25%"}),
+    "StatefulSet": ("updateStrategy", {"partition": 0}),
+}
+
+
 class WorkloadRules(TypeRules):
     """DaemonSet, Deployment, ReplicaSet, StatefulSet: stored with their defaults; nothing acts on them here."""
 
@@ -262,17 +296,16 @@ class WorkloadRules(TypeRules):
             spec.setdefault("revisionHistoryLimit", 10)
         if kind != "DaemonSet":
             spec.setdefault("replicas", 1)
-        rolling: JsonObject = {"type": "RollingUpdate"}
+        field, parameters = _ROLLING.get(kind, ("", {}))
+        if field:
+            strategy = spec.setdefault(field, {})
+            strategy.setdefault("type", "RollingUpdate")
+            if strategy["type"] == "RollingUpdate":
+                strategy["rollingUpdate"] = {**parameters, **(strategy.get("rollingUpdate") or {})}
         if kind == "Deployment":
             spec.setdefault("progressDeadlineSeconds", 600)
-            rolling["rollingUpdate"] = {"maxUnavailable": "25%", "maxSurge": "25%"}
-            spec.setdefault("strategy", rolling)
-        elif kind == "DaemonSet":
-            rolling["rollingUpdate"] = {"maxUnavailable": 1, "maxSurge": 0}
-            spec.setdefault("updateStrategy", rolling)
-        elif kind == "StatefulSet":
+        if kind == "StatefulSet":
             spec.setdefault("podManagementPolicy", "OrderedReady")
-            spec.setdefault("updateStrategy", {**rolling, "rollingUpdate": {"partition": 0}})
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
         spec = obj["spec"]

@@ -87,7 +87,12 @@ class DefinitionRules(TypeRules):
 
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
         if old is None:
-            obj.pop("status", None)
+            stored = [one["name"] for one in obj["spec"].get("versions") or () if one.get("storage")]
+            obj["status"] = {
+                "conditions": None,
+                "acceptedNames": {"plural": "", "kind": ""},
+                "storedVersions": stored,
+            }
 
 
 def _problems_of_versions(versions: list[JsonObject], spec: JsonObject) -> list[Problem]:

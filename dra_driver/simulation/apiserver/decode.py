@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.apiserver import quantities
+from dra_driver.quantity import canonical_quantity
 from dra_driver.simulation.apiserver.schema import Schema, metadata_schema
 from dra_driver.simulation.apiserver.status import bad_request
 
@@ -24,6 +24,8 @@ class Decoder:
 
     kind: str
     strict_types: bool
+    as_written: bool = False
+    """Keep empty values and add no defaults: for configurations that are applied."""
     unknown: list[str] = field(default_factory=list)
 
     def decode(self, value: JsonObject, schema: Schema) -> JsonObject:
@@ -46,13 +48,23 @@ class Decoder:
 
     def _copied(self, value: object, schema: Schema, path: str) -> object:
         """Free content. A custom type's object without fields keeps none unless it says so."""
-        if self.strict_types or schema.preserves_unknown or schema.type == "" or not isinstance(value, dict):
+        if (
+            self.strict_types
+            or schema.preserves_unknown
+            or schema.type == ""
+            or schema.definition is not None
+            or not isinstance(value, dict)
+        ):
             return copy_json(value)
         known = {name: copy_json(value[name]) for name in _EMBEDDED if schema.embedded and name in value}
         self.unknown.extend(f"{path}.{name}" for name in value if name not in known)
         return known
 
     def _object(self, value: JsonObject, schema: Schema, path: str) -> JsonObject:
+        if schema.definition is not None and not self.strict_types:
+            # Metadata of custom objects is typed like everybody's.
+            inner = Decoder(self.kind, True, self.as_written, self.unknown)
+            return inner._object(value, schema, path)
         result: JsonObject = {}
         for name, item in value.items():
             where = f"{path}.{name}" if path else name
@@ -66,7 +78,8 @@ class Decoder:
                     self.unknown.append(where)
                 continue
             self._keep(result, name, item, child, where, optional=name not in schema.raw.get("required", ()))
-        self._fill_defaults(result, schema)
+        if not self.as_written:
+            self._fill_defaults(result, schema)
         return result
 
     def _keep(self, result: JsonObject, name: str, item: object, child: Schema, path: str, *, optional: bool) -> None:
@@ -77,7 +90,7 @@ class Decoder:
         decoded = self._value(item, child, path)
         # Typed structs leave out empty lists and maps of optional fields.
         container = child.type == "array" or child.additional is not None
-        if self.strict_types and optional and container and decoded in ([], {}):
+        if self.strict_types and not self.as_written and optional and container and decoded in ([], {}):
             return
         result[name] = decoded
 
@@ -135,7 +148,7 @@ _MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1"
 _QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 _CANONICAL: dict[str, Callable[[str], str]] = {
-    _QUANTITY: quantities.canonical,
+    _QUANTITY: canonical_quantity,
     f"{_META}.Time": _time,
     f"{_META}.MicroTime": _micro_time,
 }

@@ -60,6 +60,14 @@ def _grouped(registry: Registry) -> dict[str, dict[str, list[ResourceType]]]:
     }
 
 
+def knows(registry: Registry, path: str) -> bool:
+    """Whether `path` is below an API version that is served; others are no API paths at all."""
+    parts = path.strip("/").split("/")
+    if parts[0] == "api" and len(parts) > 1:
+        return parts[1] in _grouped(registry)[""]
+    return parts[0] == "apis" and len(parts) > 2 and parts[2] in _grouped(registry).get(parts[1], {})
+
+
 def api_versions() -> JsonObject:
     """/api."""
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}

@@ -209,11 +209,11 @@ def conditions(items: Sequence[JsonObject], limit: int, path: str) -> list[Probl
     problems = [too_many(path, len(items), limit)] if len(items) > limit else []
     for index, one in enumerate(items):
         where = f"{path}[{index}]"
-        for name in ("type", "status", "lastTransitionTime", "reason"):
+        for name in ("type", "lastTransitionTime", "reason"):
             if not one.get(name):
                 problems.append(required(f"{where}.{name}", "must be set"))
-        if one.get("status") and one["status"] not in ("False", "True", "Unknown"):
-            problems.append(not_supported(f"{where}.status", one["status"], ("False", "True", "Unknown")))
+        if one.get("status") not in ("False", "True", "Unknown"):
+            problems.append(not_supported(f"{where}.status", one.get("status", ""), ("False", "True", "Unknown")))
     return problems + repeated([one.get("type") for one in items], path)
 
 

@@ -71,6 +71,8 @@ class ClaimRules(TypeRules):
 
     def default(self, obj: JsonObject, situation: Situation) -> None:
         _default_claim_spec(obj["spec"])
+        for device in (obj.get("status") or {}).get("devices") or ():
+            device.setdefault("conditions", None)
 
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
         dra_gates.drop_from_claim_spec(obj["spec"], old and old["spec"], situation.gates)

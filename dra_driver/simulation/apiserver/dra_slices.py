@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.quantity import Quantity
 from dra_driver.simulation.apiserver import dra_fields as fields
 from dra_driver.simulation.apiserver.metadata import dns_label, dns_subdomain
-from dra_driver.simulation.apiserver.quantities import value_of
 from dra_driver.simulation.apiserver.status import Problem, forbidden, invalid, required, too_long, too_many
 
 _SEMVER = re.compile(
@@ -242,18 +242,18 @@ def _capacity(capacity: JsonObject, path: str, shared: bool) -> list[Problem]:
 def _valid_values(values: list[str], default: str, whole: str, path: str) -> list[Problem]:
     if len(values) > 10:
         return [too_many(path, len(values), 10)]
-    numbers = [value_of(one) for one in values]
+    numbers = [Quantity.parse(one) for one in values]
     problems = [
         invalid(f"{path}[{index + 1}]", values[index + 1], "values must be sorted in ascending order")
         for index in range(len(values) - 1)
         if numbers[index] > numbers[index + 1]
     ]
     for index, number in enumerate(numbers):
-        if number > value_of(whole):
+        if number > Quantity.parse(whole):
             why = f"option is larger than capacity value: {whole}"
             problems.append(invalid(f"{path}[{index}]", values[index], why))
-    problems += fields.repeated([str(one) for one in numbers], path)
-    if value_of(default) not in numbers:
+    problems += fields.repeated([one.value for one in numbers], path)
+    if Quantity.parse(default) not in numbers:
         problems.append(invalid(path, default, "default value is not valid according to the requestPolicy"))
     return problems
 
@@ -265,11 +265,11 @@ def _valid_range(span: JsonObject, default: str, whole: str, path: str) -> list[
     problems = []
 
     def order(field: str, small: str, large: str, why: str) -> None:
-        if value_of(small) > value_of(large):
+        if Quantity.parse(small) > Quantity.parse(large):
             problems.append(invalid(f"{path}.{field}", small, f"{why}: {large}"))
 
     order("min", low, whole, "min is larger than capacity value")
-    if value_of(default) < value_of(low):
+    if Quantity.parse(default) < Quantity.parse(low):
         problems.append(invalid(f"{path}.min", default, f"default is less than min: {low}"))
     if high is not None:
         order("max", low, high, "min is larger than max")
@@ -281,15 +281,15 @@ def _valid_range(span: JsonObject, default: str, whole: str, path: str) -> list[
 
 
 def _steps(span: JsonObject, default: str, whole: str, path: str) -> list[Problem]:
-    low, step = value_of(span["min"]), value_of(span["step"])
+    low, step = Quantity.parse(span["min"]).value, Quantity.parse(span["step"]).value
     if step <= 0:
         return [invalid(f"{path}.step", span["step"], "must be greater than zero")]
     problems = []
-    if low + step > value_of(whole):
+    if low + step > Quantity.parse(whole).value:
         why = f"one step is larger than capacity value: {whole}"
         problems.append(invalid(f"{path}.step", span["step"], why))
     for value in (default, span.get("max")):
-        if value is not None and (value_of(value) - low) % step != 0:
+        if value is not None and (Quantity.parse(value).value - low) % step != 0:
             why = f"value is not a multiple of a given step ({span['step']}) from ({span['min']})"
             problems.append(invalid(f"{path}.step", value, why))
     return problems

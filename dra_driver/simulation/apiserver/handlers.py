@@ -80,6 +80,8 @@ class Handlers:
 
     def _patch(self, request: web.Request, target: Target, body: object) -> web.Response:
         options = _write_options(request)
+        if request.content_type == "application/apply-patch+yaml":
+            return self._apply(target, _as_object(body), options)
         old = self._objects.get(target.kind, target.place, target.name or "")
         current = {**copied(old), "apiVersion": target.kind.resource.api_version}
         content_type = request.content_type
@@ -91,14 +93,21 @@ class Handlers:
             patched = strategic_merge(current, _as_object(body), target.kind.schema)
         else:
             raise ApiError(415, f"the body of the request was in an unknown format - {content_type}", details={})
-        entry = self._objects.update(target.kind, target.place, target.name or "", target.subresource, patched, options)
+        entry = self._objects.patch(target.kind, old, target.subresource, patched, options)
         return _object(target.kind, entry, warnings=options.warnings)
+
+    def _apply(self, target: Target, config: JsonObject, options: WriteOptions) -> web.Response:
+        entry, created = self._objects.apply(
+            target.kind, target.place, target.name or "", target.subresource, config, options
+        )
+        return _object(target.kind, entry, status=201 if created else 200, warnings=options.warnings)
 
     def _delete(self, request: web.Request, target: Target, body: object) -> web.Response:
         options = _delete_options(request, body)
         if target.name is not None:
             entry, gone = self._objects.delete(target.kind, target.place, target.name, options)
-            return _deleted(target.kind, entry) if gone else _object(target.kind, entry)
+            whole = not gone or target.kind.returns_deleted
+            return _object(target.kind, entry) if whole else _deleted(target.kind, entry)
         page = list_page(self._objects.store, target, list_query(target.kind, request.query))
         for entry in page.entries:
             self._objects.delete(target.kind, *entry.key, options)
@@ -119,7 +128,8 @@ class Handlers:
         for served in crds.served_types(obj):
             registry.add(served)
         status = crds.accepted_status(obj, timestamp(self._objects.now()))
-        if obj.get("status", {}).get("storedVersions") != status["storedVersions"]:
+        known = obj.get("status") or {}
+        if not known.get("conditions") or known.get("storedVersions") != status["storedVersions"]:
             store.put(kind.key, {**obj, "metadata": dict(obj["metadata"]), "status": status})
 
 
@@ -152,11 +162,28 @@ def _as_object(body: object) -> JsonObject:
 
 def _write_options(request: web.Request) -> WriteOptions:
     query = request.query
+    if request.content_type == "application/apply-patch+yaml" and not query.get("fieldManager"):
+        raise ApiError(
+            422,
+            'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch',
+            details={
+                "group": "meta.k8s.io",
+                "kind": "PatchOptions",
+                "causes": [
+                    {
+                        "reason": "FieldValueRequired",
+                        "message": "Required value: is required for apply patch",
+                        "field": "fieldManager",
+                    }
+                ],
+            },
+        )
     agent = request.headers.get("User-Agent", "unknown").partition("/")[0]
     return WriteOptions(
         dry_run=query.get("dryRun") == "All",
         field_validation=query.get("fieldValidation") or "Warn",
         field_manager=query.get("fieldManager") or agent,
+        force=query.get("force") in ("true", "1"),
     )
 
 

@@ -160,8 +160,9 @@ def problems_of_metadata_change(metadata: JsonObject, old: JsonObject) -> list[P
         if added:
             why = f"no new finalizers can be added if the object is being deleted, found new finalizers {added}"
             problems.append(forbidden("metadata.finalizers", why))
-    if metadata.get("name") != old.get("name"):
-        problems.append(invalid("metadata.name", metadata.get("name"), "field is immutable"))
+    for name in ("name", "uid"):
+        if metadata.get(name) != old.get(name):
+            problems.append(invalid(f"metadata.{name}", metadata.get(name), "field is immutable"))
     return problems
 
 

@@ -7,12 +7,13 @@ Called by the HTTP handlers, one call a request; nothing here awaits, so each ca
 import random
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.simulation.apiserver.decode import Decoder, copy_json
 from dra_driver.simulation.apiserver.feature_gates import FeatureGates
+from dra_driver.simulation.apiserver.ownership import apply, record_update
 from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType
 from dra_driver.simulation.apiserver.rules import Rules, Situation
 from dra_driver.simulation.apiserver.status import (
@@ -23,8 +24,10 @@ from dra_driver.simulation.apiserver.status import (
     bad_request,
     conflict,
     denied,
+    invalid,
     invalid_object,
     not_found,
+    precondition_failed,
 )
 from dra_driver.simulation.apiserver.store import Entry, Store
 
@@ -45,7 +48,18 @@ class WriteOptions:
     dry_run: bool = False
     field_validation: str = "Warn"
     field_manager: str = "unknown"
+    force: bool = False
+    claims: list[JsonObject] | None = None
+    """managedFields that an apply worked out; None for other writes."""
     warnings: list[str] = field(default_factory=list)
+
+
+class UnknownFields(ApiError):
+    """400: strict decoding met fields that the type does not have."""
+
+    def __init__(self, paths: list[str], message: str) -> None:
+        super().__init__(400, message)
+        self.paths = paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +109,14 @@ class Objects:
         if not metadata.get("name") and metadata.get("generateName"):
             self._generate_name(kind, metadata, namespace)
         self._require_namespace(kind, namespace, metadata.get("name", ""))
-        for name in _SERVER_OWNED:
+        for name in (*_SERVER_OWNED, "managedFields"):
             metadata.pop(name, None)
         metadata["uid"] = str(uuid.uuid4())
         metadata["creationTimestamp"] = timestamp(self.now())
         metadata.pop("generation", None)
         situation = self._situation(kind, options)
         self.rules.default(obj, situation)
+        self._record_managers(kind, None, obj, "", options)
         self.rules.prepare_create(obj, situation)
         self._refuse(kind, obj, self.rules.problems_of_new(obj, situation))
         if self.store.get(kind.key, namespace, metadata["name"]) is not None:
@@ -110,11 +125,20 @@ class Objects:
             return Entry(obj, self.store.revision)
         return self._stored(kind, obj)
 
+    def _record_managers(
+        self, kind: ResourceType, old: Entry | None, obj: JsonObject, subresource: str, options: WriteOptions
+    ) -> None:
+        if options.claims is not None:
+            obj["metadata"]["managedFields"] = options.claims
+            return
+        now = timestamp(self.now())
+        before = None if old is None else old.obj
+        record_update(kind, before, obj, options.field_manager, subresource, now)
+
     def update(
         self, kind: ResourceType, namespace: str, name: str, subresource: str, body: JsonObject, options: WriteOptions
     ) -> Entry:
         """Replaces an object, or its status. A resourceVersion in the body must be the current one."""
-        old = self.get(kind, namespace, name)
         obj = self._decode(kind, body, options)
         metadata = obj["metadata"]
         self._settle_namespace(kind, metadata, namespace)
@@ -122,6 +146,16 @@ class Objects:
             raise bad_request(
                 f"the name of the object ({metadata.get('name', '')}) does not match the name on the URL ({name})"
             )
+        old = self.get(kind, namespace, name)
+        self._check_uid(kind, old, metadata.get("uid") or None)
+        return self.change(kind, old, obj, subresource, options)
+
+    def patch(
+        self, kind: ResourceType, old: Entry, subresource: str, patched: JsonObject, options: WriteOptions
+    ) -> Entry:
+        """Puts the outcome of a patch of `old` in its place."""
+        obj = self._decode(kind, patched, options)
+        self._settle_namespace(kind, obj["metadata"], old.key[0])
         return self.change(kind, old, obj, subresource, options)
 
     def change(self, kind: ResourceType, old: Entry, obj: JsonObject, subresource: str, options: WriteOptions) -> Entry:
@@ -130,18 +164,30 @@ class Objects:
         Nothing is written, and no revision used, when nothing changed.
         """
         metadata, before = obj["metadata"], old.obj["metadata"]
-        self._check_preconditions(kind, old, metadata.get("uid") or None, metadata.get("resourceVersion") or None)
-        for name in (*_SERVER_OWNED, "generation"):
+        if metadata.get("resourceVersion") not in (None, "", before["resourceVersion"]):
+            raise conflict(kind.resource, before["name"], MODIFIED)
+        if not metadata.get("resourceVersion") and not kind.unconditional_update:
+            why = "must be specified for an update"
+            error = invalid_object(kind.resource, before["name"], [invalid("metadata.resourceVersion", 0, why)])
+            raise ApiError(422, error.message, details={**(error.details or {}), "kind": kind.resource.plural})
+        metadata.setdefault("uid", before["uid"])
+        for name in (*_SERVER_OWNED[1:], "generation"):
             metadata.pop(name, None)
             if name in before:
                 metadata[name] = before[name]
         situation = self._situation(kind, options, subresource)
         self.rules.default(obj, situation)
+        metadata.pop("managedFields", None)
+        self._record_managers(kind, old, obj, subresource, options)
+        managers = metadata.get("managedFields")
         obj = self.rules.prepare_update(obj, old.obj, situation)
         self._refuse(kind, obj, self.rules.problems_of_change(obj, old.obj, situation))
         obj["metadata"]["resourceVersion"] = before["resourceVersion"]
-        if obj == old.obj:
+        if _unchanged(obj, old.obj) and options.claims in (None, before.get("managedFields")):
             return old
+        obj["metadata"].pop("managedFields", None)
+        if managers:
+            obj["metadata"]["managedFields"] = managers
         if options.dry_run:
             return Entry(obj, old.revision)
         if self._finished(obj):
@@ -149,10 +195,34 @@ class Objects:
             return self._removed(kind, old)
         return self._stored(kind, obj)
 
+    def apply(
+        self, kind: ResourceType, namespace: str, name: str, subresource: str, config: JsonObject, options: WriteOptions
+    ) -> tuple[Entry, bool]:
+        """Server-side apply; answers the object and whether it is new."""
+        if not (config.get("apiVersion") and config.get("kind")):
+            raise bad_request("invalid object type: apiVersion and kind are required")
+        config = self._decode_config(kind, config)
+        self._settle_namespace(kind, config["metadata"], namespace)
+        if config["metadata"].setdefault("name", name) != name:
+            raise bad_request(f"name in URL does not match name in Content object: {config['metadata']['name']}")
+        if config["metadata"].pop("managedFields", None):
+            raise bad_request("metadata.managedFields must be nil")
+        old = self.store.get(kind.key, namespace, name)
+        if old is None and subresource:
+            raise not_found(kind.resource, name)
+        now = timestamp(self.now())
+        live = None if old is None else old.obj
+        applied = apply(kind, live, config, options.field_manager, subresource, force=options.force, now=now)
+        options = replace(options, claims=applied.claims)
+        if old is None:
+            return self.create(kind, namespace, applied.obj, options), True
+        return self.patch(kind, old, subresource, applied.obj, options), False
+
     def delete(self, kind: ResourceType, namespace: str, name: str, options: DeleteOptions) -> tuple[Entry, bool]:
         """The object's last state, and whether it is gone already (else it waits for finalizers or its node)."""
         old = self.get(kind, namespace, name)
-        self._check_preconditions(kind, old, options.uid, options.resource_version)
+        self._check_uid(kind, old, options.uid)
+        self._check_version(kind, old, options.resource_version)
         if options.dry_run:
             return old, True
         obj = {**old.obj, "metadata": dict(old.obj["metadata"])}
@@ -165,7 +235,8 @@ class Objects:
         already = metadata.get("deletionTimestamp") is not None
         if not already or grace_s < metadata.get("deletionGracePeriodSeconds", 0):
             metadata["deletionTimestamp"] = timestamp(self.now() + timedelta(seconds=grace_s))
-            metadata["deletionGracePeriodSeconds"] = grace_s
+            if kind.key != ("", "namespaces"):
+                metadata["deletionGracePeriodSeconds"] = grace_s
             if metadata.get("generation") and not already:
                 metadata["generation"] += 1
             self.rules.mark_terminating(kind, obj)
@@ -193,10 +264,25 @@ class Objects:
         now = timestamp(self.now())
         return Situation(kind, subresource, self.store, self.gates, self.minor, now, options.warnings)
 
-    def _decode(self, kind: ResourceType, body: JsonObject, options: WriteOptions) -> JsonObject:
+    def _decode_config(self, kind: ResourceType, config: JsonObject) -> JsonObject:
+        """An applied configuration: as written, and nothing in it may be unknown."""
+        options = WriteOptions(field_validation="Strict")
+        try:
+            return self._decode(kind, config, options, as_written=True)
+        except UnknownFields as error:
+            path = error.paths[0]
+            raise ApiError(
+                500, f"failed to create typed patch object: .{path}: field not declared in schema", reason=""
+            ) from error
+
+    def _decode(
+        self, kind: ResourceType, body: JsonObject, options: WriteOptions, *, as_written: bool = False
+    ) -> JsonObject:
         if not isinstance(body.get("metadata", {}), dict | None):
             raise bad_request("metadata must be an object")
         resource = kind.resource
+        if kind.custom and not (body.get("kind") and body.get("apiVersion")):
+            raise bad_request("Object 'Kind' or 'apiVersion' is missing")
         if body.get("kind", resource.kind) != resource.kind or body.get("apiVersion") not in (
             None,
             resource.api_version,
@@ -205,7 +291,7 @@ class Objects:
                 f"the API version in the data ({body.get('apiVersion')}) does not match the expected API version "
                 f"({resource.api_version})"
             )
-        decoder = Decoder(resource.kind, strict_types=not kind.custom)
+        decoder = Decoder(resource.kind, strict_types=not kind.custom, as_written=as_written)
         obj = decoder.decode({**body, "metadata": body.get("metadata") or {}}, kind.schema)
         self._report_unknown(kind, decoder.unknown, options)
         obj["apiVersion"], obj["kind"] = kind.storage_api_version, resource.kind
@@ -216,9 +302,10 @@ class Objects:
         if not problems or options.field_validation == "Ignore":
             return
         if options.field_validation == "Strict":
-            raise bad_request(
+            raise UnknownFields(
+                unknown,
                 f"{kind.resource.kind} in version {kind.resource.version!r} cannot be handled as a "
-                f"{kind.resource.kind}: strict decoding error: {', '.join(problems)}".replace("'", '"')
+                f"{kind.resource.kind}: strict decoding error: {', '.join(problems)}".replace("'", '"'),
             )
         options.warnings.extend(problems)
 
@@ -262,15 +349,20 @@ class Objects:
         if problems:
             raise invalid_object(kind.resource, obj["metadata"].get("name", ""), problems)
 
-    def _check_preconditions(
-        self, kind: ResourceType, old: Entry, uid: str | None, resource_version: str | None
-    ) -> None:
-        metadata = old.obj["metadata"]
-        if uid is not None and uid != metadata["uid"]:
-            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {metadata['uid']}"
-            raise conflict(kind.resource, metadata["name"], why)
-        if resource_version not in (None, "0", metadata["resourceVersion"]):
-            raise conflict(kind.resource, metadata["name"], MODIFIED)
+    def _check_uid(self, kind: ResourceType, old: Entry, uid: str | None) -> None:
+        actual = old.obj["metadata"]["uid"]
+        if uid not in (None, actual):
+            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}"
+            raise precondition_failed(kind.resource, old.key[1], why)
+
+    def _check_version(self, kind: ResourceType, old: Entry, version: str | None) -> None:
+        actual = old.obj["metadata"]["resourceVersion"]
+        if version not in (None, actual):
+            why = (
+                f"Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: "
+                f"{actual}"
+            )
+            raise precondition_failed(kind.resource, old.key[1], why)
 
     def _settle_finalizers(self, metadata: JsonObject, propagation: str | None) -> None:
         """Propagation is remembered as a finalizer that the garbage collector removes."""
@@ -292,6 +384,14 @@ class Objects:
             and metadata.get("deletionGracePeriodSeconds", 0) == 0
             and obj["kind"] != "Namespace"
         )
+
+
+def _unchanged(obj: JsonObject, old: JsonObject) -> bool:
+    """Whether nothing but the record of managers differs."""
+    return {**old, "metadata": {**old["metadata"], "managedFields": None}} == {
+        **obj,
+        "metadata": {**obj["metadata"], "managedFields": None},
+    }
 
 
 def copied(entry: Entry) -> JsonObject:

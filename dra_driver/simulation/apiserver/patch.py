@@ -4,6 +4,7 @@ Pure: object and patch in, new object out; neither input is changed. Sources: RF
 "Update API Objects in Place Using kubectl patch" for the strategic directives.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
@@ -58,7 +59,7 @@ def _apply_operation(document: Any, operation: JsonObject) -> Any:
         if name == "move":
             document = _write(document, operation["from"], "remove", None)
         return _write(document, path, "add", value)
-    raise bad_request(f"error decoding patch: unexpected kind: {name}")
+    raise _refused(f"unexpected kind of operation: {name}")
 
 
 def _pointer(path: str) -> list[str]:
@@ -135,66 +136,64 @@ def strategic_merge(target: JsonObject, patch: JsonObject, schema: Schema) -> Js
     if isinstance(retained := patch.get(_RETAIN), list):
         result = {name: value for name, value in result.items() if name in retained}
     for name, value in patch.items():
-        if name.startswith("$"):
-            _list_directive(result, name, value)
+        if name.startswith(_DELETE_FROM):
+            field = name.removeprefix(_DELETE_FROM)
+            result[field] = [item for item in result.get(field, []) if item not in value]
+        elif name.startswith(_ORDER):
+            field = name.removeprefix(_ORDER)
+            if field not in patch and field in result:
+                result[field] = _merged(result[field], [], schema.child(field), value)
+        elif name.startswith("$"):
+            continue
         elif value is None:
             result.pop(name, None)
         else:
-            result[name] = _merged(result.get(name), value, schema.child(name))
-    for name, order in patch.items():
-        if name.startswith(_ORDER):
-            _reorder(result, name.removeprefix(_ORDER), order, schema)
+            result[name] = _merged(result.get(name), value, schema.child(name), patch.get(_ORDER + name))
     return result
 
 
-def _merged(old: Any, value: Any, schema: Schema | None) -> Any:
+def _merged(old: Any, value: Any, schema: Schema | None, order: list[Any] | None) -> Any:
     if isinstance(value, dict):
         if schema is None or schema.opaque:
             return merge_patch(old, value)
         return strategic_merge(old if isinstance(old, dict) else {}, value, schema)
     if isinstance(value, list) and schema is not None and schema.merges:
-        return _merged_list(old if isinstance(old, list) else [], value, schema)
+        return _merged_list(old if isinstance(old, list) else [], value, schema, order)
     return copy_json(value)
 
 
-def _merged_list(old: list[Any], patch: list[Any], schema: Schema) -> list[Any]:
+def _merged_list(old: list[Any], patch: list[Any], schema: Schema, order: list[Any] | None) -> list[Any]:
     key = schema.merge_key
     if key is None:
-        return [*old, *(item for item in patch if item not in old)]
+        merged = [*old, *(item for item in patch if item not in old)]
+        return _ordered(merged, old, patch if order is None else order, lambda item: item)
     if any(isinstance(item, dict) and item.get(_DIRECTIVE) == "replace" for item in patch):
         return [copy_json(item) for item in patch if _DIRECTIVE not in item]
-    result = list(old)
+    merged = list(old)
     for item in patch:
         if not isinstance(item, dict) or key not in item:
             raise bad_request(f"map: {item} does not contain declared merge key: {key}")
-        position = next((at for at, have in enumerate(result) if have.get(key) == item[key]), None)
+        position = next((at for at, have in enumerate(merged) if have.get(key) == item[key]), None)
         if item.get(_DIRECTIVE) == "delete":
-            result = [have for have in result if have.get(key) != item[key]]
+            merged = [have for have in merged if have.get(key) != item[key]]
         elif position is None:
-            result.append(strategic_merge({}, item, schema.items or schema))
+            merged.append(strategic_merge({}, item, schema.items or schema))
         else:
-            result[position] = strategic_merge(result[position], item, schema.items or schema)
+            merged[position] = strategic_merge(merged[position], item, schema.items or schema)
+    return _ordered(merged, old, patch if order is None else order, lambda item: item.get(key))
+
+
+def _ordered(merged: list[Any], old: list[Any], order: list[Any], identity: Callable[[Any], Any]) -> list[Any]:
+    """Items that the patch names keep its order, the others theirs; where both are known, the old list decides."""
+    named = [identity(item) for item in order]
+    before = [identity(item) for item in old]
+    ours = sorted((item for item in merged if identity(item) in named), key=lambda item: named.index(identity(item)))
+    others = [item for item in merged if identity(item) not in named]
+    result: list[Any] = []
+    while ours or others:
+        first_is_other = bool(others) and (
+            not ours
+            or (identity(ours[0]) in before and before.index(identity(others[0])) < before.index(identity(ours[0])))
+        )
+        result.append((others if first_is_other else ours).pop(0))
     return result
-
-
-def _list_directive(result: JsonObject, name: str, value: Any) -> None:
-    if name.startswith(_DELETE_FROM):
-        field = name.removeprefix(_DELETE_FROM)
-        result[field] = [item for item in result.get(field, []) if item not in value]
-
-
-def _reorder(result: JsonObject, field: str, order: list[Any], schema: Schema) -> None:
-    """Items named by the directive in its order; the others keep their place after the one they followed."""
-    items, child = result.get(field), schema.child(field)
-    if not isinstance(items, list) or child is None:
-        return
-    key = child.merge_key
-    wanted = [item.get(key) if isinstance(item, dict) else item for item in order]
-
-    def identity(item: Any) -> Any:
-        return item.get(key) if isinstance(item, dict) else item
-
-    named = iter(
-        sorted((item for item in items if identity(item) in wanted), key=lambda item: wanted.index(identity(item)))
-    )
-    result[field] = [next(named) if identity(item) in wanted else item for item in items]

@@ -43,6 +43,16 @@ class ResourceType:
         return f"{self.resource.group}/{self.storage_version}"
 
     @property
+    def returns_deleted(self) -> bool:
+        """A delete answers the object instead of a Status."""
+        return self.resource.group == "resource.k8s.io" or self.key in _RETURNS_DELETED
+
+    @property
+    def unconditional_update(self) -> bool:
+        """A replace may leave out the resourceVersion."""
+        return not self.custom and self.key not in _CONDITIONAL_UPDATE
+
+    @property
     def isolates_status(self) -> bool:
         """A write of the object itself leaves the status alone. CRDs are the exception among types with a status."""
         return "status" in self.subresources
@@ -73,6 +83,22 @@ class ResourceType:
         return f"{self.resource.plural}.{self.resource.group}" if self.resource.group else self.resource.plural
 
 
+_RETURNS_DELETED = {
+    ("", name)
+    for name in (
+        "namespaces",
+        "persistentvolumeclaims",
+        "persistentvolumes",
+        "pods",
+        "resourcequotas",
+        "serviceaccounts",
+    )
+} | {("", "services")}
+_CONDITIONAL_UPDATE = {
+    ("apiextensions.k8s.io", "customresourcedefinitions"),
+    ("coordination.k8s.io", "leases"),
+    ("policy", "poddisruptionbudgets"),
+}
 _KEEPS_STATUS = {("", "nodes"), ("", "namespaces")}
 _WITH_GENERATION = {
     ("", "pods"),

@@ -98,7 +98,7 @@ class Rules:
         if situation.subresource == "status":
             obj = {
                 **old,
-                "metadata": _status_metadata(obj["metadata"], old["metadata"]),
+                "metadata": dict(old["metadata"]),
                 "status": obj.get("status", {}),
             }
             rules.prepare_status(obj, old, situation)
@@ -150,11 +150,3 @@ class Rules:
 def _content(obj: JsonObject, kind: ResourceType) -> JsonObject:
     ignored = {"metadata", "apiVersion", "kind"} | ({"status"} if "status" in kind.subresources else set())
     return {name: value for name, value in obj.items() if name not in ignored}
-
-
-def _status_metadata(metadata: JsonObject, old: JsonObject) -> JsonObject:
-    """A status update changes no metadata, except who manages which field."""
-    result = dict(old)
-    if "managedFields" in metadata:
-        result["managedFields"] = metadata["managedFields"]
-    return result

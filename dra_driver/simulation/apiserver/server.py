@@ -146,8 +146,10 @@ class SimulatedApiServer:
         if target is not None:
             return await self._handlers.resource(request, target)
         body = self._document(request)
-        if body is None:
+        if body is None and discovery.knows(self.registry, request.path):
             raise path_not_found()
+        if body is None:
+            return web.Response(status=404, text="404 page not found\n")
         if isinstance(body, str):
             return web.Response(text=body)
         content_type = "application/json"

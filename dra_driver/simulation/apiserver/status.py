@@ -159,6 +159,12 @@ def already_exists(resource: Resource, name: str) -> ApiError:
     )
 
 
+def precondition_failed(resource: Resource, name: str, why: str) -> ApiError:
+    """409: a precondition of a delete or replace does not hold; the details name the kind here."""
+    error = conflict(resource, name, why)
+    return ApiError(409, error.message, details={**_details(resource, name), "kind": resource.kind})
+
+
 def conflict(resource: Resource, name: str, why: str) -> ApiError:
     """409: stale resourceVersion or a precondition that does not hold."""
     return ApiError(

@@ -39,7 +39,12 @@ class Entry:
         return metadata.get("namespace", ""), metadata["name"]
 
     def served_as(self, api_version: str) -> JsonObject:
-        """The object under one of its versions; a shallow copy when that is not the stored one."""
+        """The object under one of its versions; a shallow copy when that is not the stored one.
+
+        An empty `api_version` leaves out version and kind, as in the lists of built-in types.
+        """
+        if not api_version:
+            return {name: value for name, value in self.obj.items() if name not in ("apiVersion", "kind")}
         return self.obj if self.obj["apiVersion"] == api_version else {**self.obj, "apiVersion": api_version}
 
     def encoded(self, api_version: str) -> bytes:
