@@ -186,7 +186,12 @@ class StateFile:
         found = self.path.stat()
         version = (found.st_ino, found.st_mtime_ns, found.st_size)
         if self._read is None or self._read[0] != version:
-            self._read = (version, NodeState.model_validate_json(self.path.read_bytes()))
+            try:
+                self._read = (version, NodeState.model_validate_json(self.path.read_bytes()))
+            except ValidationError:
+                # Somebody edits the file by hand, and an editor saves in two steps: what was before still holds.
+                if self._read is None:
+                    raise
         return self._read[1]
 
     @contextmanager

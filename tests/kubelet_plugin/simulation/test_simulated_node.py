@@ -2,9 +2,11 @@
 
 import stat
 from pathlib import Path, PurePosixPath
+from threading import Thread
 
 import pynvml
 import pytest
+from pydantic import ValidationError
 
 from dra_driver.errors import InvalidInput
 from kubelet_plugin.hardware.nvml import Nvml
@@ -76,6 +78,33 @@ class TestIdentity:
     def test_opening_finds_the_node_as_it_was_left(self, tmp_path: Path) -> None:
         open_host(tmp_path, "t4").lose_gpu(1)
         assert [gpu.fault for gpu in open_host(tmp_path, "t4").state.gpus] == [None, 15, None, None]
+
+
+class TestStateFile:
+    def test_half_a_state_is_not_believed(self, host: SimulatedHost) -> None:
+        nvml = session(host)
+        path = host.root / "sim" / "state.json"
+        whole = path.read_text()
+        path.write_text(whole[: len(whole) // 2])
+        assert nvml.nvmlDeviceGetCount() == 8
+        path.write_text(whole.replace('"loaded": true', '"loaded": false'))
+        with pytest.raises(pynvml.NVMLError_DriverNotLoaded):
+            nvml.nvmlDeviceGetCount()
+
+    def test_writers_at_the_same_time_lose_nothing(self, host: SimulatedHost) -> None:
+        threads = [Thread(target=host.lose_gpu, args=(index,)) for index in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert {gpu.fault for gpu in SimulatedHost(host.root).state.gpus} == {15}
+
+    def test_an_edit_that_fails_changes_nothing(self, host: SimulatedHost) -> None:
+        with pytest.raises(ZeroDivisionError), host.edit() as state:
+            state.gpus[0].fault = 1 // 0
+        with pytest.raises(ValidationError), host.edit() as state:
+            state.gpus[0].minor = "two"  # type: ignore[assignment]
+        assert host.state.gpus[0].fault is None
 
 
 class TestLayouts:
