@@ -4,11 +4,20 @@ Prepare writes and removes files here, repair lists and compares them. A file is
 other file is ever read, changed or removed. Calls block. Every failure is a `NodeNotReady` that names the file.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 
 from dra_driver.cdi.edits import claim_kind
 from dra_driver.errors import NodeNotReady
-from dra_driver.runtime.files import read_if_present, remove_durably, remove_temporaries, write_durably
+from dra_driver.runtime.files import (
+    StagedFile,
+    flush_folder,
+    read_if_present,
+    remove_durably,
+    remove_temporaries,
+    stage,
+    write_durably,
+)
 
 _ENDING = ".json"
 
@@ -30,6 +39,17 @@ class CdiFiles:
         """Make the claim's file have this content, durably, or leave it as it was. Raises NodeNotReady."""
         self._make_folder()
         write_durably(self.path(claim_uid), content)
+
+    def stage(self, claim_uid: str, content: bytes) -> StagedFile:
+        """Put the content on the disk beside its place, where no runtime reads it. Raises NodeNotReady."""
+        self._make_folder()
+        return stage(self.path(claim_uid), content)
+
+    def publish(self, staged: Collection[StagedFile]) -> None:
+        """Let staged files take their places, durably; one flush for all. Raises NodeNotReady."""
+        for file in staged:
+            file.publish()
+        flush_folder(self.folder)
 
     def read(self, claim_uid: str) -> bytes | None:
         """None when the claim has no file. Raises NodeNotReady when it cannot be read."""
