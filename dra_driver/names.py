@@ -20,6 +20,40 @@ CONFIG_API_VERSION = "resource.nvidia.com/v1beta1"
 INVENTORY_GROUP = "dra.gpu"
 INVENTORY_API_VERSION = "dra.gpu/v1alpha1"
 
+STANDARD_DOMAIN = "resource.kubernetes.io"
+"""Domain of the attributes that mean the same for every driver."""
+
+GPU_ATTRIBUTES = (
+    "type",
+    "uuid",
+    "productName",
+    "brand",
+    "architecture",
+    "cudaComputeCapability",
+    "driverVersion",
+    "cudaDriverVersion",
+    f"{STANDARD_DOMAIN}/pciBusID",
+    f"{STANDARD_DOMAIN}/pcieRoot",
+    f"{STANDARD_DOMAIN}/numaNode",
+    "addressingMode",
+    "nvlinkDomain",
+    "clique",
+    "clusterUUID",
+    "cliqueID",
+    "migCapable",
+    "migEnabled",
+    "multiprocessors",
+    "eccEnabled",
+    "nvlinkLinks",
+    "nvlinkVersion",
+    "powerLimitWatts",
+    "pcieGeneration",
+    "pcieWidth",
+    "serial",
+    "vbiosVersion",
+)
+"""Attributes of a full GPU, the most needed first. Up to `addressingMode` they are those of NVIDIA's own driver."""
+
 ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

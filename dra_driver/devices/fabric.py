@@ -1,0 +1,57 @@
+"""NVLink: which GPUs of a node reach each other, and how far.
+
+A GPU is in at most one NVLink domain, and a domain is a set in which every GPU reaches every other over NVLink; so
+claims can ask for "all on one NVLink domain" by comparing one string.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from dra_driver.api.inventory import GpuFacts
+
+
+def nvlink_domains(gpus: Sequence[GpuFacts]) -> dict[str, str]:
+    """GPU UUID to the name of its NVLink domain, for the GPUs of one node that are in one.
+
+    The name is the clique, `<cluster UUID>.<clique id>`, where NVLink spans machines, and otherwise the smallest UUID
+    of the domain: unique in the cluster. GPUs whose NVLinks do not make a full mesh are in no domain, for "all
+    connected" would not be true of them; nor is a GPU in MIG mode, whose partitions cannot use NVLink.
+    """
+    domains = {gpu.uuid: gpu.fabric.clique for gpu in gpus if gpu.fabric is not None and gpu.fabric.clique is not None}
+    reachable = {gpu.uuid: _reachable(gpu) for gpu in gpus if gpu.uuid not in domains and _uses_nvlink(gpu)}
+    for component in _components(reachable):
+        if len(component) > 1 and all(reachable[uuid] >= component - {uuid} for uuid in component):
+            domains.update(dict.fromkeys(component, min(component)))
+    return {gpu.uuid: domains[gpu.uuid] for gpu in gpus if gpu.uuid in domains and not _in_mig_mode(gpu)}
+
+
+def _reachable(gpu: GpuFacts) -> frozenset[str]:
+    return frozenset(gpu.nvlink.peers) if gpu.nvlink is not None else frozenset()
+
+
+def _uses_nvlink(gpu: GpuFacts) -> bool:
+    # Behind NVSwitches the links are up before the fabric manager has registered the GPU, but carry nothing.
+    registered = gpu.fabric is None or (gpu.fabric.state == "Completed" and gpu.fabric.status == 0)
+    return gpu.nvlink is not None and registered and not _in_mig_mode(gpu)
+
+
+def _in_mig_mode(gpu: GpuFacts) -> bool:
+    return gpu.mig is not None and gpu.mig.enabled
+
+
+def _components(reachable: Mapping[str, frozenset[str]]) -> list[frozenset[str]]:
+    """Connected components; a link counts when both ends are known and either end reports it."""
+    neighbours = {uuid: set(peers & reachable.keys()) for uuid, peers in reachable.items()}
+    for uuid, peers in reachable.items():
+        for peer in peers & reachable.keys():
+            neighbours[peer].add(uuid)
+    components: list[frozenset[str]] = []
+    left = set(reachable)
+    while left:
+        component: set[str] = set()
+        border = {min(left)}
+        while border:
+            component |= border
+            border = set().union(*(neighbours[uuid] for uuid in border)) - component
+        components.append(frozenset(component))
+        left -= component
+    return components
