@@ -4,12 +4,11 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType, sorted_by_name
 
 _OBJECT_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
-_SUBRESOURCE_VERBS = {"binding": ["create"], "eviction": ["create"], "token": ["create"], "finalize": ["update"]}
+_SUBRESOURCE_VERBS = {"binding": ["create"], "eviction": ["create"], "finalize": ["update"]}
 _FOREIGN_KINDS = {
     "scale": ("autoscaling", "v1", "Scale"),
     "binding": ("", "v1", "Binding"),
     "eviction": ("policy", "v1", "Eviction"),
-    "token": ("authentication.k8s.io", "v1", "TokenRequest"),
 }
 REVIEWS = (
     ("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview"),
@@ -18,6 +17,11 @@ REVIEWS = (
     ("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview"),
 )
 """Types that answer a question and store nothing: group, version, plural, kind."""
+
+
+def review_at(path: str) -> str | None:
+    """The kind of review that is asked for at `path`."""
+    return next((kind for group, version, plural, kind in REVIEWS if path == f"/apis/{group}/{version}/{plural}"), None)
 
 
 def version_document(git_version: str) -> JsonObject:

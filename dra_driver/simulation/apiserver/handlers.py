@@ -7,7 +7,7 @@ import yaml
 from aiohttp import web
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.apiserver import crds
+from dra_driver.simulation.apiserver import crds, subresources
 from dra_driver.simulation.apiserver.lists import list_document, list_page
 from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, WriteOptions, copied, timestamp
 from dra_driver.simulation.apiserver.patch import json_patch, merge_patch, strategic_merge
@@ -40,6 +40,8 @@ class Handlers:
         if request.method == "GET":
             return await self._read(request, target)
         body = await _body(request)
+        if target.subresource not in ("", "status"):
+            return self._subresource(request, target, body)
         if request.method == "POST" and (target.name is None):
             return self._create(request, target, body)
         if request.method == "PUT" and target.name is not None:
@@ -56,6 +58,8 @@ class Handlers:
         if query.watch:
             stream = WatchStream(self._objects.store, target, query, form.watch_encoder(), self._watch)
             return await _streamed(request, stream)
+        if target.name is not None and target.subresource == "scale":
+            return _json(encode(subresources.scale_of(self._objects.get(target.kind, target.place, target.name))))
         if target.name is not None:
             return _json(form.object(self._objects.get(target.kind, target.place, target.name)))
         return _json(form.list(list_page(self._objects.store, target, query)))
@@ -63,6 +67,21 @@ class Handlers:
     def _representation(self, request: web.Request, target: Target) -> Representation:
         accept, include = request.headers.get("Accept", ""), request.query.get("includeObject", "")
         return Representation(target, accept, include, self._objects.now)
+
+    def _subresource(self, request: web.Request, target: Target, body: object) -> web.Response:
+        options, objects, given = _write_options(request), self._objects, _as_object(body)
+        name, method = target.subresource, request.method
+        if name == "binding" and method == "POST":
+            return _json(encode(subresources.bind(objects, target, given, options)), 201)
+        if name == "eviction" and method == "POST":
+            return _json(encode(subresources.evict(objects, target, given)), 201)
+        if name == "scale" and method in ("PUT", "PATCH"):
+            return _json(
+                encode(subresources.write_scale(objects, target, given, patch=method == "PATCH", options=options))
+            )
+        if name == "finalize" and method == "PUT":
+            return _object(target.kind, subresources.finalize(objects, target, given, options))
+        raise ApiError(405, "the server does not allow this method on the requested resource", details={})
 
     def _create(self, request: web.Request, target: Target, body: object) -> web.Response:
         if target.kind.resource.namespaced and target.namespace is None:

@@ -137,7 +137,7 @@ _ROWS: tuple[_Row, ...] = (
     ("", "v1", "replicationcontrollers", "ReplicationController", True, "rc", "all", "status", "status.replicas"),
     ("", "v1", "resourcequotas", "ResourceQuota", True, "quota", "", "status", ""),
     ("", "v1", "secrets", "Secret", True, "", "", "", "type"),
-    ("", "v1", "serviceaccounts", "ServiceAccount", True, "sa", "", "token", ""),
+    ("", "v1", "serviceaccounts", "ServiceAccount", True, "sa", "", "", ""),
     ("", "v1", "services", "Service", True, "svc", "all", "status", "spec.clusterIP spec.type"),
     ("apps", "v1", "controllerrevisions", "ControllerRevision", True, "", "", "", ""),
     ("apps", "v1", "daemonsets", "DaemonSet", True, "ds", "all", "status", ""),

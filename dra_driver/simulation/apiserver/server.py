@@ -13,11 +13,12 @@ from pathlib import Path
 from aiohttp import web
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.apiserver import crds, discovery, openapi
+from dra_driver.simulation.apiserver import crds, discovery, openapi, subresources
 from dra_driver.simulation.apiserver.core_rules import core_rules
 from dra_driver.simulation.apiserver.dra_rules import dra_rules, no_cel_check
 from dra_driver.simulation.apiserver.faults import Fault, Faults, Write
 from dra_driver.simulation.apiserver.feature_gates import FeatureGates
+from dra_driver.simulation.apiserver.garbage import GarbageCollector
 from dra_driver.simulation.apiserver.handlers import Handlers
 from dra_driver.simulation.apiserver.objects import Objects
 from dra_driver.simulation.apiserver.requests import Target, resolve
@@ -69,6 +70,7 @@ class SimulatedApiServer:
         self._handlers = Handlers(self.objects, watch or WatchSettings())
         self._runner: web.AppRunner | None = None
         self._bound: tuple[str, int] | None = None
+        self._collector = GarbageCollector(self.objects)
         self._handlers.bootstrap(_SYSTEM_NAMESPACES)
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
@@ -83,6 +85,7 @@ class SimulatedApiServer:
         await site.start()
         self._bound = self._runner.addresses[0][:2]
         self.url = f"http://{self._bound[0]}:{self._bound[1]}"
+        self._collector.wake()
         return self.url
 
     async def stop(self) -> None:
@@ -145,6 +148,10 @@ class SimulatedApiServer:
     async def _answer(self, request: web.Request, target: Target | None) -> web.StreamResponse:
         if target is not None:
             return await self._handlers.resource(request, target)
+        review = discovery.review_at(request.path)
+        if review is not None and request.method == "POST":
+            answer = subresources.answer_review(review, await request.json())
+            return web.Response(body=encode(answer), status=201, content_type="application/json")
         body = self._document(request)
         if body is None and discovery.knows(self.registry, request.path):
             raise path_not_found()

@@ -1,0 +1,182 @@
+"""What follows a deletion: dependents of owners, orphans, foreground deletion, and the content of namespaces.
+
+On a real cluster this is the work of two controllers; here it runs right after the write that caused it, before the
+next request. An owner is the object of that name only if its UID is the one in the reference.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, WriteOptions, copied
+from dra_driver.simulation.apiserver.resource_types import ResourceType
+from dra_driver.simulation.apiserver.status import ApiError
+from dra_driver.simulation.apiserver.store import Entry, TypeKey
+
+type _Place = tuple[TypeKey, str, str]
+"""Type, namespace, name."""
+
+_COLLECTOR = WriteOptions(field_manager="garbage-collector")
+_NAMESPACES: TypeKey = ("", "namespaces")
+
+
+class GarbageCollector:
+    """Follows all writes of `objects`. Needs a running event loop to act; until then its work waits."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._owners: dict[_Place, frozenset[str]] = {}
+        self._dependents: dict[str, set[_Place]] = {}
+        self._waiting: deque[tuple[_Place, str, bool]] = deque()
+        self._scheduled = False
+        objects.rules.follow(self._follow)
+
+    def wake(self) -> None:
+        """Schedules the waiting work, when there is a loop to run it in."""
+        if self._scheduled or not self._waiting:
+            return
+        try:
+            asyncio.get_running_loop().call_soon(self._run)
+        except RuntimeError:
+            return
+        self._scheduled = True
+
+    def _follow(self, kind: ResourceType, obj: JsonObject, gone: bool) -> None:
+        metadata = obj["metadata"]
+        place = (kind.key, metadata.get("namespace", ""), metadata["name"])
+        owners = frozenset() if gone else frozenset(one["uid"] for one in metadata.get("ownerReferences") or ())
+        self._index(place, owners)
+        ending = metadata.get("deletionTimestamp") is not None
+        if owners or gone or ending:
+            self._waiting.append((place, metadata["uid"], gone))
+            self.wake()
+
+    def _index(self, place: _Place, owners: frozenset[str]) -> None:
+        before = self._owners.pop(place, frozenset())
+        if owners:
+            self._owners[place] = owners
+        for uid in before - owners:
+            self._dependents.get(uid, set()).discard(place)
+        for uid in owners - before:
+            self._dependents.setdefault(uid, set()).add(place)
+
+    def _run(self) -> None:
+        self._scheduled = False
+        for _ in range(len(self._waiting)):
+            place, uid, gone = self._waiting.popleft()
+            if gone:
+                self._after_removal(place, uid)
+            else:
+                self._look_at(place)
+        self.wake()
+
+    def _after_removal(self, place: _Place, uid: str) -> None:
+        for dependent in sorted(self._dependents.get(uid, ())):
+            self._look_at(dependent)
+        for owner in self._waiting_owners(place):
+            self._look_at(owner)
+        if place[1]:
+            self._look_at((_NAMESPACES, "", place[1]))
+
+    def _waiting_owners(self, place: _Place) -> Iterator[_Place]:
+        """Objects in foreground deletion that may have waited for the one that is gone."""
+        for type_key, entry in self._objects.store.all():
+            finalizers = entry.obj["metadata"].get("finalizers")
+            if finalizers and "foregroundDeletion" in finalizers:
+                yield (type_key, *entry.key)
+
+    def _look_at(self, place: _Place) -> None:
+        entry = self._objects.store.get(*place)
+        kind = self._objects.registry.of_key(place[0])
+        if entry is None or kind is None:
+            return
+        metadata = entry.obj["metadata"]
+        if metadata.get("deletionTimestamp") is None:
+            self._judge(kind, entry)
+            return
+        finalizers = metadata.get("finalizers") or ()
+        if "orphan" in finalizers:
+            self._orphan(kind, entry)
+        elif "foregroundDeletion" in finalizers:
+            self._foreground(kind, entry)
+        elif place[0] == _NAMESPACES:
+            self._empty_namespace(kind, entry)
+
+    def _judge(self, kind: ResourceType, entry: Entry) -> None:
+        """Deletes an object all of whose owners are gone; takes away references to some that are."""
+        references = entry.obj["metadata"].get("ownerReferences") or []
+        alive = [one for one in references if self._is_there(one, kind, entry)]
+        if not references or len(alive) == len(references):
+            return
+        if not alive:
+            self._delete(kind, entry, propagation=None)
+            return
+        obj = copied(entry)
+        obj["metadata"]["ownerReferences"] = alive
+        self._objects.change(kind, entry, obj, "", _COLLECTOR)
+
+    def _is_there(self, reference: JsonObject, kind: ResourceType, entry: Entry) -> bool:
+        """False only when it is certain: the owner's type is served and no object of that name has that UID."""
+        owner_kind = self._objects.registry.of_kind(reference["apiVersion"], reference["kind"])
+        if owner_kind is None or (owner_kind.resource.namespaced and not kind.resource.namespaced):
+            return True
+        namespace = entry.key[0] if owner_kind.resource.namespaced else ""
+        owner = self._objects.store.get(owner_kind.key, namespace, reference["name"])
+        return owner is not None and owner.obj["metadata"]["uid"] == reference["uid"]
+
+    def _dependents_of(self, entry: Entry) -> Iterator[tuple[ResourceType, Entry, JsonObject]]:
+        uid = entry.obj["metadata"]["uid"]
+        for place in sorted(self._dependents.get(uid, ())):
+            dependent, kind = self._objects.store.get(*place), self._objects.registry.of_key(place[0])
+            if dependent is not None and kind is not None:
+                references = dependent.obj["metadata"].get("ownerReferences") or ()
+                yield kind, dependent, next(one for one in references if one["uid"] == uid)
+
+    def _orphan(self, kind: ResourceType, entry: Entry) -> None:
+        uid = entry.obj["metadata"]["uid"]
+        for dependent_kind, dependent, _ in list(self._dependents_of(entry)):
+            obj = copied(dependent)
+            kept = [one for one in obj["metadata"]["ownerReferences"] if one["uid"] != uid]
+            obj["metadata"].pop("ownerReferences")
+            if kept:
+                obj["metadata"]["ownerReferences"] = kept
+            self._objects.change(dependent_kind, dependent, obj, "", _COLLECTOR)
+        self._drop_finalizer(kind, entry, "orphan")
+
+    def _foreground(self, kind: ResourceType, entry: Entry) -> None:
+        blocking = False
+        for dependent_kind, dependent, reference in list(self._dependents_of(entry)):
+            if dependent.obj["metadata"].get("deletionTimestamp") is None:
+                self._delete(dependent_kind, dependent, propagation="Foreground")
+            still = self._objects.store.get(dependent_kind.key, *dependent.key) is not None
+            blocking = blocking or (still and reference.get("blockOwnerDeletion") is True)
+        if not blocking:
+            self._drop_finalizer(kind, entry, "foregroundDeletion")
+
+    def _drop_finalizer(self, kind: ResourceType, entry: Entry, name: str) -> None:
+        obj = copied(entry)
+        kept = [one for one in obj["metadata"]["finalizers"] if one != name]
+        obj["metadata"].pop("finalizers")
+        if kept:
+            obj["metadata"]["finalizers"] = kept
+        self._objects.change(kind, entry, obj, "", _COLLECTOR)
+
+    def _empty_namespace(self, kind: ResourceType, entry: Entry) -> None:
+        """Deletes all content, once; the namespace goes with the last of it."""
+        name, remains = entry.key[1], False
+        for content_kind in {one.key: one for one in self._objects.registry}.values():
+            for content in self._objects.store.entries(content_kind.key, name):
+                if content.obj["metadata"].get("deletionTimestamp") is None:
+                    self._delete(content_kind, content, propagation=None)
+                remains = remains or self._objects.store.get(content_kind.key, *content.key) is not None
+        if not remains:
+            self._objects.finish(kind, entry)
+
+    def _delete(self, kind: ResourceType, entry: Entry, *, propagation: str | None) -> None:
+        options = DeleteOptions(uid=entry.obj["metadata"]["uid"], propagation=propagation)
+        try:
+            self._objects.delete(kind, *entry.key, options)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise

@@ -1,0 +1,101 @@
+"""Subresources that are requests of their own: binding and eviction of pods, scale, finalize of namespaces, reviews."""
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, WriteOptions, copied, timestamp
+from dra_driver.simulation.apiserver.patch import merge_patch
+from dra_driver.simulation.apiserver.requests import Target
+from dra_driver.simulation.apiserver.status import ApiError, bad_request, conflict
+from dra_driver.simulation.apiserver.store import Entry
+
+
+def success(status: int = 201) -> JsonObject:
+    """A Status that says nothing but that it worked."""
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": status}
+
+
+def bind(objects: Objects, target: Target, binding: JsonObject, options: WriteOptions) -> JsonObject:
+    """pods/binding: puts a pod on a node, once. Raises ApiError 409 when it is on one already."""
+    name = target.name or ""
+    node = (binding.get("target") or {}).get("name")
+    if binding.get("kind") != "Binding" or not node:
+        raise bad_request("a Binding with a target name is required")
+    old = objects.get(target.kind, target.place, name)
+    taken, metadata = old.obj["spec"].get("nodeName"), old.obj["metadata"]
+    if taken:
+        raise conflict(target.kind.resource, name, f"pod {name} is already assigned to node {taken!r}")
+    if metadata.get("deletionTimestamp"):
+        raise conflict(target.kind.resource, name, f"pod {name} is being deleted, cannot be assigned to a host")
+    pod = copied(old)
+    pod["spec"]["nodeName"] = node
+    conditions = [one for one in pod["status"].get("conditions") or () if one["type"] != "PodScheduled"]
+    now = timestamp(objects.now())
+    scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
+    pod["status"]["conditions"] = [*conditions, scheduled]
+    objects.overwrite(target.kind, old, pod, "binding", options)
+    return success()
+
+
+def evict(objects: Objects, target: Target, eviction: JsonObject) -> JsonObject:
+    """pods/eviction: a delete; disruption budgets are not consulted."""
+    options = eviction.get("deleteOptions") or {}
+    preconditions = options.get("preconditions") or {}
+    objects.delete(
+        target.kind,
+        target.place,
+        target.name or "",
+        DeleteOptions(grace_period_s=options.get("gracePeriodSeconds"), uid=preconditions.get("uid")),
+    )
+    return success()
+
+
+def scale_of(entry: Entry) -> JsonObject:
+    """autoscaling/v1 Scale of a workload."""
+    obj = entry.obj
+    names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    labels = ((obj["spec"].get("selector") or {}).get("matchLabels") or {}).items()
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {name: obj["metadata"][name] for name in names if name in obj["metadata"]},
+        "spec": {"replicas": obj["spec"].get("replicas", 1)},
+        "status": {
+            "replicas": (obj.get("status") or {}).get("replicas", 0),
+            "selector": ",".join(f"{name}={value}" for name, value in sorted(labels)),
+        },
+    }
+
+
+def write_scale(
+    objects: Objects, target: Target, scale: JsonObject, *, patch: bool, options: WriteOptions
+) -> JsonObject:
+    """Takes the wanted replicas from a Scale, or from a patch of one."""
+    old = objects.get(target.kind, target.place, target.name or "")
+    wanted = merge_patch(scale_of(old), scale) if patch else scale
+    replicas = (wanted.get("spec") or {}).get("replicas", 0)
+    if not isinstance(replicas, int) or replicas < 0:
+        raise ApiError(422, f'Scale.autoscaling "{target.name}" is invalid: spec.replicas: must not be negative')
+    obj = copied(old)
+    obj["spec"]["replicas"] = replicas
+    return scale_of(objects.change(target.kind, old, obj, "", options))
+
+
+def finalize(objects: Objects, target: Target, namespace: JsonObject, options: WriteOptions) -> Entry:
+    """namespaces/finalize: replaces the finalizers in the spec; the namespace goes when none is left."""
+    old = objects.get(target.kind, "", target.name or "")
+    obj = copied(old)
+    obj["spec"] = {"finalizers": (namespace.get("spec") or {}).get("finalizers") or []}
+    if not obj["spec"]["finalizers"] and obj["metadata"].get("deletionTimestamp"):
+        return objects.finish(target.kind, old)
+    return objects.overwrite(target.kind, old, obj, "finalize", options)
+
+
+def answer_review(kind: str, body: JsonObject) -> JsonObject:
+    """Reviews of access: everything is allowed, by everybody."""
+    status: JsonObject = {"allowed": True, "reason": "this server has no authorization"}
+    if kind == "SelfSubjectRulesReview":
+        every = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
+        urls = {"verbs": ["*"], "nonResourceURLs": ["*"]}
+        status = {"resourceRules": [every], "nonResourceRules": [urls], "incomplete": False}
+    if kind == "SelfSubjectReview":
+        status = {"userInfo": {"username": "anybody", "groups": ["system:masters", "system:authenticated"]}}
+    return {**body, "kind": kind, "metadata": body.get("metadata") or {}, "status": status}
