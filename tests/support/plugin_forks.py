@@ -25,6 +25,10 @@ def start(order: dict[str, Any], main: Callable[[], None]) -> int:
         for target, descriptor in ((0, null), (1, output), (2, output)):
             os.dup2(descriptor, target)
         sys.argv = ["gpu-dra-kubelet-plugin", *order["arguments"]]
+        if order["refusals"]:
+            from support.refusals import Refusals
+
+            Refusals({Path(folder): Path(switch) for folder, switch in order["refusals"].items()}).arm()
         if order["kill_log"] is not None:
             from support.kill_points import KillPoints
 

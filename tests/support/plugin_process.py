@@ -4,10 +4,11 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,8 +16,8 @@ from typing import Any, Self
 import grpc
 
 from dra_driver.kube.kubelet_api.generated import dra_v1_pb2 as dra
-from dra_driver.names import GPU_DRIVER, ClaimRef
-from kubelet_plugin.simulation.host import SimulatedHost, open_host
+from dra_driver.names import GPU_DRIVER, ClaimRef, gpu_device_names
+from kubelet_plugin.simulation.host import SimulatedHost
 
 _SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/"
 _START_TIMEOUT_S = 30.0
@@ -31,47 +32,45 @@ class Died(Exception):
 
 
 class PluginForks:
-    """Starts plugin processes in milliseconds; an async context manager."""
+    """Starts plugin processes in milliseconds; a context manager that outlives event loops."""
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         root = Path(__file__).parents[2]
-        self._server = await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(root / "tests/support/plugin_forks.py"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
+        self._server = subprocess.Popen(
+            [sys.executable, str(root / "tests/support/plugin_forks.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": f"{root}:{root / 'tests'}"},
         )
-        self._turn = asyncio.Lock()
         return self
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._server.stdin is not None
-        self._server.stdin.close()
-        await self._server.wait()
+        self._server.communicate()
 
-    async def start(self, **order: Any) -> int:
+    def start(self, **order: Any) -> int:
         """Fork a plugin; answers its process id."""
-        pid = await self._order(do="start", **order)
+        pid = self._order(do="start", **order)
         assert pid is not None
         return pid
 
     async def ended(self, pid: int) -> int:
         """Wait for its end; answers the exit status, that of a signal negative."""
-        while (status := await self._order(do="ended", pid=pid)) is None:
+        while True:
+            status = self._order(do="ended", pid=pid)
+            if status is not None:
+                return status
             await asyncio.sleep(0.02)
-        return status
 
-    async def _order(self, **order: Any) -> int | None:
+    def _order(self, **order: Any) -> int | None:
+        """The answer comes at once, so waiting for it does not hold up the event loop."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
-        async with self._turn:
-            self._server.stdin.write(json.dumps(order).encode() + b"\n")
-            await self._server.stdin.drain()
-            answer: int | None = json.loads(await self._server.stdout.readline())
-            return answer
+        self._server.stdin.write(json.dumps(order).encode() + b"\n")
+        self._server.stdin.flush()
+        answer: int | None = json.loads(self._server.stdout.readline())
+        return answer
 
 
 @dataclass
@@ -80,15 +79,20 @@ class NodeUnderTest:
 
     folder: Path
     kubeconfig: Path
+    host: SimulatedHost
     name: str = "node-1"
-    profile: str = "t4"
     options: tuple[str, ...] = ()
-    host: SimulatedHost = field(init=False)
 
     def __post_init__(self) -> None:
         for place in (self.state, self.cdi, self.kubelet / "plugins", self.kubelet / "plugins_registry"):
             place.mkdir(parents=True, exist_ok=True)
-        self.host = open_host(self.folder / "host", self.profile)
+
+    @property
+    def devices(self) -> list[str]:
+        """The published names of its GPUs, by index."""
+        uuids = [gpu.uuid for gpu in self.host.state.gpus]
+        names = gpu_device_names(uuids)
+        return [names[uuid] for uuid in uuids]
 
     @property
     def state(self) -> Path:
@@ -115,7 +119,20 @@ class NodeUnderTest:
             "host-root": self.host.root,
         }
         flags = [f"--{flag}={path}" for flag, path in paths.items()]
-        return [*flags, f"--node-name={self.name}", f"--simulate={self.profile}", *self.options, *more]
+        return [*flags, f"--node-name={self.name}", f"--simulate={self.host.state.profile}", *self.options, *more]
+
+    def switch(self, folder: Path) -> Path:
+        """The file that makes the plugin's operations in `folder` fail while it exists; see `support.refusals`."""
+        return self.folder / f"refuse-{folder.name}"
+
+    @contextmanager
+    def refusing(self, folder: Path, error: str) -> Iterator[None]:
+        """Meanwhile, the plugin meets this error (an errno name) at whatever it changes in `folder`."""
+        self.switch(folder).write_text(error)
+        try:
+            yield
+        finally:
+            self.switch(folder).unlink()
 
     def files(self) -> dict[str, bytes]:
         """Content of everything in the journal's and the CDI folder, by path; empty lock files are not content."""
@@ -210,17 +227,21 @@ async def plugin_on(
     kill_after: int | None = None,
     kill_log: Path | None = None,
     pod_uid: str | None = None,
-    kill_folders: Sequence[Path] | None = None,
 ) -> AsyncIterator[Plugin]:
-    """A plugin process; killed at the end if it still runs. May die before it is ready (`ready`)."""
+    """A plugin process; killed at the end if it still runs. May die before it is ready (`ready`).
+
+    With a `kill_log` its operations on files of the node are counted and noted there, and it is killed after number
+    `kill_after`.
+    """
     socket = node.kubelet / "plugins" / GPU_DRIVER / (f"dra-{pod_uid}.sock" if pod_uid else "dra.sock")
     socket.unlink(missing_ok=True)
-    pid = await forks.start(
+    pid = forks.start(
         arguments=node.arguments(*([f"--pod-uid={pod_uid}"] if pod_uid else [])),
         output=str(node.log),
-        folders=[str(folder) for folder in (kill_folders or (node.state, node.cdi))],
+        folders=[str(node.state), str(node.cdi)],
         kill_log=str(kill_log) if kill_log is not None else None,
         kill_after=kill_after,
+        refusals={str(folder): str(node.switch(folder)) for folder in (node.state, node.cdi)},
     )
     plugin = Plugin(forks, node, pid, socket)
     try:

@@ -1,0 +1,293 @@
+"""Whatever kubelet, users, crashes, reboots and full disks do, no GPU is ever given twice and nothing is left over."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from support.claims import NODE, FakeClaims, FakeFacts, a_claim, a_ref, a_result, node_facts
+from support.disk import Disk
+
+from dra_driver.cdi.edits import DriverFiles
+from dra_driver.cdi.model import DeviceNode
+from dra_driver.errors import DriverError, Unreachable
+from dra_driver.names import GPU_DRIVER, ClaimRef
+from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.prepare.plan import ContainerFiles
+from kubelet_plugin.prepare.steps import digest_of
+from kubelet_plugin.prepare.store import JournalStore
+from kubelet_plugin.service import ClaimService
+
+GPUS = 4
+NAMES = ("one", "two", "three", "four")
+
+names = st.sampled_from(NAMES)
+some_gpus = st.lists(st.integers(0, GPUS - 1), min_size=1, max_size=2, unique=True)
+
+
+def container_files(facts: NodeFacts) -> ContainerFiles:
+    driver = DriverFiles(
+        version="580.105.08",
+        machine="x86_64-linux-gnu",
+        libraries=(),
+        links=(),
+        library_folders=("/usr/lib64",),
+        cuda_folders=("/usr/lib64",),
+        files=(),
+        sockets=(),
+        control_nodes=(DeviceNode("/dev/nvidiactl", type="c", major=195, minor=255),),
+    )
+    nodes = {
+        gpu.uuid: (DeviceNode(f"/dev/nvidia{gpu.minor}", type="c", major=195, minor=gpu.minor),) for gpu in facts.gpus
+    }
+    return ContainerFiles(driver, nodes)
+
+
+class Node(RuleBasedStateMachine):
+    """One node, its claims in the API, and every claim that kubelet ever asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="machine", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+        self.loop = asyncio.new_event_loop()
+        self.disk = Disk(self.folder)
+        self.disk.__enter__()
+        self.api = FakeClaims()
+        self.facts = FakeFacts(node_facts(GPUS))
+        self.refs: dict[str, ClaimRef] = {}
+        self.asked: set[ClaimRef] = set()
+        self.generations = 0
+        (self.folder / "cdi").mkdir()
+        self.new_process()
+
+    def new_process(self) -> None:
+        self.cdi = CdiFiles(self.folder / "cdi", GPU_DRIVER)
+        self.service = ClaimService(
+            api=self.api,
+            facts=self.facts,
+            container_files=container_files,
+            journal=JournalStore(self.folder / "state"),
+            cdi=self.cdi,
+            driver=GPU_DRIVER,
+            node_name=NODE,
+            stale_after_s=0.0,
+            holder_patience_s=0.0,
+            api_patience_s=0.0,
+        )
+
+    def run[T](self, work: Awaitable[T]) -> T:
+        async def limited() -> T:
+            async with asyncio.timeout(30):
+                return await work
+
+        return self.loop.run_until_complete(limited())
+
+    def put(self, name: str, uid: str, gpus: Sequence[int], *, admin: bool) -> None:
+        flags: dict[str, Any] = {"adminAccess": True} if admin else {}
+        ref = a_ref(name, uid)
+        self.api.put(a_claim(ref, *(a_result(index, f"request-{index}", **flags) for index in gpus)))
+        self.refs[name] = ref
+
+    @initialize()
+    def first_start(self) -> None:
+        assert self.run(self.service.start()).pending == ()
+
+    @rule(name=names, gpus=some_gpus, admin=st.booleans())
+    def a_claim_is_created_again_under_its_name(self, name: str, gpus: list[int], admin: bool) -> None:
+        self.generations += 1
+        self.put(name, f"uid-{self.generations}", gpus, admin=admin)
+
+    @precondition(lambda self: self.refs)
+    @rule(name=names, gpus=some_gpus)
+    def the_scheduler_gives_a_claim_other_devices(self, name: str, gpus: list[int]) -> None:
+        if name in self.refs:
+            self.put(name, self.refs[name].uid, gpus, admin=False)
+
+    @rule(name=names)
+    def a_claim_is_deleted(self, name: str) -> None:
+        if name in self.refs:
+            self.api.remove(self.refs.pop(name))
+
+    @precondition(lambda self: self.refs)
+    @rule(which=st.sets(names, min_size=1))
+    def kubelet_prepares(self, which: set[str]) -> None:
+        refs = [self.refs[name] for name in sorted(which) if name in self.refs]
+        before = dict(self.service.held)
+        self.asked |= set(refs)
+        for uid, answer in self.run(self.service.prepare(refs)).items():
+            if isinstance(answer, DriverError):
+                self.check_refused(uid, answer, before)
+            else:
+                self.check_prepared(uid, [device.device for device in answer], [device.cdi_ids for device in answer])
+
+    def check_prepared(self, uid: str, devices: list[str], cdi_ids: list[tuple[str, ...]]) -> None:
+        (claim,) = [obj for obj in self.api.objects.values() if obj["metadata"]["uid"] == uid]
+        assert devices == [result["device"] for result in claim["status"]["allocation"]["devices"]["results"]]
+        content = self.cdi.read(uid)
+        assert content is not None
+        assert digest_of(content) == self.service.held[uid].cdi_digest
+        for (cdi_id,) in cdi_ids:
+            assert cdi_id.partition("=")[2] in content.decode()
+        assert self.service.held[uid].boot_id == self.facts.facts.boot_id
+
+    def check_refused(self, uid: str, error: DriverError, before: dict[str, Any]) -> None:
+        assert "\n" not in str(error)
+        assert "internal error" not in str(error)
+        assert uid in before or (uid not in self.service.held and self.cdi.read(uid) is None), str(error)
+
+    @rule(which=st.sets(st.integers(0, 30), min_size=1, max_size=3))
+    def kubelet_unprepares(self, which: set[int]) -> None:
+        known = sorted(self.asked)
+        refs = [known[index] for index in which if index < len(known)] + [a_ref("never", "never-heard-of")]
+        assert set(self.run(self.service.unprepare(refs)).values()) == {None}
+        for ref in refs:
+            assert ref.uid not in self.service.held
+            assert self.cdi.read(ref.uid) is None
+
+    @precondition(lambda self: self.refs)
+    @rule(which=st.sets(names, min_size=1), steps=st.integers(0, 30))
+    def kubelet_gives_up_and_tries_again(self, which: set[str], steps: int) -> None:
+        refs = [self.refs[name] for name in sorted(which) if name in self.refs]
+
+        async def given_up() -> None:
+            call = asyncio.create_task(self.begin(refs))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+
+        self.run(given_up())
+        self.kubelet_prepares(which)
+
+    async def begin(self, refs: Sequence[ClaimRef]) -> None:
+        await self.service.prepare(refs)
+
+    @precondition(lambda self: self.refs)
+    @rule(which=st.sets(names, min_size=1), release=st.booleans(), changes=st.integers(0, 25))
+    def the_plugin_is_killed(self, which: set[str], release: bool, changes: int) -> None:
+        refs = [self.refs[name] for name in sorted(which) if name in self.refs]
+        self.asked |= set(refs)
+        self.disk.dies_after = changes
+        call: Awaitable[object] = self.service.unprepare(refs) if release else self.service.prepare(refs)
+        self.run(call)
+        self.restart(boot=False)
+
+    @rule(changes=st.integers(0, 15))
+    def the_plugin_is_killed_while_it_starts(self, changes: int) -> None:
+        self.new_process()
+        self.disk.dies_after = changes
+        self.run(self.service.start())
+        self.restart(boot=False)
+
+    @rule()
+    def the_node_reboots(self) -> None:
+        self.generations += 1
+        shutil.rmtree(self.folder / "cdi", ignore_errors=True)
+        self.facts.facts = replace(self.facts.facts, boot_id=f"boot-{self.generations}")
+        self.restart(boot=True)
+
+    def restart(self, *, boot: bool) -> None:
+        self.disk.dies_after = None
+        self.new_process()
+        report = self.run(self.service.start())
+        assert report.pending == (), report
+        self.everything_held_is_in_the_api_and_has_its_file()
+
+    def everything_held_is_in_the_api_and_has_its_file(self) -> None:
+        held = self.service.held
+        alive = {obj["metadata"]["uid"] for obj in self.api.objects.values()}
+        assert set(held) <= alive
+        assert self.cdi.claims() == set(held)
+        for uid, entry in held.items():
+            assert digest_of(self.cdi.read(uid) or b"") == entry.cdi_digest
+            assert entry.boot_id == self.facts.facts.boot_id
+
+    @rule(name=names, text=st.sampled_from([None, b"", b"{}"]))
+    def somebody_damages_a_file(self, name: str, text: bytes | None) -> None:
+        for uid in self.cdi.claims():
+            if name in self.refs and uid == self.refs[name].uid:
+                if text is None:
+                    self.cdi.path(uid).unlink()
+                else:
+                    self.cdi.path(uid).write_bytes(text)
+
+    @precondition(lambda self: self.refs)
+    @rule(which=st.sets(names, min_size=1), release=st.booleans())
+    def the_disk_is_full_for_one_call(self, which: set[str], release: bool) -> None:
+        refs = [self.refs[name] for name in sorted(which) if name in self.refs]
+        self.asked |= set(refs)
+        self.disk.full = True
+        call: Awaitable[Any] = self.service.unprepare(refs) if release else self.service.prepare(refs)
+        for answer in self.run(call).values():
+            if isinstance(answer, DriverError):
+                assert "\n" not in str(answer)
+                assert "internal error" not in str(answer)
+        self.disk.full = False
+
+    @precondition(lambda self: self.refs)
+    @rule(which=st.sets(names, min_size=1))
+    def the_api_server_is_away_for_one_call(self, which: set[str]) -> None:
+        refs = [self.refs[name] for name in sorted(which) if name in self.refs]
+        held = dict(self.service.held)
+        self.api.away = Unreachable("cannot reach the API server", about="API server")
+        for uid, answer in self.run(self.service.prepare(refs)).items():
+            assert isinstance(answer, DriverError) or uid in held
+        self.run(self.service.sweep())
+        assert dict(self.service.held) == held
+        self.api.away = None
+
+    @rule()
+    def the_plugin_sweeps(self) -> None:
+        report = self.run(self.service.sweep())
+        assert report.pending == (), report
+        self.everything_held_is_in_the_api_and_has_its_file()
+
+    @invariant()
+    def no_gpu_is_held_twice(self) -> None:
+        holders: dict[str, str] = {}
+        for uid, entry in self.service.held.items():
+            for device in entry.devices:
+                if not device.admin_access:
+                    assert holders.setdefault(device.gpu_uuid, uid) == uid
+
+    @invariant()
+    def no_file_is_without_its_claim(self) -> None:
+        assert self.cdi.claims() <= set(self.service.held)
+
+    def teardown(self) -> None:
+        try:
+            self.run(self.service.unprepare(sorted(self.asked)))
+            for name in list(self.refs):
+                self.a_claim_is_deleted(name)
+            self.run(self.service.sweep())
+            assert self.service.held == {}
+            assert list((self.folder / "cdi").glob("*")) + list((self.folder / "cdi").glob(".*")) == []
+            assert [path.name for path in (self.folder / "state").glob(".*")] == []
+            self.run(self.service.close())
+        finally:
+            self.disk.__exit__(None, None, None)
+            self.loop.close()
+            shutil.rmtree(self.folder)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_no_gpu_is_given_twice_and_nothing_is_left_over() -> None:
+    checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+    run_state_machine_as_test(
+        Node, settings=settings(max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=checks)
+    )
