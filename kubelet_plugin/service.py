@@ -31,7 +31,6 @@ from kubelet_plugin.prepare.lifecycle import (
     Entry,
     Held,
     HeldByOther,
-    HeldDevice,
     Standing,
     State,
     standing_of,

@@ -100,14 +100,13 @@ def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     flush_folder(path.parent)
 
 
-def remove_durably(path: Path) -> bool:
-    """Remove the file `path`; False when there was none. Raises NodeNotReady."""
+def remove(path: Path) -> bool:
+    """Remove the file `path`; False when there was none. A power cut may bring it back. Raises NodeNotReady."""
     with _translated(path, "cannot be removed"):
         try:
             path.unlink()
         except FileNotFoundError:
             return False
-        _flush_folder(path.parent)
         return True
 
 

@@ -13,7 +13,7 @@ from dra_driver.runtime.files import (
     StagedFile,
     flush_folder,
     read_if_present,
-    remove_durably,
+    remove,
     remove_temporaries,
     stage,
     write_durably,
@@ -60,8 +60,11 @@ class CdiFiles:
         return self.read(claim_uid) == content
 
     def remove(self, claim_uid: str) -> None:
-        """Remove the claim's file; a missing one is fine. Raises NodeNotReady."""
-        remove_durably(self.path(claim_uid))
+        """Remove the claim's file; a missing one is fine. Raises NodeNotReady.
+
+        Not flushed: a file that a power cut brings back belongs to no claim of the journal, and is removed at start.
+        """
+        remove(self.path(claim_uid))
 
     def claims(self) -> frozenset[str]:
         """UIDs of the claims that have a file, whatever is in it. Raises NodeNotReady when the folder is unreadable."""

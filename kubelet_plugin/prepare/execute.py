@@ -26,6 +26,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -63,8 +64,8 @@ class CdiFolder(Protocol):
     def claims(self) -> Collection[str]:
         """UIDs of all claims that have a file."""
 
-    def remove_leftovers(self) -> None:
-        """Remove staged files of a process that was killed."""
+    def remove_leftovers(self) -> Collection[Path]:
+        """Remove staged files of a process that was killed; answers which."""
 
 
 class Executor:

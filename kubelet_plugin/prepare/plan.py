@@ -9,11 +9,10 @@ first; nothing has happened by then.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dra_driver.cdi.edits import ClaimDevice, DriverFiles, cdi_device_id, claim_spec
-
 from dra_driver.api.config import GpuConfig
 from dra_driver.api.inventory import GpuFacts, Problem
 from dra_driver.api.resource import AllocatedDevice, Allocation, ResourceClaim
+from dra_driver.cdi.edits import ClaimDevice, DriverFiles, cdi_device_id, claim_spec
 from dra_driver.cdi.model import DeviceNode, encode
 from dra_driver.errors import InvalidConfig, InvalidInput, NodeNotReady, UnknownDevice
 from dra_driver.names import ClaimRef, RequestName
@@ -137,8 +136,9 @@ def _device(asked: ClaimRef, place: str, result: AllocatedDevice, node: Node) ->
 def _unknown(asked: ClaimRef, place: str, device: str, node: Node) -> UnknownDevice | NodeNotReady:
     """A device that may be among those that cannot be read now is worth another try; any other is not."""
     about, field_path = str(asked), f"{place}.device"
-    if node.problems:
-        reasons = "; ".join(f"{problem.subject}: {problem.message}" for problem in node.problems)
+    hiding = [problem for problem in node.problems if problem.subject == "driver" or problem.subject.startswith("GPU ")]
+    if hiding:
+        reasons = "; ".join(f"{problem.subject}: {problem.message}" for problem in hiding)
         return NodeNotReady(
             f"device {device} cannot be found on node {node.pool}, which has problems: {reasons}",
             about=about,

@@ -1,0 +1,139 @@
+"""A claim service over real files, with an API server, hardware facts and a CDI folder that can be told to fail."""
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.claims import NODE, FakeClaims, FakeFacts
+
+from dra_driver.cdi.edits import DriverFile, DriverFiles, Link
+from dra_driver.cdi.model import DeviceNode
+from dra_driver.errors import DriverError
+from dra_driver.names import GPU_DRIVER, ClaimRef
+from dra_driver.runtime.files import StagedFile
+from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.prepare.answer import PreparedDevice
+from kubelet_plugin.prepare.plan import ContainerFiles
+from kubelet_plugin.prepare.store import JournalStore
+from kubelet_plugin.service import ClaimService
+
+DRIVER_FILES = DriverFiles(
+    version="580.105.08",
+    machine="x86_64",
+    libraries=(DriverFile("/usr/lib64/libcuda.so.580.105.08", "/usr/lib64/libcuda.so.580.105.08"),),
+    links=(Link("/usr/lib64/libcuda.so.1", "libcuda.so.580.105.08"),),
+    library_folders=("/usr/lib64",),
+    cuda_folders=("/usr/lib64",),
+    files=(),
+    sockets=(),
+    control_nodes=(DeviceNode("/dev/nvidiactl", type="c", major=195, minor=255),),
+)
+
+
+class FailingCdiFiles(CdiFiles):
+    """The real files. `fail` maps a method's name to what its calls raise."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, GPU_DRIVER)
+        self.fail: dict[str, DriverError] = {}
+
+    def stage(self, claim_uid: str, content: bytes) -> StagedFile:
+        self._check("stage")
+        return super().stage(claim_uid, content)
+
+    def publish(self, staged: Collection[StagedFile]) -> None:
+        try:
+            self._check("publish")
+        except DriverError:
+            for file in staged:
+                file.discard()
+            raise
+        super().publish(staged)
+
+    def remove(self, claim_uid: str) -> None:
+        self._check("remove")
+        super().remove(claim_uid)
+
+    def _check(self, method: str) -> None:
+        if method in self.fail:
+            raise self.fail[method]
+
+
+@dataclass
+class Bench:
+    """One node's folders and surroundings; `plugin()` is one process on it."""
+
+    root: Path
+    api: FakeClaims = field(default_factory=FakeClaims)
+    facts: FakeFacts = field(default_factory=FakeFacts)
+    not_ready: DriverError | None = None
+    """Why the driver's files cannot be used now."""
+    driver_files: DriverFiles = DRIVER_FILES
+
+    def __post_init__(self) -> None:
+        (self.root / "cdi").mkdir(parents=True, exist_ok=True)
+        self.cdi = FailingCdiFiles(self.root / "cdi")
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state"
+
+    def container_files(self, facts: NodeFacts) -> ContainerFiles:
+        if self.not_ready is not None:
+            raise self.not_ready
+        nodes = {
+            gpu.uuid: (DeviceNode(f"/dev/nvidia{gpu.minor}", type="c", major=195, minor=gpu.minor),)
+            for gpu in facts.gpus
+        }
+        return ContainerFiles(self.driver_files, nodes)
+
+    def service(self, **changes: Any) -> ClaimService:
+        values: dict[str, Any] = {
+            "api": self.api,
+            "facts": self.facts,
+            "container_files": self.container_files,
+            "journal": JournalStore(self.state),
+            "cdi": self.cdi,
+            "driver": GPU_DRIVER,
+            "node_name": NODE,
+            "holder_patience_s": 0.0,
+            "api_patience_s": 0.0,
+        }
+        return ClaimService(**{**values, **changes})
+
+    @asynccontextmanager
+    async def plugin(self, **changes: Any) -> AsyncIterator[ClaimService]:
+        """A started service, closed at the end."""
+        service = self.service(**changes)
+        await service.start()
+        try:
+            yield service
+        finally:
+            await service.close()
+
+    @property
+    def claims_with_file(self) -> Collection[str]:
+        return self.cdi.claims()
+
+    @property
+    def files(self) -> list[str]:
+        """Everything in the CDI folder, temporary files too."""
+        return sorted(path.name for path in self.cdi.folder.iterdir())
+
+
+async def prepare_one(service: ClaimService, ref: ClaimRef) -> Sequence[PreparedDevice]:
+    """The devices of one claim; raises its error."""
+    answer = (await service.prepare([ref]))[ref.uid]
+    if isinstance(answer, DriverError):
+        raise answer
+    return answer
+
+
+async def unprepare_one(service: ClaimService, ref: ClaimRef) -> None:
+    """Raises the claim's error."""
+    error = (await service.unprepare([ref]))[ref.uid]
+    if error is not None:
+        raise error
