@@ -1,0 +1,245 @@
+"""The claim controller of a simulated cluster: makes claims from templates, and takes them back.
+
+Like kube-controller-manager's: a claim is created for every template entry of a pod; a pod that is done or gone loses
+its reservation; with the last reservation the devices are released; generated claims go with their pod.
+"""
+
+import asyncio
+from contextlib import suppress
+from copy import deepcopy
+from typing import Never
+
+import structlog
+
+from dra_driver.api.meta import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, JsonObject
+from dra_driver.errors import ClusterError, NotFound, Rejected
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Backoff, Change, Key, Reflector
+from dra_driver.kube.workqueue import WorkQueue
+from dra_driver.simulation.events import tell
+from dra_driver.simulation.pods import (
+    CLAIM_FINALIZER,
+    EXTENDED_CLAIM_ANNOTATION,
+    POD_CLAIM_ANNOTATION,
+    claim_entries,
+    generated_claims,
+    is_being_deleted,
+    is_done,
+    is_owned_by,
+    is_scheduled,
+    owner_reference,
+)
+
+_log = structlog.get_logger(__name__)
+
+NAME = "resource-claim-controller"
+
+_NAME_LENGTH = 57
+"""Of generateName: with the server's five random characters 62, so that the name still is a DNS label."""
+
+
+class SimulatedClaimController:
+    """`run` until cancelled."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._queue = WorkQueue(lambda: Backoff(first_s=0.05, longest_s=5.0))
+        self._pods = Reflector(kube, PODS, on_change=self._pod_changed)
+        self._claims = Reflector(kube, RESOURCE_CLAIMS, on_change=self._claim_changed)
+        self._templates = Reflector(kube, RESOURCE_CLAIM_TEMPLATES, on_change=self._template_changed)
+
+        self._complaints: set[tuple[str, str]] = set()
+        """UID of the pod, and message; as long as the pod exists."""
+
+    async def run(self) -> Never:
+        reflectors = (self._pods, self._claims, self._templates)
+        async with asyncio.TaskGroup() as group:
+            for reflector in reflectors:
+                group.create_task(reflector.run())
+            for reflector in reflectors:
+                await reflector.synced.wait()
+            group.create_task(self._queue.work(self._handle, workers=4))
+        raise AssertionError("reflectors and workers run until they are cancelled")
+
+    # -- what a change means
+
+    def _pod_changed(self, change: Change) -> None:
+        self._queue.add(_pod_key(change.key))
+        if change.after is None and change.before is not None:
+            gone = change.before["metadata"]["uid"]
+            self._complaints = {one for one in self._complaints if one[0] != gone}
+        for pod in (change.before, change.after):
+            if pod is not None:
+                for name in _claim_names(pod):
+                    self._queue.add(_claim_key((change.key[0], name)))
+        for key, claim in self._claims.objects.items():
+            if any(pod is not None and is_owned_by(claim, pod) for pod in (change.before, change.after)):
+                self._queue.add(_claim_key(key))
+
+    def _claim_changed(self, change: Change) -> None:
+        self._queue.add(_claim_key(change.key))
+        if change.after is None:
+            self._queue_pods_of(change.key[0])
+
+    def _template_changed(self, change: Change) -> None:
+        self._queue_pods_of(change.key[0])
+
+    def _queue_pods_of(self, namespace: str) -> None:
+        for key in self._pods.objects:
+            if key[0] == namespace:
+                self._queue.add(_pod_key(key))
+
+    async def _handle(self, item: str) -> None:
+        kind, namespace, name = item.split("/")
+        try:
+            if kind == "pod":
+                await self._sync_pod((namespace, name))
+            else:
+                await self._sync_claim((namespace, name))
+        except NotFound:
+            self._queue.succeeded(item)  # gone meanwhile; its deletion is another change
+        except ClusterError as error:
+            pause_s = self._queue.retry(item, error.retry_after_s or 0.0)
+            _log.debug("claim controller tries again", item=item, error=str(error), pause_s=round(pause_s, 2))
+        else:
+            self._queue.succeeded(item)
+
+    # -- claims from templates
+
+    async def _sync_pod(self, key: Key) -> None:
+        pod = self._pods.objects.get(key)
+        if pod is None or is_done(pod) or is_being_deleted(pod):
+            return
+        known = generated_claims(pod)
+        missing = [entry for entry in claim_entries(pod) if entry.template is not None and entry.name not in known]
+        created: dict[str, str | None] = {}
+        for entry in missing:
+            assert entry.template is not None
+            claim = await self._claim_for(pod, entry.name, entry.template)
+            if claim is not None:
+                created[entry.name] = claim["metadata"]["name"]
+        if created:
+            statuses = [{"name": name, "resourceClaimName": claim} for name, claim in (known | created).items()]
+            patch = {
+                "metadata": {"uid": pod["metadata"]["uid"]},
+                "status": {"resourceClaimStatuses": statuses},
+            }
+            await self._kube.merge_patch(PODS, key[1], patch, namespace=key[0], subresource="status")
+
+    async def _claim_for(self, pod: JsonObject, entry: str, template_name: str) -> JsonObject | None:
+        """The claim for a pod's entry: an earlier one, or a new one; None while there is no such template."""
+        namespace = pod["metadata"]["namespace"]
+        # Asked of the server and not of the cache: after a conflict the cache may not have the claim just created.
+        for claim in (await self._kube.list(RESOURCE_CLAIMS, namespace=namespace)).items:
+            annotations = claim["metadata"].get("annotations") or {}
+            if is_owned_by(claim, pod) and annotations.get(POD_CLAIM_ANNOTATION) == entry:
+                return None if is_being_deleted(claim) else claim
+        template = self._templates.objects.get((namespace, template_name))
+        if template is None:
+            await self._complain(pod, f"there is no ResourceClaimTemplate {template_name}")
+            return None
+        try:
+            return await self._kube.create(RESOURCE_CLAIMS, _claim_of_template(pod, entry, template))
+        except Rejected as error:
+            await self._complain(pod, f"ResourceClaimTemplate {template_name} makes no valid claim: {error}")
+            return None
+
+    async def _complain(self, pod: JsonObject, message: str) -> None:
+        """Tell the pod's owner, once, why the pod has no claim."""
+        complaint = (pod["metadata"]["uid"], message)
+        if complaint not in self._complaints:
+            self._complaints.add(complaint)
+            await tell(self._kube, NAME, pod, "Warning", "FailedResourceClaimCreation", message)
+
+    # -- reservations
+
+    async def _sync_claim(self, key: Key) -> None:
+        claim = self._claims.objects.get(key)
+        if claim is None:
+            return
+        reserved = (claim.get("status") or {}).get("reservedFor") or []
+        still = [consumer for consumer in reserved if not await self._is_over(key[0], consumer)]
+        released = len(still) < len(reserved)
+        if released or (not still and is_being_deleted(claim)):
+            claim = await self._release(claim, still)
+        if still:
+            return
+        owner = self._owner(claim)
+        if owner is not None and is_done(owner) and not is_being_deleted(claim):
+            metadata = claim["metadata"]
+            with suppress(NotFound):
+                await self._kube.delete(RESOURCE_CLAIMS, metadata["name"], namespace=key[0], uid=metadata["uid"])
+
+    async def _release(self, claim: JsonObject, still: list[JsonObject]) -> JsonObject:
+        """Write the reservations that are left; without any, give back the devices and the finalizer."""
+        changed = deepcopy(claim)
+        status = changed.setdefault("status", {})
+        if still:
+            status["reservedFor"] = still
+            return await self._kube.replace(RESOURCE_CLAIMS, changed, subresource="status")
+        for field in ("reservedFor", "allocation", "devices"):
+            status.pop(field, None)
+        if status != (claim.get("status") or {}):
+            changed = await self._kube.replace(RESOURCE_CLAIMS, changed, subresource="status")
+        finalizers = changed["metadata"].get("finalizers") or []
+        if CLAIM_FINALIZER in finalizers:
+            changed["metadata"]["finalizers"] = [one for one in finalizers if one != CLAIM_FINALIZER]
+            changed = await self._kube.replace(RESOURCE_CLAIMS, changed)
+        return changed
+
+    async def _is_over(self, namespace: str, consumer: JsonObject) -> bool:
+        """Whether a consumer has no use for the claim any more."""
+        if consumer.get("apiGroup") or consumer["resource"] != PODS.plural:
+            return False
+        pod = self._pods.objects.get((namespace, consumer["name"]))
+        if pod is None or pod["metadata"]["uid"] != consumer["uid"]:
+            # The reservation may be newer than what is known of pods.
+            try:
+                pod = await self._kube.get(PODS, consumer["name"], namespace)
+            except NotFound:
+                return True
+        if pod["metadata"]["uid"] != consumer["uid"] or is_done(pod):
+            return True
+        return is_being_deleted(pod) and not is_scheduled(pod)
+
+    def _owner(self, claim: JsonObject) -> JsonObject | None:
+        """The pod that a generated claim was made for, while it exists."""
+        annotations = claim["metadata"].get("annotations") or {}
+        if not annotations.keys() & {POD_CLAIM_ANNOTATION, EXTENDED_CLAIM_ANNOTATION}:
+            return None
+        for reference in claim["metadata"].get("ownerReferences") or ():
+            pod = self._pods.objects.get((claim["metadata"]["namespace"], reference["name"]))
+            if pod is not None and is_owned_by(claim, pod):
+                return pod
+        return None
+
+
+def _pod_key(key: Key) -> str:
+    return f"pod/{key[0]}/{key[1]}"
+
+
+def _claim_key(key: Key) -> str:
+    return f"claim/{key[0]}/{key[1]}"
+
+
+def _claim_names(pod: JsonObject) -> list[str]:
+    """All claims that a pod refers to by name or that were made for it from templates."""
+    named = [entry.claim for entry in claim_entries(pod)]
+    return [name for name in (*named, *generated_claims(pod).values()) if name]
+
+
+def _claim_of_template(pod: JsonObject, entry: str, template: JsonObject) -> JsonObject:
+    spec, metadata = template["spec"], template["spec"].get("metadata") or {}
+    annotations = (metadata.get("annotations") or {}) | {POD_CLAIM_ANNOTATION: entry}
+    return {
+        "apiVersion": RESOURCE_CLAIMS.api_version,
+        "kind": RESOURCE_CLAIMS.kind,
+        "metadata": {
+            "generateName": f"{pod['metadata']['name']}-{entry}-"[:_NAME_LENGTH],
+            "namespace": pod["metadata"]["namespace"],
+            "annotations": annotations,
+            "labels": metadata.get("labels") or {},
+            "ownerReferences": [owner_reference(pod)],
+        },
+        "spec": deepcopy(spec["spec"]),
+    }

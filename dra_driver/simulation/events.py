@@ -1,0 +1,52 @@
+"""Events: what the simulated scheduler and controllers tell people about a pod."""
+
+import secrets
+from datetime import UTC, datetime
+from typing import Literal
+
+import structlog
+
+from dra_driver.api.meta import EVENTS, JsonObject
+from dra_driver.errors import ClusterError
+from dra_driver.kube.client import Kube
+
+_log = structlog.get_logger(__name__)
+
+_MESSAGE_LENGTH = 1024
+"""Characters that the API server accepts."""
+
+
+async def tell(
+    kube: Kube, component: str, pod: JsonObject, kind: Literal["Normal", "Warning"], reason: str, message: str
+) -> None:
+    """Write an event about a pod. Failing to do so is logged only: nothing depends on an event."""
+    metadata, now = pod["metadata"], timestamp()
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{metadata['name']}.{secrets.token_hex(8)}", "namespace": metadata["namespace"]},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+        },
+        "type": kind,
+        "reason": reason,
+        "message": message[:_MESSAGE_LENGTH],
+        "source": {"component": component},
+        "reportingComponent": component,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+    try:
+        await kube.create(EVENTS, event)
+    except ClusterError as error:
+        _log.debug("no event written", pod=metadata["name"], error=str(error))
+
+
+def timestamp() -> str:
+    """Now, as the API writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

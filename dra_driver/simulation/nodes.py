@@ -1,0 +1,112 @@
+"""Nodes as the scheduler sees them, and node selectors. Pure.
+
+Source: NodeSelector of core/v1: terms are alternatives, the requirements of a term must all hold.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.resource import Taint, Toleration
+from dra_driver.quantity import Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """`allocatable` are quantities as text, by resource name."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, node: JsonObject) -> "NodeView":
+        spec, status = node.get("spec") or {}, node.get("status") or {}
+        return cls(
+            node["metadata"]["name"],
+            node["metadata"].get("labels") or {},
+            tuple(Taint.of(taint) for taint in spec.get("taints") or ()),
+            bool(spec.get("unschedulable")),
+            status.get("allocatable") or {},
+        )
+
+
+def selector_matches(selector: Mapping[str, Any], node: NodeView) -> bool:
+    """Whether a NodeSelector (`nodeSelectorTerms`) selects the node; a term without requirements selects nothing."""
+    return any(_term_matches(term, node) for term in selector.get("nodeSelectorTerms") or ())
+
+
+def _term_matches(term: Mapping[str, Any], node: NodeView) -> bool:
+    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
+    if not expressions and not fields:
+        return False
+    by_field = {"metadata.name": node.name}
+    return _all_hold(expressions, node.labels) and _all_hold(fields, by_field)
+
+
+def _all_hold(requirements: Iterable[Mapping[str, Any]], values: Mapping[str, str]) -> bool:
+    return all(_holds(one["operator"], values.get(one["key"]), one.get("values") or ()) for one in requirements)
+
+
+def _holds(operator: str, value: str | None, wanted: Iterable[str]) -> bool:
+    if operator == "Exists":
+        return value is not None
+    if operator == "DoesNotExist":
+        return value is None
+    if operator == "In":
+        return value is not None and value in wanted
+    if operator == "NotIn":
+        return value is None or value not in wanted
+    if operator in ("Gt", "Lt") and value is not None:
+        try:
+            own, limit = int(value), int(next(iter(wanted)))
+        except (ValueError, StopIteration):
+            return False
+        return own > limit if operator == "Gt" else own < limit
+    return False
+
+
+def provides(node: NodeView, resource: str) -> int:
+    """How many of an extended resource a device plugin offers on the node; 0 when none does."""
+    return int(Quantity.parse(str(node.allocatable.get(resource, "0"))).value)
+
+
+def unfit_for(pod: JsonObject, node: NodeView) -> str | None:
+    """Why a pod may not run on the node, devices aside."""
+    spec = pod["spec"]
+    if node.unschedulable:
+        return "cordoned"
+    for key, value in (spec.get("nodeSelector") or {}).items():
+        if node.labels.get(key) != value:
+            return f"not selected by nodeSelector {key}={value}"
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    if affinity is not None and not selector_matches(affinity, node):
+        return "not selected by the pod's node affinity"
+    tolerations = [Toleration.of(one) for one in spec.get("tolerations") or ()]
+    taint = untolerated(node.taints, tolerations)
+    return f"tainted {taint}" if taint else None
+
+
+def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> str | None:
+    """The first taint, as `key=value`, that keeps something without these tolerations away; None when none does."""
+    accepted = tuple(tolerations)
+    for taint in taints:
+        if taint.effect in ("NoSchedule", "NoExecute") and not any(tolerates(one, taint) for one in accepted):
+            return f"{taint.key}={taint.value}" if taint.value else taint.key
+    return None
+
+
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """One rule for nodes and devices: an empty key or effect stands for every one, `Exists` for every value."""
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    if toleration.operator == "Exists":
+        return True
+    return bool(toleration.key) and (toleration.value or "") == (taint.value or "")

@@ -1,0 +1,63 @@
+"""What scheduler and claim controller read from pods. Pure."""
+
+from dataclasses import dataclass
+
+from dra_driver.api.meta import JsonObject
+
+POD_CLAIM_ANNOTATION = "resource.kubernetes.io/pod-claim-name"
+EXTENDED_CLAIM_ANNOTATION = "resource.kubernetes.io/extended-resource-claim"
+CLAIM_FINALIZER = "resource.kubernetes.io/delete-protection"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimEntry:
+    """One entry of `spec.resourceClaims`: refers to a claim by name, or to a template that a claim is made from."""
+
+    name: str
+    claim: str | None
+    template: str | None
+
+
+def claim_entries(pod: JsonObject) -> tuple[ClaimEntry, ...]:
+    return tuple(
+        ClaimEntry(one["name"], one.get("resourceClaimName"), one.get("resourceClaimTemplateName"))
+        for one in pod["spec"].get("resourceClaims") or ()
+    )
+
+
+def generated_claims(pod: JsonObject) -> dict[str, str | None]:
+    """By entry: the claim made for it, None when none was needed; entries not dealt with yet are absent."""
+    statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    return {one["name"]: one.get("resourceClaimName") for one in statuses}
+
+
+def is_done(pod: JsonObject) -> bool:
+    """Whether all its containers have ended for good."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def is_being_deleted(obj: JsonObject) -> bool:
+    return obj["metadata"].get("deletionTimestamp") is not None
+
+
+def is_scheduled(pod: JsonObject) -> bool:
+    return bool(pod["spec"].get("nodeName"))
+
+
+def is_owned_by(obj: JsonObject, owner: JsonObject) -> bool:
+    """Whether `owner` is the controller of `obj`."""
+    references = obj["metadata"].get("ownerReferences") or ()
+    return any(one["uid"] == owner["metadata"]["uid"] and one.get("controller") for one in references)
+
+
+def owner_reference(pod: JsonObject) -> JsonObject:
+    """The reference that makes an object go with its pod."""
+    metadata = pod["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }

@@ -1,0 +1,444 @@
+"""The scheduler of a simulated cluster: pods to nodes, claims to devices.
+
+For every pod without a node it takes the nodes that the pod may run on, asks `allocator` for devices on each, writes
+the allocation and the reservation to the claims, and binds the pod. A pod that fits nowhere keeps waiting, with a
+condition and an event that say why, until something in the cluster changes. What it has written but not yet seen in
+its caches is remembered, so no device is given away twice.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Never
+
+import structlog
+
+from dra_driver.api.meta import (
+    DEVICE_CLASSES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    JsonObject,
+)
+from dra_driver.api.resource import Allocation, DeviceClass, ResourceClaim, ResourceSlice
+from dra_driver.errors import ClusterError, InvalidInput, NotFound
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Backoff, Change, Key, Reflector, key_of
+from dra_driver.names import DeviceId, RequestName
+from dra_driver.simulation.allocator import Allocated, PublishedSlice, Snapshot, allocate
+from dra_driver.simulation.events import tell, timestamp
+from dra_driver.simulation.extended import (
+    ExtendedRequests,
+    class_by_resource,
+    extended_claim,
+    extended_requests,
+    extended_resources,
+)
+from dra_driver.simulation.nodes import NodeView, provides, selector_matches, unfit_for
+from dra_driver.simulation.pods import (
+    CLAIM_FINALIZER,
+    EXTENDED_CLAIM_ANNOTATION,
+    claim_entries,
+    generated_claims,
+    is_being_deleted,
+    is_done,
+    is_owned_by,
+    is_scheduled,
+)
+
+_log = structlog.get_logger(__name__)
+
+NAME = "default-scheduler"
+MAX_CONSUMERS = 256
+"""Of one claim; the API has no room for more."""
+
+_PREFERENCES = 8
+
+
+class _Waits(Exception):
+    """The pod cannot be scheduled now; the message says why, for its owner."""
+
+
+class _NotReady(Exception):
+    """The pod waits for the claim controller, whose turn it is to complain if that takes long."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Placement:
+    """A node for a pod: an allocation for each claim that has none, and what its extended resources became."""
+
+    node: str
+    allocations: tuple[Allocation, ...]
+    extended: ExtendedRequests | None
+    score: int
+
+
+class SimulatedScheduler:
+    """`run` until cancelled."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._wake = asyncio.Event()
+        self._backoff = Backoff(first_s=0.05, longest_s=5.0)
+        self._pods = Reflector(kube, PODS, on_change=self._pod_changed)
+        self._nodes = Reflector(kube, NODES, on_change=self._changed)
+        self._claims = Reflector(kube, RESOURCE_CLAIMS, on_change=self._claim_changed)
+        self._classes = Reflector(kube, DEVICE_CLASSES, on_change=self._class_changed)
+        self._slices = Reflector(kube, RESOURCE_SLICES, on_change=self._slice_changed)
+        self._typed_classes: dict[Key, DeviceClass] = {}
+        self._typed_slices: dict[Key, PublishedSlice] = {}
+        self._written_claims: dict[Key, JsonObject] = {}
+        """What this scheduler wrote, until the cache has it."""
+        self._bound: set[str] = set()
+        """UIDs of pods that were bound here and do not look so in the cache yet."""
+
+    async def run(self) -> Never:
+        reflectors = (self._pods, self._nodes, self._claims, self._classes, self._slices)
+        async with asyncio.TaskGroup() as group:
+            for reflector in reflectors:
+                group.create_task(reflector.run())
+            for reflector in reflectors:
+                await reflector.synced.wait()
+            group.create_task(self._schedule_forever())
+        raise AssertionError("reflectors and the scheduling loop run until they are cancelled")
+
+    # -- what changed
+
+    def _changed(self, change: Change) -> None:
+        self._wake.set()
+
+    def _pod_changed(self, change: Change) -> None:
+        for pod in (change.before, change.after):
+            if pod is not None and (change.after is None or is_scheduled(pod)):
+                self._bound.discard(pod["metadata"]["uid"])
+        self._wake.set()
+
+    def _claim_changed(self, change: Change) -> None:
+        written = self._written_claims.get(change.key)
+        if written is not None and (change.after is None or not _is_older(change.after, written)):
+            del self._written_claims[change.key]
+        self._wake.set()
+
+    def _class_changed(self, change: Change) -> None:
+        self._typed_classes.pop(change.key, None)
+        if change.after is not None:
+            self._typed_classes[change.key] = DeviceClass.of(change.after)
+        self._wake.set()
+
+    def _slice_changed(self, change: Change) -> None:
+        self._typed_slices.pop(change.key, None)
+        if change.after is not None:
+            self._typed_slices[change.key] = PublishedSlice(ResourceSlice.of(change.after))
+        self._wake.set()
+
+    # -- the loop
+
+    async def _schedule_forever(self) -> Never:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            failed = False
+            for pod in self._pending():
+                try:
+                    await self._attempt(pod)
+                except NotFound:
+                    continue  # the pod or a claim is gone: that is a change of its own
+                except ClusterError as error:
+                    _log.debug("scheduling is tried again", pod=key_of(pod), error=str(error))
+                    failed = True
+            if failed:
+                asyncio.get_running_loop().call_later(self._backoff.next_s(), self._wake.set)
+            else:
+                self._backoff.reset()
+
+    def _pending(self) -> list[JsonObject]:
+        """Pods to schedule: important ones first, then the oldest."""
+        pending = [
+            pod
+            for pod in self._pods.objects.values()
+            if not (is_scheduled(pod) or is_done(pod) or is_being_deleted(pod))
+            and pod["metadata"]["uid"] not in self._bound
+            and pod["spec"].get("schedulerName", NAME) == NAME
+            and not pod["spec"].get("schedulingGates")
+        ]
+        return sorted(
+            pending,
+            key=lambda pod: (
+                -(pod["spec"].get("priority") or 0),
+                pod["metadata"].get("creationTimestamp") or "",
+                key_of(pod),
+            ),
+        )
+
+    async def _attempt(self, pod: JsonObject) -> None:
+        try:
+            claims = self._claims_of(pod)
+            if await self._drop_extended_leftover(pod):
+                return
+            placement = self._placement(pod, claims)
+        except _NotReady:
+            return
+        except (_Waits, InvalidInput) as reason:
+            if await self._give_back_one(pod):
+                return
+            await self._report(pod, str(reason))
+            return
+        await self._commit(pod, claims, placement)
+
+    # -- decide
+
+    def _claims_of(self, pod: JsonObject) -> list[JsonObject]:
+        """The claims of the pod's entries. Raises _Waits while one cannot be used, _NotReady while one is not made."""
+        namespace = pod["metadata"]["namespace"]
+        made = generated_claims(pod)
+        found: list[JsonObject] = []
+        for entry in claim_entries(pod):
+            if entry.claim is None and entry.name not in made:
+                raise _NotReady
+            name = entry.claim or made[entry.name]
+            if name is None:
+                continue
+            claim = self._claim((namespace, name))
+            if claim is None:
+                raise _Waits(f"there is no ResourceClaim {name}")
+            if entry.claim is None and not is_owned_by(claim, pod):
+                raise _Waits(f"ResourceClaim {name} was not made for this pod")
+            if problem := _unusable(claim, pod):
+                raise _Waits(f"ResourceClaim {name} {problem}")
+            if all(key_of(one) != key_of(claim) for one in found):
+                found.append(claim)
+        return found
+
+    def _claim(self, key: Key) -> JsonObject | None:
+        if key in self._claims.objects or key in self._written_claims:
+            return self._written_claims.get(key) or self._claims.objects[key]
+        return None
+
+    def _placement(self, pod: JsonObject, claims: Sequence[JsonObject]) -> _Placement:
+        """The best node: the first one, unless preference lists make another one better. Raises _Waits."""
+        snapshot = self._snapshot()
+        typed = [ResourceClaim.of(claim) for claim in claims]
+        refusals: Counter[str] = Counter()
+        best: _Placement | None = None
+        nodes = [NodeView.of(node) for _, node in sorted(self._nodes.objects.items())]
+        if not nodes:
+            raise _Waits("there are no nodes")
+        for node in nodes:
+            found = self._on_node(pod, typed, node, snapshot)
+            if isinstance(found, str):
+                refusals[found] += 1
+            elif best is None or found.score > best.score:
+                best = found
+            if best is not None and best.score == _highest_score(typed):
+                break
+        if best is None:
+            raise _Waits(_no_node(len(nodes), refusals))
+        return best
+
+    def _on_node(
+        self, pod: JsonObject, claims: Sequence[ResourceClaim], node: NodeView, snapshot: Snapshot
+    ) -> _Placement | str:
+        """The placement on one node, or why there is none."""
+        if problem := unfit_for(pod, node):
+            return problem
+        for claim in claims:
+            selector = claim.status.allocation.node_selector if claim.status.allocation is not None else None
+            if selector is not None and not selector_matches(selector, node):
+                return f"claim {claim.metadata.name} is allocated to devices of another node"
+        extended = self._extended_on(pod, node, snapshot)
+        if isinstance(extended, str):
+            return extended
+        wanted = [claim for claim in claims if claim.status.allocation is None]
+        if extended is not None:
+            wanted.append(ResourceClaim.of(extended_claim(pod, extended.requests)))
+        result = allocate(wanted, node, snapshot)
+        if not isinstance(result, Allocated):
+            return result.reason
+        return _Placement(node.name, result.allocations, extended, _score(wanted, result.allocations))
+
+    def _extended_on(self, pod: JsonObject, node: NodeView, snapshot: Snapshot) -> ExtendedRequests | str | None:
+        """What DRA must serve on this node; None for nothing, a text for resources that the node has not."""
+        by_class = class_by_resource(snapshot.classes.values())
+        served: dict[str, str] = {}
+        for resource, amount in extended_resources(pod).items():
+            if provides(node, resource) and provides(node, resource) < amount:
+                return f"too little {resource}"
+            if provides(node, resource):
+                continue  # a device plugin's; Kubernetes never mixes the two on one node
+            if resource not in by_class:
+                return f"no {resource}"
+            served[resource] = by_class[resource]
+        return extended_requests(pod, served) if served else None
+
+    def _snapshot(self) -> Snapshot:
+        claims = {**self._claims.objects, **self._written_claims}
+        return Snapshot(
+            tuple(self._typed_slices.values()),
+            {one.metadata.name: one for one in self._typed_classes.values()},
+            frozenset(device for claim in claims.values() for device in _held(claim)),
+        )
+
+    # -- do
+
+    async def _commit(self, pod: JsonObject, claims: Sequence[JsonObject], placement: _Placement) -> None:
+        """Claims first, then the pod: a pod on a node without its devices would be the worse half."""
+        allocations = list(placement.allocations)
+        for claim in claims:
+            has_one = (claim.get("status") or {}).get("allocation") is not None
+            await self._reserve(pod, claim, None if has_one else allocations.pop(0))
+        if placement.extended is not None:
+            await self._commit_extended(pod, placement.extended, allocations.pop(0))
+        metadata = pod["metadata"]
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": placement.node},
+        }
+        await self._kube.create_subresource(PODS, metadata["name"], "binding", binding, namespace=metadata["namespace"])
+        self._bound.add(metadata["uid"])
+        message = f"Successfully assigned {metadata['namespace']}/{metadata['name']} to {placement.node}"
+        await tell(self._kube, NAME, pod, "Normal", "Scheduled", message)
+
+    async def _reserve(self, pod: JsonObject, claim: JsonObject, allocation: Allocation | None) -> None:
+        """Write allocation and reservation in one status update, guarded by the version that was decided on."""
+        metadata = pod["metadata"]
+        if allocation is not None and CLAIM_FINALIZER not in (claim["metadata"].get("finalizers") or ()):
+            guarded = deepcopy(claim)
+            guarded["metadata"].setdefault("finalizers", []).append(CLAIM_FINALIZER)
+            claim = self._remember(await self._kube.replace(RESOURCE_CLAIMS, guarded))
+        changed = deepcopy(claim)
+        status = changed.setdefault("status", {})
+        if allocation is not None:
+            status["allocation"] = allocation.to_wire()
+        consumers = status.setdefault("reservedFor", [])
+        if all(one["uid"] != metadata["uid"] for one in consumers):
+            consumers.append({"resource": PODS.plural, "name": metadata["name"], "uid": metadata["uid"]})
+        if changed != claim:
+            self._remember(await self._kube.replace(RESOURCE_CLAIMS, changed, subresource="status"))
+
+    async def _commit_extended(self, pod: JsonObject, extended: ExtendedRequests, allocation: Allocation) -> None:
+        claim = self._remember(await self._kube.create(RESOURCE_CLAIMS, extended_claim(pod, extended.requests)))
+        await self._reserve(pod, claim, allocation)
+        status = {
+            "resourceClaimName": claim["metadata"]["name"],
+            "requestMappings": [one.to_wire() for one in extended.mappings],
+        }
+        await self._patch_pod_status(pod, {"extendedResourceClaimStatus": status})
+
+    def _remember(self, claim: JsonObject) -> JsonObject:
+        self._written_claims[key_of(claim)] = claim
+        return claim
+
+    async def _drop_extended_leftover(self, pod: JsonObject) -> bool:
+        """Delete the claim that an earlier, unfinished attempt made for extended resources; try again then."""
+        for key, known in {**self._claims.objects, **self._written_claims}.items():
+            annotations = known["metadata"].get("annotations") or {}
+            if annotations.get(EXTENDED_CLAIM_ANNOTATION) == "true" and is_owned_by(known, pod):
+                claim = deepcopy(known)
+                finalizers = claim["metadata"].get("finalizers") or []
+                if CLAIM_FINALIZER in finalizers:
+                    claim["metadata"]["finalizers"] = [one for one in finalizers if one != CLAIM_FINALIZER]
+                    await self._kube.replace(RESOURCE_CLAIMS, claim)
+                self._written_claims.pop(key, None)
+                await self._kube.delete(RESOURCE_CLAIMS, key[1], namespace=key[0], uid=claim["metadata"]["uid"])
+                return True
+        return False
+
+    async def _give_back_one(self, pod: JsonObject) -> bool:
+        """Release one claim that only this pod holds: allocated where the pod cannot run, it keeps it from running."""
+        try:
+            claims = self._claims_of(pod)
+        except (_Waits, _NotReady):
+            return False
+        for claim in claims:
+            status = claim.get("status") or {}
+            others = [one for one in status.get("reservedFor") or () if one["uid"] != pod["metadata"]["uid"]]
+            if status.get("allocation") is not None and not others:
+                freed = deepcopy(claim)
+                for field in ("allocation", "reservedFor", "devices"):
+                    freed["status"].pop(field, None)
+                self._remember(await self._kube.replace(RESOURCE_CLAIMS, freed, subresource="status"))
+                self._wake.set()
+                return True
+        return False
+
+    async def _report(self, pod: JsonObject, reason: str) -> None:
+        """Condition and event, once per reason."""
+        known = [one for one in (pod.get("status") or {}).get("conditions") or () if one["type"] == "PodScheduled"]
+        if known and known[0].get("message") == reason:
+            return
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": reason,
+            "lastTransitionTime": known[0].get("lastTransitionTime") if known else timestamp(),
+        }
+        conditions = [one for one in (pod.get("status") or {}).get("conditions") or () if one not in known]
+        await self._patch_pod_status(pod, {"conditions": [*conditions, condition]})
+        await tell(self._kube, NAME, pod, "Warning", "FailedScheduling", reason)
+
+    async def _patch_pod_status(self, pod: JsonObject, status: JsonObject) -> None:
+        metadata = pod["metadata"]
+        patch = {"metadata": {"uid": metadata["uid"]}, "status": status}
+        await self._kube.merge_patch(
+            PODS, metadata["name"], patch, namespace=metadata["namespace"], subresource="status"
+        )
+
+
+def _unusable(claim: JsonObject, pod: JsonObject) -> str | None:
+    """Why a pod cannot use an existing claim."""
+    if is_being_deleted(claim):
+        return "is being deleted"
+    consumers = (claim.get("status") or {}).get("reservedFor") or ()
+    if len(consumers) >= MAX_CONSUMERS and all(one["uid"] != pod["metadata"]["uid"] for one in consumers):
+        return f"is in use by {len(consumers)} pods, and there is no room for more"
+    return None
+
+
+def _held(claim: JsonObject) -> Iterable[DeviceId]:
+    """The devices that a claim keeps from others."""
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    for result in (allocation.get("devices") or {}).get("results") or ():
+        if not result.get("adminAccess"):
+            yield DeviceId(result["driver"], result["pool"], result["device"])
+
+
+def _score(claims: Sequence[ResourceClaim], allocations: Sequence[Allocation]) -> int:
+    """Higher when preference lists got what stands earlier in them. Source: kube-scheduler, DRA scoring."""
+    total = 0
+    for claim, allocation in zip(claims, allocations, strict=True):
+        chosen = {RequestName.of(result.request) for result in allocation.devices.results}
+        for request in claim.spec.devices.requests:
+            for index, one in enumerate(request.first_available or ()):
+                if RequestName(request.name, one.name) in chosen:
+                    total += _PREFERENCES - index
+    return total
+
+
+def _highest_score(claims: Sequence[ResourceClaim]) -> int:
+    lists = [
+        request
+        for claim in claims
+        if claim.status.allocation is None
+        for request in claim.spec.devices.requests
+        if request.first_available
+    ]
+    return _PREFERENCES * len(lists)
+
+
+def _no_node(nodes: int, refusals: Counter[str]) -> str:
+    """Like kube-scheduler's sentence, with a reason per group of nodes."""
+    reasons = "; ".join(f"{count} node{'s' if count > 1 else ''}: {reason}" for reason, count in refusals.most_common())
+    return f"0/{nodes} nodes are available: {reasons}"
+
+
+def _is_older(one: JsonObject, other: JsonObject) -> bool:
+    """Whether `one` is an earlier version of the object; versions are comparable numbers (KEP-5504)."""
+    if one["metadata"]["uid"] != other["metadata"]["uid"]:
+        return False
+    return int(one["metadata"]["resourceVersion"]) < int(other["metadata"]["resourceVersion"])
