@@ -8,14 +8,14 @@ root, a serial number) is left out when there is none, for two devices must not 
 Pure: same input, same devices, in the order of the inventory, which is the order in which the scheduler tries them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from dra_driver.api.inventory import DriverFacts, GpuFacts, NodeInventorySpec
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Attribute, Capacity, Device
 from dra_driver.devices.fabric import nvlink_domains
-from dra_driver.names import GPU_ATTRIBUTES, STANDARD_DOMAIN
+from dra_driver.names import GPU_ATTRIBUTES, STANDARD_DOMAIN, is_dns_label
 from dra_driver.quantity import Quantity, padded_version
 
 MAX_ATTRIBUTES_AND_CAPACITIES = 32
@@ -45,7 +45,7 @@ def described_devices(
     for gpu in inventory.gpus:
         if not policy.publishes(node, labels, gpu):
             continue
-        if (reason := _not_offered(gpu)) is not None:
+        if (reason := _not_offered(gpu, taken={device.name for device in devices})) is not None:
             notes.append(f"{gpu.name} is not published: {reason}")
             continue
         capacity = _capacity(gpu)
@@ -58,8 +58,12 @@ def described_devices(
     return Description(tuple(devices), tuple(notes))
 
 
-def _not_offered(gpu: GpuFacts) -> str | None:
+def _not_offered(gpu: GpuFacts, taken: Set[str]) -> str | None:
     """Why a GPU cannot be given to anybody as a whole; None when it can."""
+    if not is_dns_label(gpu.name):
+        return "its name is not a DNS label"
+    if gpu.name in taken:
+        return "another GPU of the node has this name"
     if not gpu.health.healthy:
         return gpu.health.message or gpu.health.reason or "it is not healthy"
     if gpu.mig is not None and gpu.mig.enabled:

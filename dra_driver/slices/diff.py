@@ -1,0 +1,396 @@
+"""Wanted and observed slices of one pool to the writes that make them equal: as few as possible, in a safe order.
+
+A reader (scheduler, autoscaler) takes the slices of the highest generation it sees and believes them when their number
+is the count they carry. So a reader must never see a complete pool with contents that nobody wanted, however few of
+the writes happen. Two ways lead there:
+
+- *Within the generation*, when a single write completes the change: one slice differs, or slices are missing and all
+  others are right. Surplus slices are deleted afterwards; until the last one is gone the number is wrong, not the
+  contents.
+- *With the next generation* in all other cases: every slice is rewritten or created with it. From the first write on
+  readers see an incomplete pool, from the last one the wanted pool; what is obsolete goes when nobody looks at it.
+
+Both need that all slices of the generation agree on their count, otherwise it is always the next generation.
+Contents are compared by a digest of their normal form, because the server rewrites quantities and adds defaults.
+Source: KEP-4381 on pools and generations; how the scheduler gathers pools (structured allocator of 1.34 to 1.37).
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.resource import Device
+from dra_driver.quantity import canonical_quantity
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+MANAGER = "gpu-dra-driver"
+"""Value of the label that says: this slice may be deleted when no inventory speaks for its pool any more."""
+
+_GENERATED_BASE = 58
+"""The API server cuts `generateName` to this and adds five random characters."""
+_RANDOM = 5
+_LAST_GENERATION = 2**63 - 1
+_OPTIONAL_SPEC = ("devices", "sharedCounters", "perDeviceNodeSelection", "partitionTypeAttribute", "skipNodeOperations")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRef:
+    """The node that a pool belongs to: its name is the pool's, and it owns the slices."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class WantedSlice:
+    """`devices` as they go over the wire, and the digest of what is wanted.
+
+    `accepted` is the digest of what a server that drops fields makes of it, once that is known: as good as wanted.
+    """
+
+    index: int
+    devices: tuple[JsonObject, ...]
+    digest: str
+    accepted: str | None = None
+
+    def is_stored_as(self, digest: str) -> bool:
+        return digest in (self.digest, self.accepted)
+
+
+@dataclass(frozen=True, slots=True)
+class WantedPool:
+    """What the pool of one driver on one node should be; at least one slice."""
+
+    driver: str
+    node: NodeRef
+    slices: tuple[WantedSlice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedSlice:
+    """What is remembered of a slice in the cluster. `index` is None for a name that we did not generate."""
+
+    name: str
+    uid: str
+    resource_version: str
+    pool: str
+    node_name: str | None
+    generation: int
+    count: int
+    index: int | None
+    ours: bool
+    """Carries our label."""
+    digest: str
+    devices: tuple[str, ...]
+    taints: tuple[tuple[str, str, str, str, str], ...] = ()
+    """Device, key, value, effect, time added."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSlice:
+    slice: WantedSlice
+    generation: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateSlice:
+    observed: ObservedSlice
+    slice: WantedSlice
+    generation: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteSlice:
+    observed: ObservedSlice
+
+
+type SliceWrite = CreateSlice | UpdateSlice | DeleteSlice
+
+
+def wanted_pool(driver: str, node: NodeRef, layout: Mapping[int, Sequence[Device]]) -> WantedPool:
+    slices = []
+    for index, devices in sorted(layout.items()):
+        wire = tuple(device.to_wire() for device in devices)
+        slices.append(WantedSlice(index, wire, _digest(driver, node, wire)))
+    return WantedPool(driver, node, tuple(slices))
+
+
+def observed_slice(obj: JsonObject) -> ObservedSlice:
+    """What to remember of a slice as the server sent it. Never raises: whatever is odd is just not what is wanted."""
+    metadata, spec = obj["metadata"], obj.get("spec") or {}
+    pool, devices = spec.get("pool") or {}, spec.get("devices") or []
+    node_name = spec.get("nodeName")
+    return ObservedSlice(
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        resource_version=metadata.get("resourceVersion", ""),
+        pool=pool.get("name", ""),
+        node_name=node_name,
+        generation=pool.get("generation", 0),
+        count=pool.get("resourceSliceCount", 0),
+        index=_index(metadata["name"], spec.get("driver", ""), node_name or ""),
+        ours=(metadata.get("labels") or {}).get(MANAGED_BY) == MANAGER,
+        digest=contents_digest(obj),
+        devices=tuple(device.get("name", "") for device in devices),
+        taints=tuple(
+            (device.get("name", ""), taint["key"], taint.get("value") or "", taint["effect"], taint["timeAdded"])
+            for device in devices
+            for taint in device.get("taints") or ()
+            if taint.get("timeAdded")
+        ),
+    )
+
+
+def places(observed: Iterable[ObservedSlice]) -> dict[str, int]:
+    """Where devices are now: name to slice index, of the highest generation."""
+    slices = [item for item in observed if item.index is not None]
+    newest = max((item.generation for item in slices), default=0)
+    result: dict[str, int] = {}
+    for item in sorted(slices, key=lambda item: item.name):
+        if item.generation == newest and item.index is not None:
+            for device in item.devices:
+                result.setdefault(device, item.index)
+    return result
+
+
+def is_complete(observed: Sequence[ObservedSlice]) -> bool:
+    """Whether readers see a pool at all: the slices of the highest generation are as many as each of them says."""
+    newest = max((item.generation for item in observed), default=0)
+    current = [item for item in observed if item.generation == newest]
+    return bool(current) and all(item.count == len(current) for item in current)
+
+
+def slice_writes(wanted: WantedPool, observed: Sequence[ObservedSlice]) -> tuple[SliceWrite, ...]:
+    """The writes that turn `observed`, all slices of this driver and pool, into `wanted`, in the order to do them.
+
+    Empty when nothing differs. Every prefix of them is safe in the sense of this module's docstring, and after an
+    interruption the rest is found again from what is observed then.
+    """
+    count = len(wanted.slices)
+    newest = max((item.generation for item in observed), default=0)
+    chosen = _chosen(wanted, observed, count)
+    current = [item for item in observed if item.generation == newest]
+    surplus = [item for item in current if chosen.get(item.index) is not item]
+    missing = [item for item in wanted.slices if (have := chosen.get(item.index)) is None or have.generation != newest]
+    wrong = [
+        item
+        for item in wanted.slices
+        if (have := chosen.get(item.index)) and have.generation == newest and not item.is_stored_as(have.digest)
+    ]
+    stays = all(item.count == count for item in current) and (
+        (not missing and len(wrong) <= 1) or (bool(current) and not wrong and not surplus)
+    )
+    obsolete = [DeleteSlice(item) for item in _by_age(observed) if chosen.get(item.index) is not item]
+    if stays:
+        return (*_puts(missing + wrong, chosen, newest, count), *obsolete)
+    if newest == _LAST_GENERATION:
+        # Nothing can come after it, so it has to go first.
+        return tuple(DeleteSlice(item) for item in _by_age(observed))
+    return (*_puts(wanted.slices, chosen, newest + 1, count), *obsolete)
+
+
+def removals(observed: Sequence[ObservedSlice]) -> tuple[DeleteSlice, ...]:
+    """The writes that take our slices of a pool away, oldest generation first: no older one comes to light."""
+    return tuple(DeleteSlice(item) for item in _by_age(observed) if item.ours)
+
+
+def _chosen(
+    wanted: WantedPool, observed: Sequence[ObservedSlice], count: int
+) -> dict[int | None, ObservedSlice | None]:
+    """For each wanted index the slice that becomes it. Two publishers that see the same choose the same."""
+    chosen: dict[int | None, ObservedSlice | None] = {}
+    for item in wanted.slices:
+        best: ObservedSlice | None = None
+        for have in sorted(observed, key=lambda have: have.name):
+            usable = have.index == item.index and have.node_name == wanted.node.name
+            if usable and (best is None or _merit(have, item, count) > _merit(best, item, count)):
+                best = have
+        chosen[item.index] = best
+    return chosen
+
+
+def _merit(have: ObservedSlice, item: WantedSlice, count: int) -> tuple[int, bool, bool]:
+    return have.generation, item.is_stored_as(have.digest), have.count == count
+
+
+def _puts(
+    slices: Iterable[WantedSlice],
+    chosen: Mapping[int | None, ObservedSlice | None],
+    generation: int,
+    count: int,
+) -> tuple[SliceWrite, ...]:
+    """Updates before creations: what exists gets right first, what completes the pool comes last."""
+    updates: list[SliceWrite] = []
+    creations: list[SliceWrite] = []
+    for item in slices:
+        have = chosen.get(item.index)
+        if have is None:
+            creations.append(CreateSlice(item, generation, count))
+        else:
+            updates.append(UpdateSlice(have, item, generation, count))
+    return (*updates, *creations)
+
+
+def _by_age(observed: Iterable[ObservedSlice]) -> list[ObservedSlice]:
+    return sorted(observed, key=lambda item: (item.generation, item.name))
+
+
+def new_object(pool: WantedPool, write: CreateSlice) -> JsonObject:
+    """The object to create."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {
+            "generateName": _generate_name(write.slice.index, pool.driver, pool.node.name),
+            "labels": {MANAGED_BY: MANAGER},
+            "ownerReferences": [_owner(pool.node)],
+        },
+        "spec": {
+            "driver": pool.driver,
+            "nodeName": pool.node.name,
+            "pool": _pool(pool, write.generation, write.count),
+            **({"devices": list(write.slice.devices)} if write.slice.devices else {}),
+        },
+    }
+
+
+def update_patch(pool: WantedPool, write: UpdateSlice) -> JsonObject:
+    """The merge patch, guarded by UID and resourceVersion; labels and annotations of others stay.
+
+    Taints keep the time since when they are there.
+    """
+    spec: JsonObject = dict.fromkeys(_OPTIONAL_SPEC)
+    spec["pool"] = _pool(pool, write.generation, write.count)
+    if write.slice.devices:
+        times = {taint[:4]: taint[4] for taint in write.observed.taints}
+        spec["devices"] = [_with_taint_times(device, times) for device in write.slice.devices]
+    return {
+        "metadata": {
+            "uid": write.observed.uid,
+            "resourceVersion": write.observed.resource_version,
+            "labels": {MANAGED_BY: MANAGER},
+            "ownerReferences": [_owner(pool.node)],
+        },
+        "spec": spec,
+    }
+
+
+def _with_taint_times(device: JsonObject, times: Mapping[tuple[str, str, str, str], str]) -> JsonObject:
+    if not device.get("taints"):
+        return device
+    taints = []
+    for taint in device["taints"]:
+        since = times.get((device["name"], taint["key"], taint.get("value") or "", taint["effect"]))
+        taints.append({**taint, "timeAdded": since} if since and not taint.get("timeAdded") else taint)
+    return {**device, "taints": taints}
+
+
+def _pool(pool: WantedPool, generation: int, count: int) -> JsonObject:
+    return {"name": pool.node.name, "generation": generation, "resourceSliceCount": count}
+
+
+def _owner(node: NodeRef) -> JsonObject:
+    return {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid, "controller": True}
+
+
+def _generate_name(index: int, driver: str, node: str) -> str:
+    return f"{index:05x}-{driver}-{node}-"
+
+
+def _index(name: str, driver: str, node: str) -> int | None:
+    digits = name.partition("-")[0]
+    if len(digits) < 5 or not set(digits) <= set("0123456789abcdef"):
+        return None
+    index = int(digits, 16)
+    base = _generate_name(index, driver, node)[:_GENERATED_BASE]
+    return index if name.startswith(base) and len(name) == len(base) + _RANDOM else None
+
+
+def contents_digest(obj: JsonObject) -> str:
+    """A digest of everything about a slice that we decide, except generation and count, in its normal form."""
+    metadata, spec = obj["metadata"], obj.get("spec") or {}
+    contents = {key: value for key, value in spec.items() if key != "pool"}
+    contents["pool"] = (spec.get("pool") or {}).get("name")
+    contents["owners"] = metadata.get("ownerReferences")
+    contents["label"] = (metadata.get("labels") or {}).get(MANAGED_BY)
+    text = json.dumps(_normal(contents), sort_keys=True, separators=(",", ":"))
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _digest(driver: str, node: NodeRef, devices: tuple[JsonObject, ...]) -> str:
+    pool = WantedPool(driver, node, ())
+    return contents_digest(new_object(pool, CreateSlice(WantedSlice(0, devices, ""), 1, 1)))
+
+
+_QUANTITIES = frozenset({"value", "default", "min", "max", "step"})
+
+
+def _normal(value: Any, *, amounts: bool = False) -> Any:
+    """Without what means the same as nothing; quantities in canonical form; without the times of taints.
+
+    `amounts`: below a capacity or counter, where strings are quantities.
+    """
+    if isinstance(value, dict):
+        result = {}
+        for key, item in value.items():
+            if key == "timeAdded" and isinstance(item, str):
+                continue
+            below = amounts or key in ("capacity", "counters")
+            if below and isinstance(item, str) and key in _QUANTITIES:
+                item = _canonical(item)
+            elif below and key == "validValues" and isinstance(item, list):
+                item = [_canonical(entry) for entry in item]
+            else:
+                item = _normal(item, amounts=below)
+            if item is not None and item != {} and item != []:
+                result[key] = item
+        return result
+    if isinstance(value, list):
+        return [_normal(item, amounts=amounts) for item in value]
+    return value
+
+
+def _canonical(text: str) -> str:
+    try:
+        return canonical_quantity(text)
+    except ValueError:
+        return text
+
+
+_GATES = {
+    "taints": "DRADeviceTaints",
+    "perDeviceNodeSelection": "DRAPartitionableDevices",
+    "sharedCounters": "DRAPartitionableDevices",
+    "consumesCounters": "DRAPartitionableDevices",
+    "bindingConditions": "DRADeviceBindingConditions",
+    "bindingFailureConditions": "DRADeviceBindingConditions",
+    "bindsToNode": "DRADeviceBindingConditions",
+    "allowMultipleAllocations": "DRAConsumableCapacity",
+    "requestPolicy": "DRAConsumableCapacity",
+}
+
+
+def lost_fields(sent: JsonObject, stored: JsonObject) -> tuple[str, ...]:
+    """Which kinds of fields the server's answer has not as they were sent, each with the feature gate to blame.
+
+    `sent` may be a patch. Empty when nothing was lost. Source: kubernetes-dra reference of dropped fields by gate.
+    """
+    found: set[str] = set()
+    _compare(_normal(sent.get("spec") or {}), _normal(stored.get("spec") or {}), "", found)
+    return tuple(sorted(f"{name} ({_GATES[name]} is off?)" if name in _GATES else name for name in found))
+
+
+def _compare(sent: Any, stored: Any, name: str, found: set[str]) -> None:
+    if isinstance(sent, dict) and isinstance(stored, dict):
+        for key, value in sent.items():
+            _compare(value, stored.get(key), key, found)
+    elif isinstance(sent, list) and isinstance(stored, list) and len(sent) == len(stored):
+        for one, other in zip(sent, stored, strict=True):
+            _compare(one, other, name, found)
+    elif sent != stored:
+        found.add(name)
