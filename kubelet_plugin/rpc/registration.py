@@ -3,75 +3,92 @@
 Opened after the DRA socket serves, closed before it stops, so that kubelet never calls into nothing.
 """
 
+import asyncio
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
 import structlog
 
+from dra_driver.errors import NodeNotReady
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import registration_pb2
-from kubelet_plugin.rpc.sockets import listen_address, remove_socket
+from kubelet_plugin.rpc.sockets import Sockets, is_lost, listen, remove_socket
 
 _log = structlog.get_logger(__name__)
+
+_LOOK_AT_SOCKETS_S = 5.0
 
 
 class RegistrationServer:
     """Answers kubelet's plugin watcher for one driver.
 
-    `registered()` is called each time that kubelet says it registered us, `refused(reason)` when it says it did not.
+    `registered()` is called each time that kubelet says it registered us; an exception of it is answered to kubelet,
+    which then tries again.
     """
 
-    def __init__(
-        self,
-        socket: Path,
-        driver: str,
-        dra_socket: Path,
-        *,
-        registered: Callable[[], None],
-        refused: Callable[[str], None],
-    ) -> None:
-        self._socket = socket
+    def __init__(self, sockets: Sockets, driver: str, registered: Callable[[], None]) -> None:
+        self._sockets = sockets
         self._driver = driver
-        self._dra_socket = dra_socket
         self._registered = registered
-        self._refused = refused
+        self._is_registered = False
+        self._refusal: asyncio.Event = asyncio.Event()
+        self._reason = ""
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
         """Bind and serve; kubelet finds the socket by watching the folder. Raises NodeNotReady."""
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((self._service(),))
-        # The folder is kubelet's: it must see the socket only when it can be called.
-        listen_address(server, self._socket)
-        await server.start()
+        await listen(server, self._sockets.registration)
         self._server = server
 
     async def stop(self) -> None:
         """Remove the socket, which deregisters us, and stop."""
         server, self._server = self._server, None
         if server is not None:
-            remove_socket(self._socket)
+            remove_socket(self._sockets.registration)
             await server.stop(1.0)
+
+    async def watch(self, look_every_s: float = _LOOK_AT_SOCKETS_S) -> NoReturn:
+        """While serving: raises NodeNotReady when kubelet refused us, or when it cannot find our sockets any more.
+
+        Neither heals by itself: a process that starts anew makes its sockets anew.
+        """
+        while True:
+            try:
+                async with asyncio.timeout(look_every_s):
+                    await self._refusal.wait()
+            except TimeoutError:
+                for socket in (self._sockets.dra, self._sockets.registration):
+                    if is_lost(socket):
+                        raise NodeNotReady("was removed by somebody", about=f"socket {socket}") from None
+            else:
+                raise NodeNotReady(f"kubelet refused the registration: {self._reason}", about=f"driver {self._driver}")
+
+    def problem(self) -> str | None:
+        """Why kubelet does not call us, as far as we know; None once it registered us."""
+        if self._is_registered:
+            return None
+        return self._reason or "kubelet has not registered the driver yet"
 
     def _service(self) -> grpc.GenericRpcHandler:
         async def get_info(request: Any, context: grpc.aio.ServicerContext) -> Any:
             return registration_pb2.PluginInfo(
                 type=kubelet_api.PLUGIN_TYPE,
                 name=self._driver,
-                endpoint=str(self._dra_socket),
+                endpoint=str(self._sockets.dra),
                 supported_versions=kubelet_api.SUPPORTED_VERSIONS,
             )
 
         async def notify(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            if request.plugin_registered:
-                _log.info("registered with kubelet", driver=self._driver)
-                self._registered()
-            else:
-                _log.error("kubelet refused the registration", driver=self._driver, reason=request.error)
+            if not request.plugin_registered:
                 self._refused(request.error)
+                await context.abort(grpc.StatusCode.INTERNAL, f"registration failed: {request.error}")
+            _log.info("registered with kubelet", driver=self._driver)
+            self._registered()
+            self._is_registered, self._reason = True, ""
             return registration_pb2.RegistrationStatusResponse()
 
         methods: dict[str, tuple[Any, Any]] = {
@@ -89,3 +106,8 @@ class RegistrationServer:
                 for name, (method, request) in methods.items()
             },
         )
+
+    def _refused(self, reason: str) -> None:
+        _log.error("kubelet refused the registration", driver=self._driver, reason=reason)
+        self._is_registered, self._reason = False, reason or "no reason given"
+        self._refusal.set()

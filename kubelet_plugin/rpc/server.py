@@ -28,7 +28,7 @@ from kubelet_plugin.rpc.messages import (
     prepare_response,
     unprepare_response,
 )
-from kubelet_plugin.rpc.sockets import listen_address, remove_socket
+from kubelet_plugin.rpc.sockets import listen, remove_socket
 
 _log = structlog.get_logger(__name__)
 
@@ -59,8 +59,8 @@ class HealthSource(Protocol):
     def device_health(self) -> Iterable[DeviceHealth]:
         """All published devices of this node."""
 
-    async def health_changed(self) -> None:
-        """Returns when `device_health` may answer differently than before."""
+    def health_changed(self) -> Awaitable[None]:
+        """Done when `device_health` may answer differently than at the time of this call."""
 
 
 class DraServer:
@@ -78,8 +78,7 @@ class DraServer:
         server = grpc.aio.server(options=_OPTIONS)
         server.add_generic_rpc_handlers(tuple(self._dra_service(version) for version in DRA_VERSIONS))
         server.add_generic_rpc_handlers(tuple(self._health_service(version) for version in HEALTH_VERSIONS))
-        listen_address(server, self._socket)
-        await server.start()
+        await listen(server, self._socket)
         self._server = server
 
     async def stop(self) -> None:
@@ -112,8 +111,10 @@ class DraServer:
     def _health_service(self, version: HealthVersion) -> grpc.GenericRpcHandler:
         async def watch(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
             while not self._stopping.is_set():
+                # Asked for first, so that no change between the two is missed.
+                changed = self._health.health_changed()
                 yield health_response(version, self._health.device_health(), HEALTH_TIMEOUT_S)
-                await _first(self._health.health_changed(), self._stopping.wait(), timeout_s=_HEALTH_REPEAT_S)
+                await _first(changed, self._stopping.wait(), timeout_s=_HEALTH_REPEAT_S)
 
         handler = grpc.unary_stream_rpc_method_handler(
             watch,
@@ -146,8 +147,8 @@ async def _answered[T](
         return {claim.uid: DriverError(reason, about=str(claim)) for claim in claims}
 
 
-async def _first(*waits: Any, timeout_s: float) -> None:
-    """Until one of these coroutines is done, or the time is up."""
+async def _first(*waits: Awaitable[object], timeout_s: float) -> None:
+    """Until one of these is done, or the time is up."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

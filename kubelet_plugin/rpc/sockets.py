@@ -56,8 +56,8 @@ def _digest(text: str, size: int) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()[:size]).decode().rstrip("=")
 
 
-def listen_address(server: grpc.aio.Server, socket: Path) -> None:
-    """Bind a server to a socket; a socket that an earlier process left there is removed first.
+async def listen(server: grpc.aio.Server, socket: Path) -> None:
+    """Serve on a socket that only root can reach; one that an earlier process left there is removed first.
 
     Raises NodeNotReady when the folder cannot be made or the socket not be bound.
     """
@@ -68,6 +68,12 @@ def listen_address(server: grpc.aio.Server, socket: Path) -> None:
         socket.chmod(0o600)
     except (OSError, RuntimeError) as error:
         raise NodeNotReady(f"cannot listen: {error}", about=f"socket {socket}") from error
+    await server.start()
+
+
+def is_lost(socket: Path) -> bool:
+    """Whether nobody can find the socket by its name any more."""
+    return not socket.is_socket()
 
 
 def remove_socket(socket: Path) -> None:

@@ -9,11 +9,14 @@ import pytest
 import pytest_asyncio
 from support.plugin import ScriptedClaims, eventually, running_plugin, short_folder
 
+from dra_driver.errors import NodeNotReady
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import registration_pb2
 from dra_driver.names import GPU_DRIVER
 from dra_driver.simulation.kubelet.registry import Registry
 from dra_driver.simulation.kubelet.times import Times
+from kubelet_plugin.rpc.registration import RegistrationServer
+from kubelet_plugin.rpc.sockets import Sockets
 
 QUICK = Times(registry_poll_s=0.02, registration_retry_s=0.02)
 
@@ -82,19 +85,7 @@ async def test_registration_is_tried_again_after_a_failed_get_info(registry: Reg
 
 
 async def test_registration_is_tried_again_after_a_failed_notify(registry: Registry, kubelet_root: Path) -> None:
-    async with running_plugin(kubelet_root) as plugin:
-        await plugin.registration.stop()
-        await eventually(lambda: registry.drivers() == set())
-        failures = iter([RuntimeError("not now")])
-
-        def registered() -> None:
-            for failure in failures:
-                raise failure
-            plugin.registrations += 1
-
-        plugin.registrations = 0
-        plugin.registration._registered = registered
-        await plugin.registration.start()
+    async with running_plugin(kubelet_root, failures=[RuntimeError("not now")]) as plugin:
         await eventually(lambda: plugin.registrations == 1)
         assert registry.failures
 
@@ -151,16 +142,24 @@ async def test_a_second_instance_takes_over_and_the_first_serves_again_when_it_e
         await eventually(lambda: registry.newest(GPU_DRIVER).endpoint == str(old.sockets.dra))
 
 
-async def test_the_same_endpoint_is_not_registered_twice(registry: Registry, kubelet_root: Path) -> None:
+async def test_a_refused_driver_says_so_and_ends(registry: Registry, kubelet_root: Path) -> None:
+    """The same endpoint twice is what kubelet refuses; whoever runs the server hears of it and can end the process."""
     async with running_plugin(kubelet_root) as plugin:
         await eventually(lambda: plugin.registrations == 1)
-        plugin.registration._socket = kubelet_root / "plugins_registry" / "again-reg.sock"
-        first = plugin.registration._server
-        await plugin.registration.start()
-        await eventually(lambda: plugin.refusals)
-        assert "registered already" in plugin.refusals[0]
-        assert first is not None
-        await first.stop(0)
+        again = Sockets(plugin.sockets.dra, plugin.sockets.registration.with_name("again-reg.sock"))
+        second = RegistrationServer(again, GPU_DRIVER, lambda: None)
+        await second.start()
+        with pytest.raises(NodeNotReady, match="registered already"):
+            await second.watch()
+        assert "registered already" in (second.problem() or "")
+        await second.stop()
+
+
+async def test_a_driver_whose_socket_was_removed_ends(kubelet_root: Path) -> None:
+    async with running_plugin(kubelet_root) as plugin:
+        plugin.sockets.dra.unlink()
+        with pytest.raises(NodeNotReady, match="removed"):
+            await plugin.registration.watch(look_every_s=0.01)
 
 
 async def test_sockets_are_gone_after_an_orderly_stop(registry: Registry, kubelet_root: Path) -> None:

@@ -54,35 +54,39 @@ class ScriptedHealth:
 
     def __init__(self, devices: Sequence[DeviceHealth] = ()) -> None:
         self._devices = tuple(devices)
-        self._changed = asyncio.Event()
+        self._changes: list[asyncio.Future[None]] = []
 
     def device_health(self) -> tuple[DeviceHealth, ...]:
-        self._changed.clear()
         return self._devices
 
-    async def health_changed(self) -> None:
-        await self._changed.wait()
+    def health_changed(self) -> asyncio.Future[None]:
+        self._changes.append(asyncio.get_running_loop().create_future())
+        return self._changes[-1]
 
     def set(self, *devices: DeviceHealth) -> None:
         self._devices = devices
-        self._changed.set()
+        for change in self._changes:
+            if not change.done():
+                change.set_result(None)
+        self._changes.clear()
 
 
 class RunningPlugin:
-    """One instance of a driver on its sockets. `registrations` counts kubelet's good news, `refusals` its bad."""
+    """One instance of a driver on its sockets. `registrations` counts kubelet's good news."""
 
     def __init__(self, sockets: Sockets, driver: str, claims: ScriptedClaims, health: ScriptedHealth) -> None:
         self.sockets = sockets
         self.claims = claims
         self.health = health
         self.registrations = 0
-        self.refusals: list[str] = []
         self.dra = DraServer(sockets.dra, claims, health)
-        self.registration = RegistrationServer(
-            sockets.registration, driver, sockets.dra, registered=self._registered, refused=self.refusals.append
-        )
+        self.failures: list[Exception] = []
+        """What the next registrations run into, one each."""
+        self.registration = RegistrationServer(sockets, driver, self._registered)
 
     def _registered(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
         self.registrations += 1
 
     async def start(self) -> None:
@@ -102,10 +106,12 @@ async def running_plugin(
     driver: str = GPU_DRIVER,
     pod_uid: str | None = None,
     health: ScriptedHealth | None = None,
+    failures: Sequence[Exception] = (),
 ) -> AsyncIterator[RunningPlugin]:
-    """A driver instance that serves while the block runs."""
+    """A driver instance that serves while the block runs; its first registrations run into `failures`."""
     sockets = plugin_sockets(kubelet_root, driver, pod_uid)
     plugin = RunningPlugin(sockets, driver, claims or ScriptedClaims(), health or ScriptedHealth())
+    plugin.failures += failures
     await plugin.start()
     try:
         yield plugin
