@@ -3,6 +3,7 @@
 The real server lives for the whole session, so tests work in a namespace of their own and with names from `unique`.
 """
 
+import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -18,14 +19,14 @@ from dra_driver.simulation.apiserver import SimulatedApiServer
 
 @pytest.fixture(scope="session")
 def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RealApiServer]]:
-    """Starts real servers on demand, one for each set of feature gates."""
-    running: dict[frozenset[tuple[str, bool]], RealApiServer] = {}
+    """Starts real servers on demand, one for each set of feature gates and of APIs that are off by default."""
+    running: dict[tuple[frozenset[tuple[str, bool]], str], RealApiServer] = {}
 
-    def started(gates: dict[str, bool]) -> RealApiServer:
-        key = frozenset(gates.items())
+    def started(gates: dict[str, bool], apis: str = "") -> RealApiServer:
+        key = frozenset(gates.items()), apis
         if key not in running:
             folder: Path = tmp_path_factory.mktemp("real")
-            running[key] = real_api_server.start(real_api_server.assets_folder(), folder, gates)
+            running[key] = real_api_server.start(real_api_server.assets_folder(), folder, gates, apis)
         return running[key]
 
     yield started
@@ -39,7 +40,10 @@ def feature_gates() -> dict[str, bool]:
     return {}
 
 
-@pytest_asyncio.fixture(params=["simulated", "real"])
+SERVERS = ["simulated", *(["real"] if real_api_server.ASSETS in os.environ else [])]
+
+
+@pytest_asyncio.fixture(params=SERVERS)
 async def api(
     request: pytest.FixtureRequest,
     real_server: Callable[..., RealApiServer],

@@ -3,8 +3,9 @@
 For contract tests, which look at statuses, headers and bodies that a proper client hides.
 """
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ssl import SSLContext
@@ -115,6 +116,44 @@ class Api:
         except Refused as refusal:
             return refusal
         raise AssertionError(f"{method} {path} was accepted: {answer}")
+
+    async def define(self, crd: dict[str, Any]) -> None:
+        """Creates a CustomResourceDefinition and waits until its type is served."""
+        await self.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+        await self.until_served(crd)
+
+    async def until_served(self, crd: dict[str, Any]) -> None:
+        """Waits until every served version of a definition answers lists."""
+        spec = crd["spec"]
+        for version in (one["name"] for one in spec["versions"] if one["served"]):
+            path = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
+            for _ in range(100):
+                try:
+                    await self.get(path)
+                except Refused as refusal:
+                    if refusal.status not in (404, 429, 503):
+                        raise
+                    await asyncio.sleep(0.1)
+                else:
+                    break
+
+    async def eventually(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        """Waits until `condition` holds, for what controllers do in the background."""
+        for _ in range(300):
+            if await condition():
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError("it did not happen")
+
+    async def is_gone(self, path: str) -> bool:
+        """Whether there is no object at `path`."""
+        try:
+            await self.get(path)
+        except Refused as refusal:
+            if refusal.status == 404:
+                return True
+            raise
+        return False
 
     @asynccontextmanager
     async def watch(self, path: str, **query: str) -> AsyncIterator["Watch"]:

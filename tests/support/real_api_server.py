@@ -70,8 +70,11 @@ class RealApiServer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def start(assets: Path, folder: Path, feature_gates: Mapping[str, bool] | None = None) -> RealApiServer:
-    """Starts etcd and kube-apiserver, waits until it answers, and gives it a controller manager when there is one."""
+def start(assets: Path, folder: Path, feature_gates: Mapping[str, bool] | None = None, apis: str = "") -> RealApiServer:
+    """Starts etcd and kube-apiserver, waits until it answers, and gives it a controller manager when there is one.
+
+    `apis` is kube-apiserver's --runtime-config: APIs that are off by default.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     key, tokens, token = folder / "sa.key", folder / "tokens.csv", secrets.token_hex(16)
     subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
@@ -80,7 +83,11 @@ def start(assets: Path, folder: Path, feature_gates: Mapping[str, bool] | None =
     server = RealApiServer(f"https://127.0.0.1:{port}", token, folder / "certs/apiserver.crt", folder, False)
     etcd = ["--data-dir", str(folder / "etcd"), "--listen-client-urls", etcd_url, "--advertise-client-urls", etcd_url]
     _spawn(server, "etcd", [str(assets / "etcd"), *etcd, "--listen-peer-urls", peer_url, "--log-level", "error"])
-    _spawn(server, "apiserver", [str(assets / "kube-apiserver"), *_apiserver_flags(folder, etcd_url, port, feature_gates)])
+    _spawn(
+        server,
+        "apiserver",
+        [str(assets / "kube-apiserver"), *_apiserver_flags(folder, etcd_url, port, feature_gates, apis)],
+    )
     try:
         _wait_until_ready(server)
     except BaseException:
@@ -91,7 +98,7 @@ def start(assets: Path, folder: Path, feature_gates: Mapping[str, bool] | None =
     return server
 
 
-def _apiserver_flags(folder: Path, etcd_url: str, port: int, gates: Mapping[str, bool] | None) -> list[str]:
+def _apiserver_flags(folder: Path, etcd_url: str, port: int, gates: Mapping[str, bool] | None, apis: str) -> list[str]:
     flags = {
         "etcd-servers": etcd_url,
         "secure-port": str(port),
@@ -105,6 +112,8 @@ def _apiserver_flags(folder: Path, etcd_url: str, port: int, gates: Mapping[str,
         "token-auth-file": str(folder / "tokens.csv"),
         "disable-admission-plugins": "ServiceAccount",
     }
+    if apis:
+        flags["runtime-config"] = apis
     if gates:
         flags["feature-gates"] = ",".join(f"{name}={str(on).lower()}" for name, on in gates.items())
     return [f"--{name}={value}" for name, value in flags.items()]

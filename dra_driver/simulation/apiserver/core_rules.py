@@ -6,6 +6,7 @@ validated in depth.
 
 import base64
 import itertools
+import re
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.simulation.apiserver import dra_fields
@@ -21,6 +22,7 @@ def core_rules() -> dict[TypeKey, TypeRules]:
         ("apps", name): WorkloadRules() for name in ("daemonsets", "deployments", "replicasets", "statefulsets")
     }
     return {
+        ("", "configmaps"): ConfigMapRules(),
         ("", "namespaces"): NamespaceRules(),
         ("", "nodes"): NodeRules(),
         ("", "pods"): PodRules(),
@@ -216,6 +218,26 @@ def _problems_of_container(container: JsonObject, path: str, claims: set[str]) -
             problems.append(Problem(where, "FieldValueNotFound", f'Not found: "{key[0]}"'))
         uses.append(key)
     return problems
+
+
+_CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+
+
+class ConfigMapRules(TypeRules):
+    """ConfigMap."""
+
+    def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
+        problems = [
+            invalid(f"{field}[{key}]", key, "a valid config key consists of letters, digits, '-', '_' or '.'")
+            for field in ("data", "binaryData")
+            for key in obj.get(field) or ()
+            if _CONFIG_KEY.fullmatch(key) is None or key in (".", "..")
+        ]
+        if old is not None and old.get("immutable"):
+            for field in ("immutable", "data", "binaryData"):
+                if obj.get(field) != old.get(field):
+                    problems.append(forbidden(field, "field is immutable when `immutable` is set"))
+        return problems
 
 
 class SecretRules(TypeRules):

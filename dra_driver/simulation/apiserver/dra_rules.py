@@ -1,6 +1,8 @@
 """The rules of resource.k8s.io: defaults, dropped fields, immutability, and who may ask for admin access."""
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.cel.device import compile_selector
+from dra_driver.cel.errors import CelError
 from dra_driver.names import ADMIN_ACCESS_LABEL
 from dra_driver.simulation.apiserver import dra_gates
 from dra_driver.simulation.apiserver.dra_claims import (
@@ -193,6 +195,10 @@ def _drop_released_devices(status: JsonObject, before: JsonObject) -> None:
         status["devices"] = kept
 
 
-def no_cel_check(_expression: str) -> str | None:
-    """Accepts every expression."""
+def selector_problem(expression: str) -> str | None:
+    """What is wrong with the expression of a device selector, or None."""
+    try:
+        compile_selector(expression)
+    except CelError as error:
+        return str(error)
     return None

@@ -113,7 +113,6 @@ class Objects:
             metadata.pop(name, None)
         metadata["uid"] = str(uuid.uuid4())
         metadata["creationTimestamp"] = timestamp(self.now())
-        metadata.pop("generation", None)
         situation = self._situation(kind, options)
         self.rules.default(obj, situation)
         self._record_managers(kind, None, obj, "", options)
@@ -156,6 +155,8 @@ class Objects:
         """Puts the outcome of a patch of `old` in its place."""
         obj = self._decode(kind, patched, options)
         self._settle_namespace(kind, obj["metadata"], old.key[0])
+        if obj["metadata"].get("name") != old.key[1]:
+            raise bad_request(f"the name of the object does not match the name on the URL ({old.key[1]})")
         return self.change(kind, old, obj, subresource, options)
 
     def change(self, kind: ResourceType, old: Entry, obj: JsonObject, subresource: str, options: WriteOptions) -> Entry:

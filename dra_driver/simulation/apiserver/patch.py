@@ -109,7 +109,7 @@ def _write(document: Any, path: str, operation: str, value: Any) -> Any:
         else:
             del parent[index]
     elif isinstance(parent, dict):
-        if operation != "add" and last not in parent:
+        if operation == "remove" and last not in parent:
             raise _refused(f"path {path} does not exist")
         if operation == "remove":
             del parent[last]

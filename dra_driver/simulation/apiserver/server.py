@@ -15,7 +15,7 @@ from aiohttp import web
 from dra_driver.api.meta import JsonObject
 from dra_driver.simulation.apiserver import crds, discovery, openapi, subresources
 from dra_driver.simulation.apiserver.core_rules import core_rules
-from dra_driver.simulation.apiserver.dra_rules import dra_rules, no_cel_check
+from dra_driver.simulation.apiserver.dra_rules import dra_rules, selector_problem
 from dra_driver.simulation.apiserver.faults import Fault, Faults, Write
 from dra_driver.simulation.apiserver.feature_gates import FeatureGates
 from dra_driver.simulation.apiserver.garbage import GarbageCollector
@@ -61,7 +61,7 @@ class SimulatedApiServer:
         self.store = Store(history_size=history_size)
         gates = FeatureGates(minor, feature_gates)
         definitions = {crds.KEY: crds.DefinitionRules()}
-        rules = Rules({**core_rules(), **dra_rules(no_cel_check), **definitions}, crds.CustomRules())
+        rules = Rules({**core_rules(), **dra_rules(selector_problem), **definitions}, crds.CustomRules())
         self.objects = Objects(self.store, self.registry, rules, gates, minor, now)
         self.writes: list[Write] = []
         """Every write request since the start (or since a test cleared it), refused ones included."""
