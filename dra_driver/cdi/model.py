@@ -150,7 +150,7 @@ class ContainerEdits:
     def text(self) -> str:
         """As in a spec file. Kept: the edits that all claims of a node share are the bulk of every file."""
         parts = []
-        for name, value in _json_of(self).items():
+        for name, value in json_of(self).items():
             if isinstance(value, list):
                 items = ",\n   ".join(map(_dumps, value))
                 parts.append(f'  "{name}": [\n   {items}\n  ]')
@@ -247,8 +247,8 @@ def encode(spec: CdiSpec) -> bytes:
         raise InvalidInput(f"is invalid: {'; '.join(problems)}", about=f"CDI spec {spec.kind}", problems=problems)
     lines = [f' "cdiVersion": {_dumps(spec.cdi_version)}', f' "kind": {_dumps(spec.kind)}']
     if spec.annotations:
-        lines.append(f' "annotations": {_dumps(_json_of(spec.annotations))}')
-    devices = ",\n  ".join(_dumps(_json_of(device)) for device in spec.devices)
+        lines.append(f' "annotations": {_dumps(json_of(spec.annotations))}')
+    devices = ",\n  ".join(_dumps(json_of(device)) for device in spec.devices)
     lines.append(f' "devices": [\n  {devices}\n ]')
     if spec.container_edits != ContainerEdits():
         lines.append(f' "containerEdits": {spec.container_edits.text}')
@@ -342,16 +342,17 @@ _JSON_FIELDS = {
 """Attribute, JSON name and default of each field; MISSING for those that are always written."""
 
 
-def _json_of(value: Any) -> Any:
+def json_of(value: Any) -> Any:
+    """A value of this module, or a tuple of them, as JSON has it: the spec's names, without what is at its default."""
     if isinstance(value, tuple):
-        return [_json_of(one) for one in value]
+        return [json_of(one) for one in value]
     if isinstance(value, Mapping):
         return dict(sorted(value.items()))
     table = _JSON_FIELDS.get(type(value))
     if table is None:
         return value
     own = ((json_name, getattr(value, name), default) for name, json_name, default in table)
-    return {json_name: _json_of(one) for json_name, one, default in own if one != default}
+    return {json_name: json_of(one) for json_name, one, default in own if one != default}
 
 
 def _dumps(value: object) -> str:

@@ -16,7 +16,8 @@ from pathlib import Path
 import structlog
 
 from dra_driver.api.meta import EVENTS, PODS, RESOURCE_SLICES, JsonObject
-from dra_driver.cdi.model import ContainerDescription, inject
+from dra_driver.cdi.inject import ContainerDescription, inject
+from dra_driver.cdi.model import json_of
 from dra_driver.errors import AlreadyExists, ClusterError, Conflict, DriverError, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Change, Reflector
@@ -226,9 +227,9 @@ def _described(container: ContainerDescription) -> JsonObject:
     """As CDI writes it, empty lists included."""
     return {
         "env": list(container.env),
-        "deviceNodes": [node.model_dump(by_alias=True, exclude_none=True) for node in container.device_nodes],
-        "mounts": [mount.model_dump(by_alias=True, exclude_none=True) for mount in container.mounts],
-        "hooks": [hook.model_dump(by_alias=True, exclude_none=True) for hook in container.hooks],
+        "deviceNodes": json_of(container.device_nodes),
+        "mounts": json_of(container.mounts),
+        "hooks": json_of(container.hooks),
         "additionalGids": list(container.additional_gids),
     }
 
