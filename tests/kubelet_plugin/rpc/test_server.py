@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from support.plugin import ScriptedClaims, ScriptedHealth, running_plugin, short_folder
+from support.plugin import ScriptedClaims, ScriptedHealth, eventually, running_plugin, short_folder
 
 from dra_driver.errors import DeviceInUse
 from dra_driver.kube import kubelet_api
@@ -106,9 +106,7 @@ async def test_calls_for_different_claims_run_side_by_side(folder: Path) -> None
     arguments = (kubelet_api.DRA_V1, dra_v1_pb2, "NodePrepareResources")
     async with running_plugin(folder, claims) as plugin, channel_to(plugin.sockets.dra) as channel:
         slow = [asyncio.ensure_future(call(channel, *arguments, uid)) for uid in ("u1", "u2")]
-        async with asyncio.timeout(5):
-            while len(claims.calls) < 2:
-                await asyncio.sleep(0.005)
+        await eventually(lambda: len(claims.calls) == 2)
         claims.hold.set()
         await asyncio.gather(*slow)
 
@@ -118,13 +116,9 @@ async def test_a_call_in_flight_is_finished_before_the_socket_closes(folder: Pat
     claims.hold.clear()
     async with running_plugin(folder, claims) as plugin, channel_to(plugin.sockets.dra) as channel:
         slow = asyncio.ensure_future(call(channel, kubelet_api.DRA_V1, dra_v1_pb2, "NodePrepareResources", "u1"))
-        async with asyncio.timeout(5):
-            while not claims.calls:
-                await asyncio.sleep(0.005)
+        await eventually(lambda: claims.calls)
         stopping = asyncio.ensure_future(plugin.stop())
-        async with asyncio.timeout(5):
-            while plugin.sockets.registration.exists():
-                await asyncio.sleep(0.005)
+        await eventually(lambda: not plugin.sockets.registration.exists())
         assert not stopping.done()
         claims.hold.set()
         assert (await slow).claims["u1"].error == ""
@@ -175,10 +169,10 @@ async def test_two_health_streams_both_hear_of_a_change(folder: Path) -> None:
 
 
 async def test_an_open_health_stream_does_not_keep_the_plugin_from_ending(folder: Path) -> None:
-    async with running_plugin(folder, health=ScriptedHealth([HEALTHY])) as plugin:
-        async with channel_to(plugin.sockets.dra) as channel:
-            stream = health(channel, kubelet_api.HEALTH_V1, health_v1_pb2)
-            async with asyncio.timeout(5):
-                await stream.read()
-                await plugin.dra.stop()
-                assert await stream.read() is grpc.aio.EOF
+    source = ScriptedHealth([HEALTHY])
+    async with running_plugin(folder, health=source) as plugin, channel_to(plugin.sockets.dra) as channel:
+        stream = health(channel, kubelet_api.HEALTH_V1, health_v1_pb2)
+        async with asyncio.timeout(5):
+            await stream.read()
+            await plugin.dra.stop()
+            assert await stream.read() is grpc.aio.EOF

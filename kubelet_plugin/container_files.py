@@ -1,0 +1,31 @@
+"""What containers need to use this node's GPUs, as prepare asks for it: the driver's files and each GPU's device nodes.
+
+`kubelet_plugin.main` gives `ContainerFilesOfNode` to the claim service. Calls block, in any thread.
+"""
+
+from dra_driver.errors import NodeNotReady
+from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.hardware.driver_root import DriverInstallation
+from kubelet_plugin.prepare.plan import ContainerFiles
+
+
+class ContainerFilesOfNode:
+    """Looks at the host each time; what did not change is found again quickly."""
+
+    def __init__(self, installation: DriverInstallation) -> None:
+        self._installation = installation
+
+    def __call__(self, facts: NodeFacts) -> ContainerFiles:
+        """A GPU without device node is left out. Raises NodeNotReady, naming what the driver lacks."""
+        if facts.driver is None:
+            reasons = "; ".join(problem.message for problem in facts.problems if problem.subject == "driver")
+            raise NodeNotReady(reasons or "no NVIDIA driver answers", about="driver")
+        version = facts.driver.version
+        files = self._installation.files(version)
+        nodes = {}
+        for gpu in facts.gpus:
+            try:
+                nodes[gpu.uuid] = self._installation.gpu_nodes(gpu, version)
+            except NodeNotReady:
+                continue  # the plan of a claim that has this GPU says so
+        return ContainerFiles(files, nodes)

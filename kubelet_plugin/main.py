@@ -1,0 +1,114 @@
+"""Entry point of the node plugin, `gpu-dra-kubelet-plugin`: settings, hardware, services, sockets, run, orderly stop.
+
+Without a driver or NVML the plugin still registers and serves: what is missing is reported and answered to whoever asks
+for a device, and claims of before can be released.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from prometheus_client import CollectorRegistry
+
+from dra_driver.kube.client import Kube, endpoint_from
+from dra_driver.runtime import memory
+from dra_driver.runtime.tasks import forever, run_service, until_signal
+from dra_driver.runtime.telemetry import configure_logging, status_server
+from kubelet_plugin.container_files import ContainerFilesOfNode
+from kubelet_plugin.discovery import Discovery, Hardware, NvmlSource, OpenNvml
+from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.hardware.driver_root import DriverInstallation
+from kubelet_plugin.hardware.nvml import load_library
+from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.health import NodeHealth
+from kubelet_plugin.metrics import MeasuredClaims, NodeCollector
+from kubelet_plugin.prepare.store import JournalStore
+from kubelet_plugin.reporter import Reporter
+from kubelet_plugin.rpc.registration import RegistrationServer
+from kubelet_plugin.rpc.server import DraServer
+from kubelet_plugin.rpc.sockets import plugin_sockets
+from kubelet_plugin.service import ClaimService
+from kubelet_plugin.settings import Settings, from_process
+
+
+def main() -> None:
+    memory.limit_allocator()
+    settings = from_process()
+    configure_logging(settings.log_level, settings.log_format)
+    sys.exit(run_service(run(settings)))
+
+
+async def run(settings: Settings) -> None:
+    """The plugin's whole life. Ends with Stopped after a signal, or with the error of the part that failed."""
+    async with Kube(endpoint_from(settings.kubeconfig), user_agent="gpu-dra-kubelet-plugin") as kube:
+        host = HostFiles(settings.host_root)
+        driver = DriverInstallation(host, configured_root=settings.driver_root, configured_hook=settings.cdi_hook)
+        discovery = Discovery(Hardware(host, _nvml(settings, driver)), interval_s=settings.discovery_interval_s)
+        reporter = Reporter(kube, settings.node_name, discovery)
+        claims = ClaimService(
+            api=kube,
+            facts=discovery,
+            container_files=ContainerFilesOfNode(driver),
+            journal=JournalStore(settings.state_dir),
+            cdi=CdiFiles(settings.cdi_root, settings.driver_name),
+            driver=settings.driver_name,
+            node_name=settings.node_name,
+            sweep_interval_s=settings.cleanup_interval_s,
+        )
+        metrics = CollectorRegistry()
+        metrics.register(NodeCollector(discovery, claims))
+        sockets = plugin_sockets(settings.kubelet_root, settings.driver_name, settings.pod_uid)
+        dra = DraServer(sockets.dra, MeasuredClaims(claims, metrics), NodeHealth(discovery, settings.node_name))
+        registration = RegistrationServer(
+            sockets, settings.driver_name, lambda: reporter.registered(settings.driver_name)
+        )
+
+        await claims.start()
+        async with (
+            status_server(settings.http_endpoint, metrics, live={}, ready={"registration": registration.problem}),
+            asyncio.TaskGroup() as tasks,
+        ):
+            tasks.create_task(forever("discovery", discovery.run()))
+            tasks.create_task(forever("reporter", reporter.run()))
+            tasks.create_task(forever("claims", claims.run()))
+            async with _serving(dra, registration, claims):
+                tasks.create_task(forever("registration", registration.watch()))
+                memory.settle()
+                await until_signal()
+
+
+@asynccontextmanager
+async def _serving(dra: DraServer, registration: RegistrationServer, claims: ClaimService) -> AsyncIterator[None]:
+    """Kubelet hears of us when we serve, and no longer before we stop; what was begun is finished."""
+    try:
+        await dra.start()
+        await registration.start()
+        yield
+    finally:
+        await registration.stop()
+        await dra.stop()
+        await claims.close()
+
+
+def _nvml(settings: Settings, driver: DriverInstallation) -> OpenNvml:
+    """The real NVML of the driver root, or the simulated one of a profile: nothing else knows which it is."""
+    if settings.simulate is None:
+
+        def real() -> NvmlSource:
+            root = driver.root()
+            return NvmlSource(load_library(root.nvml_library), root.path)
+
+        return real
+
+    # Only here: a real node has no use for profiles.
+    from kubelet_plugin.simulation.host import open_host
+    from kubelet_plugin.simulation.nvml import SimulatedNvml
+
+    profile, _, index = settings.simulate.partition(":")
+    simulated = open_host(settings.host_root, profile, int(index or 0))
+    return lambda: NvmlSource(SimulatedNvml(simulated.root), str(simulated.driver_root))
+
+
+if __name__ == "__main__":
+    main()
