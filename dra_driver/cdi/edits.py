@@ -13,10 +13,10 @@ prefix: `env | sed -n 's/^NVIDIA_DRA_DEVICE_[^=]*=//p'`. Devices that it may onl
 **Libraries, with and without a hook program.** Programs ask the dynamic linker for `libcuda.so.1`, drivers install
 `libcuda.so.580.82.07`. With `nvidia-cdi-hook` on the host the links are made and the linker's cache is rebuilt inside
 the container before it starts. Without it, or without an `ldconfig` on the host, each library is mounted under all its
-names into the folders that glibc searches by itself, after its cache: `/usr/lib/<machine>-linux-gnu` (Debian, Ubuntu),
-`/usr/lib64` (Red Hat, SUSE, Amazon) and `/usr/lib` (the others). No variable is set, so an image keeps its own
-LD_LIBRARY_PATH, set-uid programs work, and nothing has to run. Lost are CUDA forward compatibility, and the guard that
-keeps programs from making device nodes, which containers may not do by default anyway.
+names into the folders that glibc searches by itself, after its cache: `/usr/lib/<machine>-linux-gnu` (Debian, Ubuntu)
+and `/usr/lib64` (Red Hat, SUSE, Amazon; a link to `/usr/lib` in Arch and Wolfi). No variable is set, so an image keeps
+its own LD_LIBRARY_PATH, set-uid programs work, and nothing has to run. Lost are CUDA forward compatibility, and the
+guard that keeps programs from making device nodes, which containers may not do by default anyway.
 
 A host's own MPS daemon (`/tmp/nvidia-mps`) is not passed on: whoever reaches it shares GPUs across claims.
 """
@@ -203,7 +203,7 @@ def _link_arguments(links: Sequence[Link]) -> tuple[str, ...]:
 
 
 def _linker_folders(machine: str) -> tuple[str, ...]:
-    return (f"/usr/lib/{machine}-linux-gnu", "/usr/lib64", "/usr/lib")
+    return (f"/usr/lib/{machine}-linux-gnu", "/usr/lib64")
 
 
 def _under_all_names(files: DriverFiles) -> Iterator[DriverFile]:

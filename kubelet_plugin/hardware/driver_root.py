@@ -1,0 +1,275 @@
+"""Where the NVIDIA driver lives on this host, and what containers need of it, complete or not at all.
+
+Discovery asks for the NVML library, prepare for `DriverFiles` and for the device nodes of a GPU. Every path in a value
+is the host's. A driver that is half there (being installed or upgraded, or in a container that is just starting) gives
+a `NodeNotReady` that lists all that is missing; and only a complete result is kept, for as long as nothing that was
+looked at has changed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from re import compile as pattern
+
+from dra_driver.api.inventory import GpuFacts
+from dra_driver.cdi.edits import DriverFile, DriverFiles, HookProgram
+from dra_driver.cdi.model import DeviceNode
+from dra_driver.errors import NodeNotReady
+from kubelet_plugin.hardware.driver_files import DriverTree
+from kubelet_plugin.hardware.hook_program import HookPrograms
+from kubelet_plugin.hardware.seen import Seen
+from kubelet_plugin.hardware.sysfs import HostFiles
+
+DRIVER_ROOTS = ("/run/nvidia/driver", "/", "/home/kubernetes/bin/nvidia")
+"""The GPU Operator's driver container; packages on the host, and Talos; GKE with Container-Optimized OS."""
+
+_KERNEL_MODULE = pattern(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)*)(?:\s|$)")
+
+_CONTROL_NODES = ("nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools")
+_NEEDED_NODES = {
+    "nvidiactl": "load the nvidia kernel module, and make the node with nvidia-modprobe",
+    "nvidia-uvm": "load the nvidia-uvm kernel module and make the node: `nvidia-modprobe -u -c=0` does both",
+}
+_NEEDED_LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
+_GPU_MAJOR = 195
+_NO_GROUP_NEEDED = 0o006
+
+
+@dataclass(frozen=True, slots=True)
+class DriverRoot:
+    """A driver that was found. `path` is the host folder below which its files lie."""
+
+    path: str
+    version: str
+    """In the names of its libraries; what runs is for NVML to say."""
+    nvml_library: Path
+    """libnvidia-ml with the version in its name, where this process can load it."""
+
+
+def find_driver_root(host: HostFiles, configured: str | None = None, seen: Seen | None = None) -> DriverRoot:
+    """The driver root: `configured` and no other if it is given, else the first of `DRIVER_ROOTS` that has a driver.
+
+    When several are there, the one of the loaded kernel module's version wins: an old package on a host whose driver
+    comes in a container is not the driver. Raises NodeNotReady.
+    """
+    roots = (configured,) if configured is not None else DRIVER_ROOTS
+    seen = seen or Seen()
+    found = [root for path in roots for root in _drivers_at(host, path, seen)]
+    if not found:
+        where = f"{configured}, which is configured as driver root" if configured is not None else ", ".join(roots)
+        raise NodeNotReady(
+            f"libnvidia-ml.so.<version> is in no library folder below {where}: install the NVIDIA driver, wait for the"
+            " driver container to start, or configure the driver root",
+            about="driver",
+        )
+    loaded = kernel_module_version(host)
+    return next((root for root in found if root.version == loaded), found[0])
+
+
+def find_nvml_library(host: HostFiles, configured: str | None = None) -> Path:
+    """The NVML library of the driver, with its version in the name, where this process can load it.
+
+    Raises NodeNotReady: see `find_driver_root`.
+    """
+    return find_driver_root(host, configured).nvml_library
+
+
+def kernel_module_version(host: HostFiles) -> str | None:
+    """`580.82.07` of the loaded nvidia kernel module; None when none is loaded."""
+    match = _KERNEL_MODULE.search(host.kernel_driver_version() or "")
+    return match[1] if match is not None else None
+
+
+class DriverInstallation:
+    """The driver of this node as prepare needs it, found again whenever something changed. For any thread.
+
+    `configured_root` and `configured_hook` are host paths; None to search.
+    """
+
+    def __init__(
+        self, host: HostFiles, *, configured_root: str | None = None, configured_hook: str | None = None
+    ) -> None:
+        self._host = host
+        self._configured_root = configured_root
+        self._hooks = HookPrograms(host, configured_hook)
+        self._kept: _Kept | None = None
+
+    def root(self) -> DriverRoot:
+        """Where the driver is now. Raises NodeNotReady."""
+        return find_driver_root(self._host, self._configured_root)
+
+    def files(self, version: str) -> DriverFiles:
+        """What containers need of driver `version`, which is the one that NVML says runs.
+
+        The same object as long as nothing changed, which costs some dozen stat calls; else some tens of milliseconds.
+        Raises NodeNotReady naming everything that is missing; nothing is remembered then.
+        """
+        return self._current(version).files
+
+    def gpu_nodes(self, gpu: GpuFacts, version: str) -> tuple[DeviceNode, ...]:
+        """The device nodes of one GPU: /dev/nvidia<minor>, and the DRM nodes it has. Raises NodeNotReady."""
+        current = self._current(version)
+        key = (gpu.uuid, gpu.minor, gpu.pci_bus_id)
+        known = current.gpus.get(key)
+        if known is None or not known[1].unchanged():
+            seen = Seen()
+            known = (gpu_nodes(self._host, current.dev_root, gpu, seen), seen)
+            current.gpus[key] = known
+        return known[0]
+
+    def _current(self, version: str) -> "_Kept":
+        kept = self._kept
+        if kept is None or kept.files.version != version or not kept.seen.unchanged():
+            self._kept = None
+            kept = self._look(version)
+            if kept.seen.settled():
+                self._kept = kept
+        return kept
+
+    def _look(self, version: str) -> "_Kept":
+        seen = Seen()
+        root = find_driver_root(self._host, self._configured_root, seen)
+        dev_root = find_dev_root(self._host, root.path, seen)
+        return _Kept(scan(self._host, root.path, dev_root, version, self._hooks.find(seen), seen), dev_root, seen)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    files: DriverFiles
+    dev_root: str
+    seen: Seen
+    gpus: dict[tuple[str, int, str], tuple[tuple[DeviceNode, ...], Seen]] = field(default_factory=dict)
+
+
+def scan(host: HostFiles, root: str, dev_root: str, version: str, hook: HookProgram | None, seen: Seen) -> DriverFiles:
+    """The files of driver `version` below `root`, complete. Raises NodeNotReady naming all that is missing."""
+    tree, host_tree = _tree(host, root, seen), _tree(host, "/", seen)
+    libraries = tree.libraries(version)
+    nodes = {name: node for name in _CONTROL_NODES if (node := _node(host, dev_root, f"/dev/{name}", seen)) is not None}
+    _check_complete(root, dev_root, version, libraries, nodes)
+    folders = [folder for folder in tree.folders if any(_lies_in(library, folder) for library in libraries)]
+    return DriverFiles(
+        version=version,
+        machine=tree.machine(libraries),
+        libraries=libraries,
+        links=tree.links(libraries, version),
+        library_folders=tuple(folders),
+        cuda_folders=tuple(
+            folder for folder in folders if any(_is(library, folder, "libcuda.so", version) for library in libraries)
+        ),
+        files=_merged(
+            tree.programs(),
+            tree.configuration(),
+            # The kernel module and the daemons may be the host's, when the root has libraries and programs only.
+            tree.firmware(version, _firmware_folders(host)) or host_tree.firmware(version, _firmware_folders(host)),
+        ),
+        sockets=_merged(tree.sockets(), host_tree.sockets()),
+        control_nodes=tuple(nodes.values()),
+        hook=hook,
+    )
+
+
+def find_dev_root(host: HostFiles, root: str, seen: Seen) -> str:
+    """The host folder whose /dev has the driver's nodes: the driver root, if it has a /dev, else the host's root."""
+    return root if seen.look(host, f"{root.rstrip('/')}/dev") is not None else "/"
+
+
+def gpu_nodes(host: HostFiles, dev_root: str, gpu: GpuFacts, seen: Seen) -> tuple[DeviceNode, ...]:
+    """The device nodes of `gpu`. Raises NodeNotReady when its own is missing, or is another GPU's."""
+    path = f"/dev/nvidia{gpu.minor}"
+    node = _node(host, dev_root, path, seen)
+    about = f"GPU {gpu.uuid}"
+    if node is None:
+        raise NodeNotReady(
+            f"its device node {_on_host(dev_root, path)} is missing: make it with `nvidia-modprobe -c={gpu.minor}`, and"
+            " see the kernel log if that does not help",
+            about=about,
+        )
+    if (node.type, node.major, node.minor) != ("c", _GPU_MAJOR, gpu.minor):
+        raise NodeNotReady(
+            f"its device node {_on_host(dev_root, path)} is {node.type} {node.major}:{node.minor}, and must be"
+            f" c {_GPU_MAJOR}:{gpu.minor}: remove it, and make it again with `nvidia-modprobe -c={gpu.minor}`",
+            about=about,
+        )
+    seen.look(host, f"/sys/bus/pci/devices/{gpu.pci_bus_id}/drm")
+    drm = (_node(host, dev_root, f"/dev/dri/{name}", seen) for name in host.pci(gpu.pci_bus_id).drm_nodes)
+    return (node, *(one for one in drm if one is not None))
+
+
+def _drivers_at(host: HostFiles, root: str, seen: Seen) -> Iterator[DriverRoot]:
+    if seen.look(host, root) is not None:
+        for version, library in _tree(host, root, seen).nvml_versions().items():
+            yield DriverRoot(root, version, host.path(library))
+
+
+def _tree(host: HostFiles, root: str, seen: Seen) -> DriverTree:
+    """The files below `root`, which is a root of its own: no link leads out of it."""
+    resolved = host.resolve(root)
+    files = host if root == "/" or resolved is None else HostFiles(host.path(resolved))
+    return DriverTree(files, str(resolved or root), seen)
+
+
+def _check_complete(
+    root: str, dev_root: str, version: str, libraries: tuple[DriverFile, ...], nodes: dict[str, DeviceNode]
+) -> None:
+    missing = [
+        f"{library}.{version} is in no library folder below {root}: wait for the driver's installation to finish, or"
+        " reboot if it was upgraded while loaded"
+        for library in _NEEDED_LIBRARIES
+        if not any(one.container_path.endswith(f"/{library}.{version}") for one in libraries)
+    ]
+    missing += [
+        f"{_on_host(dev_root, f'/dev/{name}')} is missing: {advice}"
+        for name, advice in _NEEDED_NODES.items()
+        if name not in nodes
+    ]
+    if missing:
+        raise NodeNotReady(f"driver {version} is not complete: {'; '.join(missing)}", about="driver")
+
+
+def _node(host: HostFiles, dev_root: str, path: str, seen: Seen) -> DeviceNode | None:
+    """The node that a container needs at `path`, as the host has it; None when the host has none."""
+    host_path = _on_host(dev_root, path)
+    seen.look(host, host_path)
+    found = host.device_node(host_path)
+    if found is None:
+        return None
+    open_to_all = found.mode & _NO_GROUP_NEEDED == _NO_GROUP_NEEDED
+    return DeviceNode(
+        path=path,
+        host_path=host_path if host_path != path else "",
+        type=found.type,
+        major=found.major,
+        minor=found.minor,
+        file_mode=found.mode,
+        permissions="rwm",
+        gid=found.gid if found.gid and not open_to_all else None,
+    )
+
+
+def _on_host(root: str, path: str) -> str:
+    return f"{root.rstrip('/')}{path}"
+
+
+def _firmware_folders(host: HostFiles) -> tuple[str, ...]:
+    """Where the kernel looks for firmware. Source: firmware_class, `fw_path`."""
+    release = host.read_text("/proc/sys/kernel/osrelease")
+    configured = host.read_text("/sys/module/firmware_class/parameters/path")
+    folders = (f"/lib/firmware/updates/{release}", "/lib/firmware/updates", f"/lib/firmware/{release}", "/lib/firmware")
+    return (configured, *folders) if configured else folders
+
+
+def _merged(*parts: tuple[DriverFile, ...]) -> tuple[DriverFile, ...]:
+    """All files, sorted by container path; the earlier part wins where two want the same path."""
+    by_path: dict[str, DriverFile] = {}
+    for file in (one for part in parts for one in part):
+        by_path.setdefault(file.container_path, file)
+    return tuple(by_path[path] for path in sorted(by_path))
+
+
+def _lies_in(library: DriverFile, folder: str) -> bool:
+    return library.container_path.rpartition("/")[0] == folder.rstrip("/")
+
+
+def _is(library: DriverFile, folder: str, name: str, version: str) -> bool:
+    return library.container_path == f"{folder.rstrip('/')}/{name}.{version}"
