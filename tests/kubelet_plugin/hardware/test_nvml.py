@@ -162,6 +162,11 @@ class TestFacts:
             state.model.compute_capability = (14, 0)
         assert node.nvml().gpus().gpus[0].multiprocessors is None
 
+    def test_multiprocessors_that_do_not_come_out_even_are_not_guessed(self, node: Node) -> None:
+        with node.host.edit() as state:
+            state.model.cores = 16896 + 1
+        assert node.nvml().gpus().gpus[0].multiprocessors is None
+
     def test_a_gpu_on_system_memory_has_no_memory_of_its_own_and_no_power_limit(self, tmp_path: Path) -> None:
         gpu = only_gpu_of(a_node(tmp_path, "gb10").nvml())
         assert (gpu.memory_bytes, gpu.power_limit_watts, gpu.ecc_enabled, gpu.mig) == (None, None, None, None)
@@ -312,7 +317,8 @@ class TestFabric:
     def test_nvlink_inside_the_box_only_is_no_clique(self, node: Node) -> None:
         fabric = node.nvml().gpus().gpus[0].fabric
         assert fabric is not None
-        assert (fabric.state, fabric.status, fabric.cluster_uuid, fabric.clique) == ("Completed", 0, None, None)
+        assert (fabric.state, fabric.status) == ("Completed", 0)
+        assert (fabric.cluster_uuid, fabric.clique_id, fabric.clique) == (None, None, None)
 
     @pytest.mark.parametrize(("state", "told"), [(1, "NotStarted"), (2, "InProgress"), (3, "Completed")])
     def test_a_registration_under_way_is_told_and_is_no_clique_yet(self, node: Node, state: int, told: str) -> None:
@@ -385,6 +391,25 @@ class TestNvlink:
             state.model.nvlink = NvlinkModel(links=37, version=8, switches=2)
         nvlink = node.nvml().gpus().gpus[0].nvlink
         assert nvlink is not None and (nvlink.links, nvlink.version) == (37, "6.0")
+
+    def test_no_link_is_asked_for_beyond_the_first_that_is_not_there(self, library: Library) -> None:
+        started(library).gpus()
+        assert library.calls.count("nvmlDeviceGetNvLinkState") == 8 * (18 + 1)
+
+    def test_a_gpu_without_active_links_is_nobodys_peer(self, library: Library) -> None:
+        nvml = started(library)
+        nvml.gpus()
+        without = nvml._handles[0]
+
+        def state(handle: object, link: int) -> int:
+            if link >= 18:
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+            return 0 if handle is without else 1
+
+        library.answers["nvmlDeviceGetNvLinkState"] = state
+        first, *others = nvml.gpus().gpus
+        assert first.nvlink is None
+        assert all(gpu.nvlink is not None and first.uuid not in gpu.nvlink.peers for gpu in others)
 
     def test_a_library_that_never_ends_the_loop_does_not_hang_us(self, library: Library) -> None:
         library.answers["nvmlDeviceGetNvLinkState"] = lambda handle, link: 0
