@@ -58,6 +58,15 @@ class Machine:
 
         await eventually(running)
 
+    async def says(self, text: str) -> None:
+        """A pod's event says it."""
+
+        async def said() -> bool:
+            events = (await self.kube.list(EVENTS, namespace="default")).items
+            return any(text in event["message"] for event in events)
+
+        await eventually(said)
+
     async def gone(self, name: str = "pod") -> None:
         async def absent() -> bool:
             try:
@@ -144,8 +153,7 @@ async def test_a_prepare_error_is_shown_on_the_pod_and_tried_again_until_it_work
     plugin.claims.failures["prepare"] += [NodeNotReady("libcuda.so.1 is missing", about="claim default/gpu")]
     await running_setup(machine.kube)
     await machine.runs()
-    events = [event["message"] for event in (await machine.kube.list(EVENTS, namespace="default")).items]
-    assert any("claim default/gpu: libcuda.so.1 is missing" in message for message in events)
+    await machine.says("claim default/gpu: libcuda.so.1 is missing")
 
 
 async def test_an_unexpected_exception_is_an_error_of_that_call_and_not_the_end(
@@ -154,8 +162,7 @@ async def test_an_unexpected_exception_is_an_error_of_that_call_and_not_the_end(
     plugin.claims.failures["prepare"] += [ZeroDivisionError("a defect")]
     await running_setup(machine.kube)
     await machine.runs()
-    events = [event["message"] for event in (await machine.kube.list(EVENTS, namespace="default")).items]
-    assert any("internal error: ZeroDivisionError: a defect" in message for message in events)
+    await machine.says("internal error: ZeroDivisionError: a defect")
 
 
 async def test_an_unprepare_error_is_tried_again_until_it_works(machine: Machine, plugin: RunningPlugin) -> None:
@@ -330,6 +337,6 @@ async def test_a_finished_pod_releases_its_claim_before_it_is_deleted(machine: M
 
 async def test_a_pod_whose_driver_is_not_registered_waits_and_can_be_deleted(machine: Machine) -> None:
     await running_setup(machine.kube)
-    await eventually(lambda: machine.kubelet._reported)
-    events = [event["message"] for event in (await machine.kube.list(EVENTS, namespace="default")).items]
-    assert any(f"DRA driver {GPU_DRIVER} is not registered" in message for message in events)
+    await machine.says(f"DRA driver {GPU_DRIVER} is not registered")
+    await machine.kube.delete(PODS, "pod", namespace="default")
+    await machine.gone()

@@ -51,7 +51,7 @@ def pod(
     spec: JsonObject = {
         "containers": [{"name": "main", "image": "ubuntu:24.04", "resources": {"claims": uses} if uses else {}}],
         "resourceClaims": [{"name": claim, "resourceClaimName": claim} for claim in names],
-        "terminationGracePeriodSeconds": 0,
+        "terminationGracePeriodSeconds": 1,
     }
     if node_name is not None:
         spec["nodeName"] = node_name

@@ -82,11 +82,12 @@ class ClaimManager:
     async def prepare(self, pod: JsonObject) -> None:
         """Prepare all claims of a pod. Raises DriverError with the reason that the pod's event shows."""
         wanted = [await self._claim(pod, claim) for claim in pod_claims(pod)]
+        # Nothing is remembered before all drivers are known to be there, so that the pod can be deleted freely.
+        plugins = {driver: self._registry.newest(driver) for driver in _by_driver(wanted)}
         for claim in wanted:
             self._remember(claim, pod["metadata"]["uid"])
         unprepared = [claim for claim in wanted if claim.metadata.uid not in self._prepared]
         batches = _by_driver(unprepared)
-        plugins = {driver: self._registry.newest(driver) for driver in batches}
         self._save()
         drivers = list(batches)
         random.shuffle(drivers)

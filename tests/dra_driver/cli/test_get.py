@@ -1,0 +1,150 @@
+"""`dractl get`: what it says of nodes, devices and claims, as a user sees it."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from support.objects import allocate, claim, node, pod, result
+from typer.testing import CliRunner
+
+from dra_driver import bundled
+from dra_driver.api.meta import (
+    CRDS,
+    NAMESPACES,
+    NODE_INVENTORIES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    JsonObject,
+)
+from dra_driver.cli.main import app
+from dra_driver.cli.output import Status, duration, plain_errors
+from dra_driver.kube.client import Kube
+from dra_driver.simulation.apiserver import SimulatedApiServer
+
+PRODUCT = "NVIDIA H100 80GB HBM3"
+
+
+def slice_of(*devices: str, generation: int = 1) -> JsonObject:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"slice-{generation}"},
+        "spec": {
+            "driver": "gpu.nvidia.com",
+            "nodeName": "node-1",
+            "pool": {"name": "node-1", "generation": generation, "resourceSliceCount": 1},
+            "devices": [
+                {
+                    "name": device,
+                    "attributes": {"type": {"string": "gpu"}, "productName": {"string": PRODUCT}},
+                    "capacity": {"memory": {"value": "80Gi"}},
+                }
+                for device in devices
+            ],
+        },
+    }
+
+
+def inventory() -> JsonObject:
+    summary = {"gpus": 3, "healthy": "2/3", "product": PRODUCT, "driver": "580.65.06", "clique": "-"}
+    problem = {"subject": "GPU 0000:1b:00.0", "reason": "GpuIsLost", "message": "it fell off the bus"}
+    return {
+        "apiVersion": "dra.gpu/v1alpha1",
+        "kind": "NodeInventory",
+        "metadata": {"name": "node-1"},
+        "spec": {"nodeName": "node-1", "bootID": "b", "gpus": [], "problems": [problem], "summary": summary},
+    }
+
+
+async def fill(kube: Kube) -> None:
+    """One node, two GPUs, one of them used by a pod and watched by an administrator."""
+    for path in bundled.CRDS_FOLDER.glob("*.yaml"):
+        await kube.create(CRDS, yaml.safe_load(path.read_text()))
+    await kube.create(NODES, node())
+    await kube.create(NODE_INVENTORIES, inventory())
+    await kube.create(RESOURCE_SLICES, slice_of("gpu-old"))
+    await kube.create(RESOURCE_SLICES, slice_of("gpu-a", "gpu-b", generation=2))
+    user = await kube.create(PODS, pod("train"))
+    used = await kube.create(RESOURCE_CLAIMS, claim("gpu"))
+    await allocate(kube, used, result("gpu-a"), pods=[user])
+    await kube.create(RESOURCE_CLAIMS, claim("waiting"))
+
+
+@pytest.fixture
+async def kubeconfig(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path) -> Path:
+    await fill(kube)
+    return api_server.kubeconfig(tmp_path / "kubeconfig")
+
+
+async def dractl(*arguments: str) -> tuple[int, str]:
+    """Exit status and standard output; the command has an event loop of its own, so it runs in a thread."""
+    outcome = await asyncio.to_thread(CliRunner().invoke, app, list(arguments))
+    if outcome.exception is not None and not isinstance(outcome.exception, SystemExit):
+        raise outcome.exception
+    return outcome.exit_code, outcome.stdout
+
+
+async def test_nodes_show_hardware_health_and_what_is_free(kubeconfig: Path) -> None:
+    status, text = await dractl("get", "nodes", "--kubeconfig", str(kubeconfig))
+    assert status == Status.DONE
+    heading, row = text.splitlines()
+    assert heading.split() == ["NODE", "GPUS", "HEALTHY", "FREE", "PRODUCT", "DRIVER", "CLIQUE", "PROBLEMS"]
+    assert row.split() == [
+        *("node-1", "3", "2/3", "1/2", *PRODUCT.split(), "580.65.06", "-", "GPU", "0000:1b:00.0:", "GpuIsLost"),
+    ]
+
+
+async def test_devices_are_those_of_the_newest_generation_with_their_users(kubeconfig: Path) -> None:
+    _, text = await dractl("get", "devices", "--kubeconfig", str(kubeconfig), "-o", "json")
+    assert [(one["device"], one["memory"], one["usedBy"], one["pods"]) for one in json.loads(text)] == [
+        ("gpu-a", "80.0 GiB", "default/gpu", "train"),
+        ("gpu-b", "80.0 GiB", "free", "-"),
+    ]
+
+
+async def test_a_device_that_only_an_administrator_watches_is_free(kubeconfig: Path, kube: Kube) -> None:
+    label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
+    await kube.merge_patch(NAMESPACES, "default", label)
+    watching = claim("watching")
+    watching["spec"]["devices"]["requests"][0]["exactly"]["adminAccess"] = True
+    created = await kube.create(RESOURCE_CLAIMS, watching)
+    await allocate(kube, created, result("gpu-b", adminAccess=True))
+    _, text = await dractl("get", "devices", "--free", "--kubeconfig", str(kubeconfig), "-o", "yaml")
+    (free,) = yaml.safe_load(text)
+    assert (free["device"], free["usedBy"]) == ("gpu-b", "default/watching (admin)")
+
+
+async def test_claims_show_their_state_devices_and_pods(kubeconfig: Path) -> None:
+    _, text = await dractl("get", "claims", "--kubeconfig", str(kubeconfig), "-o", "json")
+    assert [(one["claim"], one["state"], one["devices"], one["pods"]) for one in json.loads(text)] == [
+        ("gpu", "in use", "node-1/gpu-a", "train"),
+        ("waiting", "pending", "-", "-"),
+    ]
+
+
+def test_a_server_that_cannot_be_reached_ends_with_status_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server = SimulatedApiServer()
+    server.url = "http://127.0.0.1:1"
+    path = server.kubeconfig(tmp_path / "kubeconfig")
+    with pytest.raises(SystemExit) as ended, plain_errors():
+        app(["get", "claims", "--kubeconfig", str(path)], standalone_mode=False)
+    assert ended.value.code == Status.UNREACHABLE
+    assert "cannot reach the API server" in capsys.readouterr().err
+
+
+def test_a_kubeconfig_that_is_not_there_ends_with_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, plain_errors():
+        app(["get", "claims", "--kubeconfig", str(tmp_path / "none")], standalone_mode=False)
+    assert ended.value.code == Status.USAGE
+    assert "kubeconfig" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (3 * 86400, "3d"), (86400, "24h")]
+)
+def test_ages_are_written_as_kubectl_writes_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
