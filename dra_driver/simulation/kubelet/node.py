@@ -8,6 +8,7 @@ kubelet restart.
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ import structlog
 from dra_driver.api.meta import EVENTS, PODS, RESOURCE_SLICES, JsonObject
 from dra_driver.cdi.inject import ContainerDescription, inject
 from dra_driver.cdi.model import json_of
-from dra_driver.errors import AlreadyExists, ClusterError, Conflict, DriverError, NotFound
+from dra_driver.errors import ClusterError, Conflict, DriverError, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Change, Reflector
 from dra_driver.simulation.kubelet import pods
@@ -219,8 +220,10 @@ class SimulatedKubelet:
         if self._reported.get(metadata["uid"]) == message:
             return
         self._reported[metadata["uid"]] = message
-        with suppress(ClusterError, AlreadyExists):
+        try:
             await self._kube.create(EVENTS, _event(pod, self.node_name, reason, message))
+        except ClusterError as refusal:
+            _log.warning("cannot write an event", pod=metadata["name"], error=str(refusal))
 
 
 def _described(container: ContainerDescription) -> JsonObject:
@@ -239,7 +242,7 @@ def _event(pod: JsonObject, node: str, reason: str, message: str) -> JsonObject:
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"generateName": f"{metadata['name']}.", "namespace": metadata["namespace"]},
+        "metadata": {"name": f"{metadata['name']}.{time.time_ns():x}", "namespace": metadata["namespace"]},
         "involvedObject": {
             "apiVersion": "v1",
             "kind": "Pod",
