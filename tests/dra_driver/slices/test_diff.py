@@ -1,6 +1,6 @@
 """Slices in the cluster become what is wanted, with few writes, and no reader is ever told something wrong."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -56,7 +56,7 @@ def stored(
     """A slice as the server has it."""
     obj = new_object(pool(devices), CreateSlice(WantedSlice(index, tuple(d.to_wire() for d in devices), ""), 1, 1))
     obj["metadata"].pop("generateName")
-    obj["metadata"]["name"] = name or f"{index:05x}-{DRIVER}-node-a-x{serial:04d}"
+    obj["metadata"]["name"] = name or f"{index:05x}-{DRIVER}-{node}-x{serial:04d}"
     obj["metadata"].update(uid=f"uid-{index}-{serial}-{name}", resourceVersion="7")
     obj["spec"]["pool"].update(generation=generation, resourceSliceCount=count)
     obj["spec"]["nodeName"] = node
@@ -287,24 +287,44 @@ def wanted_pools(draw: st.DrawFn) -> WantedPool:
 
 
 @st.composite
-def stored_slices(draw: st.DrawFn, wanted: WantedPool) -> list[JsonObject]:
-    """Anything that may be in a cluster: right, wrong, missing, duplicate, foreign, of any generation and count."""
-    objects = []
-    for serial in range(draw(st.integers(0, 6))):
-        index = draw(st.integers(0, 4))
-        right: Mapping[int, WantedSlice] = {item.index: item for item in wanted.slices}
-        obj = stored(
-            index,
+def garbage(draw: st.DrawFn, wanted: WantedPool) -> list[JsonObject]:
+    """Slices of any kind: wrong, missing, duplicate, foreign, of any generation and count."""
+    return [
+        stored(
+            draw(st.integers(0, 4)),
             *draw(device_lists),
             generation=draw(st.integers(1, 3)),
-            count=draw(st.sampled_from([len(wanted.slices), len(wanted.slices), 1, 2, 3])),
+            count=draw(st.sampled_from([len(wanted.slices), 1, 2, 3])),
             node=draw(st.sampled_from(["node-a"] * 4 + ["node-b"])),
             serial=serial,
             name=draw(st.sampled_from([None] * 4 + [f"foreign-{serial}"])),
             ours=draw(st.booleans()),
         )
-        if index in right and draw(st.booleans()):
-            obj["spec"]["devices"] = list(right[index].devices)
+        for serial in range(draw(st.integers(0, 5)))
+    ]
+
+
+@st.composite
+def damaged(draw: st.DrawFn, wanted: WantedPool) -> list[JsonObject]:
+    """The wanted pool, or what is left of it: few things are wrong, which is what happens and what is most delicate."""
+    count = len(wanted.slices)
+    objects: list[JsonObject] = []
+    for serial, item in enumerate(wanted.slices * 2):
+        damage = ["none"] * 5 + ["wrong"] * 4 + ["older", "count", "node", "name", "missing"]
+        kind = draw(st.sampled_from(damage if serial < count else ["missing"] * 4 + ["none", "wrong"]))
+        if kind == "missing":
+            continue
+        node = "node-b" if kind == "node" else "node-a"
+        obj = stored(item.index, generation=2, count=count, serial=serial, node=node)
+        obj["spec"]["devices"] = list(item.devices)
+        if kind == "wrong":
+            obj["spec"]["devices"] = [{"name": "gpu-wrong", "attributes": {"color": {"string": str(serial)}}}]
+        elif kind == "older":
+            obj["spec"]["pool"]["generation"] = 1
+        elif kind == "count":
+            obj["spec"]["pool"]["resourceSliceCount"] = count + 1
+        elif kind == "name":
+            obj["metadata"]["name"] = f"foreign-{serial}"
         objects.append(obj)
     return objects
 
@@ -312,7 +332,7 @@ def stored_slices(draw: st.DrawFn, wanted: WantedPool) -> list[JsonObject]:
 @st.composite
 def scenes(draw: st.DrawFn) -> tuple[WantedPool, list[JsonObject]]:
     wanted = draw(wanted_pools())
-    return wanted, draw(stored_slices(wanted))
+    return wanted, draw(st.one_of(garbage(wanted), damaged(wanted)))
 
 
 def wanted_contents(wanted: WantedPool) -> Any:
