@@ -15,7 +15,8 @@ import structlog
 
 from dra_driver.api.inventory import DriverFacts, GpuFacts, Problem
 from dra_driver.errors import HardwareError, NodeNotReady
-from kubelet_plugin.hardware.nvml import GpuReadings, Nvml, NvmlLibrary, problem_of, session_over
+from kubelet_plugin.hardware.driver_root import DriverInstallation
+from kubelet_plugin.hardware.nvml import GpuReadings, Nvml, NvmlLibrary, load_library, problem_of, session_over
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 
 _log = structlog.get_logger(__name__)
@@ -47,6 +48,16 @@ class NvmlSource:
 
 type OpenNvml = Callable[[], NvmlSource]
 """Finds NVML; called for every new session, because the driver may have moved. Raises NodeNotReady."""
+
+
+def installed_nvml(installation: DriverInstallation) -> OpenNvml:
+    """The real NVML, of the driver that is installed at the time of each call."""
+
+    def find() -> NvmlSource:
+        root = installation.root()
+        return NvmlSource(load_library(root.nvml_library), root.path)
+
+    return find
 
 
 class Hardware:
@@ -289,7 +300,7 @@ def _driver_problem(error: NodeNotReady, pci: Sequence[PciFacts]) -> Problem:
     problem = (
         problem_of(error, "driver")
         if isinstance(error, HardwareError)
-        else Problem(subject="driver", reason="DriverRootNotReady", message=str(error))
+        else Problem(subject="driver", reason="DriverNotFound", message=error.message)
     )
     on_the_bus = f"{problem.message}; {len(pci)} NVIDIA GPUs are on the PCI bus"
     return problem.model_copy(update={"message": on_the_bus})

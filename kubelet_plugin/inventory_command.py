@@ -1,24 +1,34 @@
 """`dractl inventory`: what a node has, as the node plugin sees it, and what that leads to. Writes nothing anywhere.
 
 The command line finds it through the entry point group `gpu_dra.commands`, because `dra_driver` never imports the node
-plugin. It looks at this machine, or at a simulated one that it builds in a temporary folder.
+plugin. It looks at this machine, or at a simulated one that it builds in a temporary folder, and takes the same ways
+as the plugin and the controller: what it shows is what they would do.
 """
 
 import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dra_driver.api.inventory import GpuFacts, MigFacts, NvlinkFacts
+from dra_driver.api.inventory import GpuFacts, MigFacts, NodeInventorySpec, NvlinkFacts
 from dra_driver.api.meta import NODE_INVENTORIES, JsonObject
+from dra_driver.api.policy import PublishingPolicy
+from dra_driver.cdi.edits import ClaimDevice, DriverFiles, claim_spec
+from dra_driver.cdi.model import CdiSpec, json_of
 from dra_driver.cli.output import Format, OutputOption, Status, gibibytes, messages, print_data, print_table
-from dra_driver.errors import InvalidInput
-from kubelet_plugin.discovery import Hardware, NodeFacts, NvmlSource
-from kubelet_plugin.hardware.nvml import load_library
+from dra_driver.errors import InvalidInput, NodeNotReady
+from dra_driver.names import GPU_DRIVER
+from dra_driver.slices.describe import described_devices
+from dra_driver.slices.diff import CreateSlice, NodeRef, new_object, wanted_pool
+from dra_driver.slices.layout import slice_layout
+from kubelet_plugin.container_files import ContainerFilesOfNode
+from kubelet_plugin.discovery import Hardware, NodeFacts, NvmlSource, installed_nvml
+from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.reporter import wanted_spec
 from kubelet_plugin.simulation.host import create_host
@@ -26,6 +36,9 @@ from kubelet_plugin.simulation.nvml import SimulatedNvml
 from kubelet_plugin.simulation.state import load_profile, profile_names
 
 _REAL = "real"
+_NODE_UID = "<the node's UID>"
+_CLAIM_UID = "00000000-0000-0000-0000-000000000000"
+"""Stands for the UID of a claim that has all GPUs."""
 
 HostOption = Annotated[
     str,
@@ -37,29 +50,59 @@ HostOption = Annotated[
 ]
 
 
-def inventory(host: HostOption = _REAL, output: OutputOption = Format.TABLE) -> None:
+DriverRootOption = Annotated[
+    str | None,
+    typer.Option("--driver-root", metavar="PATH", help="Where the driver lies on this machine, instead of searching."),
+]
+
+
+def inventory(
+    host: HostOption = _REAL, driver_root: DriverRootOption = None, output: OutputOption = Format.TABLE
+) -> None:
     """What this node has, and the slices and CDI edits it would lead to."""
-    with _hardware(host) as hardware:
-        facts = hardware.look()
-        hardware.close()
+    with _node(host, driver_root) as node:
+        report = _report(node)
     if output is Format.TABLE:
-        _print(facts)
+        _print(report)
     else:
-        print_data(_data(_node_name(host), facts), output)
-    if facts.driver is None:
+        print_data(_data(report), output)
+    if report.facts.driver is None:
         raise SystemExit(Status.UNREACHABLE)
 
 
+@dataclass(frozen=True, slots=True)
+class _Node:
+    name: str
+    hardware: Hardware
+    installation: DriverInstallation
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """`cdi` is the spec of a claim that has all GPUs; None when there can be none, and `why_no_cdi` says why."""
+
+    inventory: NodeInventorySpec
+    facts: NodeFacts
+    slices: tuple[JsonObject, ...]
+    notes: tuple[str, ...]
+    files: DriverFiles | None
+    cdi: CdiSpec | None
+    why_no_cdi: str | None
+
+
 @contextmanager
-def _hardware(host: str) -> Iterator[Hardware]:
+def _node(host: str, driver_root: str | None) -> Iterator[_Node]:
     if host == _REAL:
-        yield Hardware(HostFiles(Path("/")), lambda: NvmlSource(load_library(), "/"))
+        files = HostFiles(Path("/"))
+        installation = DriverInstallation(files, configured_root=driver_root)
+        yield _Node(socket.gethostname(), Hardware(files, installed_nvml(installation)), installation)
         return
     profile, index = _profile(host)
     with tempfile.TemporaryDirectory(prefix="gpu-dra-") as folder:
         simulated = create_host(Path(folder), profile, index)
         source = NvmlSource(SimulatedNvml(simulated.root), str(simulated.driver_root))
-        yield Hardware(HostFiles(simulated.root), lambda: source)
+        files = HostFiles(simulated.root)
+        yield _Node(host.replace(":", "-"), Hardware(files, lambda: source), DriverInstallation(files))
 
 
 def _profile(host: str) -> tuple[str, int]:
@@ -70,22 +113,43 @@ def _profile(host: str) -> tuple[str, int]:
     return name, int(index or 0)
 
 
-def _node_name(host: str) -> str:
-    return socket.gethostname() if host == _REAL else host.replace(":", "-")
+def _report(node: _Node) -> _Report:
+    facts = node.hardware.look()
+    node.hardware.close()
+    spec = NodeInventorySpec.of(wanted_spec(node.name, facts, {}))
+    described = described_devices(spec, PublishingPolicy(), {}, GPU_DRIVER)
+    pool = wanted_pool(GPU_DRIVER, NodeRef(node.name, _NODE_UID), slice_layout(described.devices, {}))
+    slices = tuple(new_object(pool, CreateSlice(slice_, 1, len(pool.slices))) for slice_ in pool.slices)
+    files, cdi, why_no_cdi = None, None, None
+    try:
+        available = ContainerFilesOfNode(node.installation)(facts)
+    except NodeNotReady as error:
+        why_no_cdi = error.message
+    else:
+        files = available.driver
+        devices = tuple(
+            ClaimDevice(gpu.name, gpu, available.nodes[gpu.uuid]) for gpu in facts.gpus if gpu.uuid in available.nodes
+        )
+        cdi = claim_spec(GPU_DRIVER, _CLAIM_UID, devices, files) if devices else None
+    return _Report(spec, facts, slices, described.notes, files, cdi, why_no_cdi)
 
 
-def _data(node_name: str, facts: NodeFacts) -> JsonObject:
+def _data(report: _Report) -> JsonObject:
     return {
         "inventory": {
             "apiVersion": NODE_INVENTORIES.api_version,
             "kind": NODE_INVENTORIES.kind,
-            "metadata": {"name": node_name},
-            "spec": wanted_spec(node_name, facts, {}),
-        }
+            "metadata": {"name": report.inventory.node_name},
+            "spec": report.inventory.to_wire(),
+        },
+        "slices": list(report.slices),
+        "cdi": json_of(report.cdi) if report.cdi is not None else None,
+        "notes": [*report.notes, *([report.why_no_cdi] if report.why_no_cdi else [])],
     }
 
 
-def _print(facts: NodeFacts) -> None:
+def _print(report: _Report) -> None:
+    facts = report.facts
     if facts.driver is not None:
         driver = facts.driver
         typer.echo(f"Driver {driver.version}, CUDA {driver.cuda_version}, root {driver.root}")
@@ -94,8 +158,33 @@ def _print(facts: NodeFacts) -> None:
     if facts.gpus:
         typer.echo()
         print_table(_HEADINGS, [_row(gpu) for gpu in facts.gpus])
-    for problem in facts.problems:
-        messages.print(f"{problem.subject}: {problem.reason}: {problem.message}", markup=False, soft_wrap=True)
+        typer.echo()
+        typer.echo(_published(report))
+    if report.files is not None and report.cdi is not None:
+        typer.echo(_injected(report.files, report.cdi))
+    problems = [f"{problem.subject}: {problem.reason}: {problem.message}" for problem in facts.problems]
+    if report.why_no_cdi is not None and facts.driver is not None:
+        problems.append(f"containers cannot use these GPUs: {report.why_no_cdi}")
+    for line in (*problems, *report.notes):
+        messages.print(line, markup=False, soft_wrap=True)
+
+
+def _published(report: _Report) -> str:
+    devices = [device for slice_ in report.slices for device in slice_["spec"].get("devices", [])]
+    most = max((len(device["attributes"]) for device in devices), default=0)
+    return (
+        f"Published by driver {GPU_DRIVER}: {len(devices)} devices in {len(report.slices)} slice(s),"
+        f" up to {most} attributes each."
+    )
+
+
+def _injected(files: DriverFiles, cdi: CdiSpec) -> str:
+    common = cdi.container_edits
+    hook = f"links and linker cache by {files.hook.path}" if files.hook is not None else "no hook program is needed"
+    return (
+        f"Injected into containers: {len(common.device_nodes)} common device nodes and each GPU's own,"
+        f" {len(common.mounts)} mounts;\n{hook}. In full: -o yaml."
+    )
 
 
 _HEADINGS = ("DEVICE", "PRODUCT", "MEMORY", "PCI ADDRESS", "NUMA", "MIG", "NVLINK")

@@ -16,10 +16,9 @@ from dra_driver.runtime import memory
 from dra_driver.runtime.tasks import forever, run_service, until_signal
 from dra_driver.runtime.telemetry import configure_logging, status_server
 from kubelet_plugin.container_files import ContainerFilesOfNode
-from kubelet_plugin.discovery import Discovery, Hardware, NvmlSource, OpenNvml
+from kubelet_plugin.discovery import Discovery, Hardware, NvmlSource, OpenNvml, installed_nvml
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.hardware.driver_root import DriverInstallation
-from kubelet_plugin.hardware.nvml import load_library
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.health import NodeHealth
 from kubelet_plugin.metrics import MeasuredClaims, NodeCollector
@@ -94,12 +93,7 @@ async def _serving(dra: DraServer, registration: RegistrationServer, claims: Cla
 def _nvml(settings: Settings, driver: DriverInstallation) -> OpenNvml:
     """The real NVML of the driver root, or the simulated one of a profile: nothing else knows which it is."""
     if settings.simulate is None:
-
-        def real() -> NvmlSource:
-            root = driver.root()
-            return NvmlSource(load_library(root.nvml_library), root.path)
-
-        return real
+        return installed_nvml(driver)
 
     # Only here: a real node has no use for profiles.
     from kubelet_plugin.simulation.host import open_host

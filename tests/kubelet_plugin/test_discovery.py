@@ -97,6 +97,13 @@ class TestDriverComesAndGoes:
         assert facts.driver is not None and facts.driver.version == "590.48.01"
         assert len(facts.gpus) == 8
 
+    def test_the_same_driver_loaded_again_is_not_even_noticed(self, node: Node) -> None:
+        hardware = node.hardware
+        before = hardware.look()
+        node.host.unload_driver()
+        node.host.load_driver()
+        assert hardware.look() == before
+
     def test_a_driver_that_is_unloaded_while_it_is_used_is_a_problem_and_no_crash(self, node: Node) -> None:
         hardware = node.hardware
         hardware.look()
@@ -107,7 +114,7 @@ class TestDriverComesAndGoes:
         def nothing() -> NvmlSource:
             raise NodeNotReady("no driver root yet", about="driver root")
 
-        assert reasons(Hardware(node.files, nothing).look()) == [("driver", "DriverRootNotReady")]
+        assert reasons(Hardware(node.files, nothing).look()) == [("driver", "DriverNotFound")]
 
     def test_a_gpu_that_is_given_away_and_comes_back_is_followed(self, node: Node) -> None:
         hardware = node.hardware

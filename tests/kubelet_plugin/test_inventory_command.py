@@ -1,17 +1,24 @@
 """`dractl inventory` shows what a node has, on a screen of 100 columns, and as data."""
 
 import json
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 import yaml
-from support.nodes import a_node
+from support.nodes import Node, a_node
 from typer.testing import CliRunner, Result
 
 from dra_driver.api.inventory import NodeInventory
+from dra_driver.cdi.model import decode, problems_of
+from dra_driver.cli.output import messages
 from dra_driver.errors import InvalidInput
-from kubelet_plugin.inventory_command import _print, inventory
+from kubelet_plugin.hardware.driver_root import DriverInstallation
+from kubelet_plugin.inventory_command import _Node, _print, _report, inventory
 from kubelet_plugin.simulation.state import profile_names
 
 app = typer.Typer()
@@ -31,12 +38,18 @@ def test_every_kind_of_node_fits_a_hundred_columns_with_a_line_for_each_gpu(prof
 
 
 @pytest.mark.parametrize(("form", "load"), [("json", json.loads), ("yaml", yaml.safe_load)])
-def test_as_data_it_is_the_object_that_the_plugin_would_write(form: str, load: object) -> None:
-    result = run("--host", "gb200:3", "-o", form)
-    assert callable(load)
-    found = NodeInventory.of(load(result.stdout)["inventory"])
+def test_as_data_it_is_what_plugin_and_controller_would_write(form: str, load: Callable[[str], Any]) -> None:
+    data = load(run("--host", "gb200:3", "-o", form).stdout)
+    found = NodeInventory.of(data["inventory"])
     assert (found.metadata.name, len(found.spec.gpus)) == ("gb200-3", 4)
     assert found.spec.summary.clique.endswith(".32766")
+    names = [gpu.name for gpu in found.spec.gpus]
+    (slice_,) = data["slices"]
+    assert [device["name"] for device in slice_["spec"]["devices"]] == names
+    cdi = decode(json.dumps(data["cdi"]))
+    assert problems_of(cdi) == ()
+    assert [device.name.removeprefix("00000000-0000-0000-0000-000000000000-") for device in cdi.devices] == names
+    assert data["notes"] == []
 
 
 def test_an_unknown_profile_is_a_users_mistake() -> None:
@@ -49,17 +62,48 @@ def test_this_machine_is_done_with_a_driver_and_unreachable_without() -> None:
     assert result.exit_code == (0 if "Driver " in result.stdout else 3)
 
 
-def test_problems_are_listed_with_their_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    node = a_node(tmp_path)
+def shown(node: Node) -> str:
+    """What the command prints for `node`, line breaks aside."""
+    target = _Node("node-a", node.hardware, DriverInstallation(node.files))
+    with redirect_stdout(StringIO()) as out, messages.capture() as err:
+        _print(_report(target))
+    return out.getvalue() + err.get().replace("\n", " ")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return a_node(tmp_path)
+
+
+def test_problems_are_listed_with_their_reasons(node: Node) -> None:
     node.host.lose_gpu(2)
-    _print(node.hardware.look())
-    shown = capsys.readouterr()
-    assert "GPU 0000:52:00.0: GpuIsLost: " in shown.err.replace("\n", "")
-    assert "0000:52:00.0" not in shown.out
+    text = shown(node)
+    assert "GPU 0000:52:00.0: GpuIsLost: " in text
+    assert "7 devices in 1 slice" in text
 
 
-def test_a_pending_mig_change_is_shown_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    node = a_node(tmp_path)
+def test_a_pending_mig_change_is_shown_as_such(node: Node) -> None:
     node.host.set_mig(0, 0, 1)
-    _print(node.hardware.look())
-    assert "off>on" in capsys.readouterr().out
+    assert "off>on" in shown(node)
+
+
+def test_gpus_that_are_not_published_are_listed_with_the_reason(node: Node) -> None:
+    node.host.set_mig(0, 1)
+    text = shown(node)
+    assert "7 devices in 1 slice" in text
+    assert "is not published: it is in MIG mode" in text
+
+
+def test_half_a_driver_root_says_what_containers_would_lack(node: Node) -> None:
+    for library in node.host.path(node.host.library_folder).glob("libcuda.so*"):
+        library.unlink()
+    text = shown(node)
+    assert "containers cannot use these GPUs: " in text
+    assert "libcuda.so" in text
+
+
+def test_without_a_driver_there_is_one_complaint(node: Node) -> None:
+    node.host.unload_driver()
+    text = shown(node)
+    assert "driver: DriverNotLoaded: " in text
+    assert "containers cannot use" not in text

@@ -101,10 +101,11 @@ class TestFiles:
     def test_absolute_links_lead_to_the_hosts_files(self, tmp_path: Path) -> None:
         (tmp_path / "real").mkdir()
         (tmp_path / "real" / "file").write_text("inside")
-        (tmp_path / "link").symlink_to("/real")
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "link").symlink_to("/real")
         files = HostFiles(tmp_path)
-        assert files.resolve("/link/file") == PurePosixPath("/real/file")
-        assert files.read_text("/link/file") == "inside"
+        assert files.resolve("/other/link/file") == PurePosixPath("/real/file")
+        assert files.read_text("/other/link/file") == "inside"
 
     def test_no_link_leads_out_of_the_root(self, tmp_path: Path) -> None:
         root = tmp_path / "root"
