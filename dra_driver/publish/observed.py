@@ -1,0 +1,130 @@
+"""The slices of one driver as the watch shows them, ahead of it by our own writes.
+
+A reconciler that looks at the watch alone would repeat a write whose event is still under way. So the server's answer
+to a write counts at once, until the watch has caught up; and a slice that we deleted is gone at once.
+"""
+
+import asyncio
+from collections.abc import Collection
+from typing import Protocol
+
+from dra_driver.api.meta import RESOURCE_SLICES, JsonObject
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Mirror, MirrorChange
+from dra_driver.slices.diff import ObservedSlice, observed_slice
+
+_UNSEEN_S = 60.0
+"""When the watch has not shown a slice that we created by then, it was deleted while nobody looked."""
+_REMEMBERED_DELETIONS = 4096
+_PAGE = 100
+"""Slices are large; few at a time keep the memory of a listing small."""
+
+
+class PoolChanged(Protocol):
+    def __call__(self, pool: str, *, lost: bool) -> None:
+        """Look at `pool` again. `lost`: a slice is gone that we did not delete."""
+
+
+class ObservedSlices:
+    """All slices of `driver`, or those of one node; used from one event loop."""
+
+    def __init__(self, kube: Kube, driver: str, node_name: str | None, on_change: PoolChanged) -> None:
+        selector = f"spec.driver={driver}" if node_name is None else f"spec.driver={driver},spec.nodeName={node_name}"
+        self.mirror = Mirror(
+            kube,
+            RESOURCE_SLICES,
+            keep=observed_slice,
+            field_selector=selector,
+            page_size=_PAGE,
+            on_change=self._saw,
+        )
+        self._on_change = on_change
+        self._pools: dict[str, dict[str, ObservedSlice]] = {}
+        self._gone: dict[str, bool] = {}
+        """UIDs of slices that are gone, the latest last, and whether it was us who deleted them."""
+        self._unseen: dict[str, asyncio.TimerHandle] = {}
+
+    def of_pool(self, pool: str) -> tuple[ObservedSlice, ...]:
+        return tuple(self._pools.get(pool, {}).values())
+
+    def pools(self) -> Collection[str]:
+        return self._pools.keys()
+
+    def wrote(self, obj: JsonObject) -> ObservedSlice:
+        """Take note of the server's answer to a creation or an update."""
+        item = observed_slice(obj)
+        if item.uid in self._gone:
+            return item
+        if item.name not in self._pools.get(item.pool, {}):
+            self._expect(item)
+        self._remember(item)
+        return item
+
+    def deleting(self, item: ObservedSlice) -> None:
+        """Take note of a deletion before it is asked for: its event may arrive before the answer."""
+        self._bury(item.uid, by_us=True)
+
+    def deleted(self, item: ObservedSlice) -> None:
+        self._forget(item)
+
+    def not_deleted(self, item: ObservedSlice) -> None:
+        """The server refused: the slice is still there."""
+        self._gone.pop(item.uid, None)
+
+    def close(self) -> None:
+        for timer in self._unseen.values():
+            timer.cancel()
+
+    def _saw(self, change: MirrorChange[ObservedSlice]) -> None:
+        before, after = change.before, change.after
+        if before is not None and (after is None or after.uid != before.uid):
+            by_us = self._gone.get(before.uid, False)
+            self._bury(before.uid, by_us=by_us)
+            self._forget(before)
+            self._on_change(before.pool, lost=not by_us)
+        if after is None:
+            return
+        self._is_seen(after.name)
+        known = self._pools.get(after.pool, {}).get(after.name)
+        if after.uid in self._gone or (known is not None and known.uid == after.uid and not _is_newer(after, known)):
+            return
+        self._remember(after)
+        self._on_change(after.pool, lost=False)
+
+    def _remember(self, item: ObservedSlice) -> None:
+        self._pools.setdefault(item.pool, {})[item.name] = item
+
+    def _forget(self, item: ObservedSlice) -> None:
+        self._is_seen(item.name)
+        pool = self._pools.get(item.pool, {})
+        if item.name in pool and pool[item.name].uid == item.uid:
+            del pool[item.name]
+            if not pool:
+                del self._pools[item.pool]
+
+    def _bury(self, uid: str, *, by_us: bool) -> None:
+        self._gone[uid] = by_us
+        while len(self._gone) > _REMEMBERED_DELETIONS:
+            del self._gone[next(iter(self._gone))]
+
+    def _is_seen(self, name: str) -> None:
+        timer = self._unseen.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _expect(self, item: ObservedSlice) -> None:
+        self._unseen[item.name] = asyncio.get_running_loop().call_later(_UNSEEN_S, self._never_seen, item)
+
+    def _never_seen(self, item: ObservedSlice) -> None:
+        self._unseen.pop(item.name, None)
+        if self.mirror.failure is not None:
+            self._expect(item)
+        elif ("", item.name) not in self.mirror.objects:
+            self._forget(item)
+            self._on_change(item.pool, lost=True)
+
+
+def _is_newer(one: ObservedSlice, other: ObservedSlice) -> bool:
+    """By resourceVersion, which orders the versions of one object (promised from Kubernetes 1.35 on)."""
+    first, second = one.resource_version, other.resource_version
+    return not (first.isdigit() and second.isdigit()) or int(first) > int(second)

@@ -1,0 +1,292 @@
+"""Pools, one at a time: what is wanted, what is there, the writes between them.
+
+Nothing is written when nothing differs, and what a write changed is known at once, so no pool is ever written twice for
+one reason. Pools fail, wait and are retried on their own. An inventory that cannot be understood leaves its pool as it
+is.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import structlog
+
+from dra_driver.api.inventory import confirmation_annotation
+from dra_driver.api.meta import NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
+from dra_driver.api.policy import PublishingPolicy
+from dra_driver.errors import ClusterError, Conflict, InvalidInput, NotFound
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
+from dra_driver.kube.workqueue import WorkQueue
+from dra_driver.publish.inventories import KeptInventory, kept_inventory
+from dra_driver.publish.life import Life, Verdict
+from dra_driver.publish.observed import ObservedSlices
+from dra_driver.slices.describe import described_devices
+from dra_driver.slices.diff import (
+    CreateSlice,
+    DeleteSlice,
+    ObservedSlice,
+    SliceWrite,
+    WantedPool,
+    WantedSlice,
+    is_complete,
+    lost_fields,
+    new_object,
+    places,
+    removals,
+    slice_writes,
+    update_patch,
+    wanted_pool,
+)
+from dra_driver.slices.layout import slice_layout
+
+_log = structlog.get_logger(__name__)
+
+_WORKERS = 16
+"""Pools that are written at the same time: a thousand nodes are published in seconds, an API server is not flooded."""
+_ASK_AFTER_S = 2.0
+"""A plugin that kubelet registers again within this time need not be asked whether it lives."""
+_PAGE = 100
+
+
+class Narrator:
+    """Tells what happens to pools, in the log. Hosts extend it, with metrics for instance."""
+
+    def wrote(self, pool: str, verb: str, devices: int) -> None:
+        """One write succeeded: `verb` is create, update or delete; `devices` are those of the slice now."""
+        _log.info("slice written", pool=pool, verb=verb, devices=devices)
+
+    def refused(self, pool: str, error: ClusterError, retry_s: float) -> None:
+        """A write failed and is tried again."""
+        _log.warning("pool not published", pool=pool, error=str(error), retry_s=round(retry_s, 1))
+
+    def not_understood(self, pool: str, error: InvalidInput) -> None:
+        """The inventory makes no sense; the pool stays as it is."""
+        _log.error("inventory not understood, its pool stays as it is", pool=pool, error=str(error))
+
+    def understood(self, pool: str, notes: Sequence[str]) -> None:
+        """The inventory was read; `notes` says which GPUs or attributes are not published, and why."""
+        for note in notes:
+            _log.warning("not published as reported", pool=pool, note=note)
+
+    def lost_fields(self, pool: str, fields: Sequence[str]) -> None:
+        """The API server dropped or altered fields; what it made of them is accepted."""
+        _log.error("the API server did not store all that was published", pool=pool, fields=list(fields))
+
+    def asking(self, pool: str) -> None:
+        """Slices are missing and nothing proves that the plugin lives: it is asked."""
+        _log.info("slices are missing, asking the plugin whether it lives", pool=pool)
+
+
+class PoolPublisher:
+    """Publishes the pools of `driver`: of all nodes, or of `node_name` alone. See the package's docstring.
+
+    `now` is the wall clock that registration times are compared with. `workers` bounds concurrent writes.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        driver: str,
+        *,
+        policy: PublishingPolicy = PublishingPolicy.EVERYTHING,
+        node_name: str | None = None,
+        narrator: Narrator | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        workers: int = _WORKERS,
+        ask_after_s: float = _ASK_AFTER_S,
+        retry: Callable[[], Backoff] = lambda: Backoff(first_s=0.1, longest_s=120.0),
+    ) -> None:
+        self._kube = kube
+        self._driver = driver
+        self._policy = policy
+        self._narrator = narrator or Narrator()
+        self._now = now
+        self._workers = workers
+        self._ask_after_s = ask_after_s
+        self._queue = WorkQueue(retry)
+        self._slices = ObservedSlices(kube, driver, node_name, self._slices_changed)
+        by_name = None if node_name is None else f"metadata.name={node_name}"
+        self._inventories = Mirror(
+            kube,
+            NODE_INVENTORIES,
+            keep=lambda obj: kept_inventory(obj, driver),
+            field_selector=by_name,
+            page_size=_PAGE,
+            on_change=self._changed,
+        )
+        self._labels = Mirror(
+            kube, NODES, keep=_labels, field_selector=by_name, page_size=_PAGE, on_change=self._relabelled
+        )
+        self._lives: dict[str, Life] = {}
+        self._ask_at: dict[str, tuple[str, float]] = {}
+        self._accepted: dict[str, dict[str, str]] = {}
+        """By pool: the digest of what was sent to the digest of what the server made of it."""
+        self._told: dict[tuple[str, str], tuple[str, ...]] = {}
+
+    @property
+    def mirrors(self) -> tuple[Mirror[ObservedSlice] | Mirror[KeptInventory] | Mirror[Mapping[str, str]], ...]:
+        """What has to be synced before anything is written; without label selectors nobody needs the nodes."""
+        always = (self._slices.mirror, self._inventories)
+        return (*always, self._labels) if self._policy.asks_for_labels else always
+
+    @property
+    def ready(self) -> bool:
+        """Whether the cluster was read completely once."""
+        return all(mirror.synced.is_set() for mirror in self.mirrors)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is left to do until something changes."""
+        return self.ready and not len(self._queue)
+
+    async def run(self) -> None:
+        """Keep the pools as they should be, until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for mirror in self.mirrors:
+                    group.create_task(mirror.run())
+                for mirror in self.mirrors:
+                    await mirror.synced.wait()
+                group.create_task(self._queue.work(self._handle, self._workers))
+        finally:
+            self._slices.close()
+
+    def _changed(self, change: MirrorChange[KeptInventory]) -> None:
+        self._queue.add(change.key[1])
+
+    def _relabelled(self, change: MirrorChange[Mapping[str, str]]) -> None:
+        if change.before != change.after:
+            self._queue.add(change.key[1])
+
+    def _slices_changed(self, pool: str, *, lost: bool) -> None:
+        if lost and pool in self._lives:
+            self._lives[pool] = self._lives[pool].lost_slices()
+        self._queue.add(pool)
+
+    async def _handle(self, pool: str) -> None:
+        try:
+            await self._publish(pool)
+        except InvalidInput as error:
+            reason = error
+            self._tell_once((pool, "inventory"), (str(error),), lambda: self._narrator.not_understood(pool, reason))
+        except (Conflict, NotFound):
+            # The watch is about to show what changed; the pause lets it.
+            self._queue.retry(pool)
+            return
+        except ClusterError as error:
+            self._narrator.refused(pool, error, self._queue.retry(pool, error.retry_after_s or 0.0))
+            return
+        self._queue.succeeded(pool)
+
+    async def _publish(self, pool: str) -> None:
+        inventory = self._inventories.objects.get(("", pool))
+        observed = self._slices.of_pool(pool)
+        if inventory is None or not self._policy.publishes_node(pool, self._node_labels(pool)):
+            await self._withdraw(pool, observed)
+            return
+        wanted = self._wanted(inventory, observed)
+        writes = slice_writes(wanted, observed)
+        life = self._lives.get(pool, Life())
+        if is_complete(observed):
+            life = life.found_complete(inventory.registration)
+        self._lives[pool] = life
+        creates = any(isinstance(write, CreateSlice) for write in writes)
+        if creates and not await self._plugin_lives(inventory, life):
+            return
+        for write in writes:
+            await self._do(wanted, write)
+
+    async def _withdraw(self, pool: str, observed: Sequence[ObservedSlice]) -> None:
+        self._lives.pop(pool, None)
+        self._ask_at.pop(pool, None)
+        for subject in ("inventory", "fields"):
+            self._told.pop((pool, subject), None)
+        self._accepted.pop(pool, None)
+        for write in removals(observed):
+            await self._delete(pool, write)
+
+    def _wanted(self, inventory: KeptInventory, observed: Sequence[ObservedSlice]) -> WantedPool:
+        pool, node = inventory.name, inventory.node()
+        description = described_devices(inventory.facts(), self._policy, self._node_labels(pool), self._driver)
+        notes = description.notes
+        self._tell_once((pool, "inventory"), notes, lambda: self._narrator.understood(pool, notes))
+        wanted = wanted_pool(self._driver, node, slice_layout(description.devices, places(observed)))
+        known = self._accepted.get(pool, {})
+        slices = tuple(replace(item, accepted=known.get(item.digest)) for item in wanted.slices)
+        self._accepted[pool] = {item.digest: item.accepted for item in slices if item.accepted is not None}
+        return replace(wanted, slices=slices)
+
+    async def _plugin_lives(self, inventory: KeptInventory, life: Life) -> bool:
+        """Whether slices may be created; if that is in doubt, the plugin is asked, after a moment."""
+        pool = inventory.name
+        life, verdict = life.judged(inventory.registration, inventory.asked, self._now())
+        self._lives[pool] = life
+        if verdict is not Verdict.ASK or inventory.registration is None:
+            self._ask_at.pop(pool, None)
+            return verdict is Verdict.CREATE
+        time = asyncio.get_running_loop().time()
+        doubted, ask_at = self._ask_at.get(pool, ("", 0.0))
+        if doubted != inventory.registration:
+            ask_at = time + self._ask_after_s
+            self._ask_at[pool] = (inventory.registration, ask_at)
+        if time < ask_at:
+            self._queue.add_after(pool, ask_at - time)
+            return False
+        self._narrator.asking(pool)
+        question = {confirmation_annotation(self._driver): inventory.registration}
+        metadata = {"resourceVersion": inventory.resource_version, "annotations": question}
+        await self._kube.merge_patch(NODE_INVENTORIES, pool, {"metadata": metadata})
+        return False
+
+    async def _do(self, pool: WantedPool, write: SliceWrite) -> None:
+        if isinstance(write, DeleteSlice):
+            await self._delete(pool.node.name, write)
+            return
+        if isinstance(write, CreateSlice):
+            sent = new_object(pool, write)
+            stored = await self._kube.create(RESOURCE_SLICES, sent)
+        else:
+            sent = update_patch(pool, write)
+            stored = await self._kube.merge_patch(RESOURCE_SLICES, write.observed.name, sent)
+        item = self._slices.wrote(stored)
+        verb = "create" if isinstance(write, CreateSlice) else "update"
+        self._narrator.wrote(pool.node.name, verb, len(item.devices))
+        if not write.slice.is_stored_as(item.digest):
+            self._accept(pool.node.name, write.slice, item, sent, stored)
+
+    async def _delete(self, pool: str, write: DeleteSlice) -> None:
+        item = write.observed
+        self._slices.deleting(item)
+        try:
+            await self._kube.delete(RESOURCE_SLICES, item.name, uid=item.uid, resource_version=item.resource_version)
+        except NotFound:
+            pass
+        except BaseException:
+            self._slices.not_deleted(item)
+            raise
+        self._slices.deleted(item)
+        self._narrator.wrote(pool, "delete", 0)
+
+    def _accept(
+        self, pool: str, item: WantedSlice, stored_item: ObservedSlice, sent: JsonObject, stored: JsonObject
+    ) -> None:
+        """The server made something else of it, and will again: from now on that is what is wanted."""
+        self._accepted[pool][item.digest] = stored_item.digest
+        fields = lost_fields(sent, stored) or ("fields that nobody sent were added",)
+        self._tell_once((pool, "fields"), fields, lambda: self._narrator.lost_fields(pool, fields))
+
+    def _node_labels(self, node: str) -> Mapping[str, str]:
+        return self._labels.objects.get(("", node), {})
+
+    def _tell_once(self, subject: tuple[str, str], what: tuple[str, ...], tell: Callable[[], None]) -> None:
+        """The same thing about the same subject is said once, until something else is true of it."""
+        if self._told.get(subject, ()) == what:
+            return
+        self._told[subject] = what
+        tell()
+
+
+def _labels(node: JsonObject) -> Mapping[str, str]:
+    return node["metadata"].get("labels") or {}
