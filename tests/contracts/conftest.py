@@ -15,6 +15,7 @@ from support.api import Api
 from support.real_api_server import RealApiServer
 
 from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.watches import WatchSettings
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +56,7 @@ async def api(
         async with Api(real.url, token=real.token, ssl=real.ssl_context(), has_controllers=real.has_controllers) as api:
             yield api
         return
-    server = SimulatedApiServer(feature_gates=feature_gates)
+    server = SimulatedApiServer(feature_gates=feature_gates, watch=WatchSettings(bookmark_interval_s=0.2))
     await server.start()
     async with Api(server.url, simulated=server) as api:
         yield api

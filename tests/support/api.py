@@ -156,11 +156,14 @@ class Api:
         return False
 
     @asynccontextmanager
-    async def watch(self, path: str, **query: str) -> AsyncIterator["Watch"]:
+    async def watch(
+        self, path: str, *, headers: Mapping[str, str] | None = None, **query: str
+    ) -> AsyncIterator["Watch"]:
         """A stream of events."""
         timeout = aiohttp.ClientTimeout(total=30)
         params = {"watch": "true", "timeoutSeconds": "20", **query}
-        async with self._session.get(self.url + path, params=params, timeout=timeout) as response:
+        url = self.url + path
+        async with self._session.get(url, params=params, headers=headers, timeout=timeout) as response:
             if response.status >= 400:
                 raise Refused(response.status, await response.json())
             yield Watch(response)
@@ -179,6 +182,14 @@ class Watch:
             raise AssertionError("the watch ended")
         event = json.loads(line)
         return event["type"], event["object"]
+
+    async def rest(self) -> list[tuple[str, dict[str, Any]]]:
+        """All events until the stream ends."""
+        events = []
+        while line := await self._response.content.readline():
+            event = json.loads(line)
+            events.append((event["type"], event["object"]))
+        return events
 
     async def names(self, count: int) -> list[tuple[str, str]]:
         """Type and name of the next `count` events."""

@@ -11,7 +11,7 @@ from dra_driver.simulation.apiserver.selectors import (
     field_selector,
     label_selector,
 )
-from dra_driver.simulation.apiserver.status import bad_request
+from dra_driver.simulation.apiserver.status import ApiError, bad_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,12 @@ def _number(query: Mapping[str, str], name: str) -> int:
 
 def list_query(kind: ResourceType, query: Mapping[str, str]) -> ListQuery:
     """Raises ApiError 400 for values that cannot be read."""
-    version = query.get("resourceVersion", "")
+    version, watch = query.get("resourceVersion", ""), _flag(query, "watch")
     if version and not version.isdigit():
-        raise bad_request(f"resourceVersion: Invalid value: {version!r}: strconv.ParseUint: invalid syntax")
+        message = f'resourceVersion: Invalid value: "{version}": not a number'
+        raise ApiError(500, message, reason="") if watch else bad_request(message)
     return ListQuery(
-        watch=_flag(query, "watch"),
+        watch=watch,
         predicate=both(
             label_selector(query.get("labelSelector", "")),
             field_selector(query.get("fieldSelector", ""), kind.selectable),

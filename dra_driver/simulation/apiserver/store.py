@@ -117,7 +117,8 @@ class Store:
         objects = self._objects.get(type_key, {})
         order = self._sorted.get(type_key)
         if order is None:
-            order = self._sorted[type_key] = sorted(objects)
+            # By the joined key, as in etcd: namespace a-b comes before namespace a.
+            order = self._sorted[type_key] = sorted(objects, key="/".join)
         if namespace is None:
             return [objects[key] for key in order]
         return [objects[key] for key in order if key[0] == namespace]
