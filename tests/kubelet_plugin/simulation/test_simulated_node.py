@@ -7,8 +7,11 @@ from threading import Thread
 import pynvml
 import pytest
 from pydantic import ValidationError
+from support.nodes import Node
 
 from dra_driver.errors import InvalidInput
+from kubelet_plugin.container_files import ContainerFilesOfNode
+from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles, nvml_bus_id
 from kubelet_plugin.simulation.host import SimulatedHost, create_host, open_host, reboot
@@ -127,6 +130,19 @@ class TestLayouts:
         assert files.resolve(f"{library}/libcuda.so") == PurePosixPath(library, f"libcuda.so.{version}")
         assert host.path(f"{binary}/nvidia-smi").stat().st_mode & stat.S_IXUSR
         assert session(host).nvmlSystemGetDriverVersion() == version
+
+    @pytest.mark.parametrize("layout", ["root", "operator", "gke", "talos"])
+    @pytest.mark.parametrize("profile", ["t4", "gb200"])
+    def test_the_plugin_finds_a_complete_driver_there(self, tmp_path: Path, layout: Layout, profile: str) -> None:
+        host = create_host(tmp_path, profile, layout=layout)
+        version = host.state.driver.version
+        installation = DriverInstallation(HostFiles(tmp_path))
+        root = installation.root()
+        assert (root.path, root.version) == (str(host.driver_root), version)
+        assert root.nvml_library == host.path(host.library_folder / f"libnvidia-ml.so.{version}")
+        files = ContainerFilesOfNode(installation)(Node(host).hardware.look())
+        assert files.driver.version == version
+        assert files.nodes.keys() == {gpu.uuid for gpu in host.state.gpus}
 
     def test_a_driver_in_a_container_has_device_nodes_of_its_own(self, tmp_path: Path) -> None:
         create_host(tmp_path, "t4", layout="operator")
