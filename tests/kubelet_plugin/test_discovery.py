@@ -284,6 +284,8 @@ class TestDiscovery:
             facts = await discovery.observe()
             assert reasons(facts) == [("driver", "NotResponding")]
         assert slow.most_inside == slow.looks == 1
+        # A thread that is no daemon would keep the process from ending.
+        assert {thread.daemon for thread in threading.enumerate() if thread.name == "hardware"} == {True}
         slow.gate.set()
         async with asyncio.timeout(5):
             while reasons(await discovery.observe()):
