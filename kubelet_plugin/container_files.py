@@ -16,16 +16,10 @@ class ContainerFilesOfNode:
         self._installation = installation
 
     def __call__(self, facts: NodeFacts) -> ContainerFiles:
-        """A GPU without device node is left out. Raises NodeNotReady, naming what the driver lacks."""
+        """GPUs that no container can use now are among the missing. Raises NodeNotReady: what the driver lacks."""
         if facts.driver is None:
             reasons = "; ".join(problem.message for problem in facts.problems if problem.subject == "driver")
             raise NodeNotReady(reasons or "no NVIDIA driver answers", about="driver")
-        version = facts.driver.version
-        files = self._installation.files(version)
-        nodes = {}
-        for gpu in facts.gpus:
-            try:
-                nodes[gpu.uuid] = self._installation.gpu_nodes(gpu, version)
-            except NodeNotReady:
-                continue  # the plan of a claim that has this GPU says so
-        return ContainerFiles(files, nodes)
+        found = self._installation.for_containers(facts.driver.version, facts.gpus)
+        missing = {uuid: error.message for uuid, error in found.missing.items()}
+        return ContainerFiles(found.driver, found.nodes, missing)

@@ -142,6 +142,18 @@ class ContainerEdits:
     additional_gids: tuple[int, ...] = ()
 
     @cached_property
+    def version(self) -> str:
+        """The lowest version that has everything that is used here."""
+        rdt = self.intel_rdt
+        if self.net_devices or (rdt is not None and (rdt.schemata or rdt.enable_monitoring)):
+            return "1.1.0"
+        if rdt is not None or self.additional_gids:
+            return "0.7.0"
+        if any(node.host_path for node in self.device_nodes):
+            return "0.5.0"
+        return "0.4.0" if any(mount.type for mount in self.mounts) else "0.3.0"
+
+    @cached_property
     def problems(self) -> tuple[tuple[str, str], ...]:
         """What is invalid, as path below these edits and sentence."""
         return tuple(_edits_problems(self))
@@ -208,20 +220,12 @@ def parsed_name(qualified: str) -> tuple[str, str]:
 
 def lowest_version(spec: CdiSpec) -> str:
     """The lowest version that has everything that `spec` uses; what it declares itself does not matter."""
-    edits = (spec.container_edits, *(device.container_edits for device in spec.devices))
-    rdt = [one.intel_rdt for one in edits if one.intel_rdt is not None]
-    if any(one.net_devices for one in edits) or any(one.schemata or one.enable_monitoring for one in rdt):
-        return "1.1.0"
-    if rdt or any(one.additional_gids for one in edits):
-        return "0.7.0"
-    annotated = spec.annotations or any(device.annotations for device in spec.devices)
-    if annotated or "." in spec.kind.partition("/")[2]:
-        return "0.6.0"
-    if any(device.name[:1].isdecimal() for device in spec.devices) or any(
-        node.host_path for one in edits for node in one.device_nodes
-    ):
-        return "0.5.0"
-    return "0.4.0" if any(mount.type for one in edits for mount in one.mounts) else "0.3.0"
+    needed = [spec.container_edits.version, *(device.container_edits.version for device in spec.devices)]
+    if spec.annotations or any(device.annotations for device in spec.devices) or "." in spec.kind.partition("/")[2]:
+        needed.append("0.6.0")
+    if any("0" <= device.name[:1] <= "9" for device in spec.devices):
+        needed.append("0.5.0")
+    return max(needed, key=VERSIONS.index)
 
 
 def problems_of(spec: CdiSpec) -> tuple[str, ...]:
@@ -346,11 +350,9 @@ def json_of(value: Any) -> Any:
     """A value of this module, or a tuple of them, as JSON has it: the spec's names, without what is at its default."""
     if isinstance(value, tuple):
         return [json_of(one) for one in value]
-    if isinstance(value, Mapping):
-        return dict(sorted(value.items()))
     table = _JSON_FIELDS.get(type(value))
     if table is None:
-        return value
+        return dict(sorted(value.items())) if isinstance(value, Mapping) else value
     own = ((json_name, getattr(value, name), default) for name, json_name, default in table)
     return {json_name: json_of(one) for json_name, one, default in own if one != default}
 

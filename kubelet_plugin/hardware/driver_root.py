@@ -6,10 +6,11 @@ a `NodeNotReady` that lists all that is missing; and only a complete result is k
 looked at has changed.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from re import compile as pattern
+from threading import Lock
 
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.cdi.edits import DriverFile, DriverFiles, HookProgram
@@ -23,7 +24,7 @@ from kubelet_plugin.hardware.sysfs import HostFiles
 DRIVER_ROOTS = ("/run/nvidia/driver", "/", "/home/kubernetes/bin/nvidia")
 """The GPU Operator's driver container; packages on the host, and Talos; GKE with Container-Optimized OS."""
 
-_KERNEL_MODULE = pattern(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)*)(?:\s|$)")
+_KERNEL_MODULE = re.compile(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)*)(?:\s|$)")
 
 _CONTROL_NODES = ("nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools")
 _NEEDED_NODES = {
@@ -80,6 +81,16 @@ def kernel_module_version(host: HostFiles) -> str | None:
     return match[1] if match is not None else None
 
 
+@dataclass(frozen=True, slots=True)
+class ForContainers:
+    """What containers need to use GPUs. `nodes` and `missing` are by GPU UUID: each GPU is in one of the two."""
+
+    driver: DriverFiles
+    nodes: Mapping[str, tuple[DeviceNode, ...]]
+    missing: Mapping[str, NodeNotReady]
+    """Why a GPU cannot be given to a container now."""
+
+
 class DriverInstallation:
     """The driver of this node as prepare needs it, found again whenever something changed. For any thread.
 
@@ -92,53 +103,67 @@ class DriverInstallation:
         self._host = host
         self._configured_root = configured_root
         self._hooks = HookPrograms(host, configured_hook)
-        self._kept: _Kept | None = None
+        self._kept: _Complete | None = None
+        self._looking = Lock()
 
     def root(self) -> DriverRoot:
         """Where the driver is now. Raises NodeNotReady."""
         return find_driver_root(self._host, self._configured_root)
 
-    def files(self, version: str) -> DriverFiles:
-        """What containers need of driver `version`, which is the one that NVML says runs.
+    def for_containers(self, version: str, gpus: Iterable[GpuFacts]) -> ForContainers:
+        """What containers need of driver `version`, which is the one that NVML says runs, and of `gpus`.
 
-        The same object as long as nothing changed, which costs some dozen stat calls; else some tens of milliseconds.
-        Raises NodeNotReady naming everything that is missing; nothing is remembered then.
+        `driver` is the same object as long as nothing changed. That costs some dozen stat calls to know; looking anew,
+        some tens of milliseconds. Raises NodeNotReady naming everything that the driver lacks, and remembers nothing.
         """
-        return self._current(version).files
+        driver = self._current(version)
+        nodes, missing = {}, {}
+        for gpu in gpus:
+            try:
+                nodes[gpu.uuid] = driver.nodes_of(gpu)
+            except NodeNotReady as error:
+                missing[gpu.uuid] = error
+        return ForContainers(driver.files, nodes, missing)
 
-    def gpu_nodes(self, gpu: GpuFacts, version: str) -> tuple[DeviceNode, ...]:
-        """The device nodes of one GPU: /dev/nvidia<minor>, and the DRM nodes it has. Raises NodeNotReady."""
-        current = self._current(version)
-        key = (gpu.uuid, gpu.minor, gpu.pci_bus_id)
-        known = current.gpus.get(key)
-        if known is None or not known[1].unchanged():
-            seen = Seen()
-            known = (gpu_nodes(self._host, current.dev_root, gpu, seen), seen)
-            current.gpus[key] = known
-        return known[0]
+    def _current(self, version: str) -> "_Complete":
+        # Whoever comes while somebody looks needs the same answer, and gets it sooner by waiting for it.
+        with self._looking:
+            kept = self._kept
+            if kept is None or kept.files.version != version or not kept.seen.unchanged():
+                self._kept = None
+                kept = self._look(version)
+                if kept.seen.settled():
+                    self._kept = kept
+            return kept
 
-    def _current(self, version: str) -> "_Kept":
-        kept = self._kept
-        if kept is None or kept.files.version != version or not kept.seen.unchanged():
-            self._kept = None
-            kept = self._look(version)
-            if kept.seen.settled():
-                self._kept = kept
-        return kept
-
-    def _look(self, version: str) -> "_Kept":
+    def _look(self, version: str) -> "_Complete":
         seen = Seen()
         root = find_driver_root(self._host, self._configured_root, seen)
         dev_root = find_dev_root(self._host, root.path, seen)
-        return _Kept(scan(self._host, root.path, dev_root, version, self._hooks.find(seen), seen), dev_root, seen)
+        files = scan(self._host, root.path, dev_root, version, self._hooks.find(seen), seen)
+        return _Complete(self._host, files, dev_root, seen)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    files: DriverFiles
-    dev_root: str
-    seen: Seen
-    gpus: dict[tuple[str, int, str], tuple[tuple[DeviceNode, ...], Seen]] = field(default_factory=dict)
+class _Complete:
+    """A driver that has everything, and what was looked at to know that."""
+
+    def __init__(self, host: HostFiles, files: DriverFiles, dev_root: str, seen: Seen) -> None:
+        self.files = files
+        self.seen = seen
+        self._host = host
+        self._dev_root = dev_root
+        self._nodes: dict[tuple[str, int, str], tuple[tuple[DeviceNode, ...], Seen]] = {}
+
+    def nodes_of(self, gpu: GpuFacts) -> tuple[DeviceNode, ...]:
+        identity = (gpu.uuid, gpu.minor, gpu.pci_bus_id)
+        known = self._nodes.get(identity)
+        if known is not None and known[1].unchanged():
+            return known[0]
+        seen = Seen()
+        nodes = gpu_nodes(self._host, self._dev_root, gpu, seen)
+        if seen.settled():
+            self._nodes[identity] = (nodes, seen)
+        return nodes
 
 
 def scan(host: HostFiles, root: str, dev_root: str, version: str, hook: HookProgram | None, seen: Seen) -> DriverFiles:

@@ -5,8 +5,9 @@ one stat call for each path: names of files come and go with their folder's time
 is another inode, and a folder that did not exist is watched through the nearest one that did.
 """
 
+import os
 import time
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from kubelet_plugin.hardware.sysfs import HostFiles
 
@@ -20,7 +21,7 @@ class Seen:
     """Grows while a scan runs, on one thread; afterwards it is only compared."""
 
     def __init__(self) -> None:
-        self._states: dict[Path, _State] = {}
+        self._states: dict[str, _State] = {}
 
     def look(self, files: HostFiles, path: str | PurePosixPath) -> PurePosixPath | None:
         """Where `path` leads, links followed inside the root of `files`; None when nothing is there. Remembered."""
@@ -30,7 +31,7 @@ class Seen:
             place = place.parent
             existing = files.resolve(place)
         for one in {place, existing or place}:
-            here = files.path(one)
+            here = str(files.path(one))
             self._states.setdefault(here, _state(here))
         return resolved
 
@@ -43,9 +44,9 @@ class Seen:
         return time.time_ns() - newest > _STILL_MOVING_NS
 
 
-def _state(path: Path) -> _State:
+def _state(path: str) -> _State:
     try:
-        found = path.lstat()
+        found = os.lstat(path)
     except OSError:
         return None
     return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)

@@ -41,6 +41,8 @@ class ContainerFiles:
 
     driver: DriverFiles
     nodes: Mapping[str, tuple[DeviceNode, ...]]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Why a GPU cannot be used in a container now, by its UUID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +176,9 @@ def plan_for(claim: ClaimRef, devices: Sequence[HeldDevice], node: Node, files: 
         gpu = node.gpu(device.gpu_uuid)
         nodes = files.nodes.get(device.gpu_uuid)
         if gpu is None or not nodes:
-            missing = "does not answer" if gpu is None else "has no device node"
-            raise NodeNotReady(f"{device.device} ({device.gpu_uuid}) {missing} now", about=str(claim))
+            reason = files.missing.get(device.gpu_uuid, "has no device node now")
+            missing = "does not answer now" if gpu is None else reason
+            raise NodeNotReady(f"{device.device} ({device.gpu_uuid}) {missing}", about=str(claim))
         # A device that a claim has twice, once for admin access, is one device for the container.
         holds = not device.admin_access or (device.device in by_name and not by_name[device.device].admin_access)
         by_name[device.device] = ClaimDevice(device.device, gpu, nodes, admin_access=not holds)
