@@ -45,6 +45,14 @@ def default_kubeconfig() -> Path:
     return Path(first) if first else Path.home() / ".kube" / "config"
 
 
+def pod_namespace() -> str | None:
+    """The namespace of the pod we run in; None outside a pod."""
+    try:
+        return (_SERVICE_ACCOUNT / "namespace").read_text().strip() or None
+    except OSError:
+        return None
+
+
 def _in_pod() -> Endpoint:
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:

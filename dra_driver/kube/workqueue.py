@@ -21,6 +21,9 @@ class WorkQueue:
         self._again: set[str] = set()
         self._backoffs: dict[str, Backoff] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self.idle = asyncio.Event()
+        """Set while no key is due or being worked on; keys that pause do not count."""
+        self.idle.set()
 
     def __len__(self) -> int:
         """Keys that wait or are being worked on, those that pause included."""
@@ -35,6 +38,7 @@ class WorkQueue:
             self._again.add(key)
         elif key not in self._queued:
             self._queued.add(key)
+            self.idle.clear()
             self._ready.put_nowait(key)
 
     def add_after(self, key: str, delay_s: float) -> None:
@@ -86,3 +90,5 @@ class WorkQueue:
                 if key in self._again:
                     self._again.discard(key)
                     self.add(key)
+                elif not self._queued and not self._working:
+                    self.idle.set()

@@ -7,7 +7,7 @@ is.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import structlog
@@ -79,6 +79,16 @@ class Narrator:
         _log.info("slices are missing, asking the plugin whether it lives", pool=pool)
 
 
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """`waiting`: pools that are not published because nothing proves that their plugin lives."""
+
+    pools: int
+    devices: int
+    waiting: int
+    pending: int
+
+
 class PoolPublisher:
     """Publishes the pools of `driver`: of all nodes, or of `node_name` alone. See the package's docstring.
 
@@ -123,6 +133,8 @@ class PoolPublisher:
         self._ask_at: dict[str, tuple[str, float]] = {}
         self._accepted: dict[str, dict[str, str]] = {}
         """By pool: the digest of what was sent to the digest of what the server made of it."""
+        self.first_pass = asyncio.Event()
+        """Set when every pool was looked at once."""
         self._told: dict[tuple[str, str], tuple[str, ...]] = {}
 
     @property
@@ -141,6 +153,16 @@ class PoolPublisher:
         """Whether nothing is left to do until something changes."""
         return self.ready and not len(self._queue)
 
+    def figures(self) -> "Figures":
+        """Counts for metrics; goes through all pools."""
+        slices = [item for pool in self._slices.pools() for item in self._slices.of_pool(pool)]
+        return Figures(
+            pools=len(self._slices.pools()),
+            devices=sum(len(item.devices) for item in slices),
+            waiting=sum(not life.granted for life in self._lives.values()),
+            pending=len(self._queue),
+        )
+
     async def run(self) -> None:
         """Keep the pools as they should be, until cancelled."""
         try:
@@ -150,6 +172,8 @@ class PoolPublisher:
                 for mirror in self.mirrors:
                     await mirror.synced.wait()
                 group.create_task(self._queue.work(self._handle, self._workers))
+                await self._queue.idle.wait()
+                self.first_pass.set()
         finally:
             self._slices.close()
 

@@ -1,0 +1,66 @@
+"""Entry point of the controller, `gpu-dra-controller`: settings, policy, leader election, publishing, orderly stop."""
+
+import asyncio
+import sys
+
+from prometheus_client import CollectorRegistry
+
+from controller.settings import Settings, from_process
+from controller.slices import PublishedSlices
+from dra_driver.api.policy import PublishingPolicy, decode_policy
+from dra_driver.errors import InvalidInput
+from dra_driver.kube.client import Kube, endpoint_from
+from dra_driver.kube.leader import LeaderElection
+from dra_driver.runtime import memory
+from dra_driver.runtime.tasks import forever, run_service, until_signal
+from dra_driver.runtime.telemetry import configure_logging, status_server
+
+
+def main() -> None:
+    memory.limit_allocator()
+    settings = from_process()
+    configure_logging(settings.log_level, settings.log_format)
+    sys.exit(run_service(run(settings)))
+
+
+async def run(settings: Settings) -> None:
+    """The controller's whole life. Ends with Stopped after a signal, or with the error of the part that failed."""
+    policy = _policy(settings)
+    metrics = CollectorRegistry()
+    async with Kube(endpoint_from(settings.kubeconfig), user_agent="gpu-dra-controller") as kube:
+        slices = PublishedSlices(kube, settings.driver_name, policy, workers=settings.workers, registry=metrics)
+        election = _election(kube, settings)
+        work = slices.run() if election is None else election.lead(slices.run)
+        async with (
+            status_server(settings.http_endpoint, metrics, live={}, ready={"slices": slices.problem}),
+            asyncio.TaskGroup() as tasks,
+        ):
+            tasks.create_task(forever("publishing", work))
+            memory.settle()
+            await until_signal()
+
+
+def _policy(settings: Settings) -> PublishingPolicy:
+    if settings.policy is None:
+        return PublishingPolicy.EVERYTHING
+    try:
+        text = settings.policy.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot be read: {error}", about=f"policy {settings.policy}") from error
+    return decode_policy(text, about=f"policy {settings.policy}")
+
+
+def _election(kube: Kube, settings: Settings) -> LeaderElection | None:
+    if not settings.leader_election:
+        return None
+    return LeaderElection(
+        kube,
+        namespace=settings.lease_namespace,
+        name=settings.lease_name,
+        identity=settings.identity,
+        times=settings.lease_times,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""How settings are read: from flags and from `GPU_DRA_*` variables, each variable named after its flag; the flag wins.
+
+The settings themselves, with unit, default and reason, are where they belong: `kubelet_plugin.settings` and
+`controller.settings`. A mistake ends the process with status 2 and one line that says it.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+PREFIX = "GPU_DRA_"
+
+_TRUE = ("true", "1", "yes")
+_FALSE = ("false", "0", "no")
+
+
+class SettingsParser:
+    """Declare with `setting` and `switch`, then `parse`; the variables are `PREFIX` and the flag in capitals."""
+
+    def __init__(self, program: str, description: str) -> None:
+        self._parser = _Parser(
+            prog=program,
+            description=description,
+            epilog="Every flag can be given as a variable: --log-level is GPU_DRA_LOG_LEVEL.",
+            allow_abbrev=False,
+        )
+        self._variables: dict[str, str] = {}
+        self._switches: set[str] = set()
+
+    def setting(self, flag: str, default: object, text: str, **more: Any) -> None:
+        """A value; `more` goes to argparse."""
+        self._variables[_variable(flag)] = flag
+        shown = f" (default: {default})" if default != "" else ""
+        self._parser.add_argument(flag, default=default, help=text + shown, **more)
+
+    def switch(self, flag: str, default: bool, text: str) -> None:
+        """On or off: `--flag` and `--no-flag`, or the variable with true or false."""
+        self._variables[_variable(flag)] = flag
+        self._switches.add(flag)
+        shown = f" (default: {'on' if default else 'off'})"
+        self._parser.add_argument(flag, default=default, help=text + shown, action=argparse.BooleanOptionalAction)
+
+    def parse(self, arguments: Sequence[str], environment: Mapping[str, str]) -> argparse.Namespace:
+        # Variables become flags in front, so that both are checked by the same rules and the flag wins.
+        given = [self._as_flag(name, environment[name]) for name in self._variables if environment.get(name)]
+        return self._parser.parse_args([*given, *arguments])
+
+    def refuse(self, message: str) -> NoReturn:
+        """End the process because of a mistake in the settings."""
+        self._parser.error(message)
+
+    def _as_flag(self, name: str, value: str) -> str:
+        flag = self._variables[name]
+        if flag not in self._switches:
+            return f"{flag}={value}"
+        if value.lower() not in _TRUE + _FALSE:
+            self.refuse(f"{name}: {value!r} is neither true nor false")
+        return flag if value.lower() in _TRUE else f"--no-{flag.removeprefix('--')}"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}; --help lists the settings", file=sys.stderr)  # noqa: T201 - no logger yet
+        raise SystemExit(2)
+
+
+def _variable(flag: str) -> str:
+    return PREFIX + flag.removeprefix("--").replace("-", "_").upper()
+
+
+def seconds(text: str) -> float:
+    """A setting in seconds, between 0.1 and a day."""
+    value = float(text)
+    if not 0.1 <= value <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 86400 seconds")
+    return value
+
+
+def endpoint(text: str) -> str:
+    """HOST:PORT, or nothing."""
+    _, colon, port = text.rpartition(":")
+    if text and (not colon or not port.isdigit() or int(port) > 65_535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return text
