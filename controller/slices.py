@@ -1,4 +1,4 @@
-"""Inventories and policy to published slices: hosts `dra_driver.publish` for the whole cluster, and counts what happens.
+"""Inventories and policy to published slices: hosts `dra_driver.publish` for the whole cluster, and counts its work.
 
 Entered by `main`, once for every time that this process becomes the leader.
 """
