@@ -7,10 +7,9 @@ from prometheus_client import CollectorRegistry
 
 from controller.settings import Settings, from_process
 from controller.slices import PublishedSlices
-from dra_driver.api.policy import PublishingPolicy, decode_policy
-from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.leader import LeaderElection
+from dra_driver.publish.policy_file import read_policy
 from dra_driver.runtime import memory
 from dra_driver.runtime.tasks import forever, run_service, until_signal
 from dra_driver.runtime.telemetry import configure_logging, status_server
@@ -25,7 +24,7 @@ def main() -> None:
 
 async def run(settings: Settings) -> None:
     """The controller's whole life. Ends with Stopped after a signal, or with the error of the part that failed."""
-    policy = _policy(settings)
+    policy = read_policy(settings.policy)
     metrics = CollectorRegistry()
     async with Kube(endpoint_from(settings.kubeconfig), user_agent="gpu-dra-controller") as kube:
         slices = PublishedSlices(kube, settings.driver_name, policy, workers=settings.workers, registry=metrics)
@@ -38,16 +37,6 @@ async def run(settings: Settings) -> None:
             tasks.create_task(forever("publishing", work))
             memory.settle()
             await until_signal()
-
-
-def _policy(settings: Settings) -> PublishingPolicy:
-    if settings.policy is None:
-        return PublishingPolicy.EVERYTHING
-    try:
-        text = settings.policy.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot be read: {error}", about=f"policy {settings.policy}") from error
-    return decode_policy(text, about=f"policy {settings.policy}")
 
 
 def _election(kube: Kube, settings: Settings) -> LeaderElection | None:

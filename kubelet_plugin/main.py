@@ -71,6 +71,8 @@ async def run(settings: Settings) -> None:
             tasks.create_task(forever("discovery", discovery.run()))
             tasks.create_task(forever("reporter", reporter.run()))
             tasks.create_task(forever("claims", claims.run()))
+            if settings.publisher == "node":
+                tasks.create_task(forever("publisher", _publish(kube, settings)))
             async with _serving(dra, registration, claims):
                 tasks.create_task(forever("registration", registration.watch()))
                 memory.settle()
@@ -88,6 +90,16 @@ async def _serving(dra: DraServer, registration: RegistrationServer, claims: Cla
         await registration.stop()
         await dra.stop()
         await claims.close()
+
+
+async def _publish(kube: Kube, settings: Settings) -> None:
+    """What the controller does for all nodes, for this one."""
+    # Only here: with a controller, no plugin needs it in memory.
+    from dra_driver.publish import PoolPublisher
+    from dra_driver.publish.policy_file import read_policy
+
+    policy = read_policy(settings.policy)
+    await PoolPublisher(kube, settings.driver_name, policy=policy, node_name=settings.node_name).run()
 
 
 def _nvml(settings: Settings, driver: DriverInstallation) -> OpenNvml:

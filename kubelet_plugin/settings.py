@@ -3,18 +3,15 @@
 Each field says its unit, its default and why one would change it. A flag wins over the variable of the same name.
 """
 
-import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
 
 from dra_driver.names import GPU_DRIVER
+from dra_driver.runtime.settings import SettingsParser, endpoint, seconds
 from dra_driver.runtime.telemetry import LEVELS
-
-_PREFIX = "GPU_DRA_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +33,9 @@ class Settings:
     cdi_hook: str | None
     """Host path of nvidia-cdi-hook or nvidia-ctk; None: it is looked for."""
     publisher: str
-    """`controller` or `node`."""
+    """`controller` or `node`: who writes ResourceSlices."""
+    policy: Path | None
+    """A PublishingPolicy for publisher `node`; None publishes every GPU."""
     simulate: str | None
     """`PROFILE` or `PROFILE:INDEX`: simulated hardware below host_root, made when it is not there."""
     discovery_interval_s: float
@@ -48,12 +47,10 @@ class Settings:
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """Settings from command line and environment. A mistake ends the process with status 2 and a line that says it."""
-    parser, variables = _parser()
-    # Variables become flags in front, so that both are checked by the same rules and the flag wins.
-    given = [f"{flag}={environment[name]}" for name, flag in variables.items() if environment.get(name)]
-    options = parser.parse_args([*given, *arguments])
+    parser = _parser()
+    options = parser.parse(arguments, environment)
     if not options.node_name:
-        parser.error("--node-name is needed (in a DaemonSet: GPU_DRA_NODE_NAME from spec.nodeName)")
+        parser.refuse("--node-name is needed (in a DaemonSet: GPU_DRA_NODE_NAME from spec.nodeName)")
     kubelet_root = Path(options.kubelet_root)
     return Settings(
         node_name=options.node_name,
@@ -67,6 +64,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
         driver_root=options.driver_root or None,
         cdi_hook=options.cdi_hook or None,
         publisher=options.publisher,
+        policy=Path(options.policy) if options.policy else None,
         simulate=options.simulate or None,
         discovery_interval_s=options.discovery_interval,
         cleanup_interval_s=options.cleanup_interval,
@@ -76,27 +74,11 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
     )
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}; --help lists the settings", file=sys.stderr)  # noqa: T201 - no logger yet
-        raise SystemExit(2)
-
-
-def _parser() -> tuple[argparse.ArgumentParser, dict[str, str]]:
-    """The parser, and the flag of each environment variable."""
-    parser = _Parser(
-        prog="gpu-dra-kubelet-plugin",
-        description="The node plugin: reports this node's GPUs and prepares ResourceClaims for kubelet.",
-        epilog="Every flag can be given as a variable: --node-name is GPU_DRA_NODE_NAME.",
-        allow_abbrev=False,
+def _parser() -> SettingsParser:
+    parser = SettingsParser(
+        "gpu-dra-kubelet-plugin", "The node plugin: reports this node's GPUs and prepares ResourceClaims for kubelet."
     )
-    variables: dict[str, str] = {}
-
-    def setting(flag: str, default: object, text: str, **more: Any) -> None:
-        variables[_PREFIX + flag.removeprefix("--").replace("-", "_").upper()] = flag
-        shown = f" (default: {default})" if default != "" else ""
-        parser.add_argument(flag, default=default, help=text + shown, **more)
-
+    setting = parser.setting
     setting("--node-name", "", "name of this node, as in the cluster")
     setting("--kubeconfig", "", "kubeconfig file; without one, the pod's service account is used")
     setting("--driver-name", GPU_DRIVER, "name of the DRA driver; DeviceClasses must select the same")
@@ -108,27 +90,14 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, str]]:
     setting("--driver-root", "", "folder of the NVIDIA driver on the host; default: it is looked for")
     setting("--cdi-hook", "", "nvidia-cdi-hook or nvidia-ctk on the host; default: it is looked for")
     setting("--publisher", "controller", "who writes ResourceSlices", choices=("controller", "node"))
+    setting("--policy", "", "file with a PublishingPolicy, for --publisher node; default: all GPUs are published")
     setting("--simulate", "", "simulate the hardware of a profile, as PROFILE or PROFILE:INDEX")
-    setting("--discovery-interval", 30.0, "seconds between looks at the hardware", type=_seconds)
-    setting("--cleanup-interval", 600.0, "seconds between looks for claims that are gone", type=_seconds)
-    setting("--http-endpoint", "", "HOST:PORT for /healthz, /readyz and /metrics; default: none", type=_endpoint)
+    setting("--discovery-interval", 30.0, "seconds between looks at the hardware", type=seconds)
+    setting("--cleanup-interval", 600.0, "seconds between looks for claims that are gone", type=seconds)
+    setting("--http-endpoint", "", "HOST:PORT for /healthz, /readyz and /metrics; default: none", type=endpoint)
     setting("--log-level", "info", "how much to log", choices=LEVELS)
     setting("--log-format", "json", "how to log", choices=("json", "console"))
-    return parser, variables
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0.1 <= seconds <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 86400 seconds")
-    return seconds
-
-
-def _endpoint(text: str) -> str:
-    _, colon, port = text.rpartition(":")
-    if text and (not colon or not port.isdigit() or int(port) > 65_535):
-        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
-    return text
+    return parser
 
 
 def from_process() -> Settings:
