@@ -179,7 +179,8 @@ class _Checker:
         if chained:
             (operand,) = operand.parameters
         sign = "[?]" if node.optional or chained else "[]"
-        return self._resolved(node, sign, FUNCTIONS[sign], [operand, index], node.index)
+        result = self._resolved(node, sign, FUNCTIONS[sign], [operand, index], node.index)
+        return DYN if operand == DYN else result
 
     # -- operators and functions
 
@@ -223,18 +224,23 @@ class _Checker:
         return results[0] if all(result == results[0] for result in results) else DYN
 
     def _lazy(self, node: Call, target: Node) -> Type:
+        """`or` and `orValue` of optionals, whose argument is only evaluated when there is no value."""
         owner = self.type_of(target)
         if len(node.arguments) != 1:
             raise self._error(f"`{node.function}` takes one argument", node.name_start, node.end)
-        given = self.type_of(node.arguments[0])
-        inner = owner.parameters[0] if owner.name == "optional_type" else DYN
+        (argument,) = node.arguments
+        given = self.type_of(argument)
         if owner.name not in ("optional_type", "dyn"):
-            raise self._error(
-                f"`{node.function}` is a method of optional values, not of {owner}", node.name_start, node.end
-            )
-        wanted = optional_of(inner) if node.function == "or" else inner
-        if (result := joined(wanted, given)) is None:
-            raise self._error(f"`{node.function}` needs {wanted} here, not {given}", *_span(node.arguments[0]))
+            message = f"`{node.function}` is a method of optional values, not of {owner}"
+            raise self._error(message, node.name_start, node.end)
+        if node.function == "or":
+            wanted = optional_of(DYN) if owner == DYN else owner
+            result = joined(wanted, optional_of(DYN) if given == DYN else given)
+        else:
+            wanted = given if owner == DYN else owner.parameters[0]
+            result = joined(wanted, given)
+        if result is None:
+            raise self._error(f"`{node.function}` needs {wanted} here, not {given}", *_span(argument))
         return result
 
     def _conditional(self, node: Conditional) -> Type:

@@ -150,8 +150,8 @@ class _Compiler:
         key = node.index.value if isinstance(node.index, Constant) else None
         if operand_type.name == "map" and not node.optional and isinstance(key, str):
             return self._entry(node, operand, key)
-        plain = self._chosen(node, FUNCTIONS["[]"])
-        gentle = self._chosen(node, FUNCTIONS["[?]"])
+        plain = self._placed(node, FUNCTIONS["[]"][0].run)
+        gentle = self._placed(node, FUNCTIONS["[?]"][0].run)
 
         def run(frame: Frame) -> Any:
             value = operand(frame)

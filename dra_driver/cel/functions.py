@@ -30,6 +30,7 @@ from dra_driver.cel.types import (
     list_of,
     map_of,
     optional_of,
+    type_name,
 )
 from dra_driver.cel.values import ABSENT, INT_MAX, INT_MIN, UINT_MAX, Optional, Uint, equal, find
 from dra_driver.quantity import Quantity, Version
@@ -82,10 +83,16 @@ def _float_quotient(left: float, right: float) -> float:
     return math.copysign(math.inf, left) * math.copysign(1, right)
 
 
-def _finite_int(value: float) -> int:
-    if math.isnan(value) or math.isinf(value):
+def _int_of_double(value: float) -> int:
+    if not INT_MIN < value < INT_MAX:
         raise Failed("not a number that fits in 64 bits")
-    return _whole(math.trunc(value))
+    return math.trunc(value)
+
+
+def _uint_of_double(value: float) -> Uint:
+    if not 0 <= value < UINT_MAX:
+        raise Failed("not a number that fits in 64 bits without a sign")
+    return Uint(value)
 
 
 def _int_of_text(text: str) -> int:
@@ -113,6 +120,13 @@ def _text_of_double(value: float) -> str:
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     return str(int(value)) if value == int(value) and abs(value) < 1e21 else repr(value)
+
+
+def _text_of_bytes(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise Failed("the bytes are not UTF-8") from None
 
 
 def _bool_of_text(text: str) -> bool:
@@ -156,29 +170,34 @@ def _replaced(text: str, old: str, new: str, limit: int = -1) -> str:
     return text.replace(old, new, limit)
 
 
+def _joined(texts: Sequence[object], separator: str = "") -> str:
+    # A list whose items were not known to be texts may hold anything.
+    known = [text for text in texts if isinstance(text, str)]
+    if len(known) != len(texts):
+        raise Failed("join needs a list of strings")
+    return separator.join(known)
+
+
 def _ascii(text: str, change: Callable[[str], str]) -> str:
     return "".join(change(character) if character.isascii() else character for character in text)
 
 
-def _item(items: Sequence[object], index: object) -> object:
-    if isinstance(index, float) and index.is_integer():
-        index = int(index)
-    if not isinstance(index, int):
-        raise Failed("no such overload")
-    if not 0 <= index < len(items):
-        raise Failed(f"index out of bounds: {index}")
-    return items[index]
+def element(container: object, index: object) -> Optional:
+    """What indexing finds. A list takes any number that is whole, a map any key."""
+    if isinstance(container, Mapping):
+        return find(container, index)
+    if isinstance(container, tuple) and isinstance(index, int | float) and not isinstance(index, bool):
+        if index != math.trunc(index) if math.isfinite(index) else True:
+            raise Failed(f"not an index: {index}")
+        return Optional(container[int(index)]) if 0 <= index < len(container) else ABSENT
+    raise Failed(f"no such overload: {type_name(container)}[{type_name(index)}]")
 
 
-def _entry(entries: Mapping[object, object], key: object) -> object:
-    found = find(entries, key)
+def _element(container: object, index: object) -> object:
+    found = element(container, index)
     if not found.present:
-        raise Failed(f"no such key: {key}")
+        raise Failed(f"{'no such key' if isinstance(container, Mapping) else 'index out of bounds'}: {index}")
     return found.value
-
-
-def _optional_item(items: Sequence[object], index: int) -> Optional:
-    return Optional(items[index]) if 0 <= index < len(items) else ABSENT
 
 
 def _quantity(text: str) -> Quantity:
@@ -318,12 +337,12 @@ _OPERATORS: dict[str, list[Overload]] = {
     "-_": [_function(INT, lambda a: _whole(-a), INT), _function(DOUBLE, lambda a: -a, DOUBLE)],
     "!_": [_function(BOOL, lambda a: not a, BOOL)],
     "[]": [
-        _function(A, _item, list_of(A), INT),
-        _function(B, _entry, map_of(A, B), A),
+        _function(A, _element, list_of(A), INT),
+        _function(B, _element, map_of(A, B), A),
     ],
     "[?]": [
-        _function(optional_of(A), _optional_item, list_of(A), INT),
-        _function(optional_of(B), find, map_of(A, B), A),
+        _function(optional_of(A), element, list_of(A), INT),
+        _function(optional_of(B), element, map_of(A, B), A),
     ],
 }
 
@@ -340,13 +359,13 @@ _STANDARD: dict[str, list[Overload]] = {
     "int": [
         _function(INT, lambda value: value, INT),
         _function(INT, lambda value: _whole(int(value)), UINT),
-        _function(INT, _finite_int, DOUBLE),
+        _function(INT, _int_of_double, DOUBLE),
         _function(INT, _int_of_text, STRING),
     ],
     "uint": [
         _function(UINT, lambda value: value, UINT),
         _function(UINT, _unsigned, INT),
-        _function(UINT, lambda value: _unsigned(_finite_uint(value)), DOUBLE),
+        _function(UINT, _uint_of_double, DOUBLE),
         _function(UINT, _uint_of_text, STRING),
     ],
     "double": [
@@ -360,7 +379,9 @@ _STANDARD: dict[str, list[Overload]] = {
         _function(STRING, lambda value: str(int(value)), INT),
         _function(STRING, lambda value: str(int(value)), UINT),
         _function(STRING, _text_of_double, DOUBLE),
+        _function(STRING, _text_of_bytes, BYTES),
     ],
+    "bytes": [_function(BYTES, lambda value: value, BYTES), _function(BYTES, str.encode, STRING)],
     "dyn": [_function(DYN, lambda value: value, A)],
 }
 
@@ -378,8 +399,8 @@ _STRINGS: dict[str, list[Overload]] = {
     ],
     "split": [_method(_TEXTS, _parts, STRING, STRING), _method(_TEXTS, _parts, STRING, STRING, INT)],
     "join": [
-        _method(STRING, lambda texts: "".join(texts), _TEXTS),
-        _method(STRING, lambda texts, separator: separator.join(texts), _TEXTS, STRING),
+        _method(STRING, _joined, _TEXTS),
+        _method(STRING, _joined, _TEXTS, STRING),
     ],
 }
 
@@ -415,12 +436,6 @@ _KUBERNETES: dict[str, list[Overload]] = {
     "minor": [_method(INT, lambda version: version.minor, SEMVER)],
     "patch": [_method(INT, lambda version: version.patch, SEMVER)],
 }
-
-
-def _finite_uint(value: float) -> int:
-    if math.isnan(value) or math.isinf(value):
-        raise Failed("not a number that fits in 64 bits")
-    return math.trunc(value)
 
 
 def _merged(*libraries: Mapping[str, list[Overload]]) -> dict[str, tuple[Overload, ...]]:

@@ -175,9 +175,8 @@ class _Parser:
         optional = self._skip("?")
         name = self._take()
         if name.kind != "name" or name.text == "in":
-            raise self._error(
-                f"expected a field name after `.`, found `{name.text}`" if name.text else "expected a name", name
-            )
+            found = f"`{name.text}`" if name.text else "the end of the expression"
+            raise self._error(f"expected a field name after `.`, found {found}", name)
         if not optional and self._at("("):
             return self._call(operand, name)
         return Select(operand, name.text, name.start, optional, start=operand.start, end=name.end)
@@ -260,11 +259,9 @@ class _Parser:
 
     def _call(self, target: Node | None, name: Token) -> Node:
         self._take()
-        arguments: list[Node] = []
-        while not self._at(")"):
+        arguments = [] if self._at(")") else [self._expression()]
+        while self._skip(","):
             arguments.append(self._expression())
-            if not self._skip(","):
-                break
         end = self._expect(")", f"to close the call of `{name.text}`").end
         start = target.start if target else name.start
         macro = self._macro(target, name, arguments, start, end)

@@ -37,6 +37,9 @@ QUANTITY = Type("quantity")
 SEMVER = Type("semver")
 A, B = Type("A"), Type("B")
 
+_NULLABLE = frozenset({"quantity", "semver", "optional_type"})
+"""Types whose values may be compared with null: it fits wherever they are expected, and equals none of them."""
+
 
 def list_of(item: Type) -> Type:
     return Type("list", (item,))
@@ -72,7 +75,9 @@ def fits(wanted: Type, given: Type, variables: dict[str, Type]) -> bool:
             variables[wanted.name] = given
             return True
         return fits(bound, given, variables)
-    if DYN in (wanted, given):
+    if DYN in (wanted, given) or (given == NULL and wanted.name in _NULLABLE):
+        return True
+    if wanted == NULL and given.name in _NULLABLE:
         return True
     if wanted.name != given.name or len(wanted.parameters) != len(given.parameters):
         return False
@@ -89,12 +94,15 @@ def filled(signature: Type, variables: Mapping[str, Type]) -> Type:
 
 
 def joined(left: Type, right: Type) -> Type | None:
-    """One type for values of both; None when there is none."""
-    if left == right:
-        return left
-    if fits(left, right, {}):
-        return DYN if DYN in (left, right) else left
-    return None
+    """One type for values of both, DYN where one of them is; None when there is none."""
+    if DYN in (left, right):
+        return DYN
+    if not fits(left, right, {}):
+        return None
+    if left.name != right.name:
+        return right if left == NULL else left
+    pairs = zip(left.parameters, right.parameters, strict=True)
+    return Type(left.name, tuple(joined(own, other) or DYN for own, other in pairs))
 
 
 def type_of_constant(value: object) -> Type:

@@ -1,0 +1,191 @@
+"""Selectors on devices, as Kubernetes evaluates them."""
+
+from typing import Any
+
+import pytest
+
+from dra_driver.api.resource import Device
+from dra_driver.cel.device import CelDevice, compile_selector
+from dra_driver.cel.errors import CelRuntimeError, CelSyntaxError, CelTypeError
+
+DRIVER = "gpu.nvidia.com"
+H100: dict[str, Any] = {
+    "name": "gpu-1",
+    "attributes": {
+        "type": {"string": "gpu"},
+        "productName": {"string": "NVIDIA H100 80GB HBM3"},
+        "architecture": {"string": "Hopper"},
+        "cudaComputeCapability": {"version": "9.0.0"},
+        "migCapable": {"bool": True},
+        "multiprocessors": {"int": 132},
+        "resource.kubernetes.io/numaNode": {"int": 0},
+    },
+    "capacity": {"memory": {"value": "81559Mi"}, "example.com/slots": {"value": "4"}},
+}
+
+
+def matches(expression: str, device: dict[str, Any] = H100) -> bool:
+    return compile_selector(expression).matches(CelDevice(DRIVER, Device.of(device)))
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"',
+        "device.attributes['gpu.nvidia.com'].productName.contains('H100')",
+        "device.attributes['gpu.nvidia.com'].productName.lowerAscii().matches('h[12]00.*hbm3$')",
+        "device.attributes['gpu.nvidia.com'].productName.startsWith('NVIDIA ')",
+        "device.attributes['gpu.nvidia.com'].architecture in ['Hopper', 'Blackwell']",
+        "device.attributes['gpu.nvidia.com'].migCapable",
+        "device.attributes['gpu.nvidia.com'].multiprocessors >= 132",
+        "device.attributes['gpu.nvidia.com'].multiprocessors > 100.5",
+        "device.attributes['gpu.nvidia.com'].multiprocessors == 132u",
+        "device.attributes['gpu.nvidia.com']['type'] == 'gpu'",
+        "device.attributes['resource.kubernetes.io'].numaNode == 0",
+        "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('40Gi')) >= 0",
+        "device.capacity['gpu.nvidia.com'].memory.isGreaterThan(quantity('79Gi'))",
+        "device.capacity['gpu.nvidia.com'].memory == quantity('81559Mi')",
+        "device.capacity['example.com'].slots.asInteger() == 4",
+        "device.capacity['example.com'].slots.add(1).sub(quantity('2')) == quantity('3')",
+        "device.attributes['gpu.nvidia.com'].cudaComputeCapability.compareTo(semver('8.9.0')) > 0",
+        "device.attributes['gpu.nvidia.com'].cudaComputeCapability == semver('v9', true)",
+        "device.attributes['gpu.nvidia.com'].cudaComputeCapability.major() == 9",
+        "!device.allowMultipleAllocations",
+        "has(device.attributes['gpu.nvidia.com'].type)",
+        "!has(device.attributes['gpu.nvidia.com'].vbios)",
+        "!has(device.attributes['other.example.com'].type)",
+        "!('other.example.com' in device.attributes) && 'gpu.nvidia.com' in device.attributes",
+        "'type' in device.attributes['gpu.nvidia.com']",
+        "device.attributes['other.example.com'].size() == 0",
+        "device.attributes['gpu.nvidia.com'].?vbios.orValue('') == ''",
+        "device.attributes['gpu.nvidia.com'].?vbios.hasValue() ? false : true",
+        "device.attributes['gpu.nvidia.com'][?'type'].optMap(t, t.size()).orValue(0) == 3",
+        "cel.bind(a, device.attributes['gpu.nvidia.com'], a.type == 'gpu' && a.architecture == 'Hopper')",
+        "device.attributes['gpu.nvidia.com'].exists(id, id.startsWith('arch'))",
+        "['A100', 'H100'].exists(n, device.attributes['gpu.nvidia.com'].productName.contains(n))",
+        "device.attributes['gpu.nvidia.com'].type != 3",
+        "device.capacity['gpu.nvidia.com'].memory != null",
+        "isQuantity('1Gi') && !isQuantity('x') && isSemver('1.2.3') && !isSemver('1.2')",
+    ],
+)
+def test_selectors_that_people_write_match(expression: str) -> None:
+    assert matches(expression) is True
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "device.driver == 'other' && device.attributes['other'].type == 'gpu'",
+        "device.attributes['other'].type == 'gpu' && device.driver == 'other'",
+        "device.attributes['gpu.nvidia.com'].type == 'mig'",
+        "device.attributes['gpu.nvidia.com'].type == 1",
+        "device.attributes['gpu.nvidia.com'].migCapable == 'true'",
+        "device.capacity['gpu.nvidia.com'].memory == quantity('80Gi')",
+    ],
+)
+def test_selectors_that_are_false_are_no_errors(expression: str) -> None:
+    assert matches(expression) is False
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("device.attributes['gpu.nvidia.com'].vbios == 'x'", "no such key: vbios"),
+        ("device.attributes['other'].type == 'gpu'", "no such key: type"),
+        ("device.attributes['gpu.nvidia.com']['vbios'] == 'x'", "no such key: vbios"),
+        ("device.attributes['gpu.nvidia.com'].type > 3", "no such overload: string > int"),
+        ("device.attributes['gpu.nvidia.com'].type.compareTo(semver('1.0.0')) > 0", "compareTo(string, semver)"),
+        ("device.attributes['gpu.nvidia.com'].type", "the result must be bool, not string"),
+        ("!device.attributes['gpu.nvidia.com'].type", "no such overload: !string"),
+        ("device.attributes['gpu.nvidia.com'].type && true", "expected bool, found string"),
+        ("device.attributes['gpu.nvidia.com'].type.x == 1", "a string has no field `x`"),
+        ("quantity(device.attributes['gpu.nvidia.com'].type) == quantity('1')", "not a quantity: 'gpu'"),
+        ("semver(device.attributes['gpu.nvidia.com'].type).major() == 1", "not a semantic version: 'gpu'"),
+        ("device.attributes['gpu.nvidia.com'].multiprocessors / 0 == 1", "division by zero"),
+        ("device.attributes['gpu.nvidia.com'].multiprocessors * 9223372036854775807 > 1", "integer overflow"),
+        ("device.attributes['gpu.nvidia.com'].productName.matches('(')", "invalid regular expression"),
+        ("['a', 'b'][device.attributes['gpu.nvidia.com'].multiprocessors] == 'a'", "index out of bounds: 132"),
+    ],
+)
+def test_run_time_errors_say_what_and_where(expression: str, message: str) -> None:
+    with pytest.raises(CelRuntimeError) as raised:
+        matches(expression)
+    assert message in raised.value.message
+    assert 0 <= raised.value.start < len(expression)
+
+
+def test_an_error_is_absorbed_when_another_part_decides() -> None:
+    assert matches("device.attributes['x'].y || device.driver == 'gpu.nvidia.com'")
+    assert not matches("device.attributes['x'].y && device.driver == 'other'")
+    with pytest.raises(CelRuntimeError, match="no such key: y"):
+        matches("device.attributes['x'].y || device.driver == 'other'")
+    with pytest.raises(CelRuntimeError, match="no such key: y"):
+        matches("['a', 'b'].all(v, device.attributes['x'].y == v || v == 'a')")
+    assert matches("['a', 'b'].exists(v, device.attributes['x'].y == v || v == 'b')")
+
+
+@pytest.mark.parametrize(
+    ("expression", "column", "message"),
+    [
+        ("devic.driver == 'a'", 1, "unknown name `devic`; did you mean `device`?"),
+        ("device.atributes['a'].b", 8, "did you mean `attributes`?"),
+        ("device.driver.name == 'a'", 15, "a string has no fields, so not `name`"),
+        ("device.driver.startWith('a')", 15, "unknown method `startWith`; did you mean `startsWith`?"),
+        ("quantiy('1') == quantity('1')", 1, "unknown function `quantiy`; did you mean `quantity`?"),
+        ("'a'.quantity() == 1", 5, "unknown method `quantity`; it is a function"),
+        ("startsWith('a', 'b')", 1, "unknown function `startsWith`; it is a method"),
+        ("device.driver", 1, "a selector must be bool, not string"),
+        ("device.capacity['a'].memory > quantity('1Gi')", 29, "use a.isGreaterThan(b) or a.compareTo(b)"),
+        ("device.capacity['a'].memory <= quantity('1Gi')", 29, "use a.isLessThan(b) or a.compareTo(b)"),
+        ("device.capacity['a'].memory == '1Gi'", 29, 'write quantity("…") around the text'),
+        ("device.capacity['a'].memory.isLessThan('1Gi')", 29, "`isLessThan` does not work on (quantity, string)"),
+        ("semver('1.0.0') == '1.0.0'", 17, 'write semver("…") around the text'),
+        ("device.driver == 1", 15, "`==` does not work between string and int"),
+        ("device.driver && true", 1, "`&&` needs bool, not string"),
+        ("!device.driver", 1, "`!` does not work on string"),
+        ("device.driver[0] == 'a'", 15, "string cannot be indexed with int"),
+        ("device.attributes[1].a == 1", 19, "cannot be indexed with int"),
+        ("(true ? 1 : 'a') == 1", 13, "both results of `? :` must have one type, not int and string"),
+        ("1 in [1, 'a']", 10, "list items must have one type, not int and string"),
+        ("{'a': 1, 2: 3}.size() == 2", 10, "map keys must have one type"),
+        ("device.driver.all(c, c == 'a')", 1, "`all` needs a list or a map, not string"),
+        ("[1].all(x, x)", 12, "the condition of `all` needs bool, not int"),
+        ("[1].all(x, true) && x == 1", 21, "unknown name `x`"),
+        ("device.driver.orValue('a') == 'a'", 15, "`orValue` is a method of optional values, not of string"),
+        ("device.driver.size(1) == 1", 15, "`size` does not work on (string, int)"),
+    ],
+)
+def test_what_can_never_work_is_refused_before_any_device_is_looked_at(
+    expression: str, column: int, message: str
+) -> None:
+    with pytest.raises(CelTypeError) as raised:
+        compile_selector(expression)
+    assert message in raised.value.message
+    assert raised.value.column == column
+
+
+def test_attributes_of_other_domains_keep_their_domain() -> None:
+    device = {"name": "gpu", "attributes": {"example.com/rack": {"string": "r1"}, "rack": {"string": "own"}}}
+    assert matches("device.attributes['example.com'].rack == 'r1'", device)
+    assert matches("device.attributes['gpu.nvidia.com'].rack == 'own'", device)
+
+
+def test_looking_for_a_domain_does_not_add_it() -> None:
+    device = CelDevice(DRIVER, Device.of(H100))
+    assert compile_selector("device.attributes['x'].size() == 0").matches(device)
+    assert compile_selector("!('x' in device.attributes)").matches(device)
+
+
+def test_versions_compare_by_precedence() -> None:
+    device = {"name": "gpu", "attributes": {"driverVersion": {"version": "580.126.9"}}}
+    assert matches("device.attributes['gpu.nvidia.com'].driverVersion.isGreaterThan(semver('580.95.5'))", device)
+    assert matches("semver('1.0.0-rc.1').isLessThan(semver('1.0.0'))", device)
+
+
+def test_a_selector_is_compiled_once() -> None:
+    assert compile_selector("device.driver == 'a'") is compile_selector("device.driver == 'a'")
+
+
+def test_a_selector_that_is_no_expression_is_a_syntax_error() -> None:
+    with pytest.raises(CelSyntaxError, match="column 18"):
+        compile_selector("device.driver == ")
