@@ -1,14 +1,25 @@
 """What a container runtime does with CDI: finds requested devices in the spec files, and edits the container. Pure.
 
-The simulated kubelet uses it to show what a container would get. Source: CDI specification 1.1.0 and the behaviour of its
-reference library.
+The simulated kubelet uses it to show what a container would get, and tests to prove what a spec does. Source: CDI
+specification 1.1.0 and the behaviour of its reference library, which containerd and CRI-O build on.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath, PurePosixPath
 
-from dra_driver.cdi.model import CdiDevice, CdiSpec, ContainerEdits, DeviceNode, Hook, Mount, qualified_name
+from dra_driver.cdi.model import (
+    NO_PERMISSIONS,
+    CdiDevice,
+    CdiSpec,
+    ContainerEdits,
+    DeviceNode,
+    Hook,
+    IntelRdt,
+    Mount,
+    NetDevice,
+    qualified_name,
+)
 from dra_driver.errors import InvalidInput
 
 SPEC_SUFFIXES = (".json", ".yaml")
@@ -16,19 +27,34 @@ SPEC_SUFFIXES = (".json", ".yaml")
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceRule:
+    """What the device cgroup allows: `access` is of `rwm`, empty for nothing."""
+
+    type: str
+    major: int
+    minor: int
+    access: str
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerDescription:
-    """What a container gets, as far as CDI can change it."""
+    """What a container gets, as far as CDI can change it. `uid` and `gid` are those of its process."""
 
     env: tuple[str, ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
+    device_rules: tuple[DeviceRule, ...] = ()
+    net_devices: tuple[NetDevice, ...] = ()
     mounts: tuple[Mount, ...] = ()
     hooks: tuple[Hook, ...] = ()
+    intel_rdt: IntelRdt | None = None
     additional_gids: tuple[int, ...] = ()
+    uid: int = 0
+    gid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SpecFile:
-    """A spec file. `priority` is the place of its folder in the list of folders; higher wins."""
+    """A valid spec file. `priority` is the place of its folder in the list of folders; higher wins."""
 
     path: PurePath
     priority: int
@@ -43,63 +69,129 @@ class SpecFiles:
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
+type HostNode = Callable[[str], DeviceNode | None]
+"""The device node at a host path, with type, major, minor and file mode; None when there is none."""
+
+
+def nothing_there(_path: str) -> None:
+    """A host without device nodes."""
+
+
 def resolve(names: Sequence[str], specs: SpecFiles) -> tuple[tuple[CdiSpec, CdiDevice], ...]:
     """The devices of these qualified names, in order.
 
-    The folder of highest priority that has a device wins; two files of that folder that have it make it unresolvable.
-    Raises InvalidInput that names every device which is not there or not clear.
+    The folder of highest priority that has a device wins. Two files of one folder that have it are a conflict, after
+    which it is in neither; a conflict among losers counts as well. Raises InvalidInput with all that is unresolvable.
     """
-    found, problems = [], []
-    for name in names:
-        matches = [
-            (file, device)
-            for file in specs.files
-            for device in file.spec.devices
-            if qualified_name(file.spec.kind, device.name) == name
-        ]
-        highest = max((file.priority for file, _ in matches), default=0)
-        best = [(file, device) for file, device in matches if file.priority == highest]
-        if len(best) == 1:
-            found.append((best[0][0].spec, best[0][1]))
-        elif best:
-            problems.append(f"{name} is in several files: {', '.join(str(file.path) for file, _ in best)}")
-        else:
-            problems.append(f"{name} is in no file")
+    owners: dict[str, list[SpecFile]] = {}
+    for file in sorted(specs.files, key=lambda file: (file.priority, file.path)):
+        for device in file.spec.devices:
+            owners.setdefault(qualified_name(file.spec.kind, device.name), []).append(file)
+    problems = [problem for name in names if (problem := _problem(name, owners.get(name, ()))) is not None]
     if problems:
         hints = [f"{path} was left out: {reason}" for path, reason in specs.unreadable.items()]
         raise InvalidInput("; ".join(problems + hints), about="unresolvable CDI devices", problems=problems)
-    return tuple(found)
+    return tuple((owners[name][-1].spec, _device(owners[name][-1].spec, name)) for name in names)
 
 
-def inject(container: ContainerDescription, names: Sequence[str], specs: SpecFiles) -> ContainerDescription:
-    """The container with these devices: each spec's own edits once, then those of its device, in order of `names`."""
-    applied: list[CdiSpec] = []
+def inject(
+    container: ContainerDescription, names: Sequence[str], specs: SpecFiles, host_node: HostNode = nothing_there
+) -> ContainerDescription:
+    """The container with these devices: each spec's own edits once, then those of its device, in order of `names`.
+
+    Raises InvalidInput when a device is unresolvable, or a node's numbers are neither in its spec nor on the host; a
+    runtime does not create the container then.
+    """
+    done: list[CdiSpec] = []
     for spec, device in resolve(names, specs):
-        if not any(spec is other for other in applied):
-            applied.append(spec)
-            container = edited(container, spec.container_edits)
-        container = edited(container, device.container_edits)
+        if not any(spec is other for other in done):
+            done.append(spec)
+            container = edited(container, spec.container_edits, host_node)
+        container = edited(container, device.container_edits, host_node)
     return container
 
 
-def edited(container: ContainerDescription, edits: ContainerEdits) -> ContainerDescription:
-    """With one set of edits: same variable, device path or mount point replaces; mounts end up sorted by depth."""
-    mounts = _replaced(container.mounts, edits.mounts, lambda mount: mount.container_path)
-    gids = [gid for gid in edits.additional_gids if gid and gid not in container.additional_gids]
-    return ContainerDescription(
-        env=_replaced(container.env, edits.env, lambda variable: variable.partition("=")[0]),
-        device_nodes=_replaced(container.device_nodes, edits.device_nodes, lambda node: node.path),
+def edited(
+    container: ContainerDescription, edits: ContainerEdits, host_node: HostNode = nothing_there
+) -> ContainerDescription:
+    """The container after one set of edits.
+
+    A variable takes the place of one of the same name. A node or mount at the same path is replaced by the later one,
+    and mounts end up sorted by depth, so that none hides another. Hooks are added. Raises InvalidInput: see `inject`.
+    """
+    nodes = [_filled(node, container, host_node) for node in edits.device_nodes]
+    mounts = _later(container.mounts, edits.mounts, lambda mount: mount.container_path)
+    gids = dict.fromkeys((*container.additional_gids, *(gid for gid in edits.additional_gids if gid)))
+    return replace(
+        container,
+        env=_in_place(container.env, edits.env, lambda variable: variable.partition("=")[0]),
+        device_nodes=_later(container.device_nodes, nodes, lambda node: node.path),
+        device_rules=(*container.device_rules, *(_rule(node) for node in nodes if node.type in ("b", "c"))),
+        net_devices=_in_place(container.net_devices, edits.net_devices, lambda device: device.host_interface_name),
         mounts=tuple(sorted(mounts, key=_depth)) if edits.mounts else mounts,
         hooks=(*container.hooks, *edits.hooks),
-        additional_gids=(*container.additional_gids, *dict.fromkeys(gids)),
+        intel_rdt=edits.intel_rdt or container.intel_rdt,
+        additional_gids=tuple(gids),
     )
+
+
+def _problem(name: str, owners: Sequence[SpecFile]) -> str | None:
+    if not owners:
+        return f"{name} is in no file"
+    for priority in {file.priority for file in owners}:
+        files = [str(file.path) for file in owners if file.priority == priority]
+        if len(files) > 1:
+            return f"{name} is in several files: {', '.join(files)}"
+    return None
+
+
+def _device(spec: CdiSpec, name: str) -> CdiDevice:
+    return next(device for device in spec.devices if qualified_name(spec.kind, device.name) == name)
+
+
+def _filled(node: DeviceNode, container: ContainerDescription, host_node: HostNode) -> DeviceNode:
+    """With what the spec leaves open taken from the host's node, and the process' user as owner."""
+    enough = bool(node.type) and (node.major != 0 or node.type == "p")
+    host_path = node.host_path or node.path
+    found = host_node(host_path)
+    if found is None and not enough:
+        raise InvalidInput(
+            f"its host has no such device node, and the spec does not give type and major: {host_path}",
+            about=f"device node {node.path}",
+        )
+    if found is not None:
+        node = replace(node, file_mode=found.file_mode if node.file_mode is None else node.file_mode)
+        if not enough:
+            if node.type not in ("", found.type):
+                raise InvalidInput(
+                    f"is of type {node.type} in the spec, and of type {found.type} on the host",
+                    about=f"device node {node.path}",
+                )
+            node = replace(node, type=found.type)
+            if node.major == 0 and found.type != "p":
+                node = replace(node, major=found.major, minor=found.minor)
+    return replace(
+        node,
+        uid=container.uid or None if node.uid is None else node.uid,
+        gid=container.gid or None if node.gid is None else node.gid,
+    )
+
+
+def _rule(node: DeviceNode) -> DeviceRule:
+    access = "" if node.permissions == NO_PERMISSIONS else node.permissions or "rwm"
+    return DeviceRule(node.type, node.major, node.minor, access)
 
 
 def _depth(mount: Mount) -> int:
     return len(PurePosixPath(mount.container_path).parts)
 
 
-def _replaced[T](present: Iterable[T], added: Iterable[T], key: Callable[[T], str]) -> tuple[T, ...]:
+def _in_place[T](present: Iterable[T], added: Iterable[T], key: Callable[[T], str]) -> tuple[T, ...]:
+    by_key = {key(item): item for item in present}
+    return tuple((by_key | {key(item): item for item in added}).values())
+
+
+def _later[T](present: Iterable[T], added: Iterable[T], key: Callable[[T], str]) -> tuple[T, ...]:
     by_key = {key(item): item for item in present}
     for item in added:
         by_key.pop(key(item), None)
