@@ -102,9 +102,6 @@ class Decoder:
             if isinstance(default, dict) and child.type == "object":
                 default = self._object(default, child, "")
             result[name] = default
-        for name in schema.raw.get("required", ()):
-            if name in schema.properties and schema.properties[name].definition == _QUANTITY:
-                result.setdefault(name, "0")
 
     def _scalar(self, value: object, schema: Schema, path: str) -> object:
         if schema.definition is not None and (canonical := _CANONICAL.get(schema.definition)) is not None:

@@ -49,9 +49,11 @@ class SliceRules(TypeRules):
     """ResourceSlice."""
 
     def default(self, obj: JsonObject, situation: Situation) -> None:
-        for device in obj.get("spec", {}).get("devices") or ():
+        for device in obj["spec"].get("devices") or ():
             for taint in device.get("taints") or ():
                 taint.setdefault("timeAdded", situation.now)
+            for amount in (device.get("capacity") or {}).values():
+                amount.setdefault("value", "0")
 
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
         dra_gates.drop_from_slice(obj, old, situation.gates)
