@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dra_driver.errors import DriverError, NodeNotReady
-from dra_driver.runtime.files import read_if_present, write_durably
+from dra_driver.runtime.files import read_if_present, remove_temporaries, write_durably
 from kubelet_plugin.prepare.checkpoint import Damage, Journal, decode, encode
 
 JOURNAL = "claims.journal"
@@ -67,6 +67,11 @@ class JournalFile:
             # is overwritten finds another signature the next time.
             self._seen = seen = self._read()
         return seen.journal
+
+    def remove_leftovers(self) -> None:
+        """Remove temporary files of processes that were killed. Raises NodeNotReady."""
+        for name in (JOURNAL, DAMAGED):
+            remove_temporaries(self._folder, name)
 
     def transact(self, changes: Sequence[Change]) -> list[Journal | DriverError]:
         """Apply the changes in order, each on the result of those before, and make them durable in one write.
@@ -166,7 +171,11 @@ class JournalStore:
         return await asyncio.shield(future)
 
     async def put_aside_damage(self) -> tuple[Damage, ...]:
-        """Move what cannot be read to the side file; the answer says what and why. Called at start."""
+        """Move what cannot be read to the side file; the answer says what and why. Called at start.
+
+        What killed processes were writing is removed.
+        """
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._file.remove_leftovers)
         damage = self.current.damage
         if damage:
             await self.commit(lambda journal: journal)

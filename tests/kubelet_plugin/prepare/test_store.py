@@ -207,6 +207,16 @@ async def test_a_damaged_line_goes_to_the_side_file_and_the_rest_goes_on(tmp_pat
     assert await store.put_aside_damage() == ()
 
 
+async def test_what_a_killed_process_was_writing_is_removed_at_start(tmp_path: Path) -> None:
+    for name in (JOURNAL, DAMAGED):
+        (tmp_path / f".{name}.0123{files.TEMPORARY_SUFFIX}").write_bytes(b"half")
+    (tmp_path / "another file").write_bytes(b"")
+
+    await JournalStore(tmp_path).put_aside_damage()
+
+    assert [path.name for path in tmp_path.iterdir()] == ["another file"]
+
+
 async def test_damage_found_while_serving_is_put_aside_by_the_next_commit(tmp_path: Path) -> None:
     store = JournalStore(tmp_path)
     await store.commit(entering(an_entry(a_ref("one"))))
