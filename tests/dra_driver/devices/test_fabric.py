@@ -1,0 +1,69 @@
+"""Two GPUs of one NVLink domain reach each other over NVLink; GPUs that do not are in no common domain."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.inventories import gpu, gpu_uuid
+
+from dra_driver.api.inventory import FabricFacts, GpuFacts, MigFacts, NvlinkFacts
+from dra_driver.devices.fabric import nvlink_domains
+
+
+def linked(number: int, *peers: int, **facts: object) -> GpuFacts:
+    nvlink = NvlinkFacts(links=12, switched=False, peers=sorted(gpu_uuid(peer) for peer in peers))
+    return gpu(number, nvlink=nvlink, **facts)
+
+
+def domains(*gpus: GpuFacts) -> dict[int, str]:
+    found = nvlink_domains(gpus)
+    return {item.minor: found[item.uuid] for item in gpus if item.uuid in found}
+
+
+def test_without_nvlink_there_are_no_domains() -> None:
+    assert domains(gpu(0), gpu(1, nvlink=NvlinkFacts(links=0))) == {}
+
+
+def test_pairs_are_domains_of_their_own_named_after_their_smallest_uuid() -> None:
+    found = domains(linked(0, 1), linked(1, 0), linked(2, 3), linked(3, 2))
+    assert found == {0: gpu_uuid(0), 1: gpu_uuid(0), 2: gpu_uuid(2), 3: gpu_uuid(2)}
+
+
+def test_a_gpu_whose_peers_are_all_gone_is_alone_and_in_no_domain() -> None:
+    assert domains(linked(0, 1)) == {}
+
+
+def test_a_chain_is_no_domain_because_its_ends_do_not_reach_each_other() -> None:
+    assert domains(linked(0, 1), linked(1, 0, 2), linked(2, 1)) == {}
+
+
+def test_a_clique_of_a_rack_is_the_domain() -> None:
+    fabric = FabricFacts(state="Completed", cluster_uuid="c0ffee00-0000-4000-8000-000000000000", clique_id=7)
+    assert domains(linked(0, 1, fabric=fabric), linked(1, 0, fabric=fabric)) == {
+        0: "c0ffee00-0000-4000-8000-000000000000.7",
+        1: "c0ffee00-0000-4000-8000-000000000000.7",
+    }
+
+
+@pytest.mark.parametrize(
+    "fabric",
+    [FabricFacts(state="InProgress"), FabricFacts(state="NotStarted"), FabricFacts(state="Completed", status=9)],
+)
+def test_links_carry_nothing_before_the_fabric_manager_has_registered_the_gpu(fabric: FabricFacts) -> None:
+    done = FabricFacts(state="Completed")
+    three = (linked(0, 1, 2, fabric=done), linked(1, 0, 2, fabric=done), linked(2, 0, 1, fabric=fabric))
+    assert domains(*three) == {0: gpu_uuid(0), 1: gpu_uuid(0)}
+
+
+def test_a_gpu_in_mig_mode_is_in_no_domain_and_the_others_stay_in_theirs() -> None:
+    mig = MigFacts(enabled=True, pending=True)
+    three = (linked(0, 1, 2, mig=mig), linked(1, 0, 2), linked(2, 0, 1))
+    assert domains(*three) == {1: gpu_uuid(1), 2: gpu_uuid(1)}
+
+
+@given(st.sets(st.frozensets(st.integers(0, 5), min_size=2, max_size=2)))
+def test_in_a_domain_everybody_reaches_everybody(links: set[frozenset[int]]) -> None:
+    gpus = [linked(number, *(min(pair - {number}) for pair in links if number in pair)) for number in range(6)]
+    found = domains(*gpus)
+    for one, name in found.items():
+        others = {number for number, other in found.items() if other == name and number != one}
+        assert others and all(frozenset((one, other)) in links for other in others)
