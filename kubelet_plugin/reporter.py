@@ -194,20 +194,9 @@ class Reporter:
         for driver, when in self._bumps.items():
             self._registered[driver] = self._later(driver, when, seen)
         self._bumps.clear()
-        for driver in self._asked(observed, seen):
-            self._registered[driver] = self._later(driver, self._now(), seen)
         drivers = seen.keys() | self._registered.keys()
         latest = {driver: max(self._times(driver, seen)) for driver in drivers}
         return wanted_spec(self._node_name, self._discovery.facts, latest)
-
-    def _asked(self, observed: JsonObject | None, seen: dict[str, datetime]) -> list[str]:
-        """Drivers whose publisher doubts the time that is true now: see `confirmation_annotation`."""
-        annotations = (observed or {}).get("metadata", {}).get("annotations") or {}
-        return [
-            driver
-            for driver in self._registered
-            if annotations.get(confirmation_annotation(driver)) == _wire_time(max(self._times(driver, seen)))
-        ]
 
     def _later(self, driver: str, when: datetime, seen: dict[str, datetime]) -> datetime:
         """`when`, or just after every time that was known before: clocks are set back, signs of life are not."""
@@ -289,7 +278,7 @@ def _registrations(observed: JsonObject | None, latest: datetime) -> dict[str, d
 
 
 def _is_asked(observed: JsonObject | None, driver: str, current: datetime) -> bool:
-    """Whether a publisher wants to know if this registration still lives."""
+    """Whether a publisher doubts the time that is true now: see `confirmation_annotation`."""
     annotations = (observed or {}).get("metadata", {}).get("annotations") or {}
     return bool(annotations.get(confirmation_annotation(driver)) == _wire_time(current))
 

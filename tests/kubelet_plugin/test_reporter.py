@@ -17,7 +17,7 @@ from support.nodes import Node, a_node
 from dra_driver.api.crd import FILE
 from dra_driver.api.inventory import NodeInventory, confirmation_annotation
 from dra_driver.api.meta import CRDS, NODE_INVENTORIES, NODES, JsonObject
-from dra_driver.errors import NotFound
+from dra_driver.errors import Gone, NotFound
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.watch import Backoff
 from dra_driver.simulation.apiserver import SimulatedApiServer
@@ -192,6 +192,42 @@ async def test_a_deleted_inventory_comes_back(scene: Scene, kube: Kube) -> None:
     assert after.spec == before.spec
 
 
+class DeafKube(CountingKube):
+    """Watches hear nothing, and collections can be listed while `gate` is open only."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint)
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def pages(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        await self.gate.wait()
+        async for page in super().pages(*args, **kwargs):
+            yield page
+
+    async def watch(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        self.gate.clear()
+        raise Gone("the position expired", status=410)
+        yield
+
+
+async def test_an_inventory_that_came_and_went_unheard_comes_back(
+    api_server: SimulatedApiServer, kube: Kube, tmp_path: Path
+) -> None:
+    node = a_node(tmp_path, "t4")
+    await prepare_cluster(kube)
+    discovery = node.discovery()
+    await discovery.observe()
+    async with DeafKube(Endpoint(server=api_server.url)) as deaf:
+        reporter = Reporter(deaf, NODE, discovery, retry=quick(), repair=quick())
+        async with running(reporter):
+            scene = Scene(node, deaf, discovery, reporter, api_server)
+            before = await scene.becomes(lambda inventory: True)
+            await kube.delete(NODE_INVENTORIES, NODE)
+            deaf.gate.set()
+            await scene.becomes(lambda inventory: inventory.metadata.uid != before.metadata.uid)
+
+
 async def test_what_somebody_else_wrote_is_put_right_and_their_labels_stay(scene: Scene, kube: Kube) -> None:
     before = await scene.inventory()
     patch = {"metadata": {"labels": {"team": "a"}}, "spec": {"gpus": [], "bootID": "nonsense"}}
@@ -273,10 +309,10 @@ async def soon_true(true: Callable[[], bool]) -> None:
 
 
 async def test_a_recreated_node_owns_a_new_inventory(scene: Scene, kube: Kube) -> None:
+    """The garbage collector removes the object of the node that is gone."""
     await kube.delete(NODES, NODE)
     node = await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
     uid = node["metadata"]["uid"]
-    await kube.delete(NODE_INVENTORIES, NODE)  # what the garbage collector does with objects of a dead owner
     await scene.becomes(lambda inventory: [owner.uid for owner in inventory.metadata.owner_references] == [uid])
 
 
