@@ -196,9 +196,14 @@ class CdiSpec:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
-def spec_of(kind: str, devices: tuple[CdiDevice, ...], container_edits: ContainerEdits) -> CdiSpec:
+def spec_of(
+    kind: str,
+    devices: tuple[CdiDevice, ...],
+    container_edits: ContainerEdits,
+    annotations: Mapping[str, str] | None = None,
+) -> CdiSpec:
     """A spec of the lowest version that may say this: older consumers reject versions they do not know."""
-    spec = CdiSpec(VERSIONS[0], kind, devices, container_edits)
+    spec = CdiSpec(VERSIONS[0], kind, devices, container_edits, annotations or {})
     return replace(spec, cdi_version=lowest_version(spec))
 
 

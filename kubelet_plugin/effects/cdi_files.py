@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from dra_driver.cdi.edits import claim_kind
-from dra_driver.errors import NodeNotReady
+from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.runtime.files import (
     StagedFile,
     flush_folder,
@@ -33,6 +33,9 @@ class CdiFiles:
         self._prefix = f"{claim_kind(driver).replace('/', '-')}_"
 
     def path(self, claim_uid: str) -> Path:
+        """Where the claim's file is. Raises InvalidInput for a UID that would lead out of the folder."""
+        if "/" in claim_uid or "\0" in claim_uid:
+            raise InvalidInput("cannot be the UID of a Kubernetes object", about=f"claim UID {claim_uid!r}")
         return self.folder / f"{self._prefix}{claim_uid}{_ENDING}"
 
     def write(self, claim_uid: str, content: bytes) -> None:
@@ -90,7 +93,8 @@ class CdiFiles:
         A missing parent means that the host's folder is not mounted, and a folder made here would be nobody's.
         """
         try:
-            self.folder.mkdir(mode=0o755)
+            self.folder.mkdir()
+            self.folder.chmod(0o755)  # whatever the umask
         except FileExistsError:
             return
         except FileNotFoundError as error:

@@ -1,0 +1,336 @@
+import json
+from dataclasses import replace
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from support.cdi import class_names, container_edits, device_names, specs, vendors
+
+from dra_driver.cdi.model import (
+    VERSIONS,
+    CdiDevice,
+    CdiSpec,
+    ContainerEdits,
+    DeviceNode,
+    Hook,
+    IntelRdt,
+    Mount,
+    NetDevice,
+    decode,
+    encode,
+    lowest_version,
+    parsed_name,
+    problems_of,
+    qualified_name,
+    spec_of,
+)
+from dra_driver.errors import InvalidInput
+
+NODE = DeviceNode("/dev/x")
+NOTHING = ContainerEdits()
+SOME = settings(max_examples=30)
+"""Each spec is large: more would take long, and find little more."""
+DEVICE = CdiDevice("a", ContainerEdits(device_nodes=(NODE,)))
+
+
+def spec_with(edits: ContainerEdits = NOTHING, *, name: str = "a", kind: str = "vendor/class") -> CdiSpec:
+    return spec_of(kind, (CdiDevice(name, ContainerEdits(device_nodes=(NODE,))),), edits)
+
+
+def problem(spec: CdiSpec) -> str:
+    """The one thing that is wrong with `spec`."""
+    (found,) = problems_of(spec)
+    return found
+
+
+# The text
+
+
+@SOME
+@given(specs())
+def test_a_spec_is_the_same_after_writing_and_reading_it(spec: CdiSpec) -> None:
+    assert decode(encode(spec)) == spec
+
+
+@SOME
+@given(specs())
+def test_the_text_means_the_same_as_json_and_as_yaml(spec: CdiSpec) -> None:
+    """Runtimes parse it as YAML, everybody else as JSON."""
+    text = encode(spec)
+    assert yaml.safe_load(text) == json.loads(text)
+
+
+@SOME
+@given(specs())
+def test_equal_specs_have_equal_text(spec: CdiSpec) -> None:
+    again = replace(
+        spec, container_edits=replace(spec.container_edits), annotations=dict(reversed(spec.annotations.items()))
+    )
+    assert encode(again) == encode(spec)
+
+
+@SOME
+@given(specs())
+def test_a_spec_that_somebody_wrote_in_yaml_is_read_too(spec: CdiSpec) -> None:
+    text = yaml.safe_dump(json.loads(encode(spec)), explicit_start=True)
+    assert decode(text) == spec
+
+
+def test_the_text_is_laid_out_for_people() -> None:
+    spec = spec_of(
+        "k8s.gpu.nvidia.com/claim",
+        (
+            CdiDevice(
+                "1-gpu-0", ContainerEdits(("A=1",), (DeviceNode("/dev/nvidia0", type="c", major=195, file_mode=0o666),))
+            ),
+        ),
+        ContainerEdits(env=("B=2", "C=3"), mounts=(Mount("/a", "/b", ("ro",)),), additional_gids=(44,)),
+    )
+    assert encode(spec).decode() == (
+        "{\n"
+        ' "cdiVersion": "0.7.0",\n'
+        ' "kind": "k8s.gpu.nvidia.com/claim",\n'
+        ' "devices": [\n'
+        '  {"name": "1-gpu-0", "containerEdits": {"env": ["A=1"], "deviceNodes":'
+        ' [{"path": "/dev/nvidia0", "type": "c", "major": 195, "fileMode": 438}]}}\n'
+        " ],\n"
+        ' "containerEdits": {\n'
+        '  "env": [\n'
+        '   "B=2",\n'
+        '   "C=3"\n'
+        "  ],\n"
+        '  "mounts": [\n'
+        '   {"hostPath": "/a", "containerPath": "/b", "options": ["ro"]}\n'
+        "  ],\n"
+        '  "additionalGids": [\n'
+        "   44\n"
+        "  ]\n"
+        " }\n"
+        "}\n"
+    )
+
+
+def test_zero_is_written_where_it_differs_from_absent() -> None:
+    """uid, gid, file mode and timeout of 0 are something else than none; major and minor of 0 are not."""
+    node = DeviceNode("/dev/x", type="c", major=1, minor=0, file_mode=0, uid=0, gid=0)
+    edits = ContainerEdits(device_nodes=(node,), hooks=(Hook("prestart", "/x", timeout=0),))
+    device = json.loads(encode(spec_of("a/b", (CdiDevice("c", edits),), ContainerEdits())))["devices"][0]
+    assert device["containerEdits"] == {
+        "deviceNodes": [{"path": "/dev/x", "type": "c", "major": 1, "fileMode": 0, "uid": 0, "gid": 0}],
+        "hooks": [{"hookName": "prestart", "path": "/x", "timeout": 0}],
+    }
+
+
+def test_an_invalid_spec_is_not_written() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        encode(CdiSpec("0.3.0", "no-class", ()))
+    assert len(caught.value.problems) == 2
+
+
+# Reading what others wrote
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ("", ["document: must be an object, is None"]),
+        ("[]", ["document: must be an object, is []"]),
+        ("a: [", ["while parsing a flow node"]),
+        ("\tx", ["while scanning for the next token"]),
+        ("kind: a/b\nkind: a/c", ["kind: there twice"]),
+        ('{"kind": "a/b", "kind": "a/c"}', ["kind: there twice"]),
+        ('{"cdiVersion": "0.5.0", "kind": "a/b"}', ["devices: is required"]),
+        (
+            '{"cdiVersion": 0.5, "kind": "a/b", "colour": "red", "devices": [{"containerEdits": {"mounts": [{}]}}]}',
+            [
+                "cdiVersion: must be a string, is 0.5",
+                "devices[0].name: is required",
+                "devices[0].containerEdits.mounts[0].hostPath: is required",
+                "devices[0].containerEdits.mounts[0].containerPath: is required",
+                "colour: unknown field",
+            ],
+        ),
+        (
+            "{cdiVersion: 0.3.0, kind: a/b, devices: [{name: c, containerEdits: "
+            "{deviceNodes: [{path: x, major: '7'}]}}]}",
+            ["devices[0].containerEdits.deviceNodes[0].major: must be an integer, is '7'"],
+        ),
+        (
+            "{cdiVersion: 0.5.0, kind: a/b, devices: [{name: c, containerEdits: {env: {A: b}}}]}",
+            ["devices[0].containerEdits.env: must be a list, is {'A': 'b'}"],
+        ),
+        ("{cdiVersion: 0.5.0, kind: a/b, devices: []}", ["devices: at least one is needed"]),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_all_at_once_and_with_its_path(text: str, problems: list[str]) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        decode(text, about="file x.yaml")
+    assert caught.value.about == "file x.yaml"
+    assert len(caught.value.problems) == len(problems)
+    for expected in problems:
+        assert any(found.startswith(expected) for found in caught.value.problems), caught.value.problems
+
+
+def test_a_field_that_is_null_counts_as_absent() -> None:
+    text = "{cdiVersion: 0.3.0, kind: a/b, containerEdits: null, devices: [{name: c, containerEdits: {env: [A=1]}}]}"
+    assert decode(text) == spec_of("a/b", (CdiDevice("c", ContainerEdits(env=("A=1",))),), ContainerEdits())
+
+
+def test_a_version_may_have_a_leading_v() -> None:
+    text = "{cdiVersion: v0.5.0, kind: a/b, devices: [{name: c, containerEdits: {env: [A=1]}}]}"
+    assert decode(text).cdi_version == "v0.5.0"
+
+
+# Versions
+
+
+@pytest.mark.parametrize(
+    ("spec", "version"),
+    [
+        (spec_with(), "0.3.0"),
+        (spec_with(ContainerEdits(mounts=(Mount("/a", "/b", type="tmpfs"),))), "0.4.0"),
+        (spec_with(ContainerEdits(device_nodes=(DeviceNode("/dev/x", host_path="/dev/y"),))), "0.5.0"),
+        (spec_with(name="0a"), "0.5.0"),
+        (spec_with(kind="vendor.com/cl.ass"), "0.6.0"),
+        (replace(spec_with(), annotations={"a": "b"}), "0.6.0"),
+        (replace(spec_with(), devices=(replace(DEVICE, annotations={"a": "b"}),)), "0.6.0"),
+        (spec_with(ContainerEdits(additional_gids=(44,))), "0.7.0"),
+        (spec_with(ContainerEdits(intel_rdt=IntelRdt("x"))), "0.7.0"),
+        (spec_with(ContainerEdits(intel_rdt=IntelRdt(schemata=("x",)))), "1.1.0"),
+        (spec_with(ContainerEdits(intel_rdt=IntelRdt(enable_monitoring=True))), "1.1.0"),
+        (spec_with(ContainerEdits(net_devices=(NetDevice("eth1", "net0"),))), "1.1.0"),
+    ],
+)
+def test_each_feature_needs_the_version_that_brought_it(spec: CdiSpec, version: str) -> None:
+    assert lowest_version(spec) == version
+
+
+@SOME
+@given(specs())
+def test_the_lowest_version_is_the_lowest(spec: CdiSpec) -> None:
+    """A declared version below what the content needs makes the spec invalid, and any other does not."""
+    lowest = VERSIONS.index(lowest_version(spec))
+    for index, version in enumerate(VERSIONS):
+        assert (problems_of(replace(spec, cdi_version=version)) == ()) == (index >= lowest)
+
+
+@SOME
+@given(specs(), container_edits)
+def test_adding_something_never_lowers_the_version(spec: CdiSpec, more: ContainerEdits) -> None:
+    both = ContainerEdits(
+        env=(*spec.container_edits.env, *more.env),
+        device_nodes=(*spec.container_edits.device_nodes, *more.device_nodes),
+        net_devices=spec.container_edits.net_devices or more.net_devices,
+        hooks=(*spec.container_edits.hooks, *more.hooks),
+        mounts=(*spec.container_edits.mounts, *more.mounts),
+        intel_rdt=spec.container_edits.intel_rdt or more.intel_rdt,
+        additional_gids=(*spec.container_edits.additional_gids, *more.additional_gids),
+    )
+    larger = replace(spec, container_edits=both)
+    assert VERSIONS.index(lowest_version(larger)) >= VERSIONS.index(lowest_version(spec))
+
+
+@pytest.mark.parametrize("version", ["", "0.2.0", "0.5", "2.0.0", "latest"])
+def test_an_unknown_version_is_invalid(version: str) -> None:
+    assert problem(replace(spec_with(), cdi_version=version)).startswith(f"cdiVersion: {version!r} is none of 0.3.0, ")
+
+
+# Names
+
+
+@given(vendors, class_names, device_names)
+def test_a_qualified_name_can_be_taken_apart(vendor: str, class_name: str, device: str) -> None:
+    kind = f"{vendor}/{class_name}"
+    assert parsed_name(qualified_name(kind, device)) == (kind, device)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nvidia.com/gpu=0:1", "nvidia.com/gpu=GPU-5a7b12c3", "k8s.gpu.nvidia.com/claim=0f3c-gpu-0", "v/c=d", "V1/c_1.x=0"],
+)
+def test_legal_names(name: str) -> None:
+    assert qualified_name(*parsed_name(name)) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "", "gpu0", "nvidia.com/gpu", "nvidia.com=0", "/gpu=0", "nvidia.com/=0", "nvidia.com/gpu=", "1nvidia/gpu=0",
+        "nvidia./gpu=0", "nvidia/1gpu=0", "nvidia/gpu-=0", "nvidia/gpu=-0", "nvidia/gpu=0-", "nvidia/gpu=a/b",
+        "nvidia/gpu=a b", "nvidia/gpu=ä", "nvidia/g/pu=0", "nvidia/gpu=0\n",
+    ],
+)  # fmt: skip
+def test_illegal_names(name: str) -> None:
+    with pytest.raises(InvalidInput):
+        parsed_name(name)
+
+
+# Validity
+
+
+@pytest.mark.parametrize(
+    ("edits", "expected"),
+    [
+        (ContainerEdits(env=("=x",)), "env[0]: '=x' is not NAME=value"),
+        (ContainerEdits(env=("A=1", "B")), "env[1]: 'B' is not NAME=value"),
+        (ContainerEdits(device_nodes=(DeviceNode(""),)), "deviceNodes[0].path: must not be empty"),
+        (ContainerEdits(device_nodes=(DeviceNode("/x", type="d"),)), "deviceNodes[0].type: 'd' is none of b, c, u, p"),
+        (
+            ContainerEdits(device_nodes=(DeviceNode("/x", permissions="rx"),)),
+            "deviceNodes[0].permissions: 'rx' is not made of r, w and m, and is not none",
+        ),
+        (
+            ContainerEdits(device_nodes=(DeviceNode("/x", gid=-1),)),
+            "deviceNodes[0].gid: -1 is not between 0 and 4294967295",
+        ),
+        (ContainerEdits(mounts=(Mount("", "/b"),)), "mounts[0].hostPath: must not be empty"),
+        (ContainerEdits(mounts=(Mount("/a", ""),)), "mounts[0].containerPath: must not be empty"),
+        (ContainerEdits(hooks=(Hook("prestart", ""),)), "hooks[0].path: must not be empty"),
+        (ContainerEdits(hooks=(Hook("prestart", "/x", env=("A",)),)), "hooks[0].env[0]: 'A' is not NAME=value"),
+        (ContainerEdits(additional_gids=(2**32,)), "additionalGids[0]: 4294967296 is not a group id"),
+        (ContainerEdits(intel_rdt=IntelRdt("..")), "intelRdt.closID: '..' is not a file name"),
+        (ContainerEdits(net_devices=(NetDevice("", "a"),)), "netDevices[0].hostInterfaceName: must not be empty"),
+        (
+            ContainerEdits(net_devices=(NetDevice("a", "x"), NetDevice("b", "x"))),
+            "netDevices[1].name: 'x' is there twice",
+        ),
+    ],
+)
+def test_invalid_edits_are_found_at_the_top_and_in_devices(edits: ContainerEdits, expected: str) -> None:
+    assert problem(spec_with(edits)) == f"containerEdits.{expected}"
+    in_device = spec_of("a/b", (CdiDevice("c", edits),), ContainerEdits())
+    assert problem(in_device) == f"devices[0].containerEdits.{expected}"
+
+
+def test_an_unknown_hook_is_invalid() -> None:
+    found = problem(spec_with(ContainerEdits(hooks=(Hook("preStart", "/x"),))))
+    assert found.startswith("containerEdits.hooks[0].hookName: 'preStart' is none of prestart, ")
+
+
+def test_a_device_that_changes_nothing_is_invalid() -> None:
+    assert problem(spec_of("a/b", (CdiDevice("c", ContainerEdits()),), ContainerEdits())) == (
+        "devices[0].containerEdits: must not be empty"
+    )
+
+
+def test_two_devices_of_one_name_are_invalid() -> None:
+    assert problem(spec_of("a/b", (DEVICE, DEVICE), ContainerEdits())) == "devices[1].name: 'a' is devices[0] already"
+
+
+def test_annotations_have_keys_and_a_size_as_in_kubernetes() -> None:
+    assert problem(replace(spec_with(), cdi_version="0.6.0", annotations={"a b": ""})) == (
+        "annotations: 'a b' is not a qualified name"
+    )
+    large = {"a": "x" * 256 * 1024}
+    assert problem(replace(spec_with(), cdi_version="0.6.0", annotations=large)) == (
+        "annotations: 262145 bytes are more than 262144"
+    )
+
+
+def test_all_problems_are_found_together() -> None:
+    spec = CdiSpec(
+        "0.3.0", "1/2", (CdiDevice("-", ContainerEdits()),), ContainerEdits(env=("x",), additional_gids=(1,))
+    )
+    assert [one.partition(":")[0] for one in problems_of(spec)] == [
+        "cdiVersion", "kind", "kind", "devices[0].name", "devices[0].containerEdits", "containerEdits.env[0]",
+    ]  # fmt: skip
