@@ -28,6 +28,7 @@ from dra_driver.errors import DriverError, Unreachable
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.prepare.answer import PreparedDevice
 from kubelet_plugin.prepare.plan import ContainerFiles
 from kubelet_plugin.prepare.steps import digest_of
 from kubelet_plugin.prepare.store import JournalStore
@@ -100,7 +101,7 @@ class Node(RuleBasedStateMachine):
     def put(self, name: str, uid: str, gpus: Sequence[int], *, admin: bool) -> None:
         flags: dict[str, Any] = {"adminAccess": True} if admin else {}
         ref = a_ref(name, uid)
-        self.api.put(a_claim(ref, *(a_result(index, f"request-{index}", **flags) for index in gpus)))
+        self.api.put(a_claim(ref, *(a_result(index, f"request-{n}", **flags) for n, index in enumerate(gpus))))
         self.refs[name] = ref
 
     @initialize()
@@ -113,10 +114,10 @@ class Node(RuleBasedStateMachine):
         self.put(name, f"uid-{self.generations}", gpus, admin=admin)
 
     @precondition(lambda self: self.refs)
-    @rule(name=names, gpus=some_gpus)
-    def the_scheduler_gives_a_claim_other_devices(self, name: str, gpus: list[int]) -> None:
+    @rule(name=names, gpus=some_gpus, admin=st.booleans())
+    def the_scheduler_gives_a_claim_other_devices(self, name: str, gpus: list[int], admin: bool) -> None:
         if name in self.refs:
-            self.put(name, self.refs[name].uid, gpus, admin=False)
+            self.put(name, self.refs[name].uid, gpus, admin=admin)
 
     @rule(name=names)
     def a_claim_is_deleted(self, name: str) -> None:
@@ -133,15 +134,19 @@ class Node(RuleBasedStateMachine):
             if isinstance(answer, DriverError):
                 self.check_refused(uid, answer, before)
             else:
-                self.check_prepared(uid, [device.device for device in answer], [device.cdi_ids for device in answer])
+                self.check_prepared(uid, answer)
 
-    def check_prepared(self, uid: str, devices: list[str], cdi_ids: list[tuple[str, ...]]) -> None:
+    def check_prepared(self, uid: str, answer: Sequence[PreparedDevice]) -> None:
         (claim,) = [obj for obj in self.api.objects.values() if obj["metadata"]["uid"] == uid]
-        assert devices == [result["device"] for result in claim["status"]["allocation"]["devices"]["results"]]
+        results = claim["status"]["allocation"]["devices"]["results"]
+        allocated = {((result["request"],), result["device"]) for result in results}
+        assert {(device.request_names, device.device) for device in answer} == allocated
+        held = {(device.device, device.admin_access) for device in self.service.held[uid].devices}
+        assert held == {(result["device"], result.get("adminAccess", False)) for result in results}
         content = self.cdi.read(uid)
         assert content is not None
         assert digest_of(content) == self.service.held[uid].cdi_digest
-        for (cdi_id,) in cdi_ids:
+        for cdi_id in (cdi_id for device in answer for cdi_id in device.cdi_ids):
             assert cdi_id.partition("=")[2] in content.decode()
         assert self.service.held[uid].boot_id == self.facts.facts.boot_id
 

@@ -15,10 +15,6 @@ _CHANGES = ("replace", "unlink")
 _FLUSHES = ("write", "fsync")
 
 
-class Killed(Exception):
-    """The process is dead: whatever it still does, it does not do."""
-
-
 class Disk:
     """Changes below `root` go through here while the context lasts."""
 
@@ -61,7 +57,7 @@ class Disk:
 
     def _allow(self, name: str, path: str) -> None:
         if self.dead:
-            raise Killed(f"{name} {path}")
+            raise OSError(errno.EIO, "the process is dead", path)
         if self.full and name in _FLUSHES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         if self.dies_after is not None:

@@ -45,6 +45,10 @@ def start(order: dict[str, Any], main: Callable[[], None]) -> int:
 
 
 def serve() -> None:
+    # Everything that a plugin imports on its way, once for all of them.
+    import kubernetes.config  # noqa: F401
+
+    import kubelet_plugin.simulation.nvml  # noqa: F401
     from kubelet_plugin.main import main
 
     for line in sys.stdin:
