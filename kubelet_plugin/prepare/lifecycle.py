@@ -23,13 +23,14 @@ claim is needed to say "done".
 out of it. Nobody waits for a GPU: whoever comes second is refused at once and told who holds it.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from dra_driver.api.resource import ResourceClaim
+from dra_driver.api.resource import AllocatedDevice, ResourceClaim
 from dra_driver.errors import DeviceInUse
-from dra_driver.names import ClaimRef
+from dra_driver.names import ClaimRef, RequestName
 from kubelet_plugin.prepare.answer import PreparedDevice
 from kubelet_plugin.prepare.steps import CdiFileRecord, StepRecord
 
@@ -161,9 +162,22 @@ def standing_of(entry: Entry, claim: ResourceClaim | None, driver: str, boot_id:
     if claim.status.allocation is None:
         return Standing.DEALLOCATED
     results = claim.status.allocation.devices.results
-    allocated = sorted((result.pool, result.device) for result in results if result.driver == driver)
-    if allocated != sorted((device.pool, device.device) for device in entry.devices):
+    allocated = Counter(_allocated(result) for result in results if result.driver == driver)
+    if allocated != Counter(_allotted(device) for device in entry.devices):
         return Standing.MOVED
     if entry.boot_id != boot_id and not claim.status.reserved_for:
         return Standing.UNUSED
     return Standing.STANDS
+
+
+type _Allotment = tuple[str, str, tuple[str, ...], bool, str | None]
+"""What a claim was given, and how: pool, device, requests, admin access, share. A difference in any is another one."""
+
+
+def _allocated(result: AllocatedDevice) -> _Allotment:
+    request = RequestName.of(result.request).request
+    return result.pool, result.device, (request,), result.admin_access is True, result.share_id
+
+
+def _allotted(device: HeldDevice) -> _Allotment:
+    return device.pool, device.device, device.request_names, device.admin_access, device.share_id
