@@ -5,16 +5,17 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from dra_driver.errors import DriverError
 from dra_driver.names import ClaimRef
-from kubelet_plugin.discovery import Discovery
+from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.prepare.lifecycle import Held
 from kubelet_plugin.rpc.messages import Prepared, Unprepared
 from kubelet_plugin.rpc.server import ClaimHandler
-from kubelet_plugin.service import ClaimService
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 45.0)
 
@@ -57,10 +58,24 @@ class MeasuredClaims:
             self._outcomes.labels(call, outcome).inc()
 
 
+class Facts(Protocol):
+    """What is needed of `kubelet_plugin.discovery.Discovery`."""
+
+    @property
+    def facts(self) -> NodeFacts: ...
+
+
+class Holder(Protocol):
+    """What is needed of `kubelet_plugin.service.ClaimService`."""
+
+    @property
+    def held(self) -> Held: ...
+
+
 class NodeCollector:
     """Gauges that are read from their owners when somebody scrapes."""
 
-    def __init__(self, discovery: Discovery, claims: ClaimService) -> None:
+    def __init__(self, discovery: Facts, claims: Holder) -> None:
         self._discovery = discovery
         self._claims = claims
 

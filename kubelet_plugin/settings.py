@@ -3,6 +3,7 @@
 Each field says its unit, its default and why one would change it. A flag wins over the variable of the same name.
 """
 
+import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -91,13 +92,20 @@ def _parser() -> SettingsParser:
     setting("--cdi-hook", "", "nvidia-cdi-hook or nvidia-ctk on the host; default: it is looked for")
     setting("--publisher", "controller", "who writes ResourceSlices", choices=("controller", "node"))
     setting("--policy", "", "file with a PublishingPolicy, for --publisher node; default: all GPUs are published")
-    setting("--simulate", "", "simulate the hardware of a profile, as PROFILE or PROFILE:INDEX")
+    setting("--simulate", "", "simulate the hardware of a profile, as PROFILE or PROFILE:INDEX", type=_simulated)
     setting("--discovery-interval", 30.0, "seconds between looks at the hardware", type=seconds)
     setting("--cleanup-interval", 600.0, "seconds between looks for claims that are gone", type=seconds)
     setting("--http-endpoint", "", "HOST:PORT for /healthz, /readyz and /metrics; default: none", type=endpoint)
     setting("--log-level", "info", "how much to log", choices=LEVELS)
     setting("--log-format", "json", "how to log", choices=("json", "console"))
     return parser
+
+
+def _simulated(text: str) -> str:
+    _, colon, index = text.partition(":")
+    if colon and not index.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not PROFILE or PROFILE:INDEX")
+    return text
 
 
 def from_process() -> Settings:

@@ -19,7 +19,10 @@ type JsonObject = dict[str, Any]
 class Model(BaseModel):
     """Base of wire models: camelCase on the wire, frozen, fields of newer servers ignored."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
+    # Built at first use: no process needs the validators of all models, and they take memory on each node.
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore", defer_build=True
+    )
 
     @classmethod
     def of(cls, obj: object, *, about: str | None = None) -> Self:

@@ -1,35 +1,42 @@
 """How a service shows itself: structured logs to standard error, and one HTTP port for probes and metrics.
 
 `/healthz` answers whether the process should live, `/readyz` whether it does its work now, `/metrics` what Prometheus
-reads. Metric families are made by their owners in a registry that `main` creates.
+reads. Metric families are made by their owners in a registry that `main` creates. The HTTP server is a few lines of our
+own: three fixed paths need no framework, and each node would pay for one with 2 MB of memory.
 """
 
+import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
+from typing import TextIO
 
 import structlog
-from aiohttp import web
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from dra_driver.errors import NodeNotReady
 
 type Check = Callable[[], str | None]
 """None when all is well, else what is wrong, in a line."""
 
+_REQUEST_TIMEOUT_S = 5.0
+
 LEVELS = ("debug", "info", "warning", "error")
 
 
-def configure_logging(level: str, log_format: str) -> None:
-    """`level` is one of LEVELS; `log_format` is `json`, for collectors, or `console`, for people."""
+def configure_logging(level: str, log_format: str, stream: TextIO | None = None) -> None:
+    """`level` is one of LEVELS; `log_format` is `json`, for collectors, or `console`, for people.
+
+    `stream` None is standard error.
+    """
+    stream = stream or sys.stderr
     numeric = getattr(logging, level.upper())
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer(sort_keys=False)
         if log_format == "json"
-        else structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-        )
+        else structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
     )
     structlog.configure(
         processors=[
@@ -40,10 +47,10 @@ def configure_logging(level: str, log_format: str) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(numeric),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(file=stream),
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, stream=stream)
 
 
 @asynccontextmanager
@@ -58,32 +65,49 @@ async def status_server(
         yield None
         return
     host, _, port = address.rpartition(":")
-    app = web.Application()
-    app.router.add_get("/healthz", _probe(live))
-    app.router.add_get("/readyz", _probe(ready))
-    app.router.add_get("/metrics", _metrics(registry))
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
+    pages: dict[str, _Page] = {
+        "/healthz": lambda: _probe(live),
+        "/readyz": lambda: _probe(ready),
+        "/metrics": lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry)),
+    }
     try:
-        try:
-            await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
-        except OSError as error:
-            raise NodeNotReady(f"cannot serve probes and metrics: {error}", about=f"address {address}") from error
-        yield int(runner.addresses[0][1])
-    finally:
-        await runner.cleanup()
+        server = await asyncio.start_server(
+            lambda reader, writer: _serve(pages, reader, writer), host.strip("[]"), int(port)
+        )
+    except OSError as error:
+        raise NodeNotReady(f"cannot serve probes and metrics: {error}", about=f"address {address}") from error
+    async with server:
+        yield int(server.sockets[0].getsockname()[1])
 
 
-def _probe(checks: Mapping[str, Check]) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def answer(_: web.Request) -> web.Response:
-        problems = [f"{name}: {problem}" for name, check in checks.items() if (problem := check()) is not None]
-        return web.Response(status=503 if problems else 200, text="\n".join(problems) or "ok")
-
-    return answer
+type _Page = Callable[[], tuple[int, str, bytes]]
+"""Status, content type and content of a page."""
 
 
-def _metrics(registry: CollectorRegistry) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(registry), content_type="text/plain", charset="utf-8")
+def _probe(checks: Mapping[str, Check]) -> tuple[int, str, bytes]:
+    problems = [f"{name}: {problem}" for name, check in checks.items() if (problem := check()) is not None]
+    return 503 if problems else 200, "text/plain; charset=utf-8", ("\n".join(problems) or "ok").encode()
 
-    return answer
+
+async def _serve(pages: Mapping[str, _Page], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """One request, one answer, and the connection is closed."""
+    with suppress(OSError, ValueError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        async with asyncio.timeout(_REQUEST_TIMEOUT_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+            method, target, *_ = head.decode("latin-1").split(" ", 2)
+            status, kind, content = _answer(pages, method, target.partition("?")[0])
+            writer.write(
+                f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {kind}\r\n"
+                f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n".encode()
+            )
+            writer.write(b"" if method == "HEAD" else content)
+            await writer.drain()
+    writer.close()
+
+
+def _answer(pages: Mapping[str, _Page], method: str, path: str) -> tuple[int, str, bytes]:
+    if method not in ("GET", "HEAD"):
+        return 405, "text/plain", b"only GET"
+    if path not in pages:
+        return 404, "text/plain", " ".join(pages).encode()
+    return pages[path]()

@@ -1,0 +1,69 @@
+"""How a service ends: in order after a signal, with status 1 and a line when a part of it failed."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from dra_driver.errors import InvalidInput, NodeNotReady
+from dra_driver.runtime.tasks import forever, run_service, until_signal
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_service_in_order_with_status_0(number: signal.Signals) -> None:
+    events = []
+
+    async def background() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            events.append("background ended")
+
+    async def service() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(forever("background", background()))
+            try:
+                asyncio.get_running_loop().call_later(0.01, os.kill, os.getpid(), number)
+                await until_signal()
+            finally:
+                await asyncio.sleep(0)
+                events.append("sockets closed")
+
+    assert run_service(service()) == 0
+    assert events == ["sockets closed", "background ended"]
+
+
+def test_an_error_of_a_part_ends_the_service_with_status_1_and_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    async def failing() -> None:
+        raise NodeNotReady("kubelet refused the registration", about="driver gpu.nvidia.com")
+
+    async def service() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(forever("registration", failing()))
+            await until_signal()
+
+    assert run_service(service()) == 1
+    assert "driver gpu.nvidia.com: kubelet refused the registration" in capsys.readouterr().out
+
+
+def test_an_error_before_anything_runs_ends_the_service_with_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    async def service() -> None:
+        raise InvalidInput("cannot be read", about="kubeconfig /nowhere")
+
+    assert run_service(service()) == 1
+    assert "kubeconfig /nowhere: cannot be read" in capsys.readouterr().out
+
+
+def test_a_part_that_ends_by_itself_is_a_defect_with_its_name() -> None:
+    async def nothing() -> None:
+        return
+
+    async def service() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(forever("reporter", nothing()))
+            await until_signal()
+
+    with pytest.raises(ExceptionGroup) as ended:
+        run_service(service())
+    assert ended.group_contains(RuntimeError, match="reporter ended by itself")

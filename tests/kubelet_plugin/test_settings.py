@@ -1,0 +1,85 @@
+"""Settings of the node plugin: where they come from, what they are without any, and what a mistake looks like."""
+
+from pathlib import Path
+
+import pytest
+
+from kubelet_plugin.settings import Settings, read_settings
+
+
+def settings(*arguments: str, **environment: str) -> Settings:
+    return read_settings(["--node-name", "n", *arguments], environment)
+
+
+def test_the_defaults_fit_a_daemonset_pod() -> None:
+    found = settings()
+    assert (found.kubelet_root, found.cdi_root, found.host_root) == (
+        Path("/var/lib/kubelet"),
+        Path("/var/run/cdi"),
+        Path("/"),
+    )
+    assert found.state_dir == Path("/var/lib/kubelet/plugins/gpu.nvidia.com")
+    assert found.driver_name == "gpu.nvidia.com"
+    assert (found.kubeconfig, found.pod_uid, found.simulate, found.driver_root, found.http_endpoint) == (None,) * 5
+    assert found.publisher == "controller"
+
+
+def test_the_state_folder_follows_kubelet_root_and_driver_name() -> None:
+    found = settings("--kubelet-root", "/k", "--driver-name", "gpu.example.com")
+    assert found.state_dir == Path("/k/plugins/gpu.example.com")
+
+
+def test_every_setting_can_come_from_the_environment() -> None:
+    found = read_settings([], {"GPU_DRA_NODE_NAME": "from-env", "GPU_DRA_DISCOVERY_INTERVAL": "5"})
+    assert (found.node_name, found.discovery_interval_s) == ("from-env", 5.0)
+
+
+def test_a_flag_wins_over_the_environment() -> None:
+    assert settings("--publisher=node", GPU_DRA_PUBLISHER="controller").publisher == "node"
+
+
+def test_an_empty_variable_is_no_setting() -> None:
+    """A pod's manifest often sets variables to nothing."""
+    assert settings(GPU_DRA_POD_UID="", GPU_DRA_LOG_LEVEL="").pod_uid is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], "--node-name"),
+        (["--node-name", "n", "--publisher", "both"], "both"),
+        (["--node-name", "n", "--discovery-interval", "soon"], "soon"),
+        (["--node-name", "n", "--discovery-interval", "0"], "0"),
+        (["--node-name", "n", "--cleanup-interval", "nan"], "nan"),
+        (["--node-name", "n", "--http-endpoint", "8080"], "8080"),
+        (["--node-name", "n", "--http-endpoint", "host:99999"], "99999"),
+        (["--node-name", "n", "--simulate", "t4:first"], "t4:first"),
+        (["--node-name", "n", "--simul", "t4"], "--simul"),
+    ],
+)
+def test_a_mistake_ends_with_status_2_and_one_line_that_names_it(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        read_settings(arguments, {})
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert named in line
+    assert "--help" in line
+
+
+def test_a_mistake_in_a_variable_is_found_by_the_same_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        settings(GPU_DRA_LOG_FORMAT="xml")
+    assert ended.value.code == 2
+    assert "xml" in capsys.readouterr().err
+
+
+def test_help_lists_every_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        read_settings(["--help"], {})
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for field in Settings.__dataclass_fields__:
+        assert f"--{field.removesuffix('_s').replace('_', '-')}" in text
+    assert "/var/lib/kubelet" in text
