@@ -46,7 +46,8 @@ class ClaimReader:
             try:
                 return await self._read_once(ref)
             except (Unreachable, Conflict, Gone) as error:
-                wait = max(delay, min(error.retry_after_s or 0.0, _LONGEST_DELAY_S))
+                # Only a server that is too busy says how long to leave it alone.
+                wait = max(delay, min(error.retry_after_s or 0.0, _LONGEST_DELAY_S)) if error.status == 429 else delay
                 if loop.time() + wait > deadline:
                     raise
             await asyncio.sleep(wait)
