@@ -6,7 +6,8 @@ specification 1.1.0 and the behaviour of its reference library, which containerd
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath, PurePosixPath
+from pathlib import PurePath
+from posixpath import normpath
 
 from dra_driver.cdi.model import (
     NO_PERMISSIONS,
@@ -183,7 +184,7 @@ def _rule(node: DeviceNode) -> DeviceRule:
 
 
 def _depth(mount: Mount) -> int:
-    return len(PurePosixPath(mount.container_path).parts)
+    return normpath(mount.container_path).count("/")
 
 
 def _in_place[T](present: Iterable[T], added: Iterable[T], key: Callable[[T], str]) -> tuple[T, ...]:
