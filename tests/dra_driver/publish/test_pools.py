@@ -1,0 +1,582 @@
+"""The cluster's slices become what inventories and policy say: with the fewest writes, and for plugins that live."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+import yaml
+from support.inventories import gpu, inventory_object, inventory_spec
+
+from dra_driver.api.crd import FILE
+from dra_driver.api.inventory import GpuFacts, HealthFacts, confirmation_annotation
+from dra_driver.api.meta import CRDS, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject, Resource
+from dra_driver.api.policy import PublishingPolicy, decode_policy
+from dra_driver.errors import ClusterError, InvalidInput
+from dra_driver.kube.client import Endpoint, Kube, WatchEvent
+from dra_driver.kube.watch import Backoff
+from dra_driver.names import GPU_DRIVER
+from dra_driver.publish import Narrator, PoolPublisher
+from dra_driver.simulation.apiserver import SimulatedApiServer
+
+PATIENCE_S = 10.0
+
+
+class Recorded(Narrator):
+    """What was told."""
+
+    def __init__(self) -> None:
+        self.writes: list[tuple[str, str]] = []
+        self.told: list[str] = []
+
+    def wrote(self, pool: str, verb: str, devices: int) -> None:
+        self.writes.append((pool, verb))
+
+    def refused(self, pool: str, error: ClusterError, retry_s: float) -> None:
+        self.told.append(f"{pool}: refused: {error}")
+
+    def not_understood(self, pool: str, error: InvalidInput) -> None:
+        self.told.append(f"{pool}: not understood: {error}")
+
+    def understood(self, pool: str, notes: Sequence[str]) -> None:
+        self.told += [f"{pool}: {note}" for note in notes]
+
+    def lost_fields(self, pool: str, fields: Sequence[str]) -> None:
+        self.told.append(f"{pool}: lost {', '.join(fields)}")
+
+    def asking(self, pool: str) -> None:
+        self.told.append(f"{pool}: asked")
+
+
+class Scene:
+    """A cluster, its nodes' inventories, and what happens to slices."""
+
+    def __init__(self, server: SimulatedApiServer, kube: Kube) -> None:
+        self.server = server
+        self.kube = kube
+        self.narrator = Recorded()
+        self.publisher: PoolPublisher
+
+    async def node(self, name: str, *gpus: GpuFacts, registered: str | None = "now", **labels: str) -> None:
+        """A node that reports these GPUs."""
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+        uid = (await self.kube.create(NODES, node))["metadata"]["uid"]
+        spec = inventory_spec(name, gpus, registered=now() if registered == "now" else registered)
+        await self.kube.create(NODE_INVENTORIES, inventory_object(spec, uid))
+
+    async def reports(self, name: str, *gpus: GpuFacts) -> None:
+        spec = inventory_spec(name, gpus).to_wire()
+        await self.kube.merge_patch(NODE_INVENTORIES, name, {"spec": {"gpus": spec["gpus"]}})
+
+    async def registers(self, name: str, time: str | None = None) -> None:
+        entry = {"driver": GPU_DRIVER, "time": time or now()}
+        await self.kube.merge_patch(NODE_INVENTORIES, name, {"spec": {"registrations": [entry]}})
+
+    async def question(self, name: str) -> str | None:
+        metadata = (await self.kube.get(NODE_INVENTORIES, name))["metadata"]
+        annotations: dict[str, str] = metadata.get("annotations") or {}
+        return annotations.get(confirmation_annotation(GPU_DRIVER))
+
+    async def slices(self, *, driver: str = GPU_DRIVER) -> list[JsonObject]:
+        return (await self.kube.list(RESOURCE_SLICES, field_selector=f"spec.driver={driver}")).items
+
+    async def published(self) -> dict[str, list[str]]:
+        return {
+            item["spec"]["pool"]["name"]: [device["name"] for device in item["spec"].get("devices") or ()]
+            for item in await self.slices()
+        }
+
+    async def wipe(self, name: str) -> None:
+        """What kubelet does."""
+        await self.kube.delete_collection(RESOURCE_SLICES, field_selector=f"spec.nodeName={name}")
+
+    async def until(self, true: Callable[[], Awaitable[bool]]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                if await true():
+                    return
+                await asyncio.sleep(0.01)
+
+    async def publishes(self, **wanted: Sequence[str]) -> None:
+        """Exactly these devices by node, `_` for `-`; and then nothing more is written."""
+        expected = {name.replace("_", "-"): list(devices) for name, devices in wanted.items()}
+
+        async def true() -> bool:
+            return await self.published() == expected
+
+        try:
+            await self.until(true)
+        except TimeoutError:
+            assert await self.published() == expected
+        await self.rests()
+        assert await self.published() == expected
+
+    async def rests(self) -> None:
+        await self.until(lambda: _at_rest(self.publisher))
+        # What the watch still brings must not lead to anything either.
+        await asyncio.sleep(0.05)
+        await self.until(lambda: _at_rest(self.publisher))
+
+    def writes(self) -> list[str]:
+        """Verbs of the writes since the last call."""
+        verbs = [verb for _, verb in self.narrator.writes]
+        self.narrator.writes.clear()
+        return verbs
+
+
+async def _at_rest(publisher: PoolPublisher) -> bool:
+    return publisher.at_rest
+
+
+def now(plus_s: float = 0) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=plus_s)).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+LONG_AGO = now(-3600)
+A, B = gpu(0), gpu(1)
+
+
+@pytest.fixture
+async def scene(api_server: SimulatedApiServer, kube: Kube) -> Scene:
+    await kube.create(CRDS, yaml.safe_load(FILE.read_text()))
+    return Scene(api_server, kube)
+
+
+@asynccontextmanager
+async def publishing(
+    scene: Scene,
+    *,
+    client: type[Kube] = Kube,
+    policy: PublishingPolicy = PublishingPolicy.EVERYTHING,
+    node_name: str | None = None,
+    ask_after_s: float = 0.0,
+) -> AsyncIterator[None]:
+    async with client(Endpoint(server=scene.server.url)) as kube:
+        scene.publisher = PoolPublisher(
+            kube,
+            GPU_DRIVER,
+            policy=policy,
+            node_name=node_name,
+            narrator=scene.narrator,
+            ask_after_s=ask_after_s,
+            retry=lambda: Backoff(first_s=0.01, longest_s=0.1),
+        )
+        task = asyncio.create_task(scene.publisher.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_each_node_gets_a_pool_of_its_devices(scene: Scene) -> None:
+    await scene.node("node-a", A, B)
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name, B.name])
+        await scene.node("node-b")
+        await scene.publishes(node_a=[A.name, B.name], node_b=[])
+        assert scene.writes() == ["create", "create"]
+
+
+async def test_slices_are_what_conformance_expects(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    uid = (await scene.kube.get(NODES, "node-a"))["metadata"]["uid"]
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name])
+    (item,) = await scene.slices()
+    assert item["metadata"]["ownerReferences"] == [
+        {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": uid, "controller": True}
+    ]
+    assert item["metadata"]["name"].startswith("00000-gpu.nvidia.com-node-a-")
+    assert item["spec"]["nodeName"] == item["spec"]["pool"]["name"] == "node-a"
+    assert (item["spec"]["pool"]["generation"], item["spec"]["pool"]["resourceSliceCount"]) == (1, 1)
+
+
+async def test_one_gpu_that_changes_is_one_write(scene: Scene) -> None:
+    await scene.node("node-a", A, B)
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name, B.name])
+        scene.writes()
+        await scene.reports("node-a", A, B.model_copy(update={"power_limit_watts": 350}))
+        await scene.until(lambda: _attribute(scene, B.name, "powerLimitWatts", 350))
+        await scene.rests()
+        assert scene.writes() == ["update"]
+
+
+async def _attribute(scene: Scene, device: str, name: str, value: int) -> bool:
+    (item,) = await scene.slices()
+    found = next(each for each in item["spec"]["devices"] if each["name"] == device)
+    return bool(found["attributes"][name] == {"int": value})
+
+
+async def test_a_restart_of_publisher_or_plugin_writes_nothing(scene: Scene) -> None:
+    """Slices stay identical, down to their resourceVersion (behaviour 16)."""
+    await scene.node("node-a", A)
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name])
+    before = await scene.slices()
+    scene.writes()
+    async with publishing(scene):
+        await scene.rests()
+        await scene.registers("node-a")
+        await scene.rests()
+    assert scene.writes() == []
+    assert await scene.slices() == before
+
+
+async def test_without_a_registration_nothing_is_published_and_nobody_is_asked(scene: Scene) -> None:
+    await scene.node("node-a", A, registered=None)
+    async with publishing(scene):
+        await scene.rests()
+        assert await scene.slices() == []
+        assert await scene.question("node-a") is None
+        await scene.registers("node-a")
+        await scene.publishes(node_a=[A.name])
+
+
+async def test_a_wipe_before_the_plugin_registers_again_is_made_good_with_its_registration(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene, ask_after_s=60.0):
+        await scene.publishes(node_a=[A.name])
+        await scene.registers("node-a", LONG_AGO)
+        await scene.wipe("node-a")
+        await asyncio.sleep(0.1)
+        assert await scene.slices() == []
+        await scene.registers("node-a")
+        await scene.publishes(node_a=[A.name])
+
+
+async def test_a_wipe_after_the_plugin_registered_again_is_made_good_at_once(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene, ask_after_s=60.0):
+        await scene.publishes(node_a=[A.name])
+        await scene.registers("node-a")
+        await scene.wipe("node-a")
+        await scene.publishes(node_a=[A.name])
+        assert await scene.question("node-a") is None
+
+
+async def test_what_a_dead_plugin_reported_is_not_restored(scene: Scene) -> None:
+    """Neither by this publisher, nor by the next; the plugin is asked once."""
+    await scene.node("node-a", A)
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name])
+        await scene.registers("node-a", LONG_AGO)
+        await scene.wipe("node-a")
+        await scene.until(lambda: _asked(scene, LONG_AGO))
+        await scene.rests()
+        assert await scene.slices() == []
+    async with publishing(scene):
+        await scene.rests()
+        assert await scene.slices() == []
+    assert scene.narrator.told.count("node-a: asked") == 1
+
+
+async def _asked(scene: Scene, about: str) -> bool:
+    return await scene.question("node-a") == about
+
+
+async def test_a_plugin_that_answers_gets_its_slices_back(scene: Scene) -> None:
+    """Also one whose clock is wrong by an hour."""
+    await scene.node("node-a", A, registered=LONG_AGO)
+    async with publishing(scene):
+        await scene.until(lambda: _asked(scene, LONG_AGO))
+        assert await scene.slices() == []
+        await scene.registers("node-a", now(-3599))
+        await scene.publishes(node_a=[A.name])
+
+
+async def test_slices_that_somebody_deletes_again_and_again_come_back_with_a_question_each(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name])
+        for _ in range(3):
+            asked = (await scene.kube.get(NODE_INVENTORIES, "node-a"))["spec"]["registrations"][0]["time"]
+            await scene.wipe("node-a")
+            await scene.until(partial(_asked, scene, asked))
+            await scene.registers("node-a")
+            await scene.publishes(node_a=[A.name])
+
+
+async def test_a_partial_wipe_is_not_fought(scene: Scene) -> None:
+    """kubelet deletes slices one by one; restoring the first while it goes on would outlive a dead plugin."""
+    many = [gpu(number) for number in range(130)]
+    await scene.node("node-a", *many)
+    async with publishing(scene):
+        await scene.until(lambda: _count(scene, 2))
+        await scene.registers("node-a", LONG_AGO)
+        await scene.rests()
+        scene.writes()
+        first, second = await scene.slices()
+        await scene.kube.delete(RESOURCE_SLICES, first["metadata"]["name"])
+        await scene.until(lambda: _asked(scene, LONG_AGO))
+        assert scene.writes() == []
+        await scene.kube.delete(RESOURCE_SLICES, second["metadata"]["name"])
+        await scene.rests()
+        assert scene.writes() == []
+        await scene.registers("node-a")
+        await scene.until(lambda: _count(scene, 2))
+
+
+async def _count(scene: Scene, number: int) -> bool:
+    return len(await scene.slices()) == number
+
+
+async def test_the_pool_goes_with_its_inventory(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    await scene.node("node-b", B)
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name], node_b=[B.name])
+        await scene.kube.delete(NODE_INVENTORIES, "node-a")
+        await scene.publishes(node_b=[B.name])
+
+
+async def test_slices_whose_inventory_went_while_nobody_published_are_removed_and_those_of_others_are_not(
+    scene: Scene,
+) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name])
+    foreign = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": "node-x-gpu.nvidia.com-abcde"},
+        "spec": {
+            "driver": GPU_DRIVER,
+            "nodeName": "node-x",
+            "pool": {"name": "node-x", "generation": 1, "resourceSliceCount": 1},
+        },
+    }
+    await scene.kube.create(RESOURCE_SLICES, foreign)
+    await scene.kube.delete(NODE_INVENTORIES, "node-a")
+    async with publishing(scene):
+        await scene.publishes(node_x=[])
+
+
+async def test_a_deleted_node_takes_its_pool_along_and_comes_back_with_a_new_owner(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name])
+        await scene.kube.delete(NODES, "node-a")
+        await scene.publishes()
+        await scene.node("node-a", A)
+        await scene.publishes(node_a=[A.name])
+    (item,) = await scene.slices()
+    assert item["metadata"]["ownerReferences"][0]["uid"] == (await scene.kube.get(NODES, "node-a"))["metadata"]["uid"]
+
+
+async def test_what_others_did_to_a_slice_is_undone_and_their_labels_stay(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name])
+        scene.writes()
+        name = (await scene.slices())[0]["metadata"]["name"]
+        await scene.kube.merge_patch(RESOURCE_SLICES, name, {"metadata": {"labels": {"team": "a"}}})
+        await scene.rests()
+        assert scene.writes() == []
+        await scene.kube.merge_patch(RESOURCE_SLICES, name, {"spec": {"devices": [{"name": "fake"}]}})
+        await scene.publishes(node_a=[A.name])
+        assert scene.writes() == ["update"]
+    assert (await scene.slices())[0]["metadata"]["labels"]["team"] == "a"
+
+
+async def test_a_duplicate_is_removed(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name])
+        copy = (await scene.slices())[0]
+        copy["metadata"] = {"generateName": copy["metadata"]["generateName"], "labels": copy["metadata"]["labels"]}
+        await scene.kube.create(RESOURCE_SLICES, copy)
+        await scene.until(lambda: _count(scene, 1))
+        await scene.publishes(node_a=[A.name])
+
+
+@pytest.mark.parametrize(
+    ("method", "status"),
+    [("POST", 409), ("POST", 429), ("PATCH", 409), ("PATCH", 410), ("PATCH", 500), ("DELETE", 409), ("DELETE", 503)],
+)
+async def test_a_refused_write_is_tried_again(scene: Scene, method: str, status: int) -> None:
+    await scene.node("node-a", A)
+    scene.server.fail_next(method, "/resourceslices", status)
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name])
+        await scene.reports("node-a", A, B)
+        await scene.publishes(node_a=[A.name, B.name])
+        await scene.kube.delete(NODE_INVENTORIES, "node-a")
+        await scene.publishes()
+        assert scene.writes() == ["create", "update", "delete"]
+
+
+async def test_an_inventory_that_makes_no_sense_leaves_its_pool_and_the_others_alone(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    await scene.node("node-b", B)
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name], node_b=[B.name])
+        await scene.kube.merge_patch(NODE_INVENTORIES, "node-a", {"spec": {"nodeName": "node-b"}})
+        await scene.reports("node-b", A, B)
+        await scene.publishes(node_a=[A.name], node_b=[A.name, B.name])
+        assert [line for line in scene.narrator.told if "not understood" in line] == [
+            "node-a: not understood: NodeInventory node-a: nodeName: speaks for another node: 'node-b'"
+        ]
+        await scene.kube.merge_patch(NODE_INVENTORIES, "node-a", {"spec": {"nodeName": "node-a", "gpus": []}})
+        await scene.publishes(node_a=[], node_b=[A.name, B.name])
+
+
+async def test_an_inventory_that_no_node_owns_is_not_published(scene: Scene) -> None:
+    obj = inventory_object(inventory_spec("node-a", [A], registered=now()), "uid")
+    del obj["metadata"]["ownerReferences"]
+    await scene.kube.create(NODE_INVENTORIES, obj)
+    async with publishing(scene):
+        await scene.rests()
+        assert await scene.slices() == []
+        assert "no Node owns it" in scene.narrator.told[0]
+
+
+async def test_why_a_gpu_is_not_published_is_said_once(scene: Scene) -> None:
+    sick = A.model_copy(update={"health": HealthFacts(healthy=False, reason="Xid", message="XID 79")})
+    await scene.node("node-a", sick, B)
+    async with publishing(scene):
+        await scene.publishes(node_a=[B.name])
+        await scene.registers("node-a")
+        await scene.rests()
+        assert scene.narrator.told == [f"node-a: {A.name} is not published: XID 79"]
+
+
+async def test_the_policy_chooses_nodes_by_label_and_follows_the_labels(scene: Scene) -> None:
+    policy = decode_policy(
+        "{apiVersion: dra.gpu/v1alpha1, kind: PublishingPolicy, "
+        "publish: [{nodes: {labelSelector: {matchLabels: {team: a}}}}], attributes: [{values: {rack: r1}}]}",
+        about="policy",
+    )
+    await scene.node("node-a", A, team="a")
+    await scene.node("node-b", B, team="b")
+    async with publishing(scene, policy=policy):
+        await scene.publishes(node_a=[A.name])
+        (item,) = await scene.slices()
+        assert item["spec"]["devices"][0]["attributes"]["rack"] == {"string": "r1"}
+        await scene.kube.merge_patch(NODES, "node-b", {"metadata": {"labels": {"team": "a"}}})
+        await scene.publishes(node_a=[A.name], node_b=[B.name])
+        await scene.kube.merge_patch(NODES, "node-a", {"metadata": {"labels": {"team": None}}})
+        await scene.publishes(node_b=[B.name])
+
+
+async def test_a_publisher_on_a_node_minds_its_own_pool(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    await scene.node("node-b", B)
+    async with publishing(scene, node_name="node-b"):
+        await scene.publishes(node_b=[B.name])
+    async with publishing(scene, node_name="node-a"):
+        await scene.publishes(node_a=[A.name], node_b=[B.name])
+
+
+async def test_two_publishers_at_once_agree(scene: Scene) -> None:
+    """A rolling update: both want the same, so at most a duplicate appears and goes."""
+    many = [gpu(number) for number in range(130)]
+    await scene.node("node-a", *many)
+    async with publishing(scene):
+        one = scene.publisher
+        async with publishing(scene):
+            await scene.until(lambda: _count(scene, 2))
+            await scene.rests()
+            await scene.reports("node-a", *many[1:])
+            for _ in range(3):
+                await scene.rests()
+                await scene.until(lambda: _at_rest(one))
+            names = [device["name"] for item in await scene.slices() for device in item["spec"]["devices"]]
+            assert sorted(names) == sorted(item.name for item in many[1:])
+            assert len(await scene.slices()) == 2
+
+
+async def test_the_api_server_going_away_ends_nothing(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name])
+        await scene.server.stop()
+        await asyncio.sleep(0.1)
+        await scene.server.start()
+        await scene.reports("node-a", A, B)
+        await scene.publishes(node_a=[A.name, B.name])
+
+
+async def test_a_lost_history_is_read_again(scene: Scene) -> None:
+    """410: what happened meanwhile is found by listing, wipes included."""
+    await scene.node("node-a", A)
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name])
+        await scene.server.stop()
+        scene.server.compact()
+        await scene.server.start()
+        await scene.registers("node-a")
+        await scene.wipe("node-a")
+        await scene.publishes(node_a=[A.name])
+
+
+async def test_the_cluster_may_learn_of_inventories_later(api_server: SimulatedApiServer, kube: Kube) -> None:
+    """The CRD is installed after the publisher has started."""
+    scene = Scene(api_server, kube)
+    async with publishing(scene):
+        await asyncio.sleep(0.05)
+        assert not scene.publisher.ready
+        await kube.create(CRDS, yaml.safe_load(FILE.read_text()))
+        await scene.node("node-a", A)
+        await scene.publishes(node_a=[A.name])
+
+
+class Forgetful(Kube):
+    """An API server that drops the capacity of devices, as one does whose feature gate is off."""
+
+    async def create(self, resource: Resource, obj: JsonObject, **more: Any) -> JsonObject:
+        return await super().create(resource, _without_capacity(obj), **more)
+
+    async def merge_patch(self, resource: Resource, name: str, patch: JsonObject, **more: Any) -> JsonObject:
+        return await super().merge_patch(resource, name, _without_capacity(patch), **more)
+
+
+def _without_capacity(obj: JsonObject) -> JsonObject:
+    devices = [
+        {key: value for key, value in device.items() if key != "capacity"}
+        for device in obj.get("spec", {}).get("devices", ())
+    ]
+    return {**obj, "spec": {**obj["spec"], "devices": devices}} if devices else obj
+
+
+async def test_fields_that_the_server_drops_are_reported_once_and_not_sent_again_and_again(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene, client=Forgetful):
+        await scene.publishes(node_a=[A.name])
+        await scene.registers("node-a")
+        await scene.rests()
+        assert scene.writes() == ["create"]
+        await scene.reports("node-a", A, B)
+        await scene.publishes(node_a=[A.name, B.name])
+        assert scene.writes() == ["update"]
+        assert scene.narrator.told == ["node-a: lost capacity"]
+
+
+class Behind(Kube):
+    """A watch that shows everything a little late."""
+
+    async def watch(self, resource: Resource, **more: Any) -> AsyncGenerator[WatchEvent, None]:
+        async for event in super().watch(resource, **more):
+            if resource is RESOURCE_SLICES:
+                await asyncio.sleep(0.2)
+            yield event
+
+
+async def test_a_watch_that_is_behind_leads_to_no_write_that_was_done_already(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene, client=Behind):
+        await scene.publishes(node_a=[A.name])
+        await scene.reports("node-a", B)
+        await scene.publishes(node_a=[B.name])
+        await scene.reports("node-a", A, B)
+        await scene.publishes(node_a=[A.name, B.name])
+        await scene.kube.delete(NODE_INVENTORIES, "node-a")
+        await scene.publishes()
+        await asyncio.sleep(0.5)
+        await scene.rests()
+        assert scene.writes() == ["create", "update", "update", "delete"]
+        assert [line for line in scene.narrator.told if "refused" in line] == []
