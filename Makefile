@@ -29,7 +29,7 @@ format: $(VENV)/.dev  ## format the code and repair what can be repaired
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 generate: $(VENV)/.dev  ## generated files: protobuf messages, custom resource definitions
-	@$(BIN)/python -m dra_driver.kube.kubelet_api.generate && $(BIN)/python -m dra_driver.api.crds.generate
+	@$(BIN)/python -m dra_driver.kube.kubelet_api.generate && $(BIN)/python -m dra_driver.api.crd
 
 bench: $(VENV)/.dev  ## the figures of the README, measured on this machine
 	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

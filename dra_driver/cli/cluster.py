@@ -12,6 +12,7 @@ import typer
 
 from dra_driver.cli.demo import DEFAULT_NODES, NodesOption, PublisherOption
 from dra_driver.cli.output import messages
+from dra_driver.runtime.telemetry import configure_logging
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
 
 _HINTS = """kubectl get nodeinventories,resourceslices
@@ -47,6 +48,9 @@ async def _keep(folder: Path, nodes: Sequence[SimulatedNode], publisher: str, po
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
+        (folder / "logs").mkdir(exist_ok=True)
+        log = stack.enter_context((folder / "logs" / "simulation.log").open("a"))
+        configure_logging("info", "console", log)
         with messages.status("starting a simulated cluster") as status:
             cluster = await stack.enter_async_context(
                 SimulatedCluster.running(folder, nodes, publisher=publisher, port=port, progress=status.update)

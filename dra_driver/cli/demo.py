@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -13,9 +14,11 @@ from dra_driver import bundled
 from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.cli import scenario as scenarios
-from dra_driver.cli.output import Format, OutputOption, Status, gibibytes, messages, print_data, print_table
+from dra_driver.cli.output import Format, OutputOption, Status, messages, print_data, print_table
 from dra_driver.cli.scenario import ContainerResult, Scenario
+from dra_driver.cli.usage import PublishedDevice
 from dra_driver.errors import DriverError, InvalidInput
+from dra_driver.runtime.telemetry import configure_logging
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
 
 FolderOption = Annotated[
@@ -58,7 +61,8 @@ def demo(
     """
     found = scenarios_in(folder)
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="dractl-") as place:
+    with tempfile.TemporaryDirectory(prefix="dractl-") as place, (Path(place) / "simulation.log").open("w") as log:
+        configure_logging("info", "console", log)
         outcomes = asyncio.run(_run(Path(place), parse_nodes(nodes), publisher, found, timeout))
     if output is Format.TABLE:
         _show(outcomes, time.monotonic() - started)
@@ -113,29 +117,49 @@ async def _outcome(cluster: SimulatedCluster, scenario: Scenario, timeout_s: flo
 
 def _show(outcomes: Sequence[Outcome], seconds: float) -> None:
     print_table(
-        ("EXAMPLE", "POD/CONTAINER", "NODE", "DEVICES", "IN THE CONTAINER"),
-        [row for outcome in outcomes for row in _rows(outcome)],
+        ("EXAMPLE", "CONTAINER", "NODE", "GPUS", "SEES"), [row for outcome in outcomes for row in _rows(outcome)]
     )
     failed = [outcome for outcome in outcomes if outcome.error]
     for outcome in failed:
         messages.print(f"{outcome.name}: {outcome.error}", style="red", markup=False)
-    verdict = f"{len(failed)} of {len(outcomes)} examples failed" if failed else f"all {len(outcomes)} examples ran"
-    rest = "" if failed else "; everything was removed again, nothing is left on the nodes"
-    messages.print(f"{verdict} in {seconds:.0f} s{rest}")
+    verdict = f"{len(failed)} of {len(outcomes)} examples failed" if failed else f"All {len(outcomes)} examples ran"
+    rest = "" if failed else ", all was removed again, and nothing is left on the nodes"
+    messages.print(f"{verdict} in {seconds:.0f} s{rest}.", soft_wrap=True)
 
 
 def _rows(outcome: Outcome) -> list[tuple[str, ...]]:
-    rows = []
-    for index, one in enumerate(outcome.containers):
-        devices = "\n".join(
-            f"{device.id.device} {device.attribute('productName')} {gibibytes(device.memory_bytes())}"
-            for device in one.devices
+    rows: list[tuple[str, ...]] = [
+        (
+            outcome.name if index == 0 else "",
+            one.container,
+            one.node,
+            _devices(one.devices),
+            _gpu_files(one.device_nodes),
         )
-        gpus = ", ".join(path for path in one.device_nodes if path.removeprefix("/dev/nvidia").isdigit())
-        inside = f"{gpus}\n{len(one.device_nodes)} device nodes, {one.mounts} mounts, {one.hooks} hooks"
-        name = outcome.name if index == 0 else ""
-        rows.append((name, f"{one.pod}/{one.container}", one.node, devices, inside))
+        for index, one in enumerate(outcome.containers)
+    ]
     return rows or [(outcome.name, "-", "-", "-", "failed")]
+
+
+def _devices(devices: Sequence[PublishedDevice]) -> str:
+    """A device by its name, several by their number."""
+    products = Counter(device.attribute("productName").removeprefix("NVIDIA ") for device in devices)
+    if len(devices) == 1:
+        return f"{devices[0].id.device} {next(iter(products))}"
+    return ", ".join(f"{count} x {product}" for product, count in products.items()) or "none"
+
+
+def _gpu_files(paths: Sequence[str]) -> str:
+    """`/dev/nvidia0-3,5` of all device nodes."""
+    minors = sorted(int(path[11:]) for path in paths if path[:11] == "/dev/nvidia" and path[11:].isdigit())
+    runs: list[list[int]] = []
+    for minor in minors:
+        if runs and minor == runs[-1][-1] + 1:
+            runs[-1].append(minor)
+        else:
+            runs.append([minor])
+    spans = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return f"/dev/nvidia{spans}" if runs else "no GPU"
 
 
 def _data(outcome: Outcome) -> dict[str, object]:

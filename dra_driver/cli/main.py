@@ -10,6 +10,7 @@ import typer
 
 from dra_driver.cli import cluster, demo, get
 from dra_driver.cli.output import plain_errors
+from dra_driver.runtime.telemetry import configure_logging
 
 app = typer.Typer(
     name="dractl",
@@ -29,5 +30,10 @@ for _command in sorted(entry_points(group="gpu_dra.commands"), key=lambda entry:
 
 def main() -> None:
     """Console script."""
+    configure_logging("error", "console")
     with plain_errors():
         app()
+
+
+if __name__ == "__main__":
+    main()

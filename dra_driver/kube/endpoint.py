@@ -97,10 +97,9 @@ def _from_kubeconfig(path: Path, context: str | None) -> Endpoint:
     tls = _tls(configuration) if configuration.host.startswith("https:") else None
 
     def token() -> str | None:
-        bearer: str | None = configuration.get_api_key_with_prefix("authorization")
-        if bearer is None and configuration.username:
-            bearer = configuration.get_basic_auth_token()
-        return bearer
+        # Asking also refreshes what expires. The names of the settings differ between releases of the package.
+        settings = configuration.auth_settings().values()
+        return next((one["value"] for one in settings if one["in"] == "header" and one["value"]), None)
 
     return Endpoint(configuration.host, tls, token)
 

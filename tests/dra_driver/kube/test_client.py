@@ -1,0 +1,271 @@
+"""Objects travel unchanged, and every failure is an error that names the object and says whether to try again."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from support.objects import claim, node
+
+from dra_driver.api.meta import CONFIG_MAPS, NODES, RESOURCE_CLAIMS
+from dra_driver.errors import AlreadyExists, ClusterError, Conflict, Gone, NotFound, Rejected, Unreachable
+from dra_driver.kube.client import Endpoint, Kube
+from dra_driver.simulation.apiserver import SimulatedApiServer
+
+
+@asynccontextmanager
+async def talking_to(
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]], *, path: str = "", **endpoint: Any
+) -> AsyncIterator[Kube]:
+    """A client of a server that answers everything with `handler`."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    port = runner.addresses[0][1]
+    try:
+        async with Kube(Endpoint(f"http://127.0.0.1:{port}{path}", **endpoint)) as client:
+            yield client
+    finally:
+        await runner.cleanup()
+
+
+def answering(status: int, body: Any = None, **headers: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handler(_: web.Request) -> web.StreamResponse:
+        text = body if isinstance(body, str) else json.dumps(body)
+        return web.Response(status=status, text=text, headers=headers)
+
+    return handler
+
+
+def config_map(name: str, **data: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": "default"},
+        "data": data,
+    }
+
+
+async def test_an_object_lives_and_dies(kube: Kube) -> None:
+    created = await kube.create(CONFIG_MAPS, config_map("a", x="1"))
+    assert await kube.get(CONFIG_MAPS, "a", "default") == created
+    replaced = await kube.replace(CONFIG_MAPS, {**created, "data": {"x": "2"}})
+    patched = await kube.merge_patch(CONFIG_MAPS, "a", {"data": {"x": None, "y": "3"}}, namespace="default")
+    assert (replaced["data"], patched["data"]) == ({"x": "2"}, {"y": "3"})
+    applied = await kube.apply(CONFIG_MAPS, config_map("a", z="4"), field_manager="test")
+    assert applied["data"] == {"y": "3", "z": "4"}
+    await kube.delete(CONFIG_MAPS, "a", namespace="default", uid=created["metadata"]["uid"])
+    with pytest.raises(NotFound):
+        await kube.get(CONFIG_MAPS, "a", "default")
+
+
+async def test_the_errors_of_the_server_are_ours_and_name_the_object(kube: Kube) -> None:
+    created = await kube.create(CONFIG_MAPS, config_map("a"))
+    await kube.merge_patch(CONFIG_MAPS, "a", {"data": {"x": "1"}}, namespace="default")
+    for expected, attempt in (
+        (AlreadyExists, kube.create(CONFIG_MAPS, config_map("a"))),
+        (Conflict, kube.replace(CONFIG_MAPS, created)),
+        (Conflict, kube.delete(CONFIG_MAPS, "a", namespace="default", uid="other")),
+        (Conflict, kube.delete(CONFIG_MAPS, "a", namespace="default", resource_version="1")),
+        (
+            Conflict,
+            kube.merge_patch(CONFIG_MAPS, "a", {"metadata": {"resourceVersion": "1"}}, namespace="default"),
+        ),
+        (Conflict, kube.merge_patch(CONFIG_MAPS, "a", {"metadata": {"uid": "other"}}, namespace="default")),
+    ):
+        with pytest.raises(expected) as caught:
+            await attempt
+        assert caught.value.about == "ConfigMap default/a"
+        assert caught.value.status == 409
+    with pytest.raises(Rejected) as refused:
+        await kube.create(CONFIG_MAPS, config_map("A_B"))
+    assert refused.value.retry_after_s is None
+    with pytest.raises(NotFound) as missing:
+        await kube.get(NODES, "node-x")
+    assert missing.value.about == "Node node-x"
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 405, 413, 415, 422])
+async def test_a_request_that_can_never_succeed_is_not_worth_another_attempt(status: int) -> None:
+    async with talking_to(answering(status, {"kind": "Status", "message": "no"})) as client:
+        with pytest.raises(Rejected) as caught:
+            await client.get(NODES, "a")
+    assert (caught.value.retry_after_s, caught.value.status, caught.value.message) == (None, status, "no")
+
+
+@pytest.mark.parametrize(
+    ("status", "header", "wait_s"), [(429, {"Retry-After": "7"}, 7.0), (503, {}, 1.0), (500, {}, 1.0)]
+)
+async def test_an_overloaded_server_is_asked_again_when_it_says(
+    status: int, header: dict[str, str], wait_s: float
+) -> None:
+    async with talking_to(answering(status, "<html>busy</html>", **header)) as client:
+        with pytest.raises(Unreachable) as caught:
+            await client.list(NODES)
+    assert (caught.value.retry_after_s, caught.value.message) == (wait_s, "<html>busy</html>")
+
+
+async def test_an_answer_that_is_not_json_is_tried_again() -> None:
+    async with talking_to(answering(200, "<html>login</html>")) as client:
+        with pytest.raises(Unreachable, match="not JSON"):
+            await client.get(NODES, "a")
+
+
+async def test_no_server_is_worth_another_attempt() -> None:
+    async with Kube(Endpoint("http://127.0.0.1:1")) as client:
+        with pytest.raises(Unreachable, match="cannot reach the API server") as caught:
+            await client.get(NODES, "a")
+    assert (caught.value.retry_after_s, caught.value.status) == (1.0, None)
+
+
+async def test_a_list_is_read_page_by_page(api_server: SimulatedApiServer, kube: Kube) -> None:
+    for number in range(5):
+        await kube.create(NODES, node(f"n{number}"))
+    sizes = [len(page.items) async for page in kube.pages(NODES, limit=2)]
+    assert sizes == [2, 2, 1]
+    listing = await kube.list(NODES)
+    assert [item["metadata"]["name"] for item in listing.items] == [f"n{number}" for number in range(5)]
+    assert listing.resource_version
+
+
+async def test_selectors_reach_the_server(kube: Kube) -> None:
+    for name, team in (("a", "x"), ("b", "y")):
+        obj = node(name)
+        obj["metadata"]["labels"] = {"team": team}
+        await kube.create(NODES, obj)
+    assert [item["metadata"]["name"] for item in (await kube.list(NODES, label_selector="team=y")).items] == ["b"]
+    assert [item["metadata"]["name"] for item in (await kube.list(NODES, field_selector="metadata.name=a")).items] == [
+        "a"
+    ]
+    await kube.delete_collection(NODES, label_selector="team=x")
+    assert [item["metadata"]["name"] for item in (await kube.list(NODES)).items] == ["b"]
+
+
+async def test_a_watch_tells_what_happens_after_its_position(kube: Kube) -> None:
+    position = (await kube.create(RESOURCE_CLAIMS, claim("old")))["metadata"]["resourceVersion"]
+    await kube.create(RESOURCE_CLAIMS, claim("new"))
+    events = kube.watch(RESOURCE_CLAIMS, resource_version=position)
+    event = await anext(events)
+    assert (event.type, event.object["metadata"]["name"]) == ("ADDED", "new")
+    await kube.delete(RESOURCE_CLAIMS, "new", namespace="default")
+    seen = [await anext(events)]
+    assert seen[-1].type == "DELETED"
+    await events.aclose()
+
+
+async def test_an_expired_position_is_gone_whether_told_by_status_or_by_event(
+    api_server: SimulatedApiServer, kube: Kube
+) -> None:
+    position = (await kube.create(NODES, node("a")))["metadata"]["resourceVersion"]
+    await kube.create(NODES, node("b"))
+    await kube.create(NODES, node("c"))
+    api_server.compact()
+    with pytest.raises(Gone):
+        await anext(kube.watch(NODES, resource_version=position))
+    status = {"kind": "Status", "code": 410, "message": "too old resource version"}
+    async with talking_to(answering(200, json.dumps({"type": "ERROR", "object": status}) + "\n")) as client:
+        with pytest.raises(Gone, match="too old"):
+            await anext(client.watch(NODES, resource_version="1"))
+
+
+async def test_watch_events_may_be_of_any_size_and_cut_anywhere() -> None:
+    big = {"type": "ADDED", "object": {"metadata": {"name": "n", "resourceVersion": "1"}, "data": "é" * 300_000}}
+    lines = b"".join(json.dumps(each, ensure_ascii=False).encode() + b"\n" for each in (big, big, big))
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for start in range(0, len(lines), 65_537):
+            await response.write(lines[start : start + 65_537])
+        return response
+
+    async with talking_to(handler) as client:
+        events = [event async for event in client.watch(NODES, resource_version="1")]
+    assert [len(event.object["data"]) for event in events] == [300_000] * 3
+
+
+async def test_a_watch_that_breaks_off_is_tried_again() -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b'{"type": "ADDED", "object": {"metadata": {"name": "n"}}}\n{"type": "AD')
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    async with talking_to(handler) as client:
+        events = client.watch(NODES, resource_version="1")
+        assert (await anext(events)).object["metadata"]["name"] == "n"
+        with pytest.raises(Unreachable):
+            await anext(events)
+
+
+async def test_every_request_carries_the_token_of_the_moment() -> None:
+    seen: list[str | None] = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        seen.append(request.headers.get("Authorization"))
+        return web.json_response({"metadata": {}})
+
+    tokens = iter(["Bearer one", "Bearer two", None])
+    async with talking_to(handler, token=lambda: next(tokens)) as client:
+        for _ in range(3):
+            await client.get(NODES, "a")
+    assert seen == ["Bearer one", "Bearer two", None]
+
+
+async def test_a_server_behind_a_path_is_reached() -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"path": request.path})
+
+    async with talking_to(handler, path="/k8s/clusters/c-1") as client:
+        assert (await client.get(NODES, "a"))["path"] == "/k8s/clusters/c-1/api/v1/nodes/a"
+
+
+async def test_writes_say_who_writes(kube: Kube) -> None:
+    seen: list[tuple[str, str | None, str]] = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        seen.append((request.method, request.query.get("fieldManager"), request.headers["User-Agent"]))
+        return web.json_response({"metadata": {}})
+
+    async with talking_to(handler) as client:
+        await client.create(NODES, node("a"))
+        await client.merge_patch(NODES, "a", {})
+    assert seen == [("POST", "gpu-dra-driver", "gpu-dra-driver"), ("PATCH", "gpu-dra-driver", "gpu-dra-driver")]
+
+
+async def test_the_version_of_the_server_is_two_numbers() -> None:
+    async with talking_to(answering(200, {"major": "1", "minor": "36+"})) as client:
+        assert await client.server_version() == (1, 36)
+
+
+async def test_a_certificate_that_cannot_be_trusted_is_said_to_be_that(tmp_path: Path) -> None:
+    tls = ssl.create_default_context()
+
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(plain, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, Kube(Endpoint(f"https://127.0.0.1:{port}", tls)) as client:
+        with pytest.raises(ClusterError, match="cannot trust the API server"):
+            await client.get(NODES, "a")
+
+
+def test_the_official_package_is_not_loaded_without_a_kubeconfig() -> None:
+    """It costs more memory than everything else in the client together."""
+    import subprocess
+    import sys
+
+    code = "import sys, dra_driver.kube.client; sys.exit('kubernetes' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

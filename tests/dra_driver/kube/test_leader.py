@@ -1,0 +1,219 @@
+"""One candidate works at a time; another takes over when it stops, dies or cannot renew."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from dra_driver.api.meta import LEASES, JsonObject
+from dra_driver.errors import NodeNotReady
+from dra_driver.kube.client import Endpoint, Kube
+from dra_driver.kube.leader import LeaderElection
+from dra_driver.simulation.apiserver import SimulatedApiServer
+
+START = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+class Time:
+    """A clock that moves when everybody sleeps; requests take no time on it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._sleepers: list[tuple[float, asyncio.Event]] = []
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=self.now_s)
+
+    async def sleep(self, seconds: float) -> None:
+        due = (self.now_s + seconds, asyncio.Event())
+        self._sleepers.append(due)
+        try:
+            await due[1].wait()
+        finally:
+            if due in self._sleepers:
+                self._sleepers.remove(due)
+
+    async def passes(self, seconds: float) -> None:
+        """Wakes sleepers in order, and lets each do what it does before the next."""
+        end = self.now_s + seconds
+        while True:
+            await settled()
+            due = sorted((item for item in self._sleepers if item[0] <= end), key=lambda item: item[0])
+            if not due:
+                break
+            self.now_s = max(self.now_s, due[0][0])
+            self._sleepers.remove(due[0])
+            due[0][1].set()
+        self.now_s = end
+
+
+async def settled() -> None:
+    """Requests that are under way have been answered."""
+    await asyncio.sleep(0.03)
+
+
+class Candidate:
+    def __init__(self, kube: Kube, time: Time, identity: str) -> None:
+        self.working = False
+        self.terms = 0
+        self.failure: Exception | None = None
+        self.election = LeaderElection(
+            kube,
+            namespace="default",
+            name="test",
+            identity=identity,
+            clock=time.clock,
+            now=time.now,
+            sleep=time.sleep,
+        )
+
+    async def work(self) -> None:
+        self.working = True
+        self.terms += 1
+        try:
+            if self.failure is not None:
+                raise self.failure
+            await asyncio.Event().wait()
+        finally:
+            self.working = False
+
+
+@asynccontextmanager
+async def running(candidate: Candidate) -> AsyncIterator["asyncio.Task[None]"]:
+    task: asyncio.Task[None] = asyncio.create_task(candidate.election.lead(candidate.work))
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+async def lease(kube: Kube) -> JsonObject:
+    spec: JsonObject = (await kube.get(LEASES, "test", "default"))["spec"]
+    return spec
+
+
+async def test_the_first_candidate_leads_and_the_second_waits(kube: Kube, time: Time) -> None:
+    one, two = Candidate(kube, time, "one"), Candidate(kube, time, "two")
+    async with running(one):
+        await time.passes(1)
+        async with running(two):
+            await time.passes(60)
+            assert (one.working, two.working) == (True, False)
+            spec = await lease(kube)
+            assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("one", 15, 0)
+            assert spec["acquireTime"].startswith("2026-11-21T12:00:00")
+            assert spec["renewTime"] > "2026-11-21T12:00:55"
+
+
+async def test_at_rest_the_lease_is_all_that_is_written(api_server: SimulatedApiServer, kube: Kube, time: Time) -> None:
+    async with running(Candidate(kube, time, "one")):
+        await time.passes(1)
+        api_server.writes.clear()
+        await time.passes(60)
+    during = api_server.writes[:-1]
+    assert {(write.verb, write.resource) for write in during} == {("update", "leases")}
+    assert len(during) == 30
+
+
+async def test_a_leader_that_stops_gives_the_lease_back_and_another_takes_over_without_waiting(
+    kube: Kube, time: Time
+) -> None:
+    one, two = Candidate(kube, time, "one"), Candidate(kube, time, "two")
+    async with running(two), running(one):
+        await time.passes(20)
+        assert one.working != two.working
+    assert (await lease(kube))["holderIdentity"] == ""
+    async with running(Candidate(kube, time, "three")) as _:
+        await time.passes(3)
+        assert (await lease(kube))["holderIdentity"] == "three"
+    assert (await lease(kube))["leaseTransitions"] >= 1
+
+
+async def test_a_leader_that_died_is_respected_for_the_duration_of_its_lease(kube: Kube, time: Time) -> None:
+    dead = {"holderIdentity": "dead", "leaseDurationSeconds": 15, "renewTime": "1999-01-01T00:00:00.000000Z"}
+    obj = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "test"}, "spec": dead}
+    await kube.create(LEASES, obj, namespace="default")
+    two = Candidate(kube, time, "two")
+    async with running(two):
+        await time.passes(14)
+        assert not two.working, "the time in the lease is another machine's and proves nothing"
+        await time.passes(6)
+        assert two.working
+    assert (await lease(kube))["leaseTransitions"] == 1
+
+
+async def test_a_leader_that_cannot_renew_stops_before_another_may_begin(
+    api_server: SimulatedApiServer, kube: Kube, time: Time
+) -> None:
+    one = Candidate(kube, time, "one")
+    async with running(one):
+        await time.passes(5)
+        assert one.working
+        api_server.fail_next("*", "/leases", 500, times=1000)
+        await time.passes(8)
+        assert one.working, "a server may be away for a moment"
+        await time.passes(4)
+        assert not one.working
+        assert one.election.failure is not None
+        api_server.clear_faults()
+        await time.passes(5)
+        assert one.working and one.terms == 2
+        assert one.election.failure is None
+
+
+async def test_a_leader_that_lost_its_lease_stops_at_the_next_renewal(kube: Kube, time: Time) -> None:
+    one = Candidate(kube, time, "one")
+    async with running(one):
+        await time.passes(1)
+        obj = await kube.get(LEASES, "test", "default")
+        obj["spec"].update(holderIdentity="thief", leaseDurationSeconds=3600)
+        await kube.replace(LEASES, obj)
+        await time.passes(5)
+        assert not one.working
+        assert (await lease(kube))["holderIdentity"] == "thief"
+
+
+async def test_somebody_elses_note_on_the_lease_costs_no_term(kube: Kube, time: Time) -> None:
+    one = Candidate(kube, time, "one")
+    async with running(one):
+        await time.passes(1)
+        await kube.merge_patch(LEASES, "test", {"metadata": {"labels": {"a": "b"}}}, namespace="default")
+        await time.passes(10)
+        assert one.working and one.terms == 1
+    assert (await kube.get(LEASES, "test", "default"))["metadata"]["labels"] == {"a": "b"}
+
+
+async def test_work_that_fails_ends_the_candidacy_and_frees_the_lease(kube: Kube, time: Time) -> None:
+    one = Candidate(kube, time, "one")
+    one.failure = NodeNotReady("broken")
+    async with running(one) as task:
+        await time.passes(1)
+        with pytest.raises(NodeNotReady):
+            await task
+    assert (await lease(kube))["holderIdentity"] == ""
+
+
+async def test_a_server_that_is_away_at_the_start_is_waited_for(time: Time) -> None:
+    server = SimulatedApiServer()
+    await server.start()
+    await server.stop()
+    async with Kube(Endpoint(server.url)) as kube:
+        one = Candidate(kube, time, "one")
+        async with running(one):
+            await time.passes(30)
+            assert not one.working
+            await server.start()
+            await time.passes(5)
+            assert one.working
+    await server.stop()

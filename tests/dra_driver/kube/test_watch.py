@@ -1,0 +1,198 @@
+"""A mirror follows the server through gaps, expired positions and silence, and reports every change once."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from support.objects import node
+
+from dra_driver.api.meta import NODES, JsonObject
+from dra_driver.errors import ClusterError, Gone, Rejected, Unreachable
+from dra_driver.kube.client import Endpoint, Kube, Listing, WatchEvent
+from dra_driver.kube.watch import Backoff, Mirror, MirrorChange, Reflector
+from dra_driver.simulation.apiserver import SimulatedApiServer
+
+NONE_LEFT = Rejected("the script has ended")
+
+
+def obj(name: str, version: int) -> JsonObject:
+    return {"metadata": {"name": name, "resourceVersion": str(version)}}
+
+
+class Script:
+    """An API server that does what it is told, step by step: listings, and watches as events with an optional error."""
+
+    def __init__(self, *steps: Listing | Exception | list[Any]) -> None:
+        self.steps = list(steps)
+        self.positions: list[str] = []
+
+    async def pages(self, resource: object, **more: object) -> AsyncIterator[Listing]:
+        self.positions.append("list")
+        step = self._next()
+        if isinstance(step, Exception):
+            raise step
+        assert isinstance(step, Listing)
+        yield step
+
+    async def watch(self, resource: object, *, resource_version: str, **more: object) -> AsyncIterator[WatchEvent]:
+        self.positions.append(resource_version)
+        step = self._next()
+        for event in step if isinstance(step, list) else [step]:
+            if isinstance(event, Exception):
+                raise event
+            assert isinstance(event, WatchEvent)
+            yield event
+
+    def _next(self) -> object:
+        return self.steps.pop(0) if self.steps else NONE_LEFT
+
+
+class Followed:
+    """What a mirror of a scripted server did."""
+
+    def __init__(self, *steps: Listing | Exception | list[Any]) -> None:
+        self.script = Script(*steps)
+        self.pauses: list[float] = []
+        self.changes: list[MirrorChange[str]] = []
+        self.mirror: Mirror[str] = Mirror(
+            self.script,  # type: ignore[arg-type]
+            NODES,
+            keep=lambda item: str(item["metadata"]["resourceVersion"]),
+            on_change=self.changes.append,
+            backoff=Backoff(first_s=1.0, longest_s=8.0),
+            sleep=self._sleep,
+        )
+
+    async def _sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        if not self.script.steps:
+            raise asyncio.CancelledError
+
+    async def run(self) -> "Followed":
+        with pytest.raises(asyncio.CancelledError):
+            await self.mirror.run()
+        return self
+
+    def told(self) -> list[tuple[str, str | None, str | None]]:
+        return [(change.key[1], change.before, change.after) for change in self.changes]
+
+
+def listing(version: int, *items: JsonObject) -> Listing:
+    return Listing(list(items), str(version))
+
+
+def event(kind: str, name: str, version: int) -> WatchEvent:
+    return WatchEvent(kind, obj(name, version))
+
+
+async def test_a_listing_and_the_events_after_it_make_the_copy() -> None:
+    followed = await Followed(
+        listing(5, obj("a", 1), obj("b", 2)),
+        [event("ADDED", "c", 6), event("MODIFIED", "a", 7), event("DELETED", "b", 8), event("BOOKMARK", "", 9)],
+    ).run()
+    assert followed.mirror.objects == {("", "a"): "7", ("", "c"): "6"}
+    assert followed.told() == [("a", None, "1"), ("b", None, "2"), ("c", None, "6"), ("a", "1", "7"), ("b", "2", None)]
+    assert [change.listed for change in followed.changes] == [True, True, False, False, False]
+
+
+async def test_a_watch_goes_on_where_the_last_one_ended_bookmarks_included() -> None:
+    followed = await Followed(listing(5), [event("BOOKMARK", "", 9)], [event("ADDED", "a", 12)]).run()
+    assert followed.script.positions == ["list", "5", "9", "12"]
+
+
+async def test_after_an_expired_position_only_what_changed_is_reported() -> None:
+    followed = await Followed(
+        listing(5, obj("a", 1), obj("b", 2), obj("c", 3)),
+        [event("MODIFIED", "a", 6), Gone("expired")],
+        listing(9, obj("a", 6), obj("b", 8), obj("d", 9)),
+    ).run()
+    assert followed.script.positions[:4] == ["list", "5", "list", "9"]
+    assert followed.told()[4:] == [("b", "2", "8"), ("d", None, "9"), ("c", "3", None)]
+    assert all(change.listed for change in followed.changes[4:])
+    assert len(followed.pauses) == 1, "only the end of the script paused"
+
+
+async def test_a_server_without_an_answer_is_asked_from_the_same_position_later_and_later() -> None:
+    away = Unreachable("refused")
+    followed = await Followed(listing(5), *[away] * 6, [event("ADDED", "a", 6)]).run()
+    assert followed.script.positions == ["list", *["5"] * 7, "6"]
+    for pause, longest in zip(followed.pauses, [1, 2, 4, 8, 8, 8], strict=False):
+        assert longest / 2 <= pause <= longest
+    assert followed.pauses[6] <= 1.0, "after a success pauses start anew"
+
+
+async def test_an_error_that_the_server_answers_means_to_list_again() -> None:
+    """A server that was restored from a backup has another history."""
+    followed = await Followed(listing(5), Unreachable("too large resource version", status=504), listing(3)).run()
+    assert followed.script.positions[:4] == ["list", "5", "list", "3"]
+
+
+async def test_the_server_says_how_long_to_wait() -> None:
+    followed = await Followed(Unreachable("busy", status=429, retry_after_s=20.0), listing(1)).run()
+    assert followed.pauses[0] == 20.0
+
+
+async def test_watches_that_end_at_once_are_no_busy_loop() -> None:
+    followed = await Followed(listing(5), [], [], [], []).run()
+    assert len(followed.pauses) == 4
+
+
+async def test_positions_that_always_expire_are_no_busy_loop() -> None:
+    followed = await Followed(*[listing(5), Gone("expired")] * 4).run()
+    assert len(followed.pauses) == 4
+
+
+async def test_a_failed_first_listing_leaves_it_unsynced_and_says_why() -> None:
+    followed = await Followed(Rejected("forbidden", status=403)).run()
+    assert not followed.mirror.synced.is_set()
+    assert isinstance(followed.mirror.failure, ClusterError)
+
+
+async def test_it_says_so_when_it_follows_again() -> None:
+    followed = Followed(Unreachable("away"), listing(5))
+    states: list[object] = []
+    followed.mirror.synced.set = lambda: states.append(followed.mirror.failure)  # type: ignore[method-assign]
+    await followed.run()
+    assert states == [None]
+
+
+@asynccontextmanager
+async def following(server: SimulatedApiServer) -> AsyncIterator[Reflector]:
+    async with Kube(Endpoint(server.url)) as client:
+        reflector = Reflector(client, NODES, backoff=Backoff(first_s=0.01, longest_s=0.05))
+        task = asyncio.create_task(reflector.run())
+        try:
+            yield reflector
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def becomes(reflector: Reflector, names: Iterable[str]) -> None:
+    wanted = {("", name) for name in names}
+    async with asyncio.timeout(10):
+        while True:
+            if reflector.objects.keys() == wanted:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_a_real_watch_is_followed_through_an_outage_and_a_lost_history(
+    api_server: SimulatedApiServer, kube: Kube
+) -> None:
+    await kube.create(NODES, node("a"))
+    async with following(api_server) as reflector:
+        await becomes(reflector, ["a"])
+        await kube.create(NODES, node("b"))
+        await becomes(reflector, ["a", "b"])
+        await api_server.stop()
+        await api_server.start()
+        await kube.delete(NODES, "a")
+        await becomes(reflector, ["b"])
+        await api_server.stop()
+        api_server.compact()
+        await api_server.start()
+        await kube.create(NODES, node("c"))
+        await becomes(reflector, ["b", "c"])

@@ -1,0 +1,128 @@
+"""A key is looked at once for many events, never twice at once, and again when it failed."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from dra_driver.kube.watch import Backoff
+from dra_driver.kube.workqueue import WorkQueue
+
+
+@asynccontextmanager
+async def working(queue: WorkQueue, handle: Callable[[str], Awaitable[None]], workers: int = 4) -> AsyncIterator[None]:
+    task = asyncio.create_task(queue.work(handle, workers))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def settled() -> None:
+    """Every task has run as far as it can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+class Handler:
+    """Counts, and waits when it is told to."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.at_once = 0
+        self.most_at_once = 0
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
+
+    async def __call__(self, key: str) -> None:
+        self.seen.append(key)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await self.may_go_on.wait()
+        self.at_once -= 1
+
+
+async def test_many_events_are_one_look() -> None:
+    queue, handler = WorkQueue(), Handler()
+    for _ in range(5):
+        queue.add("a")
+    queue.add("b")
+    async with working(queue, handler):
+        await queue.idle.wait()
+    assert handler.seen == ["a", "b"]
+    assert len(queue) == 0
+
+
+async def test_a_key_that_changes_while_it_is_looked_at_is_looked_at_again_afterwards() -> None:
+    queue, handler = WorkQueue(), Handler()
+    handler.may_go_on.clear()
+    queue.add("a")
+    async with working(queue, handler):
+        await settled()
+        for _ in range(3):
+            queue.add("a")
+        await settled()
+        assert (handler.seen, handler.most_at_once) == (["a"], 1)
+        handler.may_go_on.set()
+        await queue.idle.wait()
+    assert (handler.seen, handler.most_at_once) == (["a", "a"], 1)
+
+
+async def test_no_more_keys_at_once_than_workers() -> None:
+    queue, handler = WorkQueue(), Handler()
+    handler.may_go_on.clear()
+    for number in range(10):
+        queue.add(str(number))
+    async with working(queue, handler, workers=3):
+        await settled()
+        assert handler.at_once == 3
+        handler.may_go_on.set()
+        await queue.idle.wait()
+    assert len(handler.seen) == 10
+
+
+async def test_a_failed_key_comes_back_later_and_later_until_it_succeeds() -> None:
+    queue = WorkQueue(lambda: Backoff(first_s=0.001, longest_s=1.0))
+    pauses: list[float] = []
+    done = asyncio.Event()
+
+    async def handle(key: str) -> None:
+        if len(pauses) < 4:
+            pauses.append(queue.retry(key))
+        else:
+            queue.succeeded(key)
+            done.set()
+
+    queue.add("a")
+    async with working(queue, handle):
+        async with asyncio.timeout(5):
+            await done.wait()
+        assert pauses[3] > pauses[1] > pauses[0] / 2
+        assert queue.retry("a") <= 0.001
+        assert queue.retry("b", at_least_s=9.0) == 9.0
+
+
+async def test_an_event_ends_a_pause() -> None:
+    queue, handler = WorkQueue(), Handler()
+    async with working(queue, handler):
+        queue.add_after("a", 60.0)
+        assert len(queue) == 1
+        queue.add("a")
+        async with asyncio.timeout(5):
+            await queue.idle.wait()
+    assert handler.seen == ["a"]
+    assert len(queue) == 0
+
+
+async def test_of_two_pauses_the_shorter_counts() -> None:
+    queue, handler = WorkQueue(), Handler()
+    async with working(queue, handler):
+        queue.add_after("a", 60.0)
+        queue.add_after("a", 0.001)
+        queue.add_after("a", 60.0)
+        async with asyncio.timeout(5):
+            while True:
+                if handler.seen:
+                    break
+                await asyncio.sleep(0.001)
+    assert handler.seen == ["a"]
