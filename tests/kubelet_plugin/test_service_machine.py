@@ -24,7 +24,7 @@ from support.disk import Disk
 
 from dra_driver.cdi.edits import DriverFiles
 from dra_driver.cdi.model import DeviceNode
-from dra_driver.errors import DriverError, Unreachable
+from dra_driver.errors import DriverError, InvalidInput, Unreachable
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.effects.cdi_files import CdiFiles
@@ -154,6 +154,13 @@ class Node(RuleBasedStateMachine):
         assert "\n" not in str(error)
         assert "internal error" not in str(error)
         assert uid in before or (uid not in self.service.held and self.cdi.read(uid) is None), str(error)
+
+    @rule()
+    def kubelet_prepares_claims_that_were_deleted_or_created_again(self) -> None:
+        outdated = sorted(self.asked - set(self.refs.values()))
+        held = dict(self.service.held)
+        assert all(isinstance(answer, InvalidInput) for answer in self.run(self.service.prepare(outdated)).values())
+        assert dict(self.service.held) == held
 
     @rule(which=st.sets(st.integers(0, 30), min_size=1, max_size=3))
     def kubelet_unprepares(self, which: set[int]) -> None:
