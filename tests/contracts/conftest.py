@@ -53,7 +53,13 @@ async def api(
     """The API of a server of each kind."""
     if request.param == "real":
         real = real_server(feature_gates)
-        async with Api(real.url, token=real.token, ssl=real.ssl_context(), has_controllers=real.has_controllers) as api:
+        async with Api(
+            real.url,
+            token=real.token,
+            ssl=real.ssl_context(),
+            has_controllers=real.has_controllers,
+            ca_file=real.ca_file,
+        ) as api:
             yield api
         return
     server = SimulatedApiServer(feature_gates=feature_gates, watch=WatchSettings(bookmark_interval_s=0.2))

@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from ssl import SSLContext
 from typing import Any, Self
 
@@ -56,12 +57,14 @@ class Api:
         ssl: SSLContext | None = None,
         simulated: SimulatedApiServer | None = None,
         has_controllers: bool = True,
+        ca_file: Path | None = None,
     ) -> None:
         self.url = url
         self.token = token
         self.ssl = ssl
         self.simulated = simulated
         self.has_controllers = has_controllers
+        self.ca_file = ca_file
         self.warnings: list[str] = []
         """Warning headers of the last answer."""
 

@@ -86,14 +86,21 @@ class PodRules(TypeRules):
         status.setdefault("qosClass", old.get("status", {}).get("qosClass", "BestEffort"))
 
     def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[Problem]:
-        claims = {one["name"] for one in obj["spec"].get("resourceClaims") or ()}
-        return [
-            invalid(
-                f"status.resourceClaimStatuses[{index}].name", one.get("name", ""), "must match an entry in the spec"
-            )
-            for index, one in enumerate(obj["status"].get("resourceClaimStatuses") or ())
+        status, spec = obj["status"], obj["spec"]
+        claims = {one["name"] for one in spec.get("resourceClaims") or ()}
+        problems = [
+            invalid(f"status.resourceClaimStatuses[{index}].name", one.get("name"), "must match an entry in the spec")
+            for index, one in enumerate(status.get("resourceClaimStatuses") or ())
             if one.get("name") not in claims
         ]
+        path = "status.extendedResourceClaimStatus.requestMappings"
+        containers = (*(spec.get("initContainers") or ()), *spec["containers"])
+        asked = {name for one in containers for name in (one.get("resources") or {}).get("requests") or ()}
+        for index, one in enumerate((status.get("extendedResourceClaimStatus") or {}).get("requestMappings") or ()):
+            if one.get("resourceName") not in asked:
+                why = "must match the extended resource name of a container's requests"
+                problems.append(invalid(f"{path}[{index}].resourceName", one.get("resourceName"), why))
+        return problems
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
         if old is None:

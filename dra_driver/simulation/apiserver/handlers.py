@@ -7,7 +7,7 @@ import yaml
 from aiohttp import web
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.apiserver import crds, subresources
+from dra_driver.simulation.apiserver import crds, protobuf, subresources
 from dra_driver.simulation.apiserver.lists import list_document, list_page
 from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, WriteOptions, copied, timestamp
 from dra_driver.simulation.apiserver.patch import json_patch, merge_patch, strategic_merge
@@ -39,7 +39,7 @@ class Handlers:
         """Dispatch by method and shape of the path. Raises ApiError for every refusal."""
         if request.method == "GET":
             return await self._read(request, target)
-        body = await _body(request)
+        body = await read_body(request)
         if target.subresource not in ("", "status"):
             return self._subresource(request, target, body)
         if request.method == "POST" and (target.name is None):
@@ -69,7 +69,7 @@ class Handlers:
         return Representation(target, accept, include, self._objects.now)
 
     def _subresource(self, request: web.Request, target: Target, body: object) -> web.Response:
-        options, objects, given = _write_options(request), self._objects, _as_object(body)
+        options, objects, given = _write_options(request), self._objects, as_object(body)
         name, method = target.subresource, request.method
         if name == "binding" and method == "POST":
             return _json(encode(subresources.bind(objects, target, given, options)), 201)
@@ -87,29 +87,29 @@ class Handlers:
         if target.kind.resource.namespaced and target.namespace is None:
             raise ApiError(405, "the server does not allow this method on the requested resource", details={})
         options = _write_options(request)
-        entry = self._objects.create(target.kind, target.place, _as_object(body), options)
+        entry = self._objects.create(target.kind, target.place, as_object(body), options)
         return _object(target.kind, entry, status=201, warnings=options.warnings)
 
     def _update(self, request: web.Request, target: Target, body: object) -> web.Response:
         options = _write_options(request)
         entry = self._objects.update(
-            target.kind, target.place, target.name or "", target.subresource, _as_object(body), options
+            target.kind, target.place, target.name or "", target.subresource, as_object(body), options
         )
         return _object(target.kind, entry, warnings=options.warnings)
 
     def _patch(self, request: web.Request, target: Target, body: object) -> web.Response:
         options = _write_options(request)
         if request.content_type == "application/apply-patch+yaml":
-            return self._apply(target, _as_object(body), options)
+            return self._apply(target, as_object(body), options)
         old = self._objects.get(target.kind, target.place, target.name or "")
         current = {**copied(old), "apiVersion": target.kind.resource.api_version}
         content_type = request.content_type
         if content_type == "application/json-patch+json":
             patched = json_patch(current, body)
         elif content_type == "application/merge-patch+json":
-            patched = merge_patch(current, _as_object(body))
+            patched = merge_patch(current, as_object(body))
         elif content_type == "application/strategic-merge-patch+json" and not target.kind.custom:
-            patched = strategic_merge(current, _as_object(body), target.kind.schema)
+            patched = strategic_merge(current, as_object(body), target.kind.schema)
         else:
             raise ApiError(415, f"the body of the request was in an unknown format - {content_type}", details={})
         entry = self._objects.patch(target.kind, old, target.subresource, patched, options)
@@ -152,7 +152,8 @@ class Handlers:
             store.put(kind.key, {**obj, "metadata": dict(obj["metadata"]), "status": status})
 
 
-async def _body(request: web.Request) -> object:
+async def read_body(request: web.Request) -> object:
+    """The decoded body, None when it is empty. Raises ApiError 400 or 415."""
     raw = await request.read()
     if not raw:
         return None
@@ -161,19 +162,16 @@ async def _body(request: web.Request) -> object:
             return yaml.safe_load(raw)
         except yaml.YAMLError as error:
             raise bad_request(f"error decoding YAML: {error}") from error
-    if "protobuf" in request.content_type:
-        raise ApiError(
-            415,
-            "the body of the request was in an unknown format - accepted media types include: application/json",
-            details={},
-        )
+    if request.content_type == protobuf.CONTENT_TYPE:
+        return protobuf.decode(raw)
     try:
         return json.loads(raw)
     except ValueError as error:
         raise bad_request(f"couldn't get version/kind; json parse error: {error}") from error
 
 
-def _as_object(body: object) -> JsonObject:
+def as_object(body: object) -> JsonObject:
+    """Raises ApiError 400 for a body that is no JSON object."""
     if not isinstance(body, dict):
         raise bad_request("the body of the request must be a JSON object")
     return body

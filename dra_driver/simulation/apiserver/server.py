@@ -19,7 +19,7 @@ from dra_driver.simulation.apiserver.dra_rules import dra_rules, selector_proble
 from dra_driver.simulation.apiserver.faults import Fault, Faults, Write
 from dra_driver.simulation.apiserver.feature_gates import FeatureGates
 from dra_driver.simulation.apiserver.garbage import GarbageCollector
-from dra_driver.simulation.apiserver.handlers import Handlers
+from dra_driver.simulation.apiserver.handlers import Handlers, as_object, read_body
 from dra_driver.simulation.apiserver.objects import Objects
 from dra_driver.simulation.apiserver.requests import Target, resolve
 from dra_driver.simulation.apiserver.resource_types import Registry
@@ -150,7 +150,7 @@ class SimulatedApiServer:
             return await self._handlers.resource(request, target)
         review = discovery.review_at(request.path)
         if review is not None and request.method == "POST":
-            answer = subresources.answer_review(review, await request.json())
+            answer = subresources.answer_review(review, as_object(await read_body(request)))
             return web.Response(body=encode(answer), status=201, content_type="application/json")
         body = self._document(request)
         if body is None and discovery.knows(self.registry, request.path):

@@ -120,7 +120,7 @@ def _string(value: str, schema: Schema, path: str) -> list[Problem]:
         problems.append(invalid(path, value, f"{path} in body should match '{pattern}'"))
     form = schema.raw.get("format")
     if form == "date-time" and not _is_moment(value):
-        problems.append(invalid(path, value, f"{path} in body must be of type date-time: {json.dumps(value)}"))
+        problems.append(type_invalid(path, value, f"{path} in body must be of type date-time: {json.dumps(value)}"))
     return problems
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.apiserver.jsonpath import find
+from dra_driver.simulation.apiserver.jsonpath import InvalidPath, find
 from dra_driver.simulation.apiserver.printers import BY_NAME, PRINTERS, Cell, age
 from dra_driver.simulation.apiserver.store import Entry, TypeKey
 
@@ -93,7 +93,10 @@ def _header(name: str, column_type: str, priority: int) -> JsonObject:
 
 
 def _custom_cell(column: Column, obj: JsonObject, now: datetime) -> Cell:
-    values = find(column.json_path, obj)
+    try:
+        values = find(column.json_path, obj)
+    except InvalidPath:
+        return None
     if not values or values[0] is None:
         return None
     value = values[0]

@@ -1,0 +1,118 @@
+"""Our own client against both servers: what comes back, and which of our errors each refusal becomes."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from support.api import Api
+from support.dra_objects import allocation, claim, consumer, crd, device, resource_slice
+
+from dra_driver.api.meta import CONFIG_MAPS, LEASES, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dra_driver.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected, Unreachable
+from dra_driver.kube.client import Endpoint, Kube
+
+
+@pytest_asyncio.fixture
+async def kube(api: Api) -> AsyncIterator[Kube]:
+    """A client of the server under contract."""
+    header = f"Bearer {api.token}" if api.token else None
+    async with Kube(Endpoint(api.url, api.ssl, lambda: header), field_manager="contract") as client:
+        yield client
+
+
+async def test_create_read_replace_patch_delete(kube: Kube, namespace: str) -> None:
+    created = await kube.create(RESOURCE_CLAIMS, claim("a", namespace=namespace))
+    assert await kube.get(RESOURCE_CLAIMS, "a", namespace) == created
+    created["metadata"]["labels"] = {"a": "b"}
+    replaced = await kube.replace(RESOURCE_CLAIMS, created)
+    status = {"allocation": allocation(), "reservedFor": [consumer()]}
+    patched = await kube.merge_patch(
+        RESOURCE_CLAIMS, "a", {"status": status}, namespace=namespace, subresource="status"
+    )
+    assert (patched["status"], patched["metadata"]["labels"]) == (status, {"a": "b"})
+    assert int(patched["metadata"]["resourceVersion"]) > int(replaced["metadata"]["resourceVersion"])
+    await kube.delete(RESOURCE_CLAIMS, "a", namespace=namespace, uid=created["metadata"]["uid"])
+    with pytest.raises(NotFound):
+        await kube.get(RESOURCE_CLAIMS, "a", namespace)
+
+
+async def test_refusals_become_our_errors(kube: Kube, namespace: str) -> None:
+    created = await kube.create(RESOURCE_CLAIMS, claim("a", namespace=namespace))
+    with pytest.raises(AlreadyExists):
+        await kube.create(RESOURCE_CLAIMS, claim("a", namespace=namespace))
+    await kube.merge_patch(RESOURCE_CLAIMS, "a", {"metadata": {"labels": {"a": "b"}}}, namespace=namespace)
+    with pytest.raises(Conflict) as stale:
+        await kube.replace(RESOURCE_CLAIMS, {**created, "status": {}})
+    assert not isinstance(stale.value, AlreadyExists)
+    with pytest.raises(Conflict):
+        await kube.delete(RESOURCE_CLAIMS, "a", namespace=namespace, uid="00000000-0000-0000-0000-000000000000")
+    with pytest.raises(Rejected, match="field is immutable"):
+        await kube.merge_patch(RESOURCE_CLAIMS, "a", {"spec": {"devices": {"requests": []}}}, namespace=namespace)
+    with pytest.raises(NotFound):
+        await kube.delete(RESOURCE_CLAIMS, "none", namespace=namespace)
+
+
+async def test_a_field_of_somebody_else_is_a_conflict_unless_forced(kube: Kube, namespace: str) -> None:
+    body = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "a", "namespace": namespace},
+        "data": {"x": "1"},
+    }
+    await kube.apply(CONFIG_MAPS, body, field_manager="one")
+    body["data"] = {"x": "2"}
+    with pytest.raises(Conflict):
+        await kube.apply(CONFIG_MAPS, body, field_manager="two")
+    assert (await kube.apply(CONFIG_MAPS, body, field_manager="two", force=True))["data"] == {"x": "2"}
+
+
+async def test_a_listing_has_all_pages_and_a_position_to_watch_from(kube: Kube, api: Api, namespace: str) -> None:
+    for number in range(3):
+        await kube.create(RESOURCE_CLAIMS, claim(f"c{number}", namespace=namespace))
+    listing = await kube.list(RESOURCE_CLAIMS, namespace=namespace)
+    assert [one["metadata"]["name"] for one in listing.items] == ["c0", "c1", "c2"]
+    events = kube.watch(RESOURCE_CLAIMS, namespace=namespace, resource_version=listing.resource_version)
+    await kube.delete(RESOURCE_CLAIMS, "c1", namespace=namespace)
+    async for event in events:
+        if event.type != "BOOKMARK":
+            break
+    await events.aclose()
+    assert (event.type, event.object["metadata"]["name"]) == ("DELETED", "c1")
+
+
+async def test_a_watch_from_before_the_history_raises_gone(kube: Kube, api: Api, unique: str) -> None:
+    await api.define(crd(f"{unique}s"))
+    if api.simulated is not None:
+        api.simulated.compact()
+    things = Resource("contract.dra.gpu", "v1", f"{unique}s", unique.capitalize(), False)
+    with pytest.raises(Gone):
+        async for _ in kube.watch(things, resource_version="1"):
+            pass
+
+
+async def test_collections_are_deleted_by_field(kube: Kube, unique: str) -> None:
+    driver = f"{unique}.example.com"
+    await kube.create(RESOURCE_SLICES, resource_slice(unique, device(), driver=driver))
+    await kube.delete_collection(RESOURCE_SLICES, field_selector=f"spec.driver={driver}")
+    assert (await kube.list(RESOURCE_SLICES, field_selector=f"spec.driver={driver}")).items == []
+
+
+async def test_a_lease_is_taken_over_only_by_one(kube: Kube, namespace: str) -> None:
+    lease = {"metadata": {"name": "a", "namespace": namespace}, "spec": {"holderIdentity": ""}}
+    created = await kube.create(LEASES, lease)
+    created["spec"]["holderIdentity"] = "one"
+    await kube.replace(LEASES, created)
+    created["spec"]["holderIdentity"] = "two"
+    with pytest.raises(Conflict):
+        await kube.replace(LEASES, created)
+
+
+async def test_the_version_is_known(kube: Kube) -> None:
+    major, minor = await kube.server_version()
+    assert major == 1 and minor >= 34
+
+
+async def test_a_server_that_is_away_is_unreachable(unique: str) -> None:
+    async with Kube(Endpoint("http://127.0.0.1:1")) as nobody:
+        with pytest.raises(Unreachable):
+            await nobody.get(CONFIG_MAPS, "a", unique)

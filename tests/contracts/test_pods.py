@@ -1,0 +1,164 @@
+"""Pods as far as claims, kubelet and scheduler are concerned: claims in the spec, binding, status."""
+
+from typing import Any
+
+import pytest
+from support.api import MERGE, STRATEGIC, Api
+from support.dra_objects import pod
+
+
+def pods(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods"
+
+
+def with_claims(name: str, uses: list[dict[str, str]], claims: list[dict[str, str]]) -> dict[str, Any]:
+    body = pod(name, resourceClaims=claims)
+    body["spec"]["containers"][0]["resources"] = {"claims": uses}
+    return body
+
+
+GPU = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
+
+
+async def test_a_new_pod_is_pending_and_has_its_defaults(api: Api, namespace: str) -> None:
+    created = await api.post(pods(namespace), {**with_claims("a", [{"name": "gpu"}], [GPU]), "status": {"phase": "X"}})
+    assert created["status"] == {"phase": "Pending", "qosClass": "BestEffort"}
+    spec = created["spec"]
+    assert (spec["restartPolicy"], spec["schedulerName"]) == ("Always", "default-scheduler")
+    assert spec["resourceClaims"] == [GPU]
+    assert spec["containers"][0]["resources"] == {"claims": [{"name": "gpu"}]}
+    assert created["metadata"]["generation"] == 1
+
+
+@pytest.mark.parametrize(
+    "uses",
+    [[{"name": "gpu"}], [{"name": "gpu", "request": "a"}, {"name": "gpu", "request": "b"}], []],
+    ids=["whole claim", "two requests of it", "none"],
+)
+async def test_containers_use_claims_or_requests_of_them(api: Api, namespace: str, uses: list[dict[str, str]]) -> None:
+    await api.post(pods(namespace), with_claims("a", uses, [GPU]))
+
+
+CLAIM = "spec.resourceClaims[0]"
+USE = "spec.containers[0].resources.claims"
+WRONG: dict[str, tuple[list[dict[str, str]], list[dict[str, str]], tuple[str, str]]] = {
+    "a claim by name and by template": ([], [{**GPU, "resourceClaimName": "x"}], (CLAIM, "FieldValueInvalid")),
+    "a claim by neither": ([], [{"name": "gpu"}], (CLAIM, "FieldValueInvalid")),
+    "two claims of one name": ([], [GPU, GPU], ("spec.resourceClaims[1].name", "FieldValueDuplicate")),
+    "a use of no claim": ([{"name": "gpu"}], [], (f"{USE}[0]", "FieldValueNotFound")),
+    "a claim used twice": ([{"name": "gpu"}, {"name": "gpu"}], [GPU], (f"{USE}[1]", "FieldValueDuplicate")),
+    "a claim and a request of it": (
+        [{"name": "gpu"}, {"name": "gpu", "request": "a"}],
+        [GPU],
+        (f"{USE}[1]", "FieldValueDuplicate"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("uses", "claims", "cause"), WRONG.values(), ids=WRONG.keys())
+async def test_wrong_uses_of_claims_are_refused(
+    api: Api, namespace: str, uses: list[dict[str, str]], claims: list[dict[str, str]], cause: tuple[str, str]
+) -> None:
+    refusal = await api.refused("POST", pods(namespace), with_claims("a", uses, claims))
+    assert cause in refusal.causes
+
+
+async def test_the_claims_of_a_pod_never_change(api: Api, namespace: str) -> None:
+    await api.post(pods(namespace), with_claims("a", [], [GPU]))
+    patch = {"spec": {"resourceClaims": [{"name": "other", "resourceClaimName": "x"}]}}
+    refusal = await api.refused("PATCH", f"{pods(namespace)}/a", patch, STRATEGIC)
+    assert ("spec", "FieldValueForbidden") in refusal.causes
+
+
+async def test_images_may_change_and_nodes_may_not(api: Api, namespace: str) -> None:
+    path = f"{pods(namespace)}/a"
+    await api.post(pods(namespace), pod("a"))
+    patch = {"spec": {"containers": [{"name": "main", "image": "other"}]}}
+    assert (await api.patch(path, patch, STRATEGIC))["metadata"]["generation"] == 2
+    refusal = await api.refused("PATCH", path, {"spec": {"nodeName": "n"}}, MERGE)
+    assert ("spec", "FieldValueForbidden") in refusal.causes
+
+
+async def test_a_binding_puts_a_pod_on_a_node_once(api: Api, namespace: str) -> None:
+    path = f"{pods(namespace)}/a"
+    await api.post(pods(namespace), pod("a"))
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "a", "namespace": namespace},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "node-1"},
+    }
+    answer = await api.post(f"{path}/binding", binding)
+    assert (answer["kind"], answer["status"]) == ("Status", "Success")
+    bound = await api.get(path)
+    assert bound["spec"]["nodeName"] == "node-1"
+    conditions = {one["type"]: one["status"] for one in bound["status"]["conditions"]}
+    assert conditions == {"PodScheduled": "True"}
+    refusal = await api.refused("POST", f"{path}/binding", binding)
+    assert (refusal.status, refusal.reason) == (409, "Conflict")
+
+
+async def test_a_kubelet_reports_status_by_strategic_patches(api: Api, namespace: str) -> None:
+    path = f"{pods(namespace)}/a/status"
+    await api.post(pods(namespace), pod("a", nodeName="node-1"))
+    ready = {"type": "Ready", "status": "False"}
+    await api.patch(path, {"status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [ready]}}, STRATEGIC)
+    changed = await api.patch(path, {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, STRATEGIC)
+    assert [(one["type"], one["status"]) for one in changed["status"]["conditions"]] == [("Ready", "True")]
+    assert changed["status"]["podIPs"] == [{"ip": "10.0.0.1"}]
+    assert changed["status"]["phase"] == "Running"
+
+
+async def test_generated_claims_are_named_in_the_status(api: Api, namespace: str) -> None:
+    path = f"{pods(namespace)}/a/status"
+    await api.post(pods(namespace), with_claims("a", [], [GPU]))
+    statuses = [{"name": "gpu", "resourceClaimName": "a-gpu-x"}]
+    changed = await api.patch(path, {"status": {"resourceClaimStatuses": statuses}}, STRATEGIC)
+    assert changed["status"]["resourceClaimStatuses"] == statuses
+    wrong = {"status": {"resourceClaimStatuses": [{"name": "other", "resourceClaimName": "x"}]}}
+    refusal = await api.refused("PATCH", path, wrong, MERGE)
+    assert ("status.resourceClaimStatuses[0].name", "FieldValueInvalid") in refusal.causes
+
+
+async def test_a_status_write_does_not_touch_the_spec(api: Api, namespace: str) -> None:
+    created = await api.post(pods(namespace), pod("a"))
+    changed = await api.patch(f"{pods(namespace)}/a/status", {"spec": {"nodeName": "n"}, "status": {"phase": "Failed"}})
+    assert changed["spec"] == created["spec"]
+    assert changed["status"]["phase"] == "Failed"
+
+
+@pytest.mark.parametrize(
+    ("resources", "quality"),
+    [
+        ({}, "BestEffort"),
+        ({"requests": {"cpu": "1"}}, "Burstable"),
+        ({"limits": {"cpu": "1", "memory": "1Gi"}}, "Guaranteed"),
+    ],
+)
+async def test_the_quality_of_service_follows_from_resources(
+    api: Api, namespace: str, resources: dict[str, Any], quality: str
+) -> None:
+    body = pod("a")
+    body["spec"]["containers"][0]["resources"] = resources
+    assert (await api.post(pods(namespace), body))["status"]["qosClass"] == quality
+
+
+async def test_an_extended_resource_is_requested_by_its_limit(api: Api, namespace: str) -> None:
+    body = pod("a")
+    body["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    created = await api.post(pods(namespace), body)
+    resources = created["spec"]["containers"][0]["resources"]
+    assert resources == {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}
+
+
+async def test_the_scheduler_records_the_claim_of_extended_resources(api: Api, namespace: str) -> None:
+    body = pod("a")
+    body["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    await api.post(pods(namespace), body)
+    mapping = {"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "container-0-request-0"}
+    status = {"extendedResourceClaimStatus": {"resourceClaimName": "a-extended", "requestMappings": [mapping]}}
+    changed = await api.patch(f"{pods(namespace)}/a/status", {"status": status})
+    assert changed["status"]["extendedResourceClaimStatus"] == status["extendedResourceClaimStatus"]
+    status["extendedResourceClaimStatus"]["requestMappings"][0]["resourceName"] = "other.example/gpu"
+    refusal = await api.refused("PATCH", f"{pods(namespace)}/a/status", {"status": status}, MERGE)
+    assert {field.rpartition(".")[2] for field, _ in refusal.causes} == {"resourceName"}
