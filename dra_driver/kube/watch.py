@@ -122,7 +122,7 @@ class Mirror[T]:
     async def _recover(self, error: ClusterError) -> None:
         # Without an answer the position is as good as before. An answer that is an error may come from a server that
         # was restored from a backup, where only a list tells what is true now.
-        if error.status is not None:
+        if error.status is not None or isinstance(error, Gone):
             self._position = None
         if isinstance(error, Gone) and self._progress:
             return

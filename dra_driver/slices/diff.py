@@ -260,7 +260,7 @@ def new_object(pool: WantedPool, write: CreateSlice) -> JsonObject:
 
 
 def update_patch(pool: WantedPool, write: UpdateSlice) -> JsonObject:
-    """The merge patch, guarded by UID and resourceVersion; labels and annotations of others stay.
+    """The merge patch, guarded by resourceVersion; labels and annotations of others stay.
 
     Taints keep the time since when they are there.
     """
@@ -271,7 +271,6 @@ def update_patch(pool: WantedPool, write: UpdateSlice) -> JsonObject:
         spec["devices"] = [_with_taint_times(device, times) for device in write.slice.devices]
     return {
         "metadata": {
-            "uid": write.observed.uid,
             "resourceVersion": write.observed.resource_version,
             "labels": {MANAGED_BY: MANAGER},
             "ownerReferences": [_owner(pool.node)],

@@ -21,6 +21,7 @@ class Time:
 
     def __init__(self) -> None:
         self.now_s = 0.0
+        self.candidates: list[asyncio.Task[None]] = []
         self._sleepers: list[tuple[float, asyncio.Event]] = []
 
     def clock(self) -> float:
@@ -42,7 +43,7 @@ class Time:
         """Wakes sleepers in order, and lets each do what it does before the next."""
         end = self.now_s + seconds
         while True:
-            await settled()
+            await self._everybody_sleeps()
             due = sorted((item for item in self._sleepers if item[0] <= end), key=lambda item: item[0])
             if not due:
                 break
@@ -52,13 +53,18 @@ class Time:
         self.now_s = end
 
 
-async def settled() -> None:
-    """Requests that are under way have been answered."""
-    await asyncio.sleep(0.03)
+    async def _everybody_sleeps(self) -> None:
+        """Whatever requests were under way have been answered."""
+        async with asyncio.timeout(10):
+            while True:
+                if len(self._sleepers) == sum(not task.done() for task in self.candidates):
+                    return
+                await asyncio.sleep(0.001)
 
 
 class Candidate:
     def __init__(self, kube: Kube, time: Time, identity: str) -> None:
+        self.time = time
         self.working = False
         self.terms = 0
         self.failure: Exception | None = None
@@ -86,6 +92,7 @@ class Candidate:
 @asynccontextmanager
 async def running(candidate: Candidate) -> AsyncIterator["asyncio.Task[None]"]:
     task: asyncio.Task[None] = asyncio.create_task(candidate.election.lead(candidate.work))
+    candidate.time.candidates.append(task)
     try:
         yield task
     finally:
