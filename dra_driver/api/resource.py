@@ -47,6 +47,7 @@ class Device(Model):
     consumes_counters: list[CounterConsumption] | None = None
     taints: list[Taint] | None = None
     allow_multiple_allocations: bool | None = None
+    binding_conditions: list[str] | None = None
 
 
 class CounterSet(Model):
