@@ -99,7 +99,8 @@ async def test_manifests_are_applied_changed_and_deleted(kubectl: Kubectl, api: 
         f"deviceclass.resource.k8s.io/{unique} configured"
     ]
     assert (await api.get(f"{CLASSES}/{unique}"))["spec"] == {}
-    gone = await kubectl("delete", "--wait=false", "-f", "-", stdin=text)
+    backwards = yaml.safe_dump_all(reversed(documents))
+    gone = await kubectl("delete", "--wait=false", "-f", "-", stdin=backwards)
     assert len(gone.splitlines()) == len(documents)
 
 
