@@ -234,8 +234,10 @@ class _Checker:
             message = f"`{node.function}` is a method of optional values, not of {owner}"
             raise self._error(message, node.name_start, node.end)
         if node.function == "or":
-            wanted = optional_of(DYN) if owner == DYN else owner
-            result = joined(wanted, optional_of(DYN) if given == DYN else given)
+            given = optional_of(DYN) if given == DYN else given
+            wanted = given if owner == DYN else owner
+            wanted = wanted if wanted.name == "optional_type" else optional_of(DYN)
+            result = joined(wanted, given)
         else:
             wanted = given if owner == DYN else owner.parameters[0]
             result = joined(wanted, given)

@@ -2,8 +2,8 @@
 
 `allocate` searches like kube-scheduler's structured allocator: claims, requests and devices in their order, depth
 first with backtracking, the first complete solution wins. It knows whole devices: exact counts, all devices,
-preference lists, constraints, taints, admin access. Devices that draw on shared counters or that several claims may
-hold at once are never chosen here.
+preference lists, constraints, taints, admin access. Devices that draw on shared counters, that several claims may
+hold at once or that are attached after the decision are never chosen here.
 
 Source: kubernetes/dynamic-resource-allocation, structured allocator ("incubating"), Kubernetes 1.36.
 """
@@ -11,13 +11,11 @@ Source: kubernetes/dynamic-resource-allocation, structured allocator ("incubatin
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from dra_driver.api.resource import (
     AllocatedConfig,
     AllocatedDevice,
     Allocation,
-    Constraint,
     Device,
     DeviceAllocation,
     DeviceClass,
@@ -28,116 +26,17 @@ from dra_driver.api.resource import (
     Selector,
     SubRequest,
 )
-from dra_driver.cel.device import CelDevice, attribute_value, compile_selector
+from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
-from dra_driver.errors import InvalidInput
+from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.names import DeviceId, RequestName
 from dra_driver.quantity import Quantity
-from dra_driver.simulation.nodes import NodeView, selector_matches, untolerated
+from dra_driver.simulation.constraints import constraints_of
+from dra_driver.simulation.nodes import NodeView, untolerated
+from dra_driver.simulation.pools import Candidate, Pool, Snapshot
 
 MAX_RESULTS = 32
 """Devices in one claim; the API has no room for more."""
-
-
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """A published device, compared by identity."""
-
-    id: DeviceId
-    device: Device
-    slice: ResourceSlice
-
-    @cached_property
-    def cel(self) -> CelDevice:
-        return CelDevice(self.id.driver, self.device)
-
-
-class PublishedSlice:
-    """A ResourceSlice with its devices; made once per version of the slice."""
-
-    def __init__(self, slice_: ResourceSlice) -> None:
-        self.slice = slice_
-        self.spec = slice_.spec
-        self.candidates = tuple(
-            Candidate(DeviceId(self.spec.driver, self.spec.pool.name, device.name), device, slice_)
-            for device in self.spec.devices or ()
-        )
-
-    def is_for(self, node: NodeView) -> bool:
-        """Whether the node can use these devices."""
-        spec = self.spec
-        if spec.node_name is not None:
-            return spec.node_name == node.name
-        if spec.node_selector is not None:
-            return selector_matches(spec.node_selector, node)
-        return bool(spec.all_nodes)
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """The devices of one pool that a node can use, in order. `problem` says why none of them may be chosen."""
-
-    driver: str
-    name: str
-    candidates: tuple[Candidate, ...]
-    problem: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.driver}/{self.name}"
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """All that a decision looks at besides the claims. `in_use` has no devices with admin access."""
-
-    slices: Sequence[PublishedSlice]
-    classes: Mapping[str, DeviceClass]
-    in_use: frozenset[DeviceId] = frozenset()
-
-    @cached_property
-    def _by_pool(self) -> Mapping[tuple[str, str], list[PublishedSlice]]:
-        pools: dict[tuple[str, str], list[PublishedSlice]] = defaultdict(list)
-        for one in self.slices:
-            pools[one.spec.driver, one.spec.pool.name].append(one)
-        return pools
-
-    @cached_property
-    def _by_node(self) -> Mapping[str | None, list[PublishedSlice]]:
-        """Slices by the one node that they are for; those that may be for several are under None."""
-        nodes: dict[str | None, list[PublishedSlice]] = defaultdict(list)
-        for one in self.slices:
-            nodes[one.spec.node_name].append(one)
-        return nodes
-
-    def pools(self, node: NodeView) -> tuple[Pool, ...]:
-        """The pools that a node sees, by driver and name."""
-        usable: dict[tuple[str, str], list[PublishedSlice]] = defaultdict(list)
-        for one in (*self._by_node.get(node.name, ()), *self._by_node.get(None, ())):
-            if one.is_for(node):
-                usable[one.spec.driver, one.spec.pool.name].append(one)
-        found = (_pool(key, usable[key], self._by_pool[key]) for key in sorted(usable))
-        return tuple(pool for pool in found if pool is not None)
-
-
-def _pool(key: tuple[str, str], usable: Sequence[PublishedSlice], known: Sequence[PublishedSlice]) -> Pool | None:
-    """None for a pool whose newest generation has nothing for the node."""
-    newest = max(one.spec.pool.generation for one in known)
-    current = sorted(
-        (one for one in usable if one.spec.pool.generation == newest), key=lambda one: one.slice.metadata.name
-    )
-    if not current:
-        return None
-    candidates = tuple(candidate for one in current for candidate in one.candidates)
-    return Pool(*key, candidates, _pool_problem([one for one in known if one.spec.pool.generation == newest]))
-
-
-def _pool_problem(slices: Sequence[PublishedSlice]) -> str | None:
-    wanted = {one.spec.pool.resource_slice_count for one in slices}
-    if wanted != {len(slices)}:
-        return f"is being updated: it has {len(slices)} of {'/'.join(map(str, sorted(wanted)))} slices"
-    names = Counter(candidate.id.device for one in slices for candidate in one.candidates)
-    twice = sorted(name for name, count in names.items() if count > 1)
-    return f"is invalid: it has two devices called {twice[0]}" if twice else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,17 +56,12 @@ class NotAllocatable:
 def allocate(claims: Sequence[ResourceClaim], node: NodeView, snapshot: Snapshot) -> Allocated | NotAllocatable:
     """Devices for all of `claims` on `node`, or why there are none.
 
-    Raises InvalidInput when the claims can be allocated on no node as they are: a class that does not exist, a
-    selector that does not compile or fails on a device, a claim of more than 32 devices. The pod must wait then.
+    Some things keep the pod from every node, because kube-scheduler gives up on the whole attempt then. Raises
+    InvalidInput: a class that does not exist, a selector that does not compile or fails on a device, a constraint
+    that one of "all" devices violates, a claim of more than 32 devices. Raises NodeNotReady: a request for all
+    devices while a pool is being updated.
     """
-    try:
-        return _Search(claims, node, snapshot).result()
-    except _Hopeless as hopeless:
-        return NotAllocatable(str(hopeless))
-
-
-class _Hopeless(Exception):
-    """This node cannot have the claims, whatever else is tried."""
+    return _Search(claims, node, snapshot).result()
 
 
 class _TooMany(Exception):
@@ -211,7 +105,7 @@ class _Search:
         self._matches: dict[tuple[_Wanted, Candidate], str | None] = {}
         self._chosen: list[list[_Chosen]] = [[] for _ in claims]
         self._holders: dict[DeviceId, list[int]] = defaultdict(list)
-        self._constraints = [_constraints(claim) for claim in claims]
+        self._constraints = [constraints_of(claim) for claim in claims]
         self._wanted = [[self._alternatives(claim, one) for one in claim.spec.devices.requests] for claim in claims]
         self._refusals = _Refusals()
 
@@ -256,7 +150,7 @@ class _Search:
     def _every(self, wanted: _Wanted) -> Iterator[Candidate]:
         for pool in self._pools:
             if pool.problem is not None:
-                raise _Hopeless(f"{wanted} asks for all devices, but pool {pool} {pool.problem}")
+                raise NodeNotReady(f"{pool.problem}, and {wanted} asks for all devices", about=f"pool {pool}")
             for candidate in pool.candidates:
                 if self._mismatch(wanted, candidate) is None:
                     yield candidate
@@ -290,8 +184,8 @@ class _Search:
 
     def _devices(self, claim: int, request: int, wanted: _Wanted, taken: int, start: tuple[int, int]) -> bool:
         """The devices of one request from the `taken`-th on; `start` is the pool and device to go on from."""
-        if wanted.every is not None and not wanted.every:
-            self._refusals.none_for_all(claim, request, wanted)
+        self._refusals.reached(claim, request, wanted)
+        if wanted.every == ():
             return False
         if taken == wanted.count:
             return self._request(claim, request + 1)
@@ -368,6 +262,12 @@ class _Search:
             if not constraint.add(wanted.name, candidate):
                 for added in constraints[:index]:
                     added.remove(wanted.name)
+                if wanted.every is not None:
+                    about = f"claim {wanted.claim.metadata.namespace}/{wanted.claim.metadata.name}"
+                    message = (
+                        f'request "{wanted.name}" asks for all devices, but {candidate.id} is against {constraint}'
+                    )
+                    raise InvalidInput(message, about=about)
                 return f"against {constraint}"
         return None
 
@@ -375,8 +275,8 @@ class _Search:
 def _mismatch(wanted: _Wanted, candidate: Candidate) -> str | None:
     device = candidate.device
     class_name = wanted.device_class.metadata.name
-    if device.consumes_counters or device.allow_multiple_allocations:
-        return "partitioned or shared, which this scheduler does not allocate"
+    if device.consumes_counters or device.allow_multiple_allocations or device.binding_conditions:
+        return "of a kind that this scheduler does not allocate"
     if not _selected(wanted.device_class.spec.selectors, candidate, f"DeviceClass {class_name}"):
         return f"not of class {class_name}"
     about = f"claim {wanted.claim.metadata.namespace}/{wanted.claim.metadata.name}"
@@ -408,89 +308,6 @@ def _too_small(wanted: _Wanted, device: Device) -> str | None:
         if Quantity.parse(offered.value) < Quantity.parse(amount):
             return f"with less than {amount} of {name}"
     return None
-
-
-# -- constraints
-
-
-class _MatchAttribute:
-    """Every covered device has the attribute, with one value."""
-
-    def __init__(self, requests: Sequence[str], attribute: str) -> None:
-        self._requests, self._attribute = requests, attribute
-        self._values: list[object] = []
-
-    def add(self, name: RequestName, candidate: Candidate) -> bool:
-        if not name.covered_by(self._requests):
-            return True
-        value = _attribute(candidate, self._attribute)
-        if value is None or (self._values and self._values[0] != value):
-            return False
-        self._values.append(value)
-        return True
-
-    def remove(self, name: RequestName) -> None:
-        if name.covered_by(self._requests):
-            self._values.pop()
-
-    def __str__(self) -> str:
-        return f"matchAttribute {self._attribute}"
-
-
-class _DistinctAttribute:
-    """Every covered device has the attribute, with a value that no other has.
-
-    Like upstream, one value is kept per request: in a request of three devices the first and the third may be equal.
-    """
-
-    def __init__(self, requests: Sequence[str], attribute: str) -> None:
-        self._requests, self._attribute = requests, attribute
-        self._values: dict[str, object] = {}
-
-    def add(self, name: RequestName, candidate: Candidate) -> bool:
-        if not name.covered_by(self._requests):
-            return True
-        value = _attribute(candidate, self._attribute)
-        if value is None or value in self._values.values():
-            return False
-        self._values[name.request] = value
-        return True
-
-    def remove(self, name: RequestName) -> None:
-        if name.covered_by(self._requests):
-            self._values.pop(name.request, None)
-
-    def __str__(self) -> str:
-        return f"distinctAttribute {self._attribute}"
-
-
-type _AnyConstraint = _MatchAttribute | _DistinctAttribute
-
-
-def _constraints(claim: ResourceClaim) -> tuple[_AnyConstraint, ...]:
-    return tuple(_constraint(claim, index, one) for index, one in enumerate(claim.spec.devices.constraints))
-
-
-def _constraint(claim: ResourceClaim, index: int, constraint: Constraint) -> _AnyConstraint:
-    if constraint.match_attribute is not None:
-        return _MatchAttribute(constraint.requests, constraint.match_attribute)
-    if constraint.distinct_attribute is not None:
-        return _DistinctAttribute(constraint.requests, constraint.distinct_attribute)
-    about = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
-    raise InvalidInput("neither matchAttribute nor distinctAttribute", about=about, field=f"constraints[{index}]")
-
-
-def _attribute(candidate: Candidate, name: str) -> tuple[str, object] | None:
-    """Type and value, so that the int 1 and the bool true differ; None when the device has no such attribute."""
-    attributes = candidate.device.attributes
-    domain, _, id_ = name.rpartition("/")
-    attribute = attributes.get(name) or (attributes.get(id_) if domain == candidate.id.driver else None)
-    if attribute is None:
-        return None
-    if attribute.version is not None:
-        return "version", attribute.version
-    value = attribute_value(attribute)
-    return (type(value).__name__, value)
 
 
 # -- the result
@@ -558,40 +375,41 @@ class _Refusals:
     _furthest: tuple[int, int] = (-1, -1)
     _wanted: dict[_Wanted, dict[Candidate, str]] = field(default_factory=dict)
 
-    def note(self, claim: int, request: int, wanted: _Wanted, candidate: Candidate, refusal: str) -> None:
+    def reached(self, claim: int, request: int, wanted: _Wanted) -> dict[Candidate, str] | None:
+        """Where to note refusals for this request; None when the search got further than that."""
         if (claim, request) < self._furthest:
-            return
+            return None
         if (claim, request) > self._furthest:
             self._furthest = (claim, request)
             self._wanted.clear()
-        # The first refusal is the one that does not depend on what else was tried.
-        self._wanted.setdefault(wanted, {}).setdefault(candidate, refusal)
+        return self._wanted.setdefault(wanted, {})
 
-    def none_for_all(self, claim: int, request: int, wanted: _Wanted) -> None:
-        if (claim, request) >= self._furthest:
-            self._furthest = (claim, request)
-            self._wanted.setdefault(wanted, {})
+    def note(self, claim: int, request: int, wanted: _Wanted, candidate: Candidate, refusal: str) -> None:
+        notes = self.reached(claim, request, wanted)
+        if notes is not None:
+            # The first refusal is the one that does not depend on what else was tried.
+            notes.setdefault(candidate, refusal)
 
     def sentence(self, pools: Sequence[Pool]) -> str:
-        if problems := [f"pool {pool} {pool.problem}" for pool in pools if pool.problem is not None]:
-            return "; ".join(problems)
-        if not any(pool.candidates for pool in pools):
-            return "no devices are published for it"
-        return "; ".join(_refused(wanted, refusals) for wanted, refusals in self._wanted.items())
+        problems = [f"pool {pool} {pool.problem}" for pool in pools if pool.problem is not None]
+        usable = sum(len(pool.candidates) for pool in pools if pool.problem is None)
+        if usable == 0:
+            return "; ".join(problems) or "no devices are published for it"
+        return "; ".join([*(_refused(wanted, notes, usable) for wanted, notes in self._wanted.items()), *problems])
 
 
-def _refused(wanted: _Wanted, refusals: Mapping[Candidate, str]) -> str:
-    number = "all devices" if wanted.every is not None else _devices(wanted.count)
+def _refused(wanted: _Wanted, refusals: Mapping[Candidate, str], usable: int) -> str:
+    number = (
+        "all devices" if wanted.every is not None else "1 device" if wanted.count == 1 else f"{wanted.count} devices"
+    )
+    if wanted.every == ():
+        return f"{wanted} needs all devices of class {wanted.device_class.metadata.name}, and none matches"
     if not refusals:
-        return f"{wanted} needs {number} of class {wanted.device_class.metadata.name}, and none matches"
-    counted = Counter(refusals.values())
-    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counted.items(), key=_most_first))
-    return f"{wanted} needs {number}; of {len(refusals)} refused: {reasons}"
+        return f"{wanted} needs {number}; the node has {usable}"
+    counted = sorted(Counter(refusals.values()).items(), key=_most_first)
+    reasons = ", ".join(f"{count} {reason}" for reason, count in counted)
+    return f"{wanted} needs {number}; of {usable} on the node: {reasons}"
 
 
 def _most_first(item: tuple[str, int]) -> tuple[int, str]:
     return -item[1], item[0]
-
-
-def _devices(count: int) -> str:
-    return "1 device" if count == 1 else f"{count} devices"

@@ -24,11 +24,11 @@ from dra_driver.api.meta import (
     JsonObject,
 )
 from dra_driver.api.resource import Allocation, DeviceClass, ResourceClaim, ResourceSlice
-from dra_driver.errors import ClusterError, InvalidInput, NotFound
+from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Key, Reflector, key_of
 from dra_driver.names import DeviceId, RequestName
-from dra_driver.simulation.allocator import Allocated, PublishedSlice, Snapshot, allocate
+from dra_driver.simulation.allocator import Allocated, allocate
 from dra_driver.simulation.events import tell, timestamp
 from dra_driver.simulation.extended import (
     ExtendedRequests,
@@ -48,6 +48,7 @@ from dra_driver.simulation.pods import (
     is_owned_by,
     is_scheduled,
 )
+from dra_driver.simulation.pools import PublishedSlice, Snapshot
 
 _log = structlog.get_logger(__name__)
 
@@ -181,7 +182,7 @@ class SimulatedScheduler:
             placement = self._placement(pod, claims)
         except _NotReady:
             return
-        except (_Waits, InvalidInput) as reason:
+        except (_Waits, InvalidInput, NodeNotReady) as reason:
             if await self._give_back_one(pod):
                 return
             await self._report(pod, str(reason))

@@ -158,6 +158,8 @@ def expected(expression: str, mine: object) -> object:
         return mine
     if mine in (REFUSED, FAILED) and other in (REFUSED, FAILED) and "null" in expression:
         return mine
+    if mine == REFUSED and "null[" in expression:
+        return mine  # indexing null never works; the oracle finds that out when it gets there
     if other == REFUSED and "optional.none()" in expression:
         return mine  # what an absent value would have been is inferred by the oracle, and unknown here
     if ".split(" in expression and ('""' in expression or "x.d.empty" in expression):

@@ -1,0 +1,92 @@
+"""Constraints on the devices of a claim while they are being chosen: add one, take the last one back. Pure.
+
+Source: kubernetes/dynamic-resource-allocation, structured allocator, Kubernetes 1.36.
+"""
+
+from collections.abc import Sequence
+
+from dra_driver.api.resource import Constraint, ResourceClaim
+from dra_driver.cel.device import attribute_value
+from dra_driver.errors import InvalidInput
+from dra_driver.names import RequestName
+from dra_driver.simulation.pools import Candidate
+
+
+class MatchAttribute:
+    """Every covered device has the attribute, with one value."""
+
+    def __init__(self, requests: Sequence[str], attribute: str) -> None:
+        self._requests, self._attribute = requests, attribute
+        self._values: list[object] = []
+
+    def add(self, name: RequestName, candidate: Candidate) -> bool:
+        if not name.covered_by(self._requests):
+            return True
+        value = _attribute(candidate, self._attribute)
+        if value is None or (self._values and self._values[0] != value):
+            return False
+        self._values.append(value)
+        return True
+
+    def remove(self, name: RequestName) -> None:
+        if name.covered_by(self._requests):
+            self._values.pop()
+
+    def __str__(self) -> str:
+        return f"matchAttribute {self._attribute}"
+
+
+class DistinctAttribute:
+    """Every covered device has the attribute, with a value that no other has.
+
+    Like upstream, one value is kept per request: in a request of three devices the first and the third may be equal.
+    """
+
+    def __init__(self, requests: Sequence[str], attribute: str) -> None:
+        self._requests, self._attribute = requests, attribute
+        self._values: dict[str, object] = {}
+
+    def add(self, name: RequestName, candidate: Candidate) -> bool:
+        if not name.covered_by(self._requests):
+            return True
+        value = _attribute(candidate, self._attribute)
+        if value is None or value in self._values.values():
+            return False
+        self._values[name.request] = value
+        return True
+
+    def remove(self, name: RequestName) -> None:
+        if name.covered_by(self._requests):
+            self._values.pop(name.request, None)
+
+    def __str__(self) -> str:
+        return f"distinctAttribute {self._attribute}"
+
+
+type AnyConstraint = MatchAttribute | DistinctAttribute
+
+
+def constraints_of(claim: ResourceClaim) -> tuple[AnyConstraint, ...]:
+    return tuple(_constraint(claim, index, one) for index, one in enumerate(claim.spec.devices.constraints))
+
+
+def _constraint(claim: ResourceClaim, index: int, constraint: Constraint) -> AnyConstraint:
+    if constraint.match_attribute is not None:
+        return MatchAttribute(constraint.requests, constraint.match_attribute)
+    if constraint.distinct_attribute is not None:
+        return DistinctAttribute(constraint.requests, constraint.distinct_attribute)
+    about = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
+    raise InvalidInput("neither matchAttribute nor distinctAttribute", about=about, field=f"constraints[{index}]")
+
+
+def _attribute(candidate: Candidate, name: str) -> tuple[str, object] | None:
+    """Type and value, so that the int 1 and the bool true differ; None when the device has no such attribute."""
+    attributes = candidate.device.attributes
+    domain, _, id_ = name.rpartition("/")
+    attribute = attributes.get(name) or (attributes.get(id_) if domain == candidate.id.driver else None)
+    if attribute is None:
+        return None
+    if attribute.version is not None:
+        return "version", attribute.version
+    value = attribute_value(attribute)
+    return (type(value).__name__, value)
