@@ -1,81 +1,22 @@
 """What Kubernetes' own tests expect of a driver while pods come and go, kubelet restarts, and calls fail."""
 
-import json
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from support.machine import QUICK, Machine
 from support.objects import allocate, claim, node, pod, result, running_setup
 from support.plugin import RunningPlugin, ScriptedClaims, eventually, running_plugin, short_folder
 
-from dra_driver.api.meta import EVENTS, NODES, PODS, RESOURCE_CLAIMS, JsonObject
-from dra_driver.errors import NodeNotReady, NotFound
+from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, JsonObject
+from dra_driver.errors import NodeNotReady
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
-from dra_driver.simulation.kubelet import SimulatedKubelet, Times
 from kubelet_plugin.prepare.answer import PreparedDevice
 
-QUICK = Times(
-    registry_poll_s=0.02, registration_retry_s=0.02, pod_retry_s=0.05, reconcile_s=0.05, wipe_after_s=0.3, call_s=5.0
-)
 DEVICE = PreparedDevice(("gpu",), "node-1", "gpu-0", ("k8s.gpu.nvidia.com/claim=one",))
-
-
-@dataclass
-class Machine:
-    """A node with its kubelet, which can be restarted."""
-
-    kube: Kube
-    root: Path
-    times: Times = QUICK
-    kubelet: SimulatedKubelet = field(init=False)
-
-    async def start(self) -> None:
-        self.kubelet = SimulatedKubelet(
-            self.kube, "node-1", self.root / "kubelet", cdi_folders=(self.root / "cdi",), times=self.times
-        )
-        await self.kubelet.start()
-
-    async def stop(self) -> None:
-        await self.kubelet.stop()
-
-    def cdi(self, *devices: str) -> None:
-        """A CDI file with devices, each of which sets a variable of its name."""
-        (self.root / "cdi").mkdir(exist_ok=True)
-        content = [{"name": name, "containerEdits": {"env": [f"{name.upper()}=1"]}} for name in devices]
-        spec = {"cdiVersion": "0.3.0", "kind": "k8s.gpu.nvidia.com/claim", "devices": content}
-        (self.root / "cdi" / "test.json").write_text(json.dumps(spec))
-
-    async def phase(self, name: str = "pod") -> str:
-        found = await self.kube.get(PODS, name, "default")
-        return str((found.get("status") or {}).get("phase"))
-
-    async def runs(self, name: str = "pod") -> None:
-        async def running() -> bool:
-            return await self.phase(name) == "Running"
-
-        await eventually(running)
-
-    async def says(self, text: str) -> None:
-        """A pod's event says it."""
-
-        async def said() -> bool:
-            events = (await self.kube.list(EVENTS, namespace="default")).items
-            return any(text in event["message"] for event in events)
-
-        await eventually(said)
-
-    async def gone(self, name: str = "pod") -> None:
-        async def absent() -> bool:
-            try:
-                await self.kube.get(PODS, name, "default")
-            except NotFound:
-                return True
-            return False
-
-        await eventually(absent)
 
 
 @pytest.fixture

@@ -1,0 +1,116 @@
+"""A node as it is in a cluster: real plugin processes, a simulated kubelet, and the controller's publisher beside them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+from support.machine import QUICK, Machine
+from support.objects import node
+from support.plugin import eventually
+from support.plugin_process import NodeUnderTest, Plugin, PluginForks, plugin_on
+
+from dra_driver import bundled
+from dra_driver.api.meta import CRDS, DEVICE_CLASSES, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
+from dra_driver.errors import NotFound
+from dra_driver.kube.client import Kube
+from dra_driver.names import GPU_DRIVER
+from dra_driver.publish import PoolPublisher
+from dra_driver.publish.policy_file import read_policy
+from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.kubelet import Times
+from kubelet_plugin.simulation.host import create_host
+
+
+@dataclass
+class RealNode:
+    """Node `node-1` with simulated T4s, or another profile."""
+
+    server: SimulatedApiServer
+    kube: Kube
+    forks: PluginForks
+    folder: Path
+    profile: str = "t4"
+    times: Times = QUICK
+    options: tuple[str, ...] = ()
+    machine: Machine = field(init=False)
+    node: NodeUnderTest = field(init=False)
+
+    def __post_init__(self) -> None:
+        kubeconfig = self.server.kubeconfig(self.folder / "kubeconfig")
+        host = create_host(self.folder / "host", self.profile)
+        self.node = NodeUnderTest(self.folder, kubeconfig, host, options=self.options)
+        self.machine = Machine(self.kube, self.folder, self.times)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["RealNode"]:
+        """The cluster has what an administrator installs, and kubelet runs."""
+        for path in sorted(bundled.CRDS_FOLDER.glob("*.yaml")):
+            await self.kube.create(CRDS, yaml.safe_load(path.read_text()))
+        for path in sorted(bundled.DEVICE_CLASSES_FOLDER.glob("*.yaml")):
+            await self.kube.create(DEVICE_CLASSES, yaml.safe_load(path.read_text()))
+        await self.kube.create(NODES, node())
+        await eventually(self._inventories_served)
+        async with self.machine.running():
+            yield self
+
+    def plugin(self, pod_uid: str | None = None) -> AbstractAsyncContextManager[Plugin]:
+        return plugin_on(self.forks, self.node, pod_uid=pod_uid)
+
+    @asynccontextmanager
+    async def publishing(self) -> AsyncIterator[None]:
+        """The controller's publisher, for all nodes."""
+        publisher = asyncio.create_task(PoolPublisher(self.kube, GPU_DRIVER, policy=read_policy(None)).run())
+        try:
+            yield
+        finally:
+            publisher.cancel()
+            await asyncio.gather(publisher, return_exceptions=True)
+
+    async def registered(self, instances: int = 1) -> None:
+        """Until kubelet is connected with as many instances of the driver."""
+        registry = self.machine.kubelet.registry
+        await eventually(lambda: sum(plugin.connected for plugin in registry.plugins()) == instances)
+
+    async def slices(self, node_name: str = "node-1") -> list[JsonObject]:
+        items = (await self.kube.list(RESOURCE_SLICES)).items
+        return [item for item in items if item["spec"].get("nodeName") == node_name]
+
+    async def versions(self) -> dict[str, str]:
+        """Resource versions of the node's slices by UID: equal means untouched."""
+        return {item["metadata"]["uid"]: item["metadata"]["resourceVersion"] for item in await self.slices()}
+
+    async def published(self, devices: Sequence[str] | None = None) -> list[JsonObject]:
+        """Until the node's devices are in slices; answers them."""
+        expected = sorted(devices if devices is not None else self.node.devices)
+
+        async def complete() -> bool:
+            return (
+                sorted(device["name"] for one in await self.slices() for device in one["spec"]["devices"]) == expected
+            )
+
+        await eventually(complete)
+        return await self.slices()
+
+    async def wiped(self) -> None:
+        async def empty() -> bool:
+            return not await self.slices()
+
+        await eventually(empty)
+
+    async def inventory(self) -> JsonObject:
+        return await self.kube.get(NODE_INVENTORIES, "node-1")
+
+    async def signs_of_life(self) -> list[JsonObject]:
+        """The registrations that the inventory tells of."""
+        registrations: list[JsonObject] = (await self.inventory())["spec"].get("registrations") or []
+        return registrations
+
+    async def _inventories_served(self) -> bool:
+        try:
+            await self.kube.list(NODE_INVENTORIES)
+        except NotFound:
+            return False
+        return True
