@@ -1,34 +1,22 @@
 """Which API server, and with which credentials.
 
-In a pod: the service account's files. Elsewhere: a kubeconfig, read by the official `kubernetes` package, which knows
-contexts, certificates, tokens and exec plugins.
+In a pod: the service account's files. Elsewhere: a kubeconfig; a plain one is read by `kubeconfig`, every other by the
+official `kubernetes` package, which knows exec plugins, cloud providers and all the rest.
 """
 
 import os
 import ssl
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from dra_driver.errors import InvalidInput, NodeNotReady
+from dra_driver.kube.credentials import Endpoint, TokenFile, trusting
+from dra_driver.kube.kubeconfig import plain_endpoint
+
+__all__ = ["Endpoint", "default_kubeconfig", "endpoint_from", "pod_namespace"]
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-
-
-def _no_token() -> str | None:
-    return None
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """`token` answers the Authorization header's value, or None; it is asked for every request, for tokens expire.
-
-    `tls` is None for plain HTTP.
-    """
-
-    server: str
-    tls: ssl.SSLContext | None = None
-    token: Callable[[], str | None] = _no_token
 
 
 def endpoint_from(kubeconfig: Path | None, context: str | None = None) -> Endpoint:
@@ -36,7 +24,9 @@ def endpoint_from(kubeconfig: Path | None, context: str | None = None) -> Endpoi
 
     Raises InvalidInput for a kubeconfig that is missing or does not make sense, NodeNotReady outside a pod.
     """
-    return _in_pod() if kubeconfig is None else _from_kubeconfig(kubeconfig, context)
+    if kubeconfig is None:
+        return _in_pod()
+    return plain_endpoint(kubeconfig, context) or _from_kubeconfig(kubeconfig, context)
 
 
 def default_kubeconfig() -> Path:
@@ -58,31 +48,11 @@ def _in_pod() -> Endpoint:
     if not host or not port:
         raise NodeNotReady("not running in a pod; name a kubeconfig with --kubeconfig", about="API server")
     authority = f"[{host}]" if ":" in host else host
-    tls = _trusting(str(_SERVICE_ACCOUNT / "ca.crt"))
-    return Endpoint(f"https://{authority}:{port}", tls, _TokenFile(_SERVICE_ACCOUNT / "token"))
-
-
-def _trusting(authorities: str | None) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=authorities)
-    # Python 3.13 refuses certificate authorities without key usage or key identifiers, which many clusters have.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    return context
-
-
-class _TokenFile:
-    """A bound service account token; kubelet replaces the file before it expires (hourly)."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen: tuple[int, int] | None = None
-        self._header = ""
-
-    def __call__(self) -> str:
-        stat = self._path.stat()
-        if (seen := (stat.st_mtime_ns, stat.st_ino)) != self._seen:
-            self._header = f"Bearer {self._path.read_text().strip()}"
-            self._seen = seen
-        return self._header
+    try:
+        tls = trusting((_SERVICE_ACCOUNT / "ca.crt").read_text())
+    except OSError as error:
+        raise NodeNotReady(f"the pod has no service account: {error}", about="API server") from error
+    return Endpoint(f"https://{authority}:{port}", tls, TokenFile(_SERVICE_ACCOUNT / "token"))
 
 
 def _from_kubeconfig(path: Path, context: str | None) -> Endpoint:
@@ -92,9 +62,9 @@ def _from_kubeconfig(path: Path, context: str | None) -> Endpoint:
     configuration = client.Configuration()
     try:
         config.load_kube_config(str(path), context=context, client_configuration=configuration)
-    except (ConfigException, OSError, ValueError, KeyError, TypeError) as error:
+        tls = _tls(configuration) if configuration.host.startswith("https:") else None
+    except (ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidInput(str(error) or "cannot be read", about=f"kubeconfig {path}") from error
-    tls = _tls(configuration) if configuration.host.startswith("https:") else None
 
     def token() -> str | None:
         # Asking also refreshes what expires. The names of the settings differ between releases of the package.
@@ -105,8 +75,8 @@ def _from_kubeconfig(path: Path, context: str | None) -> Endpoint:
 
 
 def _tls(configuration: "object") -> ssl.SSLContext:
-    cafile = getattr(configuration, "ssl_ca_cert", None)
-    context = _trusting(cafile)
+    authorities = getattr(configuration, "ssl_ca_cert", None)
+    context = trusting(Path(authorities).read_text() if authorities else None)
     if not getattr(configuration, "verify_ssl", True):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -1,21 +1,29 @@
 """Where the API server is, and who we are there, from a kubeconfig."""
 
+import base64
+import shutil
+import ssl
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from aiohttp import web
 
-from dra_driver.errors import InvalidInput, NodeNotReady
+from dra_driver.errors import InvalidInput, NodeNotReady, Unreachable
+from dra_driver.kube.client import Kube
 from dra_driver.kube.endpoint import default_kubeconfig, endpoint_from
+from dra_driver.kube.kubeconfig import plain_endpoint
 
 
-def kubeconfig(folder: Path, user: dict[str, Any]) -> Path:
+def kubeconfig(folder: Path, user: dict[str, Any], **cluster: Any) -> Path:
     path = folder / "config"
     config = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1", **cluster}}],
         "users": [{"name": "u", "user": user}],
         "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
         "current-context": "x",
@@ -45,7 +53,7 @@ def test_without_credentials_nothing_is_sent(tmp_path: Path) -> None:
 
 
 def test_a_context_that_is_not_there_is_a_mistake_that_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="kubeconfig .*nowhere"):
+    with pytest.raises(InvalidInput, match=r"kubeconfig .*nowhere"):
         endpoint_from(kubeconfig(tmp_path, {}), "nowhere")
 
 
@@ -60,3 +68,94 @@ def test_the_default_kubeconfig_is_kubectls(monkeypatch: pytest.MonkeyPatch) -> 
     assert default_kubeconfig() == Path("/one")
     monkeypatch.delenv("KUBECONFIG")
     assert default_kubeconfig() == Path.home() / ".kube" / "config"
+
+
+def test_a_token_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("one\n")
+    endpoint = endpoint_from(kubeconfig(tmp_path, {"tokenFile": "token"}))
+    assert endpoint.token() == "Bearer one"
+    (tmp_path / "next").write_text("two\n")
+    (tmp_path / "next").replace(file)
+    assert endpoint.token() == "Bearer two"
+    file.unlink()
+    with pytest.raises(Unreachable, match="cannot read the token"):
+        endpoint.token()
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate that vouches for itself, as an old cluster's has it: no key usage, no identifiers."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl program to make a certificate")
+    folder = tmp_path_factory.mktemp("certificates")
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout key.pem -out cert.pem"
+    more = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*command.split(), *more], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.parametrize("inline", [True, False])
+async def test_certificates_prove_both_sides(certificates: Path, inline: bool) -> None:
+    def given(field: str, name: str) -> dict[str, str]:
+        content = (certificates / name).read_bytes()
+        return {f"{field}-data": base64.b64encode(content).decode()} if inline else {field: name}
+
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificates / "cert.pem"))
+    tls.verify_mode = ssl.CERT_REQUIRED
+    tls.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"major": "1", "minor": "36"})
+
+    app = web.Application()
+    app.router.add_get("/version", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+    user = {**given("client-certificate", "cert.pem"), **given("client-key", "key.pem")}
+    server = f"https://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        trusted = kubeconfig(certificates, user, server=server, **given("certificate-authority", "cert.pem"))
+        async with Kube(endpoint_from(trusted)) as kube:
+            assert await kube.server_version() == (1, 36)
+        async with Kube(endpoint_from(kubeconfig(certificates, user, server=server))) as kube:
+            with pytest.raises(Unreachable, match="cannot trust the API server"):
+                await kube.server_version()
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("user", "cluster"),
+    [
+        ({"exec": {"command": "echo"}}, {}),
+        ({"auth-provider": {"name": "gcp"}}, {}),
+        ({"username": "u", "password": "p"}, {}),
+        ({}, {"insecure-skip-tls-verify": True}),
+        ({}, {"proxy-url": "http://proxy"}),
+        ({}, {"tls-server-name": "other"}),
+        ({"client-certificate-data": "***"}, {"server": "https://127.0.0.1:1"}),
+        ({}, {"certificate-authority": "missing.pem", "server": "https://127.0.0.1:1"}),
+    ],
+)
+def test_what_is_not_plain_is_left_to_the_official_package(
+    tmp_path: Path, user: dict[str, Any], cluster: dict[str, Any]
+) -> None:
+    assert plain_endpoint(kubeconfig(tmp_path, user, **cluster), None) is None
+
+
+def test_a_plain_kubeconfig_does_not_load_the_official_package(tmp_path: Path) -> None:
+    """It costs 10 MB in every service."""
+    code = "import sys, pathlib; from dra_driver.kube.endpoint import endpoint_from; "
+    code += "endpoint_from(pathlib.Path(sys.argv[1])); sys.exit('kubernetes' in sys.modules)"
+    path = kubeconfig(tmp_path, {"token": "secret"})
+    assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{contexts: 3}", "clusters: []"])
+def test_what_is_no_kubeconfig_is_a_mistake_that_names_the_file(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match=f"kubeconfig {path}"):
+        endpoint_from(path)

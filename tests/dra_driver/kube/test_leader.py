@@ -52,7 +52,6 @@ class Time:
             due[0][1].set()
         self.now_s = end
 
-
     async def _everybody_sleeps(self) -> None:
         """Whatever requests were under way have been answered."""
         async with asyncio.timeout(10):
