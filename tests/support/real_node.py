@@ -1,10 +1,11 @@
-"""A node as it is in a cluster: real plugin processes, a simulated kubelet, and the controller's publisher beside them."""
+"""A node as it is in a cluster: plugin processes, a simulated kubelet, and what runs beside them in the cluster."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 from support.machine import QUICK, Machine
@@ -20,8 +21,21 @@ from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import PoolPublisher
 from dra_driver.publish.policy_file import read_policy
 from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.claims import SimulatedClaimController
 from dra_driver.simulation.kubelet import Times
+from dra_driver.simulation.scheduler import SimulatedScheduler
 from kubelet_plugin.simulation.host import create_host
+
+
+@asynccontextmanager
+async def _background(*work: Coroutine[Any, Any, Any]) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass
@@ -62,12 +76,14 @@ class RealNode:
     @asynccontextmanager
     async def publishing(self) -> AsyncIterator[None]:
         """The controller's publisher, for all nodes."""
-        publisher = asyncio.create_task(PoolPublisher(self.kube, GPU_DRIVER, policy=read_policy(None)).run())
-        try:
+        async with _background(PoolPublisher(self.kube, GPU_DRIVER, policy=read_policy(None)).run()):
             yield
-        finally:
-            publisher.cancel()
-            await asyncio.gather(publisher, return_exceptions=True)
+
+    @asynccontextmanager
+    async def scheduling(self) -> AsyncIterator[None]:
+        """The scheduler, and the controller that makes claims and takes reservations back."""
+        async with _background(SimulatedScheduler(self.kube).run(), SimulatedClaimController(self.kube).run()):
+            yield
 
     async def registered(self, instances: int = 1) -> None:
         """Until kubelet is connected with as many instances of the driver."""
