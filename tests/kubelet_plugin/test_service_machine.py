@@ -190,7 +190,7 @@ class Node(RuleBasedStateMachine):
         await self.service.prepare(refs)
 
     @precondition(lambda self: self.refs)
-    @rule(which=st.sets(names, min_size=1), release=st.booleans(), changes=st.integers(0, 25))
+    @rule(which=st.sets(names, min_size=1), release=st.booleans(), changes=st.integers(0, 14))
     def the_plugin_is_killed(self, which: set[str], release: bool, changes: int) -> None:
         refs = [self.refs[name] for name in sorted(which) if name in self.refs]
         self.asked |= set(refs)
