@@ -28,6 +28,8 @@ class GarbageCollector:
         self._objects = objects
         self._owners: dict[_Place, frozenset[str]] = {}
         self._dependents: dict[str, set[_Place]] = {}
+        self._in_foreground: set[_Place] = set()
+        """Objects that wait for their dependents."""
         self._waiting: deque[tuple[_Place, str, bool]] = deque()
         self._scheduled = False
         objects.rules.follow(self._follow)
@@ -48,6 +50,10 @@ class GarbageCollector:
         owners = frozenset() if gone else frozenset(one["uid"] for one in metadata.get("ownerReferences") or ())
         self._index(place, owners)
         ending = metadata.get("deletionTimestamp") is not None
+        if ending and not gone and "foregroundDeletion" in (metadata.get("finalizers") or ()):
+            self._in_foreground.add(place)
+        else:
+            self._in_foreground.discard(place)
         if owners or gone or ending:
             self._waiting.append((place, metadata["uid"], gone))
             self.wake()
@@ -74,17 +80,10 @@ class GarbageCollector:
     def _after_removal(self, place: _Place, uid: str) -> None:
         for dependent in sorted(self._dependents.get(uid, ())):
             self._look_at(dependent)
-        for owner in self._waiting_owners(place):
+        for owner in sorted(self._in_foreground):
             self._look_at(owner)
         if place[1]:
             self._look_at((_NAMESPACES, "", place[1]))
-
-    def _waiting_owners(self, place: _Place) -> Iterator[_Place]:
-        """Objects in foreground deletion that may have waited for the one that is gone."""
-        for type_key, entry in self._objects.store.all():
-            finalizers = entry.obj["metadata"].get("finalizers")
-            if finalizers and "foregroundDeletion" in finalizers:
-                yield (type_key, *entry.key)
 
     def _look_at(self, place: _Place) -> None:
         entry = self._objects.store.get(*place)

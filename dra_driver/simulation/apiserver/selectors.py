@@ -82,19 +82,35 @@ def _comparison(key: str, op: str, value: str) -> Callable[[dict[str, str]], boo
     return compare
 
 
-def field_value(obj: JsonObject, path: str) -> str:
-    """The value of a selectable field as the server compares it: absent is the empty string."""
-    value: object = obj
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    if value is None:
-        return ""
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+def _field_reader(path: str) -> Callable[[JsonObject], str]:
+    """Reads a selectable field as the server compares it: absent is the empty string."""
+    *parents, last = path.split(".")
+
+    def read(obj: JsonObject) -> str:
+        value: object = obj
+        for name in parents:
+            if not isinstance(value := value.get(name) if isinstance(value, dict) else None, dict):
+                return ""
+        found = value.get(last) if isinstance(value, dict) else None
+        if isinstance(found, str):
+            return found
+        if found is None:
+            return ""
+        return ("true" if found else "false") if isinstance(found, bool) else str(found)
+
+    return read
+
+
+def _field_term(path: str, equal: bool, wanted: str) -> Predicate:
+    read = _field_reader(path)
+    if equal:
+        return lambda obj: read(obj) == wanted
+    return lambda obj: read(obj) != wanted
 
 
 def field_selector(text: str, allowed: Sequence[str]) -> Predicate:
     """Raises ApiError 400 for text that is no selector, or for a field outside `allowed`."""
-    terms: list[tuple[str, bool, str]] = []
+    terms: list[Predicate] = []
     for term in (part.strip() for part in text.split(",")):
         if not term:
             continue
@@ -103,10 +119,10 @@ def field_selector(text: str, allowed: Sequence[str]) -> Predicate:
             raise bad_request(f"invalid selector: '{text}'; can't understand '{term}'")
         if found["key"] not in allowed:
             raise bad_request(f"field label not supported: {found['key']}")
-        terms.append((found["key"], found["op"] != "!=", found["value"]))
-    if not terms:
-        return everything
-    return lambda obj: all((field_value(obj, path) == value) is equal for path, equal, value in terms)
+        terms.append(_field_term(found["key"], found["op"] != "!=", found["value"]))
+    if len(terms) < 2:
+        return terms[0] if terms else everything
+    return lambda obj: all(term(obj) for term in terms)
 
 
 def both(first: Predicate, second: Predicate) -> Predicate:

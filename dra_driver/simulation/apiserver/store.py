@@ -7,7 +7,7 @@ shared by every list and watch, and a list that is being paged keeps seeing the 
 import asyncio
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from dra_driver.api.meta import JsonObject
@@ -66,14 +66,20 @@ class Event:
 
 
 class Subscription:
-    """The changes of one type since it was opened, in order. Read by one task."""
+    """The changes of one type since it was opened, in order, as far as the reader wants them. Read by one task.
 
-    def __init__(self) -> None:
+    Wanting is asked before the reader is woken: with a thousand kubelets, each change concerns one or two.
+    """
+
+    def __init__(self, wants: Callable[[Event], bool]) -> None:
+        self._wants = wants
         self._events: deque[Event] = deque()
         self._wake = asyncio.Event()
         self.closed = False
 
     def push(self, event: Event) -> None:
+        if not self._wants(event):
+            return
         self._events.append(event)
         self._wake.set()
 
@@ -178,8 +184,9 @@ class Store:
         events.reverse()
         return events
 
-    def subscribe(self, type_key: TypeKey) -> Subscription:
-        subscription = Subscription()
+    def subscribe(self, type_key: TypeKey, wants: Callable[[Event], bool]) -> Subscription:
+        """Opens a subscription; close it with `unsubscribe`."""
+        subscription = Subscription(wants)
         self._subscriptions.setdefault(type_key, set()).add(subscription)
         return subscription
 

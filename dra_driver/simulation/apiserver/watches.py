@@ -77,7 +77,7 @@ class WatchStream:
 
     async def lines(self) -> AsyncGenerator[bytes]:
         key = self._target.kind.key
-        subscription = self._store.subscribe(key)
+        subscription = self._store.subscribe(key, self._wants)
         try:
             try:
                 first = self._first_lines()
@@ -90,6 +90,9 @@ class WatchStream:
                 yield chunk
         finally:
             self._store.unsubscribe(key, subscription)
+
+    def _wants(self, event: Event) -> bool:
+        return _relevant(event, self._target, self._query) is not None
 
     def _first_lines(self) -> bytes:
         """Existing objects or the missed part of the history; whatever happens later reaches the subscription."""
