@@ -182,9 +182,11 @@ class SimulatedScheduler:
             placement = self._placement(pod, claims)
         except _NotReady:
             return
-        except (_Waits, InvalidInput, NodeNotReady) as reason:
-            if await self._give_back_one(pod):
-                return
+        except _Waits as reason:
+            if not await self._give_back_one(pod):
+                await self._report(pod, str(reason))
+            return
+        except (InvalidInput, NodeNotReady) as reason:
             await self._report(pod, str(reason))
             return
         await self._commit(pod, claims, placement)

@@ -1,0 +1,217 @@
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+from support.scheduling import NAMESPACE, Desk, desk, device
+
+from dra_driver.api.meta import PODS, RESOURCE_CLAIMS, JsonObject
+from dra_driver.kube.client import Kube
+from dra_driver.simulation.apiserver import SimulatedApiServer
+
+
+@pytest_asyncio.fixture
+async def cluster(api_server: SimulatedApiServer, kube: Kube) -> AsyncIterator[Desk]:
+    """A class, a node of two devices, and both controllers at work."""
+    async with desk(api_server, kube) as found:
+        await found.device_class()
+        await found.node("node-1", device("gpu-0"), device("gpu-1"))
+        found.start_claim_controller()
+        found.start_scheduler()
+        yield found
+
+
+async def generated(cluster: Desk, pod: str, entry: str) -> JsonObject:
+    """The claim that was made for an entry of a pod."""
+
+    async def name() -> str | None:
+        statuses = (await cluster.get_pod(pod)).get("status", {}).get("resourceClaimStatuses") or ()
+        return next((one["resourceClaimName"] for one in statuses if one["name"] == entry), None)
+
+    return await cluster.get_claim(await cluster.until(name))
+
+
+# -- making claims
+
+
+async def test_every_template_entry_of_a_pod_gets_a_claim_of_its_own(cluster: Desk) -> None:
+    metadata = {"labels": {"team": "a"}, "annotations": {"note": "x"}}
+    await cluster.template("one", metadata=metadata)
+    await cluster.template("two")
+    pod = await cluster.pod("train", templates=("one", "two"))
+    claim = await generated(cluster, "train", "one")
+    assert claim["metadata"]["name"].startswith("train-one-")
+    assert claim["metadata"]["labels"] == {"team": "a"}
+    assert claim["metadata"]["annotations"] == {"note": "x", "resource.kubernetes.io/pod-claim-name": "one"}
+    (owner,) = claim["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"], owner["controller"]) == ("Pod", pod["metadata"]["uid"], True)
+    assert (await generated(cluster, "train", "two"))["metadata"]["uid"] != claim["metadata"]["uid"]
+
+
+async def test_a_long_pod_name_leaves_room_for_the_random_part(cluster: Desk) -> None:
+    await cluster.template("one")
+    await cluster.pod("p" * 63, templates=("one",))
+    claim = await generated(cluster, "p" * 63, "one")
+    assert claim["metadata"]["generateName"] == "p" * 57
+    assert len(claim["metadata"]["name"]) == 62
+
+
+async def test_a_missing_template_is_told_once_and_used_when_it_comes(cluster: Desk) -> None:
+    await cluster.pod("early", templates=("later",))
+
+    async def told() -> bool:
+        return bool(await cluster.events("early"))
+
+    await cluster.until(told)
+    await cluster.pod("unrelated")
+    await cluster.scheduled("unrelated")
+    assert await cluster.events("early") == [("FailedResourceClaimCreation", "there is no ResourceClaimTemplate later")]
+    await cluster.template("later")
+    assert await cluster.scheduled("early") == "node-1"
+
+
+async def test_a_claim_that_the_server_refuses_is_told(cluster: Desk) -> None:
+    await cluster.template("one")
+    cluster.server.fail_next("POST", r"/resourceclaims$", 422, 1, "exceeded quota")
+    await cluster.pod("p", templates=("one",))
+
+    async def told() -> bool:
+        return bool(await cluster.events("p"))
+
+    await cluster.until(told)
+    ((reason, message), *_) = await cluster.events("p")
+    assert reason == "FailedResourceClaimCreation"
+    assert "ResourceClaimTemplate one makes no valid claim" in message
+    assert "exceeded quota" in message
+
+
+async def test_a_claim_whose_pod_was_not_told_of_it_is_found_again(api_server: SimulatedApiServer, kube: Kube) -> None:
+    """The controller ended between creating the claim and writing the pod's status."""
+    async with desk(api_server, kube) as cluster:
+        await cluster.template("one")
+        await cluster.pod("p", templates=("one",))
+        api_server.fail_next("PATCH", r"/pods/p/status", 409, 3)
+        cluster.start_claim_controller()
+        await generated(cluster, "p", "one")
+        assert len(await cluster.claims()) == 1
+
+
+# -- taking them back
+
+
+async def test_a_pod_that_is_done_loses_its_generated_claim(cluster: Desk) -> None:
+    await cluster.template("one")
+    await cluster.pod("job", templates=("one",))
+    await cluster.scheduled("job")
+    claim = await generated(cluster, "job", "one")
+    await cluster.finish_pod("job", "Failed")
+    await cluster.gone(claim["metadata"]["name"])
+
+
+async def test_a_deleted_pod_takes_its_generated_claim_along(cluster: Desk) -> None:
+    await cluster.template("one")
+    await cluster.pod("p", templates=("one",))
+    await cluster.scheduled("p")
+    claim = await generated(cluster, "p", "one")
+    await cluster.delete_pod("p")
+    await cluster.gone(claim["metadata"]["name"])
+
+
+async def test_a_claim_of_the_user_stays_but_gives_its_devices_back(cluster: Desk) -> None:
+    await cluster.claim("mine")
+    await cluster.pod("p", claims=("mine",))
+    await cluster.scheduled("p")
+    await cluster.finish_pod("p")
+    await cluster.released("mine")
+
+
+async def test_devices_stay_with_a_claim_until_its_last_pod_is_done(cluster: Desk) -> None:
+    await cluster.claim("shared")
+    for name in ("a", "b"):
+        await cluster.pod(name, claims=("shared",))
+        await cluster.scheduled(name)
+    await cluster.delete_pod("a")
+
+    async def only_b() -> bool:
+        consumers = (await cluster.get_claim("shared"))["status"]["reservedFor"]
+        return [one["name"] for one in consumers] == ["b"]
+
+    await cluster.until(only_b)
+    assert (await cluster.get_claim("shared"))["status"]["allocation"]
+    await cluster.delete_pod("b")
+    await cluster.released("shared")
+
+
+async def test_a_scheduled_pod_that_is_being_deleted_keeps_its_claim_until_kubelet_is_through(cluster: Desk) -> None:
+    await cluster.claim("mine")
+    await cluster.pod("p", claims=("mine",))
+    await cluster.scheduled("p")
+    await cluster.kube.delete(PODS, "p", namespace=NAMESPACE)
+    await cluster.template("other")
+    await cluster.pod("marker", templates=("other",))
+    await cluster.scheduled("marker")
+    assert (await cluster.get_claim("mine"))["status"]["reservedFor"]
+    await cluster.delete_pod("p")
+    await cluster.released("mine")
+
+
+async def test_a_new_pod_of_the_same_name_does_not_inherit_the_reservation(cluster: Desk) -> None:
+    await cluster.claim("mine")
+    old = await cluster.pod("p", claims=("mine",))
+    await cluster.scheduled("p")
+    await cluster.delete_pod("p")
+    new = await cluster.pod("p", claims=("mine",))
+    await cluster.scheduled("p")
+
+    async def reserved_for_the_new_one() -> bool:
+        consumers = (await cluster.get_claim("mine")).get("status", {}).get("reservedFor") or ()
+        return [one["uid"] for one in consumers] == [new["metadata"]["uid"]]
+
+    await cluster.until(reserved_for_the_new_one)
+    assert old["metadata"]["uid"] != new["metadata"]["uid"]
+
+
+async def test_a_deleted_claim_goes_when_its_last_pod_is_done(cluster: Desk) -> None:
+    await cluster.claim("mine")
+    await cluster.pod("p", claims=("mine",))
+    await cluster.scheduled("p")
+    await cluster.kube.delete(RESOURCE_CLAIMS, "mine", namespace=NAMESPACE)
+    assert (await cluster.get_claim("mine"))["metadata"]["deletionTimestamp"]
+    await cluster.delete_pod("p")
+    await cluster.gone("mine")
+
+
+async def test_consumers_that_are_no_pods_are_left_alone(cluster: Desk) -> None:
+    await cluster.claim("mine")
+    await cluster.pod("p", claims=("mine",))
+    await cluster.scheduled("p")
+    claim = await cluster.get_claim("mine")
+    foreign = {"apiGroup": "example.com", "resource": "pods", "name": "p", "uid": "other"}
+    claim["status"]["reservedFor"].append(foreign)
+    await cluster.kube.replace(RESOURCE_CLAIMS, claim, subresource="status")
+    await cluster.delete_pod("p")
+
+    async def only_foreign() -> bool:
+        return bool((await cluster.get_claim("mine"))["status"]["reservedFor"] == [foreign])
+
+    await cluster.until(only_foreign)
+    assert (await cluster.get_claim("mine"))["status"]["allocation"]
+
+
+async def test_conflicts_and_server_errors_are_tried_again(cluster: Desk) -> None:
+    await cluster.claim("mine")
+    await cluster.pod("p", claims=("mine",))
+    await cluster.scheduled("p")
+    cluster.server.fail_next("PUT", r"/resourceclaims/mine", 409, 2)
+    cluster.server.fail_next("PUT", r"/resourceclaims/mine", 503, 1)
+    await cluster.delete_pod("p")
+    await cluster.released("mine")
+
+
+async def test_a_server_that_was_away_is_followed_again(cluster: Desk) -> None:
+    await cluster.claim("mine")
+    await cluster.pod("p", claims=("mine",))
+    await cluster.scheduled("p")
+    port = int(cluster.server.url.rpartition(":")[2])
+    await cluster.server.stop()
+    await cluster.server.start(port=port)
+    await cluster.delete_pod("p")
+    await cluster.released("mine")

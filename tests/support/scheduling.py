@@ -1,0 +1,262 @@
+"""A simulated cluster without nodes' processes: API server, scheduler and claim controller, and what they look at."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from dra_driver.api.meta import (
+    DEVICE_CLASSES,
+    EVENTS,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    JsonObject,
+)
+from dra_driver.errors import NotFound
+from dra_driver.kube.client import Kube
+from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.claims import SimulatedClaimController
+from dra_driver.simulation.scheduler import SimulatedScheduler
+
+NAMESPACE = "default"
+_DEADLINE_S = 15.0
+
+
+class Desk:
+    """Where a test sits: writes objects as users and drivers do, and waits for what the controllers make of them."""
+
+    def __init__(self, server: SimulatedApiServer, kube: Kube) -> None:
+        self.server = server
+        self.kube = kube
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # -- controllers
+
+    def start_scheduler(self) -> asyncio.Task[None]:
+        return self._start(SimulatedScheduler(self.kube).run())
+
+    def start_claim_controller(self) -> asyncio.Task[None]:
+        return self._start(SimulatedClaimController(self.kube).run())
+
+    def _start(self, service: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(service)
+        self._tasks.append(task)
+        return task
+
+    async def stop(self, *tasks: asyncio.Task[None]) -> None:
+        """Cancel these services, all when none is named. An error that one ended with by itself is raised here."""
+        stopping = tasks or tuple(self._tasks)
+        self._tasks = [task for task in self._tasks if task not in stopping]
+        ended = [task for task in stopping if task.done()]
+        for task in stopping:
+            task.cancel()
+        await asyncio.gather(*stopping, return_exceptions=True)
+        for task in ended:
+            task.result()
+
+    # -- what users and drivers write
+
+    async def node(self, name: str, *devices: JsonObject, spec: JsonObject | None = None, **metadata: Any) -> None:
+        """A node, with a slice when it has devices."""
+        await self.kube.create(
+            NODES,
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}, **metadata},
+                "spec": spec or {},
+            },
+        )
+        if devices:
+            await self.slice(name, *devices)
+
+    async def allocatable(self, node: str, **amounts: str) -> None:
+        """What a device plugin makes of a node; `_` in a name stands for `/`, `.` is written `dot`."""
+        names = {name.replace("dot", ".").replace("_", "/"): amount for name, amount in amounts.items()}
+        patch = {"status": {"allocatable": names, "capacity": names}}
+        await self.kube.merge_patch(NODES, node, patch, subresource="status")
+
+    async def slice(self, node: str, *devices: JsonObject, name: str | None = None, **pool: Any) -> JsonObject:
+        return await self.kube.create(
+            RESOURCE_SLICES,
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceSlice",
+                "metadata": {"name": name or f"{node}-gpu"},
+                "spec": {
+                    "driver": "gpu.nvidia.com",
+                    "nodeName": node,
+                    "pool": {"name": node, "generation": 1, "resourceSliceCount": 1, **pool},
+                    "devices": list(devices),
+                },
+            },
+        )
+
+    async def device_class(self, name: str = "gpu", *expressions: str, **spec: Any) -> None:
+        selectors = expressions or ("device.attributes['gpu.nvidia.com'].type == 'gpu'",)
+        await self.kube.create(
+            DEVICE_CLASSES,
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "DeviceClass",
+                "metadata": {"name": name},
+                "spec": {"selectors": [{"cel": {"expression": one}} for one in selectors], **spec},
+            },
+        )
+
+    async def claim(self, name: str, *requests: JsonObject, **devices: Any) -> JsonObject:
+        obj = _claim_object("ResourceClaim", name, _claim_spec(requests, devices))
+        return await self.kube.create(RESOURCE_CLAIMS, obj, namespace=NAMESPACE)
+
+    async def template(self, name: str, *requests: JsonObject, metadata: JsonObject | None = None) -> None:
+        spec = {"metadata": metadata or {}, "spec": _claim_spec(requests, {})}
+        obj = _claim_object("ResourceClaimTemplate", name, spec)
+        await self.kube.create(RESOURCE_CLAIM_TEMPLATES, obj, namespace=NAMESPACE)
+
+    async def pod(
+        self,
+        name: str,
+        *,
+        claims: tuple[str, ...] = (),
+        templates: tuple[str, ...] = (),
+        containers: list[JsonObject] | None = None,
+        **spec: Any,
+    ) -> JsonObject:
+        """A pod with claims by name, and claims from templates; entries are called as what they refer to."""
+        entries = [{"name": one, "resourceClaimName": one} for one in claims]
+        entries += [{"name": one, "resourceClaimTemplateName": one} for one in templates]
+        container = {
+            "name": "main",
+            "image": "image",
+            "resources": {"claims": [{"name": one["name"]} for one in entries]},
+        }
+        obj = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {"containers": containers or [container], "resourceClaims": entries, **spec},
+        }
+        return await self.kube.create(PODS, obj, namespace=NAMESPACE)
+
+    async def delete_pod(self, name: str) -> None:
+        """As kubelet ends it: at once."""
+        await self.kube.delete(PODS, name, namespace=NAMESPACE, grace_period_s=0)
+
+    async def finish_pod(self, name: str, phase: str = "Succeeded") -> None:
+        await self.kube.merge_patch(PODS, name, {"status": {"phase": phase}}, namespace=NAMESPACE, subresource="status")
+
+    # -- what is there
+
+    async def get_pod(self, name: str) -> JsonObject:
+        return await self.kube.get(PODS, name, NAMESPACE)
+
+    async def get_claim(self, name: str) -> JsonObject:
+        return await self.kube.get(RESOURCE_CLAIMS, name, NAMESPACE)
+
+    async def claims(self) -> list[JsonObject]:
+        return (await self.kube.list(RESOURCE_CLAIMS, namespace=NAMESPACE)).items
+
+    async def events(self, pod: str) -> list[tuple[str, str]]:
+        """Reason and message of the events about a pod, oldest first."""
+        events = (await self.kube.list(EVENTS, namespace=NAMESPACE)).items
+        mine = [one for one in events if one["involvedObject"]["name"] == pod]
+        return [(one["reason"], one["message"]) for one in sorted(mine, key=_version)]
+
+    # -- waiting
+
+    async def until[T](self, look: Callable[[], Awaitable[T | None]]) -> T:
+        """The first answer that is true."""
+        deadline = asyncio.get_running_loop().time() + _DEADLINE_S
+        while True:
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            if found := await look():
+                return found
+            if asyncio.get_running_loop().time() > deadline:
+                raise AssertionError(f"not within {_DEADLINE_S} s: {look}")
+            await asyncio.sleep(0.01)
+
+    async def scheduled(self, name: str) -> str:
+        """Wait for a pod's node."""
+
+        async def node() -> str | None:
+            return (await self.get_pod(name))["spec"].get("nodeName")
+
+        return await self.until(node)
+
+    async def waiting(self, name: str, *, beside: str = "") -> str:
+        """Wait for the reason why a pod is not scheduled, another one than `beside`."""
+
+        async def reason() -> str | None:
+            conditions = (await self.get_pod(name)).get("status", {}).get("conditions") or ()
+            found = [one["message"] for one in conditions if one["type"] == "PodScheduled" and one["status"] == "False"]
+            return found[0] if found and found[0] != beside else None
+
+        return await self.until(reason)
+
+    async def gone(self, claim: str) -> None:
+        async def absent() -> bool:
+            try:
+                await self.get_claim(claim)
+            except NotFound:
+                return True
+            return False
+
+        await self.until(absent)
+
+    async def released(self, claim: str) -> JsonObject:
+        """Wait until a claim has neither devices nor reservations nor the finalizer."""
+
+        async def free() -> JsonObject | None:
+            found = await self.get_claim(claim)
+            return None if found.get("status") or found["metadata"].get("finalizers") else found
+
+        return await self.until(free)
+
+    async def devices_of(self, pod: str) -> list[str]:
+        """Device names of all claims reserved for a pod."""
+        uid = (await self.get_pod(pod))["metadata"]["uid"]
+        return [
+            result["device"]
+            for claim in await self.claims()
+            if any(one["uid"] == uid for one in claim.get("status", {}).get("reservedFor") or ())
+            for result in claim["status"]["allocation"]["devices"]["results"]
+        ]
+
+
+@asynccontextmanager
+async def desk(server: SimulatedApiServer, kube: Kube) -> AsyncIterator[Desk]:
+    """A desk; services that a test left running are stopped, and what they ended with is raised."""
+    found = Desk(server, kube)
+    try:
+        yield found
+    finally:
+        await found.stop()
+
+
+def device(name: str, **attributes: str | int) -> JsonObject:
+    """A device of type `gpu`."""
+    values = {"type": "gpu", **attributes}
+    return {
+        "name": name,
+        "attributes": {
+            key: {"int": value} if isinstance(value, int) else {"string": value} for key, value in values.items()
+        },
+    }
+
+
+def _claim_spec(requests: tuple[JsonObject, ...], devices: JsonObject) -> JsonObject:
+    default = {"name": "gpu", "exactly": {"deviceClassName": "gpu"}}
+    return {"devices": {"requests": list(requests) or [default], **devices}}
+
+
+def _claim_object(kind: str, name: str, spec: JsonObject) -> JsonObject:
+    return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def _version(obj: JsonObject) -> int:
+    return int(obj["metadata"]["resourceVersion"])
