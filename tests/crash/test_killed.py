@@ -134,3 +134,49 @@ async def test_killed_while_putting_right(forks: PluginForks, world: World, what
         path: content for path, content in expected.items() if path.startswith("cdi/") and gone.uid not in path
     }
     assert {Path(path).parent.name for path in undisturbed.afterwards} == {"state"}
+
+
+async def test_killed_beside_a_newer_instance_that_goes_on(forks: PluginForks, world: World) -> None:
+    """In a rolling update nobody starts again after the old instance is killed: the new one serves already."""
+    devices = world.fresh_node().devices
+    one = await world.allocated("one", devices[:2])
+    heir = await world.allocated("heir", devices[1:3])
+    calls: list[Call] = [
+        lambda plugin: plugin.prepare(one),
+        lambda plugin: plugin.unprepare(one),
+        lambda plugin: plugin.prepare(heir),
+    ]
+
+    async def story_of_two(node: NodeUnderTest, log: Path, kill_after: int | None) -> Ending:
+        told = Ending()
+        async with plugin_on(forks, node, pod_uid="new") as new:
+            assert await new.ready(), node.log.read_text()
+            async with plugin_on(forks, node, pod_uid="old", kill_after=kill_after, kill_log=log) as old:
+                if await old.ready():
+                    with suppress(Died):
+                        await go_on(told, node, old, calls)
+            await go_on(told, node, new, calls)
+            told.afterwards = without_staged(node.files())
+        return told
+
+    log = world.folder / "operations"
+    undisturbed = await story_of_two(world.fresh_node(), log, None)
+    operations = log.read_text().splitlines()
+    assert len(operations) >= 10
+    for number, operation in enumerate(operations, start=1):
+        node = world.fresh_node()
+        disturbed = await story_of_two(node, log, number)
+        where = f"killed after {number}: {operation}\n{node.log.read_text()}"
+        assert disturbed.answers == undisturbed.answers, where
+        assert disturbed.afterwards == undisturbed.afterwards, where
+        async with plugin_on(forks, node) as plugin:
+            assert await plugin.ready()
+            await plugin.unprepare(one, heir)
+        assert list(node.cdi.iterdir()) == [], where
+        assert without_staged(node.files()) == node.files(), where
+        shutil.rmtree(node.folder)
+
+
+def without_staged(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Without what the killed instance was writing, which is removed at the next start."""
+    return {path: content for path, content in files.items() if not Path(path).name.startswith(".")}
