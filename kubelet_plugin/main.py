@@ -41,7 +41,10 @@ def main() -> None:
 async def run(settings: Settings) -> None:
     """The plugin's whole life. Ends with Stopped after a signal, or with the error of the part that failed."""
     async with Kube(endpoint_from(settings.kubeconfig), user_agent="gpu-dra-kubelet-plugin") as kube:
-        host = HostFiles(settings.host_root)
+        # A simulated host is a folder of the real one, and its files can be mounted from there.
+        host = HostFiles(
+            settings.host_root, runtime_root=str(settings.host_root.resolve()) if settings.simulate else "/"
+        )
         driver = DriverInstallation(host, configured_root=settings.driver_root, configured_hook=settings.cdi_hook)
         discovery = Discovery(Hardware(host, _nvml(settings, driver)), interval_s=settings.discovery_interval_s)
         reporter = Reporter(kube, settings.node_name, discovery)

@@ -108,7 +108,7 @@ _NVML = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)*)")
 
 
 class DriverTree:
-    """The files below one root. `prefix` is the root's host path; paths for containers are those below the root."""
+    """The files below one root, which the container runtime finds at `prefix`; containers see paths below the root."""
 
     def __init__(self, files: HostFiles, prefix: str, seen: Seen) -> None:
         self._files = files

@@ -231,7 +231,7 @@ def _tree(host: HostFiles, root: str, seen: Seen) -> DriverTree:
     """The files below `root`, which is a root of its own: no link leads out of it."""
     resolved = host.resolve(root)
     files = host if root == "/" or resolved is None else HostFiles(host.path(resolved))
-    return DriverTree(files, str(resolved or root), seen)
+    return DriverTree(files, host.for_runtime(resolved or root), seen)
 
 
 def _check_complete(

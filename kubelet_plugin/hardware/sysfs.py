@@ -85,10 +85,19 @@ class DeviceFile:
 
 
 class HostFiles:
-    """The host's files below `root`; host paths are absolute, whatever the root is."""
+    """The host's files below `root`; host paths are absolute, whatever the root is.
 
-    def __init__(self, root: Path) -> None:
+    `runtime_root` is what the container runtime calls that root. It is `/`, except for a simulated host: that is a
+    folder for the runtime, too, which can so mount files of it into real containers.
+    """
+
+    def __init__(self, root: Path, *, runtime_root: str = "/") -> None:
         self.root = root
+        self._runtime_root = PurePosixPath(runtime_root)
+
+    def for_runtime(self, host_path: str | PurePosixPath) -> str:
+        """A host path as the container runtime has to be told it."""
+        return str(self._runtime_root / str(host_path).lstrip("/"))
 
     def path(self, host_path: str | PurePosixPath) -> Path:
         """Where `host_path` lies for this process. Links on the way are the caller's: see `resolve`."""
