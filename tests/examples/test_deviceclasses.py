@@ -1,0 +1,52 @@
+"""The shipped DeviceClasses select what NVIDIA's classes of the same names select."""
+
+import pytest
+import yaml
+
+from dra_driver.api.resource import Device, DeviceClass
+from dra_driver.bundled import DEVICE_CLASSES_FOLDER
+from dra_driver.cel.device import CelDevice, compile_selector
+
+GPU, DOMAIN = "gpu.nvidia.com", "compute-domain.nvidia.com"
+CLASSES = [DeviceClass.of(yaml.safe_load(path.read_text())) for path in sorted(DEVICE_CLASSES_FOLDER.glob("*.yaml"))]
+
+
+def device(driver: str, **attributes: str | int) -> CelDevice:
+    wire = {name: {"int": value} if isinstance(value, int) else {"string": value} for name, value in attributes.items()}
+    return CelDevice(driver, Device.of({"name": "d", "attributes": wire}))
+
+
+@pytest.mark.parametrize(
+    ("one", "classes"),
+    [
+        (device(GPU, type="gpu"), ["gpu.nvidia.com"]),
+        (device(GPU, type="mig"), ["mig.nvidia.com"]),
+        (device(GPU, type="vfio"), ["vfio.gpu.nvidia.com"]),
+        (device(DOMAIN, type="daemon", id=0), ["compute-domain-daemon.nvidia.com"]),
+        (device(DOMAIN, type="channel", id=0), ["compute-domain-default-channel.nvidia.com"]),
+        (device(DOMAIN, type="channel", id=1), []),
+        (device(DOMAIN, type="gpu"), []),
+        (device("nic.example.com", type="gpu"), []),
+        (device("nic.example.com"), []),
+    ],
+    ids=lambda value: str(value) if isinstance(value, list) else value.driver,
+)
+def test_a_device_is_of_the_class_of_its_driver_and_type_and_fails_no_selector(
+    one: CelDevice, classes: list[str]
+) -> None:
+    selected = [
+        found.metadata.name
+        for found in CLASSES
+        if all(compile_selector(each.cel.expression).matches(one) for each in found.spec.selectors if each.cel)
+    ]
+    assert selected == classes
+
+
+def test_the_five_classes_are_shipped_and_one_answers_to_the_device_plugin_s_resource() -> None:
+    assert {found.metadata.name: found.spec.extended_resource_name for found in CLASSES} == {
+        "gpu.nvidia.com": "nvidia.com/gpu",
+        "mig.nvidia.com": None,
+        "vfio.gpu.nvidia.com": None,
+        "compute-domain-daemon.nvidia.com": None,
+        "compute-domain-default-channel.nvidia.com": None,
+    }

@@ -1,0 +1,166 @@
+"""Every example is accepted by the API server, and gets what its README promises on machines that fit."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import yaml
+from support.published import published_devices
+from support.scheduling import Desk, desk
+
+from dra_driver.api.meta import (
+    DEVICE_CLASSES,
+    NAMESPACES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    JsonObject,
+    Resource,
+)
+from dra_driver.bundled import DEVICE_CLASSES_FOLDER, EXAMPLES_FOLDER
+from dra_driver.kube.client import Kube
+from dra_driver.simulation.apiserver import SimulatedApiServer
+
+EXAMPLES = sorted(path.name for path in EXAMPLES_FOLDER.iterdir() if path.is_dir())
+_KINDS: dict[str, Resource] = {
+    one.kind: one for one in (NAMESPACES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, DEVICE_CLASSES, PODS)
+}
+
+FITTING = {
+    "one-gpu": ("t4", 1),
+    "two-containers-one-claim": ("t4", 1),
+    "by-memory-and-architecture": ("dgx-h100", 1),
+    "nvlink-pair": ("dgx-h100", 2),
+    "preference-list": ("dgx-h100", 1),
+    "admin-monitoring": ("l40s", 8),
+    "extended-resource": ("t4", 1),
+}
+"""Profile of a node that fits, and the number of devices that the pod gets there."""
+
+UNFIT = {
+    "by-memory-and-architecture": ("t4", "4 not selected by the request"),
+    "nvlink-pair": ("l40s", "8 against matchAttribute gpu.nvidia.com/nvlinkDomain"),
+}
+"""Profile of a node that does not fit, and what the waiting pod is told."""
+
+
+def documents(example: str) -> list[JsonObject]:
+    found: list[JsonObject] = []
+    for path in sorted((EXAMPLES_FOLDER / example).glob("*.yaml")):
+        found += [one for one in yaml.safe_load_all(path.read_text()) if one]
+    return found
+
+
+@pytest_asyncio.fixture
+async def cluster(api_server: SimulatedApiServer, kube: Kube) -> AsyncIterator[Desk]:
+    """The shipped classes, scheduler and claim controller; no nodes."""
+    async with desk(api_server, kube) as found:
+        for path in sorted(DEVICE_CLASSES_FOLDER.glob("*.yaml")):
+            await kube.create(DEVICE_CLASSES, yaml.safe_load(path.read_text()))
+        found.start_claim_controller()
+        found.start_scheduler()
+        yield found
+
+
+async def apply(cluster: Desk, example: str) -> JsonObject:
+    """Create the example's objects; its pod."""
+    pods: list[JsonObject] = []
+    for document in documents(example):
+        kind = _KINDS[document["kind"]]
+        place = document["metadata"].get("namespace", "default") if kind.namespaced else None
+        created = await cluster.kube.create(kind, document, namespace=place)
+        pods += [created] if kind is PODS else []
+    (pod,) = pods
+    return pod
+
+
+async def devices_of(cluster: Desk, pod: JsonObject) -> list[JsonObject]:
+    """Allocation results of the claims reserved for a pod."""
+    return [
+        result
+        for claim in (await cluster.kube.list(RESOURCE_CLAIMS)).items
+        if any(one["uid"] == pod["metadata"]["uid"] for one in claim.get("status", {}).get("reservedFor") or ())
+        for result in claim["status"]["allocation"]["devices"]["results"]
+    ]
+
+
+async def add_node(cluster: Desk, folder: Path, profile: str, name: str | None = None) -> None:
+    name = name or profile
+    devices = await published_devices(folder / name, profile, name)
+    await cluster.node(name, *(device.to_wire() for device in devices))
+
+
+async def placed(cluster: Desk, pod: JsonObject) -> str:
+    async def node() -> str | None:
+        metadata = pod["metadata"]
+        return (await cluster.kube.get(PODS, metadata["name"], metadata["namespace"]))["spec"].get("nodeName")
+
+    return await cluster.until(node)
+
+
+def test_every_example_is_tested_and_has_a_readme_that_says_how_to_run_it() -> None:
+    assert sorted(FITTING) == EXAMPLES
+    for example in EXAMPLES:
+        readme = (EXAMPLES_FOLDER / example / "README.md").read_text()
+        assert f"kubectl apply -f examples/{example}\n" in readme
+        assert f"kubectl delete -f examples/{example}\n" in readme
+        assert "\nExpect " in readme
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+async def test_an_example_gets_its_devices_on_a_node_that_fits(cluster: Desk, example: str, tmp_path: Path) -> None:
+    profile, number = FITTING[example]
+    await add_node(cluster, tmp_path, profile)
+    pod = await apply(cluster, example)
+    assert await placed(cluster, pod) == profile
+    assert len(await devices_of(cluster, pod)) == number
+
+
+@pytest.mark.parametrize("example", sorted(UNFIT))
+async def test_an_example_waits_with_a_reason_where_nothing_fits(cluster: Desk, example: str, tmp_path: Path) -> None:
+    profile, reason = UNFIT[example]
+    await add_node(cluster, tmp_path, profile)
+    pod = await apply(cluster, example)
+    assert (await cluster.waiting(pod["metadata"]["name"])).endswith(reason)
+
+
+async def test_nvlink_pair_gets_two_gpus_of_one_domain(cluster: Desk, tmp_path: Path) -> None:
+    await add_node(cluster, tmp_path, "l40s", "a-without-nvlink")
+    await add_node(cluster, tmp_path, "hgx-h200", "b-with-nvlink")
+    pod = await apply(cluster, "nvlink-pair")
+    assert await placed(cluster, pod) == "b-with-nvlink"
+    chosen = {one["device"] for one in await devices_of(cluster, pod)}
+    devices = await published_devices(tmp_path / "again", "hgx-h200", "b-with-nvlink")
+    domains = {one.attributes["nvlinkDomain"].string for one in devices if one.name in chosen}
+    assert len(chosen) == 2
+    assert len(domains) == 1 and None not in domains
+
+
+@pytest.mark.parametrize(
+    ("profiles", "served"),
+    [
+        (["t4", "dgx-h100", "hgx-h200"], ["gpu/h200"]),
+        (["t4", "dgx-h100"], ["gpu/h100"]),
+        (["t4"], ["gpu/two-small", "gpu/two-small"]),
+    ],
+)
+async def test_preference_list_takes_the_best_that_the_cluster_has(
+    cluster: Desk, profiles: list[str], served: list[str], tmp_path: Path
+) -> None:
+    for number, profile in enumerate(profiles):
+        await add_node(cluster, tmp_path, profile, f"node-{number}")
+    pod = await apply(cluster, "preference-list")
+    assert await placed(cluster, pod) == f"node-{len(profiles) - 1}"
+    assert [one["request"] for one in await devices_of(cluster, pod)] == served
+
+
+async def test_admin_monitoring_sees_gpus_in_use_and_keeps_none_from_others(cluster: Desk, tmp_path: Path) -> None:
+    await add_node(cluster, tmp_path, "t4")
+    await placed(cluster, await apply(cluster, "one-gpu"))
+    monitor = await apply(cluster, "admin-monitoring")
+    await placed(cluster, monitor)
+    results = await devices_of(cluster, monitor)
+    assert len(results) == 4
+    assert all(one["adminAccess"] for one in results)
+    await placed(cluster, await apply(cluster, "two-containers-one-claim"))
