@@ -1,4 +1,4 @@
-"""How long kubelet waits for the node plugin: prepare and unprepare over the unix socket, against a node of eight H100s.
+"""How long kubelet waits for the node plugin: prepare and unprepare over the unix socket, on a node of eight H100s.
 
     python benchmarks/prepare.py [--rounds N] [--json FILE]
 
@@ -6,6 +6,9 @@ The simulated API server and the plugin are processes of their own; this one is 
 all files are real; journal and CDI files lie on the disk of the temporary folder. Times include the read of each claim
 from the API server and every durable write. Printed with them: what one claim read and one durable write cost on this
 machine, which is what cannot be saved.
+
+Plugin and controller are started as in a pod, where there is no kubeconfig to read and the packages of the command line
+are not installed; what they take of memory is what a node pays, and 2 MB for the simulated hardware.
 """
 
 import argparse
@@ -22,7 +25,7 @@ from typing import Any
 
 import grpc.aio
 
-from dra_driver.api.meta import DEVICE_CLASSES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
+from dra_driver.api.meta import DEVICE_CLASSES, LEASES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
 from dra_driver.cli.output import print_table
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.client import Kube, endpoint_from
@@ -33,6 +36,19 @@ from dra_driver.simulation.cluster import Process
 
 NODE = "node-1"
 GPUS = 8
+WARM_UP = 20
+
+IN_POD = """
+import sys
+from importlib import import_module
+sys.modules["rich"] = None
+from dra_driver.kube import client, endpoint
+server, module = sys.argv[1:3]
+del sys.argv[1:3]
+endpoint.endpoint_from = client.endpoint_from = lambda kubeconfig: endpoint.Endpoint(server)
+import_module(module).main()
+"""
+"""Runs an entry point against a server without TLS, otherwise as in a pod. Arguments: server, module, its arguments."""
 
 
 def percentiles(samples: list[float]) -> tuple[float, float]:
@@ -55,6 +71,10 @@ def resident_mib(pid: int) -> float:
     raise RuntimeError(f"process {pid} is gone")
 
 
+async def _true(value: bool) -> bool:
+    return value
+
+
 class Bench:
     """A cluster of one node, seen from kubelet's side of the socket."""
 
@@ -67,22 +87,24 @@ class Bench:
             [python, "-m", "dra_driver.simulation.apiserver", "--port", "0", "--kubeconfig", str(self.kubeconfig)],
             folder / "apiserver.log",
         )
-        self.controller = Process(
-            "controller",
-            [python, "-m", "controller.main", "--kubeconfig", str(self.kubeconfig)],
-            folder / "controller.log",
-        )
-        self.plugin = Process("plugin", self._plugin_command(python), folder / "plugin.log")
+        self.controller: Process
+        self.plugin: Process
         self.kube: Kube
         self.channel: grpc.aio.Channel
         self.claims: list[JsonObject] = []
 
-    def _plugin_command(self, python: str) -> list[str]:
-        return [
-            *(python, "-m", "kubelet_plugin.main", "--node-name", NODE, "--kubeconfig", str(self.kubeconfig)),
+    def _in_pod(self, name: str, module: str, *arguments: str) -> Process:
+        server = endpoint_from(self.kubeconfig).server
+        return Process(name, [sys.executable, "-c", IN_POD, server, module, *arguments], self.folder / f"{name}.log")
+
+    def _plugin(self) -> Process:
+        return self._in_pod(
+            "plugin",
+            "kubelet_plugin.main",
+            *("--node-name", NODE, "--simulate", "dgx-h100", "--log-level", "warning"),
             *("--kubelet-root", str(self.folder / "kubelet"), "--cdi-root", str(self.folder / "cdi")),
-            *("--host-root", str(self.folder / "host"), "--simulate", "dgx-h100", "--log-level", "warning"),
-        ]
+            *("--host-root", str(self.folder / "host"), "--http-endpoint", "127.0.0.1:0"),
+        )
 
     async def start(self, stack: AsyncExitStack) -> float:
         """Start all; answers the seconds from plugin start to a slice that is visible."""
@@ -92,12 +114,14 @@ class Bench:
             self.server.check()
         self.kube = await stack.enter_async_context(Kube(endpoint_from(self.kubeconfig)))
         await self._install()
+        self.controller = self._in_pod("controller", "controller.main", "--lease-namespace", "default")
         await self._process(stack, self.controller)
-        await asyncio.sleep(2.0)
+        await self._until(self._controller_leads)
+        self.plugin = self._plugin()
         started = time.perf_counter()
         await self._process(stack, self.plugin)
         registration = self.folder / "kubelet" / "plugins_registry" / f"{GPU_DRIVER}-reg.sock"
-        await self._until(registration.exists)
+        await self._until(lambda: _true(registration.exists()))
         await self._register(registration)
         devices: list[str] = []
         while not devices:
@@ -114,10 +138,15 @@ class Bench:
         await process.start()
         stack.push_async_callback(process.stop)
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            self.plugin.check()
+    async def _until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        while not await condition():
+            for process in (self.server, self.controller, getattr(self, "plugin", None)):
+                if process is not None:
+                    process.check()
             await asyncio.sleep(0.005)
+
+    async def _controller_leads(self) -> bool:
+        return bool((await self.kube.list(LEASES)).items)
 
     async def _install(self) -> None:
         import yaml
@@ -183,14 +212,14 @@ class Bench:
     async def rounds(self, count: int, batch: int) -> dict[str, tuple[float, float]]:
         """Prepare and unprepare `batch` claims in one call, `count` times after a few to warm up."""
         samples: dict[str, list[float]] = {"prepare": [], "repeat": [], "unprepare": []}
-        for index in range(count + 20):
+        for index in range(count + WARM_UP):
             claims = [self.claims[(index + offset) % GPUS] for offset in range(batch)]
             times = {
                 "prepare": await timed(lambda claims=claims: self.call("NodePrepareResources", claims)),  # type: ignore[misc]
                 "repeat": await timed(lambda claims=claims: self.call("NodePrepareResources", claims)),  # type: ignore[misc]
                 "unprepare": await timed(lambda claims=claims: self.call("NodeUnprepareResources", claims)),  # type: ignore[misc]
             }
-            if index >= 20:
+            if index >= WARM_UP:
                 for name, seconds in times.items():
                     samples[name].append(seconds)
         return {name: percentiles(values) for name, values in samples.items()}
@@ -207,7 +236,7 @@ class Bench:
         return {"claim read": percentiles(reads), "durable file write": percentiles(writes)}
 
     async def writes_at_rest(self, seconds: float) -> int:
-        """Objects other than the leader's Lease that were written while nothing happened."""
+        """How many objects other than the leader's Lease were written while nothing happened."""
         before = await self._versions()
         await asyncio.sleep(seconds)
         after = await self._versions()
@@ -240,7 +269,7 @@ async def measure(rounds: int, quiet_s: float) -> JsonObject:
                 "plugin resident, MiB": resident_mib(bench.plugin.pid),
                 "controller resident, MiB": resident_mib(bench.controller.pid),
                 "plugin start to slices visible, s": visible_s,
-                f"API writes in {quiet_s:.0f} s at rest, the Lease aside": await bench.writes_at_rest(quiet_s),
+                "API writes an hour at rest, the Lease aside": await bench.writes_at_rest(quiet_s) * 3600 / quiet_s,
             }
 
 
