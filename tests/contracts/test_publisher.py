@@ -1,0 +1,205 @@
+"""The publisher and the leader election do on a real API server what they do on the simulated one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+
+import pytest
+import pytest_asyncio
+import yaml
+from support.api import Api
+from support.inventories import gpu, inventory_object, inventory_spec
+
+from dra_driver.api.crd import FILE
+from dra_driver.api.inventory import confirmation_annotation
+from dra_driver.api.meta import CRDS, LEASES, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
+from dra_driver.errors import AlreadyExists, NotFound
+from dra_driver.kube.client import Endpoint, Kube
+from dra_driver.kube.leader import LeaderElection, LeaseTimes
+from dra_driver.names import GPU_DRIVER
+from dra_driver.publish import Narrator, PoolPublisher
+
+PATIENCE_S = 30.0
+
+
+@pytest_asyncio.fixture
+async def kube(api: Api) -> AsyncIterator[Kube]:
+    """A client of the server, on which NodeInventory is served."""
+    header = f"Bearer {api.token}" if api.token else None
+    async with Kube(Endpoint(api.url, api.ssl, lambda: header)) as client:
+        with suppress(AlreadyExists):
+            await client.create(CRDS, yaml.safe_load(FILE.read_text()))
+
+        async def served() -> bool:
+            try:
+                await client.list(NODE_INVENTORIES)
+            except NotFound:
+                return False
+            return True
+
+        await until(served)
+        yield client
+
+
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            if await true():
+                return
+            await asyncio.sleep(0.02)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+class Written(Narrator):
+    def __init__(self) -> None:
+        self.verbs: list[str] = []
+        self.complaints: list[str] = []
+
+    def wrote(self, pool: str, verb: str, devices: int) -> None:
+        self.verbs.append(verb)
+
+    def lost_fields(self, pool: str, fields: object) -> None:
+        self.complaints.append(f"lost {fields}")
+
+    def not_understood(self, pool: str, error: object) -> None:
+        self.complaints.append(str(error))
+
+    def refused(self, pool: str, error: object, retry_s: float) -> None:
+        self.complaints.append(str(error))
+
+
+@asynccontextmanager
+async def publishing(kube: Kube, node: str, written: Written) -> AsyncIterator[PoolPublisher]:
+    """A publisher for one node, so that what other tests left on a real server is not its business."""
+    publisher = PoolPublisher(kube, GPU_DRIVER, node_name=node, narrator=written, ask_after_s=0.0)
+    task = asyncio.create_task(publisher.run())
+    try:
+        yield publisher
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def slices_of(kube: Kube, node: str) -> list[JsonObject]:
+    selector = f"spec.driver={GPU_DRIVER},spec.nodeName={node}"
+    return (await kube.list(RESOURCE_SLICES, field_selector=selector)).items
+
+
+async def devices_of(kube: Kube, node: str) -> list[str]:
+    return [device["name"] for item in await slices_of(kube, node) for device in item["spec"].get("devices") or ()]
+
+
+async def test_a_pool_is_published_changed_wiped_restored_and_withdrawn(kube: Kube, unique: str) -> None:
+    gpus = [gpu(number) for number in range(3)]
+    node = await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": unique}})
+    spec = inventory_spec(unique, gpus, registered=now())
+    await kube.create(NODE_INVENTORIES, inventory_object(spec, node["metadata"]["uid"]))
+    written = Written()
+
+    async def has(*names: str) -> bool:
+        return await devices_of(kube, unique) == list(names)
+
+    async with publishing(kube, unique, written) as publisher:
+        await until(lambda: has(*(item.name for item in gpus)))
+        await kube.merge_patch(NODE_INVENTORIES, unique, {"spec": {"gpus": spec.to_wire()["gpus"][:2]}})
+        await until(lambda: has(gpus[0].name, gpus[1].name))
+
+        (item,) = await slices_of(kube, unique)
+        await kube.merge_patch(RESOURCE_SLICES, item["metadata"]["name"], {"spec": {"devices": None}})
+        await until(lambda: has(gpus[0].name, gpus[1].name))
+
+        before = (await kube.get(NODE_INVENTORIES, unique))["spec"]["registrations"][0]["time"]
+        await kube.delete_collection(RESOURCE_SLICES, field_selector=f"spec.nodeName={unique}")
+
+        async def asked() -> bool:
+            annotations = (await kube.get(NODE_INVENTORIES, unique))["metadata"].get("annotations") or {}
+            return bool(annotations.get(confirmation_annotation(GPU_DRIVER)) == before)
+
+        await until(asked)
+        assert await slices_of(kube, unique) == []
+        registration = {"driver": GPU_DRIVER, "time": now()}
+        await kube.merge_patch(NODE_INVENTORIES, unique, {"spec": {"registrations": [registration]}})
+        await until(lambda: has(gpus[0].name, gpus[1].name))
+
+        await kube.delete(NODE_INVENTORIES, unique)
+        await until(lambda: has())
+
+        async def rests() -> bool:
+            return publisher.at_rest
+
+        await until(rests)
+    assert written.verbs == ["create", "update", "update", "create", "delete"]
+    assert written.complaints == []
+
+
+async def test_a_second_publisher_finds_nothing_to_write_in_pools_of_several_slices(kube: Kube, unique: str) -> None:
+    """What the server stores has the digest of what was sent; the order of slices is in their names."""
+    gpus = [gpu(number) for number in range(130)]
+    node = await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": unique}})
+    spec = inventory_spec(unique, gpus, registered=now())
+    await kube.create(NODE_INVENTORIES, inventory_object(spec, node["metadata"]["uid"]))
+    first, second = Written(), Written()
+
+    async def complete() -> bool:
+        return len(await slices_of(kube, unique)) == 2
+
+    async with publishing(kube, unique, first):
+        await until(complete)
+    async with publishing(kube, unique, second) as publisher:
+        await publisher.first_pass.wait()
+    assert (first.verbs, second.verbs, first.complaints + second.complaints) == (["create", "create"], [], [])
+    in_order = sorted(await slices_of(kube, unique), key=lambda item: str(item["metadata"]["name"]))
+    names = [device["name"] for item in in_order for device in item["spec"]["devices"]]
+    assert names == [item.name for item in gpus]
+    await kube.delete(NODE_INVENTORIES, unique)
+    await kube.delete_collection(RESOURCE_SLICES, field_selector=f"spec.nodeName={unique}")
+
+
+async def test_a_lease_is_taken_renewed_and_given_back(kube: Kube, namespace: str) -> None:
+    election = LeaderElection(
+        kube, namespace=namespace, name="controller", identity="one", times=LeaseTimes(3.0, 2.0, 0.05)
+    )
+    worked = asyncio.Event()
+
+    async def work() -> None:
+        worked.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(election.lead(work))
+    await asyncio.wait_for(worked.wait(), PATIENCE_S)
+    first = await kube.get(LEASES, "controller", namespace)
+
+    async def renewed() -> bool:
+        lease = await kube.get(LEASES, "controller", namespace)
+        return bool(lease["spec"]["renewTime"] > first["spec"]["renewTime"])
+
+    await until(renewed)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    spec = (await kube.get(LEASES, "controller", namespace))["spec"]
+    assert (spec.get("holderIdentity", ""), spec["acquireTime"]) == ("", first["spec"]["acquireTime"])
+
+
+@pytest.mark.parametrize("size", [1, 64])
+async def test_names_of_nodes_may_be_long(kube: Kube, unique: str, size: int) -> None:
+    """The server cuts generateName; slices are recognized all the same."""
+    name = f"{unique}.{'n' * 60}.{'x' * size}.example.com"[:253] if size > 1 else unique
+    node = await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name[:253]}})
+    spec = inventory_spec(name, [gpu(0)], registered=now())
+    await kube.create(NODE_INVENTORIES, inventory_object(spec, node["metadata"]["uid"]))
+    written = Written()
+
+    async def published() -> bool:
+        return await devices_of(kube, name) == [gpu(0).name]
+
+    async with publishing(kube, name, written):
+        await until(published)
+    async with publishing(kube, name, written) as publisher:
+        await publisher.first_pass.wait()
+    assert (written.verbs, written.complaints) == (["create"], [])
+    await kube.delete(NODE_INVENTORIES, name)
+    await kube.delete_collection(RESOURCE_SLICES, field_selector=f"spec.nodeName={name}")
