@@ -92,10 +92,10 @@ class Healer:
                 remedy = Remedy(Action.RELEASE, f"{holder.claim} (UID {uid}) {standing.value}")
                 report = await self._act(_Case(Finding(uid, holder, None, standing), None), remedy)
                 _log.warning("released for another claim", report=[*report.done, *report.pending])
-            elif time.monotonic() >= deadline:
+                return not report.pending and self._journal.current.held.get(uid) != holder
+            if time.monotonic() >= deadline:
                 return False
-            else:
-                await asyncio.sleep(_HOLDER_POLL_S)
+            await asyncio.sleep(_HOLDER_POLL_S)
         return True
 
     async def _put_aside_damage(self) -> RepairReport:

@@ -662,6 +662,23 @@ class TestStaleHolders:
             assert list(service.held) == [new.uid]
         assert bench.claims_with_file == {new.uid}
 
+    async def test_a_stale_holder_that_cannot_be_released_is_in_the_way_and_not_tried_for_ever(
+        self, bench: Bench
+    ) -> None:
+        old = bench.api.put(a_claim(a_ref("old"), a_result(0)))
+        new = bench.api.put(a_claim(a_ref("new"), a_result(0)))
+        async with bench.plugin(stale_after_s=0.0, holder_patience_s=30.0) as service:
+            await prepare_one(service, old)
+            bench.api.remove(old)
+            bench.cdi.fail["remove"] = NodeNotReady("cannot be removed: read-only", about="file x")
+
+            async with asyncio.timeout(10):
+                with pytest.raises(DeviceInUse):
+                    await prepare_one(service, new)
+            bench.cdi.fail.clear()
+
+            await prepare_one(service, new)
+
     async def test_a_holder_that_stands_is_never_released_for_another(self, bench: Bench) -> None:
         old = bench.api.put(a_claim(a_ref("old"), a_result(0)))
         new = bench.api.put(a_claim(a_ref("new"), a_result(0)))
