@@ -14,7 +14,8 @@ from support.nodes import Node, a_node
 from typer.testing import CliRunner, Result
 
 from dra_driver.api.inventory import NodeInventory
-from dra_driver.cdi.model import decode, problems_of
+from dra_driver.cdi.model import problems_of
+from dra_driver.cdi.reading import decode
 from dra_driver.cli.output import messages
 from dra_driver.errors import InvalidInput
 from kubelet_plugin.hardware.driver_root import DriverInstallation

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dra_driver.cdi.inject import SPEC_SUFFIXES, SpecFile, SpecFiles
-from dra_driver.cdi.model import decode
+from dra_driver.cdi.reading import decode
 from dra_driver.errors import InvalidInput
 
 

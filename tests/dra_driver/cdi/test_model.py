@@ -16,7 +16,6 @@ from dra_driver.cdi.model import (
     IntelRdt,
     Mount,
     NetDevice,
-    decode,
     encode,
     lowest_version,
     parsed_name,
@@ -24,6 +23,7 @@ from dra_driver.cdi.model import (
     qualified_name,
     spec_of,
 )
+from dra_driver.cdi.reading import decode
 from dra_driver.errors import InvalidInput
 
 NODE = DeviceNode("/dev/x")
