@@ -41,7 +41,14 @@ def feature_gates() -> dict[str, bool]:
     return {}
 
 
+BETA_APIS = "resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true"
 SERVERS = ["simulated", *(["real"] if real_api_server.ASSETS in os.environ else [])]
+
+
+@pytest.fixture
+def beta_apis() -> bool:
+    """Whether resource.k8s.io/v1beta1 and v1beta2 are served too; off by default, as on a real server."""
+    return False
 
 
 @pytest_asyncio.fixture(params=SERVERS)
@@ -49,10 +56,11 @@ async def api(
     request: pytest.FixtureRequest,
     real_server: Callable[..., RealApiServer],
     feature_gates: dict[str, bool],
+    beta_apis: bool,
 ) -> AsyncIterator[Api]:
     """The API of a server of each kind."""
     if request.param == "real":
-        real = real_server(feature_gates)
+        real = real_server(feature_gates, BETA_APIS if beta_apis else "")
         async with Api(
             real.url,
             token=real.token,
@@ -62,7 +70,8 @@ async def api(
         ) as api:
             yield api
         return
-    server = SimulatedApiServer(feature_gates=feature_gates, watch=WatchSettings(bookmark_interval_s=0.2))
+    watch = WatchSettings(bookmark_interval_s=0.2)
+    server = SimulatedApiServer(feature_gates=feature_gates, beta_apis=beta_apis, watch=watch)
     await server.start()
     async with Api(server.url, simulated=server) as api:
         yield api

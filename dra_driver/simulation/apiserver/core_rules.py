@@ -58,6 +58,14 @@ class NodeRules(TypeRules):
         status = obj.get("status") or {}
         if status.get("capacity"):
             status.setdefault("allocatable", dict(status["capacity"]))
+        _show_times(obj, "lastHeartbeatTime", "lastTransitionTime")
+
+
+def _show_times(obj: JsonObject, *names: str) -> None:
+    """Times of conditions that nobody set are null on the wire, never left out."""
+    for condition in (obj.get("status") or {}).get("conditions") or ():
+        for name in names:
+            condition.setdefault(name, None)
 
 
 class PodRules(TypeRules):
@@ -66,6 +74,7 @@ class PodRules(TypeRules):
     def default(self, obj: JsonObject, situation: Situation) -> None:
         default_pod_spec(obj.get("spec", {}))
         obj.get("spec", {}).setdefault("enableServiceLinks", True)
+        _show_times(obj, "lastProbeTime", "lastTransitionTime")
 
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
         if old is not None:
@@ -301,6 +310,14 @@ class EventRules(TypeRules):
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
         about = obj.get("involvedObject") or {}
         namespace = obj["metadata"].get("namespace")
+        if situation.kind.resource.group and old is None:
+            problems = [] if obj.get("eventTime") else [required("eventTime")]
+            if obj.get("type") not in ("Normal", "Warning"):
+                problems.append(
+                    invalid("type", obj.get("type", ""), "has invalid value: Normal or Warning is required")
+                )
+            if problems:
+                return problems
         if about.get("namespace", namespace) != namespace and (about.get("namespace") or namespace != "default"):
             return [invalid("involvedObject.namespace", about.get("namespace", ""), "does not match event.namespace")]
         return []

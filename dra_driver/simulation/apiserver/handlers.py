@@ -8,8 +8,9 @@ from aiohttp import web
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.simulation.apiserver import crds, protobuf, subresources
+from dra_driver.simulation.apiserver.decode import copy_json
 from dra_driver.simulation.apiserver.lists import list_document, list_page
-from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, WriteOptions, copied, timestamp
+from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, WriteOptions, timestamp
 from dra_driver.simulation.apiserver.patch import json_patch, merge_patch, strategic_merge
 from dra_driver.simulation.apiserver.representation import Representation
 from dra_driver.simulation.apiserver.requests import Target, list_query
@@ -17,6 +18,9 @@ from dra_driver.simulation.apiserver.resource_types import ResourceType
 from dra_driver.simulation.apiserver.status import ApiError, bad_request
 from dra_driver.simulation.apiserver.store import Entry, encode
 from dra_driver.simulation.apiserver.watches import WatchSettings, WatchStream
+
+# Since which minor version an API version is deprecated, and from which it is gone.
+_DEPRECATED = {"resource.k8s.io/v1beta1": (35, 38), "resource.k8s.io/v1beta2": (36, 39)}
 
 
 class Handlers:
@@ -36,7 +40,19 @@ class Handlers:
                 self._objects.create(kind, "", body, WriteOptions())
 
     async def resource(self, request: web.Request, target: Target) -> web.StreamResponse:
-        """Dispatch by method and shape of the path. Raises ApiError for every refusal."""
+        """What is asked of a type. Raises ApiError for every refusal."""
+        response = await self._dispatch(request, target)
+        resource = target.kind.resource
+        deprecated = None if resource.kind == "DeviceTaintRule" else _DEPRECATED.get(resource.api_version)
+        if deprecated is not None and self._objects.minor >= deprecated[0] and not response.prepared:
+            since, until = deprecated
+            _warn(
+                response,
+                f"{resource.api_version} {resource.kind} is deprecated in v1.{since}+, unavailable in v1.{until}+",
+            )
+        return response
+
+    async def _dispatch(self, request: web.Request, target: Target) -> web.StreamResponse:
         if request.method == "GET":
             return await self._read(request, target)
         body = await read_body(request)
@@ -102,7 +118,7 @@ class Handlers:
         if request.content_type == "application/apply-patch+yaml":
             return self._apply(target, as_object(body), options)
         old = self._objects.get(target.kind, target.place, target.name or "")
-        current = {**copied(old), "apiVersion": target.kind.resource.api_version}
+        current = copy_json(old.served_as(target.kind.resource.api_version))
         content_type = request.content_type
         if content_type == "application/json-patch+json":
             patched = json_patch(current, body)
@@ -227,8 +243,12 @@ def _json(body: bytes, status: int = 200) -> web.Response:
 def _object(kind: ResourceType, entry: Entry, *, status: int = 200, warnings: Iterable[str] = ()) -> web.Response:
     response = _json(entry.encoded(kind.resource.api_version), status)
     for warning in warnings:
-        response.headers.add("Warning", f'299 - "{warning.replace(chr(34), chr(92) + chr(34))}"')
+        _warn(response, warning)
     return response
+
+
+def _warn(response: web.StreamResponse, warning: str) -> None:
+    response.headers.add("Warning", f'299 - "{warning.replace(chr(34), chr(92) + chr(34))}"')
 
 
 def _deleted(kind: ResourceType, entry: Entry) -> web.Response:

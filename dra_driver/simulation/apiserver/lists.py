@@ -117,6 +117,6 @@ def list_document(target: Target, page: Page) -> bytes:
     head = json.dumps(
         {"kind": f"{resource.kind}List", "apiVersion": resource.api_version, "metadata": list_metadata(page)}
     )
-    api_version = resource.api_version if target.kind.custom else ""
-    items = b",".join(entry.encoded(api_version) for entry in page.entries)
+    bare = not target.kind.custom
+    items = b",".join(entry.encoded(resource.api_version, bare=bare) for entry in page.entries)
     return head[:-1].encode() + b',"items":[' + items + b"]}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.simulation.apiserver.conversion import inward
 from dra_driver.simulation.apiserver.decode import Decoder, copy_json
 from dra_driver.simulation.apiserver.feature_gates import FeatureGates
 from dra_driver.simulation.apiserver.ownership import apply, record_update
@@ -303,6 +304,7 @@ class Objects:
         decoder = Decoder(resource.kind, strict_types=not kind.custom, as_written=as_written)
         obj = decoder.decode({**body, "metadata": body.get("metadata") or {}}, kind.schema)
         self._report_unknown(kind, decoder.unknown, options)
+        obj = inward({**obj, "kind": resource.kind}, resource.api_version)
         obj["apiVersion"], obj["kind"] = kind.storage_api_version, resource.kind
         return {"apiVersion": obj.pop("apiVersion"), "kind": obj.pop("kind"), **obj}
 

@@ -113,7 +113,7 @@ def _empty(kind: ResourceType) -> JsonObject:
     """The object without any content: what typed objects have anyway is not anybody's doing."""
     if kind.custom:
         return {"metadata": {}}
-    return {**_empty_struct(kind.schema), "metadata": {}}
+    return {**_empty_struct(kind.storage_schema), "metadata": {}}
 
 
 def _empty_struct(schema: Schema) -> JsonObject:
@@ -135,7 +135,7 @@ def record_update(
     claims = _read(before["metadata"])
     if new["metadata"].get("managedFields") == [{}] or (old is not None and new["metadata"].get("managedFields") == []):
         claims = {}
-    changes = difference(before, new, kind.schema)
+    changes = difference(before, new, kind.storage_schema)
     if not (changes.added or changes.removed or changes.modified):
         _write(new["metadata"], claims)
         return
@@ -171,15 +171,16 @@ def apply(
     now: str,
 ) -> Applied:
     """`config` applied to `live` (None: there is no object yet). Raises ApiError 409 that lists every conflict."""
+    schema = kind.storage_schema
     own = Manager(name, "Apply", kind.resource.api_version, subresource)
     before = live if live is not None else _empty(kind)
     claims = _read(before["metadata"])
-    said = _tracked(fields_of(config, kind.schema), kind, subresource)
-    result = merged(before, config, kind.schema)
+    said = _tracked(fields_of(config, schema), kind, subresource)
+    result = merged(before, config, schema)
     given_up = claims[own].fields - said if own in claims else set()
     others = {path for manager, claim in claims.items() if manager != own for path in claim.fields}
-    result = without(result, kind.schema, given_up - others, others | said)
-    changes = difference(before, result, kind.schema)
+    result = without(result, schema, given_up - others, others | said)
+    changes = difference(before, result, schema)
     taken = _tracked(changes.added | changes.modified, kind, subresource)
     _resolve_conflicts(kind.resource, claims, own, taken, force=force)
     for claim in claims.values():

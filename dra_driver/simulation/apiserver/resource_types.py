@@ -6,6 +6,7 @@ the discovery documents of a kube-apiserver 1.36.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.simulation.apiserver.schema import OPEN, Schema, builtin_schema
@@ -33,14 +34,24 @@ class ResourceType:
 
     @property
     def key(self) -> TypeKey:
-        return self.resource.group, self.resource.plural
+        group = "" if self.resource.group == _EVENTS_GROUP else self.resource.group
+        return group, self.resource.plural
 
     @property
     def storage_api_version(self) -> str:
         """The apiVersion that stored objects carry."""
-        if not self.storage_version:
-            return self.resource.api_version
-        return f"{self.resource.group}/{self.storage_version}"
+        if self.resource.group == _EVENTS_GROUP:
+            return "v1"
+        version = self.storage_version or ("v1" if self.resource.group == _DRA_GROUP else self.resource.version)
+        return f"{self.resource.group}/{version}" if self.resource.group else version
+
+    @cached_property
+    def storage_schema(self) -> Schema:
+        """The schema of stored objects."""
+        if self.custom or self.storage_api_version == self.resource.api_version:
+            return self.schema
+        group, _, version = self.storage_api_version.rpartition("/")
+        return builtin_schema(group, version, self.resource.kind)
 
     @property
     def returns_deleted(self) -> bool:
@@ -83,6 +94,8 @@ class ResourceType:
         return f"{self.resource.plural}.{self.resource.group}" if self.resource.group else self.resource.plural
 
 
+_DRA_GROUP = "resource.k8s.io"
+_EVENTS_GROUP = "events.k8s.io"
 _RETURNS_DELETED = {
     ("", name)
     for name in (
@@ -181,7 +194,7 @@ _SLICE_FIELDS = "spec.nodeName spec.driver"
 
 
 def _resource_rows(version: str, minor: int) -> tuple[_Row, ...]:
-    group = "resource.k8s.io"
+    group = _DRA_GROUP
     slice_fields = _SLICE_FIELDS + (" spec.pool.name" if minor >= 37 else "")
     rows: list[_Row] = [
         (group, version, "deviceclasses", "DeviceClass", False, "", "", "", ""),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.simulation.apiserver.conversion import outward
 from dra_driver.simulation.apiserver.status import expired
 
 type TypeKey = tuple[str, str]
@@ -31,27 +32,31 @@ class Entry:
 
     obj: JsonObject
     revision: int
-    _encoded: dict[str, bytes] = field(default_factory=dict)
+    _encoded: dict[tuple[str, bool], bytes] = field(default_factory=dict)
 
     @property
     def key(self) -> ObjectKey:
         metadata = self.obj["metadata"]
         return metadata.get("namespace", ""), metadata["name"]
 
-    def served_as(self, api_version: str) -> JsonObject:
-        """The object under one of its versions; a shallow copy when that is not the stored one.
+    def served_as(self, api_version: str, *, bare: bool = False) -> JsonObject:
+        """The object in the shape of one of its versions; the stored dict itself where nothing differs.
 
-        An empty `api_version` leaves out version and kind, as in the lists of built-in types.
+        `bare` leaves out version and kind, as the lists of built-in types do.
         """
-        if not api_version:
-            return {name: value for name, value in self.obj.items() if name not in ("apiVersion", "kind")}
-        return self.obj if self.obj["apiVersion"] == api_version else {**self.obj, "apiVersion": api_version}
+        if self.obj["apiVersion"] == api_version and not bare:
+            return self.obj
+        converted = outward(self.obj, api_version)
+        if bare:
+            return {name: value for name, value in converted.items() if name not in ("apiVersion", "kind")}
+        return {**converted, "apiVersion": api_version}
 
-    def encoded(self, api_version: str) -> bytes:
+    def encoded(self, api_version: str, *, bare: bool = False) -> bytes:
         """JSON of `served_as`, made once."""
-        found = self._encoded.get(api_version)
+        key = api_version, bare
+        found = self._encoded.get(key)
         if found is None:
-            found = self._encoded[api_version] = encode(self.served_as(api_version))
+            found = self._encoded[key] = encode(self.served_as(api_version, bare=bare))
         return found
 
 

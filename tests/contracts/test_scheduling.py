@@ -1,0 +1,412 @@
+"""The simulated scheduler and claim controller do what the real ones do.
+
+The first part is one suite for both. The second compares decisions: random small clusters, claims and pods are given
+to a real kube-scheduler, and the devices that it chose must be those that our allocator chooses. `SCHEDULING_CASES`
+sets how many (default 40).
+"""
+
+import os
+import random
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import pytest
+import pytest_asyncio
+from support import real_api_server, real_scheduler
+from support.real_api_server import RealApiServer
+from support.scheduling import Desk, desk, device
+
+from dra_driver.api.meta import (
+    DEVICE_CLASSES,
+    NAMESPACES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    JsonObject,
+)
+from dra_driver.api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dra_driver.errors import DriverError
+from dra_driver.kube.client import Endpoint, Kube
+from dra_driver.names import DeviceId
+from dra_driver.simulation.allocator import Allocated, allocate
+from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.nodes import NodeView
+from dra_driver.simulation.pools import PublishedSlice, Snapshot
+
+DRIVER = "gpu.nvidia.com"
+FINALIZER = "resource.kubernetes.io/delete-protection"
+CASES = int(os.environ.get("SCHEDULING_CASES", "40"))
+
+
+@pytest.fixture(scope="module")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealApiServer]:
+    """A real API server, scheduler and claim controller."""
+    server = real_scheduler.start(tmp_path_factory.mktemp("scheduling"))
+    yield server
+    server.stop()
+
+
+SERVERS = ["simulated", *(["real"] if real_api_server.ASSETS in os.environ else [])]
+
+
+@pytest_asyncio.fixture(params=SERVERS)
+async def cluster(request: pytest.FixtureRequest, unique: str) -> AsyncIterator[Desk]:
+    """A cluster with one node of its own, two devices on it, a class for them and a namespace; all called `unique`."""
+    if request.param == "real":
+        async with real_scheduler.client(request.getfixturevalue("control_plane")) as kube, desk(None, kube) as found:
+            await _furnish(found, unique)
+            yield found
+            await found.clear()
+        return
+    server = SimulatedApiServer()
+    await server.start()
+    async with Kube(Endpoint(server=server.url)) as kube, desk(server, kube) as found:
+        found.start_claim_controller()
+        found.start_scheduler()
+        await _furnish(found, unique)
+        yield found
+    await server.stop()
+
+
+async def _furnish(found: Desk, unique: str) -> None:
+    await found.kube.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": unique}})
+    found.namespace = unique
+    found.class_name = unique
+    await found.device_class(unique, f"device.attributes['{DRIVER}'].owner == '{unique}'")
+    await found.node(unique, *(device(f"gpu-{index}", owner=unique) for index in range(2)))
+
+
+# -- one suite for both
+
+
+async def test_a_pod_gets_a_generated_claim_then_devices_then_its_node(cluster: Desk, unique: str) -> None:
+    await cluster.template("one")
+    pod = await cluster.pod("train", templates=("one",))
+    assert await cluster.scheduled("train") == unique
+    (claim,) = await cluster.claims()
+    assert claim["metadata"]["generateName"] == "train-one-"
+    assert claim["metadata"]["annotations"] == {"resource.kubernetes.io/pod-claim-name": "one"}
+    assert claim["metadata"]["ownerReferences"] == [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": "train",
+            "uid": pod["metadata"]["uid"],
+            "controller": True,
+        }
+    ]
+    assert claim["metadata"]["finalizers"] == [FINALIZER]
+    assert claim["status"]["allocation"].pop("allocationTimestamp") >= pod["metadata"]["creationTimestamp"]
+    assert claim["status"] == {
+        "allocation": {
+            "devices": {"results": [{"request": "gpu", "driver": DRIVER, "pool": unique, "device": "gpu-0"}]},
+            "nodeSelector": {
+                "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [unique]}]}]
+            },
+        },
+        "reservedFor": [{"resource": "pods", "name": "train", "uid": pod["metadata"]["uid"]}],
+    }
+    pod = await cluster.get_pod("train")
+    assert pod["status"]["resourceClaimStatuses"] == [{"name": "one", "resourceClaimName": claim["metadata"]["name"]}]
+    await cluster.delete_pod("train")
+    await cluster.gone(claim["metadata"]["name"])
+
+
+async def test_a_pod_that_does_not_fit_is_told_so_and_scheduled_when_it_does(cluster: Desk) -> None:
+    await cluster.claim("both", {"name": "gpu", "exactly": {"deviceClassName": cluster.class_name, "count": 2}})
+    await cluster.claim("one")
+    await cluster.pod("first", claims=("one",))
+    await cluster.scheduled("first")
+    await cluster.pod("second", claims=("both",))
+    assert (await cluster.waiting("second")).startswith("0/")
+
+    async def told() -> bool:
+        return "FailedScheduling" in [reason for reason, _ in await cluster.events("second")]
+
+    await cluster.until(told)
+    await cluster.delete_pod("first")
+    await cluster.scheduled("second")
+    assert sorted(await cluster.devices_of("second")) == ["gpu-0", "gpu-1"]
+
+
+async def test_pods_share_a_claim_and_the_last_one_releases_it(cluster: Desk) -> None:
+    await cluster.claim("shared")
+    for name in ("a", "b"):
+        await cluster.pod(name, claims=("shared",))
+        await cluster.scheduled(name)
+    await cluster.finish_pod("a")
+
+    async def only_b() -> bool:
+        return [one["name"] for one in (await cluster.get_claim("shared"))["status"]["reservedFor"]] == ["b"]
+
+    await cluster.until(only_b)
+    await cluster.finish_pod("b")
+    await cluster.released("shared")
+
+
+async def test_a_pod_that_is_done_loses_its_generated_claim(cluster: Desk) -> None:
+    await cluster.template("one")
+    await cluster.pod("job", templates=("one",))
+    await cluster.scheduled("job")
+    (claim,) = await cluster.claims()
+    await cluster.finish_pod("job")
+    await cluster.gone(claim["metadata"]["name"])
+
+
+async def test_extended_resources_become_a_claim(cluster: Desk, unique: str) -> None:
+    resource = f"example.com/{unique}"
+    await cluster.kube.merge_patch(DEVICE_CLASSES, unique, {"spec": {"extendedResourceName": resource}})
+
+    def container(name: str) -> JsonObject:
+        amounts = {"cpu": "1m", resource: "1"}
+        return {"name": name, "image": "image", "resources": {"limits": amounts, "requests": amounts}}
+
+    await cluster.allocatable(unique, cpu="4", pods="10")
+    await cluster.pod("old", containers=[container("a"), container("b")], initContainers=[container("setup")])
+    await cluster.scheduled("old")
+
+    async def told() -> JsonObject | None:
+        found: JsonObject | None = (await cluster.get_pod("old"))["status"].get("extendedResourceClaimStatus")
+        return found
+
+    status = await cluster.until(told)
+    (claim,) = await cluster.claims()
+    assert claim["metadata"]["generateName"] == "old-extended-resources-"
+    assert claim["metadata"]["annotations"] == {"resource.kubernetes.io/extended-resource-claim": "true"}
+    exact = {"deviceClassName": unique, "allocationMode": "ExactCount", "count": 1}
+    assert claim["spec"]["devices"]["requests"] == [
+        {"name": "container-1-request-1", "exactly": exact},
+        {"name": "container-2-request-1", "exactly": exact},
+    ]
+    assert status["resourceClaimName"] == claim["metadata"]["name"]
+    assert sorted((one["containerName"], one["requestName"]) for one in status["requestMappings"]) == [
+        ("a", "container-1-request-1"),
+        ("b", "container-2-request-1"),
+        ("setup", "container-1-request-1"),
+    ]
+
+
+# -- the same decisions
+
+
+type Decision = dict[str, list[str]]
+"""Claim to its allocation in lines; REFUSED for a pod that was not scheduled."""
+
+REFUSED: Decision = {"refused": []}
+
+
+@dataclass
+class Case:
+    """One node with its slices, and pods that are given to the scheduler one after the other."""
+
+    name: str
+    slices: list[JsonObject]
+    pods: list[list[JsonObject]]
+    """For each pod its claims."""
+    decided: list[Decision] = field(default_factory=list)
+    """What the real scheduler decided, for each pod."""
+
+    @property
+    def text(self) -> str:
+        return f"{self.slices}\n{self.pods}"
+
+
+def _case(random_: random.Random, name: str) -> Case:
+    pools = random_.choice([1, 1, 2])
+    slices: list[JsonObject] = []
+    for pool in range(pools):
+        count = random_.choice([1, 1, 2])
+        for index in range(count):
+            devices = [_device(random_, f"g{pool}{index}{place}") for place in range(random_.randint(1, 4))]
+            slices.append(
+                _slice(name, f"{name}-p{pool}", f"{name}-{pool}-{random_.randrange(10)}{index}", count, devices)
+            )
+    pods = [
+        [_claim(random_, name, f"{name}-c{pod}{claim}") for claim in range(random_.choice([1, 1, 2]))]
+        for pod in range(random_.choice([1, 2, 3]))
+    ]
+    return Case(name, slices, pods)
+
+
+def _device(random_: random.Random, name: str) -> JsonObject:
+    attributes: JsonObject = {"kind": {"string": random_.choice("aab")}, "size": {"int": random_.randint(1, 3)}}
+    if random_.random() < 0.8:
+        attributes["link"] = random_.choice([{"string": "x"}, {"string": "y"}, {"int": 1}, {"version": "1.0.0"}])
+    if random_.random() < 0.3:
+        attributes["example.com/link"] = {"string": random_.choice("xy")}
+    found: JsonObject = {"name": name, "attributes": attributes}
+    if random_.random() < 0.7:
+        found["capacity"] = {"memory": {"value": random_.choice(["40Gi", "80Gi", "81559Mi"])}}
+    if random_.random() < 0.15:
+        effect = random_.choice(["NoSchedule", "NoExecute", "None"])
+        found["taints"] = [{"key": "bad", "value": "yes", "effect": effect}]
+    return found
+
+
+def _slice(node: str, pool: str, name: str, count: int, devices: list[JsonObject]) -> JsonObject:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": name},
+        "spec": {
+            "driver": DRIVER,
+            "nodeName": node,
+            "pool": {"name": pool, "generation": 1, "resourceSliceCount": count},
+            "devices": devices,
+        },
+    }
+
+
+_SELECTORS = [
+    f"device.attributes['{DRIVER}'].kind == 'a'",
+    f"device.attributes['{DRIVER}'].size >= 2",
+    f"has(device.attributes['{DRIVER}'].link) && device.attributes['{DRIVER}'].link == 'x'",
+    f"device.attributes['{DRIVER}'].?link.orValue('none') != 'y'",
+    f"has(device.capacity['{DRIVER}'].memory) && device.capacity['{DRIVER}'].memory.compareTo(quantity('80Gi')) <= 0",
+    f"device.attributes['{DRIVER}'].link == 'x' || device.attributes['{DRIVER}'].kind == 'b'",
+    f"cel.bind(a, device.attributes['{DRIVER}'], a.size > 1 && a.kind.startsWith('a'))",
+]
+
+
+def _wanted(random_: random.Random, *, exact: bool) -> JsonObject:
+    wanted: JsonObject = {"deviceClassName": "everything"}
+    if random_.random() < 0.5:
+        wanted["selectors"] = [
+            {"cel": {"expression": one}} for one in random_.sample(_SELECTORS, random_.choice([1, 1, 2]))
+        ]
+    if random_.random() < 0.15:
+        wanted["allocationMode"] = "All"
+    else:
+        wanted["count"] = random_.choice([1, 1, 1, 2, 3])
+    if random_.random() < 0.3:
+        wanted["tolerations"] = [random_.choice([{"operator": "Exists"}, {"key": "bad", "value": "yes"}])]
+    if random_.random() < 0.1:
+        wanted["capacity"] = {"requests": {"memory": "64Gi"}}
+    if exact and random_.random() < 0.1:
+        wanted["adminAccess"] = True
+    return wanted
+
+
+def _claim(random_: random.Random, node: str, name: str) -> JsonObject:
+    requests: list[JsonObject] = []
+    for index in range(random_.choice([1, 1, 2, 3])):
+        if random_.random() < 0.25:
+            alternatives = [{"name": f"a{place}", **_wanted(random_, exact=False)} for place in range(2)]
+            requests.append({"name": f"r{index}", "firstAvailable": alternatives})
+        else:
+            requests.append({"name": f"r{index}", "exactly": _wanted(random_, exact=True)})
+    constraints: list[JsonObject] = []
+    for _ in range(random_.choice([0, 0, 1, 1, 2])):
+        names = [one["name"] for one in requests if random_.random() < 0.5]
+        kind = random_.choice(["matchAttribute", "matchAttribute", "distinctAttribute"])
+        attribute = random_.choice([f"{DRIVER}/link", f"{DRIVER}/size", "example.com/link"])
+        constraints.append({"requests": names, kind: attribute})
+    config = [
+        {"requests": [requests[0]["name"]], "opaque": {"driver": DRIVER, "parameters": {"note": name}}}
+    ] if random_.random() < 0.3 else []  # fmt: skip
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": requests, "constraints": constraints, "config": config}},
+    }
+
+
+@pytest.mark.skipif(real_api_server.ASSETS not in os.environ, reason="needs a real kube-scheduler")
+async def test_the_real_kube_scheduler_chooses_the_same_devices(control_plane: RealApiServer, unique: str) -> None:
+    random_ = random.Random(f"scheduling {CASES}")
+    cases = [_case(random_, f"{unique}-{number}") for number in range(CASES)]
+    async with real_scheduler.client(control_plane) as kube, desk(None, kube) as found:
+        found.namespace = unique
+        labels = {"resource.kubernetes.io/admin-access": "true"}
+        await kube.create(
+            NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": unique, "labels": labels}}
+        )
+        await found.device_class("everything", f"device.driver == '{DRIVER}'", config=[_CLASS_CONFIG])
+        for case in cases:
+            await found.node(case.name)
+            for slice_ in case.slices:
+                await kube.create(RESOURCE_SLICES, slice_)
+        for round_ in range(3):
+            await _schedule_round(found, [case for case in cases if len(case.pods) > round_], round_)
+        await found.clear()
+    assert sum(one != REFUSED for case in cases for one in case.decided) >= CASES / 3
+    wrong = [case for case in cases if _ours(case) != case.decided]
+    assert not wrong, "\n\n".join(f"{case.text}\nreal {case.decided}\nours {_ours(case)}" for case in wrong[:3])
+
+
+_CLASS_CONFIG = {"opaque": {"driver": DRIVER, "parameters": {"note": "class"}}}
+
+
+async def _schedule_round(found: Desk, cases: list[Case], round_: int) -> None:
+    for case in cases:
+        for claim in case.pods[round_]:
+            await found.kube.create(RESOURCE_CLAIMS, claim, namespace=found.namespace)
+        names = tuple(claim["metadata"]["name"] for claim in case.pods[round_])
+        selector = {"kubernetes.io/hostname": case.name}
+        await found.pod(f"{case.name}-{round_}", claims=names, nodeSelector=selector)
+    for case in cases:
+        case.decided.append(await found.until(partial(_decision, found, case, round_)))
+
+
+async def _decision(found: Desk, case: Case, round_: int) -> Decision | None:
+    """What became of a pod; None while that is open."""
+    pod = await found.get_pod(f"{case.name}-{round_}")
+    if not pod["spec"].get("nodeName"):
+        conditions = pod.get("status", {}).get("conditions") or ()
+        refused = any(one["type"] == "PodScheduled" and one["status"] == "False" for one in conditions)
+        return REFUSED if refused else None
+    decided: Decision = {}
+    for claim in case.pods[round_]:
+        stored = await found.get_claim(claim["metadata"]["name"])
+        decided[claim["metadata"]["name"]] = _shown(stored["status"]["allocation"])
+    return decided
+
+
+def _shown(allocation: JsonObject) -> list[str]:
+    """An allocation in lines that compare: devices in order, then configs."""
+    devices = allocation["devices"]
+    lines = [
+        f"{one['request']}={one['pool']}/{one['device']}{' admin' if one.get('adminAccess') else ''}"
+        f"{' tolerant' if one.get('tolerations') else ''}"
+        for one in devices["results"]
+    ]
+    return lines + [
+        f"{one['source']} {one.get('requests', [])} {one['opaque']['parameters']}"
+        for one in devices.get("config") or ()
+    ]
+
+
+def _ours(case: Case) -> list[Decision]:
+    """What our allocator decides for the pods of a case, one after the other."""
+    everything = DeviceClass.of(
+        {
+            "metadata": {"name": "everything"},
+            "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}], "config": [_CLASS_CONFIG]},
+        }
+    )
+    slices = [PublishedSlice(ResourceSlice.of(one)) for one in case.slices]
+    in_use: set[DeviceId] = set()
+    decided: list[Decision] = []
+    for pod in case.pods:
+        within = Snapshot(slices, {"everything": everything}, frozenset(in_use))
+        try:
+            result = allocate([ResourceClaim.of(claim) for claim in pod], NodeView(case.name), within)
+        except DriverError:
+            result = None
+        if not isinstance(result, Allocated):
+            decided.append(REFUSED)
+            continue
+        decided.append(
+            {
+                claim["metadata"]["name"]: _shown(allocation.to_wire())
+                for claim, allocation in zip(pod, result.allocations, strict=True)
+            }
+        )
+        in_use |= {
+            DeviceId(one.driver, one.pool, one.device)
+            for allocation in result.allocations
+            for one in allocation.devices.results
+            if not one.admin_access
+        }
+    return decided
