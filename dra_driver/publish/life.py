@@ -8,9 +8,9 @@ registers it, and when asked (`dra_driver.api.inventory.confirmation_annotation`
 1. A complete pool needs no proof: kubelet would have wiped it. From then on its slices may be created and changed.
 2. A slice that somebody else deleted ends that, and so do publishers that start and find the pool not complete.
 3. Then slices are created on either of two proofs that the plugin lived after the slices were gone:
-   a. a registration younger than 25 s that no earlier restoration was based on: a wipe that follows a death comes at
+   a. a registration younger than 15 s that no earlier restoration was based on: a wipe that follows a death comes at
       least 30 s after the last registration, so this loss cannot be one, in whichever order its news and the
-      registration's arrive (a starting kubelet may register plugins before it has wiped);
+      registration's arrive (a starting kubelet may register plugins before it has wiped); clocks may differ by 15 s;
    b. an answer: the publisher wrote the doubtful time into the annotation, guarded by the inventory's
       resourceVersion, and the time has changed since. No clocks are compared, so no skew can fool it.
 4. Without a registration nothing is created and nobody is asked: the plugin will register.
@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
 
-FRESH = timedelta(seconds=25)
-"""Less than the 30 s that kubelet waits before it wipes, by more than a registration needs to get here."""
+FRESH = timedelta(seconds=15)
+"""More than news needs to get here, and half of the 30 s that kubelet waits before it wipes: the rest is for clocks."""
 
 
 class Verdict(Enum):

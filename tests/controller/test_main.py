@@ -131,6 +131,24 @@ async def test_of_two_replicas_one_works_and_the_other_takes_over(
             assert await holder(kube) == "two"
 
 
+async def test_after_the_api_server_was_away_longer_than_a_lease_it_goes_on_by_itself(
+    api_server: SimulatedApiServer, kube: Kube, tmp_path: Path, published: Callable[[], Awaitable[bool]]
+) -> None:
+    quick = ("--lease-duration=1", "--renew-deadline=0.5", "--retry-period=0.1")
+    async with controller(api_server, tmp_path, "--identity=me", *quick) as process:
+
+        async def leads() -> bool:
+            return await holder(kube) == "me"
+
+        await until(leads)
+        await api_server.stop()
+        await asyncio.sleep(1.5)
+        await api_server.start()
+        await report_a_gpu(kube)
+        await until(published)
+        assert process.returncode is None
+
+
 async def test_a_policy_with_a_mistake_ends_it_with_a_line_that_names_file_and_field(
     api_server: SimulatedApiServer, tmp_path: Path
 ) -> None:

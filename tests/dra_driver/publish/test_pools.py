@@ -1,6 +1,7 @@
 """The cluster's slices become what inventories and policy say: with the fewest writes, and for plugins that live."""
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -470,6 +471,29 @@ async def test_a_publisher_on_a_node_minds_its_own_pool(scene: Scene) -> None:
         await scene.publishes(node_b=[B.name])
     async with publishing(scene, node_name="node-a"):
         await scene.publishes(node_a=[A.name], node_b=[B.name])
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_whatever_is_in_a_pool_it_becomes_the_wanted_one_and_then_nothing_is_written(
+    scene: Scene, seed: int
+) -> None:
+    dice = random.Random(seed)
+    await scene.node("node-a", A, B)
+    for serial in range(dice.randint(1, 8)):
+        names = dice.sample([A.name, B.name, "gpu-x", "gpu-y"], dice.randint(0, 3))
+        pool = {"name": "node-a", "generation": dice.randint(0, 4), "resourceSliceCount": dice.randint(1, 3)}
+        spec = {"driver": GPU_DRIVER, "nodeName": dice.choice(["node-a", "node-b"]), "pool": pool}
+        foreign, index = f"node-a-gpu.nvidia.com-{serial:05d}", dice.randint(0, 2)
+        slice_name = dice.choice([foreign, f"{index:05x}-gpu.nvidia.com-node-a-{serial:05d}"])
+        devices = [{"name": name} for name in names]
+        head = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": slice_name}}
+        await scene.kube.create(RESOURCE_SLICES, {**head, "spec": {**spec, "devices": devices}})
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name, B.name])
+    scene.writes()
+    async with publishing(scene):
+        await scene.rests()
+        assert scene.writes() == []
 
 
 async def test_two_publishers_at_once_agree(scene: Scene) -> None:
