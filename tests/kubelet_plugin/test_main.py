@@ -1,0 +1,154 @@
+"""The node plugin as a process: without a driver, without a cluster, when refused, and when it is told to go."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import aiohttp
+import grpc.aio
+import pytest
+import pytest_asyncio
+from support.objects import allocate, claim, result
+from support.plugin import eventually, short_folder
+from support.plugin_process import PluginForks
+from support.real_node import RealNode
+
+from dra_driver.api.meta import RESOURCE_CLAIMS
+from dra_driver.kube import kubelet_api
+from dra_driver.kube.client import Kube
+from dra_driver.kube.kubelet_api.generated import health_v1_pb2, registration_pb2
+from dra_driver.names import GPU_DRIVER, ClaimRef
+from dra_driver.simulation.apiserver import SimulatedApiServer
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[PluginForks]:
+    with PluginForks() as started:
+        yield started
+
+
+@pytest_asyncio.fixture
+async def one(api_server: SimulatedApiServer, kube: Kube, forks: PluginForks) -> AsyncIterator[RealNode]:
+    with short_folder() as folder:
+        node = RealNode(api_server, kube, forks, folder)
+        async with node.running():
+            yield node
+
+
+async def allocated(one: RealNode) -> ClaimRef:
+    created = await one.kube.create(RESOURCE_CLAIMS, claim())
+    await allocate(one.kube, created, result(one.node.devices[0]))
+    return ClaimRef("default", "gpu", created["metadata"]["uid"])
+
+
+async def test_without_a_driver_it_registers_and_serves_and_says_what_is_missing(one: RealNode) -> None:
+    ref = await allocated(one)
+    async with one.plugin() as plugin:
+        await plugin.ready()
+        assert isinstance((await plugin.prepare(ref))[ref.uid], tuple)
+        await plugin.kill()
+    one.node.host.unload_driver()
+    async with one.plugin() as plugin:
+        await one.registered()
+        other = ClaimRef("default", "other", "uid-of-other")
+        assert await plugin.unprepare(ref, other) == {ref.uid: "", other.uid: ""}
+        refusal = (await plugin.prepare(ref))[ref.uid]
+        assert isinstance(refusal, str)
+        assert "driver" in refusal
+        problems = (await one.inventory())["spec"]["problems"]
+        assert [problem["reason"] for problem in problems] == ["DriverNotLoaded"]
+
+
+async def test_without_an_api_server_it_registers_and_releases(one: RealNode) -> None:
+    ref = await allocated(one)
+    async with one.plugin() as plugin:
+        await plugin.ready()
+        await plugin.prepare(ref)
+        await plugin.kill()
+    await one.server.stop()
+    async with one.plugin() as plugin:
+        await one.registered()
+        assert await plugin.unprepare(ref) == {ref.uid: ""}
+    await one.server.start()
+
+
+async def test_a_signal_removes_both_sockets_and_ends_with_status_0(one: RealNode) -> None:
+    async with one.plugin() as plugin:
+        await one.registered()
+        sockets = [*one.node.kubelet.rglob("*.sock")]
+        assert len(sockets) == 2
+        assert await plugin.stop() == 0
+        assert [*one.node.kubelet.rglob("*.sock")] == []
+        assert "Traceback" not in one.node.log.read_text()
+
+
+async def test_a_refused_registration_ends_it_with_status_1_and_the_reason(one: RealNode) -> None:
+    await one.machine.stop()
+    async with one.plugin() as plugin:
+        await plugin.ready()
+        registration = one.node.kubelet / "plugins_registry" / f"{GPU_DRIVER}-reg.sock"
+        await eventually(registration.exists)
+        async with grpc.aio.insecure_channel(f"unix:{registration}") as channel:
+            with pytest.raises(grpc.aio.AioRpcError, match="version not supported"):
+                await channel.unary_unary(
+                    f"/{kubelet_api.REGISTRATION}/NotifyRegistrationStatus",
+                    request_serializer=lambda message: message.SerializeToString(),
+                    response_deserializer=registration_pb2.RegistrationStatusResponse.FromString,
+                )(registration_pb2.RegistrationStatus(plugin_registered=False, error="version not supported"))
+        assert await plugin.ended() == 1
+    assert "kubelet refused the registration: version not supported" in one.node.log.read_text()
+    assert [*one.node.kubelet.rglob("*.sock")] == []
+    await one.machine.start()
+
+
+async def test_a_setting_that_cannot_work_ends_it_with_status_1_and_a_line(one: RealNode) -> None:
+    one.node.kubeconfig.unlink()
+    async with one.plugin() as plugin:
+        assert await plugin.ended() == 1
+    (line,) = one.node.log.read_text().splitlines()
+    assert f"kubeconfig {one.node.kubeconfig}" in line
+
+
+async def test_probes_and_metrics_follow_registration_and_claims(one: RealNode) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    one.node.options = (f"--http-endpoint=127.0.0.1:{port}",)
+    ref = await allocated(one)
+    await one.machine.stop()
+    async with one.plugin() as plugin, aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
+        await plugin.ready()
+        async with http.get("/readyz") as response:
+            assert (response.status, await response.text()) == (
+                503,
+                "registration: kubelet has not registered the driver yet",
+            )
+        await one.machine.start()
+
+        async def ready() -> bool:
+            async with http.get("/readyz") as response:
+                return response.status == 200
+
+        await eventually(ready)
+        await plugin.prepare(ref)
+        async with http.get("/metrics") as response:
+            lines = (await response.text()).splitlines()
+    assert 'gpu_dra_gpus{health="healthy"} 4.0' in lines
+    assert "gpu_dra_claims_held 1.0" in lines
+    assert 'gpu_dra_claims_total{call="prepare",outcome="ok"} 1.0' in lines
+
+
+async def test_kubelet_is_told_the_health_of_every_published_device(one: RealNode) -> None:
+    async with one.plugin() as plugin:
+        await plugin.ready()
+        endpoint = one.node.kubelet / "plugins" / GPU_DRIVER / "dra.sock"
+        async with grpc.aio.insecure_channel(f"unix:{endpoint}") as channel, asyncio.timeout(10):
+            stream = channel.unary_stream(
+                f"/{kubelet_api.HEALTH_V1}/NodeWatchResources",
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=health_v1_pb2.NodeWatchResourcesResponse.FromString,
+            )(health_v1_pb2.NodeWatchResourcesRequest())
+            told = await stream.read()
+            stream.cancel()
+    assert sorted(one.device.device_name for one in told.devices) == sorted(one.node.devices)
+    assert {(one.device.pool_name, one.health) for one in told.devices} == {("node-1", health_v1_pb2.HEALTHY)}
