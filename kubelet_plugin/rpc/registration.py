@@ -40,7 +40,7 @@ class RegistrationServer:
     async def start(self) -> None:
         """Bind and serve; kubelet finds the socket by watching the folder. Raises NodeNotReady."""
         server = grpc.aio.server()
-        server.add_generic_rpc_handlers((self._service(),))
+        server.add_generic_rpc_handlers((self.service(),))
         await listen(server, self._sockets.registration)
         self._server = server
 
@@ -73,7 +73,9 @@ class RegistrationServer:
             return None
         return self._reason or "kubelet has not registered the driver yet"
 
-    def _service(self) -> grpc.GenericRpcHandler:
+    def service(self) -> grpc.GenericRpcHandler:
+        """The registration service; `start` serves it."""
+
         async def get_info(request: Any, context: grpc.aio.ServicerContext) -> Any:
             return registration_pb2.PluginInfo(
                 type=kubelet_api.PLUGIN_TYPE,

@@ -76,8 +76,7 @@ class DraServer:
     async def start(self) -> None:
         """Bind and serve. Raises NodeNotReady when the socket cannot be made."""
         server = grpc.aio.server(options=_OPTIONS)
-        server.add_generic_rpc_handlers(tuple(self._dra_service(version) for version in DRA_VERSIONS))
-        server.add_generic_rpc_handlers(tuple(self._health_service(version) for version in HEALTH_VERSIONS))
+        server.add_generic_rpc_handlers(self.services())
         await listen(server, self._socket)
         self._server = server
 
@@ -88,6 +87,13 @@ class DraServer:
         if server is not None:
             await server.stop(_DRAIN_S)
             remove_socket(self._socket)
+
+    def services(self) -> tuple[grpc.GenericRpcHandler, ...]:
+        """The DRA and health services in all their versions; `start` serves them."""
+        return (
+            *(self._dra_service(version) for version in DRA_VERSIONS),
+            *(self._health_service(version) for version in HEALTH_VERSIONS),
+        )
 
     def _dra_service(self, version: DraVersion) -> grpc.GenericRpcHandler:
         messages = version.messages

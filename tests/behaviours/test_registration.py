@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 import pytest_asyncio
-from support.plugin import ScriptedClaims, eventually, running_plugin, short_folder
+from support.plugin import ScriptedClaims, ScriptedHealth, eventually, running_plugin, short_folder
 
 from dra_driver.errors import NodeNotReady
 from dra_driver.kube import kubelet_api
@@ -16,7 +16,8 @@ from dra_driver.names import GPU_DRIVER
 from dra_driver.simulation.kubelet.registry import Registry
 from dra_driver.simulation.kubelet.times import Times
 from kubelet_plugin.rpc.registration import RegistrationServer
-from kubelet_plugin.rpc.sockets import Sockets
+from kubelet_plugin.rpc.server import DraServer
+from kubelet_plugin.rpc.sockets import Sockets, listen
 
 QUICK = Times(registry_poll_s=0.02, registration_retry_s=0.02)
 
@@ -115,7 +116,7 @@ async def test_the_connection_comes_back_after_the_dra_socket_was_reopened(
 
 async def test_one_connection_carries_all_calls_and_the_health_stream(registry: Registry, kubelet_root: Path) -> None:
     claims = ScriptedClaims()
-    async with running_plugin(kubelet_root, claims):
+    async with running_plugin(kubelet_root, claims) as driver:
         await eventually(lambda: registry.connected_drivers() == {GPU_DRIVER})
         plugin = registry.newest(GPU_DRIVER)
         ref = {"namespace": "default", "name": "gpu", "uid": "u1"}
@@ -127,8 +128,31 @@ async def test_one_connection_carries_all_calls_and_the_health_stream(registry: 
             response_deserializer=lambda content: content,
         )(b"")
         assert await stream.read() is not None
+        assert connections_to(driver.sockets.dra) == 1
         stream.cancel()
         assert claims.calls == [("prepare", ("u1",)), ("unprepare", ("u1",))]
+
+
+def connections_to(socket: Path) -> int:
+    """Connections that the server of a unix socket has accepted; state 3 is SS_CONNECTED."""
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    return sum(line[-1] == str(socket) and line[5] == "03" for line in lines)
+
+
+async def test_one_socket_for_registration_and_calls_works_as_well(registry: Registry, kubelet_root: Path) -> None:
+    """A driver may name no endpoint of its own: then kubelet calls where it registered."""
+    socket = kubelet_root / "plugins_registry" / "one.sock"
+    claims = ScriptedClaims()
+    registration = RegistrationServer(Sockets(socket, socket), GPU_DRIVER, lambda: None)
+    calls = DraServer(socket, claims, ScriptedHealth())
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((registration.service(), *calls.services()))
+    await listen(server, socket)
+    await eventually(lambda: registry.connected_drivers() == {GPU_DRIVER})
+    ref = {"namespace": "default", "name": "gpu", "uid": "u1"}
+    await registry.newest(GPU_DRIVER).call("NodePrepareResources", "NodePrepareResourcesRequest", [ref], 5.0)
+    assert claims.called("prepare") == [("u1",)]
+    await server.stop(0)
 
 
 async def test_a_second_instance_takes_over_and_the_first_serves_again_when_it_ends(
