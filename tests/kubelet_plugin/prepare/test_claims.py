@@ -1,0 +1,100 @@
+"""Reading claims, and what a failed answer means: kubelet_plugin/prepare/claims.py."""
+
+import asyncio
+
+import pytest
+from support.claims import NODE, FakeClaims, a_claim, a_ref, a_result
+
+from dra_driver.api.resource import ResourceClaim
+from dra_driver.errors import ClusterError, Conflict, Gone, NotFound, Rejected, Unreachable
+from dra_driver.kube.client import Kube
+from dra_driver.names import GPU_DRIVER
+from kubelet_plugin.prepare.claims import ClaimReader, explained
+
+
+@pytest.fixture
+def api() -> FakeClaims:
+    api = FakeClaims()
+    api.put(a_claim(a_ref(), a_result(0)))
+    return api
+
+
+async def test_a_claim_is_read_by_name_whatever_its_uid(api: FakeClaims) -> None:
+    found = await ClaimReader(api).read(a_ref("train", "another-uid"))
+
+    assert isinstance(found, ResourceClaim)
+    assert found.metadata.uid == "uid-of-train"
+
+
+async def test_a_claim_that_is_not_there_is_no_error(api: FakeClaims) -> None:
+    assert await ClaimReader(api).read(a_ref("nobody")) is None
+
+
+async def test_an_api_server_says_so_in_these_words(kube: Kube) -> None:
+    assert await ClaimReader(kube).read(a_ref("nobody", namespace="default")) is None
+
+
+async def test_a_server_that_does_not_know_claims_at_all_has_not_said_that_one_is_gone(api: FakeClaims) -> None:
+    api.away = NotFound("the server could not find the requested resource", status=404)
+
+    with pytest.raises(NotFound):
+        await ClaimReader(api).read(a_ref("nobody"))
+
+
+@pytest.mark.parametrize("failure", [Unreachable("500", status=500), Conflict("409"), Gone("410"), Unreachable("away")])
+async def test_what_passes_is_asked_again_while_there_is_patience(api: FakeClaims, failure: ClusterError) -> None:
+    api.failures = [failure, failure]
+
+    assert await ClaimReader(api).read(a_ref(), patience_s=10) is not None
+    assert api.reads == 3
+
+
+async def test_without_patience_the_first_failure_is_the_answer(api: FakeClaims) -> None:
+    api.failures = [Unreachable("away")]
+
+    with pytest.raises(Unreachable):
+        await ClaimReader(api).read(a_ref())
+
+
+async def test_what_does_not_pass_is_not_asked_again(api: FakeClaims) -> None:
+    api.failures = [Rejected("forbidden", status=403)]
+
+    with pytest.raises(Rejected):
+        await ClaimReader(api).read(a_ref(), patience_s=10)
+
+    assert api.reads == 1
+
+
+async def test_a_server_that_never_answers_is_away(api: FakeClaims) -> None:
+    async def never(_: str) -> None:
+        await asyncio.Event().wait()
+
+    api.before_answer = never
+
+    with pytest.raises(Unreachable, match="no answer"):
+        await ClaimReader(api, attempt_s=0.01).read(a_ref())
+
+
+async def test_of_all_claims_those_with_a_device_of_this_node_are_ours(api: FakeClaims) -> None:
+    api.put(a_claim(a_ref("elsewhere"), a_result(0, pool="node-b")))
+    api.put(a_claim(a_ref("other-driver"), a_result(0, driver="other.example.com")))
+    api.put(a_claim(a_ref("both"), a_result(0, driver="other.example.com"), a_result(1)))
+    api.put(a_claim(a_ref("free")))
+
+    found = await ClaimReader(api).allocated(GPU_DRIVER, NODE)
+
+    assert sorted(claim.metadata.name for claim in found) == ["both", "train"]
+
+
+@pytest.mark.parametrize(
+    ("error", "move"),
+    [(Unreachable("busy", status=429), "kubelet tries again"), (Rejected("forbidden", status=403), "administrator")],
+)
+def test_an_error_says_which_claim_and_whose_move_it_is(error: ClusterError, move: str) -> None:
+    told = explained(error, a_ref())
+
+    assert type(told) is type(error)
+    assert str(told).startswith("claim team-a/train: ")
+    assert error.message in str(told)
+    assert move in str(told)
+    assert told.status == error.status
