@@ -1,14 +1,11 @@
 """Fixtures for tests that need a cluster's API: a simulated server of their own, and a client for it."""
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
+from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.simulation.apiserver import SimulatedApiServer
-
-if TYPE_CHECKING:
-    from dra_driver.kube.client import Kube
 
 
 @pytest_asyncio.fixture
@@ -21,9 +18,7 @@ async def api_server() -> AsyncIterator[SimulatedApiServer]:
 
 
 @pytest_asyncio.fixture
-async def kube(api_server: SimulatedApiServer) -> AsyncIterator["Kube"]:
+async def kube(api_server: SimulatedApiServer) -> AsyncIterator[Kube]:
     """A client of `api_server`."""
-    from dra_driver.kube.client import Endpoint, Kube
-
     async with Kube(Endpoint(server=api_server.url)) as client:
         yield client

@@ -1,6 +1,12 @@
 """The HTTP side of the simulated server that is not about one object: stop and start, faults, the record of writes."""
 
+import asyncio
+import json
+import sys
+from pathlib import Path
+
 import aiohttp
+from support.api import Api
 
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
@@ -43,3 +49,78 @@ async def test_writes_are_recorded_with_their_user_agent_and_outcome(api_server:
         ("create", "nodes", "someone/1", 201),
         ("delete", "nodes", "someone/1", 404),
     ]
+
+
+async def test_a_stop_ends_watches_and_a_new_one_goes_on_where_they_were(api_server: SimulatedApiServer) -> None:
+    async with Api(api_server.url) as api:
+        position = (await api.get("/api/v1/nodes"))["metadata"]["resourceVersion"]
+        async with api.watch("/api/v1/nodes", resourceVersion=position) as watch:
+            await api.post("/api/v1/nodes", {"metadata": {"name": "a"}})
+            assert await watch.names(1) == [("ADDED", "a")]
+            await api_server.stop()
+            assert await watch.rest() == []
+    await api_server.start()
+    async with Api(api_server.url) as api, api.watch("/api/v1/nodes", resourceVersion=position) as watch:
+        assert await watch.names(1) == [("ADDED", "a")]
+
+
+async def test_a_compaction_makes_open_list_pages_expire(api_server: SimulatedApiServer) -> None:
+    async with Api(api_server.url) as api:
+        for name in ("a", "b"):
+            await api.post("/api/v1/nodes", {"metadata": {"name": name}})
+        page = await api.get("/api/v1/nodes", limit="1")
+        api_server.compact()
+        refusal = await api.refused("GET", "/api/v1/nodes", **{"limit": "1", "continue": page["metadata"]["continue"]})
+        assert (refusal.status, refusal.reason) == (410, "Expired")
+
+
+async def test_a_list_from_the_future_is_told_to_wait(api_server: SimulatedApiServer) -> None:
+    async with Api(api_server.url) as api:
+        refusal = await api.refused("GET", "/api/v1/nodes", resourceVersion="999999")
+        assert (refusal.status, refusal.reason) == (504, "Timeout")
+        assert ("", "ResourceVersionTooLarge") in refusal.causes
+
+
+async def test_a_failure_can_be_limited_to_a_path_and_taken_back(api_server: SimulatedApiServer) -> None:
+    api_server.fail_next("GET", "/nodes/a$", 500, times=5, message="injected")
+    async with Api(api_server.url) as api:
+        assert (await api.refused("GET", "/api/v1/nodes/a")).message == "injected"
+        assert (await api.refused("GET", "/api/v1/nodes/b")).status == 404
+        api_server.clear_faults()
+        assert (await api.refused("GET", "/api/v1/nodes/a")).status == 404
+
+
+async def test_a_watch_can_be_refused_as_gone(api_server: SimulatedApiServer) -> None:
+    api_server.fail_next("GET", "/nodes", 410)
+    async with Api(api_server.url) as api:
+        refusal = await api.refused("GET", "/api/v1/nodes", watch="true")
+        assert (refusal.status, refusal.reason) == (410, "Expired")
+
+
+async def test_the_record_of_writes_names_verb_and_subresource(api_server: SimulatedApiServer) -> None:
+    async with Api(api_server.url) as api:
+        await api.post("/api/v1/nodes", {"metadata": {"name": "a"}})
+        await api.patch("/api/v1/nodes/a/status", {"status": {"capacity": {"cpu": "1"}}})
+        await api.put("/api/v1/nodes/a", {"metadata": {"name": "a"}})
+        await api.delete("/api/v1/nodes/a")
+    assert [(one.method, one.verb, one.resource) for one in api_server.writes] == [
+        ("POST", "create", "nodes"),
+        ("PATCH", "patch", "nodes/status"),
+        ("PUT", "update", "nodes"),
+        ("DELETE", "delete", "nodes"),
+    ]
+
+
+async def test_it_runs_alone_and_writes_a_kubeconfig(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dra_driver.simulation.apiserver", "--kubeconfig", str(kubeconfig),
+        "--kubernetes-version", "v1.35.1", stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    url = (await process.stdout.readline()).decode().strip()
+    assert json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]["server"] == url
+    async with Api(url) as api:
+        assert (await api.get("/version"))["gitVersion"] == "v1.35.1"
+    process.terminate()
+    assert await process.wait() == 0

@@ -1,0 +1,62 @@
+"""Times as kubectl shows them, and the states of pods."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from dra_driver.simulation.apiserver.printers import PRINTERS, age, duration
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "0s"),
+        (119, "119s"),
+        (120, "2m"),
+        (125, "2m5s"),
+        (600, "10m"),
+        (3 * 3600 - 1, "179m"),
+        (3 * 3600, "3h"),
+        (3 * 3600 + 60, "3h1m"),
+        (8 * 3600, "8h"),
+        (47 * 3600, "47h"),
+        (48 * 3600, "2d"),
+        (50 * 3600, "2d2h"),
+        (8 * 86400, "8d"),
+        (729 * 86400, "729d"),
+        (731 * 86400, "2y1d"),
+        (9 * 365 * 86400, "9y"),
+    ],
+)
+def test_durations_are_as_coarse_as_kubectl_shows_them(seconds: int, shown: str) -> None:
+    assert duration(seconds) == shown
+
+
+def test_an_age_without_a_moment_is_unknown() -> None:
+    assert (age(None, NOW), age("2026-01-01T00:00:00Z", NOW), age("2027-01-01T00:00:00Z", NOW)) == (
+        "<unknown>",
+        "24h",
+        "<invalid>",
+    )
+
+
+def waiting(reason: str) -> dict[str, Any]:
+    return {"containerStatuses": [{"ready": False, "restartCount": 2, "state": {"waiting": {"reason": reason}}}]}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "status", "shown"),
+    [
+        ({}, {"phase": "Running"}, "Running"),
+        ({}, {"phase": "Pending", **waiting("ContainerCreating")}, "ContainerCreating"),
+        ({}, {"phase": "Failed", "reason": "Evicted"}, "Evicted"),
+        ({}, {"phase": "Running", "containerStatuses": [{"state": {"terminated": {"exitCode": 3}}}]}, "ExitCode:3"),
+        ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, {"phase": "Running"}, "Terminating"),
+    ],
+)
+def test_the_state_of_a_pod(metadata: dict[str, str], status: dict[str, Any], shown: str) -> None:
+    pod = {"metadata": {"name": "p", **metadata}, "spec": {"containers": [{}]}, "status": status}
+    assert PRINTERS["", "pods"][1](pod, NOW)[2] == shown
