@@ -188,10 +188,17 @@ def _hooks(files: DriverFiles, hook: HookProgram) -> tuple[Hook, ...]:
         wanted.append(("create-symlinks", _link_arguments(files.links)))
     wanted.append(("enable-cuda-compat", (f"--host-driver-version={files.version}",)))
     if hook.places_libraries and hook.ldconfig is not None:
-        folders = (argument for folder in files.library_folders for argument in ("--folder", folder))
+        folders = (argument for folder in _cached_folders(files) for argument in ("--folder", folder))
         wanted.append(("update-ldcache", ("--ldconfig-path", hook.ldconfig, *folders)))
     wanted += [("disable-device-node-modification", ()), ("update-application-profile", ())]
     return tuple(_hook(hook, name, *arguments) for name, arguments in wanted if name in hook.sub_commands)
+
+
+def _cached_folders(files: DriverFiles) -> Iterator[str]:
+    """What the linker's cache is to know: the folders of libraries, and below them those of VDPAU's back ends."""
+    used = {posixpath.dirname(library.container_path) for library in files.libraries}
+    for folder in files.library_folders:
+        yield from (one for one in (folder, posixpath.join(folder, "vdpau")) if one in used)
 
 
 def _hook(hook: HookProgram, sub_command: str, *arguments: str) -> Hook:

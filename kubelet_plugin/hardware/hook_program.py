@@ -4,7 +4,10 @@
 have may fail to start, so a program is used only after it said what it has; one that cannot be asked is not used.
 """
 
+import contextlib
+import os
 import re
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -123,7 +126,17 @@ def sub_commands_of(version: str) -> frozenset[str]:
 
 
 def _run(command: Sequence[str]) -> str:
-    done = subprocess.run(
-        command, capture_output=True, text=True, errors="replace", timeout=_ANSWER_WITHIN_S, check=True, env={}
-    )
-    return done.stdout + done.stderr
+    """What `command` prints. It gets no environment and little time, and its children end with it."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env={}, process_group=0
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=_ANSWER_WITHIN_S)
+        except BaseException:
+            # A child of a script would keep the pipe open, and us waiting for its end.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode != 0:
+        raise subprocess.CalledProcessError(process.returncode, list(command), output)
+    return output

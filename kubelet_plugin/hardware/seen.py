@@ -22,6 +22,7 @@ class Seen:
 
     def __init__(self) -> None:
         self._states: dict[str, _State] = {}
+        self._moving = False
 
     def look(self, files: HostFiles, path: str | PurePosixPath) -> PurePosixPath | None:
         """Where `path` leads, links followed inside the root of `files`; None when nothing is there. Remembered."""
@@ -32,16 +33,17 @@ class Seen:
             existing = files.resolve(place)
         for one in {place, existing or place}:
             here = str(files.path(one))
-            self._states.setdefault(here, _state(here))
+            if here not in self._states:
+                self._states[here] = state = _state(here)
+                self._moving |= state is not None and time.time_ns() - state[2] < _STILL_MOVING_NS
         return resolved
 
     def unchanged(self) -> bool:
         return all(_state(path) == state for path, state in self._states.items())
 
     def settled(self) -> bool:
-        """Whether a change from now on would be noticed: nothing that was seen changed within the last moments."""
-        newest = max((state[2] for state in self._states.values() if state is not None), default=0)
-        return time.time_ns() - newest > _STILL_MOVING_NS
+        """Whether a change from now on would be noticed: nothing had changed just before it was looked at."""
+        return not self._moving
 
 
 def _state(path: str) -> _State:

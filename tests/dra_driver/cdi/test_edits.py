@@ -15,7 +15,8 @@ from dra_driver.cdi.edits import (
     claim_spec,
 )
 from dra_driver.cdi.inject import ContainerDescription, SpecFile, SpecFiles, inject
-from dra_driver.cdi.model import CdiSpec, DeviceNode, decode, encode, problems_of
+from dra_driver.cdi.model import CdiSpec, DeviceNode, encode, problems_of
+from dra_driver.cdi.reading import decode
 
 DRIVER = "gpu.nvidia.com"
 CLAIM = "0b5b1c8e-6b9e-4b0e-8f0a-000000000001"
@@ -186,7 +187,7 @@ def test_hooks_make_links_then_compatibility_then_the_cache() -> None:
             "--link", f"libnvidia-ml.so.580.82.07::{FOLDER}/libnvidia-ml.so.1",
         ),
         ("enable-cuda-compat", "--host-driver-version=580.82.07"),
-        ("update-ldcache", "--ldconfig-path", "/sbin/ldconfig", "--folder", FOLDER),
+        ("update-ldcache", "--ldconfig-path", "/sbin/ldconfig", "--folder", FOLDER, "--folder", f"{FOLDER}/vdpau"),
         ("disable-device-node-modification",),
     ]  # fmt: skip
     for hook in spec.container_edits.hooks:
