@@ -210,14 +210,15 @@ class PoolPublisher:
         if inventory is None or not self._policy.publishes_node(pool, self._node_labels(pool)):
             await self._withdraw(pool, observed)
             return
+        life = self._lives.get(pool, Life())
+        self._lives[pool] = life.found_complete(inventory.registration) if is_complete(observed) else life
+        if not observed and not await self._plugin_lives(inventory):
+            # Whatever the facts are, now they are not published; so they need not be looked at.
+            return
         wanted = self._wanted(inventory, observed)
         writes = slice_writes(wanted, observed)
-        life = self._lives.get(pool, Life())
-        if is_complete(observed):
-            life = life.found_complete(inventory.registration)
-        self._lives[pool] = life
         creates = any(isinstance(write, CreateSlice) for write in writes)
-        if creates and not await self._plugin_lives(inventory, life):
+        if creates and not await self._plugin_lives(inventory):
             return
         for write in writes:
             await self._do(wanted, write)
@@ -242,10 +243,10 @@ class PoolPublisher:
         self._accepted[pool] = {item.digest: item.accepted for item in slices if item.accepted is not None}
         return replace(wanted, slices=slices)
 
-    async def _plugin_lives(self, inventory: KeptInventory, life: Life) -> bool:
+    async def _plugin_lives(self, inventory: KeptInventory) -> bool:
         """Whether slices may be created; if that is in doubt, the plugin is asked, after a moment."""
         pool = inventory.name
-        life, verdict = life.judged(inventory.registration, inventory.asked, self._now())
+        life, verdict = self._lives[pool].judged(inventory.registration, inventory.asked, self._now())
         self._lives[pool] = life
         if verdict is not Verdict.ASK or inventory.registration is None:
             self._ask_at.pop(pool, None)
