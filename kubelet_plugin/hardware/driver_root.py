@@ -171,7 +171,7 @@ def scan(host: HostFiles, root: str, dev_root: str, version: str, hook: HookProg
     tree, host_tree = _tree(host, root, seen), _tree(host, "/", seen)
     libraries = tree.libraries(version)
     nodes = {name: node for name in _CONTROL_NODES if (node := _node(host, dev_root, f"/dev/{name}", seen)) is not None}
-    _check_complete(root, dev_root, version, libraries, nodes)
+    _check_complete(root, version, libraries, _node_problems(host, dev_root, nodes))
     folders = [folder for folder in tree.folders if any(_lies_in(library, folder) for library in libraries)]
     return DriverFiles(
         version=version,
@@ -195,8 +195,14 @@ def scan(host: HostFiles, root: str, dev_root: str, version: str, hook: HookProg
 
 
 def find_dev_root(host: HostFiles, root: str, seen: Seen) -> str:
-    """The host folder whose /dev has the driver's nodes: the driver root, if it has a /dev, else the host's root."""
-    return root if seen.look(host, f"{root.rstrip('/')}/dev") is not None else "/"
+    """The host folder whose /dev has the driver's nodes: the driver root, unless only the host's own root has them.
+
+    A driver container makes them in its own /dev, and a root with nothing but libraries has none.
+    """
+    if seen.look(host, _on_host(root, "/dev/nvidiactl")) is not None:
+        return root
+    has_dev = seen.look(host, _on_host(root, "/dev")) is not None
+    return "/" if not has_dev or seen.look(host, "/dev/nvidiactl") is not None else root
 
 
 def gpu_nodes(host: HostFiles, dev_root: str, gpu: GpuFacts, seen: Seen) -> tuple[DeviceNode, ...]:
@@ -234,22 +240,29 @@ def _tree(host: HostFiles, root: str, seen: Seen) -> DriverTree:
     return DriverTree(files, host.for_runtime(resolved or root), seen)
 
 
-def _check_complete(
-    root: str, dev_root: str, version: str, libraries: tuple[DriverFile, ...], nodes: dict[str, DeviceNode]
-) -> None:
+def _check_complete(root: str, version: str, libraries: tuple[DriverFile, ...], node_problems: Iterable[str]) -> None:
     missing = [
         f"{library}.{version} is in no library folder below {root}: wait for the driver's installation to finish, or"
         " reboot if it was upgraded while loaded"
         for library in _NEEDED_LIBRARIES
         if not any(one.container_path.endswith(f"/{library}.{version}") for one in libraries)
     ]
-    missing += [
-        f"{_on_host(dev_root, f'/dev/{name}')} is missing: {advice}"
-        for name, advice in _NEEDED_NODES.items()
-        if name not in nodes
-    ]
-    if missing:
-        raise NodeNotReady(f"driver {version} is not complete: {'; '.join(missing)}", about="driver")
+    problems = [*missing, *node_problems]
+    if problems:
+        raise NodeNotReady(f"driver {version} is not complete: {'; '.join(problems)}", about="driver")
+
+
+def _node_problems(host: HostFiles, dev_root: str, nodes: Mapping[str, DeviceNode]) -> Iterator[str]:
+    for name, advice in _NEEDED_NODES.items():
+        if name not in nodes:
+            yield f"{_on_host(dev_root, f'/dev/{name}')} is missing: {advice}"
+    uvm, major = nodes.get("nvidia-uvm"), host.device_majors().get("nvidia-uvm")
+    if uvm is not None and major is not None and uvm.major != major:
+        # The major is given out anew each time the module is loaded; a node of the last time opens something else.
+        yield (
+            f"{_on_host(dev_root, uvm.path)} has major {uvm.major}, and the kernel gave nvidia-uvm {major}: remove it,"
+            " and make it again with `nvidia-modprobe -u -c=0`"
+        )
 
 
 def _node(host: HostFiles, dev_root: str, path: str, seen: Seen) -> DeviceNode | None:

@@ -251,3 +251,38 @@ def test_a_writer_whose_new_file_was_taken_for_abandoned_starts_again(
 
 def test_temporaries_of_a_missing_folder_are_none(tmp_path: Path) -> None:
     assert remove_temporaries(tmp_path / "no folder", "") == ()
+
+
+_ON_A_REAL_FILE_SYSTEM = """
+import subprocess, sys
+from pathlib import Path
+from dra_driver.errors import NodeNotReady
+from dra_driver.runtime.files import write_durably
+folder, options = Path(sys.argv[1]), sys.argv[2]
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], check=True)
+write_durably(folder / "a", b"old")
+if options:
+    subprocess.run(["mount", "-o", options, folder], check=True)
+try:
+    write_durably(folder / "a", b"x" * 1_000_000)
+except NodeNotReady as error:
+    print(error.message)
+print((folder / "a").read_bytes().decode(), sorted(path.name for path in folder.iterdir()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("", "cannot be written: the file system is full: free some space on the node"),
+        ("remount,ro", "cannot be written: the file system is read-only: mount it writable"),
+    ],
+)
+def test_a_real_file_system_that_refuses_keeps_the_old_file(tmp_path: Path, options: str, says: str) -> None:
+    """Where the test may mount one; in a mount namespace of its own, which ends with the process."""
+    command = ["unshare", "--mount", sys.executable, "-c", _ON_A_REAL_FILE_SYSTEM, str(tmp_path), options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0 and ("unshare" in done.stderr or "mount" in done.stderr):
+        pytest.skip("needs the right to mount")
+    assert done.stdout.startswith(says), done.stderr
+    assert done.stdout.endswith("old ['a']\n")

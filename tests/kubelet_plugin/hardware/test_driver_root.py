@@ -257,6 +257,25 @@ def test_a_root_without_dev_uses_the_hosts(tree: DriverTree) -> None:
     assert (node.path, node.host_path) == ("/dev/nvidia0", "")
 
 
+def test_a_driver_root_whose_dev_is_empty_uses_the_hosts(tree: DriverTree) -> None:
+    tree.libraries(f"{OPERATOR}/usr/lib64")
+    tree.folder(f"{OPERATOR}/dev")
+    tree.control_nodes()
+    tree.node("/dev/nvidia0", 195, 0)
+    (node,) = nodes(tree, gpu_facts())
+    assert (node.path, node.host_path) == ("/dev/nvidia0", "")
+
+
+def test_a_uvm_node_of_an_earlier_load_of_the_module_is_not_given_out(tree: DriverTree) -> None:
+    """Its major is dynamic: the old one may belong to another driver now."""
+    tree.complete()
+    tree.file("/proc/devices", "Character devices:\n195 nvidia\n511 nvidia-uvm\n\nBlock devices:\n  8 sd\n")
+    with pytest.raises(NodeNotReady, match="/dev/nvidia-uvm has major 508, and the kernel gave nvidia-uvm 511"):
+        files_of(tree).for_containers(VERSION, ())
+    tree.node("/dev/nvidia-uvm", 511, 0)
+    assert files_of(tree).for_containers(VERSION, ()).driver.version == VERSION
+
+
 def test_drm_nodes_belong_to_the_gpu_that_sysfs_says(tree: DriverTree) -> None:
     tree.complete()
     gpu = gpu_facts()
@@ -324,8 +343,9 @@ def test_real_device_nodes_are_read_with_owner_and_mode(tmp_path: Path) -> None:
 # Whole nodes
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(
+    ("profile", "layout"), [*((profile, "root") for profile in PROFILES), *(("t4", layout) for layout in LAYOUTS[1:])]
+)
 def test_every_simulated_node_gives_a_valid_spec_of_files_that_exist(
     tmp_path: Path, profile: str, layout: Layout
 ) -> None:
