@@ -10,7 +10,7 @@ from typing import Any
 
 from dra_driver.cel.check import Checked
 from dra_driver.cel.errors import CelRuntimeError
-from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS, Failed, Overload
+from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS, Failed, Overload, equals
 from dra_driver.cel.tree import (
     Bind,
     Call,
@@ -170,7 +170,7 @@ class _Compiler:
         with_target = bool(overloads and overloads[0].is_method)
         operands = ((node.target,) if with_target and node.target else ()) + node.arguments
         runs = [self.run_of(one) for one in operands]
-        if node.function == "==" and (fast := self._equals_text(operands, runs)):
+        if node.function == "==" and (fast := self._equals_text(node, operands, runs)):
             return fast
         chosen = self._chosen(node, overloads)
         if len(runs) == 1:
@@ -181,13 +181,18 @@ class _Compiler:
             return lambda frame: chosen(first(frame), second(frame))
         return lambda frame: chosen(*[run(frame) for run in runs])
 
-    @staticmethod
-    def _equals_text(operands: Sequence[Node], runs: Sequence[Run]) -> Run | None:
-        """Comparison with a text: nothing but an equal text is equal to it, whatever the other side turns out to be."""
-        for constant, other in ((operands[1], runs[0]), (operands[0], runs[1])):
-            if isinstance(constant, Constant) and isinstance(constant.value, str):
-                return _equals(other, constant.value)
-        return None
+    def _equals_text(self, node: Node, operands: Sequence[Node], runs: Sequence[Run]) -> Run | None:
+        """`something == "text"`: what nearly every selector asks, without a call when the answer is yes."""
+        constant, run = operands[1], runs[0]
+        if not isinstance(constant, Constant) or not isinstance(constant.value, str):
+            return None
+        text, slowly = constant.value, self._placed(node, equals)
+
+        def compare(frame: Frame) -> Any:
+            value = run(frame)
+            return value == text or slowly(value, text)
+
+        return compare
 
     def _chosen(self, node: Node, overloads: Sequence[Overload]) -> Callable[..., Any]:
         """A function that picks the overload for its arguments and places its errors."""
@@ -349,10 +354,6 @@ class _Compiler:
 
 def _attribute_of(operand: Run, attribute: str) -> Run:
     return lambda frame: getattr(operand(frame), attribute)
-
-
-def _equals(other: Run, text: str) -> Run:
-    return lambda frame: other(frame) == text
 
 
 def _quantifier(items: Run, slot: int, body: Run, *, deciding: bool) -> Run:

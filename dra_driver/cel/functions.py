@@ -32,7 +32,7 @@ from dra_driver.cel.types import (
     optional_of,
     type_name,
 )
-from dra_driver.cel.values import ABSENT, INT_MAX, INT_MIN, UINT_MAX, Optional, Uint, equal, find
+from dra_driver.cel.values import ABSENT, INT_MAX, INT_MIN, UINT_MAX, Optional, Uint, equality, find
 from dra_driver.quantity import Quantity, Version
 
 
@@ -48,6 +48,13 @@ class Overload:
     result: Type
     run: Callable[..., object]
     is_method: bool = False
+
+
+def equals(left: object, right: object) -> bool:
+    result = equality(left, right)
+    if result is None:
+        raise Failed(f"no such overload: {type_name(left)} == {type_name(right)}")
+    return result
 
 
 def _whole(value: int) -> int:
@@ -297,14 +304,14 @@ def _versioned(kind: Type) -> dict[str, list[Overload]]:
 _TEXTS = list_of(STRING)
 
 _OPERATORS: dict[str, list[Overload]] = {
-    "==": [_function(BOOL, equal, A, A)],
-    "!=": [_function(BOOL, lambda a, b: not equal(a, b), A, A)],
+    "==": [_function(BOOL, equals, A, A)],
+    "!=": [_function(BOOL, lambda a, b: equality(a, b) is not True, A, A)],
     "<": _comparison(lambda a, b: a < b),
     "<=": _comparison(lambda a, b: a <= b),
     ">": _comparison(lambda a, b: a > b),
     ">=": _comparison(lambda a, b: a >= b),
     "in": [
-        _function(BOOL, lambda item, items: any(equal(item, own) for own in items), A, list_of(A)),
+        _function(BOOL, lambda item, items: any(equality(item, own) for own in items), A, list_of(A)),
         _function(BOOL, lambda key, entries: find(entries, key).present, A, map_of(A, B)),
     ],
     "+": [

@@ -7,6 +7,8 @@ tuple, a map is a dict; quantities and versions are `Quantity` and `Version`.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dra_driver.quantity import Quantity, Version
+
 INT_MIN, INT_MAX, UINT_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
 
@@ -32,29 +34,39 @@ ABSENT = Optional(present=False)
 _NUMBERS = (int, Uint, float)
 
 
-def equal(left: object, right: object) -> bool:
-    """CEL's `==` on any two values: numbers by value across their types, else values of different types differ."""
+def equality(left: object, right: object) -> bool | None:
+    """CEL's `==`: numbers by value across their types, else values of different types differ.
+
+    None for a quantity or version on the left of something else: for Kubernetes that is an error ("no such overload"),
+    while the same two the other way round are simply not equal. Inside of lists and maps it counts as equal.
+    Source: cel-go's Equal of lists, maps and optionals; Equal of Quantity and Semver in k8s.io/apiserver.
+    """
+    if left is None or right is None:
+        return left is right
     kind = type(left)
-    if kind is not type(right):
-        if kind in _NUMBERS and type(right) in _NUMBERS:
-            return left == right
-        return isinstance(left, Mapping) and isinstance(right, Mapping) and _equal_maps(left, right)
-    if kind is tuple:
-        assert isinstance(left, tuple) and isinstance(right, tuple)
-        return len(left) == len(right) and all(map(equal, left, right))
-    if isinstance(left, Mapping):
-        assert isinstance(right, Mapping)
+    if kind in _NUMBERS or type(right) in _NUMBERS:
+        return left == right if kind in _NUMBERS and type(right) in _NUMBERS else _unlike(left)
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
         return _equal_maps(left, right)
-    if isinstance(left, Optional):
-        assert isinstance(right, Optional)
-        return left.present == right.present and equal(left.value, right.value)
+    if kind is not type(right):
+        return _unlike(left)
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        return len(left) == len(right) and all(equality(*pair) is not False for pair in zip(left, right, strict=True))
+    if isinstance(left, Optional) and isinstance(right, Optional):
+        return left.present == right.present and equality(left.value, right.value)
     return left == right
+
+
+def _unlike(left: object) -> bool | None:
+    """Of a value and one of another type."""
+    return None if isinstance(left, Quantity | Version) else False
 
 
 def _equal_maps(left: Mapping[object, object], right: Mapping[object, object]) -> bool:
     if len(left) != len(right):
         return False
-    return all((found := find(right, key)).present and equal(value, found.value) for key, value in left.items())
+    found = ((value, find(right, key)) for key, value in left.items())
+    return all(other.present and equality(value, other.value) is not False for value, other in found)
 
 
 def find(entries: Mapping[object, object], key: object) -> Optional:
@@ -62,6 +74,6 @@ def find(entries: Mapping[object, object], key: object) -> Optional:
     if isinstance(key, str):
         return Optional(entries[key]) if key in entries else ABSENT
     for own, value in entries.items():
-        if equal(own, key):
+        if equality(own, key):
             return Optional(value)
     return ABSENT

@@ -59,5 +59,4 @@ def owner_reference(pod: JsonObject) -> JsonObject:
         "name": metadata["name"],
         "uid": metadata["uid"],
         "controller": True,
-        "blockOwnerDeletion": True,
     }

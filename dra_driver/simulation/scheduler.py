@@ -316,7 +316,7 @@ class SimulatedScheduler:
         changed = deepcopy(claim)
         status = changed.setdefault("status", {})
         if allocation is not None:
-            status["allocation"] = allocation.to_wire()
+            status["allocation"] = allocation.to_wire() | {"allocationTimestamp": timestamp()}
         consumers = status.setdefault("reservedFor", [])
         if all(one["uid"] != metadata["uid"] for one in consumers):
             consumers.append({"resource": PODS.plural, "name": metadata["name"], "uid": metadata["uid"]})

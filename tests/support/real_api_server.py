@@ -82,8 +82,8 @@ def start(assets: Path, folder: Path, feature_gates: Mapping[str, bool] | None =
     etcd_url, peer_url, port = f"http://127.0.0.1:{_free_port()}", f"http://127.0.0.1:{_free_port()}", _free_port()
     server = RealApiServer(f"https://127.0.0.1:{port}", token, folder / "certs/apiserver.crt", folder, False)
     etcd = ["--data-dir", str(folder / "etcd"), "--listen-client-urls", etcd_url, "--advertise-client-urls", etcd_url]
-    _spawn(server, "etcd", [str(assets / "etcd"), *etcd, "--listen-peer-urls", peer_url, "--log-level", "error"])
-    _spawn(
+    spawn(server, "etcd", [str(assets / "etcd"), *etcd, "--listen-peer-urls", peer_url, "--log-level", "error"])
+    spawn(
         server,
         "apiserver",
         [str(assets / "kube-apiserver"), *_apiserver_flags(folder, etcd_url, port, feature_gates, apis)],
@@ -119,7 +119,8 @@ def _apiserver_flags(folder: Path, etcd_url: str, port: int, gates: Mapping[str,
     return [f"--{name}={value}" for name, value in flags.items()]
 
 
-def _spawn(server: RealApiServer, name: str, command: list[str]) -> None:
+def spawn(server: RealApiServer, name: str, command: list[str]) -> None:
+    """Starts a process that ends with the server; its output is in the server's folder."""
     with (server.folder / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
     server._processes.append(process)
@@ -153,7 +154,7 @@ def _start_controllers(server: RealApiServer, assets: Path, key: Path) -> None:
         "secure-port": "0",
     }
     command = [str(assets / "kube-controller-manager"), *(f"--{name}={value}" for name, value in flags.items())]
-    _spawn(server, "controllers", command)
+    spawn(server, "controllers", command)
     server.has_controllers = True
 
 

@@ -14,6 +14,7 @@ from dra_driver.api.meta import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     JsonObject,
+    Resource,
 )
 from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube
@@ -28,10 +29,27 @@ _DEADLINE_S = 15.0
 class Desk:
     """Where a test sits: writes objects as users and drivers do, and waits for what the controllers make of them."""
 
-    def __init__(self, server: SimulatedApiServer, kube: Kube) -> None:
-        self.server = server
+    def __init__(self, server: SimulatedApiServer | None, kube: Kube) -> None:
+        self._server = server
         self.kube = kube
+        self.namespace = NAMESPACE
+        self.class_name = "gpu"
+        """Of requests that do not say another one."""
+        self._made: list[tuple[Resource, str]] = []
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def server(self) -> SimulatedApiServer:
+        assert self._server is not None, "this cluster's API server is a real one"
+        return self._server
+
+    async def clear(self) -> None:
+        """Delete the nodes, slices and classes made here, and the pods: for servers that outlive the test."""
+        await self.kube.delete_collection(PODS, namespace=self.namespace)
+        for pod in (await self.kube.list(PODS, namespace=self.namespace)).items:
+            await self.kube.delete(PODS, pod["metadata"]["name"], namespace=self.namespace, grace_period_s=0)
+        for resource, name in reversed(self._made):
+            await self.kube.delete(resource, name)
 
     # -- controllers
 
@@ -61,7 +79,7 @@ class Desk:
 
     async def node(self, name: str, *devices: JsonObject, spec: JsonObject | None = None, **metadata: Any) -> None:
         """A node, with a slice when it has devices."""
-        await self.kube.create(
+        await self._make(
             NODES,
             {
                 "apiVersion": "v1",
@@ -70,8 +88,18 @@ class Desk:
                 "spec": spec or {},
             },
         )
+        # A real API server taints new nodes until a controller has seen them to be ready.
+        await self.kube.merge_patch(NODES, name, {"spec": {"taints": (spec or {}).get("taints")}})
+        amounts = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+        status = {"status": {"allocatable": amounts, "capacity": amounts}}
+        await self.kube.merge_patch(NODES, name, status, subresource="status")
         if devices:
             await self.slice(name, *devices)
+
+    async def _make(self, resource: Resource, obj: JsonObject) -> JsonObject:
+        """Create something without a namespace."""
+        self._made.append((resource, obj["metadata"]["name"]))
+        return await self.kube.create(resource, obj)
 
     async def allocatable(self, node: str, **amounts: str) -> None:
         """What a device plugin makes of a node; `_` in a name stands for `/`, `.` is written `dot`."""
@@ -80,7 +108,7 @@ class Desk:
         await self.kube.merge_patch(NODES, node, patch, subresource="status")
 
     async def slice(self, node: str, *devices: JsonObject, name: str | None = None, **pool: Any) -> JsonObject:
-        return await self.kube.create(
+        return await self._make(
             RESOURCE_SLICES,
             {
                 "apiVersion": "resource.k8s.io/v1",
@@ -97,7 +125,7 @@ class Desk:
 
     async def device_class(self, name: str = "gpu", *expressions: str, **spec: Any) -> None:
         selectors = expressions or ("device.attributes['gpu.nvidia.com'].type == 'gpu'",)
-        await self.kube.create(
+        await self._make(
             DEVICE_CLASSES,
             {
                 "apiVersion": "resource.k8s.io/v1",
@@ -108,13 +136,17 @@ class Desk:
         )
 
     async def claim(self, name: str, *requests: JsonObject, **devices: Any) -> JsonObject:
-        obj = _claim_object("ResourceClaim", name, _claim_spec(requests, devices))
-        return await self.kube.create(RESOURCE_CLAIMS, obj, namespace=NAMESPACE)
+        obj = _claim_object("ResourceClaim", name, self._claim_spec(requests, devices))
+        return await self.kube.create(RESOURCE_CLAIMS, obj, namespace=self.namespace)
+
+    def _claim_spec(self, requests: tuple[JsonObject, ...], devices: JsonObject) -> JsonObject:
+        default = {"name": "gpu", "exactly": {"deviceClassName": self.class_name}}
+        return {"devices": {"requests": list(requests) or [default], **devices}}
 
     async def template(self, name: str, *requests: JsonObject, metadata: JsonObject | None = None) -> None:
-        spec = {"metadata": metadata or {}, "spec": _claim_spec(requests, {})}
+        spec = {"metadata": metadata or {}, "spec": self._claim_spec(requests, {})}
         obj = _claim_object("ResourceClaimTemplate", name, spec)
-        await self.kube.create(RESOURCE_CLAIM_TEMPLATES, obj, namespace=NAMESPACE)
+        await self.kube.create(RESOURCE_CLAIM_TEMPLATES, obj, namespace=self.namespace)
 
     async def pod(
         self,
@@ -139,29 +171,31 @@ class Desk:
             "metadata": {"name": name},
             "spec": {"containers": containers or [container], "resourceClaims": entries, **spec},
         }
-        return await self.kube.create(PODS, obj, namespace=NAMESPACE)
+        return await self.kube.create(PODS, obj, namespace=self.namespace)
 
     async def delete_pod(self, name: str) -> None:
         """As kubelet ends it: at once."""
-        await self.kube.delete(PODS, name, namespace=NAMESPACE, grace_period_s=0)
+        await self.kube.delete(PODS, name, namespace=self.namespace, grace_period_s=0)
 
     async def finish_pod(self, name: str, phase: str = "Succeeded") -> None:
-        await self.kube.merge_patch(PODS, name, {"status": {"phase": phase}}, namespace=NAMESPACE, subresource="status")
+        await self.kube.merge_patch(
+            PODS, name, {"status": {"phase": phase}}, namespace=self.namespace, subresource="status"
+        )
 
     # -- what is there
 
     async def get_pod(self, name: str) -> JsonObject:
-        return await self.kube.get(PODS, name, NAMESPACE)
+        return await self.kube.get(PODS, name, self.namespace)
 
     async def get_claim(self, name: str) -> JsonObject:
-        return await self.kube.get(RESOURCE_CLAIMS, name, NAMESPACE)
+        return await self.kube.get(RESOURCE_CLAIMS, name, self.namespace)
 
     async def claims(self) -> list[JsonObject]:
-        return (await self.kube.list(RESOURCE_CLAIMS, namespace=NAMESPACE)).items
+        return (await self.kube.list(RESOURCE_CLAIMS, namespace=self.namespace)).items
 
     async def events(self, pod: str) -> list[tuple[str, str]]:
         """Reason and message of the events about a pod, oldest first."""
-        events = (await self.kube.list(EVENTS, namespace=NAMESPACE)).items
+        events = (await self.kube.list(EVENTS, namespace=self.namespace)).items
         mine = [one for one in events if one["involvedObject"]["name"] == pod]
         return [(one["reason"], one["message"]) for one in sorted(mine, key=_version)]
 
@@ -229,7 +263,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(server: SimulatedApiServer, kube: Kube) -> AsyncIterator[Desk]:
+async def desk(server: SimulatedApiServer | None, kube: Kube) -> AsyncIterator[Desk]:
     """A desk; services that a test left running are stopped, and what they ended with is raised."""
     found = Desk(server, kube)
     try:
@@ -247,11 +281,6 @@ def device(name: str, **attributes: str | int) -> JsonObject:
             key: {"int": value} if isinstance(value, int) else {"string": value} for key, value in values.items()
         },
     }
-
-
-def _claim_spec(requests: tuple[JsonObject, ...], devices: JsonObject) -> JsonObject:
-    default = {"name": "gpu", "exactly": {"deviceClassName": "gpu"}}
-    return {"devices": {"requests": list(requests) or [default], **devices}}
 
 
 def _claim_object(kind: str, name: str, spec: JsonObject) -> JsonObject:

@@ -114,6 +114,30 @@ def test_run_time_errors_say_what_and_where(expression: str, message: str) -> No
     assert 0 <= raised.value.start < len(expression)
 
 
+@pytest.mark.parametrize(
+    ("expression", "result"),
+    [
+        ("device.attributes['gpu.nvidia.com'].cudaComputeCapability == 'x'", None),
+        ("device.attributes['gpu.nvidia.com'].cudaComputeCapability == 9", None),
+        ("'x' == device.attributes['gpu.nvidia.com'].cudaComputeCapability", False),
+        ("device.attributes['gpu.nvidia.com'].cudaComputeCapability != 'x'", True),
+        ("device.attributes['gpu.nvidia.com'].cudaComputeCapability in ['x']", False),
+        ("device.attributes['gpu.nvidia.com'].cudaComputeCapability == null", False),
+        ("[device.attributes['gpu.nvidia.com'].cudaComputeCapability] == ['x']", True),
+        ("dyn(device.capacity['gpu.nvidia.com'].memory) == dyn('80Gi')", None),
+    ],
+)
+def test_versions_and_quantities_are_equal_to_nothing_else_in_kubernetes_own_way(
+    expression: str, result: bool | None
+) -> None:
+    """Found by comparison with a real kube-scheduler: on the left of `==` such a comparison is an error."""
+    if result is None:
+        with pytest.raises(CelRuntimeError, match="no such overload"):
+            matches(expression)
+    else:
+        assert matches(expression) == result
+
+
 def test_an_error_is_absorbed_when_another_part_decides() -> None:
     assert matches("device.attributes['x'].y || device.driver == 'gpu.nvidia.com'")
     assert not matches("device.attributes['x'].y && device.driver == 'other'")

@@ -1,0 +1,34 @@
+"""A real kube-scheduler and claim controller beside a real API server of their own.
+
+Needs kube-scheduler and kube-controller-manager beside the binaries that KUBEBUILDER_ASSETS names.
+"""
+
+from pathlib import Path
+
+import pytest
+from support import real_api_server
+from support.real_api_server import RealApiServer, spawn, write_kubeconfig
+
+from dra_driver.kube.client import Endpoint, Kube
+from dra_driver.kube.endpoint import endpoint_from
+
+
+def start(folder: Path) -> RealApiServer:
+    """A server with scheduler and claim controller; skips the test when a binary is missing."""
+    assets = real_api_server.assets_folder()
+    for name in ("kube-scheduler", "kube-controller-manager"):
+        if not (assets / name).exists():
+            pytest.skip(f"{assets} has no {name}")
+    server = real_api_server.start(assets, folder)
+    kubeconfig = folder / "kubeconfig"
+    write_kubeconfig(server, kubeconfig)
+    common = [f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0"]
+    spawn(server, "scheduler", [str(assets / "kube-scheduler"), *common])
+    claims = [*common, "--controllers=resourceclaim-controller"]
+    spawn(server, "claims", [str(assets / "kube-controller-manager"), *claims])
+    return server
+
+
+def client(server: RealApiServer) -> Kube:
+    endpoint: Endpoint = endpoint_from(server.folder / "kubeconfig")
+    return Kube(endpoint)
