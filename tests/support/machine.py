@@ -14,7 +14,13 @@ from dra_driver.kube.client import Kube
 from dra_driver.simulation.kubelet import SimulatedKubelet, Times
 
 QUICK = Times(
-    registry_poll_s=0.02, registration_retry_s=0.02, pod_retry_s=0.05, reconcile_s=0.05, wipe_after_s=0.3, call_s=5.0
+    registry_poll_s=0.02,
+    registration_retry_s=0.02,
+    pod_retry_s=0.05,
+    reconcile_s=0.05,
+    wipe_after_s=0.3,
+    call_s=5.0,
+    health_retry_s=0.05,
 )
 
 

@@ -7,7 +7,7 @@ restart every claim of a running pod is prepared again. Source: kubelet's DRA ma
 
 import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -187,28 +187,37 @@ def pod_claims(pod: JsonObject) -> list[PodClaim]:
 
 
 def container_cdi_ids(pod: JsonObject, container: JsonObject, records: Iterable[ClaimRecord]) -> list[str]:
-    """The CDI devices of one container: those of the claims, or single requests of claims, that it refers to."""
+    """The CDI devices of one container, each once."""
+    devices = container_devices(pod, container, records)
+    return list(dict.fromkeys(name for _, _, device in devices for name in device.cdi_ids))
+
+
+def container_devices(
+    pod: JsonObject, container: JsonObject, records: Iterable[ClaimRecord]
+) -> Iterator[tuple[str, str, PreparedDevice]]:
+    """The devices of the claims, or single requests of claims, that a container refers to: reference, driver, device.
+
+    The reference is `claim` or `claim/request` in the pod's words; a claim for extended resources has only its name.
+    """
     by_name = {(record.namespace, record.name): record for record in records}
-    namespace = pod["metadata"]["namespace"]
     names = {claim.entry: claim.claim for claim in pod_claims(pod) if claim.entry is not None}
-    wanted: list[tuple[str, str | None]] = [
-        (names[reference["name"]], reference.get("request"))
+    wanted: list[tuple[str, str, str | None]] = [
+        (reference["name"], names[reference["name"]], reference.get("request"))
         for reference in (container.get("resources") or {}).get("claims") or ()
         if reference["name"] in names
     ]
     extended = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
     wanted += [
-        (extended["resourceClaimName"], mapping["requestName"])
+        (extended["resourceClaimName"], extended["resourceClaimName"], mapping["requestName"])
         for mapping in extended.get("requestMappings") or ()
         if mapping["containerName"] == container["name"]
     ]
-    ids: list[str] = []
-    for claim, request in wanted:
-        record = by_name.get((namespace, claim))
-        for device in (one for devices in record.devices.values() for one in devices) if record is not None else ():
-            if request is None or not device.requests or request in device.requests:
-                ids += [name for name in device.cdi_ids if name not in ids]
-    return ids
+    for name, claim, request in wanted:
+        record = by_name.get((pod["metadata"]["namespace"], claim))
+        for driver, devices in sorted(record.devices.items()) if record is not None else ():
+            for device in devices:
+                if request is None or not device.requests or request in device.requests:
+                    yield f"{name}/{request}" if request is not None else name, driver, device
 
 
 def _by_driver(claims: Sequence[ResourceClaim]) -> dict[str, list[ResourceClaim]]:

@@ -25,6 +25,7 @@ from dra_driver.kube.watch import Change, Reflector
 from dra_driver.simulation.kubelet import pods
 from dra_driver.simulation.kubelet.cdi import read_folders
 from dra_driver.simulation.kubelet.claims import ClaimManager, container_cdi_ids
+from dra_driver.simulation.kubelet.health import DeviceHealth, allocated_resources_status
 from dra_driver.simulation.kubelet.registry import Registry
 from dra_driver.simulation.kubelet.times import Times
 
@@ -48,7 +49,8 @@ class SimulatedKubelet:
         self._kube = kube
         self._cdi_folders = tuple(cdi_folders)
         self._times = times or Times()
-        self.registry = Registry(root / "plugins_registry", self._times, self._drivers_changed)
+        self.health = DeviceHealth(self._health_changed, self._times.health_retry_s)
+        self.registry = Registry(root / "plugins_registry", self._times, self._drivers_changed, self.health.follow)
         self.claims = ClaimManager(kube, self.registry, root / "dra_manager_state", self._times)
         self._pods = Reflector(kube, PODS, field_selector=f"spec.nodeName={node_name}", on_change=self._pod_changed)
         self._workers: dict[str, asyncio.Task[None]] = {}
@@ -149,6 +151,8 @@ class SimulatedKubelet:
                         started = True
                     if pods.asks_to_complete(pod):
                         await self._write_status(pod, pods.finished_status(pod, _now()))
+                    elif pods.is_running(pod):
+                        await self._show_health(pod)
             except DriverError as error:
                 await self._report(pod, error)
                 wait_s = self._times.pod_retry_s
@@ -168,9 +172,23 @@ class SimulatedKubelet:
         path = self._containers_file(pod["metadata"]["uid"])
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(described, indent=1))
-        if (pod.get("status") or {}).get("phase") != "Running":
-            health: list[list[JsonObject]] = [[] for _ in pod["spec"]["containers"]]
-            await self._write_status(pod, pods.running_status(pod, health, _now()))
+        if not pods.is_running(pod):
+            await self._write_status(pod, pods.running_status(pod, self._health_of(pod), _now()))
+
+    def _health_of(self, pod: JsonObject) -> list[list[JsonObject]]:
+        records = self.claims.records()
+        return [
+            allocated_resources_status(pod, container, records, self.health) for container in pod["spec"]["containers"]
+        ]
+
+    async def _show_health(self, pod: JsonObject) -> None:
+        patch = pods.health_patch(pod, self._health_of(pod))
+        if patch is not None:
+            await self._write_status(pod, patch)
+
+    def _health_changed(self) -> None:
+        for uid in self._workers:
+            self._wake[uid].set()
 
     async def _write_status(self, pod: JsonObject, status: JsonObject) -> None:
         metadata = pod["metadata"]

@@ -23,17 +23,36 @@ def is_finished(pod: JsonObject) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
+def is_running(pod: JsonObject) -> bool:
+    return (pod.get("status") or {}).get("phase") == "Running"
+
+
 def asks_to_complete(pod: JsonObject) -> bool:
     return (pod["metadata"].get("annotations") or {}).get(COMPLETE_ANNOTATION) == "true"
 
 
 def running_status(pod: JsonObject, health: Sequence[Sequence[JsonObject]], now: str) -> JsonObject:
-    """Status of a pod whose containers all run. `health` has a list of device healths per container."""
+    """Status of a pod whose containers all run. `health` has `allocatedResourcesStatus` for each container."""
     statuses = [
         _container_status(container, {"running": {"startedAt": now}}, devices, ready=True)
         for container, devices in zip(pod["spec"]["containers"], health, strict=True)
     ]
     return _status(pod, "Running", "True", statuses, now)
+
+
+def health_patch(pod: JsonObject, health: Sequence[Sequence[JsonObject]]) -> JsonObject | None:
+    """The status patch that makes a running pod show this health; None when it does already."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    shown = {status["name"]: status.get("allocatedResourcesStatus") or [] for status in statuses}
+    names = [container["name"] for container in pod["spec"]["containers"]]
+    wanted = {name: list(devices) for name, devices in zip(names, health, strict=True)}
+    if all(shown.get(name) == devices for name, devices in wanted.items()):
+        return None
+    return {
+        "containerStatuses": [
+            {**status, "allocatedResourcesStatus": wanted.get(status["name"], [])} for status in statuses
+        ]
+    }
 
 
 def finished_status(pod: JsonObject, now: str) -> JsonObject:

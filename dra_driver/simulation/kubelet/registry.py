@@ -7,7 +7,7 @@ may be there; calls go to the newest that is connected. Source: kubelet's plugin
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -55,13 +55,27 @@ class Plugin:
             raise Unreachable(f"{error.code().name}: {error.details()}", about=f"DRA driver {self.driver}") from error
 
 
-class Registry:
-    """The drivers of this node. `changed` is called when the set of connected drivers may have changed."""
+async def _nothing(plugin: Plugin) -> None:
+    pass
 
-    def __init__(self, folder: Path, times: Times, changed: Callable[[], None]) -> None:
+
+class Registry:
+    """The drivers of this node. `changed` is called when the set of connected drivers may have changed.
+
+    `beside` runs for each plugin as long as it is registered.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        times: Times,
+        changed: Callable[[], None],
+        beside: Callable[[Plugin], Coroutine[None, None, None]] = _nothing,
+    ) -> None:
         self._folder = folder
         self._times = times
         self._changed = changed
+        self._beside = beside
         self._plugins: dict[Path, Plugin] = {}
         """By registration socket, in order of registration."""
         self._workers: dict[Path, tuple[tuple[int, int], asyncio.Task[None]]] = {}
@@ -116,7 +130,7 @@ class Registry:
         self._changed()
 
     async def _keep(self, path: Path) -> None:
-        """Register, trying again after failures, and then follow the state of the connection."""
+        """Register, trying again after failures, and then follow the connection and what runs beside it."""
         wait_s = self._times.registration_retry_s
         while True:
             try:
@@ -128,6 +142,11 @@ class Registry:
                 _log.debug("registration failed", socket=path.name, error=reason)
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, 60.0)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._beside(plugin))
+            tasks.create_task(self._follow(plugin))
+
+    async def _follow(self, plugin: Plugin) -> None:
         while True:
             state = plugin.channel.get_state(try_to_connect=True)
             plugin.connected = state is grpc.ChannelConnectivity.READY

@@ -18,6 +18,8 @@ class Times:
     """Deadline of a prepare or unprepare call."""
     pod_retry_s: float = 10.0
     """Wait before a pod start that failed is tried again (kubelet: about 90)."""
+    health_retry_s: float = 5.0
+    """Wait before a health stream that ended is opened again."""
     reconcile_s: float = 60.0
     """How often claims of pods that are gone are looked for."""
     wipe_after_s: float = 30.0
