@@ -190,7 +190,7 @@ class _Compiler:
 
         def compare(frame: Frame) -> Any:
             value = run(frame)
-            return value == text or slowly(value, text)
+            return value == text or (type(value) is not str and slowly(value, text))
 
         return compare
 
@@ -201,12 +201,17 @@ class _Compiler:
         table: dict[tuple[str, ...], Callable[..., Any]] = {}
         for overload in overloads:
             table.setdefault(tuple(_key(kind.name) for kind in overload.parameters), overload.run)
+        known: dict[tuple[type, ...], Callable[..., Any]] = {}
 
         def run(*arguments: object) -> Any:
-            names = tuple(type_name(argument) for argument in arguments)
-            function = _match(table, names)
+            kinds = tuple(map(type, arguments))
+            function = known.get(kinds)
             if function is None:
-                raise self._error(f"no such overload: {_signature(node, names)}", node)
+                names = tuple(map(type_name, arguments))
+                function = _match(table, names)
+                if function is None:
+                    raise self._error(f"no such overload: {_signature(node, names)}", node)
+                known[kinds] = function
             try:
                 return function(*arguments)
             except Failed as error:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from dra_driver.cel import patterns
@@ -207,6 +208,7 @@ def _element(container: object, index: object) -> object:
     return found.value
 
 
+@lru_cache(maxsize=1024)
 def _quantity(text: str) -> Quantity:
     try:
         return Quantity.parse(text)
@@ -239,6 +241,7 @@ def _plus(quantity: Quantity, other: Fraction | int) -> Quantity:
     return Quantity(quantity.value + other, quantity.format)
 
 
+@lru_cache(maxsize=1024)
 def _version(text: str) -> Version:
     try:
         return Version.parse(text)

@@ -143,6 +143,8 @@ class SimulatedScheduler:
             self._wake.clear()
             failed = False
             for pod in self._pending():
+                # Deciding is pure computation; kubelets and servers of the same process must get their turn.
+                await asyncio.sleep(0)
                 try:
                     await self._attempt(pod)
                 except NotFound:
