@@ -33,6 +33,31 @@ async def test_a_deletion_has_a_version_of_its_own(api: Api, namespace: str) -> 
     assert int(obj["metadata"]["resourceVersion"]) > int(version)
 
 
+async def test_the_removal_of_the_last_finalizer_is_seen_as_the_deletion_of_the_state_before(
+    api: Api, namespace: str
+) -> None:
+    path = f"{claims(namespace)}/a"
+    await api.post(claims(namespace), claim("a", finalizers=["x.example/a"], labels={"l": "1"}))
+    position = (await api.delete(path))["metadata"]["resourceVersion"]
+    await api.patch(path, {"metadata": {"finalizers": None, "labels": {"l": "2"}}})
+    async with api.watch(claims(namespace), resourceVersion=position) as watch:
+        event, obj = await watch.next()
+    assert event == "DELETED"
+    assert (obj["metadata"]["finalizers"], obj["metadata"]["labels"]) == (["x.example/a"], {"l": "1"})
+
+
+async def test_the_deletion_of_a_pod_is_announced_before_it_happens(api: Api, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    position = (await api.post(path, pod("a")))["metadata"]["resourceVersion"]
+    await api.delete(f"{path}/a")
+    async with api.watch(path, resourceVersion=position) as watch:
+        events = [await watch.next() for _ in range(2)]
+    assert [event for event, _ in events] == ["MODIFIED", "DELETED"]
+    for _, obj in events:
+        assert obj["metadata"]["deletionTimestamp"]
+        assert (obj["metadata"]["deletionGracePeriodSeconds"], obj["metadata"]["generation"]) == (0, 2)
+
+
 async def test_without_a_position_a_watch_begins_with_what_is_there(api: Api, namespace: str) -> None:
     for name in ("a", "b"):
         await api.post(claims(namespace), claim(name))

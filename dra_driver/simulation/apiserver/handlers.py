@@ -7,7 +7,7 @@ import yaml
 from aiohttp import web
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.apiserver import crds, protobuf, subresources
+from dra_driver.simulation.apiserver import crds, discovery, protobuf, subresources
 from dra_driver.simulation.apiserver.decode import copy_json
 from dra_driver.simulation.apiserver.lists import list_document, list_page
 from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, WriteOptions, timestamp
@@ -15,7 +15,7 @@ from dra_driver.simulation.apiserver.patch import json_patch, merge_patch, strat
 from dra_driver.simulation.apiserver.representation import Representation
 from dra_driver.simulation.apiserver.requests import Target, list_query
 from dra_driver.simulation.apiserver.resource_types import ResourceType
-from dra_driver.simulation.apiserver.status import ApiError, bad_request
+from dra_driver.simulation.apiserver.status import ApiError, bad_request, method_not_allowed
 from dra_driver.simulation.apiserver.store import Entry, encode
 from dra_driver.simulation.apiserver.watches import WatchSettings, WatchStream
 
@@ -66,7 +66,7 @@ class Handlers:
             return self._patch(request, target, body)
         if request.method == "DELETE":
             return self._delete(request, target, body)
-        raise ApiError(405, "the server does not allow this method on the requested resource", details={})
+        raise method_not_allowed()
 
     async def _read(self, request: web.Request, target: Target) -> web.StreamResponse:
         query = list_query(target.kind, request.query)
@@ -97,11 +97,11 @@ class Handlers:
             )
         if name == "finalize" and method == "PUT":
             return _object(target.kind, subresources.finalize(objects, target, given, options))
-        raise ApiError(405, "the server does not allow this method on the requested resource", details={})
+        raise method_not_allowed()
 
     def _create(self, request: web.Request, target: Target, body: object) -> web.Response:
         if target.kind.resource.namespaced and target.namespace is None:
-            raise ApiError(405, "the server does not allow this method on the requested resource", details={})
+            raise method_not_allowed()
         options = _write_options(request)
         entry = self._objects.create(target.kind, target.place, as_object(body), options)
         return _object(target.kind, entry, status=201, warnings=options.warnings)
@@ -143,6 +143,8 @@ class Handlers:
             entry, gone = self._objects.delete(target.kind, target.place, target.name, options)
             whole = not gone or target.kind.returns_deleted
             return _object(target.kind, entry) if whole else _deleted(target.kind, entry)
+        if "deletecollection" not in discovery.verbs_of(target.kind):
+            raise method_not_allowed()
         page = list_page(self._objects.store, target, list_query(target.kind, request.query))
         for entry in page.entries:
             self._objects.delete(target.kind, *entry.key, options)
@@ -154,10 +156,12 @@ class Handlers:
             return
         registry, store = self._objects.registry, self._objects.store
         group, plural = obj["spec"]["group"], obj["spec"]["names"]["plural"]
+        defined = registry.of_key((group, plural))
         registry.drop(group, plural)
         if gone:
-            for entry in store.entries((group, plural)):
-                store.remove((group, plural), *entry.key)
+            if defined is not None:
+                for entry in store.entries((group, plural)):
+                    self._objects.finish(defined, entry)
             store.close_subscriptions((group, plural))
             return
         for served in crds.served_types(obj):

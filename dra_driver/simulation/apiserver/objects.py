@@ -193,8 +193,9 @@ class Objects:
         if options.dry_run:
             return Entry(obj, old.revision)
         if self._finished(obj):
-            self.store.put(kind.key, obj)
-            return self._removed(kind, old)
+            # The write that takes the last finalizer away is never stored: watchers see the state before it go.
+            self._removed(kind, old)
+            return Entry(obj, old.revision)
         return self._stored(kind, obj)
 
     def apply(
@@ -232,19 +233,25 @@ class Objects:
         self._settle_finalizers(metadata, options.propagation)
         grace_s = self.rules.grace_period_s(kind, obj, options.grace_period_s)
         waits = bool(metadata.get("finalizers")) or self.rules.held_by_content(kind, obj)
-        if grace_s == 0 and not waits:
+        goes = grace_s == 0 and not waits
+        if goes and not kind.deleted_gracefully:
             return self._removed(kind, old), True
+        self._mark_deleted(kind, obj, grace_s)
+        entry = old if obj == old.obj else self._stored(kind, obj)
+        return (self._removed(kind, entry) if goes else entry), goes
+
+    def _mark_deleted(self, kind: ResourceType, obj: JsonObject, grace_s: int) -> None:
+        """Puts the time of the deletion on an object; a later deletion can only bring it forward."""
+        metadata = obj["metadata"]
         already = metadata.get("deletionTimestamp") is not None
-        if not already or grace_s < metadata.get("deletionGracePeriodSeconds", 0):
-            metadata["deletionTimestamp"] = timestamp(self.now() + timedelta(seconds=grace_s))
-            if kind.key != ("", "namespaces"):
-                metadata["deletionGracePeriodSeconds"] = grace_s
-            if metadata.get("generation") and not already:
-                metadata["generation"] += 1
-            self.rules.mark_terminating(kind, obj)
-        if obj == old.obj:
-            return old, False
-        return self._stored(kind, obj), False
+        if already and grace_s >= metadata.get("deletionGracePeriodSeconds", 0):
+            return
+        metadata["deletionTimestamp"] = timestamp(self.now() + timedelta(seconds=grace_s))
+        if kind.key != ("", "namespaces"):
+            metadata["deletionGracePeriodSeconds"] = grace_s
+        if metadata.get("generation") and not already:
+            metadata["generation"] += 1
+        self.rules.mark_terminating(kind, obj)
 
     def overwrite(
         self, kind: ResourceType, old: Entry, obj: JsonObject, subresource: str, options: WriteOptions
@@ -257,8 +264,6 @@ class Objects:
     def finish(self, kind: ResourceType, entry: Entry) -> Entry:
         """Takes an object out that nothing holds any more."""
         return self._removed(kind, entry)
-
-    # Hooks of derived state (types of CRDs): called after each write.
 
     def _stored(self, kind: ResourceType, obj: JsonObject) -> Entry:
         entry = self.store.put(kind.key, obj)

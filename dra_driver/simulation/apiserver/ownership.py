@@ -133,8 +133,6 @@ def record_update(
     """Brings `new`'s managedFields up to date after a write by `name` that made it out of `old`."""
     before = old if old is not None else _empty(kind)
     claims = _read(before["metadata"])
-    if new["metadata"].get("managedFields") == [{}] or (old is not None and new["metadata"].get("managedFields") == []):
-        claims = {}
     changes = difference(before, new, kind.storage_schema)
     if not (changes.added or changes.removed or changes.modified):
         _write(new["metadata"], claims)

@@ -56,7 +56,7 @@ class ResourceType:
     @property
     def returns_deleted(self) -> bool:
         """A delete answers the object instead of a Status."""
-        return self.resource.group == "resource.k8s.io" or self.key in _RETURNS_DELETED
+        return self.resource.group == _DRA_GROUP or self.key in _RETURNS_DELETED
 
     @property
     def unconditional_update(self) -> bool:
@@ -64,9 +64,9 @@ class ResourceType:
         return not self.custom and self.key not in _CONDITIONAL_UPDATE
 
     @property
-    def isolates_status(self) -> bool:
-        """A write of the object itself leaves the status alone. CRDs are the exception among types with a status."""
-        return "status" in self.subresources
+    def deleted_gracefully(self) -> bool:
+        """A deletion is announced before it happens, with the time that the object still has."""
+        return self.key == ("", "pods")
 
     @property
     def resets_status(self) -> bool:
@@ -88,11 +88,6 @@ class ResourceType:
         namespace = ("metadata.namespace",) if self.resource.namespaced else ()
         return ("metadata.name", *namespace, *self.fields)
 
-    @property
-    def qualified(self) -> str:
-        """`pods`, `resourceclaims.resource.k8s.io`."""
-        return f"{self.resource.plural}.{self.resource.group}" if self.resource.group else self.resource.plural
-
 
 _DRA_GROUP = "resource.k8s.io"
 _EVENTS_GROUP = "events.k8s.io"
@@ -105,8 +100,9 @@ _RETURNS_DELETED = {
         "pods",
         "resourcequotas",
         "serviceaccounts",
+        "services",
     )
-} | {("", "services")}
+}
 _CONDITIONAL_UPDATE = {
     ("apiextensions.k8s.io", "customresourcedefinitions"),
     ("coordination.k8s.io", "leases"),

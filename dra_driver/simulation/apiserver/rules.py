@@ -103,7 +103,7 @@ class Rules:
             }
             rules.prepare_status(obj, old, situation)
             return obj
-        if "status" in kind.subresources and kind.isolates_status:
+        if "status" in kind.subresources:
             obj.pop("status", None)
             if "status" in old:
                 obj["status"] = old["status"]
@@ -122,7 +122,7 @@ class Rules:
 
     def grace_period_s(self, kind: ResourceType, obj: JsonObject, asked: int | None) -> int:
         """Seconds that an object lives on after its deletion; 0 for all but pods that run on a node."""
-        if kind.key != ("", "pods"):
+        if not kind.deleted_gracefully:
             return 0
         spec = obj.get("spec", {})
         grace_s: int = spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked

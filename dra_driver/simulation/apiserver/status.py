@@ -149,6 +149,11 @@ def path_not_found() -> ApiError:
     return ApiError(404, "the server could not find the requested resource", details={})
 
 
+def method_not_allowed() -> ApiError:
+    """405."""
+    return ApiError(405, "the server does not allow this method on the requested resource", details={})
+
+
 def already_exists(resource: Resource, name: str) -> ApiError:
     """409 on create."""
     return ApiError(
