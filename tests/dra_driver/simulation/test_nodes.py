@@ -1,0 +1,62 @@
+from typing import Any
+
+import pytest
+
+from dra_driver.simulation.nodes import NodeView, provides, selector_matches, unfit_for
+
+NODE = NodeView("n1", {"zone": "a", "gpus": "8"}, allocatable={"nvidia.com/gpu": "4"})
+
+
+def term(key: str, operator: str, *values: str, kind: str = "matchExpressions") -> dict[str, Any]:
+    return {kind: [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+@pytest.mark.parametrize(
+    ("one", "selected"),
+    [
+        (term("zone", "In", "a", "b"), True),
+        (term("zone", "In", "b"), False),
+        (term("rack", "In", "a"), False),
+        (term("zone", "NotIn", "b"), True),
+        (term("rack", "NotIn", "b"), True),
+        (term("zone", "NotIn", "a"), False),
+        (term("zone", "Exists"), True),
+        (term("rack", "Exists"), False),
+        (term("rack", "DoesNotExist"), True),
+        (term("gpus", "Gt", "7"), True),
+        (term("gpus", "Gt", "8"), False),
+        (term("gpus", "Lt", "9"), True),
+        (term("zone", "Gt", "1"), False),
+        (term("rack", "Lt", "1"), False),
+        (term("metadata.name", "In", "n1", kind="matchFields"), True),
+        (term("metadata.name", "In", "n2", kind="matchFields"), False),
+        (term("zone", "In", "a") | term("metadata.name", "In", "n2", kind="matchFields"), False),
+        ({}, False),
+    ],
+)
+def test_a_term_selects_when_all_its_requirements_hold(one: dict[str, Any], selected: bool) -> None:
+    assert selector_matches({"nodeSelectorTerms": [one]}, NODE) == selected
+
+
+def test_terms_are_alternatives() -> None:
+    both = {"nodeSelectorTerms": [term("zone", "In", "b"), term("zone", "In", "a")]}
+    assert selector_matches(both, NODE)
+    assert not selector_matches({"nodeSelectorTerms": []}, NODE)
+
+
+def test_a_node_is_read_from_its_object() -> None:
+    node = NodeView.of(
+        {
+            "metadata": {"name": "n", "labels": {"a": "b"}},
+            "spec": {"unschedulable": True, "taints": [{"key": "k", "effect": "NoSchedule"}]},
+            "status": {"allocatable": {"cpu": "4"}},
+        }
+    )
+    assert (node.name, node.labels, node.unschedulable) == ("n", {"a": "b"}, True)
+    assert [taint.key for taint in node.taints] == ["k"]
+    assert unfit_for({"spec": {}}, node) == "cordoned"
+
+
+def test_a_device_plugin_s_resources_are_those_that_the_node_can_allocate() -> None:
+    assert provides(NODE, "nvidia.com/gpu") == 4
+    assert provides(NODE, "nvidia.com/other") == 0
