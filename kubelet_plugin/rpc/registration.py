@@ -52,7 +52,7 @@ class RegistrationServer:
             await server.stop(1.0)
 
     async def watch(self, look_every_s: float = _LOOK_AT_SOCKETS_S) -> NoReturn:
-        """While serving: raises NodeNotReady when kubelet refused us, or when it cannot find our sockets any more.
+        """Raises NodeNotReady when kubelet refused us, or, while we serve, when it cannot find our sockets any more.
 
         Neither heals by itself: a process that starts anew makes its sockets anew.
         """
@@ -61,9 +61,10 @@ class RegistrationServer:
                 async with asyncio.timeout(look_every_s):
                     await self._refusal.wait()
             except TimeoutError:
-                for socket in (self._sockets.dra, self._sockets.registration):
-                    if is_lost(socket):
-                        raise NodeNotReady("was removed by somebody", about=f"socket {socket}") from None
+                # Stopped already: then it was us, and calls in flight may still take a while.
+                sockets = (self._sockets.dra, self._sockets.registration) if self._server is not None else ()
+                for socket in filter(is_lost, sockets):
+                    raise NodeNotReady("was removed by somebody", about=f"socket {socket}") from None
             else:
                 raise NodeNotReady(f"kubelet refused the registration: {self._reason}", about=f"driver {self._driver}")
 

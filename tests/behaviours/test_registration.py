@@ -179,6 +179,15 @@ async def test_a_refused_driver_says_so_and_ends(registry: Registry, kubelet_roo
         await second.stop()
 
 
+async def test_an_orderly_stop_is_no_lost_socket(kubelet_root: Path) -> None:
+    async with running_plugin(kubelet_root) as plugin:
+        watch = asyncio.create_task(plugin.registration.watch(look_every_s=0.01))
+        await plugin.registration.stop()
+        await asyncio.sleep(0.05)
+        assert not watch.done()
+        watch.cancel()
+
+
 async def test_a_driver_whose_socket_was_removed_ends(kubelet_root: Path) -> None:
     async with running_plugin(kubelet_root) as plugin:
         plugin.sockets.dra.unlink()
