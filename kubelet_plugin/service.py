@@ -14,7 +14,7 @@ side, and one claim has one turn at a time, whoever asks.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Protocol
 
 import structlog
@@ -138,8 +138,9 @@ class ClaimService:
 
     async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, tuple[PreparedDevice, ...] | DriverError]:
         """The devices of each claim, or why not, by claim UID. A repeated call gives the same answer."""
-        files = asyncio.ensure_future(self._view.files())
-        files.add_done_callback(lambda done: done.cancelled() or done.exception())
+        files = _Once(self._view.files)
+        if not self._all_held(claims):
+            files.begin()  # while the claims are read
         return await self._each(claims, lambda claim: self._prepare(claim, files))
 
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, DriverError | None]:
@@ -161,7 +162,14 @@ class ClaimService:
         task.add_done_callback(self._begun.discard)
         return task
 
-    async def _prepare(self, ref: ClaimRef, files: Awaitable[ContainerFiles]) -> tuple[PreparedDevice, ...]:
+    def _all_held(self, claims: Sequence[ClaimRef]) -> bool:
+        try:
+            held = self._journal.current.held
+        except DriverError:
+            return True  # every claim will be refused for that reason
+        return all(claim.uid in held for claim in claims)
+
+    async def _prepare(self, ref: ClaimRef, files: "_Once[ContainerFiles]") -> tuple[PreparedDevice, ...]:
         await self._healer.complete()
         async with self._executor.turn(ref.uid):
             node = self._view.node()
@@ -180,12 +188,13 @@ class ClaimService:
             if prepared and entry is not None and self._stands(entry, claim, node):
                 return entry.answer
             try:
-                plan = plan_for(ref, wanted_devices(claim, ref, node), node, await files)
+                plan = plan_for(ref, wanted_devices(claim, ref, node), node, await files.begin())
             except (UnknownDevice, NodeNotReady):
                 # What is missing may have come since the last look.
                 node = await self._view.look_again()
                 plan = plan_for(ref, wanted_devices(claim, ref, node), node, await self._view.files())
             await self._carry_out(plan)
+            _log.info("prepared", claim=str(ref), uid=ref.uid, devices=[device.device for device in plan.entry.devices])
             return plan.entry.answer
 
     async def _is_prepared(self, entry: Entry, node: Node) -> bool:
@@ -213,6 +222,7 @@ class ClaimService:
                 await self._executor.remove_orphan(ref.uid)
             else:
                 await self._executor.undo(entry)
+                _log.info("released", claim=str(ref), uid=ref.uid)
 
     def _told(self, report: RepairReport) -> RepairReport:
         self._pending = bool(report.pending)
@@ -221,6 +231,21 @@ class ClaimService:
         for sentence in report.pending:
             _log.warning("not right yet", what=sentence)
         return report
+
+
+class _Once[T]:
+    """Work for several waiters, begun when the first of them, or somebody with foresight, wants it."""
+
+    def __init__(self, work: Callable[[], Coroutine[None, None, T]]) -> None:
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+
+    def begin(self) -> asyncio.Task[T]:
+        if self._task is None:
+            self._task = asyncio.create_task(self._work())
+            # Perhaps nobody will want to know after all.
+            self._task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return self._task
 
 
 class _View:

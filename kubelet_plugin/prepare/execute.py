@@ -96,9 +96,13 @@ class Executor:
 
     async def undo(self, entry: Entry) -> None:
         """Release a claim. Raises NodeNotReady; then its entry is still there and it can be tried again."""
-        for step in undo_of(entry):
-            await self._in_thread(self._cdi.remove, step.claim_uid)
-        await self._journal.commit(_without(entry.claim.uid))
+        steps = undo_of(entry)
+
+        def take_back() -> None:
+            for step in steps:
+                self._cdi.remove(step.claim_uid)
+
+        await self._journal.commit(_without(entry.claim.uid), before=take_back)
 
     def turn(self, claim_uid: str) -> asyncio.Lock:
         """Held by whoever does something about this claim; other claims are not affected."""

@@ -38,6 +38,9 @@ _LOCK_POLL_S = 0.002
 type Change = Callable[[Journal], Journal]
 """Decides, and changes nothing by itself; raises a DriverError to refuse. May be called in another thread."""
 
+type Before = Callable[[], None]
+"""Blocking work of a moment, without which a change must not be made; raises a DriverError when it failed."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
@@ -146,7 +149,7 @@ class JournalStore:
         self._file = JournalFile(folder)
         # A thread of its own: a hung NVML call in the common pool must not hold up the journal.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
-        self._waiting: list[tuple[Change, asyncio.Future[Journal]]] = []
+        self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
 
     @property
@@ -159,13 +162,14 @@ class JournalStore:
         """What is on disk now, other instances' changes included. Raises NodeNotReady or Unreadable."""
         return self._file.current()
 
-    async def commit(self, change: Change) -> Journal:
+    async def commit(self, change: Change, *, before: Before | None = None) -> Journal:
         """Apply `change`; when this returns it is durable. Raises what `change` raises, NodeNotReady or Unreadable.
 
-        Cancelling the caller does not take the change back.
+        `before` is done first, in the journal's thread: a trip to another one would cost more than the work. When it
+        raises, the change is not made. Cancelling the caller does not take the change back.
         """
         future: asyncio.Future[Journal] = asyncio.get_running_loop().create_future()
-        self._waiting.append((change, future))
+        self._waiting.append(_Waiting(change, before, future))
         if self._writer is None:
             self._writer = asyncio.create_task(self._write_waiting(), name="journal")
         return await asyncio.shield(future)
@@ -194,14 +198,34 @@ class JournalStore:
                 batch, self._waiting = self._waiting, []
                 try:
                     outcomes: Sequence[Journal | Exception] = await loop.run_in_executor(
-                        self._thread, self._file.transact, [change for change, _ in batch]
+                        self._thread, _transacted, self._file, batch
                     )
                 except Exception as error:  # noqa: BLE001 - each of the waiting gets it, whatever it is
                     outcomes = [error] * len(batch)
-                for (_, future), outcome in zip(batch, outcomes, strict=True):
-                    _settle(future, outcome)
+                for waiting, outcome in zip(batch, outcomes, strict=True):
+                    _settle(waiting.future, outcome)
         finally:
             self._writer = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    change: Change
+    before: Before | None
+    future: asyncio.Future[Journal]
+
+
+def _transacted(file: JournalFile, batch: Sequence[_Waiting]) -> list[Journal | DriverError]:
+    failed: dict[int, DriverError] = {}
+    for number, waiting in enumerate(batch):
+        try:
+            if waiting.before is not None:
+                waiting.before()
+        except DriverError as error:
+            failed[number] = error
+    ready = [waiting.change for number, waiting in enumerate(batch) if number not in failed]
+    outcomes = iter(file.transact(ready) if ready else [])
+    return [failed[number] if number in failed else next(outcomes) for number in range(len(batch))]
 
 
 def _settle(future: asyncio.Future[Journal], outcome: Journal | Exception) -> None:

@@ -105,6 +105,28 @@ async def test_a_refused_change_is_told_so_and_the_others_of_its_write_count(tmp
     assert store.current.held == {"uid-of-one": entry, "uid-of-two": other}
 
 
+async def test_work_that_fails_before_a_change_stops_that_change_and_no_other(tmp_path: Path) -> None:
+    store = JournalStore(tmp_path)
+    one, two, three = claims(3)
+    done: list[str] = []
+
+    def fail() -> None:
+        raise NodeNotReady("cannot be removed", about="file x")
+
+    outcomes = await asyncio.gather(
+        store.commit(entering(one), before=lambda: done.append("one")),
+        store.commit(entering(two), before=fail),
+        store.commit(entering(three)),
+        return_exceptions=True,
+    )
+
+    assert done == ["one"]
+    assert str(outcomes[1]) == "file x: cannot be removed"
+    assert list(store.current.held) == [one.claim.uid, three.claim.uid]
+    with pytest.raises(NodeNotReady):
+        await store.commit(entering(two), before=fail)
+
+
 async def test_a_change_that_changes_nothing_writes_nothing(tmp_path: Path, writes: list[Path]) -> None:
     store = JournalStore(tmp_path)
     await store.commit(entering(an_entry()))
