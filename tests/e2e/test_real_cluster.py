@@ -69,8 +69,10 @@ class Services:
     publisher: str
     node: str
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    logged: dict[str, int] = field(default_factory=dict)
 
     def start(self, name: str) -> None:
+        """`controller`, `plugin`, or `newer plugin`, a second instance beside the first."""
         commands = {
             "controller": ["controller.main", "--kubeconfig", KUBECONFIG],
             "plugin": [
@@ -80,8 +82,14 @@ class Services:
                 *("--publisher", self.publisher, "--log-format", "console"),
             ],
         }
+        commands["newer plugin"] = [*commands["plugin"], "--pod-uid", "newer"]
         with (self.folder / f"{name}.log").open("ab") as log:
+            self.logged[name] = log.tell()
             self.running[name] = subprocess.Popen([sys.executable, "-m", *commands[name]], stdout=log, stderr=log)
+
+    def registered(self, name: str) -> bool:
+        """Whether the last process of that name has registered with kubelet."""
+        return "registered with kubelet" in (self.folder / f"{name}.log").read_text()[self.logged.get(name, 0) :]
 
     def stop(self, name: str, number: int = signal.SIGTERM) -> None:
         process = self.running.pop(name)
@@ -115,6 +123,10 @@ def services(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 def devices() -> int:
     return sum(len(item["spec"].get("devices") or ()) for item in get("resourceslices")["items"])
+
+
+def slice_versions() -> dict[str, str]:
+    return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in get("resourceslices")["items"]}
 
 
 def manifests(example: str) -> list[dict[str, Any]]:
@@ -232,20 +244,39 @@ def test_an_example_runs_with_its_devices_inside_and_leaves_nothing(services: Se
 
 
 def test_a_killed_plugin_comes_back_and_releases_what_it_had_prepared(services: Services) -> None:
-    before = {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in get("resourceslices")["items"]}
+    before = slice_versions()
     pods = apply("one-gpu")
     wait_running(pods)
     services.stop("plugin", signal.SIGKILL)
     services.start("plugin")
-    until(
-        lambda: "registered with kubelet" in (services.folder / "plugin.log").read_text().rpartition("starting")[2],
-        "registered",
-    )
-    after = {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in get("resourceslices")["items"]}
-    assert after == before
+    until(lambda: services.registered("plugin"), "registered again")
+    assert slice_versions() == before
     check_inside(pods[0])
     remove("one-gpu")
     nothing_left(services)
+
+
+def test_a_rolling_update_serves_all_the_time_and_leaves_slices_as_they_are(services: Services) -> None:
+    before = slice_versions()
+    pods = apply("one-gpu")
+    wait_running(pods)
+    services.start("newer plugin")
+    until(lambda: services.registered("newer plugin"), "the newer instance is registered")
+    second = apply("two-containers-one-claim")
+    wait_running(second)
+    services.stop("plugin")
+    remove("one-gpu")
+    until(
+        lambda: len(list(CDI_ROOT.glob("k8s.gpu.nvidia.com*"))) == 1,
+        "the newer instance releases what the old one made",
+    )
+    check_inside(second[0])
+    remove("two-containers-one-claim")
+    nothing_left(services)
+    services.start("plugin")
+    until(lambda: services.registered("plugin"), "an instance without a pod UID is registered again")
+    services.stop("newer plugin")
+    assert slice_versions() == before
 
 
 @pytest.mark.skipif(not RESTART_KUBELET, reason="no way to restart kubelet: set GPU_DRA_TEST_RESTART_KUBELET")
