@@ -20,6 +20,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
@@ -97,7 +98,7 @@ def encode(journal: Journal) -> bytes:
     """The file's content. The same journal gives the same bytes."""
     header = _Header(version=VERSION, min_reader=VERSION, entries=len(journal.held), incomplete=journal.incomplete)
     lines = [_line(_merged(header, journal.extra))]
-    lines += [_line(_entry_to_wire(journal.held[uid])) for uid in sorted(journal.held)]
+    lines += [_entry_line(journal.held[uid]) for uid in sorted(journal.held)]
     return b"".join(lines)
 
 
@@ -155,6 +156,12 @@ def _checked(line: bytes) -> dict[str, Any]:
     if checksum != _checksum(text):
         raise ValueError("the checksum does not fit")
     return _OBJECT.validate_json(text)
+
+
+@lru_cache(maxsize=256)
+def _entry_line(entry: Entry) -> bytes:
+    """Remembered, because every write contains all entries and changes few of them."""
+    return _line(_entry_to_wire(entry))
 
 
 def _entry_to_wire(entry: Entry) -> dict[str, Any]:
