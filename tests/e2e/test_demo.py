@@ -23,10 +23,10 @@ def test_the_demo_runs_every_example_and_leaves_nothing(publisher: str) -> None:
     assert set(outcomes) == {path.name for path in bundled.EXAMPLES_FOLDER.iterdir() if path.is_dir()}
     for outcome in outcomes.values():
         assert outcome["error"] is None
+        assert any(container["devices"] for container in outcome["containers"])
         for container in outcome["containers"]:
-            assert container["devices"], container
             assert len({path for path in container["deviceNodes"] if path[11:].isdigit()}) == len(container["devices"])
-            assert "NVIDIA_VISIBLE_DEVICES=void" in container["environment"]
+            assert ("NVIDIA_VISIBLE_DEVICES=void" in container["environment"]) == bool(container["devices"])
 
 
 def test_the_demo_says_which_example_failed_and_exits_with_1(tmp_path: Path) -> None:
