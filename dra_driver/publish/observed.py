@@ -13,8 +13,6 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Mirror, MirrorChange
 from dra_driver.slices.diff import ObservedSlice, observed_slice
 
-_UNSEEN_S = 60.0
-"""When the watch has not shown a slice that we created by then, it was deleted while nobody looked."""
 _REMEMBERED_DELETIONS = 4096
 _PAGE = 100
 """Slices are large; few at a time keep the memory of a listing small."""
@@ -26,9 +24,15 @@ class PoolChanged(Protocol):
 
 
 class ObservedSlices:
-    """All slices of `driver`, or those of one node; used from one event loop."""
+    """All slices of `driver`, or those of one node; used from one event loop.
 
-    def __init__(self, kube: Kube, driver: str, node_name: str | None, on_change: PoolChanged) -> None:
+    `unseen_s` is how long the watch may take to show a slice that we created; one that it does not show then was
+    deleted while nobody looked.
+    """
+
+    def __init__(
+        self, kube: Kube, driver: str, node_name: str | None, on_change: PoolChanged, *, unseen_s: float = 60.0
+    ) -> None:
         selector = f"spec.driver={driver}" if node_name is None else f"spec.driver={driver},spec.nodeName={node_name}"
         self.mirror = Mirror(
             kube,
@@ -39,6 +43,7 @@ class ObservedSlices:
             on_change=self._saw,
         )
         self._on_change = on_change
+        self._unseen_s = unseen_s
         self._pools: dict[str, dict[str, ObservedSlice]] = {}
         self._gone: dict[str, bool] = {}
         """UIDs of slices that are gone, the latest last, and whether it was us who deleted them."""
@@ -113,7 +118,7 @@ class ObservedSlices:
             timer.cancel()
 
     def _expect(self, item: ObservedSlice) -> None:
-        self._unseen[item.name] = asyncio.get_running_loop().call_later(_UNSEEN_S, self._never_seen, item)
+        self._unseen[item.name] = asyncio.get_running_loop().call_later(self._unseen_s, self._never_seen, item)
 
     def _never_seen(self, item: ObservedSlice) -> None:
         self._unseen.pop(item.name, None)

@@ -590,6 +590,33 @@ class Behind(Kube):
             yield event
 
 
+class BehindOnInventories(Kube):
+    """A watch that shows inventories late, and this publisher too much of the past."""
+
+    async def watch(self, resource: Resource, **more: Any) -> AsyncGenerator[WatchEvent, None]:
+        async for event in super().watch(resource, **more):
+            if resource is NODE_INVENTORIES:
+                await asyncio.sleep(0.4)
+            yield event
+
+
+async def test_an_earlier_registration_is_never_taken_for_an_answer(scene: Scene) -> None:
+    """The plugin registered again and died before it was asked; news of that are late."""
+    later = now(-1800)
+    await scene.node("node-a", A, registered=LONG_AGO)
+    async with publishing(scene, client=BehindOnInventories, ask_after_s=0.2):
+        await scene.until(lambda: _ready(scene.publisher))
+        await scene.registers("node-a", later)
+        await scene.until(lambda: _asked(scene, later))
+        await scene.rests()
+        assert await scene.slices() == []
+    assert [write.status for write in scene.server.writes if "inventories" in write.path].count(409) >= 1
+
+
+async def _ready(publisher: PoolPublisher) -> bool:
+    return publisher.ready
+
+
 async def test_a_watch_that_is_behind_leads_to_no_write_that_was_done_already(scene: Scene) -> None:
     await scene.node("node-a", A)
     async with publishing(scene, client=Behind):

@@ -1,0 +1,170 @@
+"""The picture of the slices is ahead of the watch by our own writes, and never falls back behind them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.errors import Unreachable
+from dra_driver.kube.client import Listing, WatchEvent
+from dra_driver.publish.observed import ObservedSlices
+from dra_driver.slices.diff import observed_slice
+
+
+def a_slice(name: str = "a", *, version: int = 1, uid: str | None = None, generation: int = 1) -> JsonObject:
+    return {
+        "metadata": {"name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)},
+        "spec": {
+            "driver": "gpu.nvidia.com",
+            "nodeName": "node-a",
+            "pool": {"name": "node-a", "generation": generation, "resourceSliceCount": 1},
+        },
+    }
+
+
+class Server:
+    """A collection whose watch shows what the test says."""
+
+    def __init__(self, *items: JsonObject) -> None:
+        self.items = list(items)
+        self.events: asyncio.Queue[WatchEvent | Unreachable] = asyncio.Queue()
+
+    async def pages(self, resource: object, **more: object) -> AsyncGenerator[Listing, None]:
+        yield Listing(self.items, "1")
+
+    async def watch(self, resource: object, **more: object) -> AsyncGenerator[WatchEvent, None]:
+        while True:
+            event = await self.events.get()
+            if isinstance(event, Unreachable):
+                raise event
+            yield event
+
+
+class Scene:
+    def __init__(self, *items: JsonObject, unseen_s: float = 60.0) -> None:
+        self.server = Server(*items)
+        self.changes: list[bool] = []
+        """For each call to look at the pool, whether it was because of a loss."""
+        self.slices = ObservedSlices(
+            self.server,  # type: ignore[arg-type]
+            "gpu.nvidia.com",
+            None,
+            self._changed,
+            unseen_s=unseen_s,
+        )
+
+    def _changed(self, pool: str, *, lost: bool) -> None:
+        assert pool == "node-a"
+        self.changes.append(lost)
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.slices.mirror.run())
+        await self.slices.mirror.synced.wait()
+        self.changes.clear()
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            self.slices.close()
+
+    async def shows(self, kind: str, obj: JsonObject) -> None:
+        self.server.events.put_nowait(WatchEvent(kind, obj))
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    def generations(self) -> list[int]:
+        return [item.generation for item in self.slices.of_pool("node-a")]
+
+
+async def test_a_creation_counts_at_once_and_its_event_is_no_news() -> None:
+    scene = Scene()
+    async with scene.watching():
+        scene.slices.wrote(a_slice(version=5))
+        assert scene.generations() == [1]
+        await scene.shows("ADDED", a_slice(version=5))
+        assert (scene.generations(), scene.changes) == ([1], [])
+
+
+async def test_an_update_is_not_taken_back_by_an_older_event() -> None:
+    scene = Scene(a_slice(version=1))
+    async with scene.watching():
+        scene.slices.wrote(a_slice(version=9, generation=3))
+        await scene.shows("MODIFIED", a_slice(version=5, generation=2))
+        assert (scene.generations(), scene.changes) == ([3], [])
+        await scene.shows("MODIFIED", a_slice(version=10, generation=4))
+        assert (scene.generations(), scene.changes) == ([4], [False])
+
+
+async def test_a_slice_that_others_delete_is_a_loss_and_one_that_we_delete_is_not() -> None:
+    scene = Scene(a_slice("a"), a_slice("b"))
+    async with scene.watching():
+        ours, _ = scene.slices.of_pool("node-a")
+        scene.slices.deleting(ours)
+        scene.slices.deleted(ours)
+        assert len(scene.slices.of_pool("node-a")) == 1
+        await scene.shows("DELETED", a_slice("a", version=7))
+        await scene.shows("DELETED", a_slice("b", version=8))
+        assert (scene.generations(), scene.changes) == ([], [False, True])
+        assert list(scene.slices.pools()) == []
+
+
+async def test_the_event_of_our_deletion_may_come_before_the_answer() -> None:
+    scene = Scene(a_slice())
+    async with scene.watching():
+        (ours,) = scene.slices.of_pool("node-a")
+        scene.slices.deleting(ours)
+        await scene.shows("DELETED", a_slice(version=7))
+        scene.slices.deleted(ours)
+        assert (scene.generations(), scene.changes) == ([], [False])
+
+
+async def test_a_deletion_that_was_refused_leaves_the_slice_to_others() -> None:
+    scene = Scene(a_slice())
+    async with scene.watching():
+        (ours,) = scene.slices.of_pool("node-a")
+        scene.slices.deleting(ours)
+        scene.slices.not_deleted(ours)
+        assert scene.generations() == [1]
+        await scene.shows("DELETED", a_slice(version=7))
+        assert scene.changes == [True]
+
+
+async def test_the_answer_to_a_creation_that_comes_after_the_deletion_brings_nothing_back() -> None:
+    """kubelet wiped the new slice before its creator heard of it."""
+    scene = Scene()
+    async with scene.watching():
+        await scene.shows("ADDED", a_slice(version=5))
+        await scene.shows("DELETED", a_slice(version=6))
+        scene.slices.wrote(a_slice(version=5))
+        assert (scene.generations(), scene.changes) == ([], [False, True])
+
+
+async def test_another_slice_under_the_same_name_is_a_loss_and_a_find() -> None:
+    scene = Scene(a_slice(version=1, uid="old"))
+    async with scene.watching():
+        await scene.shows("ADDED", a_slice(version=9, uid="new", generation=2))
+        assert (scene.generations(), scene.changes) == ([2], [True, False])
+
+
+async def test_a_creation_that_the_watch_never_shows_was_lost() -> None:
+    scene = Scene(unseen_s=0.01)
+    async with scene.watching():
+        scene.slices.wrote(a_slice(version=5))
+        await asyncio.sleep(0.05)
+        assert (scene.generations(), scene.changes) == ([], [True])
+
+
+async def test_a_watch_that_is_broken_is_no_reason_to_forget_a_creation() -> None:
+    scene = Scene(unseen_s=0.01)
+    async with scene.watching():
+        scene.slices.wrote(a_slice(version=5))
+        scene.server.events.put_nowait(Unreachable("away", retry_after_s=60.0))
+        await asyncio.sleep(0.05)
+        assert (scene.generations(), scene.changes) == ([1], [])
+
+
+def test_a_slice_that_makes_no_sense_is_remembered_as_it_is() -> None:
+    item = observed_slice({"metadata": {"name": "x"}, "spec": None})
+    assert (item.pool, item.generation, item.index, item.ours) == ("", 0, None, False)
