@@ -100,7 +100,7 @@ def _compare(old: Any, new: Any, schema: Schema, path: Path, found: Difference) 
         found.added.add(path)
     elif new is ABSENT:
         found.removed.add(path)
-    elif not before and not after:
+    elif (not before and not after) or type(old) is not type(new):
         found.modified.add(path)
 
 
@@ -141,26 +141,62 @@ def merged(live: Any, config: Any, schema: Schema) -> Any:
         for name, value in config.items():
             result[name] = merged(live.get(name, ABSENT), value, schema.child(name) or OPEN)
         return result
+    return _merged_list(live, config, schema)
+
+
+def _merged_list(live: list[Any], config: list[Any], schema: Schema) -> list[Any]:
+    """Items of both, in the order of `config`; those that only `live` has stay before the one they stood before."""
     items = schema.items or OPEN
     known = {element(item, schema): item for item in live}
     said = {element(item, schema): item for item in config}
-    kept = {name: merged(item, said[name], items) if name in said else item for name, item in known.items()}
-    return list({**kept, **{name: copy_json(item) for name, item in said.items() if name not in kept}}.values())
+    ours, theirs = list(said), list(known)
+    shared = [name for name in ours if name in known]
+    order: list[str] = []
+    while ours or theirs:
+        if ours and theirs and theirs[0] != ours[0] and theirs[0] in said and shared and theirs[0] != shared[0]:
+            theirs.pop(0)
+        elif theirs and theirs[0] not in said:
+            order.append(theirs.pop(0))
+        elif ours:
+            name = ours.pop(0)
+            order.append(name)
+            if theirs and theirs[0] == name:
+                theirs.pop(0)
+            if shared and shared[0] == name:
+                shared.pop(0)
+        else:
+            theirs.pop(0)
+    return [merged(known.get(name, ABSENT), said[name], items) if name in said else known[name] for name in order]
+
+
+def with_declared_parents(paths: Iterable[Path], schema: Schema) -> set[Path]:
+    """The paths and the declared fields on the way: who gives up all that a struct holds gives up the struct."""
+    found = set(paths)
+    for path in list(found):
+        current = schema
+        for length, name in enumerate(path, start=1):
+            declared = name.startswith("f:") and name[2:] in current.properties
+            if declared:
+                found.add(path[:length])
+            current = (current.child(name[2:]) if name.startswith("f:") else current.items) or OPEN
+    return found
 
 
 def without(value: Any, schema: Schema, given_up: set[Path], owned: set[Path], path: Path = ()) -> Any:
     """`value` without the fields that were given up, and without what becomes empty by that.
 
-    A list item or map that was given up goes as a whole, with what the server filled in, except for what is `owned`.
+    A list item or map entry that nobody owns any more goes as a whole, even with fields that somebody owns inside it; a
+    declared field goes with what the server filled in, unless something in it is `owned`.
     """
     if is_leaf(value, schema):
         return value
     kept = {}
     for name, (item, child) in items_of(value, schema).items():
         inner = (*path, name)
-        if inner in given_up and not any(one[: len(inner)] == inner for one in owned):
+        declared = name.startswith("f:") and name[2:] in schema.properties
+        if inner in given_up and not (declared and any(one[: len(inner)] == inner for one in owned)):
             continue
         rest = without(item, child, given_up, owned, inner)
-        if rest or rest == item:
+        if rest or rest == item or (inner in owned and isinstance(item, dict)):
             kept[name] = rest
     return {name[2:]: item for name, item in kept.items()} if isinstance(value, dict) else list(kept.values())

@@ -16,6 +16,7 @@ from dra_driver.simulation.apiserver.fieldsets import (
     encode_fields,
     fields_of,
     merged,
+    with_declared_parents,
     without,
 )
 from dra_driver.simulation.apiserver.resource_types import ResourceType
@@ -175,7 +176,8 @@ def apply(
     claims = _read(before["metadata"])
     said = _tracked(fields_of(config, schema), kind, subresource)
     result = merged(before, config, schema)
-    given_up = claims[own].fields - said if own in claims else set()
+    before_said = with_declared_parents(claims[own].fields, schema) if own in claims else set()
+    given_up = _tracked(before_said - said, kind, subresource)
     others = {path for manager, claim in claims.items() if manager != own for path in claim.fields}
     result = without(result, schema, given_up - others, others | said)
     changes = difference(before, result, schema)

@@ -96,13 +96,12 @@ class Rules:
         """The object that an update makes: a status update takes only the status, any other leaves it alone."""
         kind, rules = situation.kind, self.of(situation.kind)
         if situation.subresource == "status":
-            obj = {
-                **old,
-                "metadata": dict(old["metadata"]),
-                "status": obj.get("status", {}),
-            }
-            rules.prepare_status(obj, old, situation)
-            return obj
+            changed = {**old, "metadata": dict(old["metadata"])}
+            changed.pop("status", None)
+            if "status" in obj or not kind.custom:
+                changed["status"] = obj.get("status", {})
+            rules.prepare_status(changed, old, situation)
+            return changed
         if "status" in kind.subresources:
             obj.pop("status", None)
             if "status" in old:
