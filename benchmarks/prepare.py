@@ -8,7 +8,7 @@ from the API server and every durable write. Printed with them: what one claim r
 machine, which is what cannot be saved.
 
 Plugin and controller are started as in a pod, where there is no kubeconfig to read and the packages of the command line
-are not installed; what they take of memory is what a node pays, and 2 MB for the simulated hardware.
+are not installed; what they take of memory is what a node pays, and 1 MB for the simulated hardware.
 """
 
 import argparse
@@ -33,6 +33,7 @@ from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, registration_pb2
 from dra_driver.names import GPU_DRIVER
 from dra_driver.runtime.files import write_durably
 from dra_driver.simulation.cluster import Process
+from kubelet_plugin.simulation.host import open_host
 
 NODE = "node-1"
 GPUS = 8
@@ -117,6 +118,7 @@ class Bench:
         self.controller = self._in_pod("controller", "controller.main", "--lease-namespace", "default")
         await self._process(stack, self.controller)
         await self._until(self._controller_leads)
+        open_host(self.folder / "host", "dgx-h100")
         self.plugin = self._plugin()
         started = time.perf_counter()
         await self._process(stack, self.plugin)

@@ -8,11 +8,8 @@ import os
 import ssl
 from pathlib import Path
 
-import yaml
-
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.kube.credentials import Endpoint, TokenFile, trusting
-from dra_driver.kube.kubeconfig import plain_endpoint
 
 __all__ = ["Endpoint", "default_kubeconfig", "endpoint_from", "pod_namespace"]
 
@@ -26,6 +23,9 @@ def endpoint_from(kubeconfig: Path | None, context: str | None = None) -> Endpoi
     """
     if kubeconfig is None:
         return _in_pod()
+    # Only here: in a pod nobody needs a YAML parser in memory.
+    from dra_driver.kube.kubeconfig import plain_endpoint
+
     return plain_endpoint(kubeconfig, context) or _from_kubeconfig(kubeconfig, context)
 
 
@@ -56,6 +56,7 @@ def _in_pod() -> Endpoint:
 
 
 def _from_kubeconfig(path: Path, context: str | None) -> Endpoint:
+    import yaml
     from kubernetes import client, config
     from kubernetes.config.config_exception import ConfigException
 

@@ -15,7 +15,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dra_driver.errors import InvalidInput
@@ -221,6 +220,9 @@ def load_profile(name: str) -> Profile:
     """The profile called `name`. Raises InvalidInput that lists the names there are."""
     if name not in profile_names():
         raise InvalidInput(f"no such profile; there are {', '.join(profile_names())}", about=f"profile {name}")
+    # Only for a machine that is made: a plugin that finds its machine again does not pay for a YAML parser.
+    import yaml
+
     text = files(__package__).joinpath("profiles", f"{name}.yaml").read_text(encoding="utf-8")
     try:
         return Profile.model_validate(yaml.safe_load(text))
