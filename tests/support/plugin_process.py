@@ -37,7 +37,7 @@ class PluginForks:
     def __enter__(self) -> Self:
         root = Path(__file__).parents[2]
         self._server = subprocess.Popen(
-            [sys.executable, str(root / "tests/support/plugin_forks.py")],
+            [sys.executable, "-m", "support.plugin_forks"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": f"{root}:{root / 'tests'}"},
