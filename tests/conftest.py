@@ -6,4 +6,4 @@ from hypothesis import settings
 settings.register_profile("repository", deadline=None)
 settings.load_profile("repository")
 
-pytest_plugins = ["support.cluster"]
+pytest_plugins = ["support.cluster", "support.processes"]

@@ -1,17 +1,10 @@
-"""Real plugin processes for the tests of this folder."""
+"""A folder for the tests of this one."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.plugin import short_folder
-from support.plugin_process import PluginForks
-
-
-@pytest.fixture(scope="session")
-def forks() -> Iterator[PluginForks]:
-    with PluginForks() as started:
-        yield started
 
 
 @pytest.fixture

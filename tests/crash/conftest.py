@@ -1,23 +1,15 @@
 """A node with real plugin processes on it, and an API server with claims that are allocated to it."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
-import pytest
 import pytest_asyncio
 from support.objects import node
 from support.plugin import short_folder
-from support.plugin_process import PluginForks
 from support.world import NAMESPACE, World
 
 from dra_driver.api.meta import NAMESPACES, NODES
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver import SimulatedApiServer
-
-
-@pytest.fixture(scope="session")
-def forks() -> Iterator[PluginForks]:
-    with PluginForks() as started:
-        yield started
 
 
 @pytest_asyncio.fixture

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import aiohttp
 import grpc.aio
@@ -19,12 +19,6 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.kubelet_api.generated import health_v1_pb2, registration_pb2
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from dra_driver.simulation.apiserver import SimulatedApiServer
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[PluginForks]:
-    with PluginForks() as started:
-        yield started
 
 
 @pytest_asyncio.fixture
