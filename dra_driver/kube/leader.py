@@ -181,14 +181,24 @@ class LeaderElection:
 
     async def _release(self) -> None:
         self.leading = False
-        if self._seen is None:
-            return
-        lease = self._lease(self._seen)
-        lease["spec"].update(holderIdentity="", leaseDurationSeconds=1)
         try:
             async with asyncio.timeout(_RELEASE_TIMEOUT_S):
-                await self._kube.replace(LEASES, lease)
+                while not await self._released():
+                    # A renewal that was cut short reached the server all the same.
+                    pass
         except (ClusterError, TimeoutError) as error:
             _log.warning("the lease was not given back", lease=self._name, error=str(error))
         else:
             _log.info("the lease was given back", lease=self._name)
+
+    async def _released(self) -> bool:
+        before = await self._kube.get(LEASES, self._name, self._namespace)
+        if before["spec"].get("holderIdentity") != self._identity:
+            return True
+        lease = self._lease(before)
+        lease["spec"].update(holderIdentity="", leaseDurationSeconds=1)
+        try:
+            await self._kube.replace(LEASES, lease)
+        except Conflict:
+            return False
+        return True

@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
-from dra_driver.api.meta import LEASES, JsonObject
+from dra_driver.api.meta import LEASES, JsonObject, Resource
 from dra_driver.errors import NodeNotReady
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.leader import LeaderElection
@@ -208,6 +209,33 @@ async def test_work_that_fails_ends_the_candidacy_and_frees_the_lease(kube: Kube
         with pytest.raises(NodeNotReady):
             await task
     assert (await lease(kube))["holderIdentity"] == ""
+
+
+async def test_a_renewal_that_was_cut_short_does_not_keep_the_lease_from_being_given_back(
+    api_server: SimulatedApiServer, time: Time
+) -> None:
+    class CutShort(Kube):
+        """The server does what it is asked to, and the answer never arrives."""
+
+        sent = asyncio.Event()
+
+        async def replace(self, resource: Resource, obj: JsonObject, **more: Any) -> JsonObject:
+            answer = await super().replace(resource, obj, **more)
+            if not self.sent.is_set():
+                self.sent.set()
+                await asyncio.Event().wait()
+            return answer
+
+    async with CutShort(Endpoint(api_server.url)) as kube:
+        one = Candidate(kube, time, "one")
+        async with running(one) as task:
+            await time.passes(1)
+            passing = asyncio.create_task(time.passes(2))
+            await asyncio.wait_for(kube.sent.wait(), 10)
+            passing.cancel()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert (await lease(kube))["holderIdentity"] == ""
 
 
 async def test_a_server_that_is_away_at_the_start_is_waited_for(time: Time) -> None:
