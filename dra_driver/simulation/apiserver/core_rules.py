@@ -12,7 +12,15 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.simulation.apiserver import dra_fields
 from dra_driver.simulation.apiserver.metadata import dns_label, dns_subdomain
 from dra_driver.simulation.apiserver.rules import Situation, TypeRules
-from dra_driver.simulation.apiserver.status import Problem, duplicate, forbidden, invalid, not_supported, required
+from dra_driver.simulation.apiserver.status import (
+    Problem,
+    duplicate,
+    forbidden,
+    invalid,
+    not_found_value,
+    not_supported,
+    required,
+)
 from dra_driver.simulation.apiserver.store import TypeKey
 
 
@@ -74,6 +82,10 @@ class PodRules(TypeRules):
     def default(self, obj: JsonObject, situation: Situation) -> None:
         default_pod_spec(obj.get("spec", {}))
         obj.get("spec", {}).setdefault("enableServiceLinks", True)
+        for container in _containers(obj.get("spec", {})):
+            resources = container.get("resources") or {}
+            for name, quantity in (resources.get("limits") or {}).items():
+                resources.setdefault("requests", {}).setdefault(name, quantity)
         _show_times(obj, "lastProbeTime", "lastTransitionTime")
 
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
@@ -103,8 +115,7 @@ class PodRules(TypeRules):
             if one.get("name") not in claims
         ]
         path = "status.extendedResourceClaimStatus.requestMappings"
-        containers = (*(spec.get("initContainers") or ()), *spec["containers"])
-        asked = {name for one in containers for name in (one.get("resources") or {}).get("requests") or ()}
+        asked = {name for one in _containers(spec) for name in (one.get("resources") or {}).get("requests") or ()}
         for index, one in enumerate((status.get("extendedResourceClaimStatus") or {}).get("requestMappings") or ()):
             if one.get("resourceName") not in asked:
                 why = "must match the extended resource name of a container's requests"
@@ -134,7 +145,7 @@ def _fixed_part(spec: JsonObject) -> JsonObject:
 
 
 def _quality(spec: JsonObject) -> str:
-    resources = [one.get("resources") or {} for one in (*spec.get("containers", ()), *spec.get("initContainers", ()))]
+    resources = [one.get("resources") or {} for one in _containers(spec)]
     compute = ("cpu", "memory")
     asked = [{**(one.get("limits") or {}), **(one.get("requests") or {})} for one in resources]
     if not any(name in one for one in asked for name in compute):
@@ -148,6 +159,10 @@ def _quality(spec: JsonObject) -> str:
     return "Guaranteed" if guaranteed else "Burstable"
 
 
+def _containers(spec: JsonObject) -> list[JsonObject]:
+    return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+
+
 def default_pod_spec(spec: JsonObject) -> None:
     """A pod's spec, or that of a template."""
     spec.setdefault("restartPolicy", "Always")
@@ -157,15 +172,12 @@ def default_pod_spec(spec: JsonObject) -> None:
     spec.setdefault("schedulerName", "default-scheduler")
     if spec.get("serviceAccountName"):
         spec.setdefault("serviceAccount", spec["serviceAccountName"])
-    for container in (*spec.get("containers", ()), *spec.get("initContainers", ())):
+    for container in _containers(spec):
         container.setdefault("terminationMessagePath", "/dev/termination-log")
         container.setdefault("terminationMessagePolicy", "File")
         tag = container.get("image", "").rpartition("/")[2].partition("@")[0].partition(":")[2]
         latest = tag in ("", "latest") and "@" not in container.get("image", "")
         container.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
-        resources = container.get("resources") or {}
-        for name, quantity in (resources.get("limits") or {}).items():
-            resources.setdefault("requests", {}).setdefault(name, quantity)
         for port in container.get("ports") or ():
             port.setdefault("protocol", "TCP")
     for volume in spec.get("volumes") or ():
@@ -190,10 +202,14 @@ def _problems_of_pod(spec: JsonObject) -> list[Problem]:
             problems.append(duplicate(f"{path}.name", name))
         claims[name] = path
     seen: set[str] = set()
+    volumes = {one.get("name") for one in spec.get("volumes") or ()}
     for field in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(field) or ()):
             path, name = f"spec.{field}[{index}]", container.get("name", "")
             problems += _problems_of_container(container, path, set(claims))
+            for at, mount in enumerate(container.get("volumeMounts") or ()):
+                if mount.get("name") not in volumes:
+                    problems.append(not_found_value(f"{path}.volumeMounts[{at}].name", mount.get("name", "")))
             if name in seen:
                 problems.append(duplicate(f"{path}.name", name))
             seen.add(name)
@@ -231,7 +247,7 @@ def _problems_of_container(container: JsonObject, path: str, claims: set[str]) -
         elif key in uses or (key[0], "") in uses or (not key[1] and any(key[0] == other for other, _ in uses)):
             problems.append(duplicate(where, key[0] if not key[1] else f"{key[0]}/{key[1]}"))
         elif key[0] not in claims:
-            problems.append(Problem(where, "FieldValueNotFound", f'Not found: "{key[0]}"'))
+            problems.append(not_found_value(where, key[0]))
         uses.append(key)
     return problems
 

@@ -100,7 +100,7 @@ def _compare(old: Any, new: Any, schema: Schema, path: Path, found: Difference) 
         found.added.add(path)
     elif new is ABSENT:
         found.removed.add(path)
-    elif (not before and not after) or type(old) is not type(new):
+    elif (not before and not after) or (None not in (old, new) and type(old) is not type(new)):
         found.modified.add(path)
 
 

@@ -34,6 +34,8 @@ _META_OWNED = (
     "resourceVersion",
 )
 _NOT_TRACKED = {("f:apiVersion",), ("f:kind",), ("f:metadata",), *(("f:metadata", f"f:{name}") for name in _META_OWNED)}
+_BEFORE = "before-first-apply"
+"""The manager of what was there when the first apply came to an object without managers."""
 _NEVER = {"deletionTimestamp", "deletionGracePeriodSeconds"}
 
 
@@ -131,9 +133,14 @@ def _empty_struct(schema: Schema) -> JsonObject:
 def record_update(
     kind: ResourceType, old: JsonObject | None, new: JsonObject, name: str, subresource: str, now: str
 ) -> None:
-    """Brings `new`'s managedFields up to date after a write by `name` that made it out of `old`."""
+    """Brings `new`'s managedFields up to date after a write by `name` that made it out of `old`.
+
+    An object that lost its last manager is not followed any more, until somebody applies to it.
+    """
     before = old if old is not None else _empty(kind)
     claims = _read(before["metadata"])
+    if old is not None and not claims:
+        return
     changes = difference(before, new, kind.storage_schema)
     if not (changes.added or changes.removed or changes.modified):
         _write(new["metadata"], claims)
@@ -174,6 +181,9 @@ def apply(
     own = Manager(name, "Apply", kind.resource.api_version, subresource)
     before = live if live is not None else _empty(kind)
     claims = _read(before["metadata"])
+    if live is not None and not claims:
+        present = _tracked(difference(_empty(kind), live, schema).added, kind, subresource)
+        claims[Manager(_BEFORE, "Update", kind.resource.api_version, "")] = _Claim(present, now)
     said = _tracked(fields_of(config, schema), kind, subresource)
     result = merged(before, config, schema)
     before_said = with_declared_parents(claims[own].fields, schema) if own in claims else set()

@@ -169,14 +169,16 @@ def _merged_list(old: list[Any], patch: list[Any], schema: Schema, order: list[A
         return _ordered(merged, old, patch if order is None else order, lambda item: item)
     if any(isinstance(item, dict) and item.get(_DIRECTIVE) == "replace" for item in patch):
         return [copy_json(item) for item in patch if _DIRECTIVE not in item]
-    merged = list(old)
     for item in patch:
         if not isinstance(item, dict) or key not in item:
             raise bad_request(f"map: {item} does not contain declared merge key: {key}")
+    # Deletions come first, wherever they stand in the patch.
+    deleted = [item[key] for item in patch if item.get(_DIRECTIVE) == "delete"]
+    merged = [have for have in old if have.get(key) not in deleted]
+    patch = [item for item in patch if item.get(_DIRECTIVE) != "delete"]
+    for item in patch:
         position = next((at for at, have in enumerate(merged) if have.get(key) == item[key]), None)
-        if item.get(_DIRECTIVE) == "delete":
-            merged = [have for have in merged if have.get(key) != item[key]]
-        elif position is None:
+        if position is None:
             merged.append(strategic_merge({}, item, schema.items or schema))
         else:
             merged[position] = strategic_merge(merged[position], item, schema.items or schema)

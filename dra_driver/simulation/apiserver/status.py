@@ -99,6 +99,11 @@ def not_supported(field: str, value: object, supported: Sequence[str]) -> Proble
     return Problem(field, "FieldValueNotSupported", f"Unsupported value: {_shown(value)}: supported values: {listed}")
 
 
+def not_found_value(field: str, value: object) -> Problem:
+    """A reference to something that is not in the object."""
+    return Problem(field, "FieldValueNotFound", f"Not found: {_shown(value)}")
+
+
 def forbidden(field: str, detail: str) -> Problem:
     """A field that may not be set in this situation."""
     return Problem(field, "FieldValueForbidden", f"Forbidden: {detail}")
