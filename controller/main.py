@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -29,7 +30,7 @@ async def run(settings: Settings) -> None:
     async with Kube(endpoint_from(settings.kubeconfig), user_agent="gpu-dra-controller") as kube:
         slices = PublishedSlices(kube, settings.driver_name, policy, workers=settings.workers, registry=metrics)
         election = _election(kube, settings)
-        work = slices.run() if election is None else election.lead(slices.run)
+        work = slices.run if election is None else partial(election.lead, slices.run)
         async with (
             status_server(settings.http_endpoint, metrics, live={}, ready={"slices": slices.problem}),
             asyncio.TaskGroup() as tasks,

@@ -8,6 +8,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
@@ -29,6 +30,9 @@ from kubelet_plugin.rpc.server import DraServer
 from kubelet_plugin.rpc.sockets import plugin_sockets
 from kubelet_plugin.service import ClaimService
 from kubelet_plugin.settings import Settings, from_process
+
+if TYPE_CHECKING:
+    from dra_driver.publish import PoolPublisher
 
 
 def main() -> None:
@@ -58,6 +62,7 @@ async def run(settings: Settings) -> None:
             node_name=settings.node_name,
             sweep_interval_s=settings.cleanup_interval_s,
         )
+        publisher = _publisher(kube, settings)
         metrics = CollectorRegistry()
         metrics.register(NodeCollector(discovery, claims))
         sockets = plugin_sockets(settings.kubelet_root, settings.driver_name, settings.pod_uid)
@@ -71,13 +76,13 @@ async def run(settings: Settings) -> None:
             status_server(settings.http_endpoint, metrics, live={}, ready={"registration": registration.problem}),
             asyncio.TaskGroup() as tasks,
         ):
-            tasks.create_task(forever("discovery", discovery.run()))
-            tasks.create_task(forever("reporter", reporter.run()))
-            tasks.create_task(forever("claims", claims.run()))
-            if settings.publisher == "node":
-                tasks.create_task(forever("publisher", _publish(kube, settings)))
+            tasks.create_task(forever("discovery", discovery.run))
+            tasks.create_task(forever("reporter", reporter.run))
+            tasks.create_task(forever("claims", claims.run))
+            if publisher is not None:
+                tasks.create_task(forever("publisher", publisher.run))
             async with _serving(dra, registration, claims):
-                tasks.create_task(forever("registration", registration.watch()))
+                tasks.create_task(forever("registration", registration.watch))
                 memory.settle()
                 await until_signal()
 
@@ -95,14 +100,17 @@ async def _serving(dra: DraServer, registration: RegistrationServer, claims: Cla
         await claims.close()
 
 
-async def _publish(kube: Kube, settings: Settings) -> None:
-    """What the controller does for all nodes, for this one."""
+def _publisher(kube: Kube, settings: Settings) -> "PoolPublisher | None":
+    """What the controller does for all nodes, for this one; None when the controller does it."""
+    if settings.publisher != "node":
+        return None
+
     # Only here: with a controller, no plugin needs it in memory.
     from dra_driver.publish import PoolPublisher
     from dra_driver.publish.policy_file import read_policy
 
     policy = read_policy(settings.policy)
-    await PoolPublisher(kube, settings.driver_name, policy=policy, node_name=settings.node_name).run()
+    return PoolPublisher(kube, settings.driver_name, policy=policy, node_name=settings.node_name)
 
 
 def _nvml(settings: Settings, driver: DriverInstallation) -> OpenNvml:

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
 import structlog
@@ -26,9 +26,12 @@ async def until_signal() -> None:
     raise Stopped
 
 
-async def forever(name: str, work: Coroutine[Any, Any, Any]) -> NoReturn:
-    """Run a part of the service that never ends by itself; ending is a defect, and named."""
-    await work
+async def forever(name: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> NoReturn:
+    """Run a part of the service that never ends by itself; ending is a defect, and named.
+
+    The part is begun here, so that a service that fails before its parts had a turn leaves none that nobody awaits.
+    """
+    await work()
     raise RuntimeError(f"{name} ended by itself")
 
 

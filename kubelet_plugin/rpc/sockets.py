@@ -68,7 +68,13 @@ async def listen(server: grpc.aio.Server, socket: Path) -> None:
         socket.chmod(0o600)
     except (OSError, RuntimeError) as error:
         raise NodeNotReady(f"cannot listen: {error}", about=f"socket {socket}") from error
-    await server.start()
+    try:
+        await server.start()
+    except BaseException:
+        # Cut short: a server that nobody stops would be stopped by its destructor, when the event loop is gone.
+        await server.stop(None)
+        remove_socket(socket)
+        raise
 
 
 def is_lost(socket: Path) -> bool:

@@ -103,6 +103,16 @@ async def test_a_setting_that_cannot_work_ends_it_with_status_1_and_a_line(one: 
     assert f"kubeconfig {one.node.kubeconfig}" in line
 
 
+async def test_a_policy_that_cannot_be_read_ends_it_with_status_1_and_a_line(one: RealNode) -> None:
+    policy = one.node.folder / "policy.yaml"
+    policy.write_text("{:")
+    one.node.options = ("--publisher=node", f"--policy={policy}")
+    async with one.plugin() as plugin:
+        assert await plugin.ended() == 1
+    (line,) = one.node.log.read_text().splitlines()
+    assert f"policy {policy}" in line
+
+
 async def test_probes_and_metrics_follow_registration_and_claims(one: RealNode) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

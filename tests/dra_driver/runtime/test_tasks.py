@@ -1,6 +1,7 @@
 """How a service ends: in order after a signal, with status 1 and a line when a part of it failed."""
 
 import asyncio
+import gc
 import os
 import signal
 
@@ -22,7 +23,7 @@ def test_a_signal_ends_the_service_in_order_with_status_0(number: signal.Signals
 
     async def service() -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(forever("background", background()))
+            tasks.create_task(forever("background", background))
             try:
                 asyncio.get_running_loop().call_later(0.01, os.kill, os.getpid(), number)
                 await until_signal()
@@ -40,7 +41,7 @@ def test_an_error_of_a_part_ends_the_service_with_status_1_and_its_reason(capsys
 
     async def service() -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(forever("registration", failing()))
+            tasks.create_task(forever("registration", failing))
             await until_signal()
 
     assert run_service(service()) == 1
@@ -61,9 +62,28 @@ def test_a_part_that_ends_by_itself_is_a_defect_with_its_name() -> None:
 
     async def service() -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(forever("reporter", nothing()))
+            tasks.create_task(forever("reporter", nothing))
             await until_signal()
 
     with pytest.raises(ExceptionGroup) as ended:
         run_service(service())
     assert ended.group_contains(RuntimeError, match="reporter ended by itself")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_service_that_fails_before_its_parts_had_a_turn_leaves_nothing_behind(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def part() -> None:
+        await asyncio.Event().wait()
+
+    async def service() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(forever("discovery", part))
+            raise NodeNotReady("cannot listen", about="socket /k/dra.sock")
+
+    assert run_service(service()) == 1
+    gc.collect()
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 1
+    assert err == ""

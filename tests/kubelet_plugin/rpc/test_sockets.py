@@ -1,5 +1,6 @@
 """Names of unix sockets: classic ones, ones for rolling updates, and what happens when the kernel's limit is near."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,3 +90,14 @@ async def test_a_folder_that_cannot_be_made_is_named(folder: Path) -> None:
     (folder / "plugins").write_text("a file where a folder should be")
     with pytest.raises(NodeNotReady, match=r"dra\.sock"):
         await listen(grpc.aio.server(), folder / "plugins" / "dra.sock")
+
+
+async def test_a_start_that_is_cut_short_leaves_no_socket(folder: Path) -> None:
+    socket = folder / "dra.sock"
+    start = asyncio.create_task(listen(grpc.aio.server(), socket))
+    await asyncio.sleep(0)
+    assert socket.is_socket()
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    assert is_lost(socket)
