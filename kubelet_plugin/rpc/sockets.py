@@ -4,6 +4,7 @@ Two plugins of one driver serve side by side during a rolling update, so the pod
 would be too long are shortened by a hash of the UID, the same way every time.
 """
 
+import asyncio
 import base64
 import hashlib
 from contextlib import suppress
@@ -68,10 +69,12 @@ async def listen(server: grpc.aio.Server, socket: Path) -> None:
         socket.chmod(0o600)
     except (OSError, RuntimeError) as error:
         raise NodeNotReady(f"cannot listen: {error}", about=f"socket {socket}") from error
+    # grpc cannot be interrupted here, and one that nobody stops is stopped by its destructor, after the event loop.
+    start = asyncio.ensure_future(server.start())
     try:
-        await server.start()
-    except BaseException:
-        # Cut short: a server that nobody stops would be stopped by its destructor, when the event loop is gone.
+        await asyncio.shield(start)
+    except asyncio.CancelledError:
+        await start
         await server.stop(None)
         remove_socket(socket)
         raise
