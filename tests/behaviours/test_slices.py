@@ -41,10 +41,16 @@ class Untouched:
         return cls(cluster, await cluster.versions(), await cluster.signs_of_life())
 
     async def confirmed(self) -> None:
+        """After the plugin's next sign of life, which is what a publisher acts upon."""
+
         async def another() -> bool:
             return await self._cluster.signs_of_life() != self._signs
 
         await eventually(another)
+        await self.still()
+
+    async def still(self) -> None:
+        """For some time."""
         for _ in range(5):
             assert await self._cluster.versions() == self._versions
             await asyncio.sleep(0.05)
@@ -166,7 +172,7 @@ async def test_a_failed_rolling_update_keeps_the_slices_and_the_old_instance_ser
             await new.kill()
         await cluster.registered(1)
         assert "dra-old" in cluster.machine.kubelet.registry.newest(GPU_DRIVER).endpoint
-        await slices.confirmed()
+        await slices.still()
 
 
 async def test_one_instance_after_the_other_keeps_the_slices(cluster: RealNode) -> None:
