@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from dra_driver.cel.errors import CelTypeError
-from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS, Overload
+from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS
+from dra_driver.cel.library.lists import COMPARABLE
+from dra_driver.cel.overloads import Overload
 from dra_driver.cel.tree import (
     Bind,
     Call,
@@ -30,6 +32,7 @@ from dra_driver.cel.tree import (
 from dra_driver.cel.types import (
     BOOL,
     DYN,
+    INT,
     Type,
     filled,
     fits,
@@ -75,7 +78,7 @@ class Checked:
     types: dict[Node, Type] = field(default_factory=dict)
     overloads: dict[Node, tuple[Overload, ...]] = field(default_factory=dict)
     variables: dict[Node, int] = field(default_factory=dict)
-    """The slot that a Name reads, or that a macro fills."""
+    """The slot that a Name reads, or the first one that a macro fills."""
     attributes: dict[Node, str] = field(default_factory=dict)
     """Of a Select on an object: the Python attribute."""
     slots: int = 0
@@ -132,7 +135,7 @@ class _Checker:
             case Comprehension():
                 return self._comprehension(node)
             case Bind():
-                return self._within(node, node.variable, self.type_of(node.value), node.body)
+                return self._within(node, [(node.variable, self.type_of(node.value))], node.body)
             case OptionalMap():
                 return self._optional_map(node)
         raise AssertionError(f"unknown node {node}")
@@ -270,37 +273,49 @@ class _Checker:
 
     def _comprehension(self, node: Comprehension) -> Type:
         target = self.type_of(node.target)
-        if target.name not in ("list", "map", "dyn"):
+        if target.name not in ("list", "map", "dyn") or (node.kind == "sortBy" and target.name == "map"):
             raise self._error(f"`{node.kind}` needs a list or a map, not {target}", *_span(node.target))
-        item = target.parameters[0] if target.parameters else DYN
+        variables = _elements(node, target)
         if node.condition is not None:
-            self._within(node, node.variable, item, node.condition)
+            self._within(node, variables, node.condition)
             self._must_be_bool(node.condition, f"the condition of `{node.kind}`")
-        body = self._within(node, node.variable, item, node.body)
-        if node.kind == "map":
-            return list_of(body)
+        body = self._within(node, variables, node.body)
+        match node.kind:
+            case "map" | "transformList":
+                return list_of(body)
+            case "transformMap":
+                return map_of(variables[0][1], body)
+            case "transformMapEntry":
+                if body.name not in ("map", "dyn"):
+                    raise self._error(f"transformMapEntry needs a map as its result, not {body}", *_span(node.body))
+                return body if body.name == "map" else map_of(DYN, DYN)
+            case "sortBy":
+                if body not in (*COMPARABLE, DYN):
+                    raise self._error(f"sortBy cannot sort by {body}", *_span(node.body))
+                return list_of(variables[0][1])
         self._must_be_bool(node.body, f"the condition of `{node.kind}`")
-        return list_of(item) if node.kind == "filter" else BOOL
+        return list_of(variables[0][1]) if node.kind == "filter" else BOOL
 
     def _optional_map(self, node: OptionalMap) -> Type:
         target = self.type_of(node.target)
         if target.name not in ("optional_type", "dyn"):
             raise self._error(f"optMap is a method of optional values, not of {target}", *_span(node.target))
         item = target.parameters[0] if target.parameters else DYN
-        body = self._within(node, node.variable, item, node.body)
+        body = self._within(node, [(node.variable, item)], node.body)
         if not node.flat:
             return optional_of(body)
         if body.name not in ("optional_type", "dyn"):
             raise self._error(f"optFlatMap needs an optional value as its result, not {body}", *_span(node.body))
         return body
 
-    def _within(self, node: Node, variable: str, kind: Type, body: Node) -> Type:
-        """The type of `body` where `variable` is known too."""
-        self.found.variables[node] = len(self._scope)
-        self._scope.append((variable, kind))
+    def _within(self, node: Node, variables: Sequence[tuple[str, Type]], body: Node) -> Type:
+        """The type of `body` where `variables` are known too; they get slots one after the other."""
+        outer = len(self._scope)
+        self.found.variables[node] = outer
+        self._scope.extend(variables)
         self.found.slots = max(self.found.slots, len(self._scope))
         result = self.type_of(body)
-        self._scope.pop()
+        del self._scope[outer:]
         return result
 
     # -- complaints
@@ -332,6 +347,15 @@ class _Checker:
 
     def _error(self, message: str, start: int, end: int) -> CelTypeError:
         return CelTypeError(message, self._expression, start, end)
+
+
+def _elements(node: Comprehension, target: Type) -> list[tuple[str, Type]]:
+    """The variables of a comprehension and their types."""
+    parameters = target.parameters or (DYN,)
+    if node.second is None:
+        return [(node.variable, parameters[0])]
+    first = INT if target.name == "list" else parameters[0]
+    return [(node.variable, first), (node.second, parameters[-1])]
 
 
 def _span(node: Node) -> tuple[int, int]:

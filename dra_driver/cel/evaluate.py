@@ -5,12 +5,15 @@ Where the types are known the function is called at once; where they are not, th
 turn out to be.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dra_driver.cel.check import Checked
 from dra_driver.cel.errors import CelRuntimeError
-from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS, Failed, Overload, equals
+from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS, equals
+from dra_driver.cel.library.lists import sorted_by
+from dra_driver.cel.loops import Elements, Frame, Loop, Run
+from dra_driver.cel.overloads import Failed, Overload
 from dra_driver.cel.tree import (
     Bind,
     Call,
@@ -29,9 +32,6 @@ from dra_driver.cel.tree import (
 )
 from dra_driver.cel.types import BOOL, type_name
 from dra_driver.cel.values import ABSENT, Optional, find
-
-type Frame = list[Any]
-type Run = Callable[[Frame], Any]
 
 
 class Program:
@@ -306,31 +306,53 @@ class _Compiler:
     # -- macros
 
     def _comprehension(self, node: Comprehension) -> Run:
-        target, slot = self.run_of(node.target), self._checked.variables[node]
-        body = self.run_of(node.body) if node.kind == "map" else self._bool(node.body)
+        bodies = ("map", "sortBy", "transformList", "transformMap", "transformMapEntry")
+        body = self.run_of(node.body) if node.kind in bodies else self._bool(node.body)
         condition = self._bool(node.condition) if node.condition is not None else None
+        loop = Loop(self._elements(node), body, condition)
+        match node.kind:
+            case "all" | "exists":
+                return loop.quantifier(deciding=node.kind == "exists")
+            case "transformMap":
+                return loop.transformed_map()
+            case "transformMapEntry":
+                return loop.merged_map(lambda message: self._error(message, node))
+            case "sortBy":
+                return self._sorted(node, loop)
+        return {"filter": loop.kept, "exists_one": loop.exactly_one}.get(node.kind, loop.transformed)()
 
-        def items(frame: Frame) -> tuple[object, ...]:
-            value = target(frame)
-            if not isinstance(value, tuple | Mapping):
-                raise self._error(f"no such overload: `{node.kind}` of {type_name(value)}", node)
-            return tuple(value)
-
-        if node.kind in ("all", "exists"):
-            return _quantifier(items, slot, body, deciding=node.kind == "exists")
+    def _sorted(self, node: Node, loop: Loop) -> Run:
+        pairs, order = loop.with_results(), self._placed(node, sorted_by)
 
         def run(frame: Frame) -> Any:
-            kept: list[object] = []
-            for item in items(frame):
-                frame[slot] = item
-                if node.kind == "map":
-                    if condition is None or condition(frame):
-                        kept.append(body(frame))
-                elif body(frame):
-                    kept.append(item)
-            return len(kept) == 1 if node.kind == "exists_one" else tuple(kept)
+            found = pairs(frame)
+            return order(tuple(item for item, _ in found), tuple(key for _, key in found))
 
         return run
+
+    def _elements(self, node: Comprehension) -> Elements:
+        """Fills the variables with one element after the other; yields the first variable's value."""
+        target, slot = self.run_of(node.target), self._checked.variables[node]
+        types = tuple if node.kind == "sortBy" else tuple | Mapping
+
+        def known(frame: Frame) -> Any:
+            value = target(frame)
+            if not isinstance(value, types):
+                raise self._error(f"no such overload: `{node.kind}` of {type_name(value)}", node)
+            return value
+
+        def single(frame: Frame) -> Iterator[object]:
+            for item in known(frame):
+                frame[slot] = item
+                yield item
+
+        def double(frame: Frame) -> Iterator[object]:
+            value = known(frame)
+            for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+                frame[slot], frame[slot + 1] = key, item
+                yield key
+
+        return double if node.second else single
 
     def _bind(self, node: Bind) -> Run:
         value, body, slot = self.run_of(node.value), self.run_of(node.body), self._checked.variables[node]
@@ -359,25 +381,6 @@ class _Compiler:
 
 def _attribute_of(operand: Run, attribute: str) -> Run:
     return lambda frame: getattr(operand(frame), attribute)
-
-
-def _quantifier(items: Run, slot: int, body: Run, *, deciding: bool) -> Run:
-    """`exists` (deciding is true) or `all`, with the error rule of `||` and `&&`."""
-
-    def run(frame: Frame) -> bool:
-        failure: CelRuntimeError | None = None
-        for item in items(frame):
-            frame[slot] = item
-            try:
-                if body(frame) == deciding:
-                    return deciding
-            except CelRuntimeError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
-        return not deciding
-
-    return run
 
 
 _ANY = ""

@@ -1,54 +1,38 @@
 """The functions and operators that expressions can use: signatures and what they do.
 
 One table serves the check (which types fit) and the evaluation (which Python function runs), so the two cannot
-disagree. An implementation gets values of exactly the declared types and raises `Failed` for a run-time error.
+disagree. Here are the operators and the standard functions; `library` has the others.
 
-Sources: CEL language definition, standard definitions; cel-go's ext/strings; Kubernetes' quantity and semver libraries.
+Source: CEL language definition, standard definitions.
 """
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from functools import lru_cache
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dra_driver.cel import patterns
+from dra_driver.cel.library.lists import LISTS, SETS
+from dra_driver.cel.library.optionals import OPTIONALS
+from dra_driver.cel.library.quantities import COMPARISONS, QUANTITIES
+from dra_driver.cel.library.strings import STRINGS
+from dra_driver.cel.overloads import Failed, Library, Overload, function, method
 from dra_driver.cel.types import (
     BOOL,
     BYTES,
     DOUBLE,
     DYN,
     INT,
-    QUANTITY,
-    SEMVER,
     STRING,
     UINT,
     A,
     B,
-    Type,
     list_of,
     map_of,
     optional_of,
     type_name,
 )
 from dra_driver.cel.values import ABSENT, INT_MAX, INT_MIN, UINT_MAX, Optional, Uint, equality, find
-from dra_driver.quantity import Quantity, Version
-
-
-class Failed(Exception):
-    """A run-time error of a function; the evaluation adds where it happened."""
-
-
-@dataclass(frozen=True, slots=True)
-class Overload:
-    """One signature. For a method the first parameter is what it is called on."""
-
-    parameters: tuple[Type, ...]
-    result: Type
-    run: Callable[..., object]
-    is_method: bool = False
 
 
 def equals(left: object, right: object) -> bool:
@@ -152,44 +136,6 @@ def _matches(text: str, pattern: str) -> bool:
         raise Failed(str(error)) from None
 
 
-def _character(text: str, index: int) -> str:
-    if not 0 <= index <= len(text):
-        raise Failed(f"index {index} is out of range")
-    return text[index : index + 1]
-
-
-def _substring(text: str, start: int, end: int | None = None) -> str:
-    last = len(text) if end is None else end
-    if not 0 <= start <= last <= len(text):
-        raise Failed(f"range {start} to {last} is outside of a text of {len(text)} characters")
-    return text[start:last]
-
-
-def _parts(text: str, separator: str, limit: int = -1) -> tuple[str, ...]:
-    if limit == 0:
-        return ()
-    if separator == "":
-        count = len(text) if limit < 0 else min(len(text), limit)
-        return (*text[: count - 1], text[count - 1 :]) if text else ()
-    return tuple(text.split(separator, limit - 1 if limit > 0 else -1))
-
-
-def _replaced(text: str, old: str, new: str, limit: int = -1) -> str:
-    return text.replace(old, new, limit)
-
-
-def _joined(texts: Sequence[object], separator: str = "") -> str:
-    # A list whose items were not known to be texts may hold anything.
-    known = [text for text in texts if isinstance(text, str)]
-    if len(known) != len(texts):
-        raise Failed("join needs a list of strings")
-    return separator.join(known)
-
-
-def _ascii(text: str, change: Callable[[str], str]) -> str:
-    return "".join(change(character) if character.isascii() else character for character in text)
-
-
 def element(container: object, index: object) -> Optional:
     """What indexing finds. A list takes any number that is whole, a map any key."""
     if isinstance(container, Mapping):
@@ -208,83 +154,6 @@ def _element(container: object, index: object) -> object:
     return found.value
 
 
-@lru_cache(maxsize=1024)
-def _quantity(text: str) -> Quantity:
-    try:
-        return Quantity.parse(text)
-    except ValueError as error:
-        raise Failed(str(error)) from None
-
-
-def _is(parse: Callable[[str], object]) -> Callable[[str], bool]:
-    def accepted(text: str) -> bool:
-        try:
-            parse(text)
-        except (ValueError, Failed):
-            return False
-        return True
-
-    return accepted
-
-
-def _is_integer(quantity: Quantity) -> bool:
-    return quantity.value.denominator == 1 and INT_MIN <= quantity.value <= INT_MAX
-
-
-def _as_integer(quantity: Quantity) -> int:
-    if not _is_integer(quantity):
-        raise Failed("cannot convert the quantity to an integer")
-    return int(quantity.value)
-
-
-def _plus(quantity: Quantity, other: Fraction | int) -> Quantity:
-    return Quantity(quantity.value + other, quantity.format)
-
-
-@lru_cache(maxsize=1024)
-def _version(text: str) -> Version:
-    try:
-        return Version.parse(text)
-    except ValueError as error:
-        raise Failed(str(error)) from None
-
-
-def _normalized_version(text: str, normalize: bool) -> Version:
-    """With `normalize`: a leading v goes, missing numbers become 0, leading zeros go. Source: Kubernetes semver v1."""
-    return _version(_normalized(text) if normalize else text)
-
-
-def _normalized(text: str) -> str:
-    numbers, separator, rest = text.removeprefix("v"), "", ""
-    if match := re.search(r"[-+]", numbers):
-        numbers, separator, rest = numbers[: match.start()], match.group(), numbers[match.end() :]
-    parts = [part.lstrip("0") or "0" if part.isdigit() else part for part in numbers.split(".")]
-    return ".".join([*parts, "0", "0"][: max(3, len(parts))]) + separator + rest
-
-
-def _order(left: Any, right: Any) -> int:
-    return int(left > right) - int(left < right)
-
-
-def _value(optional: Optional) -> object:
-    if not optional.present:
-        raise Failed("optional.none() has no value")
-    return optional.value
-
-
-def _non_zero(value: object) -> Optional:
-    zero = value is None or (isinstance(value, bool | int | float | str | bytes | tuple | dict) and not value)
-    return ABSENT if zero else Optional(value)
-
-
-def _function(result: Type, run: Callable[..., object], *parameters: Type) -> Overload:
-    return Overload(parameters, result, run)
-
-
-def _method(result: Type, run: Callable[..., object], *parameters: Type) -> Overload:
-    return Overload(parameters, result, run, is_method=True)
-
-
 _NUMERIC = (INT, UINT, DOUBLE)
 _ORDERED = tuple((left, right) for left in _NUMERIC for right in _NUMERIC) + tuple(
     (kind, kind) for kind in (STRING, BYTES, BOOL)
@@ -292,163 +161,100 @@ _ORDERED = tuple((left, right) for left in _NUMERIC for right in _NUMERIC) + tup
 
 
 def _comparison(run: Callable[[Any, Any], bool]) -> list[Overload]:
-    return [_function(BOOL, run, left, right) for left, right in _ORDERED]
+    return [function(BOOL, run, left, right) for left, right in _ORDERED]
 
 
-def _versioned(kind: Type) -> dict[str, list[Overload]]:
-    """What quantities and versions share."""
-    return {
-        "compareTo": [_method(INT, _order, kind, kind)],
-        "isLessThan": [_method(BOOL, lambda a, b: a < b, kind, kind)],
-        "isGreaterThan": [_method(BOOL, lambda a, b: a > b, kind, kind)],
-    }
-
-
-_TEXTS = list_of(STRING)
-
-_OPERATORS: dict[str, list[Overload]] = {
-    "==": [_function(BOOL, equals, A, A)],
-    "!=": [_function(BOOL, lambda a, b: equality(a, b) is not True, A, A)],
+_OPERATORS: Library = {
+    "==": [function(BOOL, equals, A, A)],
+    "!=": [function(BOOL, lambda a, b: equality(a, b) is not True, A, A)],
     "<": _comparison(lambda a, b: a < b),
     "<=": _comparison(lambda a, b: a <= b),
     ">": _comparison(lambda a, b: a > b),
     ">=": _comparison(lambda a, b: a >= b),
     "in": [
-        _function(BOOL, lambda item, items: any(equality(item, own) for own in items), A, list_of(A)),
-        _function(BOOL, lambda key, entries: find(entries, key).present, A, map_of(A, B)),
+        function(BOOL, lambda item, items: any(equality(item, own) for own in items), A, list_of(A)),
+        function(BOOL, lambda key, entries: find(entries, key).present, A, map_of(A, B)),
     ],
     "+": [
-        _function(INT, lambda a, b: _whole(a + b), INT, INT),
-        _function(UINT, lambda a, b: _unsigned(a + b), UINT, UINT),
-        _function(DOUBLE, lambda a, b: a + b, DOUBLE, DOUBLE),
-        _function(STRING, lambda a, b: a + b, STRING, STRING),
-        _function(BYTES, lambda a, b: a + b, BYTES, BYTES),
-        _function(list_of(A), lambda a, b: a + b, list_of(A), list_of(A)),
+        function(INT, lambda a, b: _whole(a + b), INT, INT),
+        function(UINT, lambda a, b: _unsigned(a + b), UINT, UINT),
+        function(DOUBLE, lambda a, b: a + b, DOUBLE, DOUBLE),
+        function(STRING, lambda a, b: a + b, STRING, STRING),
+        function(BYTES, lambda a, b: a + b, BYTES, BYTES),
+        function(list_of(A), lambda a, b: a + b, list_of(A), list_of(A)),
     ],
     "-": [
-        _function(INT, lambda a, b: _whole(a - b), INT, INT),
-        _function(UINT, lambda a, b: _unsigned(a - b), UINT, UINT),
-        _function(DOUBLE, lambda a, b: a - b, DOUBLE, DOUBLE),
+        function(INT, lambda a, b: _whole(a - b), INT, INT),
+        function(UINT, lambda a, b: _unsigned(a - b), UINT, UINT),
+        function(DOUBLE, lambda a, b: a - b, DOUBLE, DOUBLE),
     ],
     "*": [
-        _function(INT, lambda a, b: _whole(a * b), INT, INT),
-        _function(UINT, lambda a, b: _unsigned(a * b), UINT, UINT),
-        _function(DOUBLE, lambda a, b: a * b, DOUBLE, DOUBLE),
+        function(INT, lambda a, b: _whole(a * b), INT, INT),
+        function(UINT, lambda a, b: _unsigned(a * b), UINT, UINT),
+        function(DOUBLE, lambda a, b: a * b, DOUBLE, DOUBLE),
     ],
     "/": [
-        _function(INT, lambda a, b: _whole(_quotient(a, b)), INT, INT),
-        _function(UINT, lambda a, b: Uint(_quotient(a, b)), UINT, UINT),
-        _function(DOUBLE, _float_quotient, DOUBLE, DOUBLE),
+        function(INT, lambda a, b: _whole(_quotient(a, b)), INT, INT),
+        function(UINT, lambda a, b: Uint(_quotient(a, b)), UINT, UINT),
+        function(DOUBLE, _float_quotient, DOUBLE, DOUBLE),
     ],
     "%": [
-        _function(INT, _remainder, INT, INT),
-        _function(UINT, lambda a, b: Uint(_remainder(a, b)), UINT, UINT),
+        function(INT, _remainder, INT, INT),
+        function(UINT, lambda a, b: Uint(_remainder(a, b)), UINT, UINT),
     ],
-    "-_": [_function(INT, lambda a: _whole(-a), INT), _function(DOUBLE, lambda a: -a, DOUBLE)],
-    "!_": [_function(BOOL, lambda a: not a, BOOL)],
+    "-_": [function(INT, lambda a: _whole(-a), INT), function(DOUBLE, lambda a: -a, DOUBLE)],
+    "!_": [function(BOOL, lambda a: not a, BOOL)],
     "[]": [
-        _function(A, _element, list_of(A), INT),
-        _function(B, _element, map_of(A, B), A),
+        function(A, _element, list_of(A), INT),
+        function(B, _element, map_of(A, B), A),
     ],
     "[?]": [
-        _function(optional_of(A), element, list_of(A), INT),
-        _function(optional_of(B), element, map_of(A, B), A),
+        function(optional_of(A), element, list_of(A), INT),
+        function(optional_of(B), element, map_of(A, B), A),
     ],
 }
 
-_STANDARD: dict[str, list[Overload]] = {
+_STANDARD: Library = {
     "size": [
         overload
         for kind in (STRING, BYTES, list_of(A), map_of(A, B))
-        for overload in (_function(INT, len, kind), _method(INT, len, kind))
+        for overload in (function(INT, len, kind), method(INT, len, kind))
     ],
-    "startsWith": [_method(BOOL, str.startswith, STRING, STRING)],
-    "endsWith": [_method(BOOL, str.endswith, STRING, STRING)],
-    "contains": [_method(BOOL, lambda text, part: part in text, STRING, STRING)],
-    "matches": [_method(BOOL, _matches, STRING, STRING), _function(BOOL, _matches, STRING, STRING)],
+    "startsWith": [method(BOOL, str.startswith, STRING, STRING)],
+    "endsWith": [method(BOOL, str.endswith, STRING, STRING)],
+    "contains": [method(BOOL, lambda text, part: part in text, STRING, STRING)],
+    "matches": [method(BOOL, _matches, STRING, STRING), function(BOOL, _matches, STRING, STRING)],
     "int": [
-        _function(INT, lambda value: value, INT),
-        _function(INT, lambda value: _whole(int(value)), UINT),
-        _function(INT, _int_of_double, DOUBLE),
-        _function(INT, _int_of_text, STRING),
+        function(INT, lambda value: value, INT),
+        function(INT, lambda value: _whole(int(value)), UINT),
+        function(INT, _int_of_double, DOUBLE),
+        function(INT, _int_of_text, STRING),
     ],
     "uint": [
-        _function(UINT, lambda value: value, UINT),
-        _function(UINT, _unsigned, INT),
-        _function(UINT, _uint_of_double, DOUBLE),
-        _function(UINT, _uint_of_text, STRING),
+        function(UINT, lambda value: value, UINT),
+        function(UINT, _unsigned, INT),
+        function(UINT, _uint_of_double, DOUBLE),
+        function(UINT, _uint_of_text, STRING),
     ],
     "double": [
-        *(_function(DOUBLE, float, kind) for kind in _NUMERIC),
-        _function(DOUBLE, _double_of_text, STRING),
+        *(function(DOUBLE, float, kind) for kind in _NUMERIC),
+        function(DOUBLE, _double_of_text, STRING),
     ],
-    "bool": [_function(BOOL, lambda value: value, BOOL), _function(BOOL, _bool_of_text, STRING)],
+    "bool": [function(BOOL, lambda value: value, BOOL), function(BOOL, _bool_of_text, STRING)],
     "string": [
-        _function(STRING, lambda value: value, STRING),
-        _function(STRING, lambda value: "true" if value else "false", BOOL),
-        _function(STRING, lambda value: str(int(value)), INT),
-        _function(STRING, lambda value: str(int(value)), UINT),
-        _function(STRING, _text_of_double, DOUBLE),
-        _function(STRING, _text_of_bytes, BYTES),
+        function(STRING, lambda value: value, STRING),
+        function(STRING, lambda value: "true" if value else "false", BOOL),
+        function(STRING, lambda value: str(int(value)), INT),
+        function(STRING, lambda value: str(int(value)), UINT),
+        function(STRING, _text_of_double, DOUBLE),
+        function(STRING, _text_of_bytes, BYTES),
     ],
-    "bytes": [_function(BYTES, lambda value: value, BYTES), _function(BYTES, str.encode, STRING)],
-    "dyn": [_function(DYN, lambda value: value, A)],
-}
-
-_STRINGS: dict[str, list[Overload]] = {
-    "lowerAscii": [_method(STRING, lambda text: _ascii(text, str.lower), STRING)],
-    "upperAscii": [_method(STRING, lambda text: _ascii(text, str.upper), STRING)],
-    "trim": [_method(STRING, str.strip, STRING)],
-    "charAt": [_method(STRING, _character, STRING, INT)],
-    "substring": [_method(STRING, _substring, STRING, INT), _method(STRING, _substring, STRING, INT, INT)],
-    "indexOf": [_method(INT, str.find, STRING, STRING)],
-    "lastIndexOf": [_method(INT, str.rfind, STRING, STRING)],
-    "replace": [
-        _method(STRING, _replaced, STRING, STRING, STRING),
-        _method(STRING, _replaced, STRING, STRING, STRING, INT),
-    ],
-    "split": [_method(_TEXTS, _parts, STRING, STRING), _method(_TEXTS, _parts, STRING, STRING, INT)],
-    "join": [
-        _method(STRING, _joined, _TEXTS),
-        _method(STRING, _joined, _TEXTS, STRING),
-    ],
-}
-
-_OPTIONALS: dict[str, list[Overload]] = {
-    "optional.of": [_function(optional_of(A), Optional, A)],
-    "optional.none": [_function(optional_of(DYN), lambda: ABSENT)],
-    "optional.ofNonZeroValue": [_function(optional_of(A), _non_zero, A)],
-    "hasValue": [_method(BOOL, lambda optional: optional.present, optional_of(A))],
-    "value": [_method(A, _value, optional_of(A))],
-}
-
-_KUBERNETES: dict[str, list[Overload]] = {
-    "quantity": [_function(QUANTITY, _quantity, STRING)],
-    "isQuantity": [_function(BOOL, _is(Quantity.parse), STRING)],
-    "sign": [_method(INT, lambda quantity: _order(quantity.value, 0), QUANTITY)],
-    "isInteger": [_method(BOOL, _is_integer, QUANTITY)],
-    "asInteger": [_method(INT, _as_integer, QUANTITY)],
-    "asApproximateFloat": [_method(DOUBLE, lambda quantity: float(quantity.value), QUANTITY)],
-    "add": [
-        _method(QUANTITY, lambda a, b: _plus(a, b.value), QUANTITY, QUANTITY),
-        _method(QUANTITY, _plus, QUANTITY, INT),
-    ],
-    "sub": [
-        _method(QUANTITY, lambda a, b: _plus(a, -b.value), QUANTITY, QUANTITY),
-        _method(QUANTITY, lambda a, b: _plus(a, -b), QUANTITY, INT),
-    ],
-    "semver": [_function(SEMVER, _version, STRING), _function(SEMVER, _normalized_version, STRING, BOOL)],
-    "isSemver": [
-        _function(BOOL, _is(Version.parse), STRING),
-        _function(BOOL, lambda text, normalize: _is(lambda t: _normalized_version(t, normalize))(text), STRING, BOOL),
-    ],
-    "major": [_method(INT, lambda version: version.major, SEMVER)],
-    "minor": [_method(INT, lambda version: version.minor, SEMVER)],
-    "patch": [_method(INT, lambda version: version.patch, SEMVER)],
+    "bytes": [function(BYTES, lambda value: value, BYTES), function(BYTES, str.encode, STRING)],
+    "dyn": [function(DYN, lambda value: value, A)],
 }
 
 
-def _merged(*libraries: Mapping[str, list[Overload]]) -> dict[str, tuple[Overload, ...]]:
+def _merged(*libraries: Library) -> dict[str, tuple[Overload, ...]]:
     merged: dict[str, tuple[Overload, ...]] = {}
     for library in libraries:
         for name, overloads in library.items():
@@ -457,7 +263,7 @@ def _merged(*libraries: Mapping[str, list[Overload]]) -> dict[str, tuple[Overloa
 
 
 FUNCTIONS: Mapping[str, tuple[Overload, ...]] = _merged(
-    _OPERATORS, _STANDARD, _STRINGS, _OPTIONALS, _KUBERNETES, _versioned(QUANTITY), _versioned(SEMVER)
+    _OPERATORS, _STANDARD, OPTIONALS, STRINGS, LISTS, SETS, QUANTITIES, *COMPARISONS
 )
 """By name; operators by their sign, prefix operators with a trailing `_`."""
 

@@ -13,6 +13,7 @@ from dra_driver.cel.tree import (
     Bind,
     Call,
     Comprehension,
+    ComprehensionKind,
     Conditional,
     Constant,
     Has,
@@ -44,11 +45,17 @@ _RESERVED = frozenset(
         *("package", "namespace", "return", "var", "void", "while"),
     }
 )
-type _Kind = Literal["all", "exists", "exists_one", "map", "filter"]
-_COMPREHENSIONS: dict[str, _Kind] = {
-    "all": "all", "exists": "exists", "exists_one": "exists_one", "existsOne": "exists_one", "map": "map",
-    "filter": "filter",
+_COMPREHENSIONS: dict[tuple[str, int], ComprehensionKind] = {
+    ("all", 2): "all", ("exists", 2): "exists", ("exists_one", 2): "exists_one", ("map", 2): "map", ("map", 3): "map",
+    ("filter", 2): "filter", ("sortBy", 2): "sortBy",
 }  # fmt: skip
+_OF_TWO_VARIABLES: dict[tuple[str, int], ComprehensionKind] = {
+    ("all", 3): "all", ("exists", 3): "exists", ("exists_one", 3): "exists_one", ("existsOne", 3): "exists_one",
+    ("transformList", 3): "transformList", ("transformList", 4): "transformList",
+    ("transformMap", 3): "transformMap", ("transformMap", 4): "transformMap",
+    ("transformMapEntry", 3): "transformMapEntry", ("transformMapEntry", 4): "transformMapEntry",
+}  # fmt: skip
+"""Macros by name and number of arguments."""
 
 
 def parse(expression: str) -> Node:
@@ -277,12 +284,24 @@ class _Parser:
         if word in ("optMap", "optFlatMap") and count == 2:
             variable = self._variable(arguments[0])
             return OptionalMap(target, variable, arguments[1], word == "optFlatMap", start=start, end=end)
-        kind = _COMPREHENSIONS.get(word)
-        if kind is None or not (count == 2 or (count == 3 and kind == "map")):
+        return self._comprehension(target, word, arguments, start, end)
+
+    def _comprehension(self, target: Node, word: str, arguments: list[Node], start: int, end: int) -> Node | None:
+        count = len(arguments)
+        two = _OF_TWO_VARIABLES.get((word, count))
+        kind = two or _COMPREHENSIONS.get((word, count))
+        if kind is None:
             return None
-        variable = self._variable(arguments[0])
-        condition = arguments[1] if count == 3 else None
-        return Comprehension(kind, target, variable, arguments[-1], condition, start=start, end=end)
+        if kind == "sortBy" and isinstance(target, Constant | MapLiteral):
+            raise CelSyntaxError("sortBy needs a list", self._text, target.start, target.end)
+        variable, second = self._variable(arguments[0]), self._variable(arguments[1]) if two else None
+        if variable == second:
+            raise CelSyntaxError(
+                f"both variables are called `{second}`", self._text, arguments[1].start, arguments[1].end
+            )
+        names = 2 if two else 1
+        condition = arguments[names] if count == names + 2 else None
+        return Comprehension(kind, target, variable, arguments[-1], condition, second, start=start, end=end)
 
     def _has(self, argument: Node, start: int, end: int) -> Node:
         if isinstance(argument, Select) and not argument.optional:
@@ -297,5 +316,5 @@ class _Parser:
 
     def _variable(self, node: Node) -> str:
         if not isinstance(node, Name):
-            raise CelSyntaxError("the first argument must be a simple name", self._text, node.start, node.end)
+            raise CelSyntaxError("a variable must be a simple name", self._text, node.start, node.end)
         return node.name

@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Literal
 
+type ComprehensionKind = Literal[
+    "all", "exists", "exists_one", "map", "filter", "sortBy", "transformList", "transformMap", "transformMapEntry"
+]
+
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Node:
@@ -96,16 +100,18 @@ class MapLiteral(Node):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Comprehension(Node):
-    """`target.all(variable, body)` and its kin. `body` is the transformation for map, else the condition.
+    """`target.all(variable, body)` and its kin. `body` is what an element becomes, or is sorted by, else the condition.
 
-    `condition` is the middle argument of the three-argument map: only elements for which it holds are transformed.
+    With a `second` variable the first one is the index or key, and the second one the element. `condition` is the
+    argument before the body of maps and transformations: only elements for which it holds are transformed.
     """
 
-    kind: Literal["all", "exists", "exists_one", "map", "filter"]
+    kind: ComprehensionKind
     target: Node
     variable: str
     body: Node
     condition: Node | None = None
+    second: str | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -1,11 +1,18 @@
-"""A real API server stores the selectors that we compile and refuses those that we refuse."""
+"""A real API server stores the selectors that we compile and refuses those that we refuse.
 
+What expressions are worth is asked of a ValidatingAdmissionPolicy, which has the same functions as selectors have: its
+warnings name the expressions that are false or fail.
+"""
+
+import asyncio
 import os
+import secrets
 from collections.abc import Callable
 
 import pytest
 from support import real_api_server
 from support.api import Api, Refused
+from support.cel_values import COSTLY, FAIL, HOLD, NO_EXPRESSION
 from support.dra_objects import CLASSES
 from support.real_api_server import RealApiServer
 from support.selectors import ACCEPTED, REFUSED
@@ -32,10 +39,42 @@ async def stored(server: RealApiServer, expressions: list[str]) -> dict[str, boo
 
 
 async def test_selectors_that_we_compile_are_stored(real_server: Callable[..., RealApiServer]) -> None:
-    answers = await stored(real_server({}), ACCEPTED)
+    answers = await stored(real_server({}), [*ACCEPTED, *HOLD, *(expression for expression, _ in FAIL)])
     assert [one for one, accepted in answers.items() if not accepted] == []
 
 
 async def test_selectors_that_we_refuse_are_not_stored(real_server: Callable[..., RealApiServer]) -> None:
-    answers = await stored(real_server({}), [expression for expression, _, _ in REFUSED])
+    answers = await stored(real_server({}), [*(one for one, _, _ in REFUSED), *NO_EXPRESSION])
     assert [one for one, accepted in answers.items() if accepted] == []
+
+
+_POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+
+
+async def warnings(server: RealApiServer, expressions: list[str]) -> list[str]:
+    """What the server says about expressions that are not true; about the last one, `false`, it always does."""
+    name = f"values-{secrets.token_hex(4)}"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
+    policy = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "matchConditions": [{"name": "own", "expression": f"object.metadata.name == '{name}'"}],
+        "validations": [{"expression": expression} for expression in [*expressions, "false"]],
+    }
+    binding = {"policyName": name, "validationActions": ["Warn"]}
+    async with Api(server.url, token=server.token, ssl=server.ssl_context()) as api:
+        await api.post(_POLICIES, {"metadata": {"name": name}, "spec": policy})
+        bindings = f"{_POLICIES.removesuffix('policies')}policybindings"
+        await api.post(bindings, {"metadata": {"name": name}, "spec": binding})
+        async with asyncio.timeout(60):
+            while True:
+                await api.post("/api/v1/namespaces/default/configmaps", {"metadata": {"name": name}}, dryRun="All")
+                if api.warnings:
+                    return api.warnings
+                await asyncio.sleep(0.1)
+
+
+async def test_values_are_those_that_the_api_server_computes(real_server: Callable[..., RealApiServer]) -> None:
+    heard = await warnings(real_server({}), [*HOLD, *COSTLY, *(expression for expression, _ in FAIL)])
+    failed = [one for one in heard if "resulted in error" in one]
+    assert [one for one in heard if one not in failed][:-1] == []
+    assert len(failed) == len(FAIL)

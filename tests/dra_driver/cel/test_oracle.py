@@ -162,6 +162,8 @@ def expected(expression: str, mine: object) -> object:
         return mine  # indexing null never works; the oracle finds that out when it gets there
     if other == REFUSED and "optional.none()" in expression:
         return mine  # what an absent value would have been is inferred by the oracle, and unknown here
+    if other == REFUSED and "ndexOf(" in expression:
+        return mine  # Kubernetes has indexOf and lastIndexOf of lists too, the oracle only those of texts
     if ".split(" in expression and ('""' in expression or "x.d.empty" in expression):
         return mine  # an empty text in parts: none in Go, one empty text in C++
     if mine == FAILED and "int(" in expression and ("x.d.yes" in expression or "x.d.no" in expression):

@@ -130,7 +130,7 @@ def test_a_method_that_is_called_like_a_macro_is_a_method_with_another_number_of
         ("Foo{a: 1}", 4, "messages cannot be built"),
         ("has(a)", 5, "has() needs a field"),
         ('has(a.b["c"])', 5, 'write `"c" in a.b`'),
-        ("a.all(1, true)", 7, "the first argument must be a simple name"),
+        ("a.all(1, true)", 7, "a variable must be a simple name"),
         ("a.b &&\n  c d", 5, "expected an operator or the end"),
         ("(" * 60 + "a" + ")" * 60, 51, "nested more than 50 levels deep"),
         ("+".join("a" * 200), 1, "operations within each other"),

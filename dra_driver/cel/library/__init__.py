@@ -1,0 +1,1 @@
+"""The function libraries that Kubernetes adds to CEL's standard functions, one module each."""

@@ -1,0 +1,143 @@
+"""Functions of lists, and of lists as sets.
+
+Sources: Kubernetes' list library (isSorted to lastIndexOf); cel-go's ext/lists version 3 and ext/sets.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from dra_driver.cel.overloads import Failed, Library, Overload, function, method
+from dra_driver.cel.types import BOOL, BYTES, DOUBLE, DYN, INT, STRING, UINT, A, Type, list_of, type_name
+from dra_driver.cel.values import INT_MAX, INT_MIN, UINT_MAX, Uint, equality
+
+type Items = tuple[Any, ...]
+
+COMPARABLE = (INT, UINT, DOUBLE, BOOL, STRING, BYTES)
+"""Types whose values have an order."""
+
+_NUMBERS = frozenset({"int", "uint", "double"})
+_COMPARABLE_NAMES = frozenset(kind.name for kind in COMPARABLE)
+
+
+def _need_order(items: Sequence[object]) -> None:
+    names = {type_name(item) for item in items} - _COMPARABLE_NAMES
+    if names:
+        raise Failed(f"no such overload: {names.pop()} has no order")
+
+
+def _exceeds(left: Any, right: Any) -> bool:
+    """False also for values that cannot be compared, of which Kubernetes takes no notice here."""
+    numbers = type_name(left) in _NUMBERS and type_name(right) in _NUMBERS
+    return bool((numbers or type(left) is type(right)) and left > right)
+
+
+def _is_sorted(items: Items) -> bool:
+    _need_order(items)
+    return not any(_exceeds(left, right) for left, right in pairwise(items))
+
+
+def _extreme(name: str, items: Items) -> object:
+    if not items:
+        raise Failed(f"{name} called on empty list")
+    _need_order(items)
+    found, *others = items
+    for item in others:
+        if _exceeds(item, found) if name == "max" else _exceeds(found, item):
+            found = item
+    return found
+
+
+def _sum(items: Items) -> object:
+    names = {type_name(item) for item in items}
+    if len(names) > 1 or not names <= _NUMBERS:
+        raise Failed(f"no such overload: sum of {' and '.join(sorted(names))}")
+    if names == {"double"}:
+        return sum(items, 0.0)
+    total = sum(items)
+    lowest, highest = (0, UINT_MAX) if names == {"uint"} else (INT_MIN, INT_MAX)
+    if not lowest <= total <= highest:
+        raise Failed("integer overflow")
+    return Uint(total) if names == {"uint"} else total
+
+
+def _index(items: Items, wanted: object) -> int:
+    return next((index for index, item in enumerate(items) if equality(item, wanted)), -1)
+
+
+def _last_index(items: Items, wanted: object) -> int:
+    return next((index for index in reversed(range(len(items))) if equality(items[index], wanted)), -1)
+
+
+def _slice(items: Items, start: int, end: int) -> Items:
+    if not 0 <= start <= end <= len(items):
+        raise Failed(f"cannot slice({start}, {end}) a list of {len(items)}")
+    return items[start:end]
+
+
+def _flat(items: Items, levels: int = 1) -> Items:
+    if levels < 0:
+        raise Failed("level must be non-negative")
+    found: list[object] = []
+    for item in items:
+        found.extend(_flat(item, levels - 1) if isinstance(item, tuple) and levels > 0 else [item])
+    return tuple(found)
+
+
+def _distinct(items: Items) -> Items:
+    kept: list[object] = []
+    for item in items:
+        if not any(equality(item, own) for own in kept):
+            kept.append(item)
+    return tuple(kept)
+
+
+def sorted_by(items: Items, keys: Items) -> Items:
+    """The items in the order of their keys, equal ones in their own order. Raises Failed for keys without an order."""
+    names = {type_name(key) for key in keys}
+    if len(names) > 1:
+        raise Failed("list elements must have the same type")
+    if not names <= _COMPARABLE_NAMES:
+        raise Failed(f"list elements must be comparable, not {names.pop()}")
+    return tuple(items[place] for place in sorted(range(len(items)), key=keys.__getitem__))
+
+
+def _contains(items: Items, wanted: Items) -> bool:
+    return all(any(equality(item, one) for item in items) for one in wanted)
+
+
+def _intersects(left: Items, right: Items) -> bool:
+    return any(equality(item, other) for item in left for other in right)
+
+
+def _of_each(result: Type | None, run: Any, kinds: Sequence[Type]) -> list[Overload]:
+    """A method of lists of each of `kinds`; its result is an item where `result` is None."""
+    return [method(result or kind, run, list_of(kind)) for kind in kinds]
+
+
+_LIST = list_of(A)
+
+LISTS: Library = {
+    "isSorted": _of_each(BOOL, _is_sorted, COMPARABLE),
+    "min": _of_each(None, lambda items: _extreme("min", items), COMPARABLE),
+    "max": _of_each(None, lambda items: _extreme("max", items), COMPARABLE),
+    "sum": [
+        method(INT, _sum, list_of(INT)),
+        method(UINT, lambda items: _sum(items) if items else Uint(0), list_of(UINT)),
+        method(DOUBLE, lambda items: _sum(items) if items else 0.0, list_of(DOUBLE)),
+    ],
+    "indexOf": [method(INT, _index, _LIST, A)],
+    "lastIndexOf": [method(INT, _last_index, _LIST, A)],
+    "slice": [method(_LIST, _slice, _LIST, INT, INT)],
+    "flatten": [method(_LIST, _flat, list_of(_LIST)), method(list_of(DYN), _flat, list_of(DYN), INT)],
+    "distinct": [method(_LIST, _distinct, _LIST)],
+    "reverse": [method(_LIST, lambda items: items[::-1], _LIST)],
+    "sort": [method(list_of(kind), lambda items: sorted_by(items, items), list_of(kind)) for kind in COMPARABLE],
+    "lists.range": [function(list_of(INT), lambda count: tuple(range(count)), INT)],
+}
+
+SETS: Library = {
+    "sets.contains": [function(BOOL, _contains, _LIST, _LIST)],
+    "sets.equivalent": [function(BOOL, lambda a, b: _contains(a, b) and _contains(b, a), _LIST, _LIST)],
+    "sets.intersects": [function(BOOL, _intersects, _LIST, _LIST)],
+}

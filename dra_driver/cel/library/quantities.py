@@ -1,0 +1,108 @@
+"""Quantities and semantic versions. Source: Kubernetes' quantity and semver libraries."""
+
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from dra_driver.cel.overloads import Failed, Library, function, method
+from dra_driver.cel.types import BOOL, DOUBLE, INT, QUANTITY, SEMVER, STRING, Type
+from dra_driver.cel.values import INT_MAX, INT_MIN
+from dra_driver.quantity import Quantity, Version
+
+
+@lru_cache(maxsize=1024)
+def _quantity(text: str) -> Quantity:
+    try:
+        return Quantity.parse(text)
+    except ValueError as error:
+        raise Failed(str(error)) from None
+
+
+def _is(parse: Callable[[str], object]) -> Callable[[str], bool]:
+    def accepted(text: str) -> bool:
+        try:
+            parse(text)
+        except (ValueError, Failed):
+            return False
+        return True
+
+    return accepted
+
+
+def _is_integer(quantity: Quantity) -> bool:
+    return quantity.value.denominator == 1 and INT_MIN <= quantity.value <= INT_MAX
+
+
+def _as_integer(quantity: Quantity) -> int:
+    if not _is_integer(quantity):
+        raise Failed("cannot convert the quantity to an integer")
+    return int(quantity.value)
+
+
+def _plus(quantity: Quantity, other: Fraction | int) -> Quantity:
+    return Quantity(quantity.value + other, quantity.format)
+
+
+@lru_cache(maxsize=1024)
+def _version(text: str) -> Version:
+    try:
+        return Version.parse(text)
+    except ValueError as error:
+        raise Failed(str(error)) from None
+
+
+def _normalized_version(text: str, normalize: bool) -> Version:
+    """With `normalize`: a leading v goes, missing numbers become 0, leading zeros go. Source: Kubernetes semver v1."""
+    return _version(_normalized(text) if normalize else text)
+
+
+def _normalized(text: str) -> str:
+    numbers, separator, rest = text.removeprefix("v"), "", ""
+    if match := re.search(r"[-+]", numbers):
+        numbers, separator, rest = numbers[: match.start()], match.group(), numbers[match.end() :]
+    parts = [part.lstrip("0") or "0" if part.isdigit() else part for part in numbers.split(".")]
+    return ".".join([*parts, "0", "0"][: max(3, len(parts))]) + separator + rest
+
+
+def _order(left: Any, right: Any) -> int:
+    return int(left > right) - int(left < right)
+
+
+def _versioned(kind: Type) -> Library:
+    """What quantities and versions share."""
+    return {
+        "compareTo": [method(INT, _order, kind, kind)],
+        "isLessThan": [method(BOOL, lambda a, b: a < b, kind, kind)],
+        "isGreaterThan": [method(BOOL, lambda a, b: a > b, kind, kind)],
+    }
+
+
+QUANTITIES: Library = {
+    "quantity": [function(QUANTITY, _quantity, STRING)],
+    "isQuantity": [function(BOOL, _is(Quantity.parse), STRING)],
+    "sign": [method(INT, lambda quantity: _order(quantity.value, 0), QUANTITY)],
+    "isInteger": [method(BOOL, _is_integer, QUANTITY)],
+    "asInteger": [method(INT, _as_integer, QUANTITY)],
+    "asApproximateFloat": [method(DOUBLE, lambda quantity: float(quantity.value), QUANTITY)],
+    "add": [
+        method(QUANTITY, lambda a, b: _plus(a, b.value), QUANTITY, QUANTITY),
+        method(QUANTITY, _plus, QUANTITY, INT),
+    ],
+    "sub": [
+        method(QUANTITY, lambda a, b: _plus(a, -b.value), QUANTITY, QUANTITY),
+        method(QUANTITY, lambda a, b: _plus(a, -b), QUANTITY, INT),
+    ],
+    "semver": [function(SEMVER, _version, STRING), function(SEMVER, _normalized_version, STRING, BOOL)],
+    "isSemver": [
+        function(BOOL, _is(Version.parse), STRING),
+        function(BOOL, lambda text, normalize: _is(lambda t: _normalized_version(t, normalize))(text), STRING, BOOL),
+    ],
+    "major": [method(INT, lambda version: version.major, SEMVER)],
+    "minor": [method(INT, lambda version: version.minor, SEMVER)],
+    "patch": [method(INT, lambda version: version.patch, SEMVER)],
+}
+
+
+COMPARISONS = (_versioned(QUANTITY), _versioned(SEMVER))

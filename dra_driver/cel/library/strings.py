@@ -1,0 +1,66 @@
+"""Functions of texts. Source: cel-go's ext/strings version 2."""
+
+from collections.abc import Callable, Sequence
+
+from dra_driver.cel.overloads import Failed, Library, method
+from dra_driver.cel.types import INT, STRING, list_of
+
+
+def _character(text: str, index: int) -> str:
+    if not 0 <= index <= len(text):
+        raise Failed(f"index {index} is out of range")
+    return text[index : index + 1]
+
+
+def _substring(text: str, start: int, end: int | None = None) -> str:
+    last = len(text) if end is None else end
+    if not 0 <= start <= last <= len(text):
+        raise Failed(f"range {start} to {last} is outside of a text of {len(text)} characters")
+    return text[start:last]
+
+
+def _parts(text: str, separator: str, limit: int = -1) -> tuple[str, ...]:
+    if limit == 0:
+        return ()
+    if separator == "":
+        count = len(text) if limit < 0 else min(len(text), limit)
+        return (*text[: count - 1], text[count - 1 :]) if text else ()
+    return tuple(text.split(separator, limit - 1 if limit > 0 else -1))
+
+
+def _replaced(text: str, old: str, new: str, limit: int = -1) -> str:
+    return text.replace(old, new, limit)
+
+
+def _joined(texts: Sequence[object], separator: str = "") -> str:
+    # A list whose items were not known to be texts may hold anything.
+    known = [text for text in texts if isinstance(text, str)]
+    if len(known) != len(texts):
+        raise Failed("join needs a list of strings")
+    return separator.join(known)
+
+
+def _ascii(text: str, change: Callable[[str], str]) -> str:
+    return "".join(change(character) if character.isascii() else character for character in text)
+
+
+_TEXTS = list_of(STRING)
+
+STRINGS: Library = {
+    "lowerAscii": [method(STRING, lambda text: _ascii(text, str.lower), STRING)],
+    "upperAscii": [method(STRING, lambda text: _ascii(text, str.upper), STRING)],
+    "trim": [method(STRING, str.strip, STRING)],
+    "charAt": [method(STRING, _character, STRING, INT)],
+    "substring": [method(STRING, _substring, STRING, INT), method(STRING, _substring, STRING, INT, INT)],
+    "indexOf": [method(INT, str.find, STRING, STRING)],
+    "lastIndexOf": [method(INT, str.rfind, STRING, STRING)],
+    "replace": [
+        method(STRING, _replaced, STRING, STRING, STRING),
+        method(STRING, _replaced, STRING, STRING, STRING, INT),
+    ],
+    "split": [method(_TEXTS, _parts, STRING, STRING), method(_TEXTS, _parts, STRING, STRING, INT)],
+    "join": [
+        method(STRING, _joined, _TEXTS),
+        method(STRING, _joined, _TEXTS, STRING),
+    ],
+}

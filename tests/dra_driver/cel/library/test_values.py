@@ -1,0 +1,30 @@
+"""The libraries' functions give the values that a real API server gives for the same expressions."""
+
+import pytest
+from support.cel_values import COSTLY, FAIL, HOLD, NO_EXPRESSION
+
+from dra_driver.api.resource import Device
+from dra_driver.cel.device import CelDevice, compile_selector
+from dra_driver.cel.errors import CelError, CelRuntimeError
+
+_DEVICE = CelDevice("gpu.nvidia.com", Device.of({"name": "gpu-0"}))
+
+
+@pytest.mark.parametrize("expression", [*HOLD, *COSTLY])
+def test_what_is_true_for_the_api_server_is_true_here(expression: str) -> None:
+    assert compile_selector(expression).matches(_DEVICE) is True
+
+
+@pytest.mark.parametrize(("expression", "message"), FAIL)
+def test_what_fails_for_the_api_server_fails_here(expression: str, message: str) -> None:
+    selector = compile_selector(expression)
+    with pytest.raises(CelRuntimeError) as raised:
+        selector.matches(_DEVICE)
+    assert message in raised.value.message
+
+
+@pytest.mark.parametrize("expression", NO_EXPRESSION)
+def test_what_the_api_server_refuses_is_refused_here(expression: str) -> None:
+    with pytest.raises(CelError) as raised:
+        compile_selector(expression)
+    assert not isinstance(raised.value, CelRuntimeError)

@@ -1,0 +1,77 @@
+"""Expressions without a device, by library: what is true, what fails when it is evaluated, what is no expression.
+
+A real API server is asked the same (tests/contracts/test_selectors.py).
+"""
+
+LISTS_HOLD = [
+    "[1, 2, 2].isSorted() && ![2, 1].isSorted() && [1.0].isSorted()",
+    "[1, 2].sum() == 3 && [1.5, 2.0].sum() == 3.5 && [1u, 2u].sum() == 3u && [].sum() == 0",
+    "[dyn(1), dyn(2.5)].min() == 1 && [3, 1, 2].max() == 3",
+    "[dyn(1), dyn('a')].max() == 1 && [dyn('a'), dyn(1)].isSorted()",
+    "[1, 2, 1].indexOf(1) == 0 && [1, 2, 1].lastIndexOf(1) == 2 && [1].indexOf(2) == -1",
+    "[1, 2, 3, 4].slice(1, 3) == [2, 3] && [1].slice(1, 1) == []",
+    "[[1], [2, 3]].flatten() == [1, 2, 3] && [[[1]], [[2]]].flatten(2) == [1, 2] && [1].flatten(1) == [1]",
+    "lists.range(3) == [0, 1, 2] && lists.range(-1) == []",
+    "[1, 2, 1].distinct() == [1, 2] && [1, 2, 3].reverse() == [3, 2, 1]",
+    "[3, 1, 2].sort() == [1, 2, 3] && ['b', 'a'].sort() == ['a', 'b'] && [].sort() == []",
+    "['aaa', 'b', 'cc'].sortBy(t, t.size()) == ['b', 'cc', 'aaa'] && [1, 3].sortBy(n, -n) == [3, 1]",
+    "sets.contains([1, 2], [2, 2]) && !sets.contains([1], [1, 2]) && sets.contains([1], [])",
+    "sets.equivalent([1, 2], [2, 1, 1]) && !sets.equivalent([1, 2], [1])",
+    "sets.intersects([1, 2], [2, 3]) && !sets.intersects([], [1])",
+    "[1, 2].first().value() == 1 && [1, 2].last().value() == 2 && !lists.range(0).first().hasValue()",
+    "optional.unwrap([optional.of(1), optional.none()]) == [1] && [optional.of(1)].unwrapOpt() == [1]",
+]
+LISTS_FAIL = [
+    ("[dyn(quantity('1'))].isSorted()", "no such overload"),
+    ("[dyn(1), dyn(quantity('1'))].max() == 1", "no such overload"),
+    ("[].min() == 1", "min called on empty list"),
+    ("[dyn(1), dyn(2u)].sum() == 3", "no such overload"),
+    ("[9223372036854775807, 1].sum() == 1", "integer overflow"),
+    ("[1, 2, 3].slice(1, 5) == [2]", "cannot slice(1, 5)"),
+    ("[1, 2, 3].slice(-1, 2) == [2]", "cannot slice(-1, 2)"),
+    ("[[1]].flatten(-1) == [1]", "level must be non-negative"),
+    ("[dyn(1), dyn(2u)].sort() == [1, 2]", "must have the same type"),
+    ("[3, 1].sortBy(x, dyn([x])) == [3, 1]", "must be comparable"),
+]
+LISTS_REFUSED = [
+    "[quantity('1')].isSorted()",
+    "['a'].sum() == 'a'",
+    "[1].sum(1) == 2",
+    "[1].indexOf('a') == -1",
+    "[1].flatten() == [1]",
+    "[[1]].sort() == [[1]]",
+    "'a'.distinct() == 'a'",
+    "sets.contains([1], ['a'])",
+    "[3, 1].sortBy(x, [x]) == [3, 1]",
+    "{'b': 1}.sortBy(x, x) == ['b']",
+]
+
+TWO_VARIABLES_HOLD = [
+    "[1, 2].all(i, v, i < v) && ![1, 2].exists(i, v, i > v) && {'a': 1}.exists(k, v, k == 'a' && v == 1)",
+    "[1, 2].existsOne(i, v, v == 2) && [1, 2].exists_one(i, v, i == 0)",
+    "[1, 2].exists(i, v, 1 / i == 1)",
+    "[1, 2].transformList(i, v, i + v) == [1, 3] && [1, 2].transformList(i, v, i > 0, i + v) == [3]",
+    "{'a': 1}.transformList(k, v, k) == ['a']",
+    "[1, 2].transformMap(i, v, v * 2) == {0: 2, 1: 4} && {'a': 1}.transformMap(k, v, v > 1, v) == {}",
+    "{'a': 1, 'b': 2}.transformMapEntry(k, v, {v: k}) == {1: 'a', 2: 'b'}",
+    "{'a': 1, 'b': 2}.transformMapEntry(k, v, k == 'b', {v: k, v + 1: k}) == {2: 'b', 3: 'b'}",
+]
+TWO_VARIABLES_FAIL = [
+    ("{'a': 1, 'b': 1}.transformMapEntry(k, v, {v: k}) == {1: 'a'}", "key 1 already exists"),
+    ("{'a': 1}.transformMapEntry(k, v, dyn(1)) == {1: 'a'}", "no such overload"),
+    ("[1, 2].existsOne(i, v, 1 / i == 1)", "division by zero"),
+]
+TWO_VARIABLES_REFUSED = [
+    "[1].all(i, i, true)",
+    "[1].all(i, 1, true)",
+    "[1, 2].existsOne(v, v == 2)",
+    "[1, 2].map(i, v, i) == [1]",
+    "{'a': 1}.transformMapEntry(k, v, 1) == {1: 'a'}",
+]
+
+COSTLY = ["['a', 'b'].isSorted()", "['b', 'a'].min() == 'a' && ['a', 'b'].max() == 'b'"]
+"""True too, but the API server estimates too high a cost to store them as selectors."""
+
+HOLD = [*LISTS_HOLD, *TWO_VARIABLES_HOLD]
+FAIL = [*LISTS_FAIL, *TWO_VARIABLES_FAIL]
+NO_EXPRESSION = [*LISTS_REFUSED, *TWO_VARIABLES_REFUSED]
