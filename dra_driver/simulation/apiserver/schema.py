@@ -1,8 +1,8 @@
 """What fields a type has: one view over the schemas of built-in types and of CustomResourceDefinitions.
 
-Built-in schemas are data in `schemas/`: names, types and merge rules from the OpenAPI documents of kube-apiserver 1.36.2 (see
-tests/contracts/extract_schemas.py); custom ones come from the CRD. Decoding, defaulting, patches, server-side apply
-and the OpenAPI documents all read this one form.
+Built-in schemas are data in `schemas/`: names, types and merge rules from the OpenAPI documents of kube-apiserver
+1.36.2 (see tests/contracts/extract_schemas.py); custom ones come from the CRD. Decoding, defaulting, patches,
+server-side apply and the OpenAPI documents all read this one form.
 """
 
 import json
