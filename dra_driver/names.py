@@ -57,6 +57,8 @@ GPU_ATTRIBUTES = (
 ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_UID = re.compile(r"[A-Za-z0-9][-_.A-Za-z0-9]{0,127}")
 _GPU_UUID = re.compile(r"GPU-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
 
 _SHORTEST_ID = 8
@@ -65,6 +67,16 @@ _SHORTEST_ID = 8
 def is_dns_label(text: str) -> bool:
     """Whether `text` is a DNS label as Kubernetes has it (RFC 1123, at most 63 characters)."""
     return _DNS_LABEL.fullmatch(text) is not None
+
+
+def is_dns_subdomain(text: str, *, longest: int = 253) -> bool:
+    """Whether `text` is a DNS subdomain as Kubernetes has it: names of objects; of drivers, with at most 63."""
+    return len(text) <= longest and _DNS_SUBDOMAIN.fullmatch(text) is not None
+
+
+def is_uid(text: str) -> bool:
+    """Whether `text` can be the UID of an object, and so be part of a file's and of a CDI device's name."""
+    return _UID.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -36,7 +36,7 @@ from kubelet_plugin.prepare.lifecycle import (
     standing_of,
     state_of,
 )
-from kubelet_plugin.prepare.plan import ContainerFiles, Node, Plan, checked, plan_for, wanted_devices
+from kubelet_plugin.prepare.plan import ContainerFiles, Node, Plan, checked, plan_for, wanted_devices, well_formed
 from kubelet_plugin.prepare.repair import RepairReport
 from kubelet_plugin.prepare.store import JournalStore
 
@@ -170,6 +170,7 @@ class ClaimService:
         return all(claim.uid in held for claim in claims)
 
     async def _prepare(self, ref: ClaimRef, files: "_Once[ContainerFiles]") -> tuple[PreparedDevice, ...]:
+        well_formed(ref)
         await self._healer.complete()
         async with self._executor.turn(ref.uid):
             node = self._view.node()

@@ -15,7 +15,7 @@ from dra_driver.api.resource import AllocatedDevice, Allocation, ResourceClaim
 from dra_driver.cdi.edits import ClaimDevice, DriverFiles, cdi_device_id, claim_spec
 from dra_driver.cdi.model import DeviceNode, encode
 from dra_driver.errors import InvalidConfig, InvalidInput, NodeNotReady, UnknownDevice
-from dra_driver.names import ClaimRef, RequestName
+from dra_driver.names import ClaimRef, RequestName, is_dns_label, is_dns_subdomain, is_uid
 from dra_driver.opaque import config_for, listed_configs
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.steps import Step, Undo, UnknownRecord, WriteCdiFile
@@ -59,6 +59,19 @@ class Plan:
     def __str__(self) -> str:
         devices = ", ".join(f"{device.device} ({device.gpu_uuid})" for device in self.entry.devices) or "nothing"
         return "\n".join([f"{self.entry.claim} holds {devices}", *(f"  {step}" for step in self.steps)])
+
+
+def well_formed(asked: ClaimRef) -> ClaimRef:
+    """`asked` if there can be such a claim: its parts go into URLs and file names. Raises InvalidInput."""
+    parts = (
+        ("metadata.namespace", asked.namespace, is_dns_label, "the name of a namespace"),
+        ("metadata.name", asked.name, is_dns_subdomain, "the name of a claim"),
+        ("metadata.uid", asked.uid, is_uid, "the UID of an object"),
+    )
+    for place, value, is_right, what in parts:
+        if not is_right(value):
+            raise InvalidInput(f"{value[:80]!r} cannot be {what}", about=str(asked), field=place)
+    return asked
 
 
 def checked(claim: ResourceClaim, asked: ClaimRef) -> ResourceClaim:

@@ -34,7 +34,7 @@ from dra_driver.errors import (
     UnknownDevice,
     Unreachable,
 )
-from dra_driver.names import CONFIG_API_VERSION
+from dra_driver.names import CONFIG_API_VERSION, ClaimRef
 from dra_driver.runtime.files import TEMPORARY_SUFFIX
 from kubelet_plugin.prepare.answer import PreparedDevice
 from kubelet_plugin.prepare.checkpoint import decode
@@ -229,6 +229,29 @@ class TestRefusals:
         assert "\n" not in message
         for word in words:
             assert word in message
+        assert bench.files == []
+
+    @pytest.mark.parametrize(
+        ("ref", "field"),
+        [
+            (a_ref(namespace=""), "metadata.namespace"),
+            (a_ref(namespace="team/a"), "metadata.namespace"),
+            (a_ref(""), "metadata.name"),
+            (a_ref("../train"), "metadata.name"),
+            (a_ref("train?watch=1"), "metadata.name"),
+            (a_ref("t" * 254), "metadata.name"),
+            (ClaimRef("team-a", "train", ""), "metadata.uid"),
+            (a_ref(uid="../../etc"), "metadata.uid"),
+        ],
+    )
+    async def test_a_claim_that_cannot_exist_is_refused_before_anybody_is_asked(
+        self, bench: Bench, ref: ClaimRef, field: str
+    ) -> None:
+        async with bench.plugin() as service:
+            with pytest.raises(InvalidInput, match=f"{field}: .* cannot be"):
+                await prepare_one(service, ref)
+
+        assert bench.api.reads == 0
         assert bench.files == []
 
     @pytest.mark.parametrize(
