@@ -14,7 +14,7 @@ from pathlib import Path
 from dra_driver.kube.endpoint import pod_namespace
 from dra_driver.kube.leader import LeaseTimes
 from dra_driver.names import GPU_DRIVER
-from dra_driver.runtime.settings import SettingsParser, endpoint, seconds
+from dra_driver.runtime.settings import SettingsParser, driver_name, endpoint, seconds
 from dra_driver.runtime.telemetry import LEVELS
 
 
@@ -72,7 +72,7 @@ def _parser() -> SettingsParser:
     parser = SettingsParser("gpu-dra-controller", "The controller: publishes the GPUs that nodes report.")
     setting = parser.setting
     setting("--kubeconfig", "", "kubeconfig file; without one, the pod's service account is used")
-    setting("--driver-name", GPU_DRIVER, "name of the DRA driver; DeviceClasses must select the same")
+    setting("--driver-name", GPU_DRIVER, "name of the DRA driver; DeviceClasses must select the same", type=driver_name)
     setting("--policy", "", "file with a PublishingPolicy; without one, every GPU of every node is published")
     setting("--workers", 16, "pools written at the same time, 1 to 64", type=int)
     parser.switch("--leader-election", True, "work only while holding the lease; off only for a single replica")

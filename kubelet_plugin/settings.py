@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.names import GPU_DRIVER
-from dra_driver.runtime.settings import SettingsParser, endpoint, seconds
+from dra_driver.names import GPU_DRIVER, is_uid
+from dra_driver.runtime.settings import SettingsParser, driver_name, endpoint, seconds
 from dra_driver.runtime.telemetry import LEVELS
 
 
@@ -82,8 +82,8 @@ def _parser() -> SettingsParser:
     setting = parser.setting
     setting("--node-name", "", "name of this node, as in the cluster")
     setting("--kubeconfig", "", "kubeconfig file; without one, the pod's service account is used")
-    setting("--driver-name", GPU_DRIVER, "name of the DRA driver; DeviceClasses must select the same")
-    setting("--pod-uid", "", "UID of this pod; makes rolling updates without a gap possible")
+    setting("--driver-name", GPU_DRIVER, "name of the DRA driver; DeviceClasses must select the same", type=driver_name)
+    setting("--pod-uid", "", "UID of this pod; makes rolling updates without a gap possible", type=_uid)
     setting("--kubelet-root", "/var/lib/kubelet", "kubelet's folder, with plugins and plugins_registry")
     setting("--cdi-root", "/var/run/cdi", "folder of the CDI files, one that the container runtime reads")
     setting("--state-dir", "", "folder of the journal; default: plugins/DRIVER below kubelet's folder")
@@ -99,6 +99,12 @@ def _parser() -> SettingsParser:
     setting("--log-level", "info", "how much to log", choices=LEVELS)
     setting("--log-format", "json", "how to log", choices=("json", "console"))
     return parser
+
+
+def _uid(text: str) -> str:
+    if text and not is_uid(text):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be the UID of a pod")
+    return text
 
 
 def _simulated(text: str) -> str:

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from dra_driver.names import is_dns_subdomain
+
 PREFIX = "GPU_DRA_"
 
 _TRUE = ("true", "1", "yes")
@@ -75,6 +77,13 @@ def seconds(text: str) -> float:
     if not 0.1 <= value <= 86_400:
         raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 86400 seconds")
     return value
+
+
+def driver_name(text: str) -> str:
+    """The name of a DRA driver; also a folder's name. Source: ResourceSliceSpec.driver, resource.k8s.io/v1."""
+    if not is_dns_subdomain(text, longest=63):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a DNS subdomain of at most 63 characters")
+    return text
 
 
 def endpoint(text: str) -> str:
