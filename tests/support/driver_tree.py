@@ -71,8 +71,7 @@ class DriverTree:
     def settle(self) -> None:
         """Let everything here have been changed long ago."""
         for place in (self.root, *self.root.rglob("*")):
-            if not place.is_symlink():
-                os.utime(place, (1_700_000_000, 1_700_000_000))
+            os.utime(place, (1_700_000_000, 1_700_000_000), follow_symlinks=False)
 
     def keep_changing(self, host_path: str) -> None:
         """Let `host_path` be changed right now, whenever that is."""
