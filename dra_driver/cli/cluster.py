@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from dra_driver.cli.demo import DEFAULT_NODES, NodesOption, PublisherOption
+from dra_driver.cli.demo import DEFAULT_NODES, NodesOption, Publisher, PublisherOption
 from dra_driver.cli.output import messages
+from dra_driver.errors import InvalidInput
 from dra_driver.runtime.telemetry import configure_logging
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
 
@@ -22,12 +23,15 @@ dractl get devices
 
 def cluster(
     nodes: NodesOption = DEFAULT_NODES,
-    publisher: PublisherOption = "controller",
+    publisher: PublisherOption = Publisher.CONTROLLER,
     folder: Annotated[
         Path | None,
         typer.Option("--folder", help="Where its files lie; default: a temporary folder.", show_default=False),
     ] = None,
-    port: Annotated[int, typer.Option("--port", help="Port of the API server on 127.0.0.1; 0 takes a free one.")] = 0,
+    port: Annotated[
+        int,
+        typer.Option("--port", min=0, max=65535, help="Port of the API server on 127.0.0.1; 0 takes a free one."),
+    ] = 0,
 ) -> None:
     """Start a simulated cluster with GPUs and keep it running until Ctrl-C.
 
@@ -36,7 +40,10 @@ def cluster(
     """
     wanted = parse_nodes(nodes)
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInput(f"this folder cannot be made: {error.strerror}", about=str(folder)) from error
         asyncio.run(_keep(folder.resolve(), wanted, publisher, port))
         return
     with tempfile.TemporaryDirectory(prefix="dractl-") as place:

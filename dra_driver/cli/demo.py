@@ -5,6 +5,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,14 @@ from dra_driver.errors import DriverError, InvalidInput
 from dra_driver.runtime.telemetry import configure_logging
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
 
+
+class Publisher(StrEnum):
+    """Who writes ResourceSlices."""
+
+    CONTROLLER = "controller"
+    NODE = "node"
+
+
 FolderOption = Annotated[
     Path | None,
     typer.Option(
@@ -31,9 +40,9 @@ NodesOption = Annotated[
     str, typer.Option("--nodes", help="Simulated nodes: PROFILE or PROFILE:NUMBER, separated by commas.")
 ]
 PublisherOption = Annotated[
-    str, typer.Option("--publisher", help="Who writes ResourceSlices: controller, or node (no controller runs).")
+    Publisher, typer.Option("--publisher", help="Who writes ResourceSlices: controller, or node (no controller runs).")
 ]
-TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds for each step of each example.")]
+TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for each step of each example.")]
 
 DEFAULT_NODES = "dgx-h100,t4"
 
@@ -51,7 +60,7 @@ def demo(
     folder: FolderOption = None,
     nodes: NodesOption = DEFAULT_NODES,
     output: OutputOption = Format.TABLE,
-    publisher: PublisherOption = "controller",
+    publisher: PublisherOption = Publisher.CONTROLLER,
     timeout: TimeoutOption = 30.0,
 ) -> None:
     """Run the examples on a simulated cluster and show what each container got.
@@ -121,7 +130,7 @@ def _show(outcomes: Sequence[Outcome], seconds: float) -> None:
     )
     failed = [outcome for outcome in outcomes if outcome.error]
     for outcome in failed:
-        messages.print(f"{outcome.name}: {outcome.error}", style="red", markup=False)
+        messages.print(f"{outcome.name}: {outcome.error}", style="red", markup=False, soft_wrap=True)
     verdict = f"{len(failed)} of {len(outcomes)} examples failed" if failed else f"All {len(outcomes)} examples ran"
     rest = "" if failed else ", all was removed again, and nothing is left on the nodes"
     messages.print(f"{verdict} in {seconds:.0f} s{rest}.", soft_wrap=True)

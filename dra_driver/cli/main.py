@@ -29,11 +29,7 @@ for _command in sorted(entry_points(group="gpu_dra.commands"), key=lambda entry:
 
 
 def main() -> None:
-    """Console script."""
+    """What the console script runs."""
     configure_logging("error", "console")
     with plain_errors():
         app()
-
-
-if __name__ == "__main__":
-    main()

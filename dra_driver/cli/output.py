@@ -19,7 +19,7 @@ from rich.table import Table
 
 from dra_driver.errors import DriverError, InvalidInput
 
-messages = Console(stderr=True, highlight=False)
+messages = Console(stderr=True, highlight=False, emoji=False)
 """Progress, hints and errors."""
 
 
@@ -72,7 +72,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*row)
     width = None if sys.stdout.isatty() else _natural_width(headings, rows)
-    Console(highlight=False, markup=False, width=width).print(table)
+    Console(highlight=False, markup=False, emoji=False, width=width).print(table)
 
 
 def _natural_width(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
@@ -90,7 +90,7 @@ def print_data(data: object, output: Format) -> None:
 
 def stop(message: str, status: Status) -> NoReturn:
     """End the command with a message to standard error."""
-    messages.print(f"error: {message}", markup=False)
+    messages.print(f"error: {message}", markup=False, soft_wrap=True)
     raise SystemExit(status)
 
 

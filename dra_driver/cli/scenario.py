@@ -62,21 +62,31 @@ def read_scenario(folder: Path) -> Scenario:
     for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
         try:
             documents += [document for document in yaml.safe_load_all(path.read_text()) if document]
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
             raise InvalidInput(str(error), about=str(path)) from error
     if not documents:
         raise InvalidInput("no YAML documents in this folder", about=str(folder))
     for document in documents:
-        _resource(document)
+        _check(document, folder)
     order = list(_KINDS)
     return Scenario(folder.name, tuple(sorted(documents, key=lambda document: order.index(document["kind"]))))
 
 
+def _check(document: object, folder: Path) -> None:
+    """What is needed to send it to the API server, which judges the rest."""
+    kind = document.get("kind") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or kind not in _KINDS:
+        raise InvalidInput(
+            f"the simulated cluster runs {', '.join(_KINDS)}, not {kind or 'a document without kind'}",
+            about=str(folder),
+        )
+    metadata = document.get("metadata")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
+        raise InvalidInput(f"a {kind} has no metadata.name", about=str(folder))
+
+
 def _resource(document: JsonObject) -> Resource:
-    kind = document.get("kind", "")
-    if kind not in _KINDS:
-        raise InvalidInput(f"the simulated cluster runs {', '.join(_KINDS)}, not {kind or 'a document without kind'}")
-    return _KINDS[kind]
+    return _KINDS[document["kind"]]
 
 
 def _namespace(document: JsonObject) -> str | None:
@@ -101,7 +111,7 @@ async def wait_running(cluster: SimulatedCluster, scenario: Scenario, timeout_s:
         await cluster.wait(running, "not all pods run", timeout_s)
     except NodeNotReady as error:
         reasons = [await _why_waiting(cluster.kube, pod) for pod in await _pods(cluster.kube, scenario)]
-        raise NodeNotReady("; ".join(filter(None, reasons)) or str(error), about=scenario.name) from error
+        raise NodeNotReady("; ".join(filter(None, reasons)) or str(error)) from error
     return tuple(await _pods(cluster.kube, scenario))
 
 
@@ -184,7 +194,7 @@ async def remove(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float
         await cluster.wait(gone, "", timeout_s)
     except NodeNotReady as error:
         left = leftovers(cluster) or ("pods or claims that are not deleted",)
-        raise NodeNotReady(f"after deletion there is still: {', '.join(left)}", about=scenario.name) from error
+        raise NodeNotReady(f"after deletion there is still: {', '.join(left)}") from error
 
 
 def leftovers(cluster: SimulatedCluster) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import structlog
 
-from dra_driver.errors import DriverError
+from dra_driver.errors import DriverError, InvalidInput
 
 _log = structlog.get_logger(__name__)
 
@@ -36,7 +36,8 @@ async def forever(name: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> No
 
 
 def run_service(service: Coroutine[Any, Any, None]) -> int:
-    """Run to the end. The exit status is 0 after a signal, 1 when a part failed with an error of ours.
+    """Run to the end. The exit status is 0 after a signal, 2 when what the service was given makes no sense
+    (a policy, a kubeconfig), 1 when a part failed with another error of ours.
 
     Errors of ours are logged as a line each; anything else is a defect and keeps its stack trace.
     """
@@ -48,7 +49,7 @@ def run_service(service: Coroutine[Any, Any, None]) -> int:
     except* DriverError as group:
         for error in _leaves(group):
             _log.error("the service ends", reason=str(error))
-        status = 1
+        status = 2 if group.subgroup(InvalidInput) else 1
     return status
 
 

@@ -7,6 +7,7 @@ profile its node has and builds the host from it.
 """
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ from pathlib import Path
 import yaml
 
 from dra_driver import bundled
-from dra_driver.api.meta import CRDS, DEVICE_CLASSES, NAMESPACES, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
+from dra_driver.api.meta import CRDS, DEVICE_CLASSES, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
 from dra_driver.errors import InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.simulation.apiserver import SimulatedApiServer
@@ -29,6 +30,8 @@ from dra_driver.simulation.scheduler import SimulatedScheduler
 
 _NODES = re.compile(r"([a-z0-9-]+?)(?::([1-9][0-9]{0,3}))?")
 _POLL_S = 0.05
+_REFUSED = 2
+"""Exit status of our programs for settings that make no sense."""
 _STOP_TIMEOUT_S = 10.0
 
 
@@ -77,9 +80,12 @@ class Process:
         return self._process.pid if self._process is not None else None
 
     def check(self) -> None:
-        """Raises NodeNotReady when the process ended without being asked to."""
+        """Raises NodeNotReady when the process ended by itself, InvalidInput when it refused its settings."""
         if self._process is not None and self._process.returncode is not None:
-            tail = "\n  ".join(self.log.read_text(errors="replace").splitlines()[-12:])
+            lines = self.log.read_text(errors="replace").splitlines()
+            if self._process.returncode == _REFUSED and lines:
+                raise InvalidInput(_reason(lines[-1]), about=self.name)
+            tail = "\n  ".join(lines[-12:])
             raise NodeNotReady(
                 f"ended with status {self._process.returncode}; its log ends:\n  {tail}", about=self.name
             )
@@ -96,6 +102,14 @@ class Process:
         except TimeoutError:
             process.kill()
             await process.wait()
+
+
+def _reason(line: str) -> str:
+    """What the last line of a log, JSON or plain, gives as the reason of the end."""
+    try:
+        return str(json.loads(line)["reason"])
+    except (ValueError, TypeError, KeyError):
+        return line
 
 
 def _own_environment() -> dict[str, str]:
@@ -132,7 +146,10 @@ class SimulatedCluster:
         cluster = cls(folder, nodes, publisher=publisher)
         async with AsyncExitStack() as stack:
             progress("starting the API server")
-            await cluster.server.start(port=port)
+            try:
+                await cluster.server.start(port=port)
+            except OSError as error:
+                raise InvalidInput(f"port {port} cannot be used: {error.strerror}", about="API server") from error
             stack.push_async_callback(cluster.server.stop)
             cluster.server.kubeconfig(cluster.kubeconfig)
             cluster.kube = await stack.enter_async_context(Kube(endpoint_from(cluster.kubeconfig)))
@@ -182,7 +199,7 @@ class SimulatedCluster:
             await asyncio.sleep(_POLL_S)
 
     async def wait_published(self, timeout_s: float = 60.0) -> None:
-        """Until every node has a complete pool of devices."""
+        """Until every node has a slice."""
 
         async def published() -> bool:
             slices = (await self.kube.list(RESOURCE_SLICES)).items
@@ -197,8 +214,6 @@ class SimulatedCluster:
         for path in sorted(bundled.DEVICE_CLASSES_FOLDER.glob("*.yaml")):
             for document in yaml.safe_load_all(path.read_text()):
                 await self.kube.create(DEVICE_CLASSES, document)
-        with suppress(NotFound):
-            await self.kube.get(NAMESPACES, "default")
         for node in self.nodes:
             await self.kube.create(NODES, _node_object(node))
         await self.wait(self._inventories_served, "NodeInventory is not served", 10.0)

@@ -1,6 +1,7 @@
 """The first thing a newcomer runs works, in both publisher modes, and its exit status tells the truth."""
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -8,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from dra_driver import bundled
+from dra_driver.cli.demo import scenarios_in
+from dra_driver.errors import InvalidInput
 
 
 def dractl(*arguments: str, timeout_s: float = 180.0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dra_driver.cli.main", *arguments]
+    command = [sys.executable, "-m", "dra_driver.cli", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
@@ -58,6 +61,12 @@ spec:
     [
         (["demo", "--nodes", "h100!"], "--nodes: 'h100!' is not PROFILE or PROFILE:NUMBER"),
         (["demo", "-f", "/nowhere"], "/nowhere: there is no such folder"),
+        (["demo", "--nodes", "t5"], "plugin of node t5-1: profile t5: no such profile; there are a30,"),
+        (["demo", "--publisher", "nobody"], "'nobody' is not one of 'controller', 'node'"),
+        (["demo", "--timeout", "-1"], "--timeout"),
+        (["cluster", "--port", "99999"], "--port"),
+        (["cluster", "--folder", "/dev/null"], "/dev/null: this folder cannot be made: File exists"),
+        (["inventory", "--host", "t4:x"], "--host t4:x: 'x' is not the number of a node"),
     ],
 )
 def test_a_mistake_is_answered_in_one_line_with_status_2(arguments: list[str], says: str) -> None:
@@ -65,3 +74,45 @@ def test_a_mistake_is_answered_in_one_line_with_status_2(arguments: list[str], s
     assert done.returncode == 2
     assert says in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("manifest", "says"),
+    [
+        (b"- a\n- b\n", "not a document without kind"),
+        (b"kind: Deployment\n", "not Deployment"),
+        (b"kind: Pod\n", "a Pod has no metadata.name"),
+        (b"kind: Pod\nmetadata: 7\n", "a Pod has no metadata.name"),
+        (b"a: [\n", "expected the node content"),
+        (b"\xff\xfe\x00", "can't decode"),
+    ],
+)
+def test_manifests_that_cannot_be_sent_are_refused_before_anything_starts(
+    tmp_path: Path, manifest: bytes, says: str
+) -> None:
+    (tmp_path / "wrong.yaml").write_bytes(manifest)
+    with pytest.raises(InvalidInput, match=says):
+        scenarios_in(tmp_path)
+
+
+def test_a_port_that_is_taken_is_a_mistake_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = dractl("cluster", "--port", str(port))
+    assert done.returncode == 2
+    assert f"port {port} cannot be used" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_its_extra_dractl_says_what_to_install() -> None:
+    program = "import sys; sys.modules['typer'] = None; from dra_driver.cli.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stderr.splitlines() == [
+        "error: dractl is not installed with all it needs: pip install 'gpu-dra-driver[cli]'"
+    ]
+
+
+def test_node_plugin_and_controller_start_where_only_the_base_is_installed() -> None:
+    program = "import sys; sys.modules.update(typer=None, rich=None); import kubelet_plugin.main, controller.main"
+    subprocess.run([sys.executable, "-c", program], check=True)

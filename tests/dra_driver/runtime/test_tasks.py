@@ -48,11 +48,11 @@ def test_an_error_of_a_part_ends_the_service_with_status_1_and_its_reason(capsys
     assert "driver gpu.nvidia.com: kubelet refused the registration" in capsys.readouterr().out
 
 
-def test_an_error_before_anything_runs_ends_the_service_with_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_that_make_no_sense_end_the_service_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     async def service() -> None:
         raise InvalidInput("cannot be read", about="kubeconfig /nowhere")
 
-    assert run_service(service()) == 1
+    assert run_service(service()) == 2
     assert "kubeconfig /nowhere: cannot be read" in capsys.readouterr().out
 
 
