@@ -1,1 +1,1 @@
-"""."""
+"""A cluster without hardware: API server, scheduler, claim controller and kubelets."""

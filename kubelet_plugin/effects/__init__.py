@@ -1,1 +1,1 @@
-"""."""
+"""What preparing a claim changes on the node."""
