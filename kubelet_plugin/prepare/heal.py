@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from dra_driver.errors import ClusterError, DriverError, NodeNotReady
+from dra_driver.api.resource import ResourceClaim
+from dra_driver.errors import ClusterError, DeviceInUse, DriverError, NodeNotReady
 from dra_driver.names import ClaimRef
 from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.claims import ClaimReader
@@ -218,19 +219,27 @@ class Healer:
         report = RepairReport()
         for claim in await self._claims.allocated(node.driver, node.pool):
             ref = ClaimRef(claim.metadata.namespace or "", claim.metadata.name, claim.metadata.uid)
-            if ref.uid not in with_file or ref.uid in self._journal.current.held:
-                continue
-            try:
-                devices = wanted_devices(claim, ref, node)
-            except DriverError as error:
-                # One claim that cannot be understood any more must not keep the node from preparing the others.
-                report += RepairReport((f"{ref} was lost from the journal and cannot be entered again: {error}",))
-                continue
-            async with self._executor.turn(ref.uid):
-                await self._executor.carry_out(plan_for(ref, devices, node, files))
-            report += RepairReport((f"{ref} (UID {ref.uid}) was lost from the journal: entered again",))
+            if ref.uid in with_file and ref.uid not in self._journal.current.held:
+                report += RepairReport((await self._enter_again(claim, ref, node, files),))
         await self._journal.commit(lambda journal: replace(journal, incomplete=False))
         return report + RepairReport(("the journal is complete again",))
+
+    async def _enter_again(self, claim: ResourceClaim, ref: ClaimRef, node: Node, files: ContainerFiles) -> str:
+        """What became of a claim that the journal lost. Raises NodeNotReady when the disk refuses.
+
+        One claim that has no plan any more, or whose GPU another one has, must not keep the node from preparing others.
+        """
+        who = f"{ref} (UID {ref.uid}) was lost from the journal"
+        try:
+            plan = plan_for(ref, wanted_devices(claim, ref, node), node, files)
+        except DriverError as error:
+            return f"{who} and cannot be entered again: {error}"
+        try:
+            async with self._executor.turn(ref.uid):
+                await self._executor.carry_out(plan)
+        except DeviceInUse as error:
+            return f"{who} and cannot be entered again: {error}"
+        return f"{who}: entered again"
 
 
 @dataclass(frozen=True, slots=True)

@@ -988,6 +988,28 @@ class TestDamage:
             await prepare_one(service, thief)
         await service.close()
 
+    async def test_two_lost_claims_with_one_gpu_do_not_keep_the_node_from_preparing_others(self, bench: Bench) -> None:
+        await self.two_prepared(bench)
+        (bench.state / JOURNAL).write_bytes(b"")
+        bench.api.put(a_claim(a_ref("claim-1"), a_result(0)))
+        other = bench.api.put(a_claim(a_ref("other"), a_result(2)))
+        async with bench.plugin() as service:
+            await prepare_one(service, other)
+
+            assert sorted(service.held) == ["uid-of-claim-0", "uid-of-other"]
+
+    async def test_a_lost_claim_whose_gpu_is_not_usable_does_not_keep_the_node_from_preparing_others(
+        self, bench: Bench
+    ) -> None:
+        await self.two_prepared(bench)
+        (bench.state / JOURNAL).write_bytes(b"")
+        bench.without_node = {uuid_of(0)}
+        other = bench.api.put(a_claim(a_ref("other"), a_result(2)))
+        async with bench.plugin() as service:
+            await prepare_one(service, other)
+
+            assert sorted(service.held) == ["uid-of-claim-1", "uid-of-other"]
+
     async def test_damage_that_is_not_settled_yet_is_remembered_over_a_restart(self, bench: Bench) -> None:
         await self.two_prepared(bench)
         self.spoil(bench, b'"uid":"uid-of-claim-0"', b'"uid":"uid-of-claim-#"')

@@ -72,6 +72,8 @@ class Bench:
     not_ready: DriverError | None = None
     """Why the driver's files cannot be used now."""
     driver_files: DriverFiles = DRIVER_FILES
+    without_node: Collection[str] = ()
+    """UUIDs of the GPUs whose device node is missing."""
 
     def __post_init__(self) -> None:
         (self.root / "cdi").mkdir(parents=True, exist_ok=True)
@@ -87,6 +89,7 @@ class Bench:
         nodes = {
             gpu.uuid: (DeviceNode(f"/dev/nvidia{gpu.minor}", type="c", major=195, minor=gpu.minor),)
             for gpu in facts.gpus
+            if gpu.uuid not in self.without_node
         }
         return ContainerFiles(self.driver_files, nodes)
 
