@@ -11,8 +11,10 @@ from difflib import get_close_matches
 
 from dra_driver.cel.errors import CelTypeError
 from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS
+from dra_driver.cel.library.formatting import clauses, need, need_count
 from dra_driver.cel.library.lists import COMPARABLE
-from dra_driver.cel.overloads import Overload
+from dra_driver.cel.library.regexes import compiled_pattern
+from dra_driver.cel.overloads import Failed, Overload
 from dra_driver.cel.tree import (
     Bind,
     Call,
@@ -198,7 +200,36 @@ class _Checker:
         if not candidates:
             raise self._unknown(node)
         operands = ((node.target,) if node.target else ()) + node.arguments
-        return self._resolved(node, node.function, candidates, [self.type_of(one) for one in operands], node)
+        given = [self._mixed(one) if node.function == "format" else self.type_of(one) for one in operands]
+        result = self._resolved(node, node.function, candidates, given, node)
+        self._check_literals(node, operands)
+        return result
+
+    def _mixed(self, node: Node) -> Type:
+        """The type of an argument whose items, when it is a list, need not have one type."""
+        if not isinstance(node, ListLiteral):
+            return self.type_of(node)
+        for item in node.items:
+            self.type_of(item)
+        self.found.types[node] = list_of(DYN)
+        return list_of(DYN)
+
+    def _check_literals(self, node: Call, operands: Sequence[Node]) -> None:
+        """Patterns and format texts that are literals are looked at now, not for every device."""
+        place: Node = node
+        try:
+            match node.function, operands:
+                case "matches" | "find" | "findAll", [_, Constant(value=str(pattern)) as place, *_]:
+                    compiled_pattern(pattern)
+                case "format", [Constant(value=str(text)) as place, ListLiteral(items=items)]:
+                    letters = clauses(text)
+                    need_count(len(letters), len(items))
+                    for letter, place in zip(letters, items, strict=True):
+                        kind = self.found.types[place]
+                        if kind != DYN:
+                            need(letter, kind.name)
+        except Failed as error:
+            raise self._error(str(error), *_span(place)) from None
 
     def _qualified(self, node: Call) -> str | None:
         """`optional.of(x)` is a function with a dotted name unless `optional` is a variable."""

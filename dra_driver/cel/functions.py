@@ -11,10 +11,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dra_driver.cel import patterns
+from dra_driver.cel.library.formatting import FORMATTING, short_double
 from dra_driver.cel.library.lists import LISTS, SETS
 from dra_driver.cel.library.optionals import OPTIONALS
 from dra_driver.cel.library.quantities import COMPARISONS, QUANTITIES
+from dra_driver.cel.library.regexes import REGEXES
 from dra_driver.cel.library.strings import STRINGS
 from dra_driver.cel.overloads import Failed, Library, Overload, function, method
 from dra_driver.cel.types import (
@@ -106,14 +107,6 @@ def _double_of_text(text: str) -> float:
         raise Failed(f"not a number: {text!r}") from None
 
 
-def _text_of_double(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return str(int(value)) if value == int(value) and abs(value) < 1e21 else repr(value)
-
-
 def _text_of_bytes(value: bytes) -> str:
     try:
         return value.decode()
@@ -127,13 +120,6 @@ def _bool_of_text(text: str) -> bool:
     if text in ("false", "False", "FALSE", "f", "0"):
         return False
     raise Failed(f"not a bool: {text!r}")
-
-
-def _matches(text: str, pattern: str) -> bool:
-    try:
-        return patterns.compiled(pattern).search(text) is not None
-    except patterns.Unsupported as error:
-        raise Failed(str(error)) from None
 
 
 def element(container: object, index: object) -> Optional:
@@ -223,7 +209,6 @@ _STANDARD: Library = {
     "startsWith": [method(BOOL, str.startswith, STRING, STRING)],
     "endsWith": [method(BOOL, str.endswith, STRING, STRING)],
     "contains": [method(BOOL, lambda text, part: part in text, STRING, STRING)],
-    "matches": [method(BOOL, _matches, STRING, STRING), function(BOOL, _matches, STRING, STRING)],
     "int": [
         function(INT, lambda value: value, INT),
         function(INT, lambda value: _whole(int(value)), UINT),
@@ -246,7 +231,7 @@ _STANDARD: Library = {
         function(STRING, lambda value: "true" if value else "false", BOOL),
         function(STRING, lambda value: str(int(value)), INT),
         function(STRING, lambda value: str(int(value)), UINT),
-        function(STRING, _text_of_double, DOUBLE),
+        function(STRING, short_double, DOUBLE),
         function(STRING, _text_of_bytes, BYTES),
     ],
     "bytes": [function(BYTES, lambda value: value, BYTES), function(BYTES, str.encode, STRING)],
@@ -263,7 +248,7 @@ def _merged(*libraries: Library) -> dict[str, tuple[Overload, ...]]:
 
 
 FUNCTIONS: Mapping[str, tuple[Overload, ...]] = _merged(
-    _OPERATORS, _STANDARD, OPTIONALS, STRINGS, LISTS, SETS, QUANTITIES, *COMPARISONS
+    _OPERATORS, _STANDARD, OPTIONALS, STRINGS, FORMATTING, REGEXES, LISTS, SETS, QUANTITIES, *COMPARISONS
 )
 """By name; operators by their sign, prefix operators with a trailing `_`."""
 

@@ -69,9 +69,44 @@ TWO_VARIABLES_REFUSED = [
     "{'a': 1}.transformMapEntry(k, v, 1) == {1: 'a'}",
 ]
 
+TEXTS_HOLD = [
+    r"""strings.quote('a"b\n\\\'') == '"a\\"b\\n\\\\\'"' && strings.quote('é\u0007\u0001') == '"é\\a\u0001"'""",
+    "'%s %d%%'.format(['a', 1]) == 'a 1%' && '%d'.format([3u]) == '3' && 'x'.format([]) == 'x'",
+    "'%.2f'.format([1.005]) == '1.00' && '%f'.format([1.5]) == '1.500000' && '%.0f'.format([2.5]) == '2'",
+    "'%e'.format([1234.5]) == '1.234500×10⁰³' && '%.2e'.format([0.00012]) == '1.200000×10⁻⁰⁴'",
+    "'%x %X %x %x'.format([255, 255, 'ab', b'ab']) == 'ff FF 6162 6162' && '%x'.format([-5]) == '-5'",
+    "'%o %b %b %b'.format([8, 5, true, -5]) == '10 101 1 -101'",
+    """'%s'.format([[dyn(1), dyn('a'), dyn(1.5), dyn(null), dyn(true)]]) == '[1, "a", 1.500000, null, true]'""",
+    """'%s'.format([{'b': 1, 'a': 2}]) == '{"a":2, "b":1}' && '%s'.format([b'ab']) == 'ab'""",
+    "'%s %s %s'.format([1.0, 1e30, 1e-7]) == '1 1e+30 1e-07' && '%s'.format([double('NaN')]) == 'NaN'",
+    "string(1234567.0) == '1.234567e+06' && string(100000.0) == '100000' && string(-0.5) == '-0.5'",
+    "'%s'.format([null]) == 'null' && '%.3s'.format(['abcdef']) == 'abcdef'",
+    "'abc'.find('[a-b]+') == 'ab' && 'abc'.find('x') == '' && 'a1'.find('([a-z])([0-9])') == 'a1'",
+    "'a1b22'.findAll('[0-9]+') == ['1', '22'] && 'a1b22'.findAll('[0-9]+', 1) == ['1']",
+    "'a1b22'.findAll('[0-9]+', 0) == [] && 'a1b22'.findAll('[0-9]+', -1) == ['1', '22']",
+    "'abc'.findAll('x*') == ['', '', '', ''] && 'abc'.findAll('b*') == ['', 'b', '']",
+]
+TEXTS_FAIL = [
+    ("'a'.matches('(' + '')", "invalid regular expression"),
+    ("'a'.find('(' + '') == ''", "invalid regular expression"),
+    ("('%' + 's').format([]) == ''", "out of range"),
+    ("'%d'.format([dyn('a')]) == ''", "cannot show string"),
+]
+TEXTS_REFUSED = [
+    "'%f'.format([1]) == '1.000000'",
+    "'%d'.format(['a']) == 'a'",
+    "'%s'.format([quantity('1')]) == '1'",
+    "'%s'.format([]) == ''",
+    "'%s'.format([1, 2]) == '1'",
+    "'%z'.format([1]) == ''",
+    "'a%'.format([]) == 'a%'",
+    "'a'.matches('(')",
+    "'abc'.reverse() == 'cba'",
+]
+
 COSTLY = ["['a', 'b'].isSorted()", "['b', 'a'].min() == 'a' && ['a', 'b'].max() == 'b'"]
 """True too, but the API server estimates too high a cost to store them as selectors."""
 
-HOLD = [*LISTS_HOLD, *TWO_VARIABLES_HOLD]
-FAIL = [*LISTS_FAIL, *TWO_VARIABLES_FAIL]
-NO_EXPRESSION = [*LISTS_REFUSED, *TWO_VARIABLES_REFUSED]
+HOLD = [*LISTS_HOLD, *TWO_VARIABLES_HOLD, *TEXTS_HOLD]
+FAIL = [*LISTS_FAIL, *TWO_VARIABLES_FAIL, *TEXTS_FAIL]
+NO_EXPRESSION = [*LISTS_REFUSED, *TWO_VARIABLES_REFUSED, *TEXTS_REFUSED]

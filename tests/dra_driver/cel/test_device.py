@@ -65,7 +65,7 @@ def test_selectors_that_are_false_are_no_errors(expression: str) -> None:
         ("semver(device.attributes['gpu.nvidia.com'].type).major() == 1", "not a semantic version: 'gpu'"),
         ("device.attributes['gpu.nvidia.com'].multiprocessors / 0 == 1", "division by zero"),
         ("device.attributes['gpu.nvidia.com'].multiprocessors * 9223372036854775807 > 1", "integer overflow"),
-        ("device.attributes['gpu.nvidia.com'].productName.matches('(')", "invalid regular expression"),
+        ("device.attributes['gpu.nvidia.com'].productName.matches('(' + '')", "invalid regular expression"),
         ("['a', 'b'][device.attributes['gpu.nvidia.com'].multiprocessors] == 'a'", "index out of bounds: 132"),
     ],
 )

@@ -1,0 +1,148 @@
+"""`'…'.format([…])`: clauses like `%s` and `%.2f`, and what each of them can show.
+
+Source: cel-go's ext/strings version 2, and what a Kubernetes API server answers.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from dra_driver.cel.library.strings import quoted
+from dra_driver.cel.overloads import Failed, Library, method
+from dra_driver.cel.types import DYN, STRING, list_of, type_name
+
+_CLAUSE = re.compile(r"%(?:\.([0-9]+))?(.?)", re.DOTALL)
+_WHOLE = frozenset({"int", "uint"})
+_SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+
+SHOWN: Mapping[str, frozenset[str]] = {
+    "s": frozenset({"string", "bool", "bytes", "int", "uint", "double", "map", "list", "null_type"}),
+    "d": _WHOLE, "f": frozenset({"double"}), "e": frozenset({"double"}), "o": _WHOLE, "b": _WHOLE | {"bool"},
+    "x": _WHOLE | {"string", "bytes"}, "X": _WHOLE | {"string", "bytes"},
+}  # fmt: skip
+"""By clause: the types that it can show."""
+
+
+def clauses(text: str) -> list[str]:
+    """The letters of the clauses that want a value. Raises Failed."""
+    return [letter for _, letter, _ in _pieces(text) if letter != "%"]
+
+
+def _pieces(text: str) -> Iterator[tuple[str, str, int]]:
+    """Of each clause: the text before it, its letter, and its precision."""
+    position = 0
+    for match in _CLAUSE.finditer(text):
+        precision, letter = match.groups()
+        if not letter:
+            raise Failed("unexpected end of string")
+        if letter not in SHOWN and letter != "%":
+            raise Failed(f"could not parse formatting clause: unrecognized formatting clause {letter!r}")
+        yield text[position : match.start()], letter, int(precision) if precision else 6
+        position = match.end()
+
+
+def need(letter: str, name: str) -> None:
+    """Raises Failed when the clause cannot show the type of this name."""
+    if name not in SHOWN[letter]:
+        raise Failed(f"`%{letter}` cannot show {name}, only {', '.join(sorted(SHOWN[letter]))}")
+
+
+def need_count(wanted: int, given: int) -> None:
+    if given < wanted:
+        raise Failed(f"index {given} out of range: the text wants {wanted} values")
+    if given > wanted:
+        raise Failed(f"too many arguments supplied to string.format (expected {wanted}, got {given})")
+
+
+def _format(text: str, values: Sequence[Any]) -> str:
+    need_count(len(clauses(text)), len(values))
+    rest, shown = iter(values), ""
+    for before, letter, precision in _pieces(text):
+        shown += before + ("%" if letter == "%" else _clause(letter, precision, next(rest)))
+    return shown + text[max((match.end() for match in _CLAUSE.finditer(text)), default=0) :]
+
+
+def _clause(letter: str, precision: int, value: Any) -> str:
+    need(letter, type_name(value))
+    return _SHOW[letter](value, precision)
+
+
+def _plain(value: Any, _: int) -> str:
+    """Texts and numbers as they are; what is in lists and maps is written like literals."""
+    match value:
+        case str():
+            return value
+        case bytes():
+            return value.decode(errors="replace")
+        case float():
+            return short_double(value)
+    return _inner(value)
+
+
+def _inner(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(int(value))
+        case float():
+            return _fixed(value, 6)
+        case str():
+            return quoted(value)
+        case bytes():
+            return f'b"{value.decode(errors="replace")}"'
+        case tuple():
+            return f"[{', '.join(map(_inner, value))}]"
+        case Mapping():
+            return "{" + ", ".join(sorted(f"{_inner(key)}:{_inner(item)}" for key, item in value.items())) + "}"
+    raise Failed(f"`%s` cannot show {type_name(value)}")
+
+
+def short_double(value: float) -> str:
+    """The shortest digits that mean this number, with an exponent from a million on."""
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "+Inf" if value > 0 else "-Inf"
+    decimal = Decimal(repr(value))
+    power = decimal.adjusted()
+    if -4 <= power < 6:
+        return f"{decimal:f}".removesuffix(".0")
+    digits = "".join(map(str, decimal.as_tuple().digits)).rstrip("0")
+    fraction = f".{digits[1:]}" if digits[1:] else ""
+    return f"{'-' if value < 0 else ''}{digits[0]}{fraction}e{power:+03d}"
+
+
+def _fixed(value: float, precision: int) -> str:
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "∞" if value > 0 else "-∞"
+    return f"{value:.{precision}f}"
+
+
+def _scientific(value: float, _: int) -> str:
+    """Six digits whatever the clause says, as a real API server has it."""
+    if not math.isfinite(value):
+        return _fixed(value, 6)
+    digits, exponent = f"{value:.6e}".split("e")
+    return f"{digits}×10{exponent.removeprefix('+').translate(_SUPERSCRIPT)}"
+
+
+def _hexadecimal(value: Any, _: int) -> str:
+    if isinstance(value, int):
+        return f"{int(value):x}"
+    return (value.encode() if isinstance(value, str) else value).hex()
+
+
+_SHOW: Mapping[str, Callable[[Any, int], str]] = {
+    "s": _plain, "d": lambda value, _: str(int(value)), "f": _fixed, "e": _scientific, "x": _hexadecimal,
+    "X": lambda value, precision: _hexadecimal(value, precision).upper(),
+    "o": lambda value, _: f"{int(value):o}", "b": lambda value, _: f"{int(value):b}",
+}  # fmt: skip
+
+FORMATTING: Library = {"format": [method(STRING, _format, STRING, list_of(DYN))]}
