@@ -8,7 +8,7 @@ import typer
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import NODE_INVENTORIES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
-from dra_driver.cli.output import Format, OutputOption, Sheet, duration, gibibytes, show
+from dra_driver.cli.output import Cell, Format, OutputOption, Sheet, Shown, duration, gibibytes, show
 from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
 from dra_driver.cli.usage import PublishedDevice, claim_name, published_devices
 from dra_driver.kube.client import Kube
@@ -46,15 +46,15 @@ def nodes(
 
 
 def _node_sheet(inventories: list[NodeInventory], devices: tuple[PublishedDevice, ...]) -> Sheet:
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for inventory in sorted(inventories, key=lambda item: item.spec.node_name):
         node, summary = inventory.spec.node_name, inventory.spec.summary
         here = [device for device in devices if device.node == node]
         free = f"{sum(device.free for device in here)}/{len(here)}"
-        row = (node, str(summary.gpus), summary.healthy, free, summary.product, summary.driver, summary.clique)
-        rows.append(
-            (*row, "; ".join(f"{problem.subject}: {problem.reason}" for problem in inventory.spec.problems) or "-")
-        )
+        clique = None if summary.clique == "-" else summary.clique
+        product = Shown(summary.product.removeprefix("NVIDIA "), summary.product)
+        problems = tuple(f"{problem.subject}: {problem.reason}" for problem in inventory.spec.problems)
+        rows.append((node, summary.gpus, summary.healthy, free, product, summary.driver, clique, problems))
     return Sheet(
         ("NODE", "GPUS", "HEALTHY", "FREE", "PRODUCT", "DRIVER", "CLIQUE", "PROBLEMS"),
         ("node", "gpus", "healthy", "free", "product", "driver", "clique", "problems"),
@@ -79,16 +79,16 @@ def devices(
 def _device_sheet(found: list[PublishedDevice]) -> Sheet:
     return Sheet(
         ("NODE", "DEVICE", "TYPE", "PRODUCT", "MEMORY", "USED BY", "PODS"),
-        ("node", "device", "type", "product", "memory", "usedBy", "pods"),
+        ("node", "device", "type", "product", "memoryBytes", "usedBy", "pods"),
         tuple(
             (
-                device.node or "-",
+                device.node,
                 device.id.device,
                 device.attribute("type"),
                 device.attribute("productName"),
-                gibibytes(device.memory_bytes()),
-                device.use,
-                ", ".join(sorted({pod for holder in device.holders for pod in holder.pods})) or "-",
+                Shown(gibibytes(device.memory_bytes()), device.memory_bytes()),
+                Shown(", ".join(device.users) or "free", list(device.users)),
+                tuple(sorted({pod for holder in device.holders for pod in holder.pods})),
             )
             for device in found
         ),
@@ -113,13 +113,13 @@ def claims(
 def _claim_sheet(found: list[ResourceClaim], now: datetime) -> Sheet:
     return Sheet(
         ("NAMESPACE", "CLAIM", "STATE", "DEVICES", "PODS", "AGE"),
-        ("namespace", "claim", "state", "devices", "pods", "age"),
+        ("namespace", "claim", "state", "devices", "pods", "created"),
         tuple(_claim_row(claim, now) for claim in sorted(found, key=claim_name)),
         "No ResourceClaims.",
     )
 
 
-def _claim_row(claim: ResourceClaim, now: datetime) -> tuple[str, ...]:
+def _claim_row(claim: ResourceClaim, now: datetime) -> tuple[Cell, ...]:
     allocation = claim.status.allocation
     results = allocation.devices.results if allocation is not None else []
     state = "pending" if allocation is None else "in use" if claim.status.reserved_for else "allocated"
@@ -129,7 +129,7 @@ def _claim_row(claim: ResourceClaim, now: datetime) -> tuple[str, ...]:
         claim.metadata.namespace or "-",
         claim.metadata.name,
         "deleting" if claim.metadata.deletion_timestamp else state,
-        ", ".join(f"{result.pool}/{result.device}" for result in results) or "-",
-        ", ".join(user.name for user in claim.status.reserved_for) or "-",
-        age,
+        tuple(f"{result.pool}/{result.device}" for result in results),
+        tuple(user.name for user in claim.status.reserved_for),
+        Shown(age, created),
     )

@@ -43,12 +43,24 @@ OutputOption = Annotated[Format, typer.Option("--output", "-o", help="How to pri
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """A value that people read in another form than programs."""
+
+    text: str
+    data: object
+
+
+type Cell = str | int | tuple[str, ...] | Shown | None
+"""In a table None and an empty tuple are `-`, several values are joined; in JSON and YAML they are null and lists."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sheet:
-    """Data with a heading a column. `keys` name the columns in JSON and YAML, `cells` are text, one tuple a row."""
+    """Data with a heading a column. `keys` name the columns in JSON and YAML."""
 
     headings: tuple[str, ...]
     keys: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[Cell, ...], ...]
     empty: str
     """What to say, to standard error, when there are no rows."""
 
@@ -57,11 +69,23 @@ def show(sheet: Sheet, output: Format) -> None:
     """Print a sheet. An empty table prints nothing to standard output."""
     if output is Format.TABLE:
         if sheet.rows:
-            print_table(sheet.headings, sheet.rows)
+            print_table(sheet.headings, [tuple(map(_text, row)) for row in sheet.rows])
         else:
             messages.print(sheet.empty)
         return
-    print_data([dict(zip(sheet.keys, row, strict=True)) for row in sheet.rows], output)
+    print_data([dict(zip(sheet.keys, map(_plain, row), strict=True)) for row in sheet.rows], output)
+
+
+def _text(cell: Cell) -> str:
+    if isinstance(cell, Shown):
+        return cell.text
+    return (", ".join(cell) if isinstance(cell, tuple) else "" if cell is None else str(cell)) or "-"
+
+
+def _plain(cell: Cell) -> object:
+    if isinstance(cell, Shown):
+        return cell.data
+    return list(cell) if isinstance(cell, tuple) else cell
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -35,10 +35,9 @@ class PublishedDevice:
         return all(holder.admin_access for holder in self.holders)
 
     @property
-    def use(self) -> str:
-        """`free`, or the claims that have it."""
-        users = [f"{holder.claim}{' (admin)' if holder.admin_access else ''}" for holder in self.holders]
-        return ", ".join(users) or "free"
+    def users(self) -> tuple[str, ...]:
+        """The claims that have it."""
+        return tuple(f"{holder.claim}{' (admin)' if holder.admin_access else ''}" for holder in self.holders)
 
     def attribute(self, name: str) -> str:
         """An attribute as text, by name or by driver-qualified name; `-` when it has none."""

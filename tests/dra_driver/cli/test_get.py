@@ -94,15 +94,23 @@ async def test_nodes_show_hardware_health_and_what_is_free(kubeconfig: Path) -> 
     heading, row = text.splitlines()
     assert heading.split() == ["NODE", "GPUS", "HEALTHY", "FREE", "PRODUCT", "DRIVER", "CLIQUE", "PROBLEMS"]
     assert row.split() == [
-        *("node-1", "3", "2/3", "1/2", *PRODUCT.split(), "580.65.06", "-", "GPU", "0000:1b:00.0:", "GpuIsLost"),
+        *("node-1", "3", "2/3", "1/2", "H100", "80GB", "HBM3", "580.65.06", "-", "GPU", "0000:1b:00.0:", "GpuIsLost"),
     ]
 
 
 async def test_devices_are_those_of_the_newest_generation_with_their_users(kubeconfig: Path) -> None:
     _, text = await dractl("get", "devices", "--kubeconfig", str(kubeconfig), "-o", "json")
-    assert [(one["device"], one["memory"], one["usedBy"], one["pods"]) for one in json.loads(text)] == [
-        ("gpu-a", "80.0 GiB", "default/gpu", "train"),
-        ("gpu-b", "80.0 GiB", "free", "-"),
+    assert [(one["device"], one["memoryBytes"], one["usedBy"], one["pods"]) for one in json.loads(text)] == [
+        ("gpu-a", 80 * 2**30, ["default/gpu"], ["train"]),
+        ("gpu-b", 80 * 2**30, [], []),
+    ]
+
+
+async def test_for_people_devices_show_memory_in_gibibytes_and_who_has_them(kubeconfig: Path) -> None:
+    _, text = await dractl("get", "devices", "--kubeconfig", str(kubeconfig))
+    assert [line.split()[-4:] for line in text.splitlines()[1:]] == [
+        ["80.0", "GiB", "default/gpu", "train"],
+        ["80.0", "GiB", "free", "-"],
     ]
 
 
@@ -115,14 +123,14 @@ async def test_a_device_that_only_an_administrator_watches_is_free(kubeconfig: P
     await allocate(kube, created, result("gpu-b", adminAccess=True))
     _, text = await dractl("get", "devices", "--free", "--kubeconfig", str(kubeconfig), "-o", "yaml")
     (free,) = yaml.safe_load(text)
-    assert (free["device"], free["usedBy"]) == ("gpu-b", "default/watching (admin)")
+    assert (free["device"], free["usedBy"]) == ("gpu-b", ["default/watching (admin)"])
 
 
 async def test_claims_show_their_state_devices_and_pods(kubeconfig: Path) -> None:
     _, text = await dractl("get", "claims", "--kubeconfig", str(kubeconfig), "-o", "json")
     assert [(one["claim"], one["state"], one["devices"], one["pods"]) for one in json.loads(text)] == [
-        ("gpu", "in use", "node-1/gpu-a", "train"),
-        ("waiting", "pending", "-", "-"),
+        ("gpu", "in use", ["node-1/gpu-a"], ["train"]),
+        ("waiting", "pending", [], []),
     ]
 
 
