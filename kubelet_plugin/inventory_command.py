@@ -60,6 +60,8 @@ def inventory(
     host: HostOption = _REAL, driver_root: DriverRootOption = None, output: OutputOption = Format.TABLE
 ) -> None:
     """What this node has, and the slices and CDI edits it would lead to."""
+    if driver_root is not None and host != _REAL:
+        raise InvalidInput("a simulated machine has its driver where its profile says", about="--driver-root")
     with _node(host, driver_root) as node:
         report = _report(node)
     if output is Format.TABLE:

@@ -58,6 +58,11 @@ def test_an_unknown_profile_is_a_users_mistake() -> None:
         assert isinstance(run("--host", host).exception, InvalidInput)
 
 
+def test_a_driver_root_for_a_simulated_machine_is_a_users_mistake() -> None:
+    with pytest.raises(InvalidInput, match="--driver-root: a simulated machine"):
+        inventory("t4", driver_root="/opt/driver")
+
+
 def test_this_machine_is_done_with_a_driver_and_unreachable_without() -> None:
     result = run("--host", "real")
     assert result.exit_code == (0 if "Driver " in result.stdout else 3)
