@@ -242,7 +242,7 @@ def _counted(field: str) -> Printer:
     return lambda obj, now: [_name(obj), len(obj.get(field) or ()), _created(obj, now)]
 
 
-_EVENT_COLUMNS = "Last Seen,Type,Reason,Object,Subobject*,Source*,Message,First Seen*,Count*,Name"
+_EVENT_COLUMNS = "Last Seen,Type,Reason,Object,Subobject*,Source*,Message,First Seen*,Count*,Name*"
 _BINDING_COLUMNS = "Name,Role,Age,Users*,Groups*,ServiceAccounts*"
 _SET_COLUMNS = "Name,Desired:integer,Current:integer,Ready:integer,Age,Containers*,Images*,Selector*"
 
