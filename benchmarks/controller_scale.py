@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -44,7 +45,6 @@ from dra_driver.names import GPU_DRIVER, gpu_device_names
 
 GPUS = 8
 AT_ONCE = 32
-METRICS = "127.0.0.1:18099"
 
 
 @dataclass(frozen=True)
@@ -217,24 +217,31 @@ def _question(obj: JsonObject) -> bool:
 class Controller:
     """The real program."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, endpoint: str) -> None:
         self.process = process
+        self._metrics = f"http://{endpoint}/metrics"
 
     @classmethod
     @asynccontextmanager
     async def running(cls, kubeconfig: Path, log: Path) -> AsyncIterator["Controller"]:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
         with log.open("ab") as file:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "controller.main", "--kubeconfig", str(kubeconfig)),
-                *("--http-endpoint", METRICS, "--log-level", "warning"),
+                *("--http-endpoint", endpoint, "--log-level", "warning"),
                 stderr=file,
             )
-        try:
-            yield cls(process)
-        finally:
-            if process.returncode is None:
-                process.send_signal(signal.SIGTERM)
-                await process.wait()
+        async with asyncio.TaskGroup() as group:
+            guard = group.create_task(_must_live(process, log))
+            try:
+                yield cls(process, endpoint)
+            finally:
+                guard.cancel()
+                if process.returncode is None:
+                    process.send_signal(signal.SIGTERM)
+                    await process.wait()
 
     def memory_mib(self, field: str = "VmRSS") -> float:
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
@@ -248,7 +255,7 @@ class Controller:
 
     async def writes(self) -> int:
         """Slice writes so far."""
-        async with aiohttp.ClientSession() as session, session.get(f"http://{METRICS}/metrics") as response:
+        async with aiohttp.ClientSession() as session, session.get(self._metrics) as response:
             lines = (await response.text()).splitlines()
         return int(sum(float(line.split()[1]) for line in lines if line.startswith("gpu_dra_slice_writes_total")))
 
@@ -257,12 +264,17 @@ class Controller:
         async with asyncio.timeout(60), aiohttp.ClientSession() as session:
             while True:
                 try:
-                    async with session.get(f"http://{METRICS}/metrics") as response:
+                    async with session.get(self._metrics) as response:
                         if "gpu_dra_publishing 1.0" in await response.text():
                             return
                 except aiohttp.ClientError:
                     pass
                 await asyncio.sleep(0.05)
+
+
+async def _must_live(process: asyncio.subprocess.Process, log: Path) -> None:
+    status = await process.wait()
+    raise RuntimeError(f"the controller ended with status {status}:\n{log.read_text()[-2000:]}")
 
 
 @asynccontextmanager
