@@ -95,10 +95,10 @@ async def test_a_refused_registration_ends_it_with_status_1_and_the_reason(one: 
     await one.machine.start()
 
 
-async def test_a_setting_that_cannot_work_ends_it_with_status_1_and_a_line(one: RealNode) -> None:
+async def test_a_setting_that_cannot_work_ends_it_with_status_2_and_a_line(one: RealNode) -> None:
     one.node.kubeconfig.unlink()
     async with one.plugin() as plugin:
-        assert await plugin.ended() == 1
+        assert await plugin.ended() == 2
     (line,) = one.node.log.read_text().splitlines()
     assert f"kubeconfig {one.node.kubeconfig}" in line
 
