@@ -105,7 +105,7 @@ def remove(path: Path) -> bool:
     with _translated(path, "cannot be removed"):
         try:
             path.unlink()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         return True
 

@@ -254,6 +254,18 @@ class TestRefusals:
         assert bench.api.reads == 0
         assert bench.files == []
 
+    async def test_a_file_in_place_of_the_cdi_folder_is_named_and_nothing_stays_held(self, bench: Bench) -> None:
+        ref = bench.api.put(a_claim(a_ref(), a_result(0)))
+        bench.cdi.folder.rmdir()
+        bench.cdi.folder.touch()
+        async with bench.plugin() as service:
+            with pytest.raises(NodeNotReady, match="not a folder"):
+                await prepare_one(service, ref)
+            assert service.held == {}
+            await unprepare_one(service, ref)
+            bench.cdi.folder.unlink()
+            await prepare_one(service, ref)
+
     @pytest.mark.parametrize(
         ("parameters", "words"),
         [

@@ -181,6 +181,8 @@ def test_removing_says_whether_there_was_a_file(tmp_path: Path) -> None:
     assert remove(tmp_path / "a") is True
     assert remove(tmp_path / "a") is False
     assert remove(tmp_path / "no folder" / "a") is False
+    (tmp_path / "file").touch()
+    assert remove(tmp_path / "file" / "a") is False
 
 
 def test_a_file_that_cannot_be_removed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
