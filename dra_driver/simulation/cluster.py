@@ -15,6 +15,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import yaml
@@ -24,6 +25,7 @@ from dra_driver.api.meta import CRDS, DEVICE_CLASSES, NODE_INVENTORIES, NODES, R
 from dra_driver.errors import InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.apiserver.server import DEFAULT_VERSION
 from dra_driver.simulation.claims import SimulatedClaimController
 from dra_driver.simulation.kubelet import SimulatedKubelet
 from dra_driver.simulation.scheduler import SimulatedScheduler
@@ -273,6 +275,7 @@ async def _background() -> AsyncIterator[list["asyncio.Task[None]"]]:
 
 def _node_object(node: SimulatedNode) -> JsonObject:
     resources = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -287,6 +290,27 @@ def _node_object(node: SimulatedNode) -> JsonObject:
         "status": {
             "capacity": resources,
             "allocatable": resources,
-            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "simulated"}],
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "True",
+                    "reason": "KubeletReady",
+                    "message": "simulated",
+                    "lastHeartbeatTime": now,
+                    "lastTransitionTime": now,
+                }
+            ],
+            "nodeInfo": {
+                "machineID": node.name,
+                "systemUUID": node.name,
+                "bootID": node.name,
+                "operatingSystem": "linux",
+                "architecture": "amd64",
+                "osImage": "simulated",
+                "kernelVersion": "simulated",
+                "containerRuntimeVersion": "simulated://",
+                "kubeletVersion": DEFAULT_VERSION,
+                "kubeProxyVersion": "",
+            },
         },
     }
