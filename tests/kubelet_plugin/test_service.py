@@ -36,6 +36,7 @@ from dra_driver.errors import (
 )
 from dra_driver.names import CONFIG_API_VERSION, ClaimRef
 from dra_driver.runtime.files import TEMPORARY_SUFFIX
+from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.prepare.answer import PreparedDevice
 from kubelet_plugin.prepare.checkpoint import decode
 from kubelet_plugin.prepare.store import DAMAGED, JOURNAL
@@ -89,6 +90,19 @@ class TestPrepare:
             answer = await prepare_one(service, ref)
 
         assert [device.device for device in answer] == [device_name(0)]
+
+    async def test_a_renamed_driver_prepares_its_own_devices_under_its_own_name(self, bench: Bench) -> None:
+        name = "gpu.example.com"
+        ours, others = a_result(0, driver=name), a_result(1)
+        ref = bench.api.put(a_claim(a_ref(), others, ours))
+        async with bench.plugin(driver=name, cdi=CdiFiles(bench.cdi.folder, name)) as service:
+            (device,) = await prepare_one(service, ref)
+
+            assert device.cdi_ids == (f"k8s.{name}/claim=uid-of-train-{device_name(0)}",)
+            assert bench.files == [f"k8s.{name}-claim_uid-of-train.json"]
+
+            await unprepare_one(service, ref)
+        assert bench.files == []
 
     async def test_asked_again_the_answer_is_the_same_and_nothing_is_written(
         self, bench: Bench, count_durable_writes: list[str]
