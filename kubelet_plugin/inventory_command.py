@@ -59,7 +59,10 @@ DriverRootOption = Annotated[
 def inventory(
     host: HostOption = _REAL, driver_root: DriverRootOption = None, output: OutputOption = Format.TABLE
 ) -> None:
-    """What this node has, and the slices and CDI edits it would lead to."""
+    """What this node has, and what it would lead to.
+
+    With -o json or yaml: the NodeInventory, the ResourceSlices, and the CDI edits of a claim that has all its GPUs.
+    """
     if driver_root is not None and host != _REAL:
         raise InvalidInput("a simulated machine has its driver where its profile says", about="--driver-root")
     with _node(host, driver_root) as node:

@@ -21,8 +21,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-app.command("demo")(demo.demo)
-app.command("cluster")(cluster.cluster)
+app.command("demo", short_help="Run the examples and show what containers got.")(demo.demo)
+app.command("cluster", short_help="Keep a simulated cluster with GPUs running.")(cluster.cluster)
 app.add_typer(get.app, name="get")
 for _command in sorted(entry_points(group="gpu_dra.commands"), key=lambda entry: entry.name):
     app.command(_command.name)(_command.load())
