@@ -131,7 +131,8 @@ def _show(outcomes: Sequence[Outcome], seconds: float) -> None:
     failed = [outcome for outcome in outcomes if outcome.error]
     for outcome in failed:
         messages.print(f"{outcome.name}: {outcome.error}", style="red", markup=False, soft_wrap=True)
-    verdict = f"{len(failed)} of {len(outcomes)} examples failed" if failed else f"All {len(outcomes)} examples ran"
+    ran = f"All {len(outcomes)} examples ran" if len(outcomes) > 1 else f"{outcomes[0].name} ran"
+    verdict = f"{len(failed)} of {len(outcomes)} examples failed" if failed else ran
     rest = "" if failed else ", all was removed again, and nothing is left on the nodes"
     messages.print(f"{verdict} in {seconds:.0f} s{rest}.", soft_wrap=True)
 
