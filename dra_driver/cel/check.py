@@ -14,6 +14,7 @@ from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS
 from dra_driver.cel.library.formatting import clauses, need, need_count
 from dra_driver.cel.library.lists import COMPARABLE
 from dra_driver.cel.library.regexes import compiled_pattern
+from dra_driver.cel.library.times import duration, timestamp
 from dra_driver.cel.overloads import Failed, Overload
 from dra_driver.cel.tree import (
     Bind,
@@ -215,12 +216,16 @@ class _Checker:
         return list_of(DYN)
 
     def _check_literals(self, node: Call, operands: Sequence[Node]) -> None:
-        """Patterns and format texts that are literals are looked at now, not for every device."""
+        """Patterns, times and format texts that are literals are looked at now, not for every device."""
         place: Node = node
         try:
             match node.function, operands:
                 case "matches" | "find" | "findAll", [_, Constant(value=str(pattern)) as place, *_]:
                     compiled_pattern(pattern)
+                case "duration", [Constant(value=str(text)) as place]:
+                    duration(text)
+                case "timestamp", [Constant(value=str(text)) as place]:
+                    timestamp(text)
                 case "format", [Constant(value=str(text)) as place, ListLiteral(items=items)]:
                     letters = clauses(text)
                     need_count(len(letters), len(items))

@@ -17,14 +17,17 @@ from dra_driver.cel.library.optionals import OPTIONALS
 from dra_driver.cel.library.quantities import COMPARISONS, QUANTITIES
 from dra_driver.cel.library.regexes import REGEXES
 from dra_driver.cel.library.strings import STRINGS
+from dra_driver.cel.library.times import TIMES
 from dra_driver.cel.overloads import Failed, Library, Overload, function, method
 from dra_driver.cel.types import (
     BOOL,
     BYTES,
     DOUBLE,
+    DURATION,
     DYN,
     INT,
     STRING,
+    TIMESTAMP,
     UINT,
     A,
     B,
@@ -142,7 +145,7 @@ def _element(container: object, index: object) -> object:
 
 _NUMERIC = (INT, UINT, DOUBLE)
 _ORDERED = tuple((left, right) for left in _NUMERIC for right in _NUMERIC) + tuple(
-    (kind, kind) for kind in (STRING, BYTES, BOOL)
+    (kind, kind) for kind in (STRING, BYTES, BOOL, DURATION, TIMESTAMP)
 )
 
 
@@ -248,7 +251,7 @@ def _merged(*libraries: Library) -> dict[str, tuple[Overload, ...]]:
 
 
 FUNCTIONS: Mapping[str, tuple[Overload, ...]] = _merged(
-    _OPERATORS, _STANDARD, OPTIONALS, STRINGS, FORMATTING, REGEXES, LISTS, SETS, QUANTITIES, *COMPARISONS
+    _OPERATORS, _STANDARD, OPTIONALS, STRINGS, FORMATTING, REGEXES, TIMES, LISTS, SETS, QUANTITIES, *COMPARISONS
 )
 """By name; operators by their sign, prefix operators with a trailing `_`."""
 

@@ -7,7 +7,7 @@ looked at during evaluation. Types named by one capital letter are variables of 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dra_driver.cel.values import Optional, Uint
+from dra_driver.cel.values import Duration, Optional, Timestamp, Uint
 from dra_driver.quantity import Quantity, Version
 
 
@@ -35,9 +35,11 @@ BYTES = Type("bytes")
 NULL = Type("null_type")
 QUANTITY = Type("quantity")
 SEMVER = Type("semver")
+DURATION = Type("duration")
+TIMESTAMP = Type("timestamp")
 A, B = Type("A"), Type("B")
 
-_NULLABLE = frozenset({"quantity", "semver", "optional_type"})
+_NULLABLE = frozenset({"quantity", "semver", "optional_type", "duration", "timestamp"})
 """Types whose values may be compared with null: it fits wherever they are expected, and equals none of them."""
 
 
@@ -56,6 +58,7 @@ def optional_of(value: Type) -> Type:
 _NAMES: Mapping[type, str] = {
     bool: "bool", int: "int", Uint: "uint", float: "double", str: "string", bytes: "bytes", type(None): "null_type",
     tuple: "list", dict: "map", Optional: "optional_type", Quantity: "quantity", Version: "semver",
+    Duration: "duration", Timestamp: "timestamp",
 }  # fmt: skip
 
 

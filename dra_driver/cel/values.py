@@ -1,11 +1,11 @@
 """CEL values as Python values, and what is equal.
 
 bool, str, bytes and None are themselves; int is `int` within 64 bits, uint is `Uint`, double is `float`; a list is a
-tuple, a map is a dict; quantities and versions are `Quantity` and `Version`.
+tuple, a map is a dict; quantities and versions are `Quantity` and `Version`, times are `Duration` and `Timestamp`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dra_driver.quantity import Quantity, Version
 
@@ -19,6 +19,19 @@ class Uint(int):
 
     def __repr__(self) -> str:
         return f"{int(self)}u"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Duration:
+    nanoseconds: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Timestamp:
+    """A moment: nanoseconds since 1970 in UTC. `offset_s` is how far ahead of UTC it was written."""
+
+    nanoseconds: int
+    offset_s: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,9 +104,55 @@ TEXTS_REFUSED = [
     "'abc'.reverse() == 'cba'",
 ]
 
+TIMES_HOLD = [
+    "duration('1h30m').getHours() == 1 && duration('1h30m').getMinutes() == 90 && duration('90s').getSeconds() == 90",
+    "string(duration('1h30m')) == '5400s'",
+    "string(duration('1.5s')) == '1.5s'",
+    "string(duration('-1.5s')) == '-1.5s'",
+    "string(duration('1ns')) == '0.000000001s'",
+    "duration('1s') + duration('1s') == duration('2s') && duration('1s') < duration('2s')",
+    "duration('+1s') == duration('1s')",
+    "duration('0') == duration('0s')",
+    "timestamp('2024-01-02T03:04:05Z').getFullYear() == 2024 && timestamp('2024-01-02T03:04:05Z').getMonth() == 0",
+    "timestamp('2024-01-02T03:04:05Z').getDate() == 2 && timestamp('2024-01-02T03:04:05Z').getDayOfMonth() == 1",
+    "timestamp('2024-01-02T03:04:05Z').getDayOfWeek() == 2 && timestamp('2024-01-02T03:04:05Z').getDayOfYear() == 1",
+    "timestamp('2024-01-02T03:04:05Z').getHours('+02:00') == 5",
+    "timestamp('2024-01-02T03:04:05Z').getHours('America/New_York') == 22",
+    "timestamp('2024-01-02T03:04:05.5Z').getMilliseconds() == 500",
+    "int(timestamp('2024-01-02T03:04:05Z')) == 1704164645",
+    "timestamp(1704164645) == timestamp('2024-01-02T03:04:05Z')",
+    "timestamp('2024-01-02T03:04:05Z') - timestamp('2024-01-02T03:04:04Z') == duration('1s')",
+    "timestamp('2024-01-02T03:04:05Z') + duration('1s') == timestamp('2024-01-02T03:04:06Z')",
+    "duration('1s') + timestamp('2024-01-02T03:04:05Z') == timestamp('2024-01-02T03:04:06Z')",
+    "duration('1.5s').getMilliseconds() == 1500",
+    "string(timestamp('2024-01-02T03:04:05.5+01:00')) == '2024-01-02T03:04:05.5+01:00'",
+    "timestamp('2024-01-02T03:04:05+01:00').getHours() == 2",
+    "[duration('1s'), duration('2s')].sum() == duration('3s')",
+    "[duration('2s'), duration('1s')].min() == duration('1s')",
+    "[timestamp(1), timestamp(0)].sort() == [timestamp(0), timestamp(1)]",
+    "string(duration('-0.5s')) == '-0.5s'",
+    "string(duration('100us')) == '0.0001s'",
+    "string(duration('1.000000001s')) == '1.000000001s'",
+    "duration('-90s').getMinutes() == -1",
+    "'%s %s'.format([duration('1.5s'), timestamp(0)]) == '1.5s 1970-01-01T00:00:00Z'",
+    "duration('1.5h').getMinutes() == 90 && duration('-1h1m') == duration('-61m')",
+]
+TIMES_FAIL = [
+    ("timestamp('9999-12-31T23:59:59Z') + duration('1s') == timestamp(0)", "timestamp overflow"),
+    ("duration('9223372036s') + duration('9223372036s') == duration('1s')", "integer overflow"),
+    ("duration('x' + '') == duration('1s')", "invalid duration"),
+]
+TIMES_REFUSED = [
+    "duration('1d') == duration('24h')",
+    "duration('1') == duration('1s')",
+    "timestamp('2024-01-02') == timestamp(0)",
+    "duration('x') == duration('1s')",
+    "duration(' 1s') == duration('1s')",
+]
+
 COSTLY = ["['a', 'b'].isSorted()", "['b', 'a'].min() == 'a' && ['a', 'b'].max() == 'b'"]
 """True too, but the API server estimates too high a cost to store them as selectors."""
 
-HOLD = [*LISTS_HOLD, *TWO_VARIABLES_HOLD, *TEXTS_HOLD]
-FAIL = [*LISTS_FAIL, *TWO_VARIABLES_FAIL, *TEXTS_FAIL]
-NO_EXPRESSION = [*LISTS_REFUSED, *TWO_VARIABLES_REFUSED, *TEXTS_REFUSED]
+HOLD = [*LISTS_HOLD, *TWO_VARIABLES_HOLD, *TEXTS_HOLD, *TIMES_HOLD]
+FAIL = [*LISTS_FAIL, *TWO_VARIABLES_FAIL, *TEXTS_FAIL, *TIMES_FAIL]
+NO_EXPRESSION = [*LISTS_REFUSED, *TWO_VARIABLES_REFUSED, *TEXTS_REFUSED, *TIMES_REFUSED]

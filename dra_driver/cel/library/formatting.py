@@ -10,15 +10,19 @@ from decimal import Decimal
 from typing import Any
 
 from dra_driver.cel.library.strings import quoted
+from dra_driver.cel.library.times import duration_text, timestamp_text
 from dra_driver.cel.overloads import Failed, Library, method
 from dra_driver.cel.types import DYN, STRING, list_of, type_name
+from dra_driver.cel.values import Duration, Timestamp
 
 _CLAUSE = re.compile(r"%(?:\.([0-9]+))?(.?)", re.DOTALL)
 _WHOLE = frozenset({"int", "uint"})
 _SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 SHOWN: Mapping[str, frozenset[str]] = {
-    "s": frozenset({"string", "bool", "bytes", "int", "uint", "double", "map", "list", "null_type"}),
+    "s": frozenset({
+        "string", "bool", "bytes", "int", "uint", "double", "map", "list", "null_type", "duration", "timestamp"
+    }),
     "d": _WHOLE, "f": frozenset({"double"}), "e": frozenset({"double"}), "o": _WHOLE, "b": _WHOLE | {"bool"},
     "x": _WHOLE | {"string", "bytes"}, "X": _WHOLE | {"string", "bytes"},
 }  # fmt: skip
@@ -95,6 +99,10 @@ def _inner(value: object) -> str:
             return quoted(value)
         case bytes():
             return f'b"{value.decode(errors="replace")}"'
+        case Duration():
+            return duration_text(value)
+        case Timestamp():
+            return timestamp_text(value)
         case tuple():
             return f"[{', '.join(map(_inner, value))}]"
         case Mapping():

@@ -8,12 +8,26 @@ from itertools import pairwise
 from typing import Any
 
 from dra_driver.cel.overloads import Failed, Library, Overload, function, method
-from dra_driver.cel.types import BOOL, BYTES, DOUBLE, DYN, INT, STRING, UINT, A, Type, list_of, type_name
-from dra_driver.cel.values import INT_MAX, INT_MIN, UINT_MAX, Uint, equality
+from dra_driver.cel.types import (
+    BOOL,
+    BYTES,
+    DOUBLE,
+    DURATION,
+    DYN,
+    INT,
+    STRING,
+    TIMESTAMP,
+    UINT,
+    A,
+    Type,
+    list_of,
+    type_name,
+)
+from dra_driver.cel.values import INT_MAX, INT_MIN, UINT_MAX, Duration, Uint, equality
 
 type Items = tuple[Any, ...]
 
-COMPARABLE = (INT, UINT, DOUBLE, BOOL, STRING, BYTES)
+COMPARABLE = (INT, UINT, DOUBLE, BOOL, STRING, BYTES, DURATION, TIMESTAMP)
 """Types whose values have an order."""
 
 _NUMBERS = frozenset({"int", "uint", "double"})
@@ -48,8 +62,10 @@ def _extreme(name: str, items: Items) -> object:
     return found
 
 
-def _sum(items: Items) -> object:
+def _sum(items: Items) -> Any:
     names = {type_name(item) for item in items}
+    if names == {"duration"}:
+        return Duration(_sum(tuple(item.nanoseconds for item in items)))
     if len(names) > 1 or not names <= _NUMBERS:
         raise Failed(f"no such overload: sum of {' and '.join(sorted(names))}")
     if names == {"double"}:
@@ -125,6 +141,7 @@ LISTS: Library = {
         method(INT, _sum, list_of(INT)),
         method(UINT, lambda items: _sum(items) if items else Uint(0), list_of(UINT)),
         method(DOUBLE, lambda items: _sum(items) if items else 0.0, list_of(DOUBLE)),
+        method(DURATION, lambda items: _sum(items) if items else Duration(0), list_of(DURATION)),
     ],
     "indexOf": [method(INT, _index, _LIST, A)],
     "lastIndexOf": [method(INT, _last_index, _LIST, A)],
