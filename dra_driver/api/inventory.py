@@ -56,19 +56,107 @@ class NvlinkFacts(Model):
     peers: list[str] = Field(default_factory=list)
 
 
+class MigProfileFacts(Model):
+    """One kind of GPU instance that this GPU can have, and where. Source: nvmlDeviceGetGpuInstanceProfileInfo and
+    nvmlDeviceGetGpuInstancePossiblePlacements."""
+
+    name: str
+    """`1g.10gb+me`; made from slices and memory as NVIDIA's tools do."""
+    id: int
+    """The profile id that NVML wants for placements and creation; not the enumeration number."""
+    slices: int
+    """Compute slices, the number before `g`."""
+    memory_bytes: int
+    multiprocessors: int
+    copy_engines: int = 0
+    decoders: int = 0
+    encoders: int = 0
+    jpeg_engines: int = 0
+    ofa_engines: int = 0
+    size: int
+    """Memory slices that one instance takes."""
+    starts: list[int]
+    """Every first memory slice at which an instance can lie, ascending; free or not."""
+    max_instances: int
+
+
+class ComputeInstanceFacts(Model):
+    """A MIG device: what a program uses. `profile` is that of its GPU instance, or `1c.3g.40gb` when it is a part."""
+
+    id: int
+    uuid: str
+    """`MIG-5c89...`; another one each time that the instance is created."""
+    profile: str
+    slices: int
+    """Compute slices of this compute instance."""
+    start: int = 0
+    """First compute slice inside the GPU instance."""
+    multiprocessors: int | None = None
+    memory_bytes: int | None = None
+
+
+class GpuInstanceFacts(Model):
+    """A GPU instance that exists and was not made for a claim by this driver. Without compute instances nobody can use
+    it, but it takes its memory slices."""
+
+    id: int
+    profile: str
+    start: int
+    size: int
+    compute_instances: list[ComputeInstanceFacts] = Field(default_factory=list)
+
+
 class MigFacts(Model):
-    """MIG mode now, and after the next reset. A GPU that is not MIG-capable has no MigFacts."""
+    """MIG mode now, and after the next reset. A GPU that is not MIG-capable has no MigFacts.
+
+    What this driver did for a claim is not in it: neither the mode that it switched on nor the instances that it made.
+    So facts, and the slices made from them, stay as they are while claims come and go.
+    """
 
     enabled: bool
     pending: bool
+    switchable: bool = False
+    """Whether the mode can be changed without a reset of the GPU (Hopper and newer)."""
+    profiles: list[MigProfileFacts] = Field(default_factory=list)
+    """Sorted by id. Empty when the driver does not tell, as on a vGPU guest."""
+    instances: list[GpuInstanceFacts] = Field(default_factory=list)
+    """Sorted by start."""
+
+
+class HealthCondition(Model):
+    """One thing that is wrong with a GPU, or with one instance of it. What to do about it is for the policy to say."""
+
+    type: str
+    """`Xid`, `GpuLost`, `Ecc`, `RowRemap`, `NvLink`, `RecoveryAction`, `Unmonitored`, `MpsDaemon`, `NotValidated`,
+    `InstanceLost`."""
+    value: str | None = None
+    """The number of an Xid, the name of a recovery action."""
+    severity: Literal["Info", "Warning", "Critical"]
+    message: str
+    since: str
+    """RFC 3339, UTC, seconds."""
+    instance: str | None = None
+    """UUID of the MIG device that alone is affected; None when the whole GPU is."""
 
 
 class HealthFacts(Model):
-    """`reason` is a CamelCase word and `message` a sentence, both None for a healthy GPU."""
+    """`healthy` is false as soon as one condition is critical; `reason` and `message` are then those of the worst."""
 
     healthy: bool = True
     reason: str | None = None
     message: str | None = None
+    conditions: list[HealthCondition] = Field(default_factory=list)
+    """Sorted by type, value and instance."""
+
+
+class PassthroughFacts(Model):
+    """What VFIO needs of a GPU. None in `GpuFacts` on hosts without an IOMMU."""
+
+    iommu_group: int
+    iommufd: bool = False
+    """Whether /dev/iommu exists."""
+    bound: bool = False
+    """Bound to a VFIO driver by somebody else than this driver; NVML does not see such a GPU."""
 
 
 class GpuFacts(Model):
@@ -110,6 +198,7 @@ class GpuFacts(Model):
     module_id: int | None = Field(default=None, alias="moduleID")
     serial: str | None = None
     vbios_version: str | None = None
+    passthrough: PassthroughFacts | None = None
     health: HealthFacts = Field(default_factory=HealthFacts)
 
 

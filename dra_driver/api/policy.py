@@ -12,6 +12,17 @@ withhold:                       # wins over publish
 attributes:                     # added to the devices; of several rules the last one wins
 - nodes: {names: ["rack1-*"]}
   values: {rack: r1, tier: 2, spot: false, example.com/firmware: {version: 1.4.0}}
+mig:                            # left out: what an administrator made by hand is offered, and nothing else
+- gpus: {products: ["NVIDIA H100*"]}
+  mode: Dynamic                 # the GPU, and every partition that can be made of it
+  profiles: ["1g.*", "3g.40gb"] # left out: all
+  computeInstances: ["1c.3g.40gb"]
+sharing:                        # a GPU, or each MIG device, is offered to several claims at once
+- gpus: {products: ["Tesla T4"]}
+  strategy: TimeSlicing         # or MPS
+  replicas: 4                   # or: capacity: [memory, cores], or: unlimited: true
+passthrough:                    # these GPUs are offered to virtual machines, too
+- nodes: {labelSelector: {matchLabels: {virt: "true"}}}
 ```
 
 In `nodes` and `gpus` everything that is given must hold, and in each list one entry is enough. Names, products and
@@ -115,6 +126,79 @@ class AttributeRule(Rule):
     values: Annotated[dict[str, Attribute], BeforeValidator(_attributes)]
 
 
+class MigRule(Rule):
+    """How a GPU is partitioned. Of several rules that match, the last one wins."""
+
+    mode: Literal["Static", "Dynamic"]
+    profiles: _Patterns | None = None
+    """Of GPU instances, as shell patterns; None is all."""
+    compute_instances: list[str] = Field(default_factory=list)
+    """Compute instances that are parts of a GPU instance, `1c.3g.40gb`; all of one GPU instance profile."""
+
+    @model_validator(mode="after")
+    def _fits_the_mode(self) -> Self:
+        if self.mode == "Static" and (self.profiles is not None or self.compute_instances):
+            raise ValueError("mode Static offers what exists; profiles and computeInstances are for mode Dynamic")
+        parents = {_parent_profile(name) for name in self.compute_instances}
+        if len(parents) > 1:
+            raise ValueError(f"computeInstances are of several GPU instance profiles ({', '.join(sorted(parents))})")
+        return self
+
+
+class SharingRule(Rule):
+    """A GPU or MIG device that several claims may hold at once. Of several rules that match, the last one wins.
+
+    Exactly one of `replicas`, `capacity` and `unlimited` is given. `replicas` are equal shares. With `capacity` a claim
+    asks for as much as it needs: `memory` in bytes (step 1Mi), `cores` in percent of the compute units (1 to 100).
+    """
+
+    devices: Literal["gpu", "mig"] = "gpu"
+    profiles: _Patterns | None = None
+    """With `devices: mig`: of which profiles; None is all."""
+    strategy: Literal["TimeSlicing", "MPS"]
+    replicas: Annotated[int, Field(ge=2, le=128)] | None = None
+    capacity: Annotated[list[Literal["memory", "cores"]], Field(min_length=1)] | None = None
+    unlimited: bool = False
+    interval: Literal["Default", "Short", "Medium", "Long"] | None = None
+    """With TimeSlicing on full GPUs. None: the time slice of the GPU is left as it is."""
+    multi_user: bool = False
+    """With MPS: programs of several user IDs at once."""
+
+    @model_validator(mode="after")
+    def _is_one_way(self) -> Self:
+        ways = [self.replicas is not None, self.capacity is not None, self.unlimited]
+        if sum(ways) != 1:
+            raise ValueError("wants exactly one of replicas, capacity and unlimited")
+        if self.strategy == "MPS" and self.interval is not None:
+            raise ValueError("interval is for strategy TimeSlicing")
+        if self.strategy == "TimeSlicing" and self.multi_user:
+            raise ValueError("multiUser is for strategy MPS")
+        if self.devices == "mig" and self.interval is not None:
+            raise ValueError("MIG devices have no time slice that can be set; leave interval out")
+        if self.devices == "gpu" and self.profiles is not None:
+            raise ValueError("profiles are for devices: mig")
+        return self
+
+    @property
+    def enforced(self) -> bool:
+        """Whether a share has limits that a program cannot exceed."""
+        return self.strategy == "MPS" and not self.unlimited
+
+
+class PassthroughRule(Rule):
+    """GPUs that are offered as `type == 'vfio'`, too."""
+
+
+_COMPUTE_INSTANCE = re.compile(r"[1-8]c\.([1-8]g\.\d+gb.*)")
+
+
+def _parent_profile(name: str) -> str:
+    match = _COMPUTE_INSTANCE.fullmatch(name)
+    if match is None:
+        raise ValueError(f"{name}: not a compute instance profile like 1c.3g.40gb")
+    return match.group(1)
+
+
 class PublishingPolicy(_Strict):
     """The default, `PublishingPolicy()`, publishes every GPU of every node and adds nothing."""
 
@@ -125,11 +209,21 @@ class PublishingPolicy(_Strict):
     publish: Annotated[list[Rule], Field(min_length=1)] | None = None
     withhold: list[Rule] = Field(default_factory=list)
     attributes: list[AttributeRule] = Field(default_factory=list)
+    mig: list[MigRule] = Field(default_factory=list)
+    sharing: list[SharingRule] = Field(default_factory=list)
+    passthrough: list[PassthroughRule] = Field(default_factory=list)
 
     @property
     def asks_for_labels(self) -> bool:
         """Whether nodes' labels matter; without, nobody needs to watch nodes."""
-        rules = (*(self.publish or ()), *self.withhold, *self.attributes)
+        rules: tuple[Rule, ...] = (
+            *(self.publish or ()),
+            *self.withhold,
+            *self.attributes,
+            *self.mig,
+            *self.sharing,
+            *self.passthrough,
+        )
         return any(rule.nodes is not None and rule.nodes.label_selector is not None for rule in rules)
 
     def publishes(self, node: str, labels: Mapping[str, str], gpu: GpuFacts) -> bool:
@@ -145,6 +239,24 @@ class PublishingPolicy(_Strict):
         return self.publish is None or any(
             rule.nodes is None or rule.nodes.matches(node, labels) for rule in self.publish
         )
+
+    def mig_rule(self, node: str, labels: Mapping[str, str], gpu: GpuFacts) -> MigRule | None:
+        """None: static."""
+        return next((rule for rule in reversed(self.mig) if rule.matches(node, labels, gpu)), None)
+
+    def sharing_rule(
+        self, node: str, labels: Mapping[str, str], gpu: GpuFacts, mig_profile: str | None = None
+    ) -> SharingRule | None:
+        """For the full GPU, or for a MIG device of `mig_profile` on it. None: one claim at a time."""
+        for rule in reversed(self.sharing):
+            wanted = rule.devices == "gpu" if mig_profile is None else rule.devices == "mig"
+            if wanted and rule.matches(node, labels, gpu) and (mig_profile is None or _any(rule.profiles, mig_profile)):
+                return rule
+        return None
+
+    def passes_through(self, node: str, labels: Mapping[str, str], gpu: GpuFacts) -> bool:
+        """Whether the GPU is offered to virtual machines, too."""
+        return any(rule.matches(node, labels, gpu) for rule in self.passthrough)
 
     def extra_attributes(self, node: str, labels: Mapping[str, str], gpu: GpuFacts) -> dict[str, Attribute]:
         extra: dict[str, Attribute] = {}

@@ -1,0 +1,165 @@
+"""What a claim needs of the hardware beyond its files: settings and objects that outlive a call, shared by claims.
+
+A *hold* says how something on the node must be while at least one claim needs it: this MIG mode, this GPU instance at
+this place, this time slice, this MPS daemon. It is a value, equal to the same hold of another claim. `plan` lists a
+claim's holds in the order in which they are made, `execute` makes each when its first claim comes and undoes it when
+its last one goes, and the journal remembers for each (`HoldRecord`) that it was begun, and what came of it.
+
+Making and undoing is for `kubelet_plugin.effects`: one `Effect` for each kind of hold. Both are idempotent, because a
+crash can come between the act and the journal: `make` looks at what is there first, and `undo` takes away only what it
+can tell to be ours. Pure: values and the port.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GpuIdentity:
+    """A physical GPU. The UUID is the identity; the PCI address finds it where NVML does not see it."""
+
+    uuid: str
+    pci_bus_id: str
+
+    def __str__(self) -> str:
+        return f"GPU {self.uuid} ({self.pci_bus_id})"
+
+
+@dataclass(frozen=True, slots=True)
+class MigMode:
+    """MIG mode on. Made: whether it was on before, and then it is left on."""
+
+    gpu: GpuIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInstance:
+    """A GPU instance at a place, in memory slices. Needs MigMode."""
+
+    gpu: GpuIdentity
+    profile: str
+    profile_id: int
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeInstance:
+    """A compute instance of a GPU instance: all of it, or `slices` compute slices from `start`."""
+
+    parent: GpuInstance
+    slices: int | None = None
+    start: int = 0
+
+
+type MigDevice = ComputeInstance | str
+"""One that is made for claims, or the UUID of one that an administrator made."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeMode:
+    """NVML's compute mode of a GPU: 0 default, 3 exclusive process. Made: the mode before."""
+
+    gpu: GpuIdentity
+    mode: Literal[0, 3]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSlice:
+    """The time slice of a GPU. Made: nothing to remember, the way back is Default."""
+
+    gpu: GpuIdentity
+    interval: Literal["Default", "Short", "Medium", "Long"]
+
+
+@dataclass(frozen=True, slots=True)
+class MpsDaemon:
+    """One MPS control daemon, for these GPUs or MIG devices. `key` names its directories: a DNS label.
+
+    A claim that has GPUs for itself has a daemon of its own (`key` made from the claim's UID); shares of one device
+    have one together (`key` made from the device's name). Limits are the daemon's defaults for its clients: percent of
+    threads, bytes of device memory by GPU UUID or MIG device. A share's own limits go into its containers instead.
+    """
+
+    key: str
+    gpus: tuple[GpuIdentity, ...]
+    """The GPUs that it serves, or whose MIG device it serves."""
+    mig: MigDevice | None = None
+    multi_user: bool = False
+    thread_percentage: int | None = None
+    memory_limits: tuple[tuple[str, int], ...] = ()
+    """GPU UUID, or `mig` for the MIG device, to bytes; sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class VfioBinding:
+    """The GPU bound to a VFIO driver. Made: which driver it had, and what a container gets."""
+
+    gpu: GpuIdentity
+    iommufd: bool
+
+
+type Hold = MigMode | GpuInstance | ComputeInstance | ComputeMode | TimeSlice | MpsDaemon | VfioBinding
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What came of a hold: facts that its undoing, later holds and the CDI spec need. Keys are those of the effect.
+
+    MigMode: `was` (`on`, `off`). GpuInstance: `gi`. ComputeInstance: `gi`, `ci`, `uuid`. ComputeMode: `was` (number).
+    MpsDaemon: `pipe`, `shm`, `log` (host folders), `launcher`, `unit` or `pid` and `started`. VfioBinding: `was`
+    (driver), `group`, and `node` (the container's device, `/dev/vfio/...`).
+    """
+
+    facts: tuple[tuple[str, str], ...] = ()
+
+    def __getitem__(self, key: str) -> str:
+        return dict(self.facts)[key]
+
+    def get(self, key: str) -> str | None:
+        return dict(self.facts).get(key)
+
+
+class HoldState(Enum):
+    """INTENT: making was begun. MADE: it is as it must be. UNDOING: its last claim goes, undoing was begun."""
+
+    INTENT = "intent"
+    MADE = "made"
+    UNDOING = "undoing"
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRecord:
+    """The journal's memory of a hold. `boot_id` is that of the boot in which it was made: nothing but MIG mode on
+    Ampere outlives another one."""
+
+    state: HoldState
+    boot_id: str
+    made: Made = Made()
+    extra: str = ""
+    """Fields of a newer release, as a JSON object; empty when there are none."""
+
+
+type Records = Mapping[Hold, HoldRecord]
+
+
+class Effect[H](Protocol):
+    """Makes and undoes one kind of hold; blocking, called in a thread, for one hold by one caller at a time.
+
+    What an effect needs of earlier holds it finds in `records`: the MIG device that an MPS daemon serves, for instance.
+    """
+
+    def make(self, hold: H, records: Records) -> Made:
+        """Make it so, or find it made: `records[hold]` is what an earlier attempt left, also of another boot.
+
+        Raises NodeNotReady (HardwareError) that says what is in the way, whose move it is; then nothing of this hold
+        is left behind, or `undo` with the same record clears it.
+        """
+
+    def undo(self, hold: H, records: Records, boot_id: str) -> None:
+        """Take it back as far as it is ours: `records[hold]` says what we did, and in which boot.
+
+        Gone already is fine. Raises NodeNotReady (HardwareError) when it cannot be taken back now.
+        """
