@@ -23,6 +23,11 @@ sharing:                        # a GPU, or each MIG device, is offered to sever
   replicas: 4                   # or: capacity: [memory, cores], or: unlimited: true
 passthrough:                    # these GPUs are offered to virtual machines, too
 - nodes: {labelSelector: {matchLabels: {virt: "true"}}}
+health:
+  ignoreXids: [94]              # no taint for these, besides those that only concern the program that ran
+  escalateXids: [109]           # these make a GPU unhealthy; wins over ignoreXids
+  evict: false                  # true: pods that use an unhealthy GPU are deleted (taint effect NoExecute)
+  validate: true                # a new or returned GPU is tainted until a check on its node has passed
 ```
 
 In `nodes` and `gpus` everything that is given must hold, and in each list one entry is enough. Names, products and
@@ -189,6 +194,15 @@ class PassthroughRule(Rule):
     """GPUs that are offered as `type == 'vfio'`, too."""
 
 
+class HealthPolicy(_Strict):
+    """What follows from reported conditions. Xids that are a program's own fault are ignored unless escalated."""
+
+    ignore_xids: list[Annotated[int, Field(ge=1, le=9999)]] = Field(default_factory=list)
+    escalate_xids: list[Annotated[int, Field(ge=1, le=9999)]] = Field(default_factory=list)
+    evict: bool = False
+    validate_gpus: bool = Field(default=False, alias="validate")
+
+
 _COMPUTE_INSTANCE = re.compile(r"[1-8]c\.([1-8]g\.\d+gb.*)")
 
 
@@ -212,6 +226,7 @@ class PublishingPolicy(_Strict):
     mig: list[MigRule] = Field(default_factory=list)
     sharing: list[SharingRule] = Field(default_factory=list)
     passthrough: list[PassthroughRule] = Field(default_factory=list)
+    health: HealthPolicy = Field(default_factory=HealthPolicy)
 
     @property
     def asks_for_labels(self) -> bool:

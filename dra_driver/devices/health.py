@@ -1,0 +1,141 @@
+"""What a GPU's misfortunes mean: an Xid, a counter or an answer of the driver to a condition, conditions to taints.
+
+The node records conditions as facts, with the severity that NVIDIA's catalog suggests; what follows from them is for
+the administrator's `HealthPolicy` to say, and both sides ask here: the publisher for the device's taints, the plugin
+for what kubelet shows in the pod's status.
+
+Severity is what it means for the *next* user of the GPU. An application that crashed it (Xid 13, 31, 43, ...) is
+nobody else's problem; an uncontained memory error is everybody's.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from dra_driver.api.inventory import HealthCondition
+from dra_driver.api.policy import HealthPolicy
+from dra_driver.api.resource import Taint
+
+type Severity = Literal["Info", "Warning", "Critical"]
+
+_WORST_FIRST: dict[Severity, int] = {"Critical": 0, "Warning": 1, "Info": 2}
+
+_APPLICATION = frozenset({13, 31, 43, 45, 68, 109})
+"""Faults of the program that ran; the GPU serves the next one. Also what NVIDIA's own driver ignores."""
+
+_XIDS: dict[int, tuple[Severity, str]] = {
+    46: ("Critical", "the GPU stopped processing and must be reset"),
+    48: ("Critical", "a double-bit memory error; the GPU must be reset"),
+    62: ("Critical", "a micro-controller of the GPU halted; the GPU must be reset"),
+    63: ("Info", "memory rows are to be remapped at the next reset"),
+    64: ("Critical", "remapping memory rows failed; the GPU must be reset"),
+    74: ("Critical", "an NVLink error"),
+    79: ("Critical", "the GPU fell off the bus; the machine must be restarted"),
+    92: ("Info", "a high rate of corrected memory errors"),
+    94: ("Warning", "a contained memory error; the program that was hit must be restarted"),
+    95: ("Critical", "an uncontained memory error; the GPU must be reset"),
+    110: ("Critical", "a security fault; the GPU must be reset"),
+    119: ("Critical", "the GPU's system processor does not answer; the GPU must be reset"),
+    120: ("Critical", "the GPU's system processor failed; the GPU must be reset"),
+    136: ("Critical", "NVLink training failed; the GPU must be reset"),
+    137: ("Info", "a program used peer memory that it may not use"),
+    140: ("Critical", "an unrecovered memory error; the GPU must be reset"),
+    143: ("Critical", "the GPU could not be initialised"),
+    **dict.fromkeys(range(144, 151), ("Critical", "an NVLink unit failed")),
+    151: ("Critical", "key rotation failed; the virtual machine must be restarted"),
+    154: ("Info", "the recommended recovery action changed"),
+    155: ("Warning", "an NVLink software event"),
+    156: ("Warning", "a resource of the GPU was retired"),
+    157: ("Critical", "retiring a resource of the GPU failed"),
+    158: ("Critical", "a fatal time-out; the GPU must be reset"),
+    171: ("Critical", "an uncorrectable error in device memory; the GPU must be reset"),
+    172: ("Critical", "an uncorrectable error in on-chip memory; the GPU must be reset"),
+}
+"""Severity and meaning by number. Source: NVIDIA's Xid catalog; see the reference's section on Xids."""
+
+_TAINT_KEYS = {
+    "Xid": "xid",
+    "GpuLost": "gpu-lost",
+    "Ecc": "ecc",
+    "RowRemap": "row-remap",
+    "NvLink": "nvlink",
+    "RecoveryAction": "recovery-action",
+    "Unmonitored": "unmonitored",
+    "MpsDaemon": "mps-daemon",
+    "NotValidated": "not-validated",
+    "InstanceLost": "instance-lost",
+}
+"""The part of a taint's key after the driver's name, by type of condition. The first two and `unmonitored` are those
+of NVIDIA's own driver."""
+
+
+def xid_severity(number: int) -> Severity | None:
+    """None for an application's fault, which says nothing about the GPU; an unknown Xid is a warning."""
+    if number in _APPLICATION:
+        return None
+    return _XIDS.get(number, ("Warning", ""))[0]
+
+
+def xid_condition(number: int, *, since: str, instance: str | None = None) -> HealthCondition:
+    """The condition that an Xid leads to, also of an application's fault: a policy may escalate it."""
+    _, meaning = _XIDS.get(number, ("", ""))
+    if number in _APPLICATION:
+        meaning = "a fault of the program that ran"
+    return HealthCondition(
+        type="Xid",
+        value=str(number),
+        severity=xid_severity(number) or "Info",
+        message=f"Xid {number}: {meaning or 'not in the catalog known to this release'}",
+        since=since,
+        instance=instance,
+    )
+
+
+def judged(condition: HealthCondition, policy: HealthPolicy) -> Severity | None:
+    """How severe a condition is under a policy; None when it is to be ignored."""
+    if condition.type == "Xid" and condition.value is not None and condition.value.isdigit():
+        number = int(condition.value)
+        if number in policy.escalate_xids:
+            return "Critical"
+        if number in policy.ignore_xids or xid_severity(number) is None:
+            return None
+    return condition.severity
+
+
+def worst(conditions: Iterable[HealthCondition], policy: HealthPolicy) -> HealthCondition | None:
+    """The condition that makes a device unhealthy: a critical one, the oldest of several; None when there is none."""
+    critical = [one for one in conditions if judged(one, policy) == "Critical"]
+    return min(critical, key=lambda one: (one.since, one.type, one.value or ""), default=None)
+
+
+def affecting(conditions: Iterable[HealthCondition], instance: str | None) -> tuple[HealthCondition, ...]:
+    """Those that a device feels: of the whole GPU always, of one MIG device only that device.
+
+    `instance` is the device's MIG UUID. None is the whole GPU, which feels everything that happens on it; a partition
+    that does not exist yet is made anew, so what befell an earlier one does not concern it: pass the empty string.
+    """
+    return tuple(one for one in conditions if one.instance is None or instance is None or one.instance == instance)
+
+
+def taints(conditions: Sequence[HealthCondition], policy: HealthPolicy, driver: str) -> list[Taint]:
+    """The device's taints, one for each key, sorted; of several conditions with one key the worst gives the value.
+
+    Critical: NoSchedule, or NoExecute where the policy wants running pods to be evicted. Warning: effect None, which
+    keeps nobody away and can be seen. Info and ignored conditions are no taints.
+    """
+    by_key: dict[str, list[tuple[int, str, str, HealthCondition]]] = {}
+    for one in conditions:
+        severity = judged(one, policy)
+        if severity in ("Critical", "Warning"):
+            key = f"{driver}/{_TAINT_KEYS.get(one.type, one.type.lower())}"
+            by_key.setdefault(key, []).append((_WORST_FIRST[severity], one.since, one.value or "", one))
+    found = []
+    for key, ranked in sorted(by_key.items()):
+        one = min(ranked, key=lambda item: item[:3])[3]
+        found.append(Taint(key=key, value=one.value, effect=_effect(one, policy)))
+    return found
+
+
+def _effect(condition: HealthCondition, policy: HealthPolicy) -> str:
+    if judged(condition, policy) != "Critical":
+        return "None"
+    return "NoExecute" if policy.evict and condition.type != "NotValidated" else "NoSchedule"
