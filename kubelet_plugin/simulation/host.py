@@ -293,6 +293,7 @@ def _restart(gpu: GpuState, state: NodeState) -> None:
     gpu.fault = None
     gpu.failing = {}
     gpu.bound_to = "nvidia"
+    gpu.compute_mode = gpu.time_slice = 0
     if gpu.mig is not None:
         # Ampere keeps the mode on the board, later generations forget it.
         current = gpu.mig.pending if state.model.architecture <= 7 else 0

@@ -126,6 +126,9 @@ class GpuState(_Data):
     """Instead of the model's name: a display adapter among GPUs."""
     virtualization: int = 0
     mig: MigState | None = None
+    compute_mode: int = 0
+    time_slice: int = 0
+    """NVML's compute mode (3 exclusive process), and the policy of nvidia-smi (0 default to 3 long)."""
     fabric: FabricState | None = None
 
 
