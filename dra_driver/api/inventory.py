@@ -127,8 +127,8 @@ class HealthCondition(Model):
     """One thing that is wrong with a GPU, or with one instance of it. What to do about it is for the policy to say."""
 
     type: str
-    """`Xid`, `GpuLost`, `Ecc`, `RowRemap`, `NvLink`, `RecoveryAction`, `Unmonitored`, `MpsDaemon`, `NotValidated`,
-    `InstanceLost`."""
+    """`Xid`, `GpuLost`, `Ecc`, `RowRemap`, `Repair`, `NvLink`, `RecoveryAction`, `Unmonitored`, `MpsDaemon`,
+    `NotValidated`, `InstanceLost`."""
     value: str | None = None
     """The number of an Xid, the name of a recovery action."""
     severity: Literal["Info", "Warning", "Critical"]

@@ -57,6 +57,7 @@ _TAINT_KEYS = {
     "GpuLost": "gpu-lost",
     "Ecc": "ecc",
     "RowRemap": "row-remap",
+    "Repair": "repair",
     "NvLink": "nvlink",
     "RecoveryAction": "recovery-action",
     "Unmonitored": "unmonitored",
