@@ -15,8 +15,9 @@ import structlog
 
 from dra_driver.api.inventory import DriverFacts, GpuFacts, Problem
 from dra_driver.errors import HardwareError, NodeNotReady
+from kubelet_plugin.hardware.calls import NvmlLibrary, load_library, problem_of, session_over
 from kubelet_plugin.hardware.driver_root import DriverInstallation
-from kubelet_plugin.hardware.nvml import GpuReadings, Nvml, NvmlLibrary, load_library, problem_of, session_over
+from kubelet_plugin.hardware.nvml import GpuReadings, Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 
 _log = structlog.get_logger(__name__)

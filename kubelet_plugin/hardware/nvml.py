@@ -2,7 +2,7 @@
 
 Discovery enters here. The library is a parameter, so the simulated one takes the same road as the real one. Every
 call goes through one lock (NVML serves concurrent callers badly) and every foreign exception becomes a `HardwareError`
-in `Nvml._call` and nowhere else.
+in `Calls.call` and nowhere else.
 
 Three kinds of question are asked of a GPU:
 
@@ -14,65 +14,22 @@ Three kinds of question are asked of a GPU:
 """
 
 import ctypes
-import threading
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import IntEnum
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
 
 import pynvml
 
 from dra_driver.api.inventory import DriverFacts, FabricFacts, GpuFacts, MigFacts, NvlinkFacts, Problem
 from dra_driver.errors import HardwareError
 from dra_driver.names import gpu_device_names
+from kubelet_plugin.hardware.calls import GPU_GONE, NOT_THERE, Calls, Code, NvmlLibrary, problem_of, session_over
+from kubelet_plugin.hardware.health import HealthReading, health_reading
 from kubelet_plugin.hardware.sysfs import pci_address
 
-
-class Code(IntEnum):
-    """The NVML return values that are told apart here. Compared as numbers: `NVMLError` itself cannot be hashed."""
-
-    UNINITIALIZED = 1
-    INVALID_ARGUMENT = 2
-    NOT_SUPPORTED = 3
-    NO_PERMISSION = 4
-    DRIVER_NOT_LOADED = 9
-    LIBRARY_NOT_FOUND = 12
-    FUNCTION_NOT_FOUND = 13
-    GPU_IS_LOST = 15
-    RESET_REQUIRED = 16
-    LIB_RM_VERSION_MISMATCH = 18
-    ARGUMENT_VERSION_MISMATCH = 25
-
-
-_NOT_THERE = frozenset({Code.NOT_SUPPORTED, Code.FUNCTION_NOT_FOUND})
-"""The hardware has no such thing, or the driver is too old to know the question."""
-
-_SESSION_OVER = frozenset({Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIB_RM_VERSION_MISMATCH})
-"""Not about one GPU: the driver went away or was replaced, NVML must be initialised again."""
-
-_GPU_GONE = frozenset({Code.GPU_IS_LOST, Code.RESET_REQUIRED})
-
-_LINK_LOOP_ENDS = frozenset({Code.INVALID_ARGUMENT, *_NOT_THERE})
-
-_REASONS = {
-    Code.NO_PERMISSION: "NoPermission",
-    Code.DRIVER_NOT_LOADED: "DriverNotLoaded",
-    Code.LIBRARY_NOT_FOUND: "LibraryNotFound",
-    Code.GPU_IS_LOST: "GpuIsLost",
-    Code.RESET_REQUIRED: "ResetRequired",
-    Code.LIB_RM_VERSION_MISMATCH: "DriverVersionMismatch",
-}
-
-_ADVICE = {
-    Code.NO_PERMISSION: "the node plugin must run as root with access to /dev/nvidia*",
-    Code.DRIVER_NOT_LOADED: "the nvidia kernel module is not loaded",
-    Code.LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found; is the driver installed, and the driver root right?",
-    Code.GPU_IS_LOST: "the GPU fell off the bus or became unreachable; the node has to be rebooted or serviced",
-    Code.RESET_REQUIRED: "the GPU must be reset before it can be used",
-    Code.LIB_RM_VERSION_MISMATCH: "the driver's libraries and the loaded kernel module are of different versions",
-}
+_LINK_LOOP_ENDS = frozenset({Code.INVALID_ARGUMENT, *NOT_THERE})
 
 _ARCHITECTURES = {
     2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada Lovelace", 9: "Hopper",
@@ -115,72 +72,6 @@ _ENOUGH_LINKS = 1024
 """A library that never ends the link loop must not hang us; the largest GPU of 2026 has 36 links."""
 
 
-class NvmlLibrary(Protocol):
-    """The calls and structures we use, as module `pynvml` of nvidia-ml-py has them."""
-
-    NVMLError: type[Exception]
-    c_nvmlGpuFabricInfo_v2_t: Callable[[], Any]
-    c_nvmlGpuFabricInfo_v3_t: Callable[[], Any]
-
-    def nvmlInitWithFlags(self, flags: int) -> None: ...
-    def nvmlShutdown(self) -> None: ...
-    def nvmlSystemGetDriverVersion(self) -> str: ...
-    def nvmlSystemGetNVMLVersion(self) -> str: ...
-    def nvmlSystemGetCudaDriverVersion_v2(self) -> int: ...
-    def nvmlDeviceGetCount(self) -> int: ...
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...
-    def nvmlDeviceGetUUID(self, handle: Any) -> str: ...
-    def nvmlDeviceGetMinorNumber(self, handle: Any) -> int: ...
-    def nvmlDeviceGetPciInfo(self, handle: Any) -> Any: ...
-    def nvmlDeviceGetName(self, handle: Any) -> str: ...
-    def nvmlDeviceGetBrand(self, handle: Any) -> int: ...
-    def nvmlDeviceGetArchitecture(self, handle: Any) -> int: ...
-    def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> tuple[int, int]: ...
-    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any: ...
-    def nvmlDeviceGetAddressingMode(self, device: Any) -> int: ...
-    def nvmlDeviceGetVirtualizationMode(self, handle: Any) -> int: ...
-    def nvmlDeviceGetMigMode(self, device: Any) -> list[int]: ...
-    def nvmlDeviceGetEccMode(self, handle: Any) -> list[int]: ...
-    def nvmlDeviceGetNumGpuCores(self, device: Any) -> int: ...
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle: Any) -> int: ...
-    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: Any) -> int: ...
-    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: Any) -> int: ...
-    def nvmlDeviceGetModuleId(self, handle: Any, moduleId: Any) -> int: ...
-    def nvmlDeviceGetSerial(self, handle: Any) -> str: ...
-    def nvmlDeviceGetVbiosVersion(self, handle: Any) -> str: ...
-    def nvmlDeviceGetGpuFabricInfoV(self, device: Any, gpuFabricInfo: Any) -> int: ...
-    def nvmlDeviceGetNvLinkState(self, device: Any, link: int) -> int: ...
-    def nvmlDeviceGetNvLinkVersion(self, device: Any, link: int) -> int: ...
-    def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: Any, link: int) -> int: ...
-    def nvmlDeviceGetNvLinkRemotePciInfo(self, device: Any, link: int) -> Any: ...
-    def nvmlDeviceGetP2PStatus(self, device1: Any, device2: Any, p2pIndex: int) -> int: ...
-
-
-def load_library(file: Path | None = None) -> NvmlLibrary:
-    """The real NVML. `file` is libnvidia-ml below a driver root; None leaves the search to the dynamic linker.
-
-    Loading again, from another file, is how a driver that was upgraded under a running plugin is followed. Give the
-    file with its version in the name: the dynamic linker answers a name that it knows with the library it has.
-    Raises HardwareError (LIBRARY_NOT_FOUND) when the file cannot be loaded.
-    """
-    try:
-        pynvml.nvmlLib = ctypes.CDLL(str(file)) if file is not None else None
-    except OSError as error:
-        raise HardwareError(
-            f"{error}; {_ADVICE[Code.LIBRARY_NOT_FOUND]}", about="driver", code=Code.LIBRARY_NOT_FOUND
-        ) from error
-    # pynvml remembers the address of every function it called, of whatever library it called it in.
-    pynvml._nvmlGetFunctionPointer_cache.clear()
-    library: NvmlLibrary = pynvml
-    return library
-
-
-def problem_of(error: HardwareError, subject: str) -> Problem:
-    """An NVML failure as a user reads it in the NodeInventory."""
-    reason = _REASONS[Code(error.code)] if error.code in _REASONS else "NvmlError"
-    return Problem(subject=subject, reason=reason, message=error.message)
-
-
 @dataclass(frozen=True, slots=True)
 class GpuReadings:
     """What one pass over all GPUs gave: those that answered, and a problem for each that did not.
@@ -191,6 +82,8 @@ class GpuReadings:
     gpus: tuple[GpuFacts, ...]
     problems: tuple[Problem, ...]
     listed: tuple[str, ...]
+    health: Mapping[str, HealthReading] = field(default_factory=dict)
+    """By UUID, of the GPUs that answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +101,7 @@ class _Identity:
         return any(name in self.product_name for name in _DISPLAY_ONLY)
 
 
-class Nvml:
+class Nvml(Calls):
     """One NVML session, from `start` to `stop`. Calls may come from any thread and block for as long as NVML does.
 
     Handles are kept for the session: asking for them anew attaches to the GPU each time, and by UUID takes seconds
@@ -216,31 +109,30 @@ class Nvml:
     """
 
     def __init__(self, library: NvmlLibrary) -> None:
-        self._library = library
-        self._lock = threading.Lock()
+        super().__init__(library)
         self._handles: dict[int, Any] = {}
         self._known: dict[int, _Identity] = {}
 
     def start(self) -> None:
         """Initialise NVML, also on a node whose GPUs are all bound to another driver. Raises HardwareError."""
-        self._call("driver", self._library.nvmlInitWithFlags, pynvml.NVML_INIT_FLAG_NO_GPUS)
+        self.call("driver", self.library.nvmlInitWithFlags, pynvml.NVML_INIT_FLAG_NO_GPUS)
 
     def stop(self) -> None:
         """Give the session back. A driver that is already gone has nothing to be given back to."""
         self._handles.clear()
         self._known.clear()
         try:
-            self._call("driver", self._library.nvmlShutdown)
+            self.call("driver", self.library.nvmlShutdown)
         except HardwareError:
             return
 
     def driver(self, root: str) -> DriverFacts:
         """Versions of the driver whose files lie below `root` on the host. Raises HardwareError."""
-        cuda = self._call("driver", self._library.nvmlSystemGetCudaDriverVersion_v2)
+        cuda = self.call("driver", self.library.nvmlSystemGetCudaDriverVersion_v2)
         return DriverFacts(
-            version=self._call("driver", self._library.nvmlSystemGetDriverVersion),
+            version=self.call("driver", self.library.nvmlSystemGetDriverVersion),
             cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}",
-            nvml_version=self._described("driver", self._library.nvmlSystemGetNVMLVersion),
+            nvml_version=self.described("driver", self.library.nvmlSystemGetNVMLVersion),
             root=root,
         )
 
@@ -252,7 +144,7 @@ class Nvml:
         """
         readings: dict[int, _Reading] = {}
         problems: list[Problem] = []
-        for index in range(self._call("driver", self._library.nvmlDeviceGetCount)):
+        for index in range(self.call("driver", self.library.nvmlDeviceGetCount)):
             try:
                 identity = self._known[index] = self._identity(index)
                 if identity.display_only:
@@ -264,20 +156,21 @@ class Nvml:
                     raise
                 problems.append(problem_of(error, self._about(index)))
         listed = tuple(identity.pci_bus_id for identity in self._known.values())
-        return GpuReadings(_with_names(self._with_nvlink(readings)), tuple(problems), listed)
+        health = {reading.gpu.uuid: reading.health for reading in readings.values()}
+        return GpuReadings(_with_names(self._with_nvlink(readings)), tuple(problems), listed, health)
 
     def _identity(self, index: int) -> _Identity:
         about = self._about(index)
         handle = self._handles.get(index)
         if handle is None:
-            handle = self._handles[index] = self._call(about, self._library.nvmlDeviceGetHandleByIndex, index)
-        pci = self._call(about, self._library.nvmlDeviceGetPciInfo, handle)
+            handle = self._handles[index] = self.call(about, self.library.nvmlDeviceGetHandleByIndex, index)
+        pci = self.call(about, self.library.nvmlDeviceGetPciInfo, handle)
         return _Identity(
-            uuid=_checked_uuid(about, self._call(about, self._library.nvmlDeviceGetUUID, handle)),
-            minor=self._call(about, self._library.nvmlDeviceGetMinorNumber, handle),
+            uuid=_checked_uuid(about, self.call(about, self.library.nvmlDeviceGetUUID, handle)),
+            minor=self.call(about, self.library.nvmlDeviceGetMinorNumber, handle),
             pci_bus_id=_address(about, pci.busId),
             pci_device_id=f"0x{pci.pciDeviceId >> 16:04x}",
-            product_name=self._call(about, self._library.nvmlDeviceGetName, handle),
+            product_name=self.call(about, self.library.nvmlDeviceGetName, handle),
         )
 
     def _about(self, index: int) -> str:
@@ -286,15 +179,16 @@ class Nvml:
 
     def _reading(self, index: int, identity: _Identity) -> "_Reading":
         about, handle = self._about(index), self._handles[index]
-        return _Reading(self._gpu(about, handle, identity), tuple(self._active_links(about, handle)))
+        health = health_reading(partial(self.described, about), self.library, handle)
+        return _Reading(self._gpu(about, handle, identity), tuple(self._active_links(about, handle)), health)
 
     def _gpu(self, about: str, handle: Any, identity: _Identity) -> GpuFacts:
-        library = self._library
-        capability = self._call(about, library.nvmlDeviceGetCudaComputeCapability, handle)
-        memory = self._supported(about, library.nvmlDeviceGetMemoryInfo, handle)
-        virtualization = self._supported(about, library.nvmlDeviceGetVirtualizationMode, handle)
-        ecc = self._described(about, library.nvmlDeviceGetEccMode, handle)
-        power_limit = self._described(about, library.nvmlDeviceGetEnforcedPowerLimit, handle)
+        library = self.library
+        capability = self.call(about, library.nvmlDeviceGetCudaComputeCapability, handle)
+        memory = self.supported(about, library.nvmlDeviceGetMemoryInfo, handle)
+        virtualization = self.supported(about, library.nvmlDeviceGetVirtualizationMode, handle)
+        ecc = self.described(about, library.nvmlDeviceGetEccMode, handle)
+        power_limit = self.described(about, library.nvmlDeviceGetEnforcedPowerLimit, handle)
         return GpuFacts(
             uuid=identity.uuid,
             name=identity.uuid,
@@ -302,8 +196,8 @@ class Nvml:
             pci_bus_id=identity.pci_bus_id,
             pci_device_id=identity.pci_device_id,
             product_name=identity.product_name,
-            brand=_named(_BRANDS, self._call(about, library.nvmlDeviceGetBrand, handle)),
-            architecture=_named(_ARCHITECTURES, self._call(about, library.nvmlDeviceGetArchitecture, handle)),
+            brand=_named(_BRANDS, self.call(about, library.nvmlDeviceGetBrand, handle)),
+            architecture=_named(_ARCHITECTURES, self.call(about, library.nvmlDeviceGetArchitecture, handle)),
             cuda_compute_capability=f"{capability[0]}.{capability[1]}",
             memory_bytes=memory.total if memory is not None else None,
             addressing_mode=self._addressing_mode(about, handle),
@@ -313,23 +207,23 @@ class Nvml:
             ecc_enabled=bool(ecc[0]) if ecc is not None else None,
             multiprocessors=self._multiprocessors(about, handle, (capability[0], capability[1])),
             power_limit_watts=power_limit // 1000 if power_limit is not None else None,
-            pcie_generation=self._described(about, library.nvmlDeviceGetMaxPcieLinkGeneration, handle),
-            pcie_width=self._described(about, library.nvmlDeviceGetMaxPcieLinkWidth, handle),
+            pcie_generation=self.described(about, library.nvmlDeviceGetMaxPcieLinkGeneration, handle),
+            pcie_width=self.described(about, library.nvmlDeviceGetMaxPcieLinkWidth, handle),
             module_id=self._module_id(about, handle),
-            serial=self._described(about, library.nvmlDeviceGetSerial, handle),
-            vbios_version=self._described(about, library.nvmlDeviceGetVbiosVersion, handle),
+            serial=self.described(about, library.nvmlDeviceGetSerial, handle),
+            vbios_version=self.described(about, library.nvmlDeviceGetVbiosVersion, handle),
         )
 
     def _addressing_mode(self, about: str, handle: Any) -> str | None:
-        mode = self._described(about, self._library.nvmlDeviceGetAddressingMode, handle)
+        mode = self.described(about, self.library.nvmlDeviceGetAddressingMode, handle)
         return _named(_ADDRESSING_MODES, mode) if mode is not None else None
 
     def _mig(self, about: str, handle: Any) -> MigFacts | None:
-        mode = self._supported(about, self._library.nvmlDeviceGetMigMode, handle)
+        mode = self.supported(about, self.library.nvmlDeviceGetMigMode, handle)
         return MigFacts(enabled=mode[0] == 1, pending=mode[1] == 1) if mode is not None else None
 
     def _multiprocessors(self, about: str, handle: Any, capability: tuple[int, int]) -> int | None:
-        cores = self._described(about, self._library.nvmlDeviceGetNumGpuCores, handle)
+        cores = self.described(about, self.library.nvmlDeviceGetNumGpuCores, handle)
         per_multiprocessor = _CORES_PER_MULTIPROCESSOR.get(capability)
         if not cores or per_multiprocessor is None or cores % per_multiprocessor:
             return None
@@ -338,7 +232,7 @@ class Nvml:
     def _module_id(self, about: str, handle: Any) -> int | None:
         # The binding's default argument is one holder shared by all callers, hence one of our own. Boards that do
         # not sit on an SXM base board answer 0 or an error.
-        return self._described(about, self._library.nvmlDeviceGetModuleId, handle, ctypes.c_uint()) or None
+        return self.described(about, self.library.nvmlDeviceGetModuleId, handle, ctypes.c_uint()) or None
 
     def _fabric(self, about: str, handle: Any) -> FabricFacts | None:
         info = self._fabric_info(about, handle)
@@ -358,12 +252,12 @@ class Nvml:
 
     def _fabric_info(self, about: str, handle: Any) -> Any | None:
         """The newest structure that the driver knows. Version 1 has the wrong size in the binding: never used."""
-        for structure in (self._library.c_nvmlGpuFabricInfo_v3_t, self._library.c_nvmlGpuFabricInfo_v2_t):
+        for structure in (self.library.c_nvmlGpuFabricInfo_v3_t, self.library.c_nvmlGpuFabricInfo_v2_t):
             info = structure()
             try:
-                self._call(about, self._library.nvmlDeviceGetGpuFabricInfoV, handle, ctypes.byref(info))
+                self.call(about, self.library.nvmlDeviceGetGpuFabricInfoV, handle, ctypes.byref(info))
             except HardwareError as error:
-                if error.code in _NOT_THERE:
+                if error.code in NOT_THERE:
                     return None
                 if error.code in (Code.ARGUMENT_VERSION_MISMATCH, Code.INVALID_ARGUMENT):
                     continue
@@ -375,23 +269,23 @@ class Nvml:
         """Ask for link after link until the driver says that there is no such link; the constant for it moves."""
         for link in range(_ENOUGH_LINKS):
             try:
-                state = self._call(about, self._library.nvmlDeviceGetNvLinkState, handle, link)
+                state = self.call(about, self.library.nvmlDeviceGetNvLinkState, handle, link)
             except HardwareError as error:
                 if error.code in _LINK_LOOP_ENDS:
                     return
-                if session_over(error) or error.code in _GPU_GONE:
+                if session_over(error) or error.code in GPU_GONE:
                     raise
                 continue
             if state == 1:
                 yield self._link(about, handle, link)
 
     def _link(self, about: str, handle: Any, link: int) -> "_Link":
-        remote_type = self._described(about, self._library.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+        remote_type = self.described(about, self.library.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
         remote = None
         # Behind a switch the remote address is a filler (FFFFFFFF:FF:FF.0).
         if remote_type in (None, _NVLINK_TO_GPU):
-            remote = self._described(about, self._library.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
-        version = self._described(about, self._library.nvmlDeviceGetNvLinkVersion, handle, link)
+            remote = self.described(about, self.library.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+        version = self.described(about, self.library.nvmlDeviceGetNvLinkVersion, handle, link)
         return _Link(
             version=_NVLINK_VERSIONS.get(version) if version is not None else None,
             to_switch=remote_type == _NVLINK_TO_SWITCH,
@@ -422,9 +316,9 @@ class Nvml:
     def _connected(self, index: int, other: int, readings: dict[int, "_Reading"]) -> bool:
         """Whether NVLink carries traffic between two GPUs: what the driver says, or else where the links lead."""
         try:
-            status = self._call(
+            status = self.call(
                 self._about(index),
-                self._library.nvmlDeviceGetP2PStatus,
+                self.library.nvmlDeviceGetP2PStatus,
                 self._handles[index],
                 self._handles[other],
                 pynvml.NVML_P2P_CAPS_INDEX_NVLINK,
@@ -434,34 +328,6 @@ class Nvml:
                 raise
             return any(link.remote == readings[other].gpu.pci_bus_id for link in readings[index].links)
         return bool(status == pynvml.NVML_P2P_STATUS_OK)
-
-    def _supported[**P, R](self, about: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
-        """The answer; None when the hardware has no such thing. Raises HardwareError for every other failure."""
-        try:
-            return self._call(about, function, *args, **kwargs)
-        except HardwareError as error:
-            if error.code in _NOT_THERE:
-                return None
-            raise
-
-    def _described[**P, R](self, about: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
-        """The answer; None when the driver does not tell. Raises HardwareError when the GPU or the driver is gone."""
-        try:
-            return self._call(about, function, *args, **kwargs)
-        except HardwareError as error:
-            if session_over(error) or error.code in _GPU_GONE:
-                raise
-            return None
-
-    def _call[**P, R](self, about: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """One call into NVML, alone. The only place where its exceptions are known."""
-        with self._lock:
-            try:
-                return function(*args, **kwargs)
-            except self._library.NVMLError as error:
-                raise _translated(error, about) from error
-            except UnicodeDecodeError as error:
-                raise HardwareError("NVML answered with bytes that are not text", about=about) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,18 +343,7 @@ class _Link:
 class _Reading:
     gpu: GpuFacts
     links: tuple[_Link, ...]
-
-
-def session_over(error: HardwareError) -> bool:
-    """Whether the failure is NVML's as a whole: the session must be stopped and a new one started."""
-    return error.code in _SESSION_OVER
-
-
-def _translated(error: Exception, about: str) -> HardwareError:
-    code = int(getattr(error, "value", 999))
-    advice = _ADVICE.get(Code(code)) if code in _REASONS else None
-    message = f"NVML: {error} ({code})"
-    return HardwareError(f"{message}; {advice}" if advice else message, about=about, code=code)
+    health: HealthReading
 
 
 def _display_only(identity: _Identity) -> Problem:

@@ -16,7 +16,8 @@ from support.nodes import Node, a_node
 from dra_driver.api.inventory import GpuFacts, MigFacts, Problem
 from dra_driver.errors import HardwareError
 from kubelet_plugin.hardware import nvml as adapter
-from kubelet_plugin.hardware.nvml import Nvml, load_library, problem_of, session_over
+from kubelet_plugin.hardware.calls import load_library, problem_of, session_over
+from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 from kubelet_plugin.simulation.nvml import SimulatedNvml
 from kubelet_plugin.simulation.state import FabricState, NvlinkModel

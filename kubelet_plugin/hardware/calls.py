@@ -1,0 +1,177 @@
+"""Calls into NVML through a pynvml-shaped library, one at a time, and what its errors mean.
+
+`kubelet_plugin.hardware.nvml` and its neighbours ask here. The library is a parameter, so the simulated one takes the
+same road as the real one. Every call goes through one lock (NVML serves concurrent callers badly) and every foreign
+exception becomes a `HardwareError` in `Calls.call` and nowhere else.
+"""
+
+import ctypes
+import threading
+from collections.abc import Callable
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+import pynvml
+
+from dra_driver.api.inventory import Problem
+from dra_driver.errors import HardwareError
+
+
+class Code(IntEnum):
+    """The NVML return values that are told apart here. Compared as numbers: `NVMLError` itself cannot be hashed."""
+
+    UNINITIALIZED = 1
+    INVALID_ARGUMENT = 2
+    NOT_SUPPORTED = 3
+    NO_PERMISSION = 4
+    DRIVER_NOT_LOADED = 9
+    TIMEOUT = 10
+    LIBRARY_NOT_FOUND = 12
+    FUNCTION_NOT_FOUND = 13
+    GPU_IS_LOST = 15
+    RESET_REQUIRED = 16
+    LIB_RM_VERSION_MISMATCH = 18
+    ARGUMENT_VERSION_MISMATCH = 25
+
+
+NOT_THERE = frozenset({Code.NOT_SUPPORTED, Code.FUNCTION_NOT_FOUND})
+"""The hardware has no such thing, or the driver is too old to know the question."""
+
+_SESSION_OVER = frozenset({Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIB_RM_VERSION_MISMATCH})
+"""Not about one GPU: the driver went away or was replaced, NVML must be initialised again."""
+
+GPU_GONE = frozenset({Code.GPU_IS_LOST, Code.RESET_REQUIRED})
+
+_REASONS = {
+    Code.NO_PERMISSION: "NoPermission",
+    Code.DRIVER_NOT_LOADED: "DriverNotLoaded",
+    Code.LIBRARY_NOT_FOUND: "LibraryNotFound",
+    Code.GPU_IS_LOST: "GpuIsLost",
+    Code.RESET_REQUIRED: "ResetRequired",
+    Code.LIB_RM_VERSION_MISMATCH: "DriverVersionMismatch",
+}
+
+_ADVICE = {
+    Code.NO_PERMISSION: "the node plugin must run as root with access to /dev/nvidia*",
+    Code.DRIVER_NOT_LOADED: "the nvidia kernel module is not loaded",
+    Code.LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found; is the driver installed, and the driver root right?",
+    Code.GPU_IS_LOST: "the GPU fell off the bus or became unreachable; the node has to be rebooted or serviced",
+    Code.RESET_REQUIRED: "the GPU must be reset before it can be used",
+    Code.LIB_RM_VERSION_MISMATCH: "the driver's libraries and the loaded kernel module are of different versions",
+}
+
+
+class NvmlLibrary(Protocol):
+    """The calls and structures we use, as module `pynvml` of nvidia-ml-py has them."""
+
+    NVMLError: type[Exception]
+    c_nvmlGpuFabricInfo_v2_t: Callable[[], Any]
+    c_nvmlGpuFabricInfo_v3_t: Callable[[], Any]
+
+    def nvmlInitWithFlags(self, flags: int) -> None: ...
+    def nvmlShutdown(self) -> None: ...
+    def nvmlSystemGetDriverVersion(self) -> str: ...
+    def nvmlSystemGetNVMLVersion(self) -> str: ...
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int: ...
+    def nvmlDeviceGetCount(self) -> int: ...
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...
+    def nvmlDeviceGetUUID(self, handle: Any) -> str: ...
+    def nvmlDeviceGetMinorNumber(self, handle: Any) -> int: ...
+    def nvmlDeviceGetPciInfo(self, handle: Any) -> Any: ...
+    def nvmlDeviceGetName(self, handle: Any) -> str: ...
+    def nvmlDeviceGetBrand(self, handle: Any) -> int: ...
+    def nvmlDeviceGetArchitecture(self, handle: Any) -> int: ...
+    def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> tuple[int, int]: ...
+    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any: ...
+    def nvmlDeviceGetAddressingMode(self, device: Any) -> int: ...
+    def nvmlDeviceGetVirtualizationMode(self, handle: Any) -> int: ...
+    def nvmlDeviceGetMigMode(self, device: Any) -> list[int]: ...
+    def nvmlDeviceGetEccMode(self, handle: Any) -> list[int]: ...
+    def nvmlDeviceGetNumGpuCores(self, device: Any) -> int: ...
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: Any) -> int: ...
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: Any) -> int: ...
+    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: Any) -> int: ...
+    def nvmlDeviceGetModuleId(self, handle: Any, moduleId: Any) -> int: ...
+    def nvmlDeviceGetSerial(self, handle: Any) -> str: ...
+    def nvmlDeviceGetVbiosVersion(self, handle: Any) -> str: ...
+    def nvmlDeviceGetGpuFabricInfoV(self, device: Any, gpuFabricInfo: Any) -> int: ...
+    def nvmlDeviceGetNvLinkState(self, device: Any, link: int) -> int: ...
+    def nvmlDeviceGetNvLinkVersion(self, device: Any, link: int) -> int: ...
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: Any, link: int) -> int: ...
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, device: Any, link: int) -> Any: ...
+    def nvmlDeviceGetP2PStatus(self, device1: Any, device2: Any, p2pIndex: int) -> int: ...
+
+
+def load_library(file: Path | None = None) -> NvmlLibrary:
+    """The real NVML. `file` is libnvidia-ml below a driver root; None leaves the search to the dynamic linker.
+
+    Loading again, from another file, is how a driver that was upgraded under a running plugin is followed. Give the
+    file with its version in the name: the dynamic linker answers a name that it knows with the library it has.
+    Raises HardwareError (LIBRARY_NOT_FOUND) when the file cannot be loaded.
+    """
+    try:
+        pynvml.nvmlLib = ctypes.CDLL(str(file)) if file is not None else None
+    except OSError as error:
+        raise HardwareError(
+            f"{error}; {_ADVICE[Code.LIBRARY_NOT_FOUND]}", about="driver", code=Code.LIBRARY_NOT_FOUND
+        ) from error
+    # pynvml remembers the address of every function it called, of whatever library it called it in.
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    library: NvmlLibrary = pynvml
+    return library
+
+
+def problem_of(error: HardwareError, subject: str) -> Problem:
+    """An NVML failure as a user reads it in the NodeInventory."""
+    reason = _REASONS[Code(error.code)] if error.code in _REASONS else "NvmlError"
+    return Problem(subject=subject, reason=reason, message=error.message)
+
+
+class Calls:
+    """The library, called by one thread at a time. `about` is what an error is about: `GPU 0000:1b:00.0`, `driver`."""
+
+    def __init__(self, library: NvmlLibrary) -> None:
+        self.library = library
+        self._lock = threading.Lock()
+
+    def supported[**P, R](self, about: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+        """The answer; None when the hardware has no such thing. Raises HardwareError for every other failure."""
+        try:
+            return self.call(about, function, *args, **kwargs)
+        except HardwareError as error:
+            if error.code in NOT_THERE:
+                return None
+            raise
+
+    def described[**P, R](self, about: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
+        """The answer; None when the driver does not tell. Raises HardwareError when the GPU or the driver is gone."""
+        try:
+            return self.call(about, function, *args, **kwargs)
+        except HardwareError as error:
+            if session_over(error) or error.code in GPU_GONE:
+                raise
+            return None
+
+    def call[**P, R](self, about: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """One call into NVML, alone. The only place where its exceptions are known."""
+        with self._lock:
+            try:
+                return function(*args, **kwargs)
+            except self.library.NVMLError as error:
+                raise translated(error, about) from error
+            except UnicodeDecodeError as error:
+                raise HardwareError("NVML answered with bytes that are not text", about=about) from error
+
+
+def session_over(error: HardwareError) -> bool:
+    """Whether the failure is NVML's as a whole: the session must be stopped and a new one started."""
+    return error.code in _SESSION_OVER
+
+
+def translated(error: Exception, about: str) -> HardwareError:
+    """A foreign NVMLError as ours, with advice where there is some. `about` names the GPU, or `driver`."""
+    code = int(getattr(error, "value", 999))
+    advice = _ADVICE.get(Code(code)) if code in _REASONS else None
+    message = f"NVML: {error} ({code})"
+    return HardwareError(f"{message}; {advice}" if advice else message, about=about, code=code)
