@@ -10,7 +10,7 @@ crash can come between the act and the journal: `make` looks at what is there fi
 can tell to be ours. Pure: values and the port.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Protocol
@@ -101,7 +101,50 @@ class VfioBinding:
     iommufd: bool
 
 
-type Hold = MigMode | GpuInstance | ComputeInstance | ComputeMode | TimeSlice | MpsDaemon | VfioBinding
+@dataclass(frozen=True, slots=True)
+class UnknownHold:
+    """A hold of a newer release, of another kind or with another field: it can neither be made nor undone here."""
+
+    kind: str
+    text: str
+    """The JSON object, with its kind."""
+
+
+type Hold = MigMode | GpuInstance | ComputeInstance | ComputeMode | TimeSlice | MpsDaemon | VfioBinding | UnknownHold
+
+_ORDER = (MigMode, GpuInstance, ComputeInstance, ComputeMode, TimeSlice, MpsDaemon, VfioBinding, UnknownHold)
+
+
+def in_order(holds: Iterable[Hold]) -> tuple[Hold, ...]:
+    """Each once, in the order in which every claim makes its holds: what others need first, then by content.
+
+    It is the same for all claims, so that two that wait for each other's holds cannot wait for ever.
+    """
+    return tuple(sorted(set(holds), key=lambda hold: (_ORDER.index(type(hold)), repr(hold))))
+
+
+def gpus_of(hold: Hold) -> tuple[GpuIdentity, ...]:
+    """The GPUs that a hold is about; none of one that is not known."""
+    if isinstance(hold, UnknownHold):
+        return ()
+    if isinstance(hold, MpsDaemon):
+        return hold.gpus
+    return (hold.parent.gpu,) if isinstance(hold, ComputeInstance) else (hold.gpu,)
+
+
+def subject_of(hold: Hold) -> Hashable:
+    """What a hold says something about: two different holds of one subject cannot be at once."""
+    match hold:
+        case GpuInstance(gpu, _, _, start, _):
+            return GpuInstance, gpu, start
+        case ComputeInstance(parent, slices, start):
+            return ComputeInstance, parent, slices, start
+        case MpsDaemon(key):
+            return MpsDaemon, key
+        case UnknownHold(_, text):
+            return UnknownHold, text
+        case _:
+            return type(hold), hold.gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +164,10 @@ class Made:
     def get(self, key: str) -> str | None:
         return dict(self.facts).get(key)
 
+    def with_facts(self, other: "Made") -> "Made":
+        """These facts, and those of `other`, which win."""
+        return Made(tuple(sorted({**dict(self.facts), **dict(other.facts)}.items())))
+
 
 class HoldState(Enum):
     """INTENT: making was begun. MADE: it is as it must be. UNDOING: its last claim goes, undoing was begun."""
@@ -133,7 +180,11 @@ class HoldState(Enum):
 @dataclass(frozen=True, slots=True)
 class HoldRecord:
     """The journal's memory of a hold. `boot_id` is that of the boot in which it was made: nothing but MIG mode on
-    Ampere outlives another one."""
+    Ampere outlives another one.
+
+    An INTENT has the facts of `Effect.before`, and in a later boot or after an undo that failed those of the last
+    time, too: they may be outdated.
+    """
 
     state: HoldState
     boot_id: str
@@ -150,6 +201,13 @@ class Effect[H](Protocol):
 
     What an effect needs of earlier holds it finds in `records`: the MIG device that an MPS daemon serves, for instance.
     """
+
+    def before(self, hold: H, records: Records) -> Made:
+        """What must be remembered before anything is done: how it was. Changes nothing.
+
+        Durable, with the INTENT, when `make` begins. Called when there is no record of the hold; the holds that come
+        before it may not have been made yet. Raises NodeNotReady that says what is in the way already.
+        """
 
     def make(self, hold: H, records: Records) -> Made:
         """Make it so, or find it made: `records[hold]` is what an earlier attempt left, also of another boot.
