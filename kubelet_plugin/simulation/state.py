@@ -51,7 +51,8 @@ class GpuModel(_Data):
     pcie_width: int | None = 16
     addressing_mode: int | None = None
     ecc: bool | None = None
-    mig: bool = False
+    mig: str | None = None
+    """The table of `mig_tables` that says what instances such a GPU can have; None when it cannot be divided."""
     on_base_board: bool = False
     """Sits on an SXM base board and so has a module id."""
     vbios: str

@@ -20,7 +20,7 @@ from kubelet_plugin.simulation.state import Layout, load_profile, profile_names
 
 WANTED_PROFILES = {
     "t4": 4, "l40s": 8, "a30": 4, "dgx-a100-40": 8, "dgx-a100-80": 8, "dgx-h100": 8, "hgx-h200": 8, "dgx-b200": 8,
-    "gb200": 4, "rtx-pro-6000": 8, "gb10": 1,
+    "gb200": 4, "rtx-pro-6000": 8, "gb10": 1, "gh200": 1, "h100-nvl": 8,
 }  # fmt: skip
 
 

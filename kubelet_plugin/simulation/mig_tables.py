@@ -1,0 +1,102 @@
+"""What GPU instances each GPU model can have: the tables `mig/*.yaml`, read when a simulated GPU is first asked.
+
+A node's state names its table (`GpuModel.mig`) and does not repeat it: the state is read before every answer. Columns
+are those of the driver's own listing of profiles; where a number does not come from hardware, the file says so.
+"""
+
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dra_driver.errors import InvalidInput
+
+DOUBLE_MEMORY = 9
+"""NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV2: one compute slice with the memory of two."""
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Engines(_Data):
+    """What instances of one GPU share out among themselves, besides memory slices."""
+
+    memory_mib: int = Field(alias="mib")
+    multiprocessors: int = Field(alias="sm")
+    copy_engines: int = Field(alias="ce")
+    decoders: int = Field(alias="dec")
+    encoders: int = Field(alias="enc")
+    jpeg_engines: int = Field(alias="jpg")
+    ofa_engines: int = Field(alias="ofa")
+
+    @property
+    def amounts(self) -> tuple[int, ...]:
+        """All of them, in the order of the fields."""
+        return (
+            self.memory_mib,
+            self.multiprocessors,
+            self.copy_engines,
+            self.decoders,
+            self.encoders,
+            self.jpeg_engines,
+            self.ofa_engines,
+        )
+
+
+class MigProfile(Engines):
+    """One kind of GPU instance. `kind` is NVML's enumeration, `id` what placements and creation want instead."""
+
+    name: str
+    kind: int
+    id: int
+    slices: int = Field(alias="g")
+    max_instances: int = Field(alias="max")
+    size: int
+    """Memory slices that one takes."""
+    starts: tuple[int, ...] = Field(alias="at")
+
+
+class MigTable(_Data):
+    """One file of `mig/`. `totals` is what a GPU in MIG mode has to share out, less than the chip on some models."""
+
+    memory_slices: int
+    totals: Engines
+    profiles: tuple[MigProfile, ...]
+
+    def profile(self, profile_id: int) -> MigProfile | None:
+        return next((profile for profile in self.profiles if profile.id == profile_id), None)
+
+    def named(self, name: str) -> MigProfile:
+        """Raises InvalidInput that lists the profiles of this GPU model."""
+        for profile in self.profiles:
+            if profile.name == name:
+                return profile
+        known = ", ".join(profile.name for profile in self.profiles)
+        raise InvalidInput(f"this GPU model has no such profile; there are {known}", about=f"MIG profile {name}")
+
+    @property
+    def max_devices(self) -> int:
+        return max(profile.max_instances for profile in self.profiles)
+
+
+def mig_table_names() -> tuple[str, ...]:
+    """The GPU models there are tables for, sorted."""
+    names = (entry.name for entry in files(__package__).joinpath("mig").iterdir())
+    return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
+
+
+@cache
+def load_mig_table(name: str) -> MigTable:
+    """The table called `name`. Raises InvalidInput when there is none, or when it is not one."""
+    import yaml
+
+    place = files(__package__).joinpath("mig", f"{name}.yaml")
+    if not place.is_file():
+        raise InvalidInput(f"no such table; there are {', '.join(mig_table_names())}", about=f"MIG table {name}")
+    document: dict[str, Any] = yaml.safe_load(place.read_text(encoding="utf-8"))
+    try:
+        return MigTable.model_validate(document)
+    except ValidationError as error:
+        raise InvalidInput(str(error), about=f"MIG table {name}") from error
