@@ -8,8 +8,8 @@ without a limit, and no second one is started while it hangs.
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -17,6 +17,7 @@ from dra_driver.api.inventory import DriverFacts, GpuFacts, Problem
 from dra_driver.errors import HardwareError, NodeNotReady
 from kubelet_plugin.hardware.calls import NvmlLibrary, load_library, problem_of, session_over
 from kubelet_plugin.hardware.driver_root import DriverInstallation
+from kubelet_plugin.hardware.health import HealthReading
 from kubelet_plugin.hardware.nvml import GpuReadings, Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 
@@ -37,6 +38,8 @@ class NodeFacts:
     driver: DriverFacts | None
     gpus: tuple[GpuFacts, ...]
     problems: tuple[Problem, ...]
+    health: Mapping[str, HealthReading] = field(default_factory=dict)
+    """What each GPU answered about its health, by UUID; `kubelet_plugin.monitor` makes conditions of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class Hardware:
         if not readings.gpus and _unreadable(readings.problems):
             # Nothing answers: perhaps the driver was reset under the session. The next look starts a new one.
             self.close()
-        return NodeFacts(boot_id, driver, _located(readings.gpus, pci), _problems(readings, pci))
+        return NodeFacts(boot_id, driver, _located(readings.gpus, pci), _problems(readings, pci), readings.health)
 
     def boot_id(self) -> str:
         """Raises NodeNotReady when the kernel does not tell."""

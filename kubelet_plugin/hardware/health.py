@@ -50,6 +50,8 @@ class HealthReading:
     remap_failed: bool | None = None
     repair_pending: bool | None = None
     recovery_action: int | None = None
+    max_clock_mhz: int | None = None
+    """Of the multiprocessors."""
 
 
 def health_reading(ask: Ask, library: Any, handle: Any) -> HealthReading:
@@ -67,6 +69,7 @@ def health_reading(ask: Ask, library: Any, handle: Any) -> HealthReading:
         remap_failed=bool(remapped[3]) if remapped is not None else None,
         repair_pending=any(repair) if repair is not None else None,
         recovery_action=_recovery_action(ask, library, handle),
+        max_clock_mhz=ask(library.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM),
     )
 
 
