@@ -1,9 +1,9 @@
 """The scheduler of a simulated cluster: pods to nodes, claims to devices.
 
-For every pod without a node it takes the nodes that the pod may run on, asks `allocator` for devices on each, writes
-the allocation and the reservation to the claims, and binds the pod. A pod that fits nowhere keeps waiting, with a
-condition and an event that say why, until something in the cluster changes. What it has written but not yet seen in
-its caches is remembered, so no device is given away twice.
+For every pod without a node it takes the nodes that the pod may run on, asks `dra_driver.allocation` for devices on
+each, writes the allocation and the reservation to the claims, and binds the pod. A pod that fits nowhere keeps
+waiting, with a condition and an event that say why, until something in the cluster changes. What it has written but
+not yet seen in its caches is remembered, so no device is given away twice.
 """
 
 import asyncio
@@ -15,6 +15,9 @@ from typing import Never
 
 import structlog
 
+from dra_driver.allocation.nodes import NodeView, provides, selector_matches, unfit_for
+from dra_driver.allocation.search import Allocated, allocate
+from dra_driver.allocation.snapshot import PublishedSlice, Snapshot
 from dra_driver.api.meta import (
     DEVICE_CLASSES,
     NODES,
@@ -28,7 +31,6 @@ from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Key, Reflector, key_of
 from dra_driver.names import DeviceId, RequestName
-from dra_driver.simulation.allocator import Allocated, allocate
 from dra_driver.simulation.events import tell, timestamp
 from dra_driver.simulation.extended import (
     ExtendedRequests,
@@ -37,7 +39,6 @@ from dra_driver.simulation.extended import (
     extended_requests,
     extended_resources,
 )
-from dra_driver.simulation.nodes import NodeView, provides, selector_matches, unfit_for
 from dra_driver.simulation.pods import (
     CLAIM_FINALIZER,
     EXTENDED_CLAIM_ANNOTATION,
@@ -48,7 +49,6 @@ from dra_driver.simulation.pods import (
     is_owned_by,
     is_scheduled,
 )
-from dra_driver.simulation.pools import PublishedSlice, Snapshot
 
 _log = structlog.get_logger(__name__)
 

@@ -17,6 +17,9 @@ from support import real_api_server, real_scheduler
 from support.real_api_server import RealApiServer
 from support.scheduling import Desk, desk, device
 
+from dra_driver.allocation.nodes import NodeView
+from dra_driver.allocation.search import Allocated, allocate
+from dra_driver.allocation.snapshot import PublishedSlice, Snapshot
 from dra_driver.api.meta import (
     DEVICE_CLASSES,
     NAMESPACES,
@@ -28,10 +31,7 @@ from dra_driver.api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_driver.errors import DriverError
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.names import DeviceId
-from dra_driver.simulation.allocator import Allocated, allocate
 from dra_driver.simulation.apiserver import SimulatedApiServer
-from dra_driver.simulation.nodes import NodeView
-from dra_driver.simulation.pools import PublishedSlice, Snapshot
 
 DRIVER = "gpu.nvidia.com"
 FINALIZER = "resource.kubernetes.io/delete-protection"

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from dra_driver.allocation.nodes import NodeView
+from dra_driver.allocation.snapshot import PublishedSlice, Snapshot
 from dra_driver.api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_driver.names import DeviceId
-from dra_driver.simulation.nodes import NodeView
-from dra_driver.simulation.pools import PublishedSlice, Snapshot
 
 type Obj = dict[str, Any]
 

@@ -13,11 +13,11 @@ from support.allocation import (
     snapshot,
 )
 
+from dra_driver.allocation.nodes import NodeView
+from dra_driver.allocation.search import Allocated, NotAllocatable, allocate
+from dra_driver.allocation.snapshot import Snapshot
 from dra_driver.api.resource import Allocation, ResourceClaim
 from dra_driver.errors import InvalidInput, NodeNotReady
-from dra_driver.simulation.allocator import Allocated, NotAllocatable, allocate
-from dra_driver.simulation.nodes import NodeView
-from dra_driver.simulation.pools import Snapshot
 
 
 def chosen(*claims: ResourceClaim, within: Snapshot, node: NodeView = NODE) -> list[str]:

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from dra_driver.simulation.nodes import NodeView, provides, selector_matches, unfit_for
+from dra_driver.allocation.nodes import NodeView, provides, selector_matches, unfit_for
 
 NODE = NodeView("n1", {"zone": "a", "gpus": "8"}, allocatable={"nvidia.com/gpu": "4"})
 

@@ -12,6 +12,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dra_driver.allocation.constraints import constraints_of
+from dra_driver.allocation.nodes import NodeView, untolerated
+from dra_driver.allocation.snapshot import Candidate, Pool, Snapshot
 from dra_driver.api.resource import (
     AllocatedConfig,
     AllocatedDevice,
@@ -31,9 +34,6 @@ from dra_driver.cel.errors import CelError
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.names import DeviceId, RequestName
 from dra_driver.quantity import Quantity
-from dra_driver.simulation.constraints import constraints_of
-from dra_driver.simulation.nodes import NodeView, untolerated
-from dra_driver.simulation.pools import Candidate, Pool, Snapshot
 
 MAX_RESULTS = 32
 """Devices in one claim; the API has no room for more."""

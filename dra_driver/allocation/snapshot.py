@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from dra_driver.allocation.nodes import NodeView, selector_matches
 from dra_driver.api.resource import Device, DeviceClass, ResourceSlice
 from dra_driver.cel.device import CelDevice
 from dra_driver.names import DeviceId
-from dra_driver.simulation.nodes import NodeView, selector_matches
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from support.allocation import DRIVER, NODE, alternative, claim, exactly, first_of, gpu, published, snapshot
 
-from dra_driver.simulation.allocator import Allocated, allocate
+from dra_driver.allocation.search import Allocated, allocate
 
 
 @dataclass(frozen=True)

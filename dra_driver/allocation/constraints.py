@@ -5,11 +5,11 @@ Source: kubernetes/dynamic-resource-allocation, structured allocator, Kubernetes
 
 from collections.abc import Sequence
 
+from dra_driver.allocation.snapshot import Candidate
 from dra_driver.api.resource import Constraint, ResourceClaim
 from dra_driver.cel.device import attribute_value
 from dra_driver.errors import InvalidInput
 from dra_driver.names import RequestName
-from dra_driver.simulation.pools import Candidate
 
 
 class MatchAttribute:
