@@ -1,0 +1,258 @@
+"""What this driver did to the hardware for claims, and the facts of a node without it. Pure.
+
+The inventory says what the hardware is, not what claims make of it: a MIG mode that this driver switched on, the
+instances in it, and a GPU that it lent to a virtual machine do not show. Discovery reads the hardware, asks the journal
+what is ours (`ours_of`), and tells `without_ours`. So facts are the same before, while and after a claim is prepared.
+
+Some facts cannot be read while a GPU serves a claim: NVML says nothing of NVLink peers in MIG mode, and does not see a
+GPU that is bound to a VFIO driver. They are those of before, which the journal keeps with the hold (`kept`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from dra_driver.api.inventory import GpuFacts, GpuInstanceFacts, MigFacts, NvlinkFacts
+from dra_driver.names import gpu_device_names
+from kubelet_plugin.prepare.holds import (
+    ComputeInstance,
+    GpuInstance,
+    Hold,
+    HoldRecord,
+    HoldState,
+    MigMode,
+    Records,
+    VfioBinding,
+)
+
+KEPT = "gpu"
+"""Key in the `Made` of a MigMode or VfioBinding, from its intent on: the GPU's facts before."""
+
+_UNTOLD_IN_MIG_MODE = (
+    "memory_bytes", "addressing_mode", "fabric", "ecc_enabled", "multiprocessors",
+)  # fmt: skip
+"""What NVML may answer otherwise, or not at all, while a GPU is in MIG mode. NVLink is a matter of its own."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where a GPU instance of ours is, is being made, or is being taken back. `start` and `size` in memory slices."""
+
+    gpu_uuid: str
+    profile: str
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Expected:
+    """A MIG device that must be there, because this driver made it for a claim. `described` is `1g.10gb at 3`."""
+
+    gpu_uuid: str
+    mig_uuid: str
+    described: str
+
+
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """A MIG device of an administrator that a claim holds. `instance` is its GPU instance as it was published, with
+    this compute instance alone; None when that is not known any more."""
+
+    gpu_uuid: str
+    mig_uuid: str
+    instance: GpuInstanceFacts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """What the journal says now. `modes` and `lent` are by GPU UUID: GPUs whose MIG mode was off before us, and GPUs
+    that we bound to a VFIO driver; each with its facts of before, None when they were not kept."""
+
+    modes: Mapping[str, GpuFacts | None] = field(default_factory=dict)
+    lent: Mapping[str, GpuFacts | None] = field(default_factory=dict)
+    places: frozenset[Place] = frozenset()
+    expected: tuple[Expected, ...] = ()
+    in_use: tuple[InUse, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Lost:
+    """A MIG device that a claim has, and that is not there any more."""
+
+    gpu_uuid: str
+    mig_uuid: str
+    message: str
+
+
+def kept_text(gpu: GpuFacts) -> str:
+    """The facts of a GPU for its hold's intent, under the key `KEPT`. Its health is not for keeping."""
+    return gpu.model_dump_json(by_alias=True, exclude_defaults=True, exclude={"health"})
+
+
+def kept(record: HoldRecord) -> GpuFacts | None:
+    """The facts that were kept with the intent; None when there are none, or none that can be read."""
+    text = record.made.get(KEPT)
+    if text is None:
+        return None
+    try:
+        return GpuFacts.model_validate_json(text)
+    except ValidationError:
+        return None
+
+
+def mode_was_off(record: HoldRecord) -> bool:
+    """Whether MIG mode was off before this MigMode hold, so that it is ours to switch off again."""
+    return record.made.get("was") == "off"
+
+
+def ours_of(records: Records, boot_id: str, in_use: Iterable[InUse] = ()) -> Ours:
+    """What is ours, by the records of the journal. What another boot made is not expected: it is made again."""
+    expected = (_expected(hold, record, boot_id) for hold, record in records.items())
+    return Ours(
+        modes={
+            hold.gpu.uuid: kept(record)
+            for hold, record in records.items()
+            if isinstance(hold, MigMode) and mode_was_off(record)
+        },
+        lent={hold.gpu.uuid: kept(record) for hold, record in records.items() if isinstance(hold, VfioBinding)},
+        places=frozenset(_place(hold) for hold in records if isinstance(hold, GpuInstance)),
+        expected=tuple(sorted(one for one in expected if one is not None)),
+        in_use=tuple(in_use),
+    )
+
+
+def _expected(hold: Hold, record: HoldRecord, boot_id: str) -> Expected | None:
+    if not isinstance(hold, ComputeInstance) or record.state is not HoldState.MADE or record.boot_id != boot_id:
+        return None
+    uuid = record.made.get("uuid")
+    parent = hold.parent
+    return Expected(parent.gpu.uuid, uuid, f"{parent.profile} at {parent.start}") if uuid is not None else None
+
+
+def _place(hold: GpuInstance) -> Place:
+    return Place(hold.gpu.uuid, hold.profile, hold.start, hold.size)
+
+
+def lost(gpus: Sequence[GpuFacts], ours: Ours) -> tuple[Lost, ...]:
+    """MIG devices of claims that the hardware does not have any more, on GPUs that could be read. Sorted.
+
+    `gpus` are as the hardware is: before `without_ours`. Another MIG device in the place of one is not that one: each
+    has a UUID of its own, and a container that was given the first cannot use the second.
+    """
+    there = {gpu.uuid: _mig_uuids(gpu) for gpu in gpus}
+    made = [
+        Lost(
+            one.gpu_uuid,
+            one.mig_uuid,
+            f"MIG device {one.mig_uuid} ({one.described}), which was made for a claim, is not there any more: somebody"
+            " destroyed it; end the pods that use it, and the claim makes it anew",
+        )
+        for one in ours.expected
+        if one.gpu_uuid in there and one.mig_uuid not in there[one.gpu_uuid]
+    ]
+    given = [
+        Lost(
+            one.gpu_uuid,
+            one.mig_uuid,
+            f"MIG device {one.mig_uuid}, which a claim holds, is not there any more: the MIG layout was changed while"
+            " it was in use; end the pods that use it",
+        )
+        for one in ours.in_use
+        if one.gpu_uuid in there and one.mig_uuid not in there[one.gpu_uuid]
+    ]
+    return tuple(sorted({*made, *given}))
+
+
+def without_ours(gpus: Sequence[GpuFacts], ours: Ours) -> tuple[GpuFacts, ...]:
+    """The facts as they would be without this driver, by PCI address; a GPU lent to a virtual machine is among them.
+
+    An administrator's MIG device that a claim holds stays while the claim does, also when it is gone: `lost` says so.
+    """
+    live = {gpu.uuid: gpu for gpu in gpus}
+    lent = {uuid: facts for uuid, facts in ours.lent.items() if facts is not None and uuid not in live}
+    present = live.keys() | lent.keys()
+    found = [_without(gpu, ours) for gpu in gpus] + list(lent.values())
+    names = gpu_device_names(sorted(present))
+    restored = (
+        gpu.model_copy(update={"name": names[gpu.uuid], "nvlink": _nvlink(gpu, ours, present)}) for gpu in found
+    )
+    return tuple(sorted(restored, key=lambda gpu: gpu.pci_bus_id))
+
+
+def _without(gpu: GpuFacts, ours: Ours) -> GpuFacts:
+    before = ours.modes.get(gpu.uuid)
+    if before is not None:
+        untold = {name: getattr(before, name) for name in _UNTOLD_IN_MIG_MODE}
+        gpu = gpu.model_copy(update=untold)
+    if gpu.mig is None:
+        return gpu
+    mig = gpu.mig.model_copy(update={"instances": _instances_without(gpu.uuid, gpu.mig.instances, ours)})
+    # An instance that is not ours in a mode that is: then the mode is not only ours any more.
+    if gpu.uuid in ours.modes and not mig.instances:
+        mig = mig.model_copy(update={"enabled": False, "pending": False})
+    if before is not None and before.mig is not None and before.mig.profiles:
+        mig = mig.model_copy(update={"profiles": before.mig.profiles})
+    return gpu.model_copy(update={"mig": _with_in_use(gpu.uuid, mig, ours)})
+
+
+def _instances_without(uuid: str, instances: Sequence[GpuInstanceFacts], ours: Ours) -> list[GpuInstanceFacts]:
+    return [one for one in instances if Place(uuid, one.profile, one.start, one.size) not in ours.places]
+
+
+def _with_in_use(uuid: str, mig: MigFacts, ours: Ours) -> MigFacts:
+    there = {device.uuid for instance in mig.instances for device in instance.compute_instances}
+    gone = [
+        one.instance
+        for one in ours.in_use
+        if one.gpu_uuid == uuid and one.mig_uuid not in there and one.instance is not None
+    ]
+    if not gone:
+        return mig
+    instances = list(mig.instances)
+    for lost_one in gone:
+        instances = _put_back(instances, lost_one)
+    # Enabled, because the GPU as a whole is not free as long as a claim holds a part of it.
+    return mig.model_copy(update={"enabled": True, "instances": sorted(instances, key=_by_start)})
+
+
+def _put_back(instances: list[GpuInstanceFacts], lost_one: GpuInstanceFacts) -> list[GpuInstanceFacts]:
+    def is_its(one: GpuInstanceFacts) -> bool:
+        return (one.id, one.profile, one.start, one.size) == (
+            lost_one.id,
+            lost_one.profile,
+            lost_one.start,
+            lost_one.size,
+        )
+
+    if not any(is_its(one) for one in instances):
+        return [*instances, lost_one]
+    devices = lost_one.compute_instances
+    return [
+        one.model_copy(update={"compute_instances": [*one.compute_instances, *devices]}) if is_its(one) else one
+        for one in instances
+    ]
+
+
+def _nvlink(gpu: GpuFacts, ours: Ours, present: Iterable[str]) -> NvlinkFacts | None:
+    """NVLink as it is without us: a GPU in MIG mode, or one that is lent, carries no traffic for its peers."""
+    befores = {uuid: facts for uuid, facts in {**ours.modes, **ours.lent}.items() if facts is not None}
+    own = befores.get(gpu.uuid)
+    facts = own.nvlink if own is not None else gpu.nvlink
+    if facts is None:
+        return None
+    peers = set(facts.peers)
+    peers.update(
+        uuid for uuid, before in befores.items() if before.nvlink is not None and gpu.uuid in before.nvlink.peers
+    )
+    return facts.model_copy(update={"peers": sorted(peers & set(present))})
+
+
+def _mig_uuids(gpu: GpuFacts) -> frozenset[str]:
+    if gpu.mig is None:
+        return frozenset()
+    return frozenset(device.uuid for instance in gpu.mig.instances for device in instance.compute_instances)
+
+
+def _by_start(instance: GpuInstanceFacts) -> tuple[int, int]:
+    return (instance.start, instance.id)
