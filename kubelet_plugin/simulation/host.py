@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from uuid import NAMESPACE_URL, uuid5
 
 from kubelet_plugin.hardware.sysfs import described_node
+from kubelet_plugin.simulation.programs import script
 from kubelet_plugin.simulation.state import (
     DriverState,
     Event,
@@ -26,6 +27,11 @@ from kubelet_plugin.simulation.state import (
     StateFile,
     load_profile,
 )
+from kubelet_plugin.simulation.tree import function_folder as _function_folder
+from kubelet_plugin.simulation.tree import link as _link
+from kubelet_plugin.simulation.tree import path as _path
+from kubelet_plugin.simulation.tree import pci_folder as _pci_folder
+from kubelet_plugin.simulation.tree import write as _write
 
 _GPU_MAJOR = 195
 _MAJORS = {
@@ -66,6 +72,8 @@ _BINARIES = (
     "nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server",
     "nvidia-modprobe",
 )  # fmt: skip
+CUDA_CLIENT = PurePosixPath("/sim/simulated-cuda-client")
+"""What a workload would run: see `kubelet_plugin.simulation.programs.cuda_client`."""
 _MULTI_NODE_BINARIES = ("nvidia-imex", "nvidia-imex-ctl")
 
 _SHARED_CONFIG = (
@@ -342,16 +350,6 @@ def _write_pci_function(
     return folder
 
 
-def _function_folder(complex_: str, address: str) -> PurePosixPath:
-    """Behind one port of the root complex, as PCIe has it: /sys/devices/pci0000:15/0000:15:01.0/0000:1b:00.0."""
-    port = f"{complex_.removeprefix('pci')}:01.0"
-    return PurePosixPath(f"/sys/devices/{complex_}/{port}/{address}")
-
-
-def _pci_folder(gpu: GpuState) -> PurePosixPath:
-    return _function_folder(gpu.root, gpu.address)
-
-
 def _write_kernel_files(root: Path, state: NodeState) -> None:
     """What the NVIDIA kernel modules show: /proc, the binding in sysfs, DRM and device nodes."""
     release = f"{state.machine}  {state.driver.version}  Release Build  (simulation)"
@@ -516,23 +514,8 @@ def _write_driver_files(root: Path, state: NodeState) -> None:
             place.symlink_to(content)
         else:
             _write(root, host_path, content)
-    for name in _BINARIES:
-        _path(root, _binary_folder(state) / name).chmod(0o755)
-
-
-def _path(root: Path, host_path: PurePosixPath | str) -> Path:
-    return root / str(host_path).lstrip("/")
-
-
-def _write(root: Path, host_path: PurePosixPath | str, text: str) -> None:
-    place = _path(root, host_path)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(text, encoding="utf-8")
-
-
-def _link(root: Path, host_path: PurePosixPath, target: PurePosixPath) -> None:
-    """A relative link, as sysfs has them; it leads to the right place from outside the root, too."""
-    place = _path(root, host_path)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.unlink(missing_ok=True)
-    place.symlink_to(target.relative_to(host_path.parent, walk_up=True))
+    for place in (*(_binary_folder(state) / name for name in _BINARIES), CUDA_CLIENT):
+        text = script(place.name, root, state.driver.version)
+        if text is not None:
+            _write(root, place, text)
+        _path(root, place).chmod(0o755)

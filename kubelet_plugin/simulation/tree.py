@@ -1,0 +1,33 @@
+"""Files and links of a simulated host's tree, and where its GPUs lie in sysfs. For the modules of this package."""
+
+from pathlib import Path, PurePosixPath
+
+from kubelet_plugin.simulation.state import GpuState
+
+
+def path(root: Path, host_path: PurePosixPath | str) -> Path:
+    return root / str(host_path).lstrip("/")
+
+
+def write(root: Path, host_path: PurePosixPath | str, text: str) -> None:
+    place = path(root, host_path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text, encoding="utf-8")
+
+
+def link(root: Path, host_path: PurePosixPath, target: PurePosixPath) -> None:
+    """A relative link, as sysfs has them; it leads to the right place from outside the root, too."""
+    place = path(root, host_path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.unlink(missing_ok=True)
+    place.symlink_to(target.relative_to(host_path.parent, walk_up=True))
+
+
+def function_folder(complex_: str, address: str) -> PurePosixPath:
+    """Behind one port of the root complex, as PCIe has it: /sys/devices/pci0000:15/0000:15:01.0/0000:1b:00.0."""
+    port = f"{complex_.removeprefix('pci')}:01.0"
+    return PurePosixPath(f"/sys/devices/{complex_}/{port}/{address}")
+
+
+def pci_folder(gpu: GpuState) -> PurePosixPath:
+    return function_folder(gpu.root, gpu.address)
