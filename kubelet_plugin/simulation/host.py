@@ -514,8 +514,8 @@ def _write_driver_files(root: Path, state: NodeState) -> None:
             place.symlink_to(content)
         else:
             _write(root, host_path, content)
-    for place in (*(_binary_folder(state) / name for name in _BINARIES), CUDA_CLIENT):
-        text = script(place.name, root, state.driver.version)
+    for program in (*(_binary_folder(state) / name for name in _BINARIES), CUDA_CLIENT):
+        text = script(program.name, root, state.driver.version)
         if text is not None:
-            _write(root, place, text)
-        _path(root, place).chmod(0o755)
+            _write(root, program, text)
+        _path(root, program).chmod(0o755)

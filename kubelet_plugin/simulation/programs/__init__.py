@@ -1,0 +1,28 @@
+"""The driver's programs on a simulated node: nvidia-smi and MPS, as processes that run and can be killed.
+
+`kubelet_plugin.simulation.host` installs `script(...)` where the driver would have put the program. Whoever runs it
+gets a Python of its own, without site packages: these modules import nothing but the standard library and each other,
+and start in some tens of milliseconds. What they change is the node's state file, as hardware remembers it.
+"""
+
+import shlex
+import sys
+from pathlib import Path
+
+_MODULES = {
+    "nvidia-smi": "smi",
+    "nvidia-cuda-mps-control": "mps_control",
+    "nvidia-cuda-mps-server": "mps_server",
+    "simulated-cuda-client": "cuda_client",
+}
+_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from {module} import main; sys.exit(main(sys.argv[1:]))"
+
+
+def script(program: str, host_root: Path, note: str = "") -> str | None:
+    """The text of the executable file for `program` of the node below `host_root`; None when it is not simulated."""
+    if program not in _MODULES:
+        return None
+    start = _START.format(module=f"{__name__}.{_MODULES[program]}")
+    packages = Path(__file__).resolve().parents[3]
+    words = (sys.executable, "-S", "-E", "-c", start, str(packages), str(host_root.absolute()))
+    return f'#!/bin/sh\n# simulated {program} {note}\nexec {shlex.join(words)} "$@"\n'

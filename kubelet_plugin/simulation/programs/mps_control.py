@@ -1,0 +1,342 @@
+"""nvidia-cuda-mps-control of a simulated node: the control daemon, and the program that gives it commands.
+
+With `-d` or `-f` it is the daemon of its pipe directory: it holds a lock there, answers on a socket called `control`,
+and starts a server (`mps_server`) for each user when the first client comes. Without them it reads commands from its
+standard input. The daemon ends when its node reboots or its pipe directory is removed, as it would with the machine.
+"""
+
+import fcntl
+import json
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from kubelet_plugin.simulation.programs.mps_server import Limits, serve
+from kubelet_plugin.simulation.programs.node import Node, size_bytes, visible_devices
+
+SOCKET = "control"
+END = "\0"
+_LOCK = "control_lock"
+_PID_FILE = "nvidia-cuda-mps-control.pid"
+_POLL_S = 0.2
+_QUIT_S = 2.0
+_SMALLEST_LIMIT = 1 << 20
+
+
+class _Refused(Exception):
+    pass
+
+
+def main(arguments: Sequence[str]) -> int:
+    root, *options = arguments
+    pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    known = {"-d", "-f", "-M", "-multiuser-server", "--multiuser-server"}
+    if set(options) - known:
+        sys.stderr.write(f"Unknown option: {next(iter(set(options) - known))}\n")
+        return 1
+    if not {"-d", "-f"} & set(options):
+        return _commands(pipe)
+    log = os.environ.get("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps")
+    return _daemon(Node(root), pipe, log, multi_user=bool(set(options) - {"-d", "-f"}), background="-d" in options)
+
+
+def _commands(pipe: str) -> int:
+    status = 0
+    try:
+        with connected(pipe) as ask:
+            for line in sys.stdin:
+                if line.strip():
+                    answer = ask(line.strip())
+                    sys.stdout.write(answer)
+                    status = 1 if answer.startswith("Failed") else status
+    except OSError:
+        sys.stderr.write(f"Cannot find MPS control daemon process in {pipe}\n")
+        return 1
+    return status
+
+
+@contextmanager
+def connected(pipe: str) -> Iterator[Callable[[str], str]]:
+    """Ask the daemon of the directory `pipe`. Raises OSError when there is none."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        connect(peer, pipe, SOCKET)
+        stream = peer.makefile("rw", encoding="utf-8", newline="")
+
+        def ask(line: str) -> str:
+            stream.write(line + "\n")
+            stream.flush()
+            answer = ""
+            while not answer.endswith(END):
+                part = stream.read(1)
+                if not part:
+                    raise ConnectionResetError("the daemon went away")
+                answer += part
+            return answer[:-1]
+
+        yield ask
+
+
+def connect(peer: socket.socket, folder: str, name: str) -> None:
+    """Connect to a socket in `folder`, however long its path is."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        peer.connect(f"/proc/self/fd/{fd}/{name}")
+    finally:
+        os.close(fd)
+
+
+def _daemon(node: Node, pipe: str, log: str, *, multi_user: bool, background: bool) -> int:
+    os.umask(0)
+    for folder in (pipe, log):
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+    os.chdir(pipe)
+    lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.stderr.write("An instance of this daemon is already running\n")
+        return 1
+    if background and os.fork():
+        os._exit(0)
+    if background:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+    return _Daemon(node, pipe, log, multi_user=multi_user).run()
+
+
+class _Server:
+    """A server that runs: its process, and the limits that it was started with."""
+
+    def __init__(self, pid: int, uid: int, limits: Limits) -> None:
+        self.pid = pid
+        self.uid = uid
+        self.limits = limits
+
+    @property
+    def socket(self) -> str:
+        return f"server-{self.pid}"
+
+
+class _Daemon:
+    def __init__(self, node: Node, pipe: str, log: str, *, multi_user: bool) -> None:
+        self._node = node
+        self._pipe = pipe
+        self._log_path = f"{log}/control.log"
+        self._server_log = f"{log}/server.log"
+        self._multi_user = multi_user
+        self._boots = node.boots()
+        self._visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        self._servers: list[_Server] = []
+        self._threads = float(os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100"))
+        self._memory: dict[str, int] = {}
+        self._commands: Mapping[str, Callable[..., str]] = {
+            "get_server_list": lambda: "".join(f"{server.pid}\n" for server in self._servers),
+            "get_default_active_thread_percentage": lambda: f"{self._threads:.1f}\n",
+            "set_default_active_thread_percentage": self._set_threads,
+            "get_default_device_pinned_mem_limit": self._get_memory,
+            "set_default_device_pinned_mem_limit": self._set_memory,
+            "get_active_thread_percentage": lambda pid: f"{self._server(pid).limits.threads:.1f}\n",
+            "get_client_list": lambda pid: "".join(f"{client}\n" for client in self._clients(self._server(pid))),
+            "ps": self._ps,
+            "start_server": self._start_command,
+            "shutdown_server": self._shutdown_command,
+            "attach": self._attach,
+        }
+
+    def run(self) -> NoReturn:
+        if os.path.exists(SOCKET):  # noqa: PTH110
+            os.unlink(SOCKET)  # noqa: PTH108
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(SOCKET)
+        listener.listen(64)
+        with open(_PID_FILE, "w", encoding="utf-8") as file:  # noqa: PTH123
+            file.write(f"{os.getpid()}\n")
+        self._log(f"Starting control daemon using socket {self._pipe}/{SOCKET}")
+        self._log("To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=" + self._pipe)
+        peers: dict[socket.socket, str] = {}
+        while self._stands():
+            ready, _, _ = select.select([listener, *peers], [], [], _POLL_S)
+            self._reap()
+            for one in ready:
+                if one is listener:
+                    peers[listener.accept()[0]] = ""
+                else:
+                    self._read(one, peers)
+        self._end(0.0)
+
+    def _stands(self) -> bool:
+        """The node runs, and this directory is still the one of that name."""
+        try:
+            here, there = os.stat("."), os.stat(self._pipe)  # noqa: PTH116
+        except OSError:
+            return False
+        return here.st_ino == there.st_ino and self._node.boots() == self._boots
+
+    def _read(self, peer: socket.socket, peers: dict[socket.socket, str]) -> None:
+        try:
+            data = peer.recv(65536).decode()
+            *lines, peers[peer] = (peers[peer] + data).split("\n")
+            for line in lines:
+                peer.sendall((self._answer(line.split()) + END).encode())
+                if line.startswith("quit"):
+                    words = line.split()
+                    self._end(float(words[2]) if words[1:2] == ["-t"] and len(words) > 2 else _QUIT_S)
+        except OSError:
+            data = ""
+        if not data:
+            del peers[peer]
+            peer.close()
+
+    def _answer(self, words: list[str]) -> str:
+        if not words or words[0] == "quit":
+            return ""
+        command = self._commands.get(words[0])
+        if command is None:
+            return f"Failed: unknown command {words[0]}\n"
+        try:
+            return command(*words[1:])
+        except (_Refused, TypeError, ValueError) as error:
+            return f"Failed: {words[0]}: {error}\n"
+
+    def _set_threads(self, percent: str) -> str:
+        if not 0 < float(percent) <= 100:
+            raise _Refused(f"{percent} is not a percentage above 0 and up to 100")
+        self._threads = float(percent)
+        return ""
+
+    def _set_memory(self, device: str, size: str) -> str:
+        amount = size_bytes(size)
+        if amount is None or amount < _SMALLEST_LIMIT:
+            raise _Refused(f"{size} is not a limit: at least 1M")
+        self._memory[self._device(device)] = amount
+        return ""
+
+    def _get_memory(self, device: str) -> str:
+        amount = self._memory.get(self._device(device))
+        return f"{amount >> 20}M\n" if amount is not None else "0M\n"
+
+    def _device(self, word: str) -> str:
+        devices = visible_devices(self._node.read(), self._visible)
+        if word.isdecimal() and int(word) < len(devices):
+            return devices[int(word)]
+        if word not in devices:
+            raise _Refused(f"no such device: {word}")
+        return word
+
+    def _server(self, pid: str) -> _Server:
+        for server in self._servers:
+            if str(server.pid) == pid:
+                return server
+        raise _Refused(f"no such server: {pid}")
+
+    def _clients(self, server: _Server) -> list[int]:
+        try:
+            with socket.socket(socket.AF_UNIX) as peer:
+                connect(peer, self._pipe, server.socket)
+                peer.sendall(b'{"list": true}\n')
+                found: list[int] = json.loads(peer.makefile().readline())
+                return found
+        except (OSError, ValueError):
+            return []
+
+    def _ps(self) -> str:
+        lines = ["PID       ID    SERVER    DEVICE"]
+        for server in self._servers:
+            for number, pid in enumerate(self._clients(server), 1):
+                lines.append(f"{pid:<9} {number:<5} {server.pid:<9} {self._visible or ''}")
+        return "\n".join(lines) + "\n"
+
+    def _attach(self, text: str) -> str:
+        uid = int(json.loads(text)["uid"])
+        if not self._multi_user and any(server.uid != uid for server in self._servers):
+            if any(self._clients(server) for server in self._servers):
+                return json.dumps({"error": "another user's server is active"})
+            for server in list(self._servers):
+                self._shutdown(server)
+        for server in self._servers:
+            return json.dumps({"socket": server.socket, "server": server.pid})
+        try:
+            server = self._start(uid)
+        except _Refused as error:
+            self._log(f"Server failed to start: {error}")
+            return json.dumps({"error": str(error)})
+        return json.dumps({"socket": server.socket, "server": server.pid})
+
+    def _start_command(self, flag: str, uid: str) -> str:
+        if flag != "-uid":
+            raise _Refused("start_server -uid <user id>")
+        self._start(int(uid))
+        return ""
+
+    def _start(self, uid: int) -> _Server:
+        """A server for the user. Its devices must be there: CUDA starts with none otherwise."""
+        state = self._node.read()
+        devices = visible_devices(state, self._visible)
+        wanted = len([word for word in (self._visible or "").split(",") if word])
+        if not state["driver"]["loaded"] or not devices or len(devices) < wanted:
+            raise _Refused("MPS server failed to start: CUDA_ERROR_NO_DEVICE")
+        limits = Limits(threads=self._threads, memory=dict(self._memory), most_clients=_most_clients(state))
+        told, tell = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(told)
+            serve(self._node, self._pipe, self._server_log, devices, limits, self._boots, tell)
+        os.close(tell)
+        os.read(told, 1)
+        os.close(told)
+        server = _Server(pid, uid, limits)
+        self._servers.append(server)
+        self._log(f"Started server {pid} for user {uid}")
+        return server
+
+    def _shutdown_command(self, pid: str, *_force: str) -> str:
+        self._shutdown(self._server(pid))
+        return ""
+
+    def _shutdown(self, server: _Server) -> None:
+        os.kill(server.pid, 15)
+        os.waitpid(server.pid, 0)
+        self._servers.remove(server)
+
+    def _reap(self) -> None:
+        for server in list(self._servers):
+            if os.waitpid(server.pid, os.WNOHANG)[0]:
+                self._log(f"Server {server.pid} exited")
+                self._servers.remove(server)
+
+    def _end(self, patience_s: float) -> NoReturn:
+        """Servers are given `patience_s` to lose their clients, then they go with them."""
+        deadline = time.monotonic() + patience_s
+        while any(self._clients(server) for server in self._servers) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for server in list(self._servers):
+            self._shutdown(server)
+        self._log("Exit")
+        for name in (SOCKET, _PID_FILE):
+            try:
+                os.unlink(name)  # noqa: PTH108
+            except OSError:
+                continue
+        os._exit(0)
+
+    def _log(self, message: str) -> None:
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        try:
+            with open(self._log_path, "a", encoding="utf-8") as file:  # noqa: PTH123
+                file.write(f"[{stamp}.000 Control {os.getpid():5d}] {message}\n")
+        except OSError:
+            return
+
+
+def _most_clients(state: dict[str, Any]) -> int:
+    """For each device. Source: the MPS manual, "Client limits"; 60 since CUDA 13.1, and 16 before Volta."""
+    if state["model"]["compute_capability"][0] < 7:
+        return 16
+    return 60 if state["driver"]["cuda"] >= 13010 else 48

@@ -1,0 +1,84 @@
+"""The simulated node as its programs see it: the state file as JSON, without the libraries that check it.
+
+The same file, lock and way of replacing as `kubelet_plugin.simulation.state`, which says what the fields mean.
+"""
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_SIZE = re.compile(r"(\d+)([KMG]?)")
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+class Node:
+    """The node below `root`."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._path = f"{root}/sim/state.json"
+
+    def read(self) -> dict[str, Any]:
+        """Raises OSError when there is no such node any more."""
+        with open(self._path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib costs 10 ms
+            state: dict[str, Any] = json.load(file)
+        return state
+
+    @contextmanager
+    def edit(self) -> Iterator[dict[str, Any]]:
+        with open(f"{self.root}/sim/lock", "w", encoding="utf-8") as lock:  # noqa: PTH123
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            state = self.read()
+            yield state
+            temporary = f"{self.root}/sim/state.{os.getpid()}.tmp"
+            with open(temporary, "w", encoding="utf-8") as file:  # noqa: PTH123
+                json.dump(state, file, indent=1)
+            os.replace(temporary, self._path)  # noqa: PTH105
+
+    def boots(self) -> int:
+        """Differs after every reboot; -1 when the node is gone."""
+        try:
+            return int(self.read()["boots"])
+        except (OSError, ValueError):
+            return -1
+
+
+def size_bytes(text: str) -> int | None:
+    """`512M` as bytes; None when it is no such thing."""
+    match = _SIZE.fullmatch(text.strip().upper())
+    return int(match[1]) * _UNITS[match[2]] if match is not None else None
+
+
+def visible_devices(state: dict[str, Any], visible: str | None) -> list[str]:
+    """The UUIDs that CUDA enumerates, in order, from CUDA_VISIBLE_DEVICES: it ends at the first unknown one."""
+    gpus = [gpu["uuid"] for gpu in state["gpus"] if gpu["bound_to"] == "nvidia" and not gpu["fault"]]
+    if visible is None:
+        return gpus
+    known = set(gpus) | set(mig_uuids(state))
+    found: list[str] = []
+    for word in filter(None, (part.strip() for part in visible.split(","))):
+        uuid = gpus[int(word)] if word.isdecimal() and int(word) < len(gpus) else word
+        if uuid not in known:
+            break
+        found.append(uuid)
+    return found
+
+
+def mig_uuids(state: dict[str, Any]) -> list[str]:
+    """The UUIDs of all MIG devices of the node, wherever the state keeps them."""
+    return [text for gpu in state["gpus"] for text in _texts(gpu.get("mig")) if text.startswith("MIG-")]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part)

@@ -1,0 +1,179 @@
+"""nvidia-smi of a simulated node: compute modes, time slices, persistence, and the list of GPUs.
+
+Options, refusals and exit statuses are those of the real program as far as this driver meets them; anything else is
+refused like an unknown option.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kubelet_plugin.simulation.programs.node import Node
+
+_MODES = {
+    "DEFAULT": 0, "0": 0, "EXCLUSIVE_THREAD": 1, "1": 1, "PROHIBITED": 2, "2": 2, "EXCLUSIVE_PROCESS": 3, "3": 3,
+}  # fmt: skip
+_MODE_NAMES = {0: "Default", 2: "Prohibited", 3: "Exclusive_Process"}
+_SLICES = ("Default", "Short", "Medium", "Long")
+
+_INVALID, _NOT_SUPPORTED, _NOT_FOUND, _NOT_LOADED, _LOST = 2, 3, 6, 9, 15
+"""Exit statuses. Source: the manual page, "Return value"; they are NVML's numbers."""
+
+type Gpu = dict[str, Any]
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def main(arguments: Sequence[str]) -> int:
+    root, *options = arguments
+    try:
+        sys.stdout.writelines(f"{line}\n" for line in _run(Node(root), _words(options)))
+    except _Refused as error:
+        sys.stdout.write(f"{error}\n")
+        return error.status
+    return 0
+
+
+def _words(options: Sequence[str]) -> list[str]:
+    """`--option=value` is `--option value`."""
+    return [part for word in options for part in (word.split("=", 1) if word.startswith("-") else [word])]
+
+
+def _run(node: Node, words: list[str]) -> Iterator[str]:
+    state = node.read()
+    if words == ["--version"]:
+        yield f"NVIDIA-SMI version  : {state['driver']['version']}"
+        return
+    if not state["driver"]["loaded"]:
+        raise _Refused(
+            _NOT_LOADED,
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest"
+            " NVIDIA driver is installed and running.",
+        )
+    if words and words[0] == "compute-policy":
+        yield from _compute_policy(node, _options(words[1:], flags=("-l", "--list")))
+    else:
+        yield from _general(node, _options(words, flags=("-L", "--list-gpus")))
+
+
+def _options(words: list[str], flags: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        found[word] = "" if word in flags else next(rest, "")
+    return found
+
+
+def _compute_policy(node: Node, options: dict[str, str]) -> Iterator[str]:
+    chosen = options.pop("-i", options.pop("--id", None))
+    interval = options.pop("--set-timeslice", None)
+    if options.keys() - {"-l", "--list"} or (interval is None and not options):
+        raise _Refused(_INVALID, "Invalid combination of input arguments. Please run 'nvidia-smi compute-policy -h'.")
+    if interval is None:
+        for gpu in _chosen(node.read(), chosen):
+            yield f"GPU {gpu['uuid']}: Timeslice: {_SLICES[gpu['time_slice']]}"
+        return
+    if interval not in ("0", "1", "2", "3"):
+        raise _Refused(_INVALID, f"Invalid timeslice value: {interval}")
+    yield from _set_time_slice(node, chosen, int(interval))
+
+
+def _set_time_slice(node: Node, chosen: str | None, interval: int) -> Iterator[str]:
+    with node.edit() as state:
+        for gpu in _chosen(state, chosen):
+            if (gpu.get("mig") or {}).get("current") or state["model"]["compute_capability"][0] < 7:
+                raise _Refused(_NOT_SUPPORTED, f"Unable to set timeslice for GPU {gpu['uuid']}: Not Supported")
+            gpu["time_slice"] = interval
+            yield f"Successfully set timeslice policy for GPU {gpu['uuid']}"
+    yield "All done."
+
+
+def _general(node: Node, options: dict[str, str]) -> Iterator[str]:
+    chosen = options.pop("-i", options.pop("--id", None))
+    mode = options.pop("-c", options.pop("--compute-mode", None))
+    persistence = options.pop("-pm", options.pop("--persistence-mode", None))
+    query = options.pop("--query-gpu", None)
+    shown = options.pop("--format", "")
+    listing = options.keys() & {"-L", "--list-gpus"}
+    if options.keys() - listing:
+        raise _Refused(_INVALID, f"Invalid argument: {next(iter(options))}")
+    if mode is not None:
+        yield from _set_mode(node, chosen, mode)
+    elif persistence is not None:
+        yield from _set_persistence(node, chosen, persistence)
+    elif query is not None:
+        yield from _query(node, chosen, query.split(","), headed="noheader" not in shown)
+    else:
+        yield from _list(node, chosen)
+
+
+def _set_mode(node: Node, chosen: str | None, name: str) -> Iterator[str]:
+    mode = _MODES.get(name.upper())
+    if mode is None:
+        raise _Refused(_INVALID, f"Invalid compute mode: {name}")
+    with node.edit() as state:
+        for gpu in _chosen(state, chosen):
+            if mode == 1 or (gpu.get("mig") or {}).get("current"):
+                raise _Refused(_NOT_SUPPORTED, f"Unable to set the compute mode for GPU {gpu['uuid']}: Not Supported")
+            gpu["compute_mode"] = mode
+            yield f"Set compute mode to {name.upper()} for GPU {gpu['uuid']}."
+    yield "All done."
+
+
+def _set_persistence(node: Node, chosen: str | None, value: str) -> Iterator[str]:
+    if value.upper() not in ("0", "1", "DISABLED", "ENABLED"):
+        raise _Refused(_INVALID, f"Invalid persistence mode: {value}")
+    word = "Enabled" if value.upper() in ("1", "ENABLED") else "Disabled"
+    with node.edit() as state:
+        for gpu in _chosen(state, chosen):
+            if "persistence" in gpu:
+                gpu["persistence"] = type(gpu["persistence"])(word == "Enabled")
+            yield f"{word} persistence mode for GPU {gpu['uuid']}."
+    yield "All done."
+
+
+def _query(node: Node, chosen: str | None, fields: list[str], *, headed: bool) -> Iterator[str]:
+    state = node.read()
+    if headed:
+        yield ", ".join(fields)
+    for index, gpu in enumerate(_chosen(state, chosen)):
+        facts = {
+            "index": str(index),
+            "uuid": gpu["uuid"],
+            "name": gpu.get("product") or state["model"]["name"],
+            "compute_mode": _MODE_NAMES.get(gpu["compute_mode"], "[N/A]"),
+        }
+        for field in fields:
+            if field not in facts:
+                raise _Refused(_INVALID, f'Field "{field}" is not a valid field to query.')
+        yield ", ".join(facts[field] for field in fields)
+
+
+def _list(node: Node, chosen: str | None) -> Iterator[str]:
+    state = node.read()
+    for index, gpu in enumerate(_chosen(state, chosen)):
+        yield f"GPU {index}: {gpu.get('product') or state['model']['name']} (UUID: {gpu['uuid']})"
+
+
+def _chosen(state: dict[str, Any], chosen: str | None) -> list[Gpu]:
+    gpus = [gpu for gpu in state["gpus"] if gpu["bound_to"] == "nvidia"]
+    if chosen is not None:
+        gpus = [_one(gpus, word) for word in chosen.split(",")]
+    for gpu in gpus:
+        if gpu["fault"]:
+            raise _Refused(
+                _LOST,
+                f"Unable to determine the device handle for GPU {gpu['address']}: GPU is lost.  Reboot the system",
+            )
+    return gpus
+
+
+def _one(gpus: list[Gpu], word: str) -> Gpu:
+    for index, gpu in enumerate(gpus):
+        if word in (str(index), gpu["uuid"], gpu["address"]):
+            return gpu
+    raise _Refused(_NOT_FOUND, f"No devices were found: {word}")

@@ -1,0 +1,206 @@
+"""The driver's programs on a simulated node, run as processes."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubelet_plugin.simulation.host import SimulatedHost, create_host
+
+_SMI = "usr/bin/nvidia-smi"
+_CONTROL = "usr/bin/nvidia-cuda-mps-control"
+_CLIENT = "sim/simulated-cuda-client"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> SimulatedHost:
+    return create_host(tmp_path / "host", "l40s")
+
+
+def _run(host: SimulatedHost, program: str, *words: str, asked: str = "", **more: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [host.root / program, *words],
+        input=asked,
+        capture_output=True,
+        text=True,
+        env=_environment(host) | more,
+        timeout=30,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def _environment(host: SimulatedHost) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "CUDA_MPS_PIPE_DIRECTORY": str(host.root / "pipe"),
+        "CUDA_MPS_LOG_DIRECTORY": str(host.root / "log"),
+        "CUDA_VISIBLE_DEVICES": host.state.gpus[1].uuid,
+    }
+
+
+def _ask(host: SimulatedHost, command: str) -> tuple[int, str]:
+    return _run(host, _CONTROL, asked=command + "\n")
+
+
+@pytest.fixture
+def daemon(host: SimulatedHost) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([host.root / _CONTROL, "-f"], env=_environment(host))
+    _until(lambda: _ask(host, "get_default_active_thread_percentage")[0] == 0)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def _until(true: object, seconds: float = 10.0) -> None:
+    assert callable(true)
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+class _Client:
+    """A client that is attached, or was refused with `error`."""
+
+    def __init__(self, host: SimulatedHost, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [host.root / _CLIENT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=_environment(host) | environment,
+        )
+        assert self.process.stdout is not None and self.process.stderr is not None
+        line = self.process.stdout.readline()
+        self.granted = json.loads(line) if line else {}
+        self.error = "" if line else self.process.stderr.read()
+
+    def died(self) -> str:
+        """What it says when it ends of itself, with a failure."""
+        assert self.process.wait(10) == 1
+        self.end()
+        return self.error
+
+    def end(self) -> int:
+        _, self.error = self.process.communicate(timeout=10)
+        return self.process.returncode
+
+
+def test_a_time_slice_is_set_and_kept_by_the_hardware(host: SimulatedHost) -> None:
+    uuid = host.state.gpus[2].uuid
+    assert _run(host, _SMI, "compute-policy", "-i", uuid, "--set-timeslice", "3")[0] == 0
+    assert [gpu.time_slice for gpu in host.state.gpus[:4]] == [0, 0, 3, 0]
+    assert f"{uuid}: Timeslice: Long" in _run(host, _SMI, "compute-policy", "-l")[1]
+    assert _run(host, _SMI, "compute-policy", "-i", uuid, "--set-timeslice=0")[0] == 0
+    assert host.state.gpus[2].time_slice == 0
+
+
+def test_a_compute_mode_is_set_and_shown(host: SimulatedHost) -> None:
+    uuid = host.state.gpus[0].uuid
+    assert _run(host, _SMI, "-i", uuid, "-c", "EXCLUSIVE_PROCESS")[0] == 0
+    assert host.state.gpus[0].compute_mode == 3
+    shown = _run(host, _SMI, "-i", uuid, "--query-gpu=uuid,compute_mode", "--format=csv,noheader")
+    assert shown == (0, f"{uuid}, Exclusive_Process\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (("compute-policy", "-i", "GPU-none", "--set-timeslice", "1"), 6, "No devices were found"),
+        (("compute-policy", "-i", "0", "--set-timeslice", "4"), 2, "Invalid timeslice"),
+        (("compute-policy", "-i", "0", "--frob", "4"), 2, "Invalid combination"),
+        (("-i", "0", "-c", "EXCLUSIVE_THREAD"), 3, "Not Supported"),
+        (("-i", "0", "--frob", "1"), 2, "Invalid argument"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_changes_nothing(
+    host: SimulatedHost, words: tuple[str, ...], status: int, message: str
+) -> None:
+    before = host.state
+    found = _run(host, _SMI, *words)
+    assert found[0] == status and message in found[1]
+    assert host.state == before
+
+
+def test_a_lost_gpu_and_an_unloaded_driver_are_said_so(host: SimulatedHost) -> None:
+    host.lose_gpu(0)
+    assert _run(host, _SMI, "-i", "0", "-c", "DEFAULT")[0] == 15
+    host.unload_driver()
+    assert _run(host, _SMI, "-L")[0] == 9
+
+
+def test_commands_without_a_daemon_fail(host: SimulatedHost) -> None:
+    status, said = _ask(host, "get_default_active_thread_percentage")
+    assert status == 1 and "Cannot find MPS control daemon" in said
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_second_daemon_for_a_pipe_directory_is_refused(host: SimulatedHost) -> None:
+    status, said = _run(host, _CONTROL, "-f")
+    assert status == 1 and "already running" in said
+
+
+@pytest.mark.usefixtures("daemon")
+def test_limits_are_checked_and_reach_the_clients(host: SimulatedHost) -> None:
+    for command in (
+        "set_default_active_thread_percentage 0",
+        "set_default_active_thread_percentage 101",
+        "set_default_device_pinned_mem_limit 0 512K",
+        "set_default_device_pinned_mem_limit 7 512M",
+        "set_default_device_pinned_mem_limit 0 much",
+    ):
+        assert _ask(host, command)[0] == 1, command
+    assert _ask(host, "set_default_active_thread_percentage 50") == (0, "")
+    assert _ask(host, "set_default_device_pinned_mem_limit 0 1024M") == (0, "")
+    uuid = host.state.gpus[1].uuid
+    client = _Client(host)
+    assert (client.granted["threads"], client.granted["memory"]) == (50.0, {uuid: 1 << 30})
+    lower = _Client(host, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="20", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=2G")
+    assert (lower.granted["threads"], lower.granted["memory"]) == (20.0, {uuid: 1 << 30})
+    assert (client.end(), lower.end()) == (0, 0)
+    assert "out of memory" in _run(host, _CLIENT, "--seconds", "0", "--allocate", "2G")[1]
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_device_serves_48_clients_and_refuses_one_more(host: SimulatedHost) -> None:
+    clients = [_Client(host) for _ in range(48)]
+    assert all(client.granted for client in clients)
+    assert "limit of 48 clients" in _Client(host).error
+    assert clients.pop().end() == 0
+    _until(lambda: _run(host, _CLIENT, "--seconds", "0")[0] == 0)
+    for client in clients:
+        client.process.kill()
+        client.end()
+
+
+def test_a_killed_daemon_leaves_its_server_to_the_clients_it_has(
+    host: SimulatedHost, daemon: subprocess.Popen[bytes]
+) -> None:
+    client = _Client(host)
+    server = client.granted["server"]
+    daemon.kill()
+    daemon.wait()
+    assert "no MPS daemon" in _Client(host).error
+    assert client.process.poll() is None
+    os.kill(server, signal.SIGKILL)
+    assert "server died" in client.died()
+
+
+def test_quitting_ends_the_clients_too(host: SimulatedHost, daemon: subprocess.Popen[bytes]) -> None:
+    client = _Client(host)
+    assert _ask(host, "quit -t 0.1")[0] == 0
+    assert daemon.wait(10) == 0
+    assert "server died" in client.died()
+    assert not (host.root / "pipe/control").exists()
+
+
+def test_a_reboot_ends_the_daemon(host: SimulatedHost, daemon: subprocess.Popen[bytes]) -> None:
+    host.reboot()
+    assert daemon.wait(10) == 0
