@@ -1,18 +1,29 @@
-"""Which opaque config applies to which request of an allocated claim.
+"""The opaque config of one request of an allocated claim, combined from all that apply to it.
 
 An allocation carries the configs of the used DeviceClasses and of the claim, each with the requests it is for; none
-means all. For one request the claim's configs come before the class's, and of equals the last one written wins; the
-winner applies whole, nothing is merged. Configs for other drivers are not ours to read. A config that names the
-request must be of the kind that its device wants; one for all requests applies where its kind fits and is passed over
-elsewhere, so that one claim can configure GPUs and partitions. Source: kubernetes' DeviceClaimConfiguration and
-DeviceAllocationConfiguration; precedence as in NVIDIA's own driver, alternatives included, which that one misses.
+means all, and a request's name covers its alternatives (`request/alternative`), which can be named alone, too. Configs
+for other drivers are not ours to read.
+
+**Precedence.** The claim's configs lie above those of its classes, and of equals the later one above the earlier one;
+how narrowly a config names its requests does not matter. They are combined *field by field*: what the upper one has
+written holds, what it has left out (or null) is as the lower one has it. A map, like the memory limits by device, is
+one field. An upper config that has another `strategy` leaves the lower one's settings behind, since they are for the
+other strategy; settings given for another strategy than the one that holds at their place are refused.
+
+**Kinds.** A config that names the request must be of the kind that its device wants; one for all requests applies
+where its kind fits and is passed over elsewhere, so that one claim can configure GPUs and MIG devices. A class's
+configs name all requests of the class, be they for GPUs or MIG devices: one of the class's configs must fit.
+
+Source: kubernetes' DeviceClaimConfiguration and DeviceAllocationConfiguration; precedence as in NVIDIA's own driver,
+which takes the first config whole and misses alternatives.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dra_driver.api.config import GpuConfig, decode_config, kind_of, meant_for
+from dra_driver.api.config import DeviceConfig, Written, combined, kind_of, meant_for, written_config
+from dra_driver.api.fields import Problems, together
 from dra_driver.api.resource import AllocatedConfig
 from dra_driver.errors import InvalidConfig
 from dra_driver.names import RequestName
@@ -45,32 +56,33 @@ def listed_configs(configs: Sequence[AllocatedConfig], driver: str) -> tuple[Lis
     return tuple(sorted(last_first, key=lambda config: _PRECEDENCE[config.source]))
 
 
-def config_for[C: GpuConfig](request: RequestName, configs: Sequence[ListedConfig], kind: type[C], default: C) -> C:
+def config_for[C: DeviceConfig](request: RequestName, configs: Sequence[ListedConfig], kind: type[C], default: C) -> C:
     """The config of a request whose device wants configs of `kind`; `default` when nobody wrote one.
 
-    `configs` are as `listed_configs` gave them. Each one that covers the request must be right, also when one of higher
-    precedence hides it; one that covers only other requests is not looked at. Raises InvalidConfig (final) with all
-    problems together.
+    `configs` are as `listed_configs` gave them. Each one that covers the request must be right, also when others hide
+    all of it; one that covers only other requests is not looked at. Raises InvalidConfig (final) with all problems.
     """
-    applying: list[C] = []
-    problems: list[InvalidConfig] = []
-    for config in configs:
-        if request.covered_by(config.requests):
-            try:
-                applying += _applying(request, config, kind)
-            except InvalidConfig as error:
-                problems.append(error)
+    covering = [config for config in configs if request.covered_by(config.requests)]
+    applying: list[Written] = []
+    problems: Problems = []
+    for config in reversed(covering):
+        try:
+            applying += _applying(request, config, covering, kind)
+        except InvalidConfig as error:
+            problems.append(error)
     if problems:
-        raise _together(problems)
-    return applying[0] if applying else default
+        raise together(problems)
+    return combined(applying, kind) if applying else default
 
 
-def _applying[C: GpuConfig](request: RequestName, config: ListedConfig, kind: type[C]) -> list[C]:
-    """The decoded config; nothing when it is for devices of another kind and was not written for this request."""
+def _applying(
+    request: RequestName, config: ListedConfig, covering: Sequence[ListedConfig], kind: type[DeviceConfig]
+) -> list[Written]:
+    """The config, decoded; nothing when it is for devices of another kind and was not written for this request."""
     found = kind_of(config.parameters, field=config.field)
     if found == kind.kind:
-        return [decode_config(config.parameters, kind, field=config.field)]
-    if not config.requests:
+        return [written_config(config.parameters, kind, field=config.field)]
+    if not config.requests or (config.source == "FromClass" and _class_fits(covering, kind)):
         return []
     raise InvalidConfig(
         f"{found} is for {meant_for(found)}, but request `{request}` was given one of the {meant_for(kind.kind)}; "
@@ -79,10 +91,5 @@ def _applying[C: GpuConfig](request: RequestName, config: ListedConfig, kind: ty
     )
 
 
-def _together(problems: Sequence[InvalidConfig]) -> InvalidConfig:
-    first, *others = problems
-    return InvalidConfig(
-        "; ".join([first.message, *(str(other) for other in others)]),
-        field=first.field,
-        problems=[text for one in problems for text in (one.problems or (str(one),))],
-    )
+def _class_fits(covering: Sequence[ListedConfig], kind: type[DeviceConfig]) -> bool:
+    return any(config.source == "FromClass" and config.parameters.get("kind") == kind.kind for config in covering)

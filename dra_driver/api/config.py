@@ -1,16 +1,42 @@
 """Opaque configs: what users and DeviceClasses write for our devices (`resource.nvidia.com/v1beta1`).
 
 Decoded strictly, because a misspelt field that is silently ignored is a setting that somebody believes in. An error
-names the field's path and what may stand there. Kinds and fields have NVIDIA's spelling, so that configs written for
-its own driver mean the same here; those that this version cannot honour are refused by name rather than dropped.
+names the field's path, what may stand there, and what was probably meant; all problems are named at once. Kinds and
+fields have NVIDIA's spelling and defaults, so that configs written for its own driver mean the same here.
+
+Each kind is described once, as fields (`dra_driver.api.fields`). A config is decoded in two steps, because a claim's
+config and its class's make one together: `written_config` reads one of them, `combined` makes the config that applies
+(`dra_driver.opaque` knows which ones, and in which order). `decode_config` does both for one that stands alone.
 """
 
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, Self, cast
 
+from dra_driver.api.fields import (
+    Block,
+    Choice,
+    Field,
+    Flag,
+    Integer,
+    Leaf,
+    Memory,
+    MemoryByDevice,
+    Problems,
+    Tree,
+    listed,
+    meant,
+    shown,
+    together,
+    wrong,
+)
+from dra_driver.api.meta import JsonObject
 from dra_driver.errors import InvalidConfig
 from dra_driver.names import CONFIG_API_VERSION
+
+type Strategy = Literal["TimeSlicing", "MPS"]
+type Interval = Literal["Default", "Short", "Medium", "Long"]
 
 _HEADER = ("apiVersion", "kind")
 _MEANT_FOR = {
@@ -22,13 +48,218 @@ _MEANT_FOR = {
 }
 """Every kind of this group, and the devices it is for."""
 
+_TIME_SLICING = Block(
+    (
+        Field(
+            "interval",
+            Choice(("Default", "Short", "Medium", "Long")),
+            "How long a program runs before the next one has its turn. MIG devices have no such setting.",
+            default="Default",
+        ),
+    )
+)
+
+
+def _mps(uuid_prefix: Literal["GPU", "MIG"]) -> Block:
+    return Block(
+        (
+            Field(
+                "defaultActiveThreadPercentage",
+                Integer(0, 100),
+                "Percent of the device's threads that each program can have. 0, or left out: no limit.",
+            ),
+            Field(
+                "defaultPinnedDeviceMemoryLimit",
+                Memory(),
+                "Device memory that each program can have, on every device of the claim: a quantity of at least 1Mi,"
+                " rounded down to whole MiB. Left out: no limit.",
+            ),
+            Field(
+                "defaultPerDevicePinnedMemoryLimit",
+                MemoryByDevice(uuid_prefix),
+                "The same for single devices: by index (of the claim's devices, sorted by UUID), by UUID, or `*` for"
+                " all others. Goes before defaultPinnedDeviceMemoryLimit.",
+            ),
+            Field(
+                "multiUser",
+                Flag(),
+                "Programs of several users at once. Wants compute capability 7.0 (Volta) or newer.",
+                default=False,
+            ),
+        )
+    )
+
+
+def _sharing(uuid_prefix: Literal["GPU", "MIG"]) -> Block:
+    strategy = Field(
+        "strategy",
+        Choice(("TimeSlicing", "MPS")),
+        "How the programs that use the claim share the device. A claim may leave it to the config of its class.",
+    )
+    time_slicing = Field(
+        "timeSlicingConfig", _TIME_SLICING, "Settings of strategy TimeSlicing.", only_with="TimeSlicing"
+    )
+    mps = Field("mpsConfig", _mps(uuid_prefix), "Settings of strategy MPS.", only_with="MPS")
+    return Block((strategy, time_slicing, mps))
+
+
+_IOMMU = Block(
+    (
+        Field(
+            "backendPolicy",
+            Choice(("LegacyOnly", "PreferIommuFD")),
+            "Which of the kernel's interfaces the container gets: the IOMMU group's, or IOMMUFD where the node has it.",
+            default="LegacyOnly",
+        ),
+        Field(
+            "enableAPIDevice",
+            Flag(),
+            "Whether the container gets the interface's common device, too: /dev/vfio/vfio, or /dev/iommu.",
+            default=False,
+        ),
+    )
+)
+
 
 @dataclass(frozen=True, slots=True)
-class GpuConfig:
-    """For a full GPU. It holds no setting: exclusive use is what this version offers, and the default."""
+class TimeSlicing:
+    interval: Interval = "Default"
+
+
+@dataclass(frozen=True, slots=True)
+class Mps:
+    default_active_thread_percentage: int | None = None
+    """1 to 100. None: no limit."""
+    default_pinned_device_memory_limit: int | None = None
+    """Bytes, whole MiB. None: no limit."""
+    per_device: tuple[tuple[str, int], ...] = ()
+    """Index in the claim's sorted UUIDs, UUID, or `*`, to bytes; sorted."""
+    multi_user: bool = False
+
+    @property
+    def limited(self) -> bool:
+        return bool(self.per_device) or not (
+            self.default_active_thread_percentage is None and self.default_pinned_device_memory_limit is None
+        )
+
+    def memory_limits(self, uuids: Sequence[str]) -> tuple[tuple[str, int], ...]:
+        """Bytes by UUID, sorted, of the devices that have a limit; `uuids` are those of the claim.
+
+        A UUID goes before an index, an index before `*`, and `*` before the default for all.
+        """
+        limits = dict(self.per_device)
+        found = []
+        for index, uuid in enumerate(sorted(uuids)):
+            keys = (uuid, str(index), "*")
+            limit = next((limits[key] for key in keys if key in limits), self.default_pinned_device_memory_limit)
+            if limit is not None:
+                found.append((uuid, limit))
+        return tuple(found)
+
+    def strangers(self, uuids: Sequence[str]) -> tuple[str, ...]:
+        """Keys of `per_device` that are none of a claim's devices: no limit is set for them, so they are refused."""
+        known = {"*", *uuids, *(str(index) for index in range(len(uuids)))}
+        return tuple(key for key, _ in self.per_device if key not in known)
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How the programs of a claim share its device. The block of the strategy is there, that of the other is not."""
+
+    strategy: Strategy
+    time_slicing: TimeSlicing | None = None
+    mps: Mps | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Iommu:
+    backend_policy: Literal["LegacyOnly", "PreferIommuFD"] = "LegacyOnly"
+    enable_api_device: bool = False
+
+
+class DeviceConfig(ABC):
+    """A config of one kind, complete: what applies to a device. The default is what applies when nobody wrote one."""
+
+    __slots__ = ()
+
+    kind: ClassVar[str]
+    described: ClassVar[Block]
+    """The fields besides apiVersion and kind."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, tree: Tree) -> Self:
+        """From what was written, combined and found right; what was not written has its default."""
+
+    @abstractmethod
+    def tree(self) -> Tree:
+        """What to write for it, so that `of` gives it back."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuConfig(DeviceConfig):
+    """For a full GPU. Without `sharing` nothing is set on the GPU."""
 
     kind: ClassVar[str] = "GpuConfig"
-    fields: ClassVar[tuple[str, ...]] = ("sharing",)
+    described: ClassVar[Block] = Block((Field("sharing", _sharing("GPU"), "Left out: nothing is set on the GPU."),))
+
+    sharing: Sharing | None = None
+
+    @classmethod
+    def of(cls, tree: Tree) -> Self:
+        return cls(_sharing_of(tree))
+
+    def tree(self) -> Tree:
+        return _sharing_tree(self.sharing)
+
+
+@dataclass(frozen=True, slots=True)
+class MigDeviceConfig(DeviceConfig):
+    """For a MIG device. TimeSlicing is accepted for NVIDIA's sake; it sets nothing."""
+
+    kind: ClassVar[str] = "MigDeviceConfig"
+    described: ClassVar[Block] = Block((Field("sharing", _sharing("MIG"), "Left out: nothing is set."),))
+
+    sharing: Sharing | None = None
+
+    @classmethod
+    def of(cls, tree: Tree) -> Self:
+        return cls(_sharing_of(tree))
+
+    def tree(self) -> Tree:
+        return _sharing_tree(self.sharing)
+
+
+@dataclass(frozen=True, slots=True)
+class VfioDeviceConfig(DeviceConfig):
+    """For a GPU that is passed to a virtual machine."""
+
+    kind: ClassVar[str] = "VfioDeviceConfig"
+    described: ClassVar[Block] = Block((Field("iommu", _IOMMU, "How the virtual machine's process reaches the GPU."),))
+
+    iommu: Iommu = Iommu()
+
+    @classmethod
+    def of(cls, tree: Tree) -> Self:
+        iommu = _block(tree, "iommu") or {}
+        policy = cast(Literal["LegacyOnly", "PreferIommuFD"], iommu.get("backendPolicy", "LegacyOnly"))
+        return cls(Iommu(policy, iommu.get("enableAPIDevice") is True))
+
+    def tree(self) -> Tree:
+        iommu = self.iommu
+        return {"iommu": {"backendPolicy": iommu.backend_policy, "enableAPIDevice": iommu.enable_api_device}}
+
+
+DEVICE_CONFIGS: tuple[type[DeviceConfig], ...] = (GpuConfig, MigDeviceConfig, VfioDeviceConfig)
+"""The kinds that devices of `gpu.nvidia.com` take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One config as somebody wrote it: right in itself, but maybe only a part of what applies. `field` is its path."""
+
+    tree: Tree
+    field: str
 
 
 def kind_of(parameters: object, *, field: str) -> str:
@@ -37,13 +268,14 @@ def kind_of(parameters: object, *, field: str) -> str:
     Raises InvalidConfig (final) when it is not an object, of another API version, or of a kind that does not exist.
     """
     if not isinstance(parameters, Mapping):
-        raise InvalidConfig(f"must be an object with {_listed(_HEADER)}", field=field)
+        raise InvalidConfig(f"must be an object with {listed(_HEADER)}", field=field)
     version = parameters.get("apiVersion")
     if version != CONFIG_API_VERSION:
-        raise InvalidConfig(f"is {_shown(version)}; must be `{CONFIG_API_VERSION}`", field=f"{field}.apiVersion")
+        raise InvalidConfig(f"is {shown(version)}; must be `{CONFIG_API_VERSION}`", field=f"{field}.apiVersion")
     kind = parameters.get("kind")
     if not isinstance(kind, str) or kind not in _MEANT_FOR:
-        raise InvalidConfig(f"is {_shown(kind)}; must be one of {_listed(_MEANT_FOR)}", field=f"{field}.kind")
+        allowed = f"must be one of {listed(_MEANT_FOR)}{meant(kind, _MEANT_FOR)}"
+        raise InvalidConfig(f"is {shown(kind)}; {allowed}", field=f"{field}.kind")
     return kind
 
 
@@ -52,38 +284,130 @@ def meant_for(kind: str) -> str:
     return _MEANT_FOR[kind]
 
 
-def decode_config[C: GpuConfig](parameters: Mapping[str, object], kind: type[C], *, field: str) -> C:
-    """A config that `kind_of` says is of this kind. `field` is the path of `parameters`, for errors.
+def written_config(parameters: Mapping[str, object], kind: type[DeviceConfig], *, field: str) -> Written:
+    """A config that `kind_of` says is of this kind, on its own. `field` is the path of `parameters`, for errors.
 
-    Raises InvalidConfig (final) with all problems: unknown fields, and settings that this version does not support.
+    Raises InvalidConfig (final) with all problems, which none of the other configs of a claim can make good.
     """
-    allowed = (*_HEADER, *kind.fields)
-    unknown = sorted(str(key) for key in parameters if key not in allowed)
-    problems = [
-        InvalidConfig(f"unknown field; {kind.kind} has {_listed(allowed)}", field=f"{field}.{name}") for name in unknown
-    ]
-    sharing = parameters.get("sharing")
-    if sharing is not None:
-        problems.append(InvalidConfig(_unsupported(sharing), field=f"{field}.sharing"))
+    problems: Problems = []
+    fields = {name: value for name, value in parameters.items() if name not in _HEADER}
+    tree = kind.described.read(fields, field, problems) or {}
+    written = Written(tree, field)
+    problems += _of_another_strategy([written])
     if problems:
-        message = "; ".join([problems[0].message, *(str(other) for other in problems[1:])])
-        raise InvalidConfig(message, field=problems[0].field, problems=[str(one) for one in problems])
-    return kind()
+        raise together(problems)
+    return written
 
 
-def _unsupported(sharing: object) -> str:
-    strategy = sharing.get("strategy") if isinstance(sharing, Mapping) else None
-    named = "sharing" if strategy is None else f"sharing strategy {_shown(strategy)}"
-    return f"{named} is not supported on full GPUs by this version of the driver; leave `sharing` out"
+def combined[C: DeviceConfig](configs: Sequence[Written], kind: type[C]) -> C:
+    """One config of all, which are given lowest precedence first; no config is the default of the kind.
+
+    Field by field: one that a later config has not written is as an earlier one wrote it. A map is one field. Where
+    a later config has another strategy, the settings of the earlier one have no say. Raises InvalidConfig (final) with
+    all problems: a sharing without a strategy, or settings of another strategy than the one that they are given for.
+    """
+    problems = [*_without_strategy(configs), *_of_another_strategy(configs)]
+    if problems:
+        raise together(problems)
+    tree: Tree = {}
+    for config in configs:
+        tree = over(config.tree, tree)
+    return kind.of(tree)
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
+def decode_config[C: DeviceConfig](parameters: Mapping[str, object], kind: type[C], *, field: str) -> C:
+    """A config that stands alone. Raises InvalidConfig (final) with all problems."""
+    return combined([written_config(parameters, kind, field=field)], kind)
 
 
-def _shown(value: object) -> str:
-    """A user's value in an error of one line: short, and absent is said so."""
-    if value is None:
-        return "missing"
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def encode_config(config: DeviceConfig) -> JsonObject:
+    """The `parameters` that decode to this config, in full: defaults are written out, no limit is left out."""
+    fields = cast(JsonObject, config.described.write(config.tree()))
+    return {"apiVersion": CONFIG_API_VERSION, "kind": config.kind, **fields}
+
+
+def over(upper: Tree, lower: Tree) -> Tree:
+    """`upper` where it has a value, else `lower`, block by block. Associative: a stack of configs has one meaning."""
+    merged = dict(lower)
+    for name, value in upper.items():
+        below = lower.get(name)
+        merged[name] = over(value, below) if isinstance(value, dict) and isinstance(below, dict) else value
+    return merged
+
+
+_BLOCK_OF: dict[Leaf, str] = {"TimeSlicing": "timeSlicingConfig", "MPS": "mpsConfig"}
+
+
+def _without_strategy(configs: Sequence[Written]) -> Problems:
+    problems: Problems = []
+    sharings = [(config, sharing) for config in configs if (sharing := _block(config.tree, "sharing")) is not None]
+    if sharings and not any("strategy" in sharing for _, sharing in sharings):
+        last, _ = sharings[-1]
+        wrong(problems, f"{last.field}.sharing.strategy", f"is missing; must be one of {listed(map(str, _BLOCK_OF))}")
+    return problems
+
+
+def _of_another_strategy(configs: Sequence[Written]) -> Problems:
+    """Settings that belong to a strategy which is not the one at their level: nobody would obey them."""
+    problems: Problems = []
+    strategy, by = None, ""
+    for config in configs:
+        sharing = _block(config.tree, "sharing") or {}
+        if "strategy" in sharing:
+            strategy, by = sharing["strategy"], config.field
+        for other, block in _BLOCK_OF.items():
+            if strategy is not None and other != strategy and block in sharing:
+                where = "" if by == config.field else f" ({by}.sharing.strategy)"
+                wrong(
+                    problems,
+                    f"{config.field}.sharing.{block}",
+                    f"is for strategy `{other}`, but the strategy is `{strategy}`{where}; leave it out, or change the"
+                    " strategy",
+                )
+    return problems
+
+
+def _sharing_of(tree: Tree) -> Sharing | None:
+    sharing = _block(tree, "sharing")
+    if sharing is None:
+        return None
+    if sharing["strategy"] == "TimeSlicing":
+        time_slicing = _block(sharing, "timeSlicingConfig") or {}
+        return Sharing("TimeSlicing", time_slicing=TimeSlicing(cast(Interval, time_slicing.get("interval", "Default"))))
+    mps = _block(sharing, "mpsConfig") or {}
+    return Sharing(
+        "MPS",
+        mps=Mps(
+            cast(int | None, mps.get("defaultActiveThreadPercentage")) or None,
+            cast(int | None, mps.get("defaultPinnedDeviceMemoryLimit")),
+            cast(tuple[tuple[str, int], ...], mps.get("defaultPerDevicePinnedMemoryLimit", ())),
+            mps.get("multiUser") is True,
+        ),
+    )
+
+
+def _sharing_tree(sharing: Sharing | None) -> Tree:
+    if sharing is None:
+        return {}
+    block: Tree = {}
+    if sharing.time_slicing is not None:
+        block["interval"] = sharing.time_slicing.interval
+    if sharing.mps is not None:
+        block = _mps_tree(sharing.mps)
+    return {"sharing": {"strategy": sharing.strategy, _BLOCK_OF[sharing.strategy]: block}}
+
+
+def _mps_tree(mps: Mps) -> Tree:
+    tree: Tree = {"multiUser": mps.multi_user}
+    if mps.default_active_thread_percentage is not None:
+        tree["defaultActiveThreadPercentage"] = mps.default_active_thread_percentage
+    if mps.default_pinned_device_memory_limit is not None:
+        tree["defaultPinnedDeviceMemoryLimit"] = mps.default_pinned_device_memory_limit
+    if mps.per_device:
+        tree["defaultPerDevicePinnedMemoryLimit"] = mps.per_device
+    return tree
+
+
+def _block(tree: Tree, name: str) -> Tree | None:
+    block = tree.get(name)
+    return block if isinstance(block, dict) else None

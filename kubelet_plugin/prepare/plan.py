@@ -121,7 +121,12 @@ def _check_configs(asked: ClaimRef, requests: Sequence[RequestName], allocation:
     configs = listed_configs(allocation.devices.config, node.driver)
     for request in requests:
         try:
-            config_for(request, configs, GpuConfig, GpuConfig())
+            sharing = config_for(request, configs, GpuConfig, GpuConfig()).sharing
+            if sharing is not None:
+                raise InvalidConfig(
+                    f"sharing strategy {sharing.strategy} is not supported on full GPUs by this version of the driver",
+                    field=next(f"{config.field}.sharing" for config in configs if "sharing" in config.parameters),
+                )
         except InvalidConfig as error:
             raise InvalidConfig(error.message, about=str(asked), field=error.field, problems=error.problems) from error
 

@@ -1,58 +1,271 @@
-"""Opaque configs are decoded strictly: what is not understood is refused by name and place."""
+"""Opaque configs mean what NVIDIA's own driver makes of them, and what is not understood is refused.
+
+What exactly is said about each mistake is in `test_config_errors.py`.
+"""
 
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dra_driver.api.config import GpuConfig, decode_config, kind_of
+from dra_driver.api.config import (
+    DEVICE_CONFIGS,
+    DeviceConfig,
+    GpuConfig,
+    Iommu,
+    MigDeviceConfig,
+    Mps,
+    Sharing,
+    TimeSlicing,
+    VfioDeviceConfig,
+    Written,
+    combined,
+    decode_config,
+    encode_config,
+    kind_of,
+    over,
+    written_config,
+)
+from dra_driver.api.fields import MEBIBYTE, Tree
 from dra_driver.errors import InvalidConfig
 
-GPU: dict[str, Any] = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig"}
+VERSION = "resource.nvidia.com/v1beta1"
+UUID = "5a7b8d0e-0000-4000-8000-0000000000ab"
+GIB = 2**30
 
 
-def decoded(parameters: dict[str, Any]) -> GpuConfig:
-    assert kind_of(parameters, field="parameters") == "GpuConfig"
-    return decode_config(parameters, GpuConfig, field="parameters")
+def decoded[C: DeviceConfig](kind: type[C], **fields: Any) -> C:
+    parameters = {"apiVersion": VERSION, "kind": kind.kind, **fields}
+    assert kind_of(parameters, field="parameters") == kind.kind
+    return decode_config(parameters, kind, field="parameters")
 
 
-def test_a_gpu_config_without_settings_is_the_default() -> None:
-    assert decoded(GPU) == decoded({**GPU, "sharing": None}) == GpuConfig()
+def mps(**fields: Any) -> Mps:
+    sharing = decoded(GpuConfig, sharing={"strategy": "MPS", "mpsConfig": fields}).sharing
+    assert sharing is not None
+    assert sharing.mps is not None
+    return sharing.mps
+
+
+@pytest.mark.parametrize("kind", DEVICE_CONFIGS)
+def test_a_config_without_settings_is_the_default_of_its_kind(kind: type[DeviceConfig]) -> None:
+    assert decoded(kind) == kind()
+
+
+def test_null_is_as_good_as_left_out() -> None:
+    assert decoded(GpuConfig, sharing=None) == GpuConfig()
+    written = {"strategy": "TimeSlicing", "timeSlicingConfig": None, "mpsConfig": None}
+    assert decoded(GpuConfig, sharing=written) == decoded(GpuConfig, sharing={"strategy": "TimeSlicing"})
+    assert decoded(VfioDeviceConfig, iommu={"backendPolicy": None}) == VfioDeviceConfig()
+
+
+@pytest.mark.parametrize("block", [{}, {"timeSlicingConfig": {}}, {"timeSlicingConfig": {"interval": "Default"}}])
+def test_time_slicing_without_an_interval_is_the_default_one(block: dict[str, Any]) -> None:
+    config = decoded(GpuConfig, sharing={"strategy": "TimeSlicing", **block})
+    assert config.sharing == Sharing("TimeSlicing", time_slicing=TimeSlicing("Default"))
+
+
+@pytest.mark.parametrize("interval", ["Default", "Short", "Medium", "Long"])
+def test_intervals_have_four_names(interval: Any) -> None:
+    config = decoded(GpuConfig, sharing={"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": interval}})
+    assert config.sharing == Sharing("TimeSlicing", time_slicing=TimeSlicing(interval))
+
+
+def test_mps_settings_are_all_optional() -> None:
+    assert decoded(GpuConfig, sharing={"strategy": "MPS"}).sharing == Sharing("MPS", mps=Mps())
+    assert not Mps().limited
+
+
+def test_mps_settings_are_typed_values() -> None:
+    limits = {"defaultPinnedDeviceMemoryLimit": "10Gi", "defaultPerDevicePinnedMemoryLimit": {"1": "4Gi", "*": "8Gi"}}
+    found = mps(defaultActiveThreadPercentage=50, multiUser=True, **limits)
+    assert found == Mps(50, 10 * GIB, (("*", 8 * GIB), ("1", 4 * GIB)), True)
+    assert found.limited
+
+
+@pytest.mark.parametrize(("percent", "limit"), [(0, None), (1, 1), (100, 100)])
+def test_thread_percentages_go_from_0_to_100_and_0_is_no_limit(percent: int, limit: int | None) -> None:
+    assert mps(defaultActiveThreadPercentage=percent).default_active_thread_percentage == limit
 
 
 @pytest.mark.parametrize(
-    ("parameters", "field", "says"),
-    [
-        ({}, "parameters.apiVersion", "missing; must be `resource.nvidia.com/v1beta1`"),
-        ({**GPU, "apiVersion": "gpu.nvidia.com/v1alpha1"}, "parameters.apiVersion", "'gpu.nvidia.com/v1alpha1'"),
-        ({**GPU, "kind": None}, "parameters.kind", "missing; must be one of `GpuConfig`"),
-        ({**GPU, "kind": "gpuconfig"}, "parameters.kind", "'gpuconfig'"),
-        ({**GPU, "kind": ["GpuConfig"]}, "parameters.kind", "must be one of"),
-        ({**GPU, "kind": "x" * 1000}, "parameters.kind", "..."),
-        ({**GPU, "Sharing": {}}, "parameters.Sharing", "GpuConfig has `apiVersion`, `kind`, `sharing`"),
-        ({**GPU, "sharing": {}}, "parameters.sharing", "sharing is not supported on full GPUs by this version"),
-        ({**GPU, "sharing": {"strategy": "MPS"}}, "parameters.sharing", "'MPS' is not supported"),
-        ({**GPU, "sharing": "MPS"}, "parameters.sharing", "not supported"),
-    ],
+    ("written", "mebibytes"),
+    [("1Mi", 1), ("1.9Mi", 1), ("1G", 953), ("1500M", 1430), ("8Gi", 8192), (1048576, 1), (2.5e9, 2384), ("1e9", 953)],
 )
-def test_what_is_wrong_is_named_with_its_place_and_what_may_stand_there(
-    parameters: dict[str, Any], field: str, says: str
-) -> None:
+def test_memory_is_rounded_down_to_whole_mebibytes(written: object, mebibytes: int) -> None:
+    assert mps(defaultPinnedDeviceMemoryLimit=written).default_pinned_device_memory_limit == mebibytes * MEBIBYTE
+
+
+def test_the_uuid_of_a_device_may_be_written_in_capitals() -> None:
+    found = mps(defaultPerDevicePinnedMemoryLimit={f"gpu-{UUID.upper()}": "1Gi"})
+    assert found.per_device == ((f"GPU-{UUID}", GIB),)
+
+
+def test_a_devices_limit_is_by_uuid_else_by_index_else_by_star_else_the_default() -> None:
+    limits = Mps(None, 7 * GIB, (("*", 3 * GIB), ("0", GIB), ("1", 2 * GIB), ("GPU-b", 5 * GIB)))
+    assert limits.memory_limits(["GPU-c", "GPU-b", "GPU-a"]) == (
+        ("GPU-a", GIB),
+        ("GPU-b", 5 * GIB),
+        ("GPU-c", 3 * GIB),
+    )
+    assert Mps(None, 7 * GIB, (("1", GIB),)).memory_limits(["GPU-a", "GPU-b"]) == (("GPU-a", 7 * GIB), ("GPU-b", GIB))
+    assert Mps(None, None, (("1", GIB),)).memory_limits(["GPU-a"]) == ()
+
+
+def test_limits_for_devices_that_the_claim_does_not_have_are_found() -> None:
+    limits = Mps(per_device=(("*", GIB), ("0", GIB), ("1", GIB), ("GPU-a", GIB), ("GPU-b", GIB)))
+    assert limits.strangers(["GPU-a"]) == ("1", "GPU-b")
+    assert limits.strangers(["GPU-a", "GPU-b"]) == ()
+
+
+def test_mig_devices_take_both_strategies_and_their_own_uuids() -> None:
+    limits = {"defaultPerDevicePinnedMemoryLimit": {f"MIG-{UUID}": "2Gi"}}
+    config = decoded(MigDeviceConfig, sharing={"strategy": "MPS", "mpsConfig": limits})
+    assert config.sharing == Sharing("MPS", mps=Mps(per_device=((f"MIG-{UUID}", 2 * GIB),)))
+    assert decoded(MigDeviceConfig, sharing={"strategy": "TimeSlicing"}).sharing is not None
+
+
+def test_virtual_machines_get_the_legacy_interface_unless_told_otherwise() -> None:
+    assert decoded(VfioDeviceConfig, iommu={}).iommu == Iommu("LegacyOnly", False)
+    wanted = {"backendPolicy": "PreferIommuFD", "enableAPIDevice": True}
+    assert decoded(VfioDeviceConfig, iommu=wanted).iommu == Iommu("PreferIommuFD", True)
+
+
+def test_all_problems_are_named_at_once() -> None:
     with pytest.raises(InvalidConfig) as refused:
-        decoded(parameters)
-    assert refused.value.field == field
-    assert says in refused.value.message
-    assert refused.value.retry_after_s is None
-    assert len(str(refused.value)) < 300
+        decoded(GpuConfig, b=1, a=2, sharing={"strategy": "mps", "mpsConfig": {"multiUser": "yes", "x": 1}})
+    fields = ("sharing.strategy", "sharing.mpsConfig.multiUser", "sharing.mpsConfig.x", "a", "b")
+    assert [problem.partition(":")[0] for problem in refused.value.problems] == [f"parameters.{f}" for f in fields]
+    assert refused.value.field == "parameters.sharing.strategy"
+    assert all(problem in str(refused.value) for problem in refused.value.problems)
+    assert "\n" not in str(refused.value)
 
 
-def test_parameters_that_are_no_object_are_refused() -> None:
-    with pytest.raises(InvalidConfig, match="must be an object"):
-        kind_of([GPU], field="parameters")
+def test_kinds_for_other_drivers_are_known() -> None:
+    for kind in ("ComputeDomainChannelConfig", "ComputeDomainDaemonConfig"):
+        assert kind_of({"apiVersion": VERSION, "kind": kind}, field="parameters") == kind
 
 
-def test_all_unknown_fields_are_named_at_once() -> None:
-    with pytest.raises(InvalidConfig) as refused:
-        decoded({**GPU, "b": 1, "a": 2, "sharing": {"strategy": "TimeSlicing"}})
-    assert len(refused.value.problems) == 3
-    for name in ("parameters.a", "parameters.b", "parameters.sharing"):
-        assert name in str(refused.value)
+amounts = st.integers(1, 2**20).map(lambda mebibytes: mebibytes * MEBIBYTE)
+percents = st.none() | st.integers(1, 100)
+
+
+def devices(prefix: str) -> st.SearchStrategy[str]:
+    return st.just("*") | st.integers(0, 15).map(str) | st.uuids().map(lambda uuid: f"{prefix}-{uuid}")
+
+
+def sharings(prefix: str) -> st.SearchStrategy[Sharing | None]:
+    by_device = st.dictionaries(devices(prefix), amounts, max_size=4).map(lambda found: tuple(sorted(found.items())))
+    with_mps = st.builds(Mps, percents, st.none() | amounts, by_device, st.booleans())
+    intervals = st.sampled_from(["Default", "Short", "Medium", "Long"])
+    return (
+        st.none()
+        | st.builds(Sharing, st.just("TimeSlicing"), time_slicing=st.builds(TimeSlicing, intervals))
+        | st.builds(Sharing, st.just("MPS"), mps=with_mps)
+    )
+
+
+iommus = st.builds(Iommu, st.sampled_from(["LegacyOnly", "PreferIommuFD"]), st.booleans())
+configs: st.SearchStrategy[DeviceConfig] = (
+    st.builds(GpuConfig, sharings("GPU"))
+    | st.builds(MigDeviceConfig, sharings("MIG"))
+    | st.builds(VfioDeviceConfig, iommus)
+)
+
+
+@given(configs)
+def test_a_config_that_was_encoded_decodes_to_itself(config: DeviceConfig) -> None:
+    parameters = encode_config(config)
+    assert kind_of(parameters, field="") == config.kind
+    assert decode_config(parameters, type(config), field="") == config
+
+
+STRATEGIES = {"TimeSlicing": "timeSlicingConfig", "MPS": "mpsConfig"}
+settings: dict[str, st.SearchStrategy[Any]] = {
+    "timeSlicingConfig": st.fixed_dictionaries(
+        {}, optional={"interval": st.sampled_from(["Default", "Short", "Medium", "Long"])}
+    ),
+    "mpsConfig": st.fixed_dictionaries(
+        {},
+        optional={
+            "defaultActiveThreadPercentage": st.integers(0, 100),
+            "defaultPinnedDeviceMemoryLimit": st.sampled_from(["1Mi", "8Gi"]),
+            "defaultPerDevicePinnedMemoryLimit": st.dictionaries(st.sampled_from(["0", "1", "*"]), st.just("2Gi")),
+            "multiUser": st.booleans(),
+        },
+    ),
+}
+
+
+@st.composite
+def written(draw: st.DrawFn) -> Written:
+    """A config that is right in itself: complete, a part of one, or empty."""
+    strategy = draw(st.sampled_from([None, "TimeSlicing", "MPS"]))
+    sharing: dict[str, Any] = {} if strategy is None else {"strategy": strategy}
+    for other, block in STRATEGIES.items():
+        if strategy in (None, other) and draw(st.booleans()):
+            sharing[block] = draw(settings[block])
+    parameters = {"sharing": sharing} if sharing or draw(st.booleans()) else {}
+    return written_config(parameters, GpuConfig, field="parameters")
+
+
+def tree_of(config: Written) -> Tree:
+    return config.tree
+
+
+@given(written().map(tree_of), written().map(tree_of), written().map(tree_of))
+def test_it_does_not_matter_which_two_of_three_configs_are_combined_first(low: Tree, middle: Tree, high: Tree) -> None:
+    assert over(high, over(middle, low)) == over(over(high, middle), low)
+
+
+@given(written().map(tree_of))
+def test_an_empty_config_changes_nothing_and_neither_does_the_same_one_again(tree: Tree) -> None:
+    assert over({}, tree) == over(tree, {}) == over(tree, tree) == tree
+
+
+@given(st.lists(written(), max_size=4))
+def test_each_field_is_as_the_last_one_who_wrote_it_wants_it(stack: list[Written]) -> None:
+    try:
+        found = combined(stack, GpuConfig).sharing
+    except InvalidConfig:
+        return
+    sharings: list[Any] = [config.tree["sharing"] for config in stack if "sharing" in config.tree]
+    strategies = [sharing["strategy"] for sharing in sharings if "strategy" in sharing]
+    assert (found is None) == (not sharings)
+    if found is None:
+        return
+    assert found.strategy == strategies[-1]
+    blocks = [sharing[STRATEGIES[found.strategy]] for sharing in sharings if STRATEGIES[found.strategy] in sharing]
+    if found.mps is not None:
+        percents = [block["defaultActiveThreadPercentage"] for block in blocks if len(block) and PERCENT in block]
+        assert (found.mps.default_active_thread_percentage or 0) == (percents[-1] if percents else 0)
+        users = [block["multiUser"] for block in blocks if "multiUser" in block]
+        assert found.mps.multi_user == (users[-1] if users else False)
+    if found.time_slicing is not None:
+        intervals = [block["interval"] for block in blocks if "interval" in block]
+        assert found.time_slicing.interval == (intervals[-1] if intervals else "Default")
+
+
+PERCENT = "defaultActiveThreadPercentage"
+
+
+@given(written(), written())
+def test_what_the_class_alone_wrote_survives_unless_the_claim_changes_the_strategy(low: Written, high: Written) -> None:
+    of_class, of_claim = low.tree.get("sharing"), high.tree.get("sharing", {})
+    assert isinstance(of_claim, dict)
+    if not isinstance(of_class, dict) or "strategy" not in of_class:
+        return
+    if of_claim.get("strategy", of_class["strategy"]) != of_class["strategy"]:
+        return
+    try:
+        encoded = encode_config(combined([low, high], GpuConfig))["sharing"]
+    except InvalidConfig:
+        assert "strategy" not in of_claim
+        return
+    block = STRATEGIES[str(of_class["strategy"])]
+    lower, upper = of_class.get(block, {}), of_claim.get(block, {})
+    assert isinstance(lower, dict)
+    assert isinstance(upper, dict)
+    for field in lower.keys() - upper.keys():
+        assert field in encoded[block] or lower[field] in (0, ())

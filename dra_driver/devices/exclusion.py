@@ -1,0 +1,320 @@
+"""What excludes what: which uses of one GPU can be side by side, and what a GPU cannot do at all. One table, as data.
+
+The publisher asks here what it may offer, prepare before it holds anything, the check of configs before anybody waits
+for a pod; `docs/sharing.md` shows the same rows. Counters keep the scheduler from most of these conflicts; this table
+keeps the hardware from all of them.
+
+Two uses conflict or not by where they lie on the GPU first (a GPU, the MIG devices cut out of it, and the GPU as a
+function for virtual machines are one piece of hardware), and only on the same device by how they share it. Admin
+access is no use: it holds nothing and nothing holds it off, so callers leave it out.
+Sources: CUDA MPS documentation, NVIDIA MIG user guide, and for the limits the device plugin's and NVIDIA's DRA driver's
+own checks.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from dra_driver.api.config import Strategy
+from dra_driver.api.inventory import GpuFacts
+from dra_driver.devices.model import Kind, Partition
+
+VOLTA = (7, 0)
+MPS_CLIENTS = 48
+"""Of one MPS server on Volta and newer; 60 from CUDA 13.1 on, which is not counted on. Fewer on a small MIG device."""
+MPS_CLIENTS_BEFORE_VOLTA = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What one claim does with one GPU, or with a part of it."""
+
+    gpu_uuid: str
+    kind: Kind
+    partition: Partition | None = None
+    """Of a MIG device, made by whomever; None for the others."""
+    strategy: Strategy | None = None
+    """How programs share the device, be they of one claim or of several."""
+    shared: bool = False
+    """Whether other claims may have shares of the same device meanwhile: by policy only, and then with a strategy."""
+    share: int | None = None
+    """Number of the share, where shares are devices of their own, which are for one claim each."""
+    settings: Hashable = None
+    """What all sharers of the device must agree on, such as the time slice; not the amounts that each one has."""
+
+    def __post_init__(self) -> None:
+        if (self.kind is Kind.MIG) != (self.partition is not None):
+            raise ValueError("a MIG device is a partition, and nothing else is")
+        if self.shared and self.strategy is None:
+            raise ValueError("what several claims share has a strategy")
+
+
+@dataclass(frozen=True, slots=True)
+class PairRow:
+    """Two uses of one GPU, in either order. `applies` is asked for the first row on, and the first answer decides."""
+
+    one: str
+    other: str
+    allowed: bool
+    reason: str
+    applies: Callable[[Use, Use], bool]
+
+
+def _either(first: Use, second: Use, kind: Kind) -> bool:
+    return kind in (first.kind, second.kind)
+
+
+def _overlap(first: Use, second: Use) -> bool:
+    """Of two different partitions; equal ones are the same device."""
+    if first.partition is None or second.partition is None or first.partition == second.partition:
+        return False
+    return first.partition.overlaps(second.partition)
+
+
+PAIRS: tuple[PairRow, ...] = (
+    PairRow(
+        "the GPU, passed to a virtual machine",
+        "anything else on this GPU",
+        False,
+        "a GPU that a virtual machine has is out of reach for everything else on the node",
+        lambda first, second: _either(first, second, Kind.VFIO),
+    ),
+    PairRow(
+        "the full GPU, or a share of it",
+        "a MIG device of this GPU",
+        False,
+        "MIG devices are parts of the GPU, which cannot be used as a whole while it is partitioned",
+        lambda first, second: first.kind is not second.kind,
+    ),
+    PairRow(
+        "a MIG device",
+        "a MIG device that overlaps it",
+        False,
+        "both MIG devices need the same slices of the GPU",
+        _overlap,
+    ),
+    PairRow(
+        "a MIG device, shared or not",
+        "a MIG device beside it, shared or not",
+        True,
+        "each has its own slices, so each is shared in its own way: time-sliced, by MPS, or not at all",
+        lambda first, second: first.partition != second.partition,
+    ),
+    PairRow(
+        "a GPU or MIG device for one claim",
+        "the same device for another claim",
+        False,
+        "one claim has the device for itself",
+        lambda first, second: not (first.shared and second.shared),
+    ),
+    PairRow(
+        "a share that is a device of its own",
+        "the same share for another claim",
+        False,
+        "each share is for one claim",
+        lambda first, second: first.share is not None and first.share == second.share,
+    ),
+    PairRow(
+        "a time-sliced share",
+        "an MPS share of the same device",
+        False,
+        "time-slicing and MPS exclude each other on one device: MPS lets nobody but its server use it",
+        lambda first, second: first.strategy != second.strategy,
+    ),
+    PairRow(
+        "a share",
+        "a share of the same device with other settings",
+        False,
+        "the device has one time slice and one MPS daemon, so all its shares have the same settings",
+        lambda first, second: first.settings != second.settings,
+    ),
+    PairRow(
+        "a time-sliced share",
+        "another time-sliced share of the same device",
+        True,
+        "programs take turns; nothing limits the memory of one, and a fault of one can end all",
+        lambda first, second: first.strategy == "TimeSlicing",
+    ),
+    PairRow(
+        "an MPS share",
+        "another MPS share of the same device",
+        True,
+        "programs run at the same time below one MPS daemon, each with its limits",
+        lambda first, second: first.strategy == "MPS",
+    ),
+)
+
+
+def deciding_row(first: Use, second: Use) -> PairRow:
+    """The row for two uses of one GPU; there is one for every two, and the order of the two does not matter."""
+    return next(row for row in PAIRS if row.applies(first, second))
+
+
+def conflict(held: Use, wanted: Use) -> str | None:
+    """Why a claim cannot have `wanted` while another has `held`, as part of a sentence; None when it can."""
+    if held.gpu_uuid != wanted.gpu_uuid:
+        return None
+    row = deciding_row(held, wanted)
+    return None if row.allowed else row.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be done with a device of a kind, before it is known by whom."""
+
+    kind: Kind
+    strategy: Strategy | None
+    multi_user: bool = False
+    limits: bool = False
+    sets_interval: bool = True
+    clients: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRow:
+    """Something that some GPUs cannot do. Where it is not `refused`, it is accepted and has no effect."""
+
+    wish: str
+    where: str
+    refused: bool
+    reason: str
+    applies: Callable[[GpuFacts, Wish], bool]
+
+
+def compute_capability(gpu: GpuFacts) -> tuple[int, int]:
+    """Major and minor. (0, 0) when the driver did not say anything that we understand: then nothing is promised."""
+    major, dot, minor = gpu.cuda_compute_capability.partition(".")
+    if not (dot and major.isdecimal() and minor.isdecimal()):
+        return (0, 0)
+    return (int(major), int(minor))
+
+
+def _before_volta(gpu: GpuFacts) -> bool:
+    return compute_capability(gpu) < VOLTA
+
+
+def _sets_time_slice(wish: Wish) -> bool:
+    return wish.strategy == "TimeSlicing" and wish.sets_interval
+
+
+LIMITS: tuple[LimitRow, ...] = (
+    LimitRow(
+        "a MIG device",
+        "GPUs that cannot be partitioned",
+        True,
+        "this GPU has no MIG mode",
+        lambda gpu, wish: wish.kind is Kind.MIG and gpu.mig is None,
+    ),
+    LimitRow(
+        "the full GPU",
+        "GPUs that an administrator put into MIG mode",
+        True,
+        "the GPU is in MIG mode, where only its MIG devices can be used",
+        lambda gpu, wish: wish.kind is Kind.GPU and gpu.mig is not None and gpu.mig.enabled,
+    ),
+    LimitRow(
+        "the GPU for a virtual machine",
+        "nodes without an IOMMU",
+        True,
+        "the node has no IOMMU, or it is off, so GPUs cannot be passed to virtual machines",
+        lambda gpu, wish: wish.kind is Kind.VFIO and gpu.passthrough is None,
+    ),
+    LimitRow(
+        "the GPU for a virtual machine",
+        "virtual GPUs, and GPUs that are hosts of virtual GPUs",
+        True,
+        "the GPU is virtual, or a host of virtual GPUs, and cannot be passed on as a whole",
+        lambda gpu, wish: wish.kind is Kind.VFIO and gpu.virtualization in ("VGPUGuest", "HostVGPU", "HostVSGA"),
+    ),
+    LimitRow(
+        "the GPU for a virtual machine",
+        "GPUs with MIG devices",
+        True,
+        "the GPU is partitioned by an administrator; its MIG devices would be lost",
+        lambda gpu, wish: wish.kind is Kind.VFIO and gpu.mig is not None and bool(gpu.mig.instances),
+    ),
+    LimitRow(
+        "time-slicing or MPS",
+        "GPUs for virtual machines",
+        True,
+        "a virtual machine has the GPU for itself, and shares it by its own means",
+        lambda gpu, wish: wish.kind is Kind.VFIO and wish.strategy is not None,
+    ),
+    LimitRow(
+        "a time slice (`interval`)",
+        "MIG devices",
+        False,
+        "MIG devices have no time slice that can be set; programs take turns as the driver has it by default",
+        lambda gpu, wish: wish.kind is Kind.MIG and _sets_time_slice(wish),
+    ),
+    LimitRow(
+        "a time slice (`interval`)",
+        "GPUs below compute capability 7.0",
+        True,
+        "time slices can be set from compute capability 7.0 (Volta) on;"
+        " without a sharing strategy, programs take turns on this GPU all the same",
+        lambda gpu, wish: _sets_time_slice(wish) and _before_volta(gpu),
+    ),
+    LimitRow(
+        "a time slice (`interval`)",
+        "virtual GPUs",
+        True,
+        "the time slice of a virtual GPU is for its host to set",
+        lambda gpu, wish: _sets_time_slice(wish) and gpu.virtualization == "VGPUGuest",
+    ),
+    LimitRow(
+        "MPS for programs of several users (`multiUser`)",
+        "GPUs below compute capability 7.0",
+        True,
+        "MPS serves several users at once from compute capability 7.0 (Volta) on",
+        lambda gpu, wish: wish.strategy == "MPS" and wish.multi_user and _before_volta(gpu),
+    ),
+    LimitRow(
+        "MPS with limits of threads or memory",
+        "GPUs below compute capability 7.0",
+        True,
+        "MPS limits what a program can have from compute capability 7.0 (Volta) on",
+        lambda gpu, wish: wish.strategy == "MPS" and wish.limits and _before_volta(gpu),
+    ),
+    LimitRow(
+        f"MPS with more than {MPS_CLIENTS_BEFORE_VOLTA} clients",
+        "GPUs below compute capability 7.0",
+        True,
+        f"MPS has at most {MPS_CLIENTS_BEFORE_VOLTA} clients on this GPU",
+        lambda gpu, wish: wish.strategy == "MPS" and wish.clients > MPS_CLIENTS_BEFORE_VOLTA and _before_volta(gpu),
+    ),
+    LimitRow(
+        f"MPS with more than {MPS_CLIENTS} clients",
+        "all GPUs",
+        True,
+        f"MPS has at most {MPS_CLIENTS} clients on one device",
+        lambda gpu, wish: wish.strategy == "MPS" and wish.clients > MPS_CLIENTS,
+    ),
+)
+
+
+def unsupported(
+    gpu: GpuFacts,
+    kind: Kind,
+    strategy: Strategy | None,
+    multi_user: bool = False,
+    *,
+    limits: bool = False,
+    sets_interval: bool = True,
+    clients: int = 1,
+) -> str | None:
+    """Why this GPU, or a device of this `kind` on it, cannot be used like this, as part of a sentence; None if it can.
+
+    `limits`: MPS with a thread percentage or memory limits. `sets_interval`: time-slicing that sets the time slice,
+    which a policy without `interval` leaves alone. `clients`: at most how many share the device, a policy's `replicas`.
+    """
+    wish = Wish(kind, strategy, multi_user, limits, sets_interval, clients)
+    found = next((row for row in LIMITS if row.refused and row.applies(gpu, wish)), None)
+    if found is None:
+        return None
+    return f"{found.reason} ({gpu.product_name}, compute capability {gpu.cuda_compute_capability})"
+
+
+def without_effect(gpu: GpuFacts, kind: Kind, strategy: Strategy | None, *, sets_interval: bool = True) -> str | None:
+    """What is accepted here and changes nothing, as part of a sentence for a warning; None when all has an effect."""
+    wish = Wish(kind, strategy, sets_interval=sets_interval)
+    return next((row.reason for row in LIMITS if not row.refused and row.applies(gpu, wish)), None)
