@@ -9,8 +9,8 @@ The wait happens inside the library with no lock of ours held, in a session of i
 
 import asyncio
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -26,6 +26,7 @@ _log = structlog.get_logger(__name__)
 
 _WAIT_MS = 1000
 """The longest that a stop, a pause or a new session has to wait."""
+_PAUSE_PATIENCE_S = 5.0
 _RETRY_S = (1.0, 2.0, 5.0, 15.0, 30.0)
 
 MIG_CONFIG_CHANGE = 0x100
@@ -81,6 +82,27 @@ class EventWatcher:
         self._on_coverage = on_coverage
         self._renew = threading.Event()
         self._stop = threading.Event()
+        self._gate = threading.Condition()
+        self._pauses = 0
+        self._open = False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """No session of ours is open inside: the kernel does not let go of a GPU that somebody has open.
+
+        Blocking, from any thread, several at once. A library that hangs is waited for a few seconds, no longer: then
+        the caller's own attempt will say what is in the way.
+        """
+        with self._gate:
+            self._pauses += 1
+            self._renew.set()
+            self._gate.wait_for(lambda: not self._open, _PAUSE_PATIENCE_S)
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._pauses -= 1
+                self._gate.notify_all()
 
     def renew(self) -> None:
         """Begin a new session soon: the GPUs are others, or the driver is."""
@@ -108,9 +130,10 @@ class EventWatcher:
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         failures = 0
         while not self._stop.is_set():
-            self._renew.clear()
+            if not self._may_open():
+                continue
             try:
-                with _Session(self._open_nvml) as session:
+                with self._opened() as session:
                     self._tell(loop, self._on_coverage, session.coverage)
                     failures = 0
                     self._hear(loop, session)
@@ -122,6 +145,25 @@ class EventWatcher:
                     _log.info("events of the GPUs cannot be heard now", error=str(error), retry_s=delay)
                 failures += 1
                 self._stop.wait(delay)
+
+    def _may_open(self) -> bool:
+        """Whether nobody wants a pause; waits a moment for that."""
+        with self._gate:
+            if not self._gate.wait_for(lambda: self._pauses == 0, _WAIT_MS / 1000):
+                return False
+            self._renew.clear()
+            self._open = True
+            return True
+
+    @contextmanager
+    def _opened(self) -> Iterator["_Session"]:
+        try:
+            with _Session(self._open_nvml) as session:
+                yield session
+        finally:
+            with self._gate:
+                self._open = False
+                self._gate.notify_all()
 
     def _hear(self, loop: asyncio.AbstractEventLoop, session: "_Session") -> None:
         while not self._stop.is_set() and not self._renew.is_set():

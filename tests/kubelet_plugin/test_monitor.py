@@ -284,6 +284,21 @@ class TestWatcher:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
+    async def test_no_session_is_open_during_a_pause_and_listening_goes_on_after_it(self, watched: Watched) -> None:
+        sessions: list[Coverage] = []
+        watcher = EventWatcher(watched.node.open_nvml, lambda event: None, sessions.append)
+        task = asyncio.create_task(watcher.run())
+        await _until(lambda: len(sessions) == 1)
+
+        def pause() -> bool:
+            with watcher.paused(), watcher.paused():
+                return watcher._open
+
+        assert not await asyncio.to_thread(pause)
+        await _until(lambda: len(sessions) == 2)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
 
 async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
