@@ -4,8 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from dra_driver.api.inventory import (
+    ComputeInstanceFacts,
     DriverFacts,
     GpuFacts,
+    GpuInstanceFacts,
+    MigFacts,
+    MigProfileFacts,
     NodeInventorySpec,
     Registration,
     summary_of,
@@ -59,3 +63,50 @@ def inventory_object(spec: NodeInventorySpec, node_uid: str) -> JsonObject:
         "metadata": {"name": spec.node_name, "ownerReferences": [owner]},
         "spec": spec.to_wire(),
     }
+
+
+def mig_profiles(*rows: tuple[str, int, int, tuple[int, ...]]) -> list[MigProfileFacts]:
+    """MIG profiles from name, memory slices, multiprocessors and starts; ids are their positions."""
+    return [
+        MigProfileFacts(
+            name=name,
+            id=number,
+            slices=int(name[0]),
+            memory_bytes=size * 10 * 2**30,
+            multiprocessors=multiprocessors,
+            copy_engines=int(name[0]),
+            decoders=int(name[0]),
+            ofa_engines=int("+me" in name or size == 8),
+            size=size,
+            starts=list(starts),
+            max_instances=len(starts),
+        )
+        for number, (name, size, multiprocessors, starts) in enumerate(rows)
+    ]
+
+
+H100_PROFILES = mig_profiles(
+    ("7g.80gb", 8, 132, (0,)),
+    ("4g.40gb", 4, 64, (0,)),
+    ("3g.40gb", 4, 60, (0, 4)),
+    ("2g.20gb", 2, 32, (0, 2, 4)),
+    ("1g.20gb", 2, 26, (0, 2, 4, 6)),
+    ("1g.10gb", 1, 16, (0, 1, 2, 3, 4, 5, 6)),
+    ("1g.10gb+me", 1, 16, (0, 1, 2, 3, 4, 5, 6)),
+)
+"""As an H100 has them, by and large."""
+
+
+def mig(*, enabled: bool = False, instances: Sequence[GpuInstanceFacts] = (), **facts: Any) -> MigFacts:
+    """MIG of an H100: can be switched without a reset."""
+    values: dict[str, Any] = {"switchable": True, "profiles": H100_PROFILES}
+    return MigFacts(**{"enabled": enabled, "pending": enabled, "instances": list(instances), **values, **facts})
+
+
+def gpu_instance(profile: str, start: int, size: int, *parts: ComputeInstanceFacts) -> GpuInstanceFacts:
+    return GpuInstanceFacts(id=start + 1, profile=profile, start=start, size=size, compute_instances=list(parts))
+
+
+def compute_instance(profile: str, slices: int, *, start: int = 0, number: int = 0) -> ComputeInstanceFacts:
+    uuid = f"MIG-00000000-0000-4000-8000-{number:012x}"
+    return ComputeInstanceFacts(id=start, uuid=uuid, profile=profile, slices=slices, start=start)

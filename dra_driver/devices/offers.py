@@ -1,0 +1,225 @@
+"""Inventory and policy to everything that a node offers, in the order in which schedulers should try it.
+
+GPU after GPU in the order of the inventory; on one GPU the smallest piece first, because schedulers take the first
+device that fits: partitions by size (each profile's places as `packing` orders them), shares, the full GPU, the GPU
+for virtual machines. What a cluster cannot express (partitions that exclude each other, devices that several claims
+hold) is left out by the publisher, `dra_driver.slices.describe`; here is all of it, so that the node plugin finds the
+hardware of whatever a claim was allocated, under this API server or the one before.
+
+Pure: same input, same offers.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from dra_driver.api.inventory import ComputeInstanceFacts, GpuFacts, GpuInstanceFacts, MigFacts, NodeInventorySpec
+from dra_driver.api.policy import MigRule, PublishingPolicy, SharingRule
+from dra_driver.devices.counters import fits_beside_foreign
+from dra_driver.devices.exclusion import unsupported
+from dra_driver.devices.mig import compute_parts
+from dra_driver.devices.model import Kind, Offer, Partition
+from dra_driver.devices.packing import by_size, placement_order
+from dra_driver.names import is_dns_label
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """What one node offers, its names all different and DNS labels.
+
+    `withheld` are the devices that the policy keeps back: nobody is offered them, but a claim that was allocated one
+    before the policy said so still finds it. `notes` says, for people, what cannot be offered and why.
+    """
+
+    offers: tuple[Offer, ...]
+    withheld: tuple[Offer, ...]
+    notes: tuple[str, ...]
+
+
+def offers(inventory: NodeInventorySpec, policy: PublishingPolicy, labels: Mapping[str, str]) -> Offers:
+    """Everything that can be published of `inventory`'s node. `labels` are the node's; only the policy reads them."""
+    offered: dict[str, Offer] = {}
+    withheld: dict[str, Offer] = {}
+    notes: list[str] = []
+    for gpu in inventory.gpus:
+        published = policy.publishes(inventory.node_name, labels, gpu)
+        look = _Look(inventory.node_name, labels, policy, gpu)
+        found, reasons = look.offers(), look.notes
+        if published:
+            notes += reasons
+        for offer in found:
+            if not is_dns_label(offer.name):
+                reason = "its name is not a DNS label"
+            elif offer.name in offered or offer.name in withheld:
+                reason = "another device of the node has this name"
+            else:
+                (offered if published else withheld)[offer.name] = offer
+                continue
+            notes.append(f"{offer.name} is not published: {reason}")
+    return Offers(tuple(offered.values()), tuple(withheld.values()), tuple(notes))
+
+
+def by_name(found: Offers) -> dict[str, Offer]:
+    """The table that a claim's devices are looked up in; withheld ones too."""
+    return {offer.name: offer for offer in (*found.withheld, *found.offers)}
+
+
+class _Look:
+    """At one GPU."""
+
+    def __init__(self, node: str, labels: Mapping[str, str], policy: PublishingPolicy, gpu: GpuFacts) -> None:
+        self._node = node
+        self._labels = labels
+        self._policy = policy
+        self._gpu = gpu
+        self.notes: list[str] = []
+
+    def offers(self) -> list[Offer]:
+        gpu = self._gpu
+        found: list[Offer] = []
+        if gpu.passthrough is not None and gpu.passthrough.bound:
+            self._note("is bound to a VFIO driver; programs of this node cannot use it")
+        elif (rule := self._dynamic_rule()) is not None and gpu.mig is not None:
+            found = self._dynamic(gpu.mig, rule)
+        elif gpu.mig is not None and gpu.mig.enabled:
+            found = self._static(gpu.mig)
+        else:
+            found = [self._full()]
+        return [*self._with_shares(found), *self._vfio()]
+
+    def _dynamic_rule(self) -> MigRule | None:
+        gpu = self._gpu
+        rule = self._policy.mig_rule(self._node, self._labels, gpu)
+        if rule is None or rule.mode != "Dynamic" or gpu.mig is None:
+            return None
+        if gpu.virtualization == "VGPUGuest" or not gpu.mig.profiles:
+            self._note("cannot be partitioned on demand here: the driver tells no MIG profiles of it")
+            return None
+        return rule
+
+    def _dynamic(self, mig: MigFacts, rule: MigRule) -> list[Offer]:
+        if not (mig.enabled or mig.switchable):
+            self._note("is offered as a whole only: it needs a reset to switch MIG mode on, which is for you to do")
+            return [self._full()]
+        for instance in mig.instances:
+            self._note(
+                f"has a GPU instance {instance.profile} at memory slice {instance.start} that this driver did not make:"
+                " what overlaps with it is not offered"
+            )
+        partitions = [offer for offer in self._partitions(mig, rule) if fits_beside_foreign(offer, mig)]
+        # Whoever switched MIG mode on wants it on: it is never switched off to give the full GPU away.
+        return partitions if mig.enabled or mig.instances else [*partitions, self._full()]
+
+    def _partitions(self, mig: MigFacts, rule: MigRule) -> Iterator[Offer]:
+        wanted = [
+            profile
+            for profile in by_size(mig.profiles)
+            if rule.profiles is None or any(fnmatchcase(profile.name, pattern) for pattern in rule.profiles)
+        ]
+        parts = {part for name in rule.compute_instances for part in _parts_of(name)}
+        possible = {profile.name: profile.slices for profile in mig.profiles}
+        for parent, slices in sorted(parts):
+            if not compute_parts(possible.get(parent, 0), slices):
+                self._note(f"cannot have compute instances {slices}c.{parent}")
+        for profile in by_size(mig.profiles):
+            starts = placement_order(profile, mig.profiles)
+            for slices in sorted(slices for parent, slices in parts if parent == profile.name):
+                for start in starts:
+                    for compute_start in compute_parts(profile.slices, slices):
+                        place = Partition(profile.name, start, profile.size, slices, compute_start)
+                        yield replace(self._mig(place), profile=profile)
+            if profile in wanted:
+                for start in starts:
+                    yield replace(self._mig(Partition(profile.name, start, profile.size)), profile=profile)
+
+    def _static(self, mig: MigFacts) -> list[Offer]:
+        profiles = {profile.name: profile for profile in mig.profiles}
+        found = [
+            replace(
+                self._mig(_existing_partition(instance, part)), profile=profiles.get(instance.profile), existing=part
+            )
+            for instance in mig.instances
+            for part in sorted(instance.compute_instances, key=lambda part: (part.start, part.id))
+        ]
+        if not found:
+            self._note("is stranded: it is in MIG mode and has no MIG devices, so there is nothing to use")
+        return found
+
+    def _full(self) -> Offer:
+        return Offer(self._gpu.name, Kind.GPU, self._gpu)
+
+    def _mig(self, partition: Partition) -> Offer:
+        return Offer(f"{self._gpu.name}-mig-{_place_name(partition)}", Kind.MIG, self._gpu, partition)
+
+    def _vfio(self) -> list[Offer]:
+        gpu = self._gpu
+        if not self._policy.passes_through(self._node, self._labels, gpu):
+            return []
+        if (reason := unsupported(gpu, Kind.VFIO, None)) is not None:
+            self._note(f"is not offered to virtual machines: {reason}")
+            return []
+        return [Offer(f"{gpu.name}-vfio", Kind.VFIO, gpu)]
+
+    def _with_shares(self, found: Iterable[Offer]) -> Iterator[Offer]:
+        """Separate share devices come before what they are shares of.
+
+        Only of a full GPU and of a MIG device that exists: shares of a partition that is made on demand would have to
+        exclude other partitions and not each other, which counters cannot say.
+        """
+        for offer in found:
+            rule = self._sharing_rule(offer)
+            shared = replace(offer, sharing=rule)
+            if rule is not None and rule.replicas is not None and (offer.kind is Kind.GPU or offer.existing):
+                for number in range(rule.replicas):
+                    yield replace(shared, name=f"{offer.name}-share-{number}", share=number)
+            yield shared
+
+    def _sharing_rule(self, offer: Offer) -> SharingRule | None:
+        """What a GPU cannot do, it is not asked to do: its device is for one claim at a time then."""
+        profile = offer.partition.name if offer.partition is not None else None
+        rule = self._policy.sharing_rule(self._node, self._labels, self._gpu, profile)
+        if rule is None:
+            return None
+        reason = unsupported(
+            self._gpu,
+            offer.kind,
+            rule.strategy,
+            rule.multi_user,
+            limits=rule.enforced,
+            sets_interval=rule.interval is not None,
+            clients=rule.replicas or 1,
+        )
+        if reason is None:
+            return rule
+        note = f"is for one claim at a time: {reason}"
+        if not any(text.endswith(note) for text in self.notes):
+            self._note(note)
+        return None
+
+    def _note(self, text: str) -> None:
+        self.notes.append(f"{self._gpu.name} {text}")
+
+
+_PART = re.compile(r"(\d)c\.(.+)")
+
+
+def _parts_of(name: str) -> Iterator[tuple[str, int]]:
+    """GPU instance profile and compute slices of `1c.3g.40gb`, as the policy has it."""
+    if (match := _PART.fullmatch(name)) is not None:
+        yield match[2], int(match[1])
+
+
+def _existing_partition(instance: GpuInstanceFacts, part: ComputeInstanceFacts) -> Partition:
+    place = Partition(instance.profile, instance.start, instance.size)
+    if part.profile == instance.profile:
+        return place
+    return replace(place, compute_slices=part.slices, compute_start=part.start)
+
+
+def _place_name(partition: Partition) -> str:
+    """`1g10gb-0`, `1c3g40gb-4-2`; `+me` becomes `-me` and `-me` becomes `-nome`, so that they differ."""
+    profile = partition.name.lower().replace("-", "-no").replace("+", "-").replace(".", "").replace(",", "")
+    if partition.compute_slices is None:
+        return f"{profile}-{partition.start}"
+    return f"{profile}-{partition.start}-{partition.compute_start}"
