@@ -1,0 +1,126 @@
+"""Whether a config fits the devices that it is for. Pure; asked by prepare, and by checks before there is a pod.
+
+A config can be right in itself and still ask for what a GPU cannot do, name devices that the claim does not have, or
+contradict the policy by which a device is shared. Such a config is refused, before anything is changed. What is
+accepted and has no effect is told as a warning.
+"""
+
+from collections.abc import Sequence
+
+from dra_driver.api.config import DeviceConfig, GpuConfig, MigDeviceConfig, Mps, Sharing, TimeSlicing, VfioDeviceConfig
+from dra_driver.api.fields import Problems, listed, together, wrong
+from dra_driver.api.policy import SharingRule
+from dra_driver.devices.exclusion import unsupported, without_effect
+from dra_driver.devices.model import Kind, Offer
+from dra_driver.quantity import Quantity
+
+_CONFIG_FOR: dict[Kind, type[DeviceConfig]] = {
+    Kind.GPU: GpuConfig,
+    Kind.MIG: MigDeviceConfig,
+    Kind.VFIO: VfioDeviceConfig,
+}
+
+
+def config_kind(kind: Kind) -> type[DeviceConfig]:
+    """The kind of config that devices of a kind take; without arguments it is their default."""
+    return _CONFIG_FOR[kind]
+
+
+def identity(offer: Offer) -> str:
+    """What a config names a device by: its UUID, or its name while it has none, as MIG devices made on demand."""
+    if offer.kind is not Kind.MIG:
+        return offer.gpu.uuid
+    return offer.name if offer.existing is None else offer.existing.uuid
+
+
+def checked_against(config: DeviceConfig, devices: Sequence[Offer]) -> tuple[str, ...]:
+    """Warnings about a config for these devices, all those of one request, none of them for admin access.
+
+    Raises InvalidConfig (final) with every way in which the config does not fit one of them. The field is counted from
+    the kind (`GpuConfig.sharing...`), because it may have come from any of several configs.
+    """
+    if not isinstance(config, GpuConfig | MigDeviceConfig) or (sharing := config.sharing) is None:
+        return ()
+    path = f"{config.kind}.sharing"
+    problems: Problems = []
+    warnings: list[str] = []
+    for device in devices:
+        problems += _misfits(sharing, device, path)
+        warnings += _idle(sharing, device)
+    if sharing.mps is not None:
+        problems += _unknown_devices(sharing.mps, devices, path)
+        warnings += _idle_limits(sharing.mps, devices)
+    if problems:
+        raise together(problems)
+    return tuple(warnings)
+
+
+def _misfits(sharing: Sharing, device: Offer, path: str) -> Problems:
+    problems: Problems = []
+    mps = sharing.mps
+    reason = unsupported(
+        device.gpu,
+        device.kind,
+        sharing.strategy,
+        mps is not None and mps.multi_user,
+        limits=mps is not None and mps.limited,
+    )
+    if reason is not None:
+        wrong(problems, path, f"strategy {sharing.strategy} cannot be had on {device.name}: {reason}")
+    if device.sharing is not None and sharing != _of_policy(device.sharing):
+        offered = "by time-slicing" if device.sharing.strategy == "TimeSlicing" else "by MPS"
+        wrong(
+            problems,
+            path,
+            f"{device.name} is shared {offered} with other claims, with the settings of the publishing policy;"
+            " leave `sharing` out",
+        )
+    return problems
+
+
+def _of_policy(rule: SharingRule) -> Sharing:
+    """The one config that says of a shared device nothing but what is so anyhow."""
+    if rule.strategy == "TimeSlicing":
+        return Sharing("TimeSlicing", time_slicing=TimeSlicing(rule.interval or "Default"))
+    return Sharing("MPS", mps=Mps(multi_user=rule.multi_user))
+
+
+def _unknown_devices(mps: Mps, devices: Sequence[Offer], path: str) -> Problems:
+    """A limit for a device that is not there is a limit that somebody believes in."""
+    problems: Problems = []
+    known = [identity(device) for device in devices]
+    for key in mps.strangers(known):
+        wrong(
+            problems,
+            f"{path}.mpsConfig.defaultPerDevicePinnedMemoryLimit[{key}]",
+            f"is none of the request's devices: `*`, `0` to `{len(known) - 1}`, or {listed(sorted(known))}",
+        )
+    return problems
+
+
+def _idle(sharing: Sharing, device: Offer) -> list[str]:
+    reason = without_effect(device.gpu, device.kind, sharing.strategy, sets_interval=_sets_interval(sharing))
+    return [] if reason is None else [f"{device.name}: the interval has no effect: {reason}"]
+
+
+def _sets_interval(sharing: Sharing) -> bool:
+    return sharing.time_slicing is not None and sharing.time_slicing.interval != "Default"
+
+
+def _idle_limits(mps: Mps, devices: Sequence[Offer]) -> list[str]:
+    limits = dict(mps.memory_limits([identity(device) for device in devices]))
+    warnings = []
+    for device in devices:
+        limit, memory = limits.get(identity(device)), _memory_bytes(device)
+        if limit is not None and memory is not None and limit > memory:
+            amounts = f"{Quantity.of_bytes(limit)}, and the device has {Quantity.of_bytes(memory)}"
+            warnings.append(f"{device.name}: the memory limit has no effect: it is {amounts}")
+    return warnings
+
+
+def _memory_bytes(device: Offer) -> int | None:
+    if device.kind is not Kind.MIG:
+        return device.gpu.memory_bytes
+    if device.existing is not None and device.existing.memory_bytes is not None:
+        return device.existing.memory_bytes
+    return device.profile.memory_bytes if device.profile is not None else None
