@@ -1,0 +1,141 @@
+"""A DeviceClass for each MIG profile that some node publishes: `1g.10gb.mig.nvidia.com` instead of a selector.
+
+Profiles depend on the GPUs of the cluster, so these classes cannot be files. The publisher tells what it publishes
+(`published`); `run` makes the classes that are missing and puts right those that somebody changed. A class stays when
+its last device goes: a claim that waits for such a device should say so, not that its class does not exist. Who wants
+it gone deletes it; it comes back when a node publishes the profile again.
+
+Classes that carry our label are ours; one of the same name that does not is somebody's own and is left alone.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import structlog
+
+from dra_driver.api.meta import DEVICE_CLASSES, JsonObject
+from dra_driver.api.resource import Device
+from dra_driver.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
+
+_log = structlog.get_logger(__name__)
+
+LABEL = "app.kubernetes.io/managed-by"
+OWNER = "gpu-dra-controller"
+
+_DOMAIN = "mig.nvidia.com"
+_PROFILE = re.compile(r"([1-8]c\.)?[1-8]g\.\d+gb([+-][a-z.]+)*")
+
+
+def class_name(profile: str) -> str:
+    """`1g.10gb+me` to `1g.10gb-me.mig.nvidia.com`, `1g.10gb-me` to `1g.10gb-nome.mig.nvidia.com`: an object's name."""
+    return profile.replace("-", "-no").replace("+", "-") + f".{_DOMAIN}"
+
+
+def profiles_of(devices: Iterable[Device]) -> frozenset[str]:
+    """The MIG profiles among published devices."""
+    found = set()
+    for device in devices:
+        kind, profile = device.attributes.get("type"), device.attributes.get("profile")
+        if kind is not None and kind.string == "mig" and profile is not None and profile.string is not None:
+            found.add(profile.string)
+    return frozenset(profile for profile in found if _PROFILE.fullmatch(profile))
+
+
+def wanted_class(profile: str, driver: str, *, extended_resource: bool) -> JsonObject:
+    """The class of one profile. With `extended_resource` pods get it for `nvidia.com/mig-1g.10gb`, too."""
+    expression = (
+        f"device.driver == '{driver}' && device.attributes['{driver}'].type == 'mig'"
+        f" && device.attributes['{driver}'].profile == '{profile}'"
+    )
+    spec: JsonObject = {"selectors": [{"cel": {"expression": expression}}]}
+    if extended_resource:
+        # The device plugin's spelling; `+` cannot be part of a resource's name.
+        spec["extendedResourceName"] = f"nvidia.com/mig-{profile.replace('+', '.')}"
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": class_name(profile), "labels": {LABEL: OWNER}},
+        "spec": spec,
+    }
+
+
+class ProfileClasses:
+    """Keeps the classes of published profiles; lives in one event loop, `run` runs until cancelled."""
+
+    def __init__(self, kube: Kube, driver: str, *, extended_resources: bool) -> None:
+        self._kube = kube
+        self._driver = driver
+        self._extended_resources = extended_resources
+        self._published: dict[str, frozenset[str]] = {}
+        self._news = asyncio.Event()
+        self._classes = Mirror(kube, DEVICE_CLASSES, keep=_kept, on_change=self._changed)
+        self._retry = Backoff(first_s=1.0, longest_s=60.0)
+        self._told: set[str] = set()
+
+    def published(self, pool: str, devices: Sequence[Device]) -> None:
+        """What a pool has now."""
+        profiles = profiles_of(devices)
+        if self._published.get(pool, frozenset()) != profiles:
+            self._published[pool] = profiles
+            self._news.set()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._classes.run())
+            await self._classes.synced.wait()
+            while True:
+                try:
+                    await self._settle()
+                except ClusterError as error:
+                    wait_s = max(self._retry.next_s(), error.retry_after_s or 0.0)
+                    _log.warning("classes of MIG profiles cannot be kept", error=str(error), retry_s=wait_s)
+                    await asyncio.sleep(wait_s)
+                    continue
+                self._retry.reset()
+                await self._news.wait()
+                self._news.clear()
+
+    def _changed(self, change: MirrorChange[JsonObject]) -> None:
+        self._news.set()
+
+    async def _settle(self) -> None:
+        for profile in sorted(frozenset().union(*self._published.values())):
+            wanted = wanted_class(profile, self._driver, extended_resource=self._extended_resources)
+            observed = self._classes.objects.get(("", wanted["metadata"]["name"]))
+            try:
+                if observed is None:
+                    await self._kube.create(DEVICE_CLASSES, wanted)
+                    _log.info("class made", name=wanted["metadata"]["name"])
+                elif not _is_ours(observed):
+                    self._leave(wanted["metadata"]["name"])
+                elif observed["spec"] != wanted["spec"]:
+                    metadata = {**wanted["metadata"], "resourceVersion": observed["metadata"]["resourceVersion"]}
+                    await self._kube.replace(DEVICE_CLASSES, {**wanted, "metadata": metadata})
+                    _log.info("class put right", name=wanted["metadata"]["name"])
+            except (AlreadyExists, Conflict, NotFound):
+                continue  # the watch is about to show what changed, and then this runs again
+
+    def _leave(self, name: str) -> None:
+        if name not in self._told:
+            self._told.add(name)
+            _log.info("a class of this name is not ours and is left as it is", name=name)
+
+
+def _kept(obj: JsonObject) -> JsonObject:
+    """What is needed of a class; the mirror forgets the rest."""
+    metadata = obj["metadata"]
+    return {
+        "metadata": {
+            "name": metadata["name"],
+            "resourceVersion": metadata["resourceVersion"],
+            "labels": metadata.get("labels") or {},
+        },
+        "spec": obj.get("spec") or {},
+    }
+
+
+def _is_ours(observed: Mapping[str, JsonObject]) -> bool:
+    return bool(observed["metadata"]["labels"].get(LABEL) == OWNER)

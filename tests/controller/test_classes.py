@@ -1,0 +1,126 @@
+"""Every profile that is published has a class, and nobody else's class is touched."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from controller.classes import LABEL, OWNER, ProfileClasses, class_name, profiles_of, wanted_class
+from dra_driver.api.meta import DEVICE_CLASSES, JsonObject
+from dra_driver.api.resource import Attribute, Device
+from dra_driver.errors import NotFound
+from dra_driver.kube.client import Kube
+from dra_driver.names import is_dns_subdomain
+
+DRIVER = "gpu.nvidia.com"
+
+
+def mig(name: str, profile: str) -> Device:
+    return Device(name=name, attributes={"type": Attribute(string="mig"), "profile": Attribute(string=profile)})
+
+
+@pytest.mark.parametrize("profile", ["1g.10gb", "1g.10gb+me", "1g.24gb-me", "1g.24gb+me.all", "1c.3g.40gb"])
+def test_every_profile_has_a_name_of_its_own_that_an_object_can_have(profile: str) -> None:
+    assert is_dns_subdomain(class_name(profile))
+    others = {"1g.10gb", "1g.10gb+me", "1g.10gb-me", "1g.24gb-me", "1g.24gb+me", "1g.24gb+me.all", "1c.3g.40gb"}
+    assert class_name(profile) not in {class_name(other) for other in others - {profile}}
+
+
+def test_only_mig_devices_have_profiles_and_only_profiles_become_classes() -> None:
+    gpu = Device(name="gpu-1", attributes={"type": Attribute(string="gpu"), "profile": Attribute(string="1g.10gb")})
+    assert profiles_of([gpu, mig("a", "3g.40gb"), mig("b", "3g.40gb"), mig("c", "x' || true || '")]) == {"3g.40gb"}
+
+
+class World:
+    def __init__(self, kube: Kube, classes: ProfileClasses) -> None:
+        self.kube = kube
+        self.classes = classes
+
+    async def get(self, name: str) -> JsonObject | None:
+        try:
+            return await self.kube.get(DEVICE_CLASSES, name)
+        except NotFound:
+            return None
+
+    async def until(self, true: Callable[[], Awaitable[bool]]) -> None:
+        async with asyncio.timeout(20):
+            while not await true():  # noqa: ASYNC110 - nobody tells when
+                await asyncio.sleep(0.02)
+
+    async def has(self, name: str) -> None:
+        async def there() -> bool:
+            return await self.get(name) is not None
+
+        await self.until(there)
+
+
+@asynccontextmanager
+async def keeping(kube: Kube, *, extended_resources: bool = False) -> AsyncIterator[World]:
+    classes = ProfileClasses(kube, DRIVER, extended_resources=extended_resources)
+    task = asyncio.create_task(classes.run())
+    try:
+        yield World(kube, classes)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_profile_that_appears_gets_its_class(kube: Kube) -> None:
+    async with keeping(kube) as here:
+        here.classes.published("node-a", [mig("a", "1g.10gb")])
+        await here.has("1g.10gb.mig.nvidia.com")
+        here.classes.published("node-b", [mig("b", "1g.10gb+me")])
+        await here.has("1g.10gb-me.mig.nvidia.com")
+        stored = await here.get("1g.10gb.mig.nvidia.com")
+        assert stored is not None
+        assert stored["spec"] == wanted_class("1g.10gb", DRIVER, extended_resource=False)["spec"]
+
+
+async def test_a_class_stays_when_its_last_device_goes(kube: Kube) -> None:
+    async with keeping(kube) as here:
+        here.classes.published("node-a", [mig("a", "1g.10gb")])
+        await here.has("1g.10gb.mig.nvidia.com")
+        here.classes.published("node-a", [mig("a", "2g.20gb")])
+        await here.has("2g.20gb.mig.nvidia.com")
+        assert await here.get("1g.10gb.mig.nvidia.com") is not None
+
+
+async def test_pods_of_the_old_way_get_partitions_where_that_is_wanted(kube: Kube) -> None:
+    async with keeping(kube, extended_resources=True) as here:
+        here.classes.published("node-a", [mig("a", "1g.10gb+me")])
+        await here.has("1g.10gb-me.mig.nvidia.com")
+        stored = await here.get("1g.10gb-me.mig.nvidia.com")
+        assert stored is not None and stored["spec"]["extendedResourceName"] == "nvidia.com/mig-1g.10gb.me"
+
+
+async def test_a_changed_class_of_ours_is_put_right_and_a_deleted_one_comes_back(kube: Kube) -> None:
+    async with keeping(kube) as here:
+        name = "1g.10gb.mig.nvidia.com"
+        here.classes.published("node-a", [mig("a", "1g.10gb")])
+        await here.has(name)
+        await here.kube.merge_patch(DEVICE_CLASSES, name, {"spec": {"selectors": [{"cel": {"expression": "true"}}]}})
+
+        async def is_right() -> bool:
+            stored = await here.get(name)
+            wanted = wanted_class("1g.10gb", DRIVER, extended_resource=False)
+            return stored is not None and stored["spec"] == wanted["spec"]
+
+        await here.until(is_right)
+        await here.kube.delete(DEVICE_CLASSES, name)
+        await here.has(name)
+
+
+async def test_somebody_elses_class_of_that_name_is_left_alone(kube: Kube) -> None:
+    async with keeping(kube) as here:
+        name = "1g.10gb.mig.nvidia.com"
+        own = wanted_class("1g.10gb", DRIVER, extended_resource=False)
+        own["metadata"]["labels"] = {LABEL: "somebody"}
+        own["spec"] = {"selectors": [{"cel": {"expression": "device.driver == 'x'"}}]}
+        await here.kube.create(DEVICE_CLASSES, own)
+        here.classes.published("node-a", [mig("a", "1g.10gb"), mig("b", "2g.20gb")])
+        await here.has("2g.20gb.mig.nvidia.com")
+        stored = await here.get(name)
+        assert stored is not None
+        assert stored["spec"] == own["spec"]
+        assert stored["metadata"]["labels"] != {LABEL: OWNER}
