@@ -1,0 +1,152 @@
+"""The driver's own programs, found below the driver root and run from there: nvidia-smi, nvidia-cuda-mps-control.
+
+Effects enter here. No shell and no `chroot` is needed: a program is started by its path, with the driver's NVML library
+loaded before any other (LD_PRELOAD), as it would find it on the host. What a program says of its failure becomes a
+`HardwareError` in one place. Calls block.
+"""
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from dra_driver.errors import HardwareError, NodeNotReady
+from kubelet_plugin.hardware.driver_root import DriverRoot
+from kubelet_plugin.hardware.sysfs import HostFiles
+
+BINARY_FOLDERS = ("/opt/bin", "/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin")
+"""Below the driver root. GKE has them in `bin`, Talos in `usr/local/bin`."""
+
+_LOADERS = (
+    "/lib64/ld-linux-x86-64.so.2",
+    "/lib/ld-linux-aarch64.so.1",
+)
+"""A root with a dynamic linker of its own is a whole system, with a C library that its programs must be run with."""
+
+_ADVICE = {
+    3: "this GPU or driver does not support it; take the setting out of the claim or DeviceClass",
+    4: "the node plugin must run as root, in a privileged container",
+    6: "the driver does not know this GPU any more; see the node's NodeInventory",
+    9: "the nvidia kernel module is not loaded; load the driver on this node",
+    15: "the GPU is lost; reboot the node, or have it serviced",
+}
+"""By the exit status of nvidia-smi, which is NVML's number. Source: its manual, "Return value"."""
+
+_NOISE = "from LD_PRELOAD cannot be preloaded"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that was found. Host paths, except for `file`: where this process can start it."""
+
+    name: str
+    file: Path
+    path: str
+    root: str
+    """The driver root."""
+    library_folder: str
+    """Where libnvidia-ml lies, and libcuda beside it."""
+    nvml_library: Path
+    """For this process."""
+    whole_system: bool
+    """The driver root is a system of its own: the program can only run with that one's C library, or in it."""
+
+    @property
+    def folder(self) -> str:
+        return str(PurePosixPath(self.path).parent)
+
+
+class DriverPrograms:
+    """The programs of the driver that is installed at the time of each call. `root` raises NodeNotReady."""
+
+    def __init__(self, host: HostFiles, root: Callable[[], DriverRoot]) -> None:
+        self._host = host
+        self._root = root
+
+    def find(self, name: str) -> Program:
+        """Raises NodeNotReady when the driver root has no such program."""
+        root = self._root()
+        resolved_root = self._host.resolve(root.path) or PurePosixPath(root.path)
+        files = self._host if root.path == "/" else HostFiles(self._host.path(resolved_root))
+        for folder in BINARY_FOLDERS:
+            found = files.resolve(f"{folder}/{name}")
+            if found is not None:
+                return Program(
+                    name=name,
+                    file=files.path(found),
+                    path=_below(resolved_root, found),
+                    root=root.path,
+                    library_folder=_below(resolved_root, self._library_folder(files, root)),
+                    nvml_library=root.nvml_library,
+                    whole_system=root.path != "/" and any(files.resolve(loader) for loader in _LOADERS),
+                )
+        raise NodeNotReady(
+            f"{name} is in none of {', '.join(BINARY_FOLDERS)} below the driver root {root.path}: install the whole"
+            " driver there, its programs too, or configure the driver root",
+            about="driver",
+        )
+
+    def _library_folder(self, files: HostFiles, root: DriverRoot) -> PurePosixPath:
+        return PurePosixPath("/") / root.nvml_library.parent.relative_to(files.root)
+
+    def run(self, name: str, words: Sequence[str], *, about: str, timeout_s: float = 30.0) -> str:
+        """What the program prints. Raises NodeNotReady when there is none, and as `run_program` does."""
+        return run_program(self.find(name), words, about=about, timeout_s=timeout_s)
+
+
+def run_program(
+    program: Program,
+    words: Sequence[str],
+    *,
+    about: str,
+    asked: str = "",
+    environment: Mapping[str, str] | None = None,
+    passed: Sequence[int] = (),
+    timeout_s: float = 30.0,
+) -> str:
+    """What the program prints. `asked` is its standard input, `passed` are file descriptors that it keeps.
+
+    Raises HardwareError about `about` with the program's exit status as code, None when it did not end in time.
+    """
+    spoken = " ".join((program.name, *words))
+    env = {"PATH": os.defpath, "LD_PRELOAD": str(program.nvml_library), **(environment or {})}
+    try:
+        done = subprocess.run(
+            [program.file, *words],
+            input=asked,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=env,
+            pass_fds=passed,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise HardwareError(
+            f"`{spoken}` has not ended for {timeout_s:g} s; see the kernel log for what the driver waits for",
+            about=about,
+        ) from error
+    except OSError as error:
+        raise HardwareError(
+            f"`{spoken}` cannot be started: {error.strerror} ({program.file}); the plugin's image must have the"
+            " C library and dynamic linker (glibc) that the driver's programs need",
+            about=about,
+        ) from error
+    if done.returncode:
+        said = said_by(done.stdout, done.stderr) or "it says nothing"
+        advice = _ADVICE.get(done.returncode) if program.name == "nvidia-smi" else None
+        message = f"`{spoken}` failed ({done.returncode}): {said}"
+        raise HardwareError(f"{message}; {advice}" if advice else message, about=about, code=done.returncode)
+    return done.stdout
+
+
+def said_by(*outputs: str) -> str:
+    """What a program said, in one line, without the dynamic linker's remarks."""
+    lines = (line.strip() for output in outputs for line in output.splitlines())
+    return " ".join(line for line in lines if line and _NOISE not in line)
+
+
+def _below(root: PurePosixPath, path: PurePosixPath) -> str:
+    return str(root / str(path).lstrip("/"))
