@@ -106,14 +106,14 @@ def _partitioned(mig: MigFacts, published: Sequence[Offer]) -> tuple[Amounts, di
     for instance in mig.instances:
         for number in range(instance.start, instance.start + instance.size):
             totals.pop(_slice(number), None)
-    for offer in parts:
-        totals |= dict.fromkeys(_slots(offer), 1)
+    slots = dict.fromkeys(slot for offer in parts for slot in _slots(offer))
+    totals |= dict.fromkeys(slots, scale.shares)
     consumption: dict[str, Amounts] = {}
     for offer in published:
         if offer.partition is not None and offer.profile is not None:
             consumption[offer.name] = _partition_amounts(offer, offer.partition, offer.profile, scale)
         elif offer.share is not None:
-            consumption[offer.name] = {_slice(number): scale.parts for number in slices}
+            consumption[offer.name] = dict.fromkeys(map(_slice, slices), scale.parts) | dict.fromkeys(slots, 1)
         else:
             consumption[offer.name] = totals
     return totals, consumption
@@ -127,7 +127,8 @@ def _partition_amounts(offer: Offer, partition: Partition, profile: MigProfileFa
     # memory slices are gone.
     part = {name: amount * partition.compute_slices // profile.slices for name, amount in engines(profile).items()}
     taken = scale.whole * partition.compute_slices // scale.parts
-    return _positive(part | {_slice(number): taken for number in own} | dict.fromkeys(_slots(offer), 1))
+    slots = dict.fromkeys(_slots(offer), scale.shares)
+    return _positive(part | {_slice(number): taken for number in own} | slots)
 
 
 def _shared(gpu: GpuFacts, published: Sequence[Offer]) -> tuple[Amounts, dict[str, Amounts]]:
