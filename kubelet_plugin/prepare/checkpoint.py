@@ -4,6 +4,8 @@
 
     <first 32 hex digits of the SHA-256 of the rest> <JSON object>
 
+The claims come first, the records of holds after them (`kubelet_plugin.prepare.hold_lines`).
+
 The checksum is over the bytes as they are in the file, never over something serialized again, so a release with other
 fields finds it correct. A line that fails it costs that line only.
 
@@ -12,26 +14,40 @@ The rules between releases, so that two of them can share the file during a roll
 * Fields are only ever added. A reader keeps the fields that it does not know and writes them back (`extra`).
 * A kind of step that a reader does not know is kept too (`UnknownRecord`); its claim can be answered, not undone.
 * `minReader` in the header is raised by a release whose entries would mislead an older one. An older reader then
-  touches nothing (`Unreadable`), instead of taking the file for damaged.
-* The header counts the entries, so that a file that lost its end is noticed.
+  touches nothing (`Unreadable`), instead of taking the file for damaged. It is raised only while there is something in
+  the file that format 1 could not say: a record of a hold, a device that is not a full GPU, a share.
+* The header counts entries and records, so that a file that lost its end is noticed.
 """
 
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
 from dra_driver.api.meta import Model
+from dra_driver.devices.model import Kind, Partition
 from dra_driver.errors import CorruptState
 from dra_driver.names import ClaimRef
-from kubelet_plugin.prepare.lifecycle import Entry, Held, HeldDevice
+from kubelet_plugin.prepare.hold_lines import (
+    from_plain,
+    hold_from_wire,
+    hold_to_wire,
+    plain,
+    record_from_wire,
+    record_to_wire,
+)
+from kubelet_plugin.prepare.holds import Hold, HoldRecord, Records
+from kubelet_plugin.prepare.lifecycle import Entry, Held, HeldDevice, SharedUse
 from kubelet_plugin.prepare.steps import CdiFileRecord, StepRecord, UnknownRecord
 
-VERSION = 1
+VERSION = 2
+"""2: holds, parts of GPUs, shares."""
+
+_FULL_GPUS_ONLY = 1
 _CHECKSUM_DIGITS = 32
 _CDI_FILE = "cdi-file"
 
@@ -53,6 +69,8 @@ class Journal:
     damage: tuple[Damage, ...] = ()
     """Found while decoding; never encoded."""
     extra: str = ""
+    holds: Records = field(default_factory=dict)
+    """Every hold that was begun and not yet taken back. Never changed: a change makes a new one."""
 
 
 class Unreadable(CorruptState):
@@ -64,6 +82,7 @@ class _Header(Model):
     min_reader: int
     entries: int
     incomplete: bool = False
+    holds: int | None = None
 
 
 class _Device(Model):
@@ -75,6 +94,12 @@ class _Device(Model):
     cdi: tuple[str, ...]
     admin_access: bool = False
     share_id: str | None = Field(default=None, alias="shareID")
+    kind: Kind | None = None
+    partition: dict[str, JsonValue] | None = None
+    mig_uuid: str | None = Field(default=None, alias="migUUID")
+    gpu_instance: str | None = None
+    vfio_api: bool | None = Field(default=None, alias="vfioAPI")
+    sharing: dict[str, JsonValue] | None = None
 
 
 class _Entry(Model):
@@ -84,6 +109,8 @@ class _Entry(Model):
     boot_id: str = Field(alias="bootID")
     devices: tuple[dict[str, JsonValue], ...]
     steps: tuple[dict[str, JsonValue], ...]
+    holds: tuple[dict[str, JsonValue], ...] | None = None
+    releasing: bool | None = None
 
 
 class _CdiFile(Model):
@@ -96,10 +123,28 @@ _OBJECT = TypeAdapter(dict[str, Any])
 
 def encode(journal: Journal) -> bytes:
     """The file's content. The same journal gives the same bytes."""
-    header = _Header(version=VERSION, min_reader=VERSION, entries=len(journal.held), incomplete=journal.incomplete)
+    header = _Header(
+        version=VERSION,
+        min_reader=_min_reader(journal),
+        entries=len(journal.held),
+        incomplete=journal.incomplete,
+        holds=len(journal.holds) or None,
+    )
     lines = [_line(_merged(header, journal.extra))]
     lines += [_entry_line(journal.held[uid]) for uid in sorted(journal.held)]
+    lines += sorted(_record_line(hold, record) for hold, record in journal.holds.items())
     return b"".join(lines)
+
+
+def _min_reader(journal: Journal) -> int:
+    if journal.holds or any(not _is_of_format_1(entry) for entry in journal.held.values()):
+        return VERSION
+    return _FULL_GPUS_ONLY
+
+
+def _is_of_format_1(entry: Entry) -> bool:
+    plain_gpus = all(device.kind is Kind.GPU and device.sharing is None for device in entry.devices)
+    return plain_gpus and not entry.holds and not entry.releasing
 
 
 def decode(content: bytes) -> Journal:
@@ -120,26 +165,43 @@ def decode(content: bytes) -> Journal:
             f"was written by a newer release for format {header.min_reader}; this release reads format {VERSION}."
             " Run the newer release again"
         )
-    held, bad = _entries(lines)
+    held, holds, bad = _found(lines)
     damage += bad
-    if header is not None and header.entries > len(held) + len(bad):
-        damage.append(Damage(b"", f"{header.entries - len(held) - len(bad)} of {header.entries} entries are missing"))
+    if header is not None:
+        damage += _missing(header, len(held), len(holds), len(bad))
     return Journal(
-        held, incomplete=bool(damage) or (header is not None and header.incomplete), damage=tuple(damage), extra=extra
+        held,
+        incomplete=bool(damage) or (header is not None and header.incomplete),
+        damage=tuple(damage),
+        extra=extra,
+        holds=holds,
     )
 
 
-def _entries(lines: Iterable[bytes]) -> tuple[dict[str, Entry], list[Damage]]:
+def _missing(header: _Header, held: int, holds: int, bad: int) -> list[Damage]:
+    expected = header.entries + (header.holds or 0)
+    if expected <= held + holds + bad:
+        return []
+    what = "entries" if header.holds is None else "entries and records of holds"
+    return [Damage(b"", f"{expected - held - holds - bad} of {expected} {what} are missing")]
+
+
+def _found(lines: Iterable[bytes]) -> tuple[dict[str, Entry], dict[Hold, HoldRecord], list[Damage]]:
     held: dict[str, Entry] = {}
+    holds: dict[Hold, HoldRecord] = {}
     damage: list[Damage] = []
     for line in lines:
         try:
-            entry = _entry_from_wire(_checked(line))
+            obj = _checked(line)
+            if "hold" in obj:
+                hold, record = record_from_wire(obj)
+                holds[hold] = record
+            else:
+                entry = _entry_from_wire(obj)
+                held[entry.claim.uid] = entry
         except (ValueError, ValidationError) as error:
             damage.append(Damage(line, _reason(error)))
-        else:
-            held[entry.claim.uid] = entry
-    return held, damage
+    return held, holds, damage
 
 
 def _line(obj: dict[str, Any]) -> bytes:
@@ -164,6 +226,11 @@ def _entry_line(entry: Entry) -> bytes:
     return _line(_entry_to_wire(entry))
 
 
+@lru_cache(maxsize=256)
+def _record_line(hold: Hold, record: HoldRecord) -> bytes:
+    return _line(record_to_wire(hold, record))
+
+
 def _entry_to_wire(entry: Entry) -> dict[str, Any]:
     model = _Entry(
         uid=entry.claim.uid,
@@ -172,6 +239,8 @@ def _entry_to_wire(entry: Entry) -> dict[str, Any]:
         boot_id=entry.boot_id,
         devices=tuple(_device_to_wire(device) for device in entry.devices),
         steps=tuple(_step_to_wire(step) for step in entry.steps),
+        holds=tuple(hold_to_wire(hold) for hold in entry.holds) or None,
+        releasing=entry.releasing or None,
     )
     return _merged(model, entry.extra)
 
@@ -183,6 +252,8 @@ def _entry_from_wire(obj: dict[str, Any]) -> Entry:
         boot_id=model.boot_id,
         devices=tuple(_device_from_wire(device) for device in model.devices),
         steps=tuple(_step_from_wire(step) for step in model.steps),
+        holds=tuple(hold_from_wire(hold) for hold in model.holds or ()),
+        releasing=model.releasing is True,
         extra=_extra(obj, _Entry),
     )
 
@@ -197,13 +268,19 @@ def _device_to_wire(device: HeldDevice) -> dict[str, Any]:
         cdi=device.cdi_ids,
         admin_access=device.admin_access,
         share_id=device.share_id,
+        kind=None if device.kind is Kind.GPU else device.kind,
+        partition=None if device.partition is None else plain(device.partition),
+        mig_uuid=device.mig_uuid,
+        gpu_instance=device.gpu_instance or None,
+        vfio_api=device.vfio_api or None,
+        sharing=None if device.sharing is None else plain(device.sharing),
     )
     return _merged(model, device.extra)
 
 
 def _device_from_wire(obj: dict[str, Any]) -> HeldDevice:
     model = _Device.model_validate(obj)
-    return HeldDevice(
+    device = HeldDevice(
         request_names=model.requests,
         pool=model.pool,
         device=model.device,
@@ -212,8 +289,16 @@ def _device_from_wire(obj: dict[str, Any]) -> HeldDevice:
         cdi_ids=model.cdi,
         admin_access=model.admin_access,
         share_id=model.share_id,
+        kind=model.kind or Kind.GPU,
+        partition=None if model.partition is None else from_plain(Partition, model.partition),
+        mig_uuid=model.mig_uuid,
+        gpu_instance=model.gpu_instance or "",
+        vfio_api=model.vfio_api is True,
+        sharing=None if model.sharing is None else from_plain(SharedUse, model.sharing),
         extra=_extra(obj, _Device),
     )
+    _ = device.use  # raises ValueError for what cannot be
+    return device
 
 
 def _step_to_wire(step: StepRecord) -> dict[str, Any]:

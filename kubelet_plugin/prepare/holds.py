@@ -147,6 +147,30 @@ def subject_of(hold: Hold) -> Hashable:
             return type(hold), hold.gpu
 
 
+def described(hold: Hold) -> str:
+    """For people: what is wanted, and of what."""
+    match hold:
+        case MigMode(gpu):
+            return f"MIG mode of {gpu}"
+        case GpuInstance(gpu, profile, _, start, _):
+            return f"GPU instance {profile} at memory slice {start} of {gpu}"
+        case ComputeInstance(parent, None, _):
+            return f"the compute instance of {described(parent)}"
+        case ComputeInstance(parent, slices, start):
+            return f"a compute instance of {slices} slices from {start} of {described(parent)}"
+        case ComputeMode(gpu, mode):
+            return f"compute mode {'EXCLUSIVE_PROCESS' if mode else 'DEFAULT'} of {gpu}"
+        case TimeSlice(gpu, interval):
+            return f"time slice {interval} of {gpu}"
+        case MpsDaemon(key, gpus, _, multi_user):
+            users = " for several users" if multi_user else ""
+            return f"MPS daemon {key}{users} of {', '.join(map(str, gpus))}"
+        case VfioBinding(gpu, iommufd):
+            return f"a VFIO driver ({'iommufd' if iommufd else 'legacy group'}) for {gpu}"
+        case UnknownHold(kind, _):
+            return f"something of a newer release ({kind})"
+
+
 @dataclass(frozen=True, slots=True)
 class Made:
     """What came of a hold: facts that its undoing, later holds and the CDI spec need. Keys are those of the effect.

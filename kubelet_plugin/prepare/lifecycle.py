@@ -19,8 +19,14 @@ ORPHANED by removing the file. Which of the two an UNFINISHED claim needs is for
 a container from restarting. Nothing that was promised is forgotten by a crash, and no second durable write per
 claim is needed to say "done".
 
-**The entry is also the lock.** A GPU belongs to a claim from the moment that the entry is in the journal until it is
-out of it. Nobody waits for a GPU: whoever comes second is refused at once and told who holds it.
+**The entry is also the lock.** Hardware belongs to a claim from the moment that the entry is in the journal until it is
+out of it. Nobody waits for a GPU: whoever comes second is refused at once and told who holds it. What can be side by
+side is for `dra_driver.devices.exclusion` to say.
+
+**The entry also counts the users of its holds** (`kubelet_plugin.prepare.holds`): a hold is needed as long as an entry
+lists it. No number is kept that could be wrong after a crash. An entry with holds is written twice: first with what is
+to be made, then with the digest of the file, which can only be written when it is known what was made. Between the two
+it is UNFINISHED. `releasing` says that it is on its way out: then it is not finished any more, whatever the claim.
 """
 
 from collections import Counter
@@ -28,11 +34,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from dra_driver.api.config import Strategy
 from dra_driver.api.resource import AllocatedDevice, ResourceClaim
-from dra_driver.errors import DeviceInUse
+from dra_driver.devices.exclusion import Use, conflict
+from dra_driver.devices.model import Kind, Partition
+from dra_driver.errors import DeviceInUse, NodeNotReady
 from dra_driver.names import ClaimRef, RequestName
 from kubelet_plugin.prepare.answer import PreparedDevice
+from kubelet_plugin.prepare.holds import Hold, HoldState, Records, described, gpus_of, subject_of
 from kubelet_plugin.prepare.steps import CdiFileRecord, StepRecord
+
+
+@dataclass(frozen=True, slots=True)
+class SharedUse:
+    """How the programs of a claim use a device together, with those of other claims if `shared`."""
+
+    strategy: Strategy
+    shared: bool = False
+    """Whether other claims may have shares of the device: by policy."""
+    number: int | None = None
+    """Of the share, where shares are devices of their own."""
+    settings: str = ""
+    """What all sharers agree on, for people: `time slice Long`."""
+    thread_percentage: int | None = None
+    """What this claim may have at most, for its containers; None: no limit."""
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +74,35 @@ class HeldDevice:
     admin_access: bool = False
     """Looks at the device without holding it."""
     share_id: str | None = None
+    kind: Kind = Kind.GPU
+    partition: Partition | None = None
+    """Of a MIG device, made by whomever."""
+    mig_uuid: str | None = None
+    """Of a MIG device that an administrator made; one that is made for claims has another UUID each time."""
+    gpu_instance: str = ""
+    """GpuInstanceFacts of that MIG device as JSON, with no other compute instance: as it was published."""
+    vfio_api: bool = False
+    """Whether a virtual machine's container gets VFIO's common device, too."""
+    sharing: SharedUse | None = None
+    """None: one program at a time, or however programs of one claim share a GPU without help."""
     extra: str = ""
     """Fields of a newer release, as a JSON object; empty when there are none."""
+
+    @property
+    def use(self) -> Use:
+        """What it does with the hardware."""
+        sharing = self.sharing
+        if sharing is None:
+            return Use(self.gpu_uuid, self.kind, self.partition)
+        return Use(
+            self.gpu_uuid,
+            self.kind,
+            self.partition,
+            sharing.strategy,
+            sharing.shared,
+            sharing.number,
+            sharing.settings if sharing.shared else None,
+        )
 
     @property
     def answer(self) -> PreparedDevice:
@@ -65,7 +118,11 @@ class Entry:
     """Of the boot in which the devices were prepared; after another boot nothing below /var/run is left."""
     devices: tuple[HeldDevice, ...]
     steps: tuple[StepRecord, ...]
-    """In the order in which they were carried out."""
+    """In the order in which they were carried out; none of an entry with holds until all of these are made."""
+    holds: tuple[Hold, ...] = ()
+    """In the order in which they are made."""
+    releasing: bool = False
+    """Taken back, or about to be: by kubelet, or because it could not be prepared."""
     extra: str = ""
 
     @property
@@ -74,7 +131,7 @@ class Entry:
 
     @property
     def cdi_digest(self) -> str | None:
-        """Of the claim's CDI file as it must be; None for a claim without one."""
+        """Of the claim's CDI file as it must be; None while that is not known."""
         return next((step.digest for step in self.steps if isinstance(step, CdiFileRecord)), None)
 
 
@@ -90,34 +147,90 @@ class HeldByOther(DeviceInUse):
         super().__init__(message, about=about)
 
 
-def admitted(held: Held, entry: Entry) -> Held:
-    """`held` with `entry`, in place of an earlier entry of the same claim.
+class LeftBehind(NodeNotReady):
+    """Refused because something that no claim needs any more is still on the GPU; it is cleared soon."""
 
-    Raises HeldByOther when another claim holds one of its GPUs; admin access neither holds nor is refused.
+
+def admitted(held: Held, entry: Entry, records: Records | None = None) -> Held:
+    """`held` with `entry`, in place of an earlier entry of the same claim. `records` are all holds of the journal.
+
+    Raises HeldByOther when another claim has the hardware, or has it set otherwise; admin access neither holds nor is
+    refused. Raises LeftBehind when a hold without a claim is in the way.
     """
+    others = [other for uid, other in held.items() if uid != entry.claim.uid]
     for device in entry.devices:
-        holder = None if device.admin_access else holder_of(held, device.gpu_uuid, but=entry.claim.uid)
-        if holder is not None:
+        if not device.admin_access:
+            for other in others:
+                _check_devices(entry, device, other)
+    if entry.holds:
+        for other in others:
+            _check_holds(entry, other)
+    if records:
+        _check_left_behind(held, entry, records)
+    return {**held, entry.claim.uid: entry}
+
+
+def _check_devices(entry: Entry, device: HeldDevice, other: Entry) -> None:
+    for held in other.devices:
+        if held.admin_access or held.gpu_uuid != device.gpu_uuid:
+            continue
+        reason = conflict(held.use, device.use)
+        if reason is not None:
+            who = f"{other.claim} (UID {other.claim.uid})"
+            alias = "" if held.device == device.device else f" as {held.device}"
+            shared = held.sharing is not None and held.sharing.shared and bool(held.sharing.settings)
+            settings = f" with {held.sharing.settings}" if shared and held.sharing is not None else ""
             raise HeldByOther(
-                f"device {device.device} ({device.gpu_uuid}) is still held by {holder.claim} (UID {holder.claim.uid});"
+                f"device {device.device} ({device.gpu_uuid}) is still held by {who}{alias}{settings}: {reason};"
                 " it is free once the pods of that claim have stopped; kubelet tries again",
                 about=str(entry.claim),
-                holder=holder,
+                holder=other,
             )
-    return {**held, entry.claim.uid: entry}
+
+
+def _check_holds(entry: Entry, other: Entry) -> None:
+    """What the table of uses allows must agree in its settings, too."""
+    theirs = {subject_of(hold): hold for hold in other.holds}
+    for hold in entry.holds:
+        found = theirs.get(subject_of(hold))
+        if found is not None and found != hold:
+            raise HeldByOther(
+                f"needs {described(hold)}, but {other.claim} (UID {other.claim.uid}) has {described(found)};"
+                " it is free once the pods of that claim have stopped; kubelet tries again",
+                about=str(entry.claim),
+                holder=other,
+            )
+
+
+def _check_left_behind(held: Held, entry: Entry, records: Records) -> None:
+    gpus = {device.gpu_uuid for device in entry.devices if not device.admin_access}
+    for hold in left_behind(held, records):
+        if hold not in entry.holds and any(gpu.uuid in gpus for gpu in gpus_of(hold)):
+            raise LeftBehind(
+                f"{described(hold)} was left by a claim that is gone, and is cleared first; kubelet tries again",
+                about=str(entry.claim),
+            )
+
+
+def needed(held: Held, hold: Hold, *, but: str | None = None) -> bool:
+    """Whether an entry other than that of the claim with UID `but` lists the hold. One on its way out does, too."""
+    return any(hold in entry.holds for uid, entry in held.items() if uid != but)
+
+
+def left_behind(held: Held, records: Records) -> tuple[Hold, ...]:
+    """Holds that no entry lists: of entries that were lost."""
+    return tuple(hold for hold in records if not needed(held, hold))
+
+
+def is_made(entry: Entry, records: Records) -> bool:
+    """Whether all of its holds were made in the boot of the entry."""
+    found = (records.get(hold) for hold in entry.holds)
+    return all(one is not None and one.state is HoldState.MADE and one.boot_id == entry.boot_id for one in found)
 
 
 def released(held: Held, claim_uid: str) -> Held:
     """`held` without that claim; the same when it holds nothing."""
     return {uid: entry for uid, entry in held.items() if uid != claim_uid}
-
-
-def holder_of(held: Held, gpu_uuid: str, *, but: str | None = None) -> Entry | None:
-    """The claim that holds this physical GPU, other than the claim with UID `but`."""
-    for uid, entry in held.items():
-        if uid != but and any(not device.admin_access and device.gpu_uuid == gpu_uuid for device in entry.devices):
-            return entry
-    return None
 
 
 class State(Enum):
@@ -129,11 +242,13 @@ class State(Enum):
     ORPHANED = "orphaned"
 
 
-def state_of(entry: Entry | None, file_digest: str | None) -> State:
+def state_of(entry: Entry | None, file_digest: str | None, records: Records | None = None) -> State:
     """`file_digest` is that of the claim's CDI file as it is now; None when there is no file."""
     if entry is None:
         return State.ABSENT if file_digest is None else State.ORPHANED
-    return State.PREPARED if file_digest == entry.cdi_digest else State.UNFINISHED
+    if entry.releasing or (entry.holds and not is_made(entry, records or {})):
+        return State.UNFINISHED
+    return State.PREPARED if file_digest is not None and file_digest == entry.cdi_digest else State.UNFINISHED
 
 
 class Standing(Enum):

@@ -10,8 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.claims import a_held_device, a_ref, an_entry
 
+from dra_driver.devices.model import Kind, Partition
 from kubelet_plugin.prepare.checkpoint import Journal, Unreadable, decode, encode
-from kubelet_plugin.prepare.lifecycle import Entry
+from kubelet_plugin.prepare.holds import (
+    ComputeInstance,
+    ComputeMode,
+    GpuIdentity,
+    GpuInstance,
+    Hold,
+    HoldRecord,
+    HoldState,
+    Made,
+    MigMode,
+    MpsDaemon,
+    TimeSlice,
+    UnknownHold,
+    VfioBinding,
+    in_order,
+)
+from kubelet_plugin.prepare.lifecycle import Entry, SharedUse
 from kubelet_plugin.prepare.steps import CdiFileRecord, UnknownRecord
 
 
@@ -21,6 +38,47 @@ def a_journal(*entries: Entry) -> Journal:
 
 def two_claims() -> Journal:
     return a_journal(an_entry(a_ref("one")), an_entry(a_ref("two"), a_held_device(1, a_ref("two"))))
+
+
+GPU = GpuIdentity("GPU-1", "0000:1b:00.0")
+INSTANCE = GpuInstance(GPU, "3g.40gb", 9, 4, 4)
+
+gpus = st.builds(GpuIdentity, st.text(), st.text())
+gpu_instances = st.builds(GpuInstance, gpus, st.text(), st.integers(), st.integers(0, 7), st.integers(1, 8))
+compute_instances = st.builds(ComputeInstance, gpu_instances, st.none() | st.integers(1, 8), st.integers(0, 7))
+holds: st.SearchStrategy[Hold] = st.one_of(
+    st.builds(MigMode, gpus),
+    gpu_instances,
+    compute_instances,
+    st.builds(ComputeMode, gpus, st.sampled_from([0, 3])),  # type: ignore[arg-type]
+    st.builds(TimeSlice, gpus, st.sampled_from(["Default", "Short", "Medium", "Long"])),  # type: ignore[arg-type]
+    st.builds(
+        MpsDaemon,
+        st.text(),
+        st.lists(gpus, max_size=2).map(tuple),
+        st.none() | st.text() | compute_instances,
+        st.booleans(),
+        st.none() | st.integers(1, 100),
+        st.lists(st.tuples(st.text(), st.integers(1)), max_size=2).map(tuple),
+    ),
+    st.builds(VfioBinding, gpus, st.booleans()),
+)
+records = st.builds(
+    HoldRecord,
+    st.sampled_from(HoldState),
+    st.text(),
+    st.dictionaries(st.text(), st.text(), max_size=3).map(lambda facts: Made(tuple(sorted(facts.items())))),
+)
+
+
+def with_hold(hold: Hold = INSTANCE) -> Journal:
+    entry = replace(an_entry(a_ref("one")), holds=(hold,))
+    return replace(a_journal(entry), holds={hold: HoldRecord(HoldState.MADE, "boot-1", Made((("gi", "1"),)))})
+
+
+def object_of(line: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(line.partition(b" ")[2])
+    return found
 
 
 def lines_of(journal: Journal) -> list[bytes]:
@@ -46,10 +104,17 @@ entries = st.builds(
     st.booleans(),
     st.none() | st.text(),
 )
-journals = st.builds(
-    lambda found, incomplete: replace(a_journal(*found), incomplete=incomplete),
-    st.lists(entries, max_size=5),
+entries_with_holds = st.builds(
+    lambda entry, found, releasing: replace(entry, holds=in_order(found), releasing=releasing),
+    entries,
+    st.lists(holds, max_size=3),
     st.booleans(),
+)
+journals = st.builds(
+    lambda found, incomplete, holds: replace(a_journal(*found), incomplete=incomplete, holds=holds),
+    st.lists(entries_with_holds, max_size=5),
+    st.booleans(),
+    st.dictionaries(holds, records, max_size=4),
 )
 
 
@@ -155,7 +220,7 @@ def test_a_journal_that_a_newer_release_keeps_from_this_one_is_not_damaged() -> 
     header, line = lines_of(a_journal(an_entry(a_ref("one"))))
 
     with pytest.raises(Unreadable, match="newer release"):
-        decode(resealed(header, minReader=2) + line)
+        decode(resealed(header, minReader=3) + line)
 
 
 def test_an_entry_with_a_good_checksum_and_missing_fields_is_damage() -> None:
@@ -165,3 +230,62 @@ def test_an_entry_with_a_good_checksum_and_missing_fields_is_damage() -> None:
 
     assert "namespace" in decode(header + bad).damage[0].reason
     assert not decode(header + line).damage
+
+
+def test_devices_that_are_no_full_gpus_keep_what_they_are() -> None:
+    made = a_held_device(kind=Kind.MIG, partition=Partition("3g.40gb", 4, 4, compute_slices=1, compute_start=2))
+    found = a_held_device(1, kind=Kind.MIG, partition=Partition("1g.10gb", 0, 1), mig_uuid="MIG-1", gpu_instance="{}")
+    passed = a_held_device(2, kind=Kind.VFIO, vfio_api=True)
+    shared = a_held_device(3, sharing=SharedUse("MPS", True, 2, "several users", 25, 1 << 30))
+    journal = a_journal(an_entry(a_ref("one"), made, found, passed, shared))
+
+    assert decode(encode(journal)) == journal
+
+
+def test_an_older_release_reads_a_journal_without_holds_and_parts_and_no_other() -> None:
+    parts = a_journal(an_entry(a_ref("one"), a_held_device(kind=Kind.MIG, partition=Partition("1g.10gb", 0, 1))))
+    shares = a_journal(an_entry(a_ref("one"), a_held_device(sharing=SharedUse("TimeSlicing", True))))
+    leftover = replace(a_journal(), holds=with_hold().holds)
+
+    readers = [object_of(lines_of(journal)[0])["minReader"] for journal in (two_claims(), parts, shares, leftover)]
+
+    assert readers == [1, 2, 2, 2]
+    assert set(object_of(lines_of(two_claims())[0])) == {"version", "minReader", "entries", "incomplete"}
+    assert set(object_of(lines_of(two_claims())[1])) == {
+        *("uid", "namespace", "name", "bootID", "devices", "steps"),
+    }
+
+
+def test_a_hold_of_a_newer_release_is_kept_as_it_is() -> None:
+    header, entry, record = lines_of(with_hold())
+    newer = {"kind": "power-cap", "gpu": "GPU-1", "watts": 300}
+    content = header + resealed(entry, holds=[newer]) + resealed(record, hold=newer, since="now")
+
+    found = decode(content)
+
+    (hold,) = found.held["uid-of-one"].holds
+    assert hold == UnknownHold("power-cap", json.dumps(newer, separators=(",", ":"), sort_keys=True))
+    assert not found.damage
+    again = [object_of(line) for line in lines_of(found)]
+    assert again[1]["holds"] == [newer]
+    assert (again[2]["hold"], again[2]["since"], again[2]["made"]) == (newer, "now", {"gi": "1"})
+
+
+def test_a_hold_with_a_field_of_a_newer_release_is_another_hold() -> None:
+    header, entry, record = lines_of(with_hold())
+    newer = {**object_of(record)["hold"], "extraMemory": True}
+
+    found = decode(header + entry + resealed(record, hold=newer))
+
+    assert INSTANCE not in found.holds
+    assert [type(hold) for hold in found.holds] == [UnknownHold]
+    assert object_of(lines_of(found)[2])["hold"] == newer
+
+
+def test_a_lost_record_is_missed() -> None:
+    header, entry, _ = lines_of(with_hold())
+
+    found = decode(header + entry)
+
+    assert found.damage[0].reason == "1 of 2 entries and records of holds are missing"
+    assert found.incomplete
