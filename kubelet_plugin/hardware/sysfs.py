@@ -201,6 +201,16 @@ class HostFiles:
             mode=int(match["mode"], 8),
         )
 
+    def names(self, folder: str) -> list[str]:
+        """What is in a folder, in no order; empty when there is none, or when it cannot be read."""
+        resolved = self.resolve(folder)
+        if resolved is None:
+            return []
+        try:
+            return [entry.name for entry in self.path(resolved).iterdir()]
+        except OSError:
+            return []
+
     def pci(self, address: str) -> PciFacts:
         """What sysfs says of the function at `address` (sysfs' spelling). All None when it is not there."""
         folder = f"/sys/bus/pci/devices/{address}"
@@ -217,7 +227,7 @@ class HostFiles:
             driver=driver.name if driver is not None else None,
             iommu_group=_number(iommu_group.name) if iommu_group is not None else None,
             drm_nodes=tuple(
-                sorted(name for name in self._names(f"{folder}/drm") if name.startswith(("card", "renderD")))
+                sorted(name for name in self.names(f"{folder}/drm") if name.startswith(("card", "renderD")))
             ),
         )
 
@@ -226,7 +236,7 @@ class HostFiles:
         return tuple(facts for facts in map(self.pci, self._pci_addresses()) if facts.is_nvidia_gpu)
 
     def _pci_addresses(self) -> Iterator[str]:
-        for name in sorted(self._names("/sys/bus/pci/devices")):
+        for name in sorted(self.names("/sys/bus/pci/devices")):
             # The vendor is looked at first: a large machine has hundreds of functions, and few of them are GPUs.
             folder = f"/sys/bus/pci/devices/{name}"
             is_nvidia = _number(self.read_text(f"{folder}/vendor")) == _NVIDIA_VENDOR
@@ -239,15 +249,6 @@ class HostFiles:
             return None
         root = resolved.parts[3]
         return root if _PCI_ROOT.fullmatch(root) else None
-
-    def _names(self, folder: str) -> list[str]:
-        resolved = self.resolve(folder)
-        if resolved is None:
-            return []
-        try:
-            return [entry.name for entry in self.path(resolved).iterdir()]
-        except OSError:
-            return []
 
 
 def described_node(kind: Literal["c", "b"], major: int, minor: int, mode: int = 0o666) -> str:
