@@ -22,11 +22,12 @@ from typing import Any, Literal
 
 import pynvml
 
-from dra_driver.api.inventory import DriverFacts, FabricFacts, GpuFacts, MigFacts, NvlinkFacts, Problem
+from dra_driver.api.inventory import DriverFacts, FabricFacts, GpuFacts, NvlinkFacts, Problem
 from dra_driver.errors import HardwareError
 from dra_driver.names import gpu_device_names
 from kubelet_plugin.hardware.calls import GPU_GONE, NOT_THERE, Calls, Code, NvmlLibrary, problem_of, session_over
 from kubelet_plugin.hardware.health import HealthReading, health_reading
+from kubelet_plugin.hardware.mig import MigGpu
 from kubelet_plugin.hardware.sysfs import pci_address
 
 _LINK_LOOP_ENDS = frozenset({Code.INVALID_ARGUMENT, *NOT_THERE})
@@ -112,6 +113,7 @@ class Nvml(Calls):
         super().__init__(library)
         self._handles: dict[int, Any] = {}
         self._known: dict[int, _Identity] = {}
+        self._mig_gpus: dict[int, MigGpu] = {}
 
     def start(self) -> None:
         """Initialise NVML, also on a node whose GPUs are all bound to another driver. Raises HardwareError."""
@@ -121,6 +123,7 @@ class Nvml(Calls):
         """Give the session back. A driver that is already gone has nothing to be given back to."""
         self._handles.clear()
         self._known.clear()
+        self._mig_gpus.clear()
         try:
             self.call("driver", self.library.nvmlShutdown)
         except HardwareError:
@@ -151,6 +154,7 @@ class Nvml(Calls):
                     problems.append(_display_only(identity))
                 else:
                     readings[index] = self._reading(index, identity)
+                    problems.extend(self._denied(index))
             except HardwareError as error:
                 if session_over(error):
                     raise
@@ -173,16 +177,65 @@ class Nvml(Calls):
             product_name=self.call(about, self.library.nvmlDeviceGetName, handle),
         )
 
+    def handle(self, uuid: str) -> Any:
+        """The GPU's handle. Raises HardwareError (NOT_FOUND) when NVML does not have it."""
+        return self._handles[self._index(uuid)]
+
+    def mig(self, uuid: str) -> MigGpu:
+        """MIG of one GPU. Raises HardwareError (NOT_FOUND) when NVML does not have the GPU."""
+        return self._mig_gpu(self._index(uuid))
+
+    def compute_mode(self, uuid: str) -> int:
+        """0 default, 2 prohibited, 3 exclusive process. Raises HardwareError."""
+        return self.call(f"GPU {uuid}", self.library.nvmlDeviceGetComputeMode, self.handle(uuid))
+
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        """Raises HardwareError, NO_PERMISSION for all but root."""
+        self.call(f"GPU {uuid}", self.library.nvmlDeviceSetComputeMode, self.handle(uuid), mode)
+
+    def _index(self, uuid: str) -> int:
+        known = [index for index, identity in self._known.items() if identity.uuid == uuid]
+        others = (index for index in range(self.call("driver", self.library.nvmlDeviceGetCount)) if index not in known)
+        for index in (*known, *others):
+            try:
+                self._known[index] = self._identity(index)
+            except HardwareError as error:
+                if session_over(error) or index in known:
+                    raise
+                continue
+            if self._known[index].uuid == uuid:
+                return index
+        raise HardwareError(
+            "NVML does not list it now; see `nvidia-smi -L` and NVRM in the kernel log",
+            about=f"GPU {uuid}",
+            code=Code.NOT_FOUND,
+        )
+
+    def _mig_gpu(self, index: int) -> MigGpu:
+        found = self._mig_gpus.get(index)
+        if found is None:
+            found = self._mig_gpus[index] = MigGpu(self, self._about(index), self._handles[index])
+        return found
+
     def _about(self, index: int) -> str:
         known = self._known.get(index)
         return f"GPU {known.pci_bus_id}" if known is not None else f"GPU at index {index}"
 
+    def _denied(self, index: int) -> Iterator[Problem]:
+        if self._mig_gpu(index).denied:
+            yield Problem(
+                subject=f"MIG of {self._about(index)}",
+                reason="NoPermission",
+                message="the driver tells what it can be divided into to root only; no partition of it is offered",
+            )
+
     def _reading(self, index: int, identity: _Identity) -> "_Reading":
         about, handle = self._about(index), self._handles[index]
         health = health_reading(partial(self.described, about), self.library, handle)
-        return _Reading(self._gpu(about, handle, identity), tuple(self._active_links(about, handle)), health)
+        gpu = self._gpu(about, handle, identity, self._mig_gpu(index))
+        return _Reading(gpu, tuple(self._active_links(about, handle)), health)
 
-    def _gpu(self, about: str, handle: Any, identity: _Identity) -> GpuFacts:
+    def _gpu(self, about: str, handle: Any, identity: _Identity, mig: MigGpu) -> GpuFacts:
         library = self.library
         capability = self.call(about, library.nvmlDeviceGetCudaComputeCapability, handle)
         memory = self.supported(about, library.nvmlDeviceGetMemoryInfo, handle)
@@ -203,7 +256,7 @@ class Nvml(Calls):
             addressing_mode=self._addressing_mode(about, handle),
             virtualization=_VIRTUALIZATION.get(virtualization) if virtualization is not None else None,
             fabric=self._fabric(about, handle),
-            mig=self._mig(about, handle),
+            mig=mig.facts(),
             ecc_enabled=bool(ecc[0]) if ecc is not None else None,
             multiprocessors=self._multiprocessors(about, handle, (capability[0], capability[1])),
             power_limit_watts=power_limit // 1000 if power_limit is not None else None,
@@ -217,10 +270,6 @@ class Nvml(Calls):
     def _addressing_mode(self, about: str, handle: Any) -> str | None:
         mode = self.described(about, self.library.nvmlDeviceGetAddressingMode, handle)
         return _named(_ADDRESSING_MODES, mode) if mode is not None else None
-
-    def _mig(self, about: str, handle: Any) -> MigFacts | None:
-        mode = self.supported(about, self.library.nvmlDeviceGetMigMode, handle)
-        return MigFacts(enabled=mode[0] == 1, pending=mode[1] == 1) if mode is not None else None
 
     def _multiprocessors(self, about: str, handle: Any, capability: tuple[int, int]) -> int | None:
         cores = self.described(about, self.library.nvmlDeviceGetNumGpuCores, handle)

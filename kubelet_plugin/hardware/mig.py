@@ -1,0 +1,438 @@
+"""MIG of one GPU through NVML: what it can be divided into, what exists, and the calls that change it.
+
+`kubelet_plugin.hardware.nvml` reads facts here, with each look; `kubelet_plugin.effects.mig` changes things. A GPU
+instance takes memory slices of the GPU; a compute instance takes compute slices of a GPU instance, and is the MIG
+device that programs use. Nothing here decides whose an instance is.
+
+Two numbers are easily mixed up: the enumeration by which a profile is asked for, and the id in the answer, which all
+other calls want. Both lists of enumerations have holes that differ from GPU to GPU, and grow with the driver. Ids of
+instances are the driver's choice, and are given out again; only a compute instance's UUID is never seen twice.
+"""
+
+import ctypes
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+from dra_driver.api.inventory import ComputeInstanceFacts, GpuInstanceFacts, MigFacts, MigProfileFacts
+from dra_driver.devices.mig import gpu_instance_profile_name
+from dra_driver.errors import HardwareError
+from kubelet_plugin.hardware.calls import NOT_THERE, Calls, Code
+
+_SKIPPED = frozenset({Code.INVALID_ARGUMENT, *NOT_THERE})
+"""What an enumeration that this GPU does not have may answer; which of them differs."""
+
+_GONE = frozenset({Code.NOT_FOUND, *_SKIPPED})
+"""What an instance answers that somebody destroyed between listing it and asking it."""
+
+_GPU_PROFILES = 32
+_COMPUTE_PROFILES = 16
+"""How many enumerations are tried: more than the newest header knows (18 and 9)."""
+
+_SUFFIXES = {
+    **dict.fromkeys(range(0x07), ""),
+    **dict.fromkeys((0x07, 0x08), "+me"),
+    0x09: "",
+    **dict.fromkeys((0x0A, 0x0B, 0x0C, 0x11), "+gfx"),
+    **dict.fromkeys((0x0D, 0x0E), "-me"),
+    **dict.fromkeys((0x0F, 0x10), "+me.all"),
+}
+"""By enumeration. Source: nvml.h, NVML_GPU_INSTANCE_PROFILE_*."""
+
+_NAME = re.compile(r"\d+g\.\d+gb(?:[+-][a-z.]+)*")
+_SHARED_ENGINES = 0
+_MOST_INSTANCES = 16
+_RESETLESS_MIG = 184
+_HOPPER = 9
+_UNKNOWN_ARCHITECTURE = 0xFFFFFFFF
+_VGPU_GUEST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """MIG mode now, and after the next reset of the GPU."""
+
+    on: bool
+    pending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LiveComputeInstance:
+    """A MIG device that exists. `start` and `slices` are compute slices of its GPU instance."""
+
+    facts: ComputeInstanceFacts
+    handle: Any
+
+    def __str__(self) -> str:
+        return self.facts.uuid
+
+
+@dataclass(frozen=True, slots=True)
+class LiveGpuInstance:
+    """A GPU instance that exists. `slices` are its compute slices; None of a profile that is not known."""
+
+    id: int
+    profile: str
+    slices: int | None
+    start: int
+    size: int
+    devices: tuple[LiveComputeInstance, ...]
+    handle: Any
+
+    def overlaps(self, start: int, size: int) -> bool:
+        return self.start < start + size and start < self.start + self.size
+
+    @property
+    def facts(self) -> GpuInstanceFacts:
+        return GpuInstanceFacts(
+            id=self.id,
+            profile=self.profile,
+            start=self.start,
+            size=self.size,
+            compute_instances=[device.facts for device in self.devices],
+        )
+
+    def __str__(self) -> str:
+        devices = ", ".join(map(str, self.devices)) or "no MIG device in it"
+        return f"GPU instance {self.id} ({self.profile} at {self.start}: {devices})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Profile:
+    facts: MigProfileFacts
+    offered: bool
+    """False for one that NVIDIA's tools have no name for, or the same name as for another: instances of it are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ComputeProfile:
+    id: int
+    slices: int
+    multiprocessors: int
+
+
+class MigGpu:
+    """One GPU, in one NVML session. `about` is what errors are about. Tables are read once."""
+
+    def __init__(self, calls: Calls, about: str, handle: Any) -> None:
+        self._calls = calls
+        self._about = about
+        self._handle = handle
+        self.denied = False
+        """Whether the driver would tell root what profiles there are, and did not tell us."""
+        self._profiles: tuple[_Profile, ...] = ()
+        self._compute_profiles: dict[str, tuple[_ComputeProfile, ...]] = {}
+
+    def facts(self) -> MigFacts | None:
+        """All that the inventory tells; None of a GPU that cannot be divided. Raises HardwareError."""
+        mode = self.mode()
+        if mode is None:
+            return None
+        profiles = [] if self._is_guest() else [one.facts for one in self._read_profiles() if one.offered]
+        instances = self.instances() if mode.on else ()
+        return MigFacts(
+            enabled=mode.on,
+            pending=mode.pending,
+            switchable=self.switchable(),
+            profiles=sorted(profiles, key=lambda profile: profile.id),
+            instances=[instance.facts for instance in instances],
+        )
+
+    def mode(self) -> Mode | None:
+        """None of a GPU that cannot be divided. Raises HardwareError."""
+        answer = self._calls.supported(self._about, self._calls.library.nvmlDeviceGetMigMode, self._handle)
+        return Mode(answer[0] == 1, answer[1] == 1) if answer is not None else None
+
+    def switchable(self) -> bool:
+        """Whether the mode changes without a reset. Field 184 says so; a driver that does not know it is asked for the
+        generation. A guest with a part of a GPU changes nothing."""
+        if self._is_guest():
+            return False
+        library = self._calls.library
+        values = self._calls.described(self._about, library.nvmlDeviceGetFieldValues, self._handle, [_RESETLESS_MIG])
+        if values is not None and values[0].nvmlReturn == 0:
+            return bool(values[0].value.uiVal)
+        architecture = self._calls.described(self._about, library.nvmlDeviceGetArchitecture, self._handle)
+        return architecture is not None and _HOPPER <= architecture != _UNKNOWN_ARCHITECTURE
+
+    def set_mode(self, on: bool) -> int:
+        """Change it; returns the activation status: 0, or the NVML code of why it is pending. Raises HardwareError."""
+        return self._calls.call(self._about, self._calls.library.nvmlDeviceSetMigMode, self._handle, int(on))
+
+    def instances(self) -> tuple[LiveGpuInstance, ...]:
+        """All GPU instances with what is in them, by start. Raises HardwareError, also where root is needed."""
+        profiles = self._read_profiles(needed=True)
+        found = {}
+        for profile in profiles:
+            for handle in self._listed(profile):
+                instance = self._instance(handle, profiles)
+                if instance is not None:
+                    found[instance.id] = instance
+        return tuple(sorted(found.values(), key=lambda one: (one.start, one.id)))
+
+    def create_gpu_instance(self, profile_id: int, start: int, size: int) -> int:
+        """At this place; returns its id. Raises HardwareError: INSUFFICIENT_RESOURCES when something is in the way."""
+        placement = pynvml.c_nvmlGpuInstancePlacement_t(start, size)
+        create = self._calls.library.nvmlDeviceCreateGpuInstanceWithPlacement
+        handle = self._calls.call(self._about, create, self._handle, profile_id, ctypes.byref(placement))
+        return int(self._calls.call(self._about, self._calls.library.nvmlGpuInstanceGetInfo, handle).id)
+
+    def destroy_gpu_instance(self, instance: LiveGpuInstance) -> None:
+        """Raises HardwareError: IN_USE while there are MIG devices in it."""
+        self._calls.call(self._about, self._calls.library.nvmlGpuInstanceDestroy, instance.handle)
+
+    def create_compute_instance(self, parent: LiveGpuInstance, slices: int | None, start: int) -> LiveComputeInstance:
+        """In `parent`: all of it, or `slices` compute slices from `start`. Raises HardwareError.
+
+        One that was made and cannot be asked for its UUID is destroyed again, because nobody could tell it later.
+        """
+        profile_id = self._compute_profile_id(parent, slices)
+        library = self._calls.library
+        if slices is None:
+            handle = self._calls.call(
+                self._about, library.nvmlGpuInstanceCreateComputeInstance, parent.handle, profile_id
+            )
+        else:
+            placement = pynvml.c_nvmlComputeInstancePlacement_t(start, slices)
+            create = library.nvmlGpuInstanceCreateComputeInstanceWithPlacement
+            handle = self._calls.call(self._about, create, parent.handle, profile_id, ctypes.byref(placement))
+        try:
+            return self._device(handle, parent.profile, parent.slices, self._compute_profiles_of(parent))
+        except HardwareError:
+            self._calls.described(self._about, library.nvmlComputeInstanceDestroy, handle)
+            raise
+
+    def destroy_compute_instance(self, device: LiveComputeInstance) -> None:
+        """Raises HardwareError: IN_USE while programs use it."""
+        self._calls.call(self._about, self._calls.library.nvmlComputeInstanceDestroy, device.handle)
+
+    def minor(self) -> int:
+        """N of /dev/nvidiaN now: a mode change may have given it another."""
+        return self._calls.call(self._about, self._calls.library.nvmlDeviceGetMinorNumber, self._handle)
+
+    def processes(self) -> tuple[str, ...]:
+        """Programs that use the GPU or a part of it, as far as the driver names them: `4711 (python3)`."""
+        library = self._calls.library
+        found: set[int] = set()
+        for listing in (
+            library.nvmlDeviceGetComputeRunningProcesses_v3,
+            library.nvmlDeviceGetGraphicsRunningProcesses_v3,
+        ):
+            found.update(one.pid for one in self._calls.described(self._about, listing, self._handle) or ())
+        return tuple(self._process(pid) for pid in sorted(found))
+
+    def _process(self, pid: int) -> str:
+        name = self._calls.described(self._about, self._calls.library.nvmlSystemGetProcessName, pid)
+        return f"{pid} ({name})" if name else str(pid)
+
+    def _is_guest(self) -> bool:
+        mode = self._calls.supported(self._about, self._calls.library.nvmlDeviceGetVirtualizationMode, self._handle)
+        return mode == _VGPU_GUEST
+
+    def _read_profiles(self, *, needed: bool = False) -> tuple[_Profile, ...]:
+        """The table of this GPU; empty when the driver does not tell, or not to us. Raises HardwareError; when the
+        table is `needed`, also for a lack of permission."""
+        if not self._profiles:
+            try:
+                self._profiles = tuple(self._all_profiles())
+            except HardwareError as error:
+                if needed or error.code != Code.NO_PERMISSION:
+                    raise
+                self.denied = True
+        return self._profiles
+
+    def _all_profiles(self) -> Iterator[_Profile]:
+        memory = self._calls.supported(self._about, self._calls.library.nvmlDeviceGetMemoryInfo, self._handle)
+        total = int(memory.total) if memory is not None else 0
+        ids: set[int] = set()
+        names: set[str] = set()
+        for enumeration in range(_GPU_PROFILES):
+            info = self._profile_info(enumeration)
+            if info is None or info.id in ids:
+                continue
+            name = _profile_name(enumeration, info, total)
+            facts = self._profile_facts(name or f"unknown-{info.id}", info)
+            yield _Profile(facts, offered=name is not None and name not in names and bool(facts.starts))
+            ids.add(info.id)
+            names.add(facts.name)
+
+    def _profile_info(self, enumeration: int) -> Any | None:
+        """None when this GPU has no such profile. Older drivers do not know the question with a name in the answer."""
+        ask = self._calls.library.nvmlDeviceGetGpuInstanceProfileInfo
+        for version in (2, 1):
+            try:
+                return self._calls.call(self._about, ask, self._handle, enumeration, version)
+            except HardwareError as error:
+                if error.code not in _SKIPPED:
+                    raise
+                if error.code != Code.FUNCTION_NOT_FOUND:
+                    return None
+        return None
+
+    def _profile_facts(self, name: str, info: Any) -> MigProfileFacts:
+        placements = self._placements(info.id)
+        return MigProfileFacts(
+            name=name,
+            id=info.id,
+            slices=info.sliceCount,
+            memory_bytes=info.memorySizeMB << 20,
+            multiprocessors=info.multiprocessorCount,
+            copy_engines=info.copyEngineCount,
+            decoders=info.decoderCount,
+            encoders=info.encoderCount,
+            jpeg_engines=info.jpegCount,
+            ofa_engines=info.ofaCount,
+            size=placements[0][1] if placements else 0,
+            starts=sorted({start for start, _ in placements}),
+            max_instances=info.instanceCount,
+        )
+
+    def _placements(self, profile_id: int) -> list[tuple[int, int]]:
+        ask = self._calls.library.nvmlDeviceGetGpuInstancePossiblePlacements
+        count = ctypes.c_uint()
+        try:
+            self._calls.call(self._about, ask, self._handle, profile_id, None, ctypes.byref(count))
+        except HardwareError as error:
+            if error.code in _SKIPPED:
+                return []
+            if error.code != Code.INSUFFICIENT_SIZE:
+                raise
+        found = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
+        if count.value:
+            self._calls.call(self._about, ask, self._handle, profile_id, found, ctypes.byref(count))
+        return [(one.start, one.size) for one in found[: count.value]]
+
+    def _listed(self, profile: _Profile) -> list[Any]:
+        """Handles of the GPU instances of one profile."""
+        handles = (pynvml.c_nvmlGpuInstance_t * max(profile.facts.max_instances, _MOST_INSTANCES))()
+        count = ctypes.c_uint(len(handles))
+        ask = self._calls.library.nvmlDeviceGetGpuInstances
+        try:
+            self._calls.call(self._about, ask, self._handle, profile.facts.id, handles, ctypes.byref(count))
+        except HardwareError as error:
+            if error.code in _GONE:
+                return []
+            raise
+        return list(handles[: count.value])
+
+    def _instance(self, handle: Any, profiles: tuple[_Profile, ...]) -> LiveGpuInstance | None:
+        """None when somebody destroyed it meanwhile."""
+        try:
+            info = self._calls.call(self._about, self._calls.library.nvmlGpuInstanceGetInfo, handle)
+            profile = next((one.facts for one in profiles if one.facts.id == info.profileId), None)
+            name, slices = (profile.name, profile.slices) if profile else (f"unknown-{info.profileId}", None)
+            return LiveGpuInstance(
+                id=info.id,
+                profile=name,
+                slices=slices,
+                start=info.placement.start,
+                size=info.placement.size,
+                devices=self._devices(handle, name, slices),
+                handle=handle,
+            )
+        except HardwareError as error:
+            if error.code in _GONE:
+                return None
+            raise
+
+    def _devices(self, gpu_instance: Any, profile: str, slices: int | None) -> tuple[LiveComputeInstance, ...]:
+        found = {}
+        compute_profiles = self._compute_profiles_for(gpu_instance, profile)
+        for compute_profile in compute_profiles:
+            for handle in self._compute_handles(gpu_instance, compute_profile.id):
+                try:
+                    device = self._device(handle, profile, slices, compute_profiles)
+                except HardwareError as error:
+                    if error.code in _GONE:
+                        continue
+                    raise
+                found[device.facts.id] = device
+        return tuple(sorted(found.values(), key=lambda device: (device.facts.start, device.facts.id)))
+
+    def _compute_handles(self, gpu_instance: Any, profile_id: int) -> list[Any]:
+        handles = (pynvml.c_nvmlComputeInstance_t * _MOST_INSTANCES)()
+        count = ctypes.c_uint(len(handles))
+        ask = self._calls.library.nvmlGpuInstanceGetComputeInstances
+        try:
+            self._calls.call(self._about, ask, gpu_instance, profile_id, handles, ctypes.byref(count))
+        except HardwareError as error:
+            if error.code in _GONE:
+                return []
+            raise
+        return list(handles[: count.value])
+
+    def _device(
+        self, handle: Any, profile: str, parent_slices: int | None, compute_profiles: tuple[_ComputeProfile, ...]
+    ) -> LiveComputeInstance:
+        info = self._calls.call(self._about, self._calls.library.nvmlComputeInstanceGetInfo_v2, handle)
+        uuid = self._calls.call(self._about, self._calls.library.nvmlDeviceGetUUID, info.device)
+        kind = next((one for one in compute_profiles if one.id == info.profileId), None)
+        slices = kind.slices if kind is not None else info.placement.size
+        attributes = self._calls.described(self._about, self._calls.library.nvmlDeviceGetAttributes_v2, info.device)
+        facts = ComputeInstanceFacts(
+            id=info.id,
+            uuid=uuid,
+            profile=profile if parent_slices in (None, slices) else f"{slices}c.{profile}",
+            slices=slices,
+            start=info.placement.start,
+            multiprocessors=attributes.multiprocessorCount if attributes is not None else None,
+            memory_bytes=attributes.memorySizeMB << 20 if attributes is not None else None,
+        )
+        return LiveComputeInstance(facts, handle)
+
+    def _compute_profile_id(self, parent: LiveGpuInstance, slices: int | None) -> int:
+        """The largest of that many slices: the double-memory 1g of some GPUs has a compute profile of its own."""
+        wanted = slices if slices is not None else parent.slices
+        fitting = [one for one in self._compute_profiles_of(parent) if one.slices == wanted]
+        if not fitting:
+            raise HardwareError(
+                f"the driver has no compute instance of {wanted} slices for {parent}; another profile has to be asked"
+                " for",
+                about=self._about,
+            )
+        return max(fitting, key=lambda one: one.multiprocessors).id
+
+    def _compute_profiles_of(self, parent: LiveGpuInstance) -> tuple[_ComputeProfile, ...]:
+        return self._compute_profiles_for(parent.handle, parent.profile)
+
+    def _compute_profiles_for(self, gpu_instance: Any, profile: str) -> tuple[_ComputeProfile, ...]:
+        """What a GPU instance of this profile can be divided into. Read once for each profile."""
+        if profile not in self._compute_profiles:
+            found: dict[int, _ComputeProfile] = {}
+            for enumeration in range(_COMPUTE_PROFILES):
+                info = self._compute_profile_info(gpu_instance, enumeration)
+                if info is not None:
+                    kind = _ComputeProfile(info.id, info.sliceCount, info.multiprocessorCount)
+                    found.setdefault(info.id, kind)
+            if not found:
+                return ()  # destroyed meanwhile, perhaps
+            self._compute_profiles[profile] = tuple(found.values())
+        return self._compute_profiles[profile]
+
+    def _compute_profile_info(self, gpu_instance: Any, enumeration: int) -> Any | None:
+        ask = self._calls.library.nvmlGpuInstanceGetComputeInstanceProfileInfo
+        for version in (2, 1):
+            try:
+                return self._calls.call(self._about, ask, gpu_instance, enumeration, _SHARED_ENGINES, version)
+            except HardwareError as error:
+                if error.code not in _SKIPPED:
+                    raise
+                if error.code != Code.FUNCTION_NOT_FOUND:
+                    return None
+        return None
+
+
+def _profile_name(enumeration: int, info: Any, total_bytes: int) -> str | None:
+    """As NVIDIA's tools spell it; None for a kind that is newer than this driver and that the library does not name."""
+    suffix = _SUFFIXES.get(enumeration)
+    if suffix is None:
+        told = getattr(info, "name", b"").decode(errors="replace")
+        match = _NAME.search(told)
+        return match[0] if match is not None else None
+    if not total_bytes:
+        # Memory of the system is not divided: NVIDIA's tools print such profiles with no memory.
+        return f"{info.sliceCount}g.0gb{suffix}"
+    return gpu_instance_profile_name(info.sliceCount, info.memorySizeMB << 20, total_bytes, suffix)
