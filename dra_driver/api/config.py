@@ -71,14 +71,14 @@ def _mps(uuid_prefix: Literal["GPU", "MIG"]) -> Block:
             Field(
                 "defaultPinnedDeviceMemoryLimit",
                 Memory(),
-                "Device memory that each program can have, on every device of the claim: a quantity of at least 1Mi,"
+                "Device memory that each program can have, on every device that the config is for: a quantity of at least 1Mi,"
                 " rounded down to whole MiB. Left out: no limit.",
             ),
             Field(
                 "defaultPerDevicePinnedMemoryLimit",
                 MemoryByDevice(uuid_prefix),
-                "The same for single devices: by index (of the claim's devices, sorted by UUID), by UUID, or `*` for"
-                " all others. Goes before defaultPinnedDeviceMemoryLimit.",
+                "The same for single devices: by index (in the claim's devices that the config is for, sorted by UUID),"
+                " by UUID, or `*` for all others. Goes before defaultPinnedDeviceMemoryLimit.",
             ),
             Field(
                 "multiUser",
@@ -133,7 +133,7 @@ class Mps:
     default_pinned_device_memory_limit: int | None = None
     """Bytes, whole MiB. None: no limit."""
     per_device: tuple[tuple[str, int], ...] = ()
-    """Index in the claim's sorted UUIDs, UUID, or `*`, to bytes; sorted."""
+    """Index in the sorted UUIDs of the devices that the config is for, UUID, or `*`, to bytes; sorted."""
     multi_user: bool = False
 
     @property
@@ -143,7 +143,8 @@ class Mps:
         )
 
     def memory_limits(self, uuids: Sequence[str]) -> tuple[tuple[str, int], ...]:
-        """Bytes by UUID, sorted, of the devices that have a limit; `uuids` are those of the claim.
+        """Bytes by UUID, sorted, of the devices that have a limit; `uuids` are those of all devices
+        of the claim that the config is for.
 
         A UUID goes before an index, an index before `*`, and `*` before the default for all.
         """
@@ -157,7 +158,7 @@ class Mps:
         return tuple(found)
 
     def strangers(self, uuids: Sequence[str]) -> tuple[str, ...]:
-        """Keys of `per_device` that are none of a claim's devices: no limit is set for them, so they are refused."""
+        """Keys of `per_device` that are none of these devices: no limit would be set for them, so they are refused."""
         known = {"*", *uuids, *(str(index) for index in range(len(uuids)))}
         return tuple(key for key, _ in self.per_device if key not in known)
 

@@ -23,7 +23,16 @@ type Tree = dict[str, Leaf | Tree]
 type Problems = list[InvalidConfig]
 
 MEBIBYTE = 2**20
-_QUANTITY_SCHEMA: JsonObject = {"anyOf": [{"type": "string"}, {"type": "number"}]}
+_UUID = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_QUANTITY_SCHEMA: JsonObject = {
+    "anyOf": [
+        {
+            "type": "string",
+            "pattern": r"^\+?([0-9]+\.?[0-9]*|\.[0-9]+)(Ki|Mi|Gi|Ti|Pi|Ei|[kMGTPE]|[eE]\+?[0-9]{1,3})?$",
+        },
+        {"type": "number", "minimum": MEBIBYTE},
+    ]
+}
 
 
 class FieldType(Protocol):
@@ -66,7 +75,8 @@ class Integer:
     def read(self, value: object, path: str, problems: Problems) -> int | None:
         if isinstance(value, int) and not isinstance(value, bool) and self.lowest <= value <= self.highest:
             return value
-        wrong(problems, path, f"is {shown(value)}; must be a whole number from {self.lowest} to {self.highest}")
+        quoted = ", without quotes" if isinstance(value, str) and value.isdecimal() else ""
+        wrong(problems, path, f"is {shown(value)}; must be a whole number from {self.lowest} to {self.highest}{quoted}")
         return None
 
     def write(self, value: Leaf | Tree) -> object:
@@ -130,7 +140,7 @@ def _forgotten_unit(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MemoryByDevice:
-    """Bytes by device: its index among the claim's devices, its UUID, or `*` for all."""
+    """Bytes by device: its index among the devices that the config is for, its UUID, or `*` for all."""
 
     uuid_prefix: str
     """`GPU` or `MIG`."""
@@ -155,7 +165,7 @@ class MemoryByDevice:
         if key == "*" or re.fullmatch(r"0|[1-9][0-9]{0,3}", key, re.ASCII):
             return key
         prefix, _, digits = key.partition("-")
-        if prefix.upper() == self.uuid_prefix and re.fullmatch(_UUID, digits.lower()):
+        if prefix == self.uuid_prefix and re.fullmatch(_UUID, digits):
             return f"{self.uuid_prefix}-{digits.lower()}"
         wrong(
             problems, place, f"names no device; must be an index like `0`, a UUID like `{self.uuid_prefix}-…`, or `*`"
@@ -169,9 +179,6 @@ class MemoryByDevice:
     def schema(self) -> JsonObject:
         names = rf"^(\*|0|[1-9][0-9]{{0,3}}|{self.uuid_prefix}-{_UUID})$"
         return {"type": "object", "propertyNames": {"pattern": names}, "additionalProperties": _QUANTITY_SCHEMA}
-
-
-_UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +210,7 @@ class Block:
             if read is not None:
                 tree[field.name] = read
         for name in sorted(str(name) for name in value if name not in self._names):
-            wrong(problems, f"{path}.{name}", f"unknown field; must be one of {listed(self._names)}{self._meant(name)}")
+            wrong(problems, f"{path}.{name}", f"unknown field; {self._allowed}{self._meant(name)}")
         return tree
 
     def write(self, value: Leaf | Tree) -> object:
@@ -229,6 +236,10 @@ class Block:
     @property
     def _names(self) -> tuple[str, ...]:
         return tuple(field.name for field in self.fields)
+
+    @property
+    def _allowed(self) -> str:
+        return f"{'must be one of' if len(self.fields) > 1 else 'the only one is'} {listed(self._names)}"
 
     def _meant(self, name: str) -> str:
         return meant(name, self._names) or self._belongs_to(name)
@@ -286,7 +297,7 @@ def shown(value: object) -> str:
     """A user's value in an error of one line: short, and absent is said so."""
     if value is None:
         return "missing"
-    text = repr(value)
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -295,7 +306,9 @@ def meant(value: object, known: Iterable[str]) -> str:
     if not isinstance(value, str) or len(value) > 80:
         return ""
     plain = {_plain(name): name for name in known}
-    close = get_close_matches(_plain(value), plain, n=1, cutoff=0.7)
+    close = get_close_matches(_plain(value), plain, cutoff=0.7)
+    # People forget the middle or the end of a word rather than its beginning.
+    close.sort(key=lambda name: not name.startswith(_plain(value)[:3]))
     return f"; did you mean `{plain[close[0]]}`?" if close else ""
 
 

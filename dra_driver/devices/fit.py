@@ -8,7 +8,7 @@ accepted and has no effect is told as a warning.
 from collections.abc import Sequence
 
 from dra_driver.api.config import DeviceConfig, GpuConfig, MigDeviceConfig, Mps, Sharing, TimeSlicing, VfioDeviceConfig
-from dra_driver.api.fields import Problems, listed, together, wrong
+from dra_driver.api.fields import Problems, together, wrong
 from dra_driver.api.policy import SharingRule
 from dra_driver.devices.exclusion import unsupported, without_effect
 from dra_driver.devices.model import Kind, Offer
@@ -34,7 +34,7 @@ def identity(offer: Offer) -> str:
 
 
 def checked_against(config: DeviceConfig, devices: Sequence[Offer]) -> tuple[str, ...]:
-    """Warnings about a config for these devices, all those of one request, none of them for admin access.
+    """Warnings about a config for these devices: all of one claim that it applies to, but those for admin access.
 
     Raises InvalidConfig (final) with every way in which the config does not fit one of them. The field is counted from
     the kind (`GpuConfig.sharing...`), because it may have come from any of several configs.
@@ -93,9 +93,13 @@ def _unknown_devices(mps: Mps, devices: Sequence[Offer], path: str) -> Problems:
         wrong(
             problems,
             f"{path}.mpsConfig.defaultPerDevicePinnedMemoryLimit[{key}]",
-            f"is none of the request's devices: `*`, `0` to `{len(known) - 1}`, or {listed(sorted(known))}",
+            f"is none of the devices that the config is for; they are {_named(known)}; `*` is all",
         )
     return problems
+
+
+def _named(known: Sequence[str]) -> str:
+    return ", ".join(f"`{index}` or `{uuid}`" for index, uuid in enumerate(sorted(known)))
 
 
 def _idle(sharing: Sharing, device: Offer) -> list[str]:

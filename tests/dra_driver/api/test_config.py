@@ -98,7 +98,7 @@ def test_memory_is_rounded_down_to_whole_mebibytes(written: object, mebibytes: i
 
 
 def test_the_uuid_of_a_device_may_be_written_in_capitals() -> None:
-    found = mps(defaultPerDevicePinnedMemoryLimit={f"gpu-{UUID.upper()}": "1Gi"})
+    found = mps(defaultPerDevicePinnedMemoryLimit={f"GPU-{UUID.upper()}": "1Gi"})
     assert found.per_device == ((f"GPU-{UUID}", GIB),)
 
 

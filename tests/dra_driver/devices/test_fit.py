@@ -122,13 +122,13 @@ def test_a_config_that_says_what_the_policy_says_is_no_contradiction() -> None:
     assert "shared by MPS" in refusal(by_mps(50), shared(strategy="MPS"))
 
 
-def test_limits_for_devices_that_the_request_does_not_have_are_refused() -> None:
+def test_limits_for_devices_that_the_claim_does_not_have_are_refused() -> None:
     devices = [gpu(), gpu(1)]
     assert checked_against(GpuConfig(by_mps(None, None, ("1", GIB), (UUIDS[0], GIB))), devices) == ()
     message = refusal(by_mps(None, None, ("2", GIB)), *devices)
     assert message == (
-        "GpuConfig.sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit[2]: is none of the request's devices:"
-        f" `*`, `0` to `1`, or `{UUIDS[0]}`, `{UUIDS[1]}`"
+        "GpuConfig.sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit[2]: is none of the devices that the config is"
+        f" for; they are `0` or `{UUIDS[0]}`, `1` or `{UUIDS[1]}`; `*` is all"
     )
 
 
