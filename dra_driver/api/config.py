@@ -71,8 +71,8 @@ def _mps(uuid_prefix: Literal["GPU", "MIG"]) -> Block:
             Field(
                 "defaultPinnedDeviceMemoryLimit",
                 Memory(),
-                "Device memory that each program can have, on every device that the config is for: a quantity of at least 1Mi,"
-                " rounded down to whole MiB. Left out: no limit.",
+                "Device memory that each program can have, on every device that the config is for: a quantity of at"
+                " least 1Mi, rounded down to whole MiB. Left out: no limit.",
             ),
             Field(
                 "defaultPerDevicePinnedMemoryLimit",

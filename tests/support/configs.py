@@ -1,0 +1,73 @@
+"""Opaque configs for property tests: complete ones, and parts as a class or a claim writes them."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from dra_driver.api.config import (
+    DeviceConfig,
+    GpuConfig,
+    Iommu,
+    MigDeviceConfig,
+    Mps,
+    Sharing,
+    TimeSlicing,
+    VfioDeviceConfig,
+    Written,
+    written_config,
+)
+from dra_driver.api.fields import MEBIBYTE
+
+amounts = st.integers(1, 2**20).map(lambda mebibytes: mebibytes * MEBIBYTE)
+percents = st.none() | st.integers(1, 100)
+
+
+def devices(prefix: str) -> st.SearchStrategy[str]:
+    return st.just("*") | st.integers(0, 15).map(str) | st.uuids().map(lambda uuid: f"{prefix}-{uuid}")
+
+
+def sharings(prefix: str) -> st.SearchStrategy[Sharing | None]:
+    by_device = st.dictionaries(devices(prefix), amounts, max_size=4).map(lambda found: tuple(sorted(found.items())))
+    with_mps = st.builds(Mps, percents, st.none() | amounts, by_device, st.booleans())
+    intervals = st.sampled_from(["Default", "Short", "Medium", "Long"])
+    return (
+        st.none()
+        | st.builds(Sharing, st.just("TimeSlicing"), time_slicing=st.builds(TimeSlicing, intervals))
+        | st.builds(Sharing, st.just("MPS"), mps=with_mps)
+    )
+
+
+iommus = st.builds(Iommu, st.sampled_from(["LegacyOnly", "PreferIommuFD"]), st.booleans())
+configs: st.SearchStrategy[DeviceConfig] = (
+    st.builds(GpuConfig, sharings("GPU"))
+    | st.builds(MigDeviceConfig, sharings("MIG"))
+    | st.builds(VfioDeviceConfig, iommus)
+)
+
+STRATEGIES = {"TimeSlicing": "timeSlicingConfig", "MPS": "mpsConfig"}
+settings: dict[str, st.SearchStrategy[Any]] = {
+    "timeSlicingConfig": st.fixed_dictionaries(
+        {}, optional={"interval": st.sampled_from(["Default", "Short", "Medium", "Long"])}
+    ),
+    "mpsConfig": st.fixed_dictionaries(
+        {},
+        optional={
+            "defaultActiveThreadPercentage": st.integers(0, 100),
+            "defaultPinnedDeviceMemoryLimit": st.sampled_from(["1Mi", "8Gi"]),
+            "defaultPerDevicePinnedMemoryLimit": st.dictionaries(st.sampled_from(["0", "1", "*"]), st.just("2Gi")),
+            "multiUser": st.booleans(),
+        },
+    ),
+}
+
+
+@st.composite
+def written(draw: st.DrawFn) -> Written:
+    """A config that is right in itself: complete, a part of one, or empty."""
+    strategy = draw(st.sampled_from([None, "TimeSlicing", "MPS"]))
+    sharing: dict[str, Any] = {} if strategy is None else {"strategy": strategy}
+    for other, block in STRATEGIES.items():
+        if strategy in (None, other) and draw(st.booleans()):
+            sharing[block] = draw(settings[block])
+    parameters = {"sharing": sharing} if sharing or draw(st.booleans()) else {}
+    return written_config(parameters, GpuConfig, field="parameters")
