@@ -13,10 +13,13 @@ from pathlib import Path, PurePosixPath
 from uuid import NAMESPACE_URL, uuid5
 
 from kubelet_plugin.hardware.sysfs import described_node
+from kubelet_plugin.simulation import vfio
+from kubelet_plugin.simulation.capabilities import CAPS_MAJOR, capability_text, mig_minors, write_capabilities
+from kubelet_plugin.simulation.operations import MIG_CONFIGURATION_CHANGED, GpuOperations, add_event
+from kubelet_plugin.simulation.partitions import forget, layout
 from kubelet_plugin.simulation.programs import script
 from kubelet_plugin.simulation.state import (
     DriverState,
-    Event,
     FabricModel,
     FabricState,
     GpuState,
@@ -42,7 +45,7 @@ _MAJORS = {
     "drm": 226,
     "nvidia-caps-imex-channels": 234,
     "nvidia-nvswitch": 235,
-    "nvidia-caps": 237,
+    "nvidia-caps": CAPS_MAJOR,
     "vfio": 244,
     "nvidia-uvm": 508,
 }
@@ -91,10 +94,9 @@ _HOST_CONFIG = (
 _SWITCH_DEVICE = 0x22A3
 _SWITCH_BUS = 0xF2
 """The first of as many buses that no profile has a GPU on."""
-_MIG_GPUS, _MIG_GPU_INSTANCES, _MIG_COMPUTE_INSTANCES = 32, 15, 8
 
 
-class SimulatedHost:
+class SimulatedHost(GpuOperations):
     """A node that exists below `root`, made by `create_host`. May be opened by several processes at once."""
 
     def __init__(self, root: Path) -> None:
@@ -111,9 +113,23 @@ class SimulatedHost:
 
     @contextmanager
     def edit(self) -> Iterator[NodeState]:
-        """Change what NVML tells, in any way the state knows. The tree is left as it is."""
+        """Change what NVML tells, in any way the state knows. Nothing is changed when the block raises.
+
+        Files of MIG instances and of processes follow, and those who wait for NVML's events hear of a new division;
+        the rest of the tree is left as it is.
+        """
         with self._file.edit() as state:
+            session = state.driver.session
+            layouts = {gpu.uuid: layout(gpu) for gpu in state.gpus}
+            clients = [list(gpu.clients) for gpu in state.gpus]
             yield state
+            if state.driver.loaded and state.driver.session == session:
+                for gpu in state.gpus:
+                    if layout(gpu) != layouts[gpu.uuid]:
+                        add_event(state, gpu.uuid, MIG_CONFIGURATION_CHANGED, 0)
+                        write_capabilities(self.root, gpu, _device_folders(state))
+            if [gpu.clients for gpu in state.gpus] != clients:
+                vfio.write_processes(self.root, state)
 
     @property
     def driver_root(self) -> PurePosixPath:
@@ -125,33 +141,6 @@ class SimulatedHost:
         """The host folder of the driver's libraries."""
         return _library_folder(self.state)
 
-    def lose_gpu(self, index: int, code: int = 15) -> None:
-        """Every query of this GPU answers `code` from now on: 15 GPU is lost, 999 unknown error, 0 well again."""
-        with self.edit() as state:
-            state.gpus[index].fault = code or None
-
-    def fail_call(self, index: int, function: str, code: int) -> None:
-        """One query of one GPU answers `code` from now on; 0 well again."""
-        with self.edit() as state:
-            failing = dict(state.gpus[index].failing)
-            failing.pop(function, None)
-            state.gpus[index].failing = failing | ({function: code} if code else {})
-
-    def set_mig(self, index: int, current: int, pending: int | None = None) -> None:
-        with self.edit() as state:
-            state.gpus[index].mig = MigState(current=current, pending=current if pending is None else pending)
-
-    def set_fabric(self, index: int, fabric: FabricState | None) -> None:
-        """None: NVML answers NOT_SUPPORTED."""
-        with self.edit() as state:
-            state.gpus[index].fabric = fabric
-
-    def inject_event(self, index: int, data: int, kind: int = 8) -> None:
-        """An NVML event of this GPU; for the default kind `data` is the number of an Xid."""
-        with self.edit() as state:
-            number = state.events[-1].number + 1 if state.events else 1
-            state.events.append(Event(number=number, uuid=state.gpus[index].uuid, type=kind, data=data))
-
     def bind(self, index: int, driver: str | None) -> None:
         """Give a GPU to another kernel driver (`vfio-pci`), to none, or back to `nvidia`."""
         with self.edit() as state:
@@ -160,22 +149,25 @@ class SimulatedHost:
             link = self.path(_pci_folder(gpu)) / "driver"
             link.unlink(missing_ok=True)
             if driver is not None:
+                self.path(f"/sys/bus/pci/drivers/{driver}").mkdir(parents=True, exist_ok=True)
                 _link(self.root, _pci_folder(gpu) / "driver", PurePosixPath("/sys/bus/pci/drivers") / driver)
 
     def unload_driver(self) -> None:
         """Remove the kernel module: no device nodes, no /proc/driver/nvidia; NVML answers DRIVER_NOT_LOADED."""
         with self.edit() as state:
-            state.driver.loaded = False
-            _remove_kernel_files(self.root, state)
+            self._unload(state)
 
     def load_driver(self, version: str | None = None, *, libraries: bool = True) -> None:
         """Load the kernel module, of `version` when given. Without `libraries` the old ones stay: a mismatch."""
         with self.edit() as state:
             if version is not None and libraries:
                 self._remove_driver_files(state)
+            if state.driver.loaded:
+                self._unload(state)
             state.driver.version = version or state.driver.version
             state.driver.loaded = True
             state.driver.session += 1
+            vfio.probe(self.root, state)
             _write_kernel_files(self.root, state)
             if libraries:
                 _write_driver_files(self.root, state)
@@ -195,6 +187,7 @@ class SimulatedHost:
             state.driver.session += 1
             state.driver.loaded = driver
             state.events = []
+            state.passthrough.loaded = []
             if renumber:
                 minors = [gpu.minor for gpu in state.gpus]
                 for gpu, minor in zip(state.gpus, reversed(minors), strict=True):
@@ -212,6 +205,12 @@ class SimulatedHost:
 
     def path(self, host_path: PurePosixPath | str) -> Path:
         return _path(self.root, host_path)
+
+    def _unload(self, state: NodeState) -> None:
+        state.driver.loaded = False
+        for gpu in state.gpus:
+            forget(gpu, state.model.architecture, reboot=False)
+        _remove_kernel_files(self.root, state)
 
     def _remove_driver_files(self, state: NodeState) -> None:
         for host_path, _ in _driver_files(state):
@@ -299,13 +298,12 @@ def _fabric(name: str, fabric: FabricModel | None, node_index: int) -> FabricSta
 
 def _restart(gpu: GpuState, state: NodeState) -> None:
     gpu.fault = None
-    gpu.failing = {}
+    gpu.mishaps = {}
+    gpu.links_down = []
     gpu.bound_to = "nvidia"
-    gpu.compute_mode = gpu.time_slice = 0
-    if gpu.mig is not None:
-        # Ampere keeps the mode on the board, later generations forget it.
-        current = gpu.mig.pending if state.model.architecture <= 7 else 0
-        gpu.mig = MigState(current=current, pending=current)
+    gpu.persistence_mode = 1
+    gpu.clients = []
+    forget(gpu, state.model.architecture, reboot=True)
 
 
 def _identity(text: str) -> str:
@@ -316,23 +314,21 @@ def _write_machine(root: Path, state: NodeState) -> None:
     """What is there with the machine and the kernel, with or without an NVIDIA driver."""
     boot_id = _identity(f"{state.profile}/{state.node_index}/boot/{state.boots}")
     _write(root, "/proc/sys/kernel/random/boot_id", boot_id + "\n")
-    for folder in ("/dev", "/run", "/tmp", "/var", "/etc", "/sys/bus/pci/drivers/vfio-pci"):
+    for folder in ("/dev", "/run", "/tmp", "/var", "/etc", "/sys/bus/pci/drivers"):
         _path(root, folder).mkdir(parents=True, exist_ok=True)
     _link(root, PurePosixPath("/var/run"), PurePosixPath("/run"))
-    for number, gpu in enumerate(state.gpus):
-        _write_pci_gpu(root, state, number, gpu)
+    for gpu in state.gpus:
+        _write_pci_gpu(root, state, gpu)
     for number in range(state.model.nvlink.switches if state.model.nvlink and state.machine == "x86_64" else 0):
         _write_pci_function(root, "pci0000:00", f"0000:{_SWITCH_BUS + number:02x}:00.0", 0x068000, _SWITCH_DEVICE, 0)
+    vfio.write_machine(root, state)
     _write_devices(root, _majors(loaded=False))
 
 
-def _write_pci_gpu(root: Path, state: NodeState, number: int, gpu: GpuState) -> None:
-    folder = _write_pci_function(
+def _write_pci_gpu(root: Path, state: NodeState, gpu: GpuState) -> None:
+    _write_pci_function(
         root, gpu.root, gpu.address, state.model.pci_class, state.model.pci_device, gpu.numa, bridged=True
     )
-    group = PurePosixPath(f"/sys/kernel/iommu_groups/{number + 20}")
-    _link(root, group / "devices" / gpu.address, folder)
-    _link(root, folder / "iommu_group", group)
 
 
 def _write_pci_function(
@@ -363,16 +359,19 @@ def _write_kernel_files(root: Path, state: NodeState) -> None:
         _write(
             root,
             f"/proc/driver/nvidia/capabilities/{name}",
-            f"DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: 1\n",
+            capability_text(minor, mode),
         )
-    _write(root, "/proc/driver/nvidia-caps/mig-minors", _mig_minors())
+    _write(root, "/proc/driver/nvidia-caps/mig-minors", mig_minors())
     _write_devices(root, _majors(loaded=True))
     _path(root, "/sys/bus/pci/drivers/nvidia").mkdir(parents=True, exist_ok=True)
     for number, gpu in enumerate(state.gpus):
         if gpu.bound_to is not None:
             _link(root, _pci_folder(gpu) / "driver", PurePosixPath("/sys/bus/pci/drivers") / gpu.bound_to)
-        for name in _drm_names(number):
-            _path(root, _pci_folder(gpu) / "drm" / name).mkdir(parents=True, exist_ok=True)
+        if gpu.bound_to == "nvidia":
+            for name in vfio.drm_names(number):
+                _path(root, _pci_folder(gpu) / "drm" / name).mkdir(parents=True, exist_ok=True)
+            vfio.write_information(root, state, gpu)
+    vfio.write_processes(root, state)
     for host_path, text in _device_nodes(state):
         _write(root, host_path, text)
 
@@ -381,11 +380,16 @@ def _remove_kernel_files(root: Path, state: NodeState) -> None:
     for folder in ("/proc/driver/nvidia", "/proc/driver/nvidia-caps"):
         shutil.rmtree(_path(root, folder), ignore_errors=True)
     _write_devices(root, _majors(loaded=False))
+    shutil.rmtree(_path(root, "/sys/bus/pci/drivers/nvidia"), ignore_errors=True)
+    vfio.write_processes(root, state)
     for gpu in state.gpus:
-        (_path(root, _pci_folder(gpu)) / "driver").unlink(missing_ok=True)
+        if gpu.bound_to == "nvidia":
+            (_path(root, _pci_folder(gpu)) / "driver").unlink(missing_ok=True)
         shutil.rmtree(_path(root, _pci_folder(gpu)) / "drm", ignore_errors=True)
     for host_path, _ in _device_nodes(state):
         _path(root, host_path).unlink(missing_ok=True)
+    for devices in _device_folders(state):
+        shutil.rmtree(_path(root, devices / "nvidia-caps"), ignore_errors=True)
 
 
 def _device_nodes(state: NodeState) -> Iterator[tuple[PurePosixPath, str]]:
@@ -400,19 +404,19 @@ def _device_nodes(state: NodeState) -> Iterator[tuple[PurePosixPath, str]]:
     }
     for number, gpu in enumerate(state.gpus):
         nodes[f"nvidia{gpu.minor}"] = (_GPU_MAJOR, gpu.minor)
-        card, render = _drm_names(number)
+        card, render = vfio.drm_names(number)
         nodes[f"dri/{card}"] = (_MAJORS["drm"], number + 1)
         nodes[f"dri/{render}"] = (_MAJORS["drm"], number + 128)
-    roots = ["/dev"] + (["/run/nvidia/driver/dev"] if state.layout == "operator" else [])
-    for folder in roots:
+    for folder in _device_folders(state):
         for name, (major, minor) in nodes.items():
             mode = {"nvidia-caps/nvidia-cap1": 0o400, "nvidia-caps/nvidia-cap2": 0o444}.get(name, 0o666)
-            yield PurePosixPath(folder) / name, described_node("c", major, minor, mode)
+            yield folder / name, described_node("c", major, minor, mode)
 
 
-def _drm_names(number: int) -> tuple[str, str]:
-    """card0 is the board management controller's, as on most servers."""
-    return f"card{number + 1}", f"renderD{number + 128}"
+def _device_folders(state: NodeState) -> Iterator[PurePosixPath]:
+    yield PurePosixPath("/dev")
+    if state.layout == "operator":
+        yield PurePosixPath("/run/nvidia/driver/dev")
 
 
 def _majors(*, loaded: bool) -> dict[str, int]:
@@ -435,20 +439,6 @@ DeviceFileMode: 438
 ImexChannelCount: 2048
 CreateImexChannel0: 0
 """
-
-
-def _mig_minors() -> str:
-    """Every possible capability of 32 GPUs: 135 minors each, the first is 3."""
-    lines = ["config 1", "monitor 2"]
-    minor = 3
-    for gpu in range(_MIG_GPUS):
-        for gpu_instance in range(_MIG_GPU_INSTANCES):
-            lines.append(f"gpu{gpu}/gi{gpu_instance}/access {minor}")
-            minor += 1
-            for compute_instance in range(_MIG_COMPUTE_INSTANCES):
-                lines.append(f"gpu{gpu}/gi{gpu_instance}/ci{compute_instance}/access {minor}")
-                minor += 1
-    return "\n".join(lines) + "\n"
 
 
 def _library_folder(state: NodeState) -> PurePosixPath:

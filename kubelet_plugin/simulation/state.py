@@ -6,7 +6,6 @@ take a lock beside the file and replace it whole, so a reader never sees half a 
 """
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -110,8 +109,76 @@ class MigState(_Data):
     pending: int = 0
 
 
+class ComputeInstanceState(_Data):
+    """A compute instance: a MIG device. `profile` is NVML's enumeration, `start` counts the parent's compute slices."""
+
+    id: int
+    uuid: str
+    profile: int
+    slices: int
+    start: int
+    index: int
+    """As which MIG device of the GPU NVML lists it; a number is given again when its device is gone."""
+    compute_mode: int = 0
+
+
+class GpuInstanceState(_Data):
+    """A GPU instance of the profile with this id. Ids are given again, `number` is not: it is that of the creation."""
+
+    id: int
+    number: int
+    profile: int
+    start: int
+    size: int
+    compute_instances: list[ComputeInstanceState] = Field(default_factory=list)
+
+
+class Client(_Data):
+    """A process that has the GPU open: computes, serves others with MPS, or only watches.
+
+    The ids are those of the instances that it runs in, None for a program that uses the whole GPU.
+    """
+
+    pid: int
+    name: str
+    kind: Literal["compute", "mps", "monitor"] = "compute"
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    memory_mib: int = 0
+
+
+class HealthState(_Data):
+    """What the GPU says of itself. Error counts since the driver was loaded, and over its life; rows of memory."""
+
+    corrected_errors: int = 0
+    uncorrected_errors: int = 0
+    lifetime_corrected_errors: int = 0
+    lifetime_uncorrected_errors: int = 0
+    remapped_corrected: int = 0
+    remapped_uncorrected: int = 0
+    remap_pending: bool = False
+    remap_failed: bool = False
+    channel_repair_pending: bool = False
+    tpc_repair_pending: bool = False
+    recovery_action: int = 0
+    """Field 230: 0 none, 1 reset the GPU, 2 reboot, 3 drain P2P, 4 drain and reset."""
+    temperature_c: int = 34
+    graphics_clock_mhz: int = 1980
+    memory_clock_mhz: int = 2619
+
+
+class Mishap(_Data):
+    """What callers of one NVML function meet: after `delay_s` the answer `code` (0: the true one), for the next
+    `times` calls (None: from now on). `crash`: their process dies, before the call does its work or after it."""
+
+    code: int = 0
+    delay_s: float = 0.0
+    times: int | None = None
+    crash: Literal["before", "after"] | None = None
+
+
 class GpuState(_Data):
-    """One GPU. `fault` is the NVML code that every query of it answers; `failing` the code by function name."""
+    """One GPU. `fault` is the NVML code that every query of it answers; `mishaps` are by function name."""
 
     uuid: str
     minor: int
@@ -122,14 +189,22 @@ class GpuState(_Data):
     module: int | None
     bound_to: str | None = "nvidia"
     fault: int | None = None
-    failing: dict[str, int] = Field(default_factory=dict)
+    mishaps: dict[str, Mishap] = Field(default_factory=dict)
     product: str | None = None
     """Instead of the model's name: a display adapter among GPUs."""
     virtualization: int = 0
     mig: MigState | None = None
+    instances: list[GpuInstanceState] = Field(default_factory=list)
+    created: int = 0
+    """How many instances were ever created: no two have the same number or UUID."""
+    clients: list[Client] = Field(default_factory=list)
     compute_mode: int = 0
     time_slice: int = 0
     """NVML's compute mode (3 exclusive process), and the policy of nvidia-smi (0 default to 3 long)."""
+    persistence_mode: int = 1
+    health: HealthState = Field(default_factory=HealthState)
+    links_down: list[int] = Field(default_factory=list)
+    """NVLinks that are not active."""
     fabric: FabricState | None = None
 
 
@@ -140,6 +215,8 @@ class DriverState(_Data):
     cuda: int
     missing: list[str] = Field(default_factory=list)
     loaded: bool = True
+    privileged: bool = True
+    """Whether callers of NVML may change anything: they are root and may use the MIG capabilities."""
     session: int = 1
     fabric_structure: int = 3
     """The newest version of the fabric info structure that the driver accepts."""
@@ -156,6 +233,36 @@ class Event(_Data):
     compute_instance: int = 0xFFFFFFFF
 
 
+class Function(_Data):
+    """A function on the bus that is no GPU, in the IOMMU group of the GPU at `beside`: its audio, or another device.
+
+    `home` is the driver that it has after a boot; the one it has now is in sysfs.
+    """
+
+    address: str
+    beside: str
+    vendor: int = 0x10DE
+    device: int = 0x22BA
+    pci_class: int = 0x040300
+    home: str | None = "snd_hda_intel"
+
+
+class PassthroughState(_Data):
+    """What machine and kernel have for VFIO. `modules` can be loaded, `loaded` are; `cdev`: /dev/vfio/devices.
+
+    `groups`: IOMMU groups of GPUs that are not alone in theirs, by address.
+    """
+
+    iommu: bool = True
+    iommufd: bool = True
+    cdev: bool = True
+    modules: list[str] = Field(default_factory=lambda: ["vfio_pci"])
+    loaded: list[str] = Field(default_factory=list)
+    functions: list[Function] = Field(default_factory=list)
+    groups: dict[str, int] = Field(default_factory=dict)
+    virtual_functions: dict[str, int] = Field(default_factory=dict)
+
+
 class NodeState(_Data):
     """All of it. `gpus` are in the order in which NVML enumerates them."""
 
@@ -168,6 +275,7 @@ class NodeState(_Data):
     model: GpuModel
     gpus: list[GpuState]
     events: list[Event] = Field(default_factory=list)
+    passthrough: PassthroughState = Field(default_factory=PassthroughState)
 
     def gpu(self, uuid: str) -> GpuState:
         """Raises KeyError when the node has no such GPU."""
@@ -209,7 +317,7 @@ class StateFile:
     def write(self, state: NodeState) -> None:
         temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
         temporary.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(state.model_dump(mode="json"), indent=1), encoding="utf-8")
+        temporary.write_text(state.model_dump_json(indent=1), encoding="utf-8")
         temporary.replace(self.path)
 
 

@@ -1,0 +1,70 @@
+"""Files of a simulated node by which programs get at MIG instances: capabilities in /proc, nodes below /dev.
+
+The kernel has them for every instance that exists and for no other; `kubelet_plugin.simulation.host` writes them
+whenever the division of a GPU changes.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from kubelet_plugin.hardware.sysfs import described_node
+from kubelet_plugin.simulation.state import GpuState
+
+CAPS_MAJOR = 237
+
+_GPUS, _GPU_INSTANCES, _COMPUTE_INSTANCES = 32, 15, 8
+_FIRST_MINOR = 3
+_MINORS_OF_A_GPU = _GPU_INSTANCES * (1 + _COMPUTE_INSTANCES)
+_READABLE = 0o444
+
+
+def mig_minors() -> str:
+    """/proc/driver/nvidia-caps/mig-minors: every possible capability of 32 GPUs, 135 minors each, the first is 3."""
+    lines = ["config 1", "monitor 2"]
+    for gpu in range(_GPUS):
+        for gpu_instance in range(_GPU_INSTANCES):
+            lines.append(f"gpu{gpu}/gi{gpu_instance}/access {_minor(gpu, gpu_instance)}")
+            lines += [
+                f"gpu{gpu}/gi{gpu_instance}/ci{number}/access {_minor(gpu, gpu_instance, number)}"
+                for number in range(_COMPUTE_INSTANCES)
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def capability_text(minor: int, mode: int) -> str:
+    return f"DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: 1\n"
+
+
+def write_capabilities(root: Path, gpu: GpuState, device_folders: Iterator[PurePosixPath]) -> None:
+    """Make the files of one GPU those of the instances that it has; `device_folders` are the /dev that get nodes."""
+    wanted = dict(_capabilities(gpu))
+    folder = root / f"proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig"
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, minor in wanted.items():
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(capability_text(minor, _READABLE), encoding="utf-8")
+    first = _minor(gpu.minor, 0)
+    for devices in device_folders:
+        caps = root / str(devices).lstrip("/") / "nvidia-caps"
+        for minor in range(first, first + _MINORS_OF_A_GPU):
+            node = caps / f"nvidia-cap{minor}"
+            if minor in wanted.values():
+                node.parent.mkdir(parents=True, exist_ok=True)
+                node.write_text(described_node("c", CAPS_MAJOR, minor, _READABLE), encoding="utf-8")
+            else:
+                node.unlink(missing_ok=True)
+
+
+def _capabilities(gpu: GpuState) -> Iterator[tuple[str, int]]:
+    """Path below the GPU's `mig` folder, and minor."""
+    for instance in gpu.instances:
+        yield f"gi{instance.id}/access", _minor(gpu.minor, instance.id)
+        for item in instance.compute_instances:
+            yield f"gi{instance.id}/ci{item.id}/access", _minor(gpu.minor, instance.id, item.id)
+
+
+def _minor(gpu: int, gpu_instance: int, compute_instance: int = -1) -> int:
+    first = _FIRST_MINOR + _MINORS_OF_A_GPU * gpu + (1 + _COMPUTE_INSTANCES) * gpu_instance
+    return first + 1 + compute_instance

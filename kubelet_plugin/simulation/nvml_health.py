@@ -1,0 +1,166 @@
+"""The functions of simulated NVML about how a GPU is: errors, clocks, programs on it, modes it can be set to."""
+
+from typing import Any
+
+import pynvml
+
+from kubelet_plugin.simulation.nvml_session import Mig, Session, device_query, gpu_query, supported
+from kubelet_plugin.simulation.operations import mig_device
+from kubelet_plugin.simulation.partitions import AMPERE, Refused
+from kubelet_plugin.simulation.state import Client, GpuState
+
+_NO_INSTANCE = 0xFFFFFFFF
+_UNSIGNED_INT = 1
+"""NVML_VALUE_TYPE_UNSIGNED_INT."""
+_COMPUTE_MODES = (0, 2, 3)
+_MEMORY_CLOCK = 2
+
+_DRIVER_WITH_RECOVERY_ACTION = 565
+_DRIVER_WITH_REPAIR_STATUS = 575
+
+
+class HealthCalls(Session):
+    @gpu_query
+    def nvmlDeviceGetTotalEccErrors(self, gpu: GpuState, errorType: int, counterType: int) -> int:
+        supported(self._file.read().model.ecc)
+        health = gpu.health
+        counts = {
+            (0, 0): health.corrected_errors,
+            (1, 0): health.uncorrected_errors,
+            (0, 1): health.lifetime_corrected_errors,
+            (1, 1): health.lifetime_uncorrected_errors,
+        }
+        if (errorType, counterType) not in counts:
+            raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        return counts[errorType, counterType]
+
+    @gpu_query
+    def nvmlDeviceGetRemappedRows(self, gpu: GpuState) -> tuple[int, int, int, int]:
+        remapped = self._remapped_rows(gpu)
+        if remapped is None:
+            raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return remapped
+
+    @gpu_query
+    def nvmlDeviceGetRepairStatus(self, gpu: GpuState) -> list[int]:
+        if self._driver_branch() < _DRIVER_WITH_REPAIR_STATUS:
+            raise Refused(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        if self._file.read().model.architecture < AMPERE:
+            raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return [int(gpu.health.channel_repair_pending), int(gpu.health.tpc_repair_pending)]
+
+    @gpu_query
+    def nvmlDeviceGetFieldValues(self, gpu: GpuState, fieldIds: list[Any]) -> Any:
+        """The call succeeds; each value has a return code of its own."""
+        known = self._fields(gpu)
+        values = (pynvml.c_nvmlFieldValue_t * len(fieldIds))()
+        for value, wanted in zip(values, fieldIds, strict=True):
+            value.fieldId, value.scopeId = wanted if isinstance(wanted, tuple) else (wanted, 0)
+            number = known.get(value.fieldId)
+            value.nvmlReturn = pynvml.NVML_ERROR_NOT_SUPPORTED if number is None else 0
+            if number is not None:
+                value.valueType, value.value.uiVal = _UNSIGNED_INT, number
+        return values
+
+    def _fields(self, gpu: GpuState) -> dict[int, int | None]:
+        model = self._file.read().model
+        remapped = self._remapped_rows(gpu) or (None,) * 4
+        recovery = gpu.health.recovery_action if self._driver_branch() >= _DRIVER_WITH_RECOVERY_ACTION else None
+        return {
+            pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT: model.nvlink.links if model.nvlink is not None else None,
+            pynvml.NVML_FI_DEV_REMAPPED_COR: remapped[0],
+            pynvml.NVML_FI_DEV_REMAPPED_UNC: remapped[1],
+            pynvml.NVML_FI_DEV_REMAPPED_PENDING: remapped[2],
+            pynvml.NVML_FI_DEV_REMAPPED_FAILURE: remapped[3],
+            pynvml.NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED: (
+                int(model.architecture > AMPERE) if gpu.mig is not None else None
+            ),
+            pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: recovery,
+        }
+
+    def _remapped_rows(self, gpu: GpuState) -> tuple[int, int, int, int] | None:
+        """Not told by GPUs in MIG mode, nor by those that retire pages instead."""
+        model = self._file.read().model
+        if model.architecture < AMPERE or not model.ecc or (gpu.mig is not None and gpu.mig.current):
+            return None
+        health = gpu.health
+        pending, failed = int(health.remap_pending), int(health.remap_failed)
+        return health.remapped_corrected, health.remapped_uncorrected, pending, failed
+
+    def _driver_branch(self) -> int:
+        return int(self._file.read().driver.version.partition(".")[0])
+
+    @gpu_query
+    def nvmlDeviceGetTemperature(self, gpu: GpuState, sensor: int) -> int:
+        return gpu.health.temperature_c
+
+    @gpu_query
+    def nvmlDeviceGetTemperatureV(self, gpu: GpuState, sensor: int) -> int:
+        return gpu.health.temperature_c
+
+    @gpu_query
+    def nvmlDeviceGetClockInfo(self, gpu: GpuState, type: int) -> int:
+        """MHz of the memory clock, or of the others, which are the same here."""
+        return gpu.health.memory_clock_mhz if type == _MEMORY_CLOCK else gpu.health.graphics_clock_mhz
+
+    @device_query
+    def nvmlDeviceGetComputeMode(self, gpu: GpuState, mig: Mig | None) -> int:
+        return mig[1].compute_mode if mig is not None else gpu.compute_mode
+
+    @device_query
+    def nvmlDeviceSetComputeMode(self, gpu: GpuState, mig: Mig | None, mode: int) -> None:
+        """On a GPU in MIG mode each MIG device has its own."""
+        self.check_privileged()
+        if mode not in _COMPUTE_MODES:
+            raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        if mig is None and gpu.mig is not None and gpu.mig.current:
+            raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        with self._host.edit() as state:
+            now = state.gpu(gpu.uuid)
+            if mig is None:
+                now.compute_mode = mode
+            else:
+                mig_device(now, mig[1].uuid)[1].compute_mode = mode
+
+    @gpu_query
+    def nvmlDeviceGetPersistenceMode(self, gpu: GpuState) -> int:
+        return gpu.persistence_mode
+
+    @gpu_query
+    def nvmlDeviceSetPersistenceMode(self, gpu: GpuState, mode: int) -> None:
+        self.check_privileged()
+        if mode not in (0, 1):
+            raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        with self._host.edit() as state:
+            state.gpu(gpu.uuid).persistence_mode = mode
+
+    @device_query
+    def nvmlDeviceGetComputeRunningProcesses(self, gpu: GpuState, mig: Mig | None) -> list[Any]:
+        return _processes(gpu, mig, "compute")
+
+    nvmlDeviceGetComputeRunningProcesses_v3 = nvmlDeviceGetComputeRunningProcesses
+
+    @device_query
+    def nvmlDeviceGetMPSComputeRunningProcesses(self, gpu: GpuState, mig: Mig | None) -> list[Any]:
+        return _processes(gpu, mig, "mps")
+
+    nvmlDeviceGetMPSComputeRunningProcesses_v3 = nvmlDeviceGetMPSComputeRunningProcesses
+
+
+def _processes(gpu: GpuState, mig: Mig | None, kind: str) -> list[Any]:
+    return [
+        pynvml.nvmlFriendlyObject(
+            {
+                "pid": client.pid,
+                "usedGpuMemory": client.memory_mib << 20,
+                "gpuInstanceId": _NO_INSTANCE if client.gpu_instance is None else client.gpu_instance,
+                "computeInstanceId": _NO_INSTANCE if client.compute_instance is None else client.compute_instance,
+            }
+        )
+        for client in gpu.clients
+        if client.kind == kind and (mig is None or _runs_in(client, mig))
+    ]
+
+
+def _runs_in(client: Client, mig: Mig) -> bool:
+    return (client.gpu_instance, client.compute_instance) == (mig[0].id, mig[1].id)

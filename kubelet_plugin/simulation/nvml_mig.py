@@ -1,0 +1,354 @@
+"""The functions of simulated NVML about MIG: mode, profiles and placements, instances and MIG devices.
+
+As module `pynvml` has them, with its raw C arguments where it has those. What the hardware allows is decided in
+`kubelet_plugin.simulation.partitions`.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import pynvml
+
+from kubelet_plugin.simulation import partitions
+from kubelet_plugin.simulation.mig_tables import MigProfile, MigTable
+from kubelet_plugin.simulation.nvml_session import (
+    Mig,
+    Session,
+    compute_instance_query,
+    device_query,
+    error,
+    gpu_instance,
+    gpu_instance_query,
+    gpu_query,
+    mig_query,
+    pointed,
+    supported,
+)
+from kubelet_plugin.simulation.operations import mig_devices, table_of
+from kubelet_plugin.simulation.partitions import Refused
+from kubelet_plugin.simulation.state import GpuInstanceState, GpuState
+
+
+class MigCalls(Session):
+    @gpu_query
+    def nvmlDeviceSetMigMode(self, gpu: GpuState, mode: int) -> int:
+        """Answers the activation status, which may be an error code where the call itself succeeds."""
+        self.check_privileged()
+        with self._host.edit() as state:
+            return partitions.set_mode(state.gpu(gpu.uuid), mode, state.model.architecture)
+
+    @gpu_query
+    def nvmlDeviceGetMigMode(self, gpu: GpuState) -> list[int]:
+        mig = supported(gpu.mig)
+        return [mig.current, mig.pending]
+
+    @gpu_query
+    def nvmlDeviceGetMaxMigDeviceCount(self, gpu: GpuState) -> int:
+        return self._table().max_devices if gpu.mig is not None and gpu.mig.current else 0
+
+    # Profiles and placements: answered whether MIG mode is on or not.
+
+    @gpu_query
+    def nvmlDeviceGetGpuInstanceProfileInfo(self, gpu: GpuState, profile: int, version: int = 2) -> Any:
+        self._check_version(version, "nvmlDeviceGetGpuInstanceProfileInfoV")
+        return _gpu_instance_info(self._profile_of_kind(gpu, profile), version)
+
+    nvmlDeviceGetGpuInstanceProfileInfoV = nvmlDeviceGetGpuInstanceProfileInfo
+
+    @gpu_query
+    def nvmlDeviceGetGpuInstanceProfileInfoById(self, gpu: GpuState, profileId: int) -> Any:
+        return _gpu_instance_info(self._profile(gpu, profileId), version=2)
+
+    @gpu_query
+    def nvmlDeviceGetGpuInstancePossiblePlacements(
+        self, gpu: GpuState, profileId: int, placementsRef: Any, countRef: Any
+    ) -> int:
+        self.check_privileged()
+        profile = self._profile(gpu, profileId)
+        return _fill_placements(profile.starts, profile.size, placementsRef, countRef)
+
+    @gpu_query
+    def nvmlDeviceGetGpuInstanceRemainingCapacity(self, gpu: GpuState, profileId: int) -> int:
+        return partitions.remaining(gpu, self._table(), profileId)
+
+    # GPU instances
+
+    @gpu_query
+    def nvmlDeviceCreateGpuInstance(self, gpu: GpuState, profileId: int) -> Any:
+        return self._create_gpu_instance(gpu, profileId, None)
+
+    @gpu_query
+    def nvmlDeviceCreateGpuInstanceWithPlacement(self, gpu: GpuState, profileId: int, placement: Any) -> Any:
+        return self._create_gpu_instance(gpu, profileId, pointed(placement))
+
+    def _create_gpu_instance(self, gpu: GpuState, profile_id: int, placement: Any) -> Any:
+        self.check_privileged()
+        place = (placement.start, placement.size) if placement is not None else (None, None)
+        with self._host.edit() as state:
+            made = partitions.create_gpu_instance(state.gpu(gpu.uuid), self._table(), profile_id, *place)
+        return self.gpu_instance_handle(gpu, made)
+
+    @gpu_query
+    def nvmlDeviceGetGpuInstances(self, gpu: GpuState, profileId: int, gpuInstancesRef: Any, countRef: Any) -> int:
+        _check_divided(gpu)
+        self._profile(gpu, profileId)
+        found = [instance for instance in gpu.instances if instance.profile == profileId]
+        return _fill([self.gpu_instance_handle(gpu, instance) for instance in found], gpuInstancesRef, countRef)
+
+    @gpu_query
+    def nvmlDeviceGetGpuInstanceById(self, gpu: GpuState, gpuInstanceId: int) -> Any:
+        _check_divided(gpu)
+        for instance in gpu.instances:
+            if instance.id == gpuInstanceId:
+                return self.gpu_instance_handle(gpu, instance)
+        raise Refused(pynvml.NVML_ERROR_NOT_FOUND)
+
+    @gpu_instance_query
+    def nvmlGpuInstanceGetInfo(self, gpu: GpuState, instance: GpuInstanceState) -> Any:
+        info = pynvml.c_nvmlGpuInstanceInfo_t()
+        info.device = self.gpu_handle(gpu.uuid)
+        info.id, info.profileId = instance.id, instance.profile
+        info.placement.start, info.placement.size = instance.start, instance.size
+        return info
+
+    @gpu_instance_query
+    def nvmlGpuInstanceDestroy(self, gpu: GpuState, instance: GpuInstanceState) -> int:
+        self.check_privileged()
+        with self._host.edit() as state:
+            now = state.gpu(gpu.uuid)
+            partitions.destroy_gpu_instance(now, gpu_instance(now, instance.number))
+        return 0
+
+    # Compute instances
+
+    @gpu_instance_query
+    def nvmlGpuInstanceGetComputeInstanceProfileInfo(
+        self, gpu: GpuState, instance: GpuInstanceState, profile: int, engProfile: int, version: int = 2
+    ) -> Any:
+        self._check_version(version, "nvmlGpuInstanceGetComputeInstanceProfileInfoV")
+        if not 0 <= profile < pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT or engProfile:
+            raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        found = partitions.compute_profile(self._table(), instance, profile)
+        if found is None:
+            raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        info = (
+            pynvml.c_nvmlComputeInstanceProfileInfo_v2_t()
+            if version == 2
+            else pynvml.c_nvmlComputeInstanceProfileInfo_t()
+        )
+        info.id, info.sliceCount, info.instanceCount = found.kind, found.slices, len(found.starts)
+        info.multiprocessorCount = found.multiprocessors
+        parent = self._profile(gpu, instance.profile)
+        _set_shared_engines(info, parent)
+        if version == 2:
+            part = f"{found.slices}c." if found.slices != parent.slices else ""
+            info.name = f"MIG {part}{parent.name}".encode()
+        return info
+
+    nvmlGpuInstanceGetComputeInstanceProfileInfoV = nvmlGpuInstanceGetComputeInstanceProfileInfo
+
+    @gpu_instance_query
+    def nvmlGpuInstanceGetComputeInstancePossiblePlacements(
+        self, gpu: GpuState, instance: GpuInstanceState, profileId: int, placementsRef: Any, countRef: Any
+    ) -> int:
+        profile = self._compute_profile(instance, profileId)
+        return _fill_placements(profile.starts, profile.slices, placementsRef, countRef)
+
+    @gpu_instance_query
+    def nvmlGpuInstanceGetComputeInstanceRemainingCapacity(
+        self, gpu: GpuState, instance: GpuInstanceState, profileId: int
+    ) -> int:
+        return partitions.remaining_compute(instance, self._compute_profile(instance, profileId))
+
+    @gpu_instance_query
+    def nvmlGpuInstanceCreateComputeInstance(self, gpu: GpuState, instance: GpuInstanceState, profileId: int) -> Any:
+        return self._create_compute_instance(gpu, instance, profileId, None)
+
+    @gpu_instance_query
+    def nvmlGpuInstanceCreateComputeInstanceWithPlacement(
+        self, gpu: GpuState, instance: GpuInstanceState, profileId: int, placement: Any
+    ) -> Any:
+        return self._create_compute_instance(gpu, instance, profileId, pointed(placement))
+
+    def _create_compute_instance(
+        self, gpu: GpuState, instance: GpuInstanceState, profile_id: int, placement: Any
+    ) -> Any:
+        self.check_privileged()
+        place = (placement.start, placement.size) if placement is not None else (None, None)
+        with self._host.edit() as state:
+            now = state.gpu(gpu.uuid)
+            parent = gpu_instance(now, instance.number)
+            made = partitions.create_compute_instance(now, self._table(), parent, profile_id, *place)
+        return self.compute_instance_handle(gpu, made)
+
+    @gpu_instance_query
+    def nvmlGpuInstanceGetComputeInstances(
+        self, gpu: GpuState, instance: GpuInstanceState, profileId: int, computeInstancesRef: Any, countRef: Any
+    ) -> int:
+        self._compute_profile(instance, profileId)
+        found = [item for item in instance.compute_instances if item.profile == profileId]
+        return _fill([self.compute_instance_handle(gpu, item) for item in found], computeInstancesRef, countRef)
+
+    @gpu_instance_query
+    def nvmlGpuInstanceGetComputeInstanceById(
+        self, gpu: GpuState, instance: GpuInstanceState, computeInstanceId: int
+    ) -> Any:
+        for item in instance.compute_instances:
+            if item.id == computeInstanceId:
+                return self.compute_instance_handle(gpu, item)
+        raise Refused(pynvml.NVML_ERROR_NOT_FOUND)
+
+    @compute_instance_query
+    def nvmlComputeInstanceGetInfo(self, gpu: GpuState, mig: Mig) -> Any:
+        instance, item = mig
+        info = pynvml.c_nvmlComputeInstanceInfo_t()
+        info.device = self.mig_handle(gpu, item)
+        info.gpuInstance = self.gpu_instance_handle(gpu, instance)
+        info.id, info.profileId = item.id, item.profile
+        info.placement.start, info.placement.size = item.start, item.slices
+        return info
+
+    nvmlComputeInstanceGetInfo_v2 = nvmlComputeInstanceGetInfo
+
+    @compute_instance_query
+    def nvmlComputeInstanceDestroy(self, gpu: GpuState, mig: Mig) -> int:
+        self.check_privileged()
+        with self._host.edit() as state:
+            now = state.gpu(gpu.uuid)
+            for instance, item in mig_devices(now):
+                if item.uuid == mig[1].uuid:
+                    partitions.destroy_compute_instance(now, instance, item)
+                    return 0
+        raise Refused(pynvml.NVML_ERROR_NOT_FOUND)
+
+    # MIG devices
+
+    @device_query
+    def nvmlDeviceIsMigDeviceHandle(self, gpu: GpuState, mig: Mig | None) -> Any:
+        return ctypes.c_uint(mig is not None)
+
+    @gpu_query
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, gpu: GpuState, index: int) -> Any:
+        """Numbers have holes, which are NOT_FOUND."""
+        _check_divided(gpu)
+        if not 0 <= index < self._table().max_devices:
+            raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        for _, item in mig_devices(gpu):
+            if item.index == index:
+                return self.mig_handle(gpu, item)
+        raise Refused(pynvml.NVML_ERROR_NOT_FOUND)
+
+    @mig_query
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, gpu: GpuState, mig: Mig) -> Any:
+        return self.gpu_handle(gpu.uuid)
+
+    @mig_query
+    def nvmlDeviceGetGpuInstanceId(self, gpu: GpuState, mig: Mig) -> int:
+        return mig[0].id
+
+    @mig_query
+    def nvmlDeviceGetComputeInstanceId(self, gpu: GpuState, mig: Mig) -> int:
+        return mig[1].id
+
+    @mig_query
+    def nvmlDeviceGetAttributes(self, gpu: GpuState, mig: Mig) -> Any:
+        instance, item = mig
+        parent = self._profile(gpu, instance.profile)
+        attributes = pynvml.c_nvmlDeviceAttributes()
+        attributes.multiprocessorCount = self._compute_profile(instance, item.profile).multiprocessors
+        attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount = parent.slices, item.slices
+        attributes.memorySizeMB = parent.memory_mib
+        _set_shared_engines(attributes, parent)
+        return attributes
+
+    nvmlDeviceGetAttributes_v2 = nvmlDeviceGetAttributes
+
+    def mig_profile_name(self, gpu: GpuState, mig: Mig) -> str:
+        """As it is appended to the name of the GPU: `1c.3g.40gb`."""
+        instance, item = mig
+        parent = self._profile(gpu, instance.profile)
+        return f"{item.slices}c.{parent.name}" if item.slices != parent.slices else parent.name
+
+    def mig_memory_bytes(self, gpu: GpuState, mig: Mig) -> int:
+        return self._profile(gpu, mig[0].profile).memory_mib << 20
+
+    def _table(self) -> MigTable:
+        return table_of(self._file.read())
+
+    def _profile(self, gpu: GpuState, profile_id: int) -> MigProfile:
+        supported(gpu.mig)
+        found = self._table().profile(profile_id)
+        if found is None:
+            raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        return found
+
+    def _profile_of_kind(self, gpu: GpuState, kind: int) -> MigProfile:
+        supported(gpu.mig)
+        if not 0 <= kind < pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT:
+            raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        return supported(next((profile for profile in self._table().profiles if profile.kind == kind), None))
+
+    def _compute_profile(self, instance: GpuInstanceState, profile_id: int) -> partitions.ComputeProfile:
+        found = partitions.compute_profile(self._table(), instance, profile_id)
+        if found is None:
+            raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        return found
+
+    def _check_version(self, version: int, function: str) -> None:
+        """The binding calls another function of the library for version 2, which older drivers do not have."""
+        if version not in (1, 2) or (version == 2 and function in self._file.read().driver.missing):
+            raise error(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+
+def _check_divided(gpu: GpuState) -> None:
+    if gpu.mig is None or not gpu.mig.current:
+        raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+def _gpu_instance_info(profile: MigProfile, version: int) -> Any:
+    info = pynvml.c_nvmlGpuInstanceProfileInfo_v2_t() if version == 2 else pynvml.c_nvmlGpuInstanceProfileInfo_t()
+    info.id, info.sliceCount, info.instanceCount = profile.id, profile.slices, profile.max_instances
+    info.multiprocessorCount, info.memorySizeMB = profile.multiprocessors, profile.memory_mib
+    info.copyEngineCount, info.decoderCount, info.encoderCount = (
+        profile.copy_engines,
+        profile.decoders,
+        profile.encoders,
+    )
+    info.jpegCount, info.ofaCount = profile.jpeg_engines, profile.ofa_engines
+    if version == 2:
+        info.name = f"MIG {profile.name}".encode()
+    return info
+
+
+def _set_shared_engines(structure: Any, parent: MigProfile) -> None:
+    structure.sharedCopyEngineCount = parent.copy_engines
+    structure.sharedDecoderCount = parent.decoders
+    structure.sharedEncoderCount = parent.encoders
+    structure.sharedJpegCount = parent.jpeg_engines
+    structure.sharedOfaCount = parent.ofa_engines
+
+
+def _fill_placements(starts: Sequence[int], size: int, array: Any, count: Any) -> int:
+    """Without an array only the count is told."""
+    if array is None:
+        pointed(count).value = len(starts)
+        return 0
+    places = [pynvml.c_nvmlGpuInstancePlacement_t(start, size) for start in starts]
+    return _fill(places, array, count)
+
+
+def _fill(items: Sequence[Any], array: Any, count: Any) -> int:
+    """A C library would write past the end of an array that is too small; this one says so."""
+    if array is None:
+        raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+    target = pointed(array)
+    if len(target) < len(items):
+        raise Refused(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
+    for index, item in enumerate(items):
+        if isinstance(item, pynvml.c_nvmlGpuInstancePlacement_t):
+            target[index].start, target[index].size = item.start, item.size
+        else:
+            target[index] = item
+    pointed(count).value = len(items)
+    return 0

@@ -1,0 +1,265 @@
+"""A session with the NVML of a simulated node: handles, and what every call meets before it is answered.
+
+The functions themselves are in the modules `nvml_mig`, `nvml_health` and `nvml_events` beside this one, which extend
+`Session`, and in `kubelet_plugin.simulation.nvml`, which puts them together. A function of the library is a method
+under one of the decorators here, by what its first argument is a handle of: it is then called with the state of that
+GPU or instance. That state is shared and only read; what is to change is changed through `SimulatedHost.edit`.
+"""
+
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, Literal
+
+import pynvml
+
+from kubelet_plugin.simulation.host import SimulatedHost
+from kubelet_plugin.simulation.operations import mig_device
+from kubelet_plugin.simulation.partitions import Refused
+from kubelet_plugin.simulation.state import ComputeInstanceState, GpuInstanceState, GpuState, NodeState, StateFile
+
+_HANDLES_START = 0x7F0000000000
+_INSTANCES_START = 0x7F8000000000
+
+
+class Crash(BaseException):
+    """Stands for the death of the calling process: no caller handles it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What a handle stands for. `number` is a GPU instance's creation, `mig_uuid` tells a MIG device or its compute
+    instance: a handle does not come to life again with the next instance that gets the same id."""
+
+    kind: Literal["gpu", "mig", "gpu instance", "compute instance"]
+    session: int
+    uuid: str
+    number: int = 0
+    mig_uuid: str = ""
+
+
+type Mig = tuple[GpuInstanceState, ComputeInstanceState]
+
+
+def gpu_query[S: Session, **P, R](answer: Callable[Concatenate[S, GpuState, P], R]) -> Callable[..., R]:
+    """A function of GPUs: `answer(self, gpu, ...)`. Handles of MIG devices are NOT_SUPPORTED."""
+
+    @wraps(answer)
+    def wrapper(self: S, handle: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        def work(reference: Reference, gpu: GpuState) -> R:
+            if reference.kind == "mig":
+                raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
+            return answer(self, gpu, *args, **kwargs)
+
+        return self.answered(handle, answer.__name__, ("gpu", "mig"), work)
+
+    return wrapper
+
+
+def device_query[S: Session, **P, R](answer: Callable[Concatenate[S, GpuState, Mig | None, P], R]) -> Callable[..., R]:
+    """A function of GPUs and MIG devices alike: `answer(self, gpu, mig, ...)`."""
+
+    @wraps(answer)
+    def wrapper(self: S, handle: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        def work(reference: Reference, gpu: GpuState) -> R:
+            mig = _mig(gpu, reference.mig_uuid) if reference.kind == "mig" else None
+            return answer(self, gpu, mig, *args, **kwargs)
+
+        return self.answered(handle, answer.__name__, ("gpu", "mig"), work)
+
+    return wrapper
+
+
+def mig_query[S: Session, **P, R](answer: Callable[Concatenate[S, GpuState, Mig, P], R]) -> Callable[..., R]:
+    """A function of MIG devices: `answer(self, gpu, mig, ...)`. Handles of GPUs are NOT_SUPPORTED."""
+
+    @wraps(answer)
+    def wrapper(self: S, handle: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        def work(reference: Reference, gpu: GpuState) -> R:
+            if reference.kind == "gpu":
+                raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
+            return answer(self, gpu, _mig(gpu, reference.mig_uuid), *args, **kwargs)
+
+        return self.answered(handle, answer.__name__, ("gpu", "mig"), work)
+
+    return wrapper
+
+
+def gpu_instance_query[S: Session, **P, R](
+    answer: Callable[Concatenate[S, GpuState, GpuInstanceState, P], R],
+) -> Callable[..., R]:
+    """A function of GPU instances: `answer(self, gpu, instance, ...)`."""
+
+    @wraps(answer)
+    def wrapper(self: S, handle: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        def work(reference: Reference, gpu: GpuState) -> R:
+            return answer(self, gpu, gpu_instance(gpu, reference.number), *args, **kwargs)
+
+        return self.answered(handle, answer.__name__, ("gpu instance",), work)
+
+    return wrapper
+
+
+def compute_instance_query[S: Session, **P, R](
+    answer: Callable[Concatenate[S, GpuState, Mig, P], R],
+) -> Callable[..., R]:
+    """A function of compute instances: `answer(self, gpu, (gpu instance, compute instance), ...)`."""
+
+    @wraps(answer)
+    def wrapper(self: S, handle: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        def work(reference: Reference, gpu: GpuState) -> R:
+            return answer(self, gpu, _mig(gpu, reference.mig_uuid), *args, **kwargs)
+
+        return self.answered(handle, answer.__name__, ("compute instance",), work)
+
+    return wrapper
+
+
+class Session:
+    """The library as one process has it. `_uuids` are the GPUs that it enumerated when it was initialised."""
+
+    def __init__(self, root: Path) -> None:
+        self._file = StateFile(root)
+        self._host = SimulatedHost(root)
+        self._started = 0
+        self._session = 0
+        self._uuids: tuple[str, ...] = ()
+        self._references: dict[int, Reference] = {}
+        self._addresses: dict[Reference, int] = {}
+
+    def node(self, function: str) -> NodeState:
+        """The state, for a caller whose session is alive. Raises NVMLError otherwise."""
+        state = self._file.read()
+        if function in state.driver.missing:
+            raise error(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        if not self._started or state.driver.session != self._session:
+            raise error(pynvml.NVML_ERROR_UNINITIALIZED)
+        if not state.driver.loaded:
+            raise error(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+        return state
+
+    def answered[R](
+        self, handle: Any, function: str, kinds: tuple[str, ...], work: Callable[[Reference, GpuState], R]
+    ) -> R:
+        """What `work` answers about the GPU that `handle` belongs to, unless the call fails or has a mishap."""
+        reference = self._reference(handle, function)
+        if reference.kind not in kinds:
+            raise error(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        dies = self.meet_mishap(reference.uuid, function)
+        try:
+            result = work(reference, self.checked_gpu(reference.uuid, function))
+        except Refused as refused:
+            raise error(refused.code) from None
+        if dies:
+            raise Crash(function)
+        return result
+
+    def gpu_of(self, handle: Any, function: str) -> GpuState:
+        """Of an argument beside the first."""
+        return self.checked_gpu(self._reference(handle, function).uuid, function)
+
+    def checked_gpu(self, uuid: str, function: str) -> GpuState:
+        """Raises NVMLError when the GPU cannot be asked."""
+        gpu = self.node(function).gpu(uuid)
+        if gpu.bound_to != "nvidia":
+            raise error(pynvml.NVML_ERROR_GPU_IS_LOST)
+        if gpu.fault:
+            raise error(gpu.fault)
+        return gpu
+
+    def gpu_handle(self, uuid: str) -> Any:
+        address = _HANDLES_START + (self._session << 16) + self._uuids.index(uuid)
+        return ctypes.cast(ctypes.c_void_p(address), pynvml.c_nvmlDevice_t)
+
+    def mig_handle(self, gpu: GpuState, item: ComputeInstanceState) -> Any:
+        reference = Reference("mig", self._session, gpu.uuid, mig_uuid=item.uuid)
+        return self._pointer(reference, pynvml.c_nvmlDevice_t)
+
+    def gpu_instance_handle(self, gpu: GpuState, instance: GpuInstanceState) -> Any:
+        reference = Reference("gpu instance", self._session, gpu.uuid, number=instance.number)
+        return self._pointer(reference, pynvml.c_nvmlGpuInstance_t)
+
+    def compute_instance_handle(self, gpu: GpuState, item: ComputeInstanceState) -> Any:
+        reference = Reference("compute instance", self._session, gpu.uuid, mig_uuid=item.uuid)
+        return self._pointer(reference, pynvml.c_nvmlComputeInstance_t)
+
+    def check_privileged(self) -> None:
+        if not self._file.read().driver.privileged:
+            raise error(pynvml.NVML_ERROR_NO_PERMISSION)
+
+    def _pointer(self, reference: Reference, kind: Any) -> Any:
+        address = self._addresses.setdefault(reference, _INSTANCES_START + 16 * len(self._addresses))
+        self._references[address] = reference
+        return ctypes.cast(ctypes.c_void_p(address), kind)
+
+    def _reference(self, handle: Any, function: str) -> Reference:
+        self.node(function)
+        at = address(handle)
+        reference = self._references.get(at)
+        if reference is None:
+            session, index = divmod(at - _HANDLES_START, 1 << 16)
+            if not 0 <= index < len(self._uuids):
+                raise error(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+            reference = Reference("gpu", session, self._uuids[index])
+        if reference.session != self._session:
+            raise error(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        return reference
+
+    def meet_mishap(self, uuid: str, function: str) -> bool:
+        """Let the mishap of this function happen, if there is one. True: the caller dies when the work is done."""
+        mishap = self._file.read().gpu(uuid).mishaps.get(function)
+        if mishap is None:
+            return False
+        if mishap.times is not None:
+            with self._host.edit() as state:
+                mishaps = state.gpu(uuid).mishaps
+                left = mishap.times - 1
+                others = {name: other for name, other in mishaps.items() if name != function}
+                kept = {function: mishap.model_copy(update={"times": left})} if left > 0 else {}
+                state.gpu(uuid).mishaps = others | kept
+        time.sleep(mishap.delay_s)
+        if mishap.crash == "before":
+            raise Crash(function)
+        if mishap.code:
+            raise error(mishap.code)
+        return mishap.crash == "after"
+
+
+def gpu_instance(gpu: GpuState, number: int) -> GpuInstanceState:
+    """Raises Refused when it is gone."""
+    for instance in gpu.instances:
+        if instance.number == number:
+            return instance
+    raise Refused(pynvml.NVML_ERROR_NOT_FOUND)
+
+
+def _mig(gpu: GpuState, uuid: str) -> Mig:
+    try:
+        return mig_device(gpu, uuid)
+    except KeyError:
+        raise Refused(pynvml.NVML_ERROR_NOT_FOUND) from None
+
+
+def supported[T](value: T | None) -> T:
+    if value is None:
+        raise error(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    return value
+
+
+def error(code: int) -> Exception:
+    made: Exception = pynvml.NVMLError(code)
+    return made
+
+
+def address(pointer: Any) -> int:
+    return ctypes.cast(pointer, ctypes.c_void_p).value or 0
+
+
+def pointed(reference: Any) -> Any:
+    """What a C argument points to: `byref(x)`, `pointer(x)`, or an array, which is its own pointer."""
+    if hasattr(reference, "_obj"):
+        return reference._obj
+    return reference.contents if hasattr(reference, "contents") else reference

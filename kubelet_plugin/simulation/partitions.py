@@ -1,0 +1,279 @@
+"""How a simulated GPU is divided: MIG mode, GPU instances and compute instances, and what the hardware refuses.
+
+Works on the state of one GPU (`kubelet_plugin.simulation.state`) and the table of its model; whoever calls has the
+state open for editing. Simulated NVML enters here, and an administrator's hand (`kubelet_plugin.simulation.host`).
+A refusal changes nothing, except that an Ampere GPU remembers a mode that waits for its reset.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import NAMESPACE_URL, uuid5
+
+import pynvml
+
+from kubelet_plugin.simulation.mig_tables import DOUBLE_MEMORY, MigProfile, MigTable
+from kubelet_plugin.simulation.state import Client, ComputeInstanceState, GpuInstanceState, GpuState, MigState
+
+AMPERE = 7
+"""NVML's number of the architecture that changes its MIG mode by a reset, and keeps it over a reboot."""
+
+_VGPU_GUEST = 2
+_PASSTHROUGH = 1
+
+_COMPUTE_SLICES = {0: 1, 1: 2, 2: 3, 3: 4, 4: 7}
+"""Slices by NVML's enumeration of compute instance profiles, which is their id too."""
+_WITH_MEDIA = 7
+"""NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1: what fills a `1g` instance with double memory on Hopper and newer."""
+
+
+class Refused(Exception):
+    """The hardware says no; `code` is NVML's return value."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"NVML code {code}")
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeProfile:
+    """One kind of compute instance that a GPU instance can have. `kind` is NVML's enumeration and id."""
+
+    kind: int
+    slices: int
+    multiprocessors: int
+    starts: tuple[int, ...]
+
+
+def set_mode(gpu: GpuState, wanted: int, architecture: int) -> int:
+    """Switch MIG mode. Answers the activation status: 0, or why the mode is not (yet) what was asked for.
+
+    Hopper and newer switch at once or not at all; Ampere remembers, and resets itself when nobody uses it.
+    """
+    if gpu.mig is None or gpu.virtualization == _VGPU_GUEST:
+        raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    if wanted not in (0, 1):
+        raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+    in_use = bool(gpu.clients or gpu.instances)
+    if wanted == gpu.mig.current:
+        gpu.mig = MigState(current=wanted, pending=wanted)
+        return 0
+    if architecture > AMPERE:
+        if in_use:
+            return int(pynvml.NVML_ERROR_IN_USE)
+        gpu.mig = MigState(current=wanted, pending=wanted)
+        return 0
+    gpu.mig = MigState(current=gpu.mig.current, pending=wanted)
+    if gpu.virtualization == _PASSTHROUGH:
+        return int(pynvml.NVML_ERROR_RESET_REQUIRED)
+    if in_use:
+        return int(pynvml.NVML_ERROR_IN_USE)
+    gpu.mig = MigState(current=wanted, pending=wanted)
+    return 0
+
+
+def reset(gpu: GpuState) -> None:
+    """Reset the GPU, as an administrator does: a pending mode takes effect, instances are gone, errors forgotten."""
+    if gpu.clients:
+        raise Refused(pynvml.NVML_ERROR_IN_USE)
+    if gpu.mig is not None:
+        gpu.mig = MigState(current=gpu.mig.pending, pending=gpu.mig.pending)
+    gpu.instances = []
+    gpu.fault = None
+    forget_errors(gpu)
+
+
+def forget_errors(gpu: GpuState) -> None:
+    """What a reset or a new driver puts right: counts start again, rows are remapped, nothing is asked for any more."""
+    gpu.health = gpu.health.model_copy(
+        update={
+            "corrected_errors": 0,
+            "uncorrected_errors": 0,
+            "remap_pending": False,
+            "channel_repair_pending": False,
+            "tpc_repair_pending": False,
+            "recovery_action": 0,
+        }
+    )
+
+
+def forget(gpu: GpuState, architecture: int, *, reboot: bool) -> None:
+    """The driver goes: instances with it, and the mode, except that Ampere has it on the board."""
+    gpu.instances = []
+    gpu.clients = []
+    gpu.compute_mode = gpu.time_slice = 0
+    forget_errors(gpu)
+    if gpu.mig is None:
+        return
+    if architecture > AMPERE:
+        gpu.mig = MigState()
+    elif reboot:
+        gpu.mig = MigState(current=gpu.mig.pending, pending=gpu.mig.pending)
+
+
+def create_gpu_instance(
+    gpu: GpuState, table: MigTable, profile_id: int, start: int | None = None, size: int | None = None
+) -> GpuInstanceState:
+    """Without `start` the driver chooses the place: from the upper half of the GPU first."""
+    _check_divided(gpu)
+    profile = _profile(table, profile_id)
+    if any(client.kind == "compute" and client.gpu_instance is None for client in gpu.clients):
+        raise Refused(pynvml.NVML_ERROR_IN_USE)
+    if start is not None and (start not in profile.starts or size != profile.size):
+        raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+    free = _free_starts(gpu, table, profile)
+    if start is None:
+        start = min(free, key=lambda place: (place < table.memory_slices // 2, place), default=None)
+    if start is None or start not in free:
+        raise Refused(pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES)
+    instance = GpuInstanceState(
+        id=_instance_id(gpu, table, start, profile.size),
+        number=_next_number(gpu),
+        profile=profile.id,
+        start=start,
+        size=profile.size,
+    )
+    gpu.instances.append(instance)
+    return instance
+
+
+def destroy_gpu_instance(gpu: GpuState, instance: GpuInstanceState) -> None:
+    if instance.compute_instances or _clients(gpu, instance):
+        raise Refused(pynvml.NVML_ERROR_IN_USE)
+    gpu.instances.remove(instance)
+
+
+def create_compute_instance(
+    gpu: GpuState,
+    table: MigTable,
+    parent: GpuInstanceState,
+    profile_id: int,
+    start: int | None = None,
+    size: int | None = None,
+) -> ComputeInstanceState:
+    """Without `start` it lies as low as it can."""
+    _check_divided(gpu)
+    profile = compute_profile(table, parent, profile_id)
+    if profile is None:
+        raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+    if start is not None and (start not in profile.starts or size != profile.slices):
+        raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+    free = _free_compute_starts(parent, profile)
+    if start is None:
+        start = min(free, default=None)
+    if start is None or start not in free:
+        raise Refused(pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES)
+    number = _next_number(gpu)
+    instance = ComputeInstanceState(
+        id=_lowest(item.id for item in parent.compute_instances),
+        uuid=f"MIG-{uuid5(NAMESPACE_URL, f'{gpu.uuid}/mig/{number}')}",
+        profile=profile.kind,
+        slices=profile.slices,
+        start=start,
+        index=_lowest(item.index for other in gpu.instances for item in other.compute_instances),
+    )
+    parent.compute_instances.append(instance)
+    return instance
+
+
+def destroy_compute_instance(gpu: GpuState, parent: GpuInstanceState, instance: ComputeInstanceState) -> None:
+    if any(client.compute_instance == instance.id for client in _clients(gpu, parent)):
+        raise Refused(pynvml.NVML_ERROR_IN_USE)
+    parent.compute_instances.remove(instance)
+
+
+def remaining(gpu: GpuState, table: MigTable, profile_id: int) -> int:
+    """How many more instances of the profile can be created, lowest start first."""
+    _check_divided(gpu)
+    profile = _profile(table, profile_id)
+    trial = gpu.model_copy(deep=True)
+    count = 0
+    while free := _free_starts(trial, table, profile):
+        trial.instances.append(GpuInstanceState(id=-1, number=0, profile=profile.id, start=free[0], size=profile.size))
+        count += 1
+    return count
+
+
+def remaining_compute(parent: GpuInstanceState, profile: ComputeProfile) -> int:
+    """How many more compute instances of the profile the GPU instance has room for."""
+    return len(_free_compute_starts(parent, profile))
+
+
+def compute_profiles(table: MigTable, parent: MigProfile) -> tuple[ComputeProfile, ...]:
+    """What compute instances a GPU instance of this profile can have: parts of it, and the one that fills it."""
+    single = next(item.multiprocessors for item in table.profiles if item.slices == 1 and item.size == 1)
+    found = []
+    for kind, slices in _COMPUTE_SLICES.items():
+        if slices == parent.slices:
+            # Such an instance has more multiprocessors than one slice, and a profile of its own for all of them.
+            larger = parent.kind == DOUBLE_MEMORY and parent.multiprocessors > single
+            found.append(ComputeProfile(_WITH_MEDIA if larger else kind, slices, parent.multiprocessors, (0,)))
+        elif 2 * slices <= parent.slices + 1:
+            starts = tuple(range(0, parent.slices - slices + 1, slices))
+            found.append(ComputeProfile(kind, slices, slices * single, starts))
+    return tuple(found)
+
+
+def compute_profile(table: MigTable, parent: GpuInstanceState, kind: int) -> ComputeProfile | None:
+    profiles = compute_profiles(table, _profile(table, parent.profile))
+    return next((profile for profile in profiles if profile.kind == kind), None)
+
+
+def layout(gpu: GpuState) -> object:
+    """Equal while nothing about the division changes; what an event is sent for, and files are written."""
+    instances = [
+        (instance.number, instance.id, [(item.uuid, item.id) for item in instance.compute_instances])
+        for instance in gpu.instances
+    ]
+    return gpu.mig and gpu.mig.current, instances
+
+
+def _check_divided(gpu: GpuState) -> None:
+    if gpu.mig is None or not gpu.mig.current or gpu.virtualization == _VGPU_GUEST:
+        raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+def _profile(table: MigTable, profile_id: int) -> MigProfile:
+    profile = table.profile(profile_id)
+    if profile is None:
+        raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+    return profile
+
+
+def _free_starts(gpu: GpuState, table: MigTable, profile: MigProfile) -> list[int]:
+    """Where one more fits: memory slices, engines and the number of instances of its profile."""
+    if sum(1 for instance in gpu.instances if instance.profile == profile.id) >= profile.max_instances:
+        return []
+    used = [_profile(table, instance.profile).amounts for instance in gpu.instances]
+    sums = (sum(column) for column in zip(profile.amounts, *used, strict=True))
+    if any(amount > there for amount, there in zip(sums, table.totals.amounts, strict=True)):
+        return []
+    taken = {piece for instance in gpu.instances for piece in range(instance.start, instance.start + instance.size)}
+    return [start for start in profile.starts if taken.isdisjoint(range(start, start + profile.size))]
+
+
+def _free_compute_starts(parent: GpuInstanceState, profile: ComputeProfile) -> list[int]:
+    taken = {piece for item in parent.compute_instances for piece in range(item.start, item.start + item.slices)}
+    return [start for start in profile.starts if taken.isdisjoint(range(start, start + profile.slices))]
+
+
+def _instance_id(gpu: GpuState, table: MigTable, start: int, size: int) -> int:
+    """Ids count places from the largest to the smallest. Which half of the GPU comes first differs between boards."""
+    places = table.memory_slices // size
+    position = start // size
+    if int(gpu.uuid[-1], 16) % 2:
+        position = (position + places // 2) % places
+    return places - 1 + position
+
+
+def _next_number(gpu: GpuState) -> int:
+    gpu.created += 1
+    return gpu.created
+
+
+def _lowest(taken: Iterator[int]) -> int:
+    used = set(taken)
+    return next(number for number in range(len(used) + 1) if number not in used)
+
+
+def _clients(gpu: GpuState, instance: GpuInstanceState) -> list[Client]:
+    return [client for client in gpu.clients if client.gpu_instance == instance.id]
