@@ -11,56 +11,74 @@ from dra_driver.cel.device import attribute_value
 from dra_driver.errors import InvalidInput
 from dra_driver.names import RequestName
 
+type Value = tuple[str, object]
+"""Type and value of an attribute, so that the int 1 and the bool true differ."""
 
-class MatchAttribute:
+
+class _AttributeConstraint:
+    def __init__(self, requests: Sequence[str], attribute: str) -> None:
+        self.requests, self.attribute = requests, attribute
+        self._known: dict[Candidate, Value | None] = {}
+
+    def covers(self, name: RequestName) -> bool:
+        return name.covered_by(self.requests)
+
+    def value(self, candidate: Candidate) -> Value | None:
+        """None when the device has no such attribute."""
+        if candidate not in self._known:
+            self._known[candidate] = _attribute(candidate, self.attribute)
+        return self._known[candidate]
+
+
+class MatchAttribute(_AttributeConstraint):
     """Every covered device has the attribute, with one value."""
 
     def __init__(self, requests: Sequence[str], attribute: str) -> None:
-        self._requests, self._attribute = requests, attribute
-        self._values: list[object] = []
+        super().__init__(requests, attribute)
+        self._values: list[Value] = []
 
     def add(self, name: RequestName, candidate: Candidate) -> bool:
-        if not name.covered_by(self._requests):
+        if not self.covers(name):
             return True
-        value = _attribute(candidate, self._attribute)
+        value = self.value(candidate)
         if value is None or (self._values and self._values[0] != value):
             return False
         self._values.append(value)
         return True
 
     def remove(self, name: RequestName) -> None:
-        if name.covered_by(self._requests):
+        if self.covers(name):
             self._values.pop()
 
     def __str__(self) -> str:
-        return f"matchAttribute {self._attribute}"
+        return f"matchAttribute {self.attribute}"
 
 
-class DistinctAttribute:
+class DistinctAttribute(_AttributeConstraint):
     """Every covered device has the attribute, with a value that no other has.
 
     Like upstream, one value is kept per request: in a request of three devices the first and the third may be equal.
     """
 
     def __init__(self, requests: Sequence[str], attribute: str) -> None:
-        self._requests, self._attribute = requests, attribute
-        self._values: dict[str, object] = {}
+        super().__init__(requests, attribute)
+        self._values: dict[str, Value] = {}
 
     def add(self, name: RequestName, candidate: Candidate) -> bool:
-        if not name.covered_by(self._requests):
+        if not self.covers(name):
             return True
-        value = _attribute(candidate, self._attribute)
+        value = self.value(candidate)
         if value is None or value in self._values.values():
             return False
         self._values[name.request] = value
         return True
 
     def remove(self, name: RequestName) -> None:
-        if name.covered_by(self._requests):
+        if self.covers(name):
             self._values.pop(name.request, None)
 
     def __str__(self) -> str:
-        return f"distinctAttribute {self._attribute}"
+        return f"distinctAttribute {self.attribute}"
 
 
 type AnyConstraint = MatchAttribute | DistinctAttribute
@@ -79,8 +97,7 @@ def _constraint(claim: ResourceClaim, index: int, constraint: Constraint) -> Any
     raise InvalidInput("neither matchAttribute nor distinctAttribute", about=about, field=f"constraints[{index}]")
 
 
-def _attribute(candidate: Candidate, name: str) -> tuple[str, object] | None:
-    """Type and value, so that the int 1 and the bool true differ; None when the device has no such attribute."""
+def _attribute(candidate: Candidate, name: str) -> Value | None:
     attributes = candidate.device.attributes
     domain, _, id_ = name.rpartition("/")
     attribute = attributes.get(name) or (attributes.get(id_) if domain == candidate.id.driver else None)

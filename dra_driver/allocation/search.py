@@ -1,39 +1,28 @@
 """Which devices a pod's claims get on a node: the scheduler's decision as a pure function.
 
 `allocate` searches like kube-scheduler's structured allocator: claims, requests and devices in their order, depth
-first with backtracking, the first complete solution wins. It knows whole devices: exact counts, all devices,
-preference lists, constraints, taints, admin access. Devices that draw on shared counters, that several claims may
-hold at once or that are attached after the decision are never chosen here.
+first with backtracking, the first complete solution wins. Of a request only combinations of devices are tried, across
+requests everything. A search that has to turn back asks `shortcuts` whether it should go on; the answer stays the same.
 
 Source: kubernetes/dynamic-resource-allocation, structured allocator ("incubating"), Kubernetes 1.36.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from dra_driver.allocation.constraints import constraints_of
-from dra_driver.allocation.nodes import NodeView, untolerated
-from dra_driver.allocation.snapshot import Candidate, Pool, Snapshot
-from dra_driver.api.resource import (
-    AllocatedConfig,
-    AllocatedDevice,
-    Allocation,
-    Device,
-    DeviceAllocation,
-    DeviceClass,
-    DeviceRequest,
-    ExactRequest,
-    ResourceClaim,
-    ResourceSlice,
-    Selector,
-    SubRequest,
-)
-from dra_driver.cel.device import compile_selector
-from dra_driver.cel.errors import CelError
-from dra_driver.errors import InvalidInput, NodeNotReady
-from dra_driver.names import DeviceId, RequestName
-from dra_driver.quantity import Quantity
+from dra_driver.allocation.nodes import NodeView
+from dra_driver.allocation.prospects import Prospects, Site
+from dra_driver.allocation.reasons import Reasons
+from dra_driver.allocation.requests import Alternatives, Wanted, checked_requests
+from dra_driver.allocation.result import Chosen, ShareIds, allocation_of, derived_share_id
+from dra_driver.allocation.shortcuts import Problem, Twins, impossible, neighbourhood, room, twins
+from dra_driver.allocation.snapshot import Candidate, Snapshot
+from dra_driver.allocation.trace import SILENT, Cause, Listener, Refusal
+from dra_driver.api.resource import Allocation, ResourceClaim
+from dra_driver.errors import InvalidInput
 
 MAX_RESULTS = 32
 """Devices in one claim; the API has no room for more."""
@@ -46,135 +35,135 @@ class Allocated:
     allocations: tuple[Allocation, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class NotAllocatable:
-    """The claims do not fit on this node now; `reason` is a sentence without the node's name."""
+    """The claims do not fit on this node now. Most nodes of a cluster are never asked why."""
 
-    reason: str
+    def __init__(self, explain: Callable[[], str]) -> None:
+        self._explain = explain
+
+    @cached_property
+    def reason(self) -> str:
+        """A sentence without the node's name."""
+        return self._explain()
+
+    def __repr__(self) -> str:
+        return f"NotAllocatable({self.reason!r})"
 
 
-def allocate(claims: Sequence[ResourceClaim], node: NodeView, snapshot: Snapshot) -> Allocated | NotAllocatable:
-    """Devices for all of `claims` on `node`, or why there are none.
+def allocate(
+    claims: Sequence[ResourceClaim],
+    node: NodeView,
+    snapshot: Snapshot,
+    *,
+    share_ids: ShareIds = derived_share_id,
+    listener: Listener = SILENT,
+) -> Allocated | NotAllocatable:
+    """Devices for all of `claims` on `node`, or why there are none. `share_ids` names shares of devices.
 
     Some things keep the pod from every node, because kube-scheduler gives up on the whole attempt then. Raises
     InvalidInput: a class that does not exist, a selector that does not compile or fails on a device, a constraint
     that one of "all" devices violates, a claim of more than 32 devices. Raises NodeNotReady: a request for all
     devices while a pool is being updated.
     """
-    return _Search(claims, node, snapshot).result()
+    search = _Search(claims, Site(node, snapshot), listener)
+    if not search.succeeds():
+        return NotAllocatable(search.reasons.sentence)
+    return Allocated(
+        tuple(
+            allocation_of(claim, chosen, search.site, share_ids)
+            for claim, chosen in zip(claims, search.chosen, strict=True)
+        )
+    )
 
 
 class _TooMany(Exception):
     """This way leads to more devices in a claim than the API has room for."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Wanted:
-    """A request, or one alternative of it, that was checked: what is to be chosen and from what."""
-
-    claim: ResourceClaim
-    name: RequestName
-    spec: ExactRequest | SubRequest
-    device_class: DeviceClass
-    count: int
-    every: tuple[Candidate, ...] | None
-    """The devices of allocationMode All; None for an exact count."""
-
-    @property
-    def admin_access(self) -> bool:
-        return isinstance(self.spec, ExactRequest) and bool(self.spec.admin_access)
-
-    def __str__(self) -> str:
-        return f'request "{self.name}" of claim {self.claim.metadata.name}'
-
-
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    wanted: _Wanted
-    candidate: Candidate
+class _Impossible(Exception):
+    """No way leads anywhere."""
 
 
 class _Search:
     """One attempt on one node. State is what was chosen so far; every step can be taken back."""
 
-    def __init__(self, claims: Sequence[ResourceClaim], node: NodeView, snapshot: Snapshot) -> None:
-        self._claims = claims
-        self._node = node
-        self._snapshot = snapshot
-        self._pools = snapshot.pools(node)
-        self._matches: dict[tuple[_Wanted, Candidate], str | None] = {}
-        self._chosen: list[list[_Chosen]] = [[] for _ in claims]
-        self._holders: dict[DeviceId, list[int]] = defaultdict(list)
+    def __init__(self, claims: Sequence[ResourceClaim], site: Site, listener: Listener) -> None:
+        self.site = site
+        self.chosen: list[list[Chosen]] = [[] for _ in claims]
+        self._listener = listener
+        self._requests = checked_requests(claims, site.snapshot.classes, site.behaviour)
         self._constraints = [constraints_of(claim) for claim in claims]
-        self._wanted = [[self._alternatives(claim, one) for one in claim.spec.devices.requests] for claim in claims]
-        self._refusals = _Refusals()
+        self._ledger = site.ledger()
+        self._prospects = {
+            wanted: Prospects(wanted, site, self._ledger)
+            for claim in self._requests
+            for alternatives in claim
+            for wanted in alternatives
+        }
+        self._holders: dict[Candidate, list[int]] = defaultdict(list)
+        """Claims that devices were chosen for, when they are not shared."""
+        self._touched: dict[object, int] = defaultdict(int)
+        """How many choices touch something; see `neighbourhood`."""
+        self._twins: Mapping[Candidate, Twins] | None = None
+        """Asked for when the search turns back for the first time."""
+        self._may_skip = not self._may_fail_hard()
+        self.reasons = Reasons(site, self._prospects)
 
-    def result(self) -> Allocated | NotAllocatable:
-        for claim, requests in zip(self._claims, self._wanted, strict=True):
-            least = sum(min(one.count for one in alternatives) for alternatives in requests)
-            if least > MAX_RESULTS:
-                about = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
-                raise InvalidInput(f"asks for {least} devices; a claim can have {MAX_RESULTS}", about=about)
+    def _may_fail_hard(self) -> bool:
+        """Whether a device that is looked at may end the attempt. Then every step must be the one upstream takes."""
+        all_devices = any(one.every is not None for one in self._prospects.values())
+        return any(one.failing for one in self._prospects.values()) or (all_devices and any(self._constraints))
+
+    def succeeds(self) -> bool:
+        """Whether there is a solution; it is `chosen` then."""
+        self._check_size()
+        if self._may_skip and (hopeless := self._hopeless_request()) is not None:
+            self.reasons.hopeless(hopeless)
+            return False
         try:
-            found = self._claim(0)
+            return self._claim(0)
         except _TooMany:
-            found = False
-        if not found:
-            return NotAllocatable(self._refusals.sentence(self._pools))
-        return Allocated(
-            tuple(
-                _allocation(claim, chosen, self._node) for claim, chosen in zip(self._claims, self._chosen, strict=True)
-            )
-        )
+            return False
+        except _Impossible as why:
+            self.reasons.impossible(str(why))
+            self._listener.gave_up(str(why))
+            return False
 
-    # -- what is asked for
+    def _check_size(self) -> None:
+        for claim in self._requests:
+            least = sum(min(self._prospects[one].count for one in alternatives) for alternatives in claim)
+            if least > MAX_RESULTS:
+                about = claim[0][0].about
+                raise InvalidInput(f"asks for {least} devices; a claim can have {MAX_RESULTS}", about=about)
 
-    def _alternatives(self, claim: ResourceClaim, request: DeviceRequest) -> tuple[_Wanted, ...]:
-        if request.exactly is not None:
-            return (self._checked(claim, RequestName(request.name), request.exactly),)
-        return tuple(
-            self._checked(claim, RequestName(request.name, one.name), one) for one in request.first_available or ()
-        )
-
-    def _checked(self, claim: ResourceClaim, name: RequestName, spec: ExactRequest | SubRequest) -> _Wanted:
-        device_class = self._snapshot.classes.get(spec.device_class_name)
-        if device_class is None:
-            about = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
-            raise InvalidInput(f'request "{name}": there is no DeviceClass {spec.device_class_name}', about=about)
-        wanted = _Wanted(claim, name, spec, device_class, spec.count or 1, None)
-        if spec.allocation_mode != "All":
-            return wanted
-        every = tuple(self._every(wanted))
-        return _Wanted(claim, name, spec, device_class, len(every), every)
-
-    def _every(self, wanted: _Wanted) -> Iterator[Candidate]:
-        for pool in self._pools:
-            if pool.problem is not None:
-                raise NodeNotReady(f"{pool.problem}, and {wanted} asks for all devices", about=f"pool {pool}")
-            for candidate in pool.candidates:
-                if self._mismatch(wanted, candidate) is None:
-                    yield candidate
+    def _hopeless_request(self) -> Alternatives | None:
+        """The first request that finds too few devices, whatever the others get."""
+        for claim in self._requests:
+            for alternatives in claim:
+                if not any(self._prospects[one].is_enough for one in alternatives):
+                    return alternatives
+        return None
 
     # -- the search
 
     def _claim(self, claim: int) -> bool:
-        if claim == len(self._claims):
+        if claim == len(self._requests):
             return True
         return self._request(claim, 0)
 
     def _request(self, claim: int, request: int) -> bool:
-        if request == len(self._wanted[claim]):
+        if request == len(self._requests[claim]):
             try:
                 return self._claim(claim + 1)
             except _TooMany:
                 return False
-        alternatives = self._wanted[claim][request]
+        alternatives = self._requests[claim][request]
         if len(alternatives) == 1:
-            return self._devices(claim, request, alternatives[0], 0, (0, 0))
+            return self._devices(claim, request, alternatives[0], 0, 0)
         exceeded = 0
         for wanted in alternatives:
             try:
-                if self._devices(claim, request, wanted, 0, (0, 0)):
+                if self._devices(claim, request, wanted, 0, 0):
                     return True
             except _TooMany:
                 exceeded += 1
@@ -182,234 +171,122 @@ class _Search:
             raise _TooMany
         return False
 
-    def _devices(self, claim: int, request: int, wanted: _Wanted, taken: int, start: tuple[int, int]) -> bool:
-        """The devices of one request from the `taken`-th on; `start` is the pool and device to go on from."""
-        self._refusals.reached(claim, request, wanted)
-        if wanted.every == ():
+    def _devices(self, claim: int, request: int, wanted: Wanted, taken: int, start: int) -> bool:
+        """The devices of one request from the `taken`-th on, which has at least the number `start`."""
+        self.reasons.reached(claim, request, wanted)
+        prospects = self._prospects[wanted]
+        if prospects.count == 0:
             return False
-        if taken == wanted.count:
+        if taken == prospects.count:
             return self._request(claim, request + 1)
-        if len(self._chosen[claim]) + wanted.count - taken > MAX_RESULTS:
+        if len(self.chosen[claim]) + prospects.count - taken > MAX_RESULTS:
             raise _TooMany
-        if wanted.every is not None:
-            return self._one_of_all(claim, request, wanted, taken)
-        for pool_index in range(start[0], len(self._pools)):
-            pool = self._pools[pool_index]
-            if pool.problem is not None:
+        failed: set[Twins] = set()
+        for candidate, next_start in self._tries(prospects, taken, start):
+            if self._is_like_one_of(failed, candidate) or not self._try(claim, request, wanted, candidate):
                 continue
-            first = start[1] if pool_index == start[0] else 0
-            for index in range(first, len(pool.candidates)):
-                if not self._try(claim, request, wanted, pool.candidates[index]):
-                    continue
-                if self._devices(claim, request, wanted, taken + 1, (pool_index, index + 1)):
-                    return True
-                self._undo(claim, wanted)
+            if self._devices(claim, request, wanted, taken + 1, next_start):
+                return True
+            self._undo(claim, wanted)
+            if self._twins is not None and candidate in self._twins and self._is_untouched(candidate):
+                failed.add(self._twins[candidate])
         return False
 
-    def _one_of_all(self, claim: int, request: int, wanted: _Wanted, taken: int) -> bool:
-        assert wanted.every is not None
-        candidate = wanted.every[taken]
-        if not self._try(claim, request, wanted, candidate):
+    def _tries(self, prospects: Prospects, taken: int, start: int) -> Iterator[tuple[Candidate, int]]:
+        """Devices for the next place, each with the number from which the place after it goes on."""
+        if prospects.every is not None:
+            # All are needed, so the order does not matter and no other one can take this place.
+            yield prospects.every[taken], 0
+            return
+        places = prospects.places_from(start)
+        needed = prospects.count - taken
+        if self._may_skip and not self._is_room_for(needed, places):
+            return
+        for place in places:
+            yield self.site.candidates[place], place + 1
+
+    def _is_room_for(self, needed: int, places: Sequence[int]) -> bool:
+        if len(places) < needed:
             return False
-        if self._devices(claim, request, wanted, taken + 1, (0, 0)):
+        # Of a single device the search sees for itself whether it fits.
+        if needed == 1 or self._twins is None or not self._ledger.left:
             return True
-        self._undo(claim, wanted)
-        return False
+        return room(self._ledger, (self.site.candidates[place] for place in places)) >= needed
 
-    def _try(self, claim: int, request: int, wanted: _Wanted, candidate: Candidate) -> bool:
+    # -- one device
+
+    def _try(self, claim: int, request: int, wanted: Wanted, candidate: Candidate) -> bool:
         """Choose the device if it may be chosen; otherwise note why not."""
         refusal = self._refusal(claim, wanted, candidate) or self._violated(claim, wanted, candidate)
         if refusal is not None:
-            self._refusals.note(claim, request, wanted, candidate, refusal)
+            self.reasons.note(claim, request, wanted, candidate, refusal)
+            self._listener.refused(wanted, candidate, refusal)
             return False
-        self._holders[candidate.id].append(claim)
-        self._chosen[claim].append(_Chosen(wanted, candidate))
+        self._ledger.take(wanted, candidate)
+        if not self._ledger.shares(candidate):
+            self._holders[candidate].append(claim)
+        for one in neighbourhood(candidate):
+            self._touched[one] += 1
+        self.chosen[claim].append(Chosen(wanted, candidate))
+        self._listener.chose(wanted, candidate)
         return True
 
-    def _undo(self, claim: int, wanted: _Wanted) -> None:
-        chosen = self._chosen[claim].pop()
-        self._holders[chosen.candidate.id].remove(claim)
+    def _undo(self, claim: int, wanted: Wanted) -> None:
+        candidate = self.chosen[claim].pop().candidate
+        self._ledger.give_back(candidate)
+        if not self._ledger.shares(candidate):
+            self._holders[candidate].remove(claim)
+        for one in neighbourhood(candidate):
+            self._touched[one] -= 1
         for constraint in self._constraints[claim]:
             constraint.remove(wanted.name)
+        self._listener.took_back(wanted, candidate)
+        if self._twins is None:
+            self._look_closer()
 
-    # -- why a device may not be chosen
+    def _refusal(self, claim: int, wanted: Wanted, candidate: Candidate) -> Refusal | None:
+        """Raises InvalidInput when a selector fails on the device."""
+        holders = self._holders.get(candidate, ())
+        if wanted.admin_access and claim in holders:
+            return Refusal(Cause.CHOSEN, "already chosen for this claim")
+        if holders and not wanted.admin_access:
+            return Refusal(Cause.CHOSEN, "already chosen for this pod")
+        prospects = self._prospects[wanted]
+        if self.site.places[candidate] not in prospects.eligible_set:
+            return prospects.refusal(candidate)
+        return self._ledger.short_of_capacity(wanted, candidate) or self._ledger.short_of_counters(candidate)
 
-    def _refusal(self, claim: int, wanted: _Wanted, candidate: Candidate) -> str | None:
-        holders = self._holders.get(candidate.id, ())
-        if wanted.admin_access:
-            if claim in holders:
-                return "already chosen for this claim"
-        elif candidate.id in self._snapshot.in_use:
-            return "in use"
-        elif holders:
-            return "already chosen for this pod"
-        if (mismatch := self._mismatch(wanted, candidate)) is not None:
-            return mismatch
-        taint = untolerated(candidate.device.taints or (), wanted.spec.tolerations)
-        return f"tainted {taint}" if taint else None
-
-    def _mismatch(self, wanted: _Wanted, candidate: Candidate) -> str | None:
-        """Why a device is not what is asked for, whoever holds it; found once per request and device."""
-        key = (wanted, candidate)
-        if key not in self._matches:
-            self._matches[key] = _mismatch(wanted, candidate)
-        return self._matches[key]
-
-    def _violated(self, claim: int, wanted: _Wanted, candidate: Candidate) -> str | None:
+    def _violated(self, claim: int, wanted: Wanted, candidate: Candidate) -> Refusal | None:
         """Adds the device to all constraints of the claim, or to none when it violates one."""
         constraints = self._constraints[claim]
         for index, constraint in enumerate(constraints):
             if not constraint.add(wanted.name, candidate):
                 for added in constraints[:index]:
                     added.remove(wanted.name)
-                if wanted.every is not None:
-                    about = f"claim {wanted.claim.metadata.namespace}/{wanted.claim.metadata.name}"
+                if wanted.wants_all:
                     message = (
                         f'request "{wanted.name}" asks for all devices, but {candidate.id} is against {constraint}'
                     )
-                    raise InvalidInput(message, about=about)
-                return f"against {constraint}"
+                    raise InvalidInput(message, about=wanted.about)
+                return Refusal(Cause.CONSTRAINT, f"against {constraint}")
         return None
 
+    # -- shortcuts
 
-def _mismatch(wanted: _Wanted, candidate: Candidate) -> str | None:
-    device = candidate.device
-    class_name = wanted.device_class.metadata.name
-    if device.consumes_counters or device.allow_multiple_allocations or device.binding_conditions:
-        return "of a kind that this scheduler does not allocate"
-    if not _selected(wanted.device_class.spec.selectors, candidate, f"DeviceClass {class_name}"):
-        return f"not of class {class_name}"
-    about = f"claim {wanted.claim.metadata.namespace}/{wanted.claim.metadata.name}"
-    if not _selected(wanted.spec.selectors, candidate, f'{about}, request "{wanted.name}"'):
-        return "not selected by the request"
-    return _too_small(wanted, device)
+    def _look_closer(self) -> None:
+        """Whether it makes sense to go on, and what need not be tried. Raises _Impossible."""
+        if not self._may_skip:
+            self._twins = {}
+            return
+        problem = Problem(self.site, self.site.ledger(), self._requests, self._constraints, self._prospects)
+        if (why := impossible(problem)) is not None:
+            raise _Impossible(why)
+        self._twins = twins(problem)
 
+    def _is_like_one_of(self, failed: set[Twins], candidate: Candidate) -> bool:
+        if not failed or self._twins is None:
+            return False
+        return self._twins.get(candidate) in failed and self._is_untouched(candidate)
 
-def _selected(selectors: Iterable[Selector], candidate: Candidate, about: str) -> bool:
-    """Raises InvalidInput when a selector does not compile or fails on the device: that stops the whole pod."""
-    for index, selector in enumerate(selectors):
-        if selector.cel is None:
-            raise InvalidInput(f"selector {index} has no CEL expression", about=about)
-        try:
-            if not compile_selector(selector.cel.expression).matches(candidate.cel):
-                return False
-        except CelError as error:
-            message = f"selector {index} on device {candidate.id}: {error}\n{error.excerpt}"
-            raise InvalidInput(message, about=about) from error
-    return True
-
-
-def _too_small(wanted: _Wanted, device: Device) -> str | None:
-    requests = wanted.spec.capacity.requests if wanted.spec.capacity is not None else {}
-    for name, amount in sorted(requests.items()):
-        offered = device.capacity.get(name)
-        if offered is None:
-            return f"without capacity {name}"
-        if Quantity.parse(offered.value) < Quantity.parse(amount):
-            return f"with less than {amount} of {name}"
-    return None
-
-
-# -- the result
-
-
-def _allocation(claim: ResourceClaim, chosen: Sequence[_Chosen], node: NodeView) -> Allocation:
-    results = [
-        AllocatedDevice(
-            request=str(one.wanted.name),
-            driver=one.candidate.id.driver,
-            pool=one.candidate.id.pool,
-            device=one.candidate.id.device,
-            admin_access=True if one.wanted.admin_access else None,
-            tolerations=one.wanted.spec.tolerations or None,
-        )
-        for one in chosen
-    ]
-    used = list(dict.fromkeys(one.wanted for one in chosen))
-    config = [*_class_configs(used), *_claim_configs(claim, used)]
-    return Allocation(
-        devices=DeviceAllocation(results=results, config=config),
-        node_selector=_node_selector([one.candidate.slice for one in chosen], node),
-    )
-
-
-def _class_configs(used: Sequence[_Wanted]) -> Iterator[AllocatedConfig]:
-    """Each class's configs once, with all requests of that class, in the order of first use."""
-    requests: dict[str, list[str]] = defaultdict(list)
-    classes = {one.device_class.metadata.name: one.device_class for one in used}
-    for one in used:
-        requests[one.device_class.metadata.name].append(str(one.name))
-    for name, device_class in classes.items():
-        for config in device_class.spec.config:
-            yield AllocatedConfig(source="FromClass", requests=requests[name], opaque=config.opaque)
-
-
-def _claim_configs(claim: ResourceClaim, used: Sequence[_Wanted]) -> Iterator[AllocatedConfig]:
-    for config in claim.spec.devices.config:
-        if any(one.name.covered_by(config.requests) for one in used):
-            yield AllocatedConfig(source="FromClaim", requests=config.requests, opaque=config.opaque)
-
-
-def _node_selector(slices: Sequence[ResourceSlice], node: NodeView) -> dict[str, object] | None:
-    """Where the devices can be used: this node, or what all their slices demand; None for anywhere."""
-    if any(one.spec.node_name is not None for one in slices):
-        only = {"key": "metadata.name", "operator": "In", "values": [node.name]}
-        return {"nodeSelectorTerms": [{"matchFields": [only]}]}
-    term: dict[str, list[object]] = {}
-    for one in slices:
-        for terms in (one.spec.node_selector or {}).get("nodeSelectorTerms") or ():
-            for kind in ("matchExpressions", "matchFields"):
-                known = term.setdefault(kind, [])
-                known += [requirement for requirement in terms.get(kind) or () if requirement not in known]
-    term = {kind: requirements for kind, requirements in term.items() if requirements}
-    return {"nodeSelectorTerms": [term]} if term else None
-
-
-# -- the reason
-
-
-@dataclass(slots=True)
-class _Refusals:
-    """Why devices were refused for the request that the search could get to but not past."""
-
-    _furthest: tuple[int, int] = (-1, -1)
-    _wanted: dict[_Wanted, dict[Candidate, str]] = field(default_factory=dict)
-
-    def reached(self, claim: int, request: int, wanted: _Wanted) -> dict[Candidate, str] | None:
-        """Where to note refusals for this request; None when the search got further than that."""
-        if (claim, request) < self._furthest:
-            return None
-        if (claim, request) > self._furthest:
-            self._furthest = (claim, request)
-            self._wanted.clear()
-        return self._wanted.setdefault(wanted, {})
-
-    def note(self, claim: int, request: int, wanted: _Wanted, candidate: Candidate, refusal: str) -> None:
-        notes = self.reached(claim, request, wanted)
-        if notes is not None:
-            # The first refusal is the one that does not depend on what else was tried.
-            notes.setdefault(candidate, refusal)
-
-    def sentence(self, pools: Sequence[Pool]) -> str:
-        problems = [f"pool {pool} {pool.problem}" for pool in pools if pool.problem is not None]
-        usable = sum(len(pool.candidates) for pool in pools if pool.problem is None)
-        if usable == 0:
-            return "; ".join(problems) or "no devices are published for it"
-        return "; ".join([*(_refused(wanted, notes, usable) for wanted, notes in self._wanted.items()), *problems])
-
-
-def _refused(wanted: _Wanted, refusals: Mapping[Candidate, str], usable: int) -> str:
-    number = (
-        "all devices" if wanted.every is not None else "1 device" if wanted.count == 1 else f"{wanted.count} devices"
-    )
-    if wanted.every == ():
-        return f"{wanted} needs all devices of class {wanted.device_class.metadata.name}, and none matches"
-    if not refusals:
-        return f"{wanted} needs {number}; the node has {usable}"
-    counted = sorted(Counter(refusals.values()).items(), key=_most_first)
-    reasons = ", ".join(f"{count} {reason}" for reason, count in counted)
-    return f"{wanted} needs {number}; of {usable} on the node: {reasons}"
-
-
-def _most_first(item: tuple[str, int]) -> tuple[int, str]:
-    return -item[1], item[0]
+    def _is_untouched(self, candidate: Candidate) -> bool:
+        return not any(self._touched[one] for one in neighbourhood(candidate))

@@ -45,9 +45,14 @@ class Device(Model):
     attributes: dict[str, Attribute] = Field(default_factory=dict)
     capacity: dict[str, Capacity] = Field(default_factory=dict)
     consumes_counters: list[CounterConsumption] | None = None
+    node_name: str | None = None
+    node_selector: dict[str, Any] | None = None
+    all_nodes: bool | None = None
     taints: list[Taint] | None = None
     allow_multiple_allocations: bool | None = None
+    binds_to_node: bool | None = None
     binding_conditions: list[str] | None = None
+    binding_failure_conditions: list[str] | None = None
 
 
 class CounterSet(Model):
@@ -173,6 +178,8 @@ class AllocatedDevice(Model):
     device: str
     admin_access: bool | None = None
     tolerations: list[Toleration] | None = None
+    binding_conditions: list[str] | None = None
+    binding_failure_conditions: list[str] | None = None
     share_id: str | None = Field(default=None, alias="shareID")
     consumed_capacity: dict[str, str] | None = None
 
@@ -221,3 +228,23 @@ class ResourceClaimTemplateSpec(Model):
 class ResourceClaimTemplate(Model):
     metadata: ObjectMeta
     spec: ResourceClaimTemplateSpec
+
+
+class DeviceTaintSelector(Model):
+    """What is set must all agree; nothing set is every device."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class DeviceTaintRuleSpec(Model):
+    """Without a selector the taint is on no device."""
+
+    device_selector: DeviceTaintSelector | None = None
+    taint: Taint
+
+
+class DeviceTaintRule(Model):
+    metadata: ObjectMeta
+    spec: DeviceTaintRuleSpec

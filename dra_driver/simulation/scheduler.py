@@ -9,15 +9,18 @@ not yet seen in its caches is remembered, so no device is given away twice.
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Never
+from uuid import uuid4
 
 import structlog
 
+from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.allocation.nodes import NodeView, provides, selector_matches, unfit_for
 from dra_driver.allocation.search import Allocated, allocate
-from dra_driver.allocation.snapshot import PublishedSlice, Snapshot
+from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.api.meta import (
     DEVICE_CLASSES,
     NODES,
@@ -25,8 +28,9 @@ from dra_driver.api.meta import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     JsonObject,
+    Resource,
 )
-from dra_driver.api.resource import Allocation, DeviceClass, ResourceClaim, ResourceSlice
+from dra_driver.api.resource import Allocation, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Key, Reflector, key_of
@@ -57,6 +61,10 @@ MAX_CONSUMERS = 256
 """Of one claim; the API has no room for more."""
 
 _PREFERENCES = 8
+_TAINT_RULES = tuple(
+    Resource("resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", False) for version in ("v1", "v1beta2")
+)
+"""The versions that a server may have, newest first; it may have none."""
 
 
 class _Waits(Exception):
@@ -78,10 +86,11 @@ class _Placement:
 
 
 class SimulatedScheduler:
-    """`run` until cancelled."""
+    """`run` until cancelled. `behaviour` None is that of the server's version with its default gates."""
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: Kube, behaviour: Behaviour | None = None) -> None:
         self._kube = kube
+        self._behaviour = behaviour
         self._wake = asyncio.Event()
         self._backoff = Backoff(first_s=0.05, longest_s=5.0)
         self._pods = Reflector(kube, PODS, on_change=self._pod_changed)
@@ -91,13 +100,24 @@ class SimulatedScheduler:
         self._slices = Reflector(kube, RESOURCE_SLICES, on_change=self._slice_changed)
         self._typed_classes: dict[Key, DeviceClass] = {}
         self._typed_slices: dict[Key, PublishedSlice] = {}
+        self._catalog: Catalog | None = None
+        """Of the slices as they are now; made when it is needed."""
+        self._taint_rules: dict[Key, DeviceTaintRule] = {}
+        self._allocations: dict[Key, tuple[JsonObject, Allocation | None]] = {}
+        """Typed, each with the claim it was read from."""
         self._written_claims: dict[Key, JsonObject] = {}
         """What this scheduler wrote, until the cache has it."""
         self._bound: set[str] = set()
         """UIDs of pods that were bound here and do not look so in the cache yet."""
 
     async def run(self) -> Never:
-        reflectors = (self._pods, self._nodes, self._claims, self._classes, self._slices)
+        reflectors = [self._pods, self._nodes, self._claims, self._classes, self._slices]
+        if (rules := await self._served_taint_rules()) is not None:
+            reflectors.append(Reflector(self._kube, rules, on_change=self._taint_rule_changed))
+        if self._behaviour is None:
+            _, minor = await self._kube.server_version()
+            # Devices that are attached after the decision need a scheduler that waits for them; this one does not.
+            self._behaviour = Behaviour.of(minor, binding_conditions=False)
         async with asyncio.TaskGroup() as group:
             for reflector in reflectors:
                 group.create_task(reflector.run())
@@ -105,6 +125,13 @@ class SimulatedScheduler:
                 await reflector.synced.wait()
             group.create_task(self._schedule_forever())
         raise AssertionError("reflectors and the scheduling loop run until they are cancelled")
+
+    async def _served_taint_rules(self) -> Resource | None:
+        for resource in _TAINT_RULES:
+            with suppress(NotFound):
+                await self._kube.list(resource)
+                return resource
+        return None
 
     # -- what changed
 
@@ -130,9 +157,16 @@ class SimulatedScheduler:
         self._wake.set()
 
     def _slice_changed(self, change: Change) -> None:
+        self._catalog = None
         self._typed_slices.pop(change.key, None)
         if change.after is not None:
             self._typed_slices[change.key] = PublishedSlice(ResourceSlice.of(change.after))
+        self._wake.set()
+
+    def _taint_rule_changed(self, change: Change) -> None:
+        self._taint_rules.pop(change.key, None)
+        if change.after is not None:
+            self._taint_rules[change.key] = DeviceTaintRule.of(change.after)
         self._wake.set()
 
     # -- the loop
@@ -259,7 +293,7 @@ class SimulatedScheduler:
         wanted = [claim for claim in claims if claim.status.allocation is None]
         if extended is not None:
             wanted.append(ResourceClaim.of(extended_claim(pod, extended.requests)))
-        result = allocate(wanted, node, snapshot)
+        result = allocate(wanted, node, snapshot, share_ids=_random_share_id)
         if not isinstance(result, Allocated):
             return result.reason
         return _Placement(node.name, result.allocations, extended, _score(wanted, result.allocations))
@@ -279,12 +313,23 @@ class SimulatedScheduler:
         return extended_requests(pod, served) if served else None
 
     def _snapshot(self) -> Snapshot:
-        claims = {**self._claims.objects, **self._written_claims}
+        if self._catalog is None:
+            assert self._behaviour is not None, "run() sets it"
+            self._catalog = Catalog(tuple(self._typed_slices.values()), self._behaviour)
         return Snapshot(
-            tuple(self._typed_slices.values()),
+            self._catalog,
             {one.metadata.name: one for one in self._typed_classes.values()},
-            frozenset(device for claim in claims.values() for device in _held(claim)),
+            Usage.of(self._held()),
+            tuple(self._taint_rules.values()),
         )
+
+    def _held(self) -> Iterable[Allocation]:
+        claims = {**self._claims.objects, **self._written_claims}
+        self._allocations = {
+            key: known if (known := self._allocations.get(key)) and known[0] is claim else (claim, _allocation(claim))
+            for key, claim in claims.items()
+        }
+        return [allocation for _, allocation in self._allocations.values() if allocation is not None]
 
     # -- do
 
@@ -405,12 +450,13 @@ def _unusable(claim: JsonObject, pod: JsonObject) -> str | None:
     return None
 
 
-def _held(claim: JsonObject) -> Iterable[DeviceId]:
-    """The devices that a claim keeps from others."""
-    allocation = (claim.get("status") or {}).get("allocation") or {}
-    for result in (allocation.get("devices") or {}).get("results") or ():
-        if not result.get("adminAccess"):
-            yield DeviceId(result["driver"], result["pool"], result["device"])
+def _allocation(claim: JsonObject) -> Allocation | None:
+    found = (claim.get("status") or {}).get("allocation")
+    return Allocation.of(found) if found is not None else None
+
+
+def _random_share_id(claim: ResourceClaim, request: str, device: DeviceId) -> str:
+    return str(uuid4())
 
 
 def _score(claims: Sequence[ResourceClaim], allocations: Sequence[Allocation]) -> int:

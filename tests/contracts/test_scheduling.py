@@ -19,7 +19,7 @@ from support.scheduling import Desk, desk, device
 
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.search import Allocated, allocate
-from dra_driver.allocation.snapshot import PublishedSlice, Snapshot
+from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.api.meta import (
     DEVICE_CLASSES,
     NAMESPACES,
@@ -30,7 +30,6 @@ from dra_driver.api.meta import (
 from dra_driver.api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dra_driver.errors import DriverError
 from dra_driver.kube.client import Endpoint, Kube
-from dra_driver.names import DeviceId
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
 DRIVER = "gpu.nvidia.com"
@@ -386,10 +385,10 @@ def _ours(case: Case) -> list[Decision]:
         }
     )
     slices = [PublishedSlice(ResourceSlice.of(one)) for one in case.slices]
-    in_use: set[DeviceId] = set()
+    catalog, usage = Catalog(slices), Usage()
     decided: list[Decision] = []
     for pod in case.pods:
-        within = Snapshot(slices, {"everything": everything}, frozenset(in_use))
+        within = Snapshot(catalog, {"everything": everything}, usage)
         try:
             result = allocate([ResourceClaim.of(claim) for claim in pod], NodeView(case.name), within)
         except DriverError:
@@ -403,10 +402,5 @@ def _ours(case: Case) -> list[Decision]:
                 for claim, allocation in zip(pod, result.allocations, strict=True)
             }
         )
-        in_use |= {
-            DeviceId(one.driver, one.pool, one.device)
-            for allocation in result.allocations
-            for one in allocation.devices.results
-            if not one.admin_access
-        }
+        usage = usage.plus(*result.allocations)
     return decided

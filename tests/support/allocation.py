@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from dra_driver.allocation.behaviour import CURRENT, Behaviour
 from dra_driver.allocation.nodes import NodeView
-from dra_driver.allocation.snapshot import PublishedSlice, Snapshot
+from dra_driver.allocation.snapshot import Catalog, PoolUsage, PublishedSlice, Snapshot, Usage
 from dra_driver.api.resource import DeviceClass, ResourceClaim, ResourceSlice
-from dra_driver.names import DeviceId
 
 type Obj = dict[str, Any]
 
@@ -86,14 +86,17 @@ def cel(expression: str) -> Obj:
 
 
 def snapshot(
-    *slices: PublishedSlice, classes: Sequence[DeviceClass] | None = None, in_use: Sequence[str] = ()
+    *slices: PublishedSlice,
+    classes: Sequence[DeviceClass] | None = None,
+    in_use: Sequence[str] = (),
+    behaviour: Behaviour = CURRENT,
 ) -> Snapshot:
     """`in_use` are devices of node-1's pool."""
     known = classes if classes is not None else [device_class()]
     return Snapshot(
-        slices,
+        Catalog(slices, behaviour),
         {one.metadata.name: one for one in known},
-        frozenset(DeviceId(DRIVER, "node-1", name) for name in in_use),
+        Usage({(DRIVER, "node-1"): PoolUsage(frozenset(in_use))}),
     )
 
 

@@ -1,0 +1,62 @@
+"""Amounts of counters and capacities, and what a request takes of a capacity under its policy. Pure.
+
+Source: CapacityRequestPolicy of resource.k8s.io/v1; consumable capacity of the structured allocator.
+"""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import lru_cache
+from math import ceil
+from typing import Any
+
+from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.api.resource import Capacity
+from dra_driver.quantity import Quantity
+
+type Amount = int | Fraction
+"""A quantity's value; an int whenever it is whole, because most are and ints are quick."""
+
+
+@lru_cache(maxsize=65536)
+def quantity(text: str) -> Quantity:
+    return Quantity.parse(text)
+
+
+@lru_cache(maxsize=65536)
+def amount(text: str) -> Amount:
+    """Raises ValueError for text that is no quantity; the API server stores none."""
+    value = quantity(text).value
+    return int(value) if value.denominator == 1 else value
+
+
+def consumed(requested: str | None, capacity: Capacity, behaviour: Behaviour) -> Quantity | None:
+    """What a share takes of a capacity; None when the policy has no value that is large enough.
+
+    `requested` None is a claim that does not name the capacity: it takes the default, or everything.
+    """
+    policy = capacity.request_policy or {}
+    if requested is None:
+        return quantity(policy.get("default") or capacity.value)
+    if valid := policy.get("validRange"):
+        return _in_range(quantity(requested), valid, behaviour)
+    if values := policy.get("validValues"):
+        return next((one for one in map(quantity, values) if one >= quantity(requested)), None)
+    return quantity(requested)
+
+
+def _in_range(requested: Quantity, valid: Mapping[str, Any], behaviour: Behaviour) -> Quantity | None:
+    """Up to the next step from the minimum; None beyond the maximum."""
+    found, least = requested, quantity(valid["min"])
+    if requested < least:
+        found = least
+    elif step := valid.get("step"):
+        found = _stepped(requested, least, quantity(step), behaviour)
+    return None if "max" in valid and found > quantity(valid["max"]) else found
+
+
+def _stepped(requested: Quantity, least: Quantity, step: Quantity, behaviour: Behaviour) -> Quantity:
+    wanted, first, each = requested.value, least.value, step.value
+    if not behaviour.fractional_steps:
+        # Whole numbers, rounded up: that is how the scheduler reads them.
+        wanted, first, each = Fraction(ceil(wanted)), Fraction(ceil(first)), Fraction(ceil(each))
+    return Quantity(first + each * ceil((wanted - first) / each), "BinarySI")

@@ -1,0 +1,46 @@
+"""What differs between schedulers of the Kubernetes versions that we know. Pure.
+
+Source: feature gates and structured allocator of 1.34 to 1.37.
+"""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """A kube-scheduler: its minor version and the gates that are on. Gates that are always on have no field here."""
+
+    minor: int
+    partitionable: bool
+    """DRAPartitionableDevices: without it slices with counters are skipped, and devices that draw on them unused."""
+    consumable: bool
+    """DRAConsumableCapacity: without it every device goes to one claim, and requests may name no capacity."""
+    taints: bool
+    """DRADeviceTaints: without it taints are ignored."""
+    binding_conditions: bool
+    """DRADeviceBindingConditions: without it devices that are attached after the decision are not used."""
+
+    @classmethod
+    def of(cls, minor: int, **gates: bool) -> "Behaviour":
+        """Of Kubernetes 1.`minor` with its default gates, and with others by field name."""
+        beta = minor >= 36
+        found = cls(minor, partitionable=beta, consumable=beta, taints=beta, binding_conditions=beta)
+        return replace(found, **gates)
+
+    @property
+    def counters_apart(self) -> bool:
+        """Counter sets belong to the pool and have slices of their own; up to 1.34 they belong to their slice."""
+        return self.minor >= 35
+
+    @property
+    def fractional_steps(self) -> bool:
+        """Steps of a request policy may be parts of one (DRAFractionalCapacityRange)."""
+        return self.minor >= 37
+
+    @property
+    def empty_list_for_all(self) -> bool:
+        """A class's config that applies to all requests names none of them."""
+        return self.minor >= 37
+
+
+CURRENT = Behaviour.of(36)

@@ -1,0 +1,114 @@
+"""Claims and classes to checked requests: what is to be chosen, and how many. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.api.resource import (
+    DeviceClass,
+    DeviceRequest,
+    ExactRequest,
+    ResourceClaim,
+    Selector,
+    SubRequest,
+    Toleration,
+)
+from dra_driver.errors import InvalidInput
+from dra_driver.names import RequestName
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """A request, or one alternative of it. `claim_index` is its claim's place among those of the pod."""
+
+    claim: ResourceClaim
+    claim_index: int
+    name: RequestName
+    spec: ExactRequest | SubRequest
+    device_class: DeviceClass
+    expressions: tuple[str, ...]
+    """Selectors of the class, then of the request."""
+
+    @property
+    def about(self) -> str:
+        return f"claim {self.claim.metadata.namespace}/{self.claim.metadata.name}"
+
+    @property
+    def wants_all(self) -> bool:
+        return self.spec.allocation_mode == "All"
+
+    @property
+    def count(self) -> int:
+        """Of an exact count."""
+        return self.spec.count or 1
+
+    @property
+    def admin_access(self) -> bool:
+        return isinstance(self.spec, ExactRequest) and bool(self.spec.admin_access)
+
+    @property
+    def tolerations(self) -> Sequence[Toleration]:
+        return self.spec.tolerations
+
+    @property
+    def capacity(self) -> Mapping[str, str]:
+        """Amounts that are asked for, by the name of the capacity."""
+        return self.spec.capacity.requests if self.spec.capacity is not None else {}
+
+    def writer_of(self, index: int) -> tuple[str, int]:
+        """Where the selector with this index in `expressions` was written: the object, and its index there."""
+        own = index - len(self.device_class.spec.selectors)
+        if own < 0:
+            return f"DeviceClass {self.device_class.metadata.name}", index
+        return f'{self.about}, request "{self.name}"', own
+
+    def __str__(self) -> str:
+        return f'request "{self.name}" of claim {self.claim.metadata.name}'
+
+
+type Alternatives = tuple[Wanted, ...]
+"""Of one request: itself, or the entries of its preference list."""
+
+
+def checked_requests(
+    claims: Sequence[ResourceClaim], classes: Mapping[str, DeviceClass], behaviour: Behaviour
+) -> list[list[Alternatives]]:
+    """For each claim its requests. Raises InvalidInput for what no node can help with."""
+    return [
+        [_alternatives(claim, index, request, classes, behaviour) for request in claim.spec.devices.requests]
+        for index, claim in enumerate(claims)
+    ]
+
+
+def _alternatives(
+    claim: ResourceClaim, index: int, request: DeviceRequest, classes: Mapping[str, DeviceClass], behaviour: Behaviour
+) -> Alternatives:
+    named: list[tuple[RequestName, ExactRequest | SubRequest]] = (
+        [(RequestName(request.name), request.exactly)]
+        if request.exactly is not None
+        else [(RequestName(request.name, one.name), one) for one in request.first_available or ()]
+    )
+    about = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
+    found: list[Wanted] = []
+    for name, spec in named:
+        device_class = classes.get(spec.device_class_name)
+        if device_class is None:
+            raise InvalidInput(f'request "{name}": there is no DeviceClass {spec.device_class_name}', about=about)
+        if spec.capacity is not None and not behaviour.consumable:
+            message = f'request "{name}" asks for capacity; kube-scheduler has DRAConsumableCapacity switched off'
+            raise InvalidInput(message, about=about)
+        expressions = (
+            *_expressions(device_class.spec.selectors, f"DeviceClass {device_class.metadata.name}"),
+            *_expressions(spec.selectors, f'{about}, request "{name}"'),
+        )
+        found.append(Wanted(claim, index, name, spec, device_class, expressions))
+    return tuple(found)
+
+
+def _expressions(selectors: Sequence[Selector], about: str) -> list[str]:
+    found: list[str] = []
+    for index, selector in enumerate(selectors):
+        if selector.cel is None:
+            raise InvalidInput(f"selector {index} has no CEL expression", about=about)
+        found.append(selector.cel.expression)
+    return found

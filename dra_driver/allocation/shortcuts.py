@@ -1,0 +1,250 @@
+"""What shows that a search need not go on: bounds that no choice can beat, and devices that are as good as each other.
+
+Nothing here changes an answer. A bound says "impossible" only where the exhaustive search would find nothing, and a
+device is skipped only when a twin of it, that comes first, was tried in the same place and led nowhere: a solution with
+the later one, the twins changed for each other, would be a solution that the search had met before. They are worth
+their price only to a search that had to turn back, so no other asks for them. Pure.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dra_driver.allocation.amounts import Amount
+from dra_driver.allocation.constraints import AnyConstraint, DistinctAttribute, MatchAttribute, Value
+from dra_driver.allocation.prospects import Prospects, Site
+from dra_driver.allocation.requests import Alternatives, Wanted
+from dra_driver.allocation.snapshot import Candidate, CounterId
+from dra_driver.allocation.usage import Ledger
+
+type Twins = object
+"""Equal for devices that are as good as each other."""
+
+type CounterSet = tuple[str, str, str, str]
+"""Driver, pool, slice (empty where sets belong to the pool) and name."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a search has to solve, before anything is chosen."""
+
+    site: Site
+    ledger: Ledger
+    requests: Sequence[Sequence[Alternatives]]
+    """By claim."""
+    constraints: Sequence[Sequence[AnyConstraint]]
+    """By claim."""
+    prospects: Mapping[Wanted, Prospects]
+
+    @property
+    def certain(self) -> list[Prospects]:
+        """Of the requests without alternatives: these will be served or nothing will."""
+        return [self.prospects[one[0]] for claim in self.requests for one in claim if len(one) == 1]
+
+
+# -- bounds
+
+
+def impossible(problem: Problem) -> str | None:
+    """Why no choice can serve the requests, if that can be seen without searching."""
+    return (
+        _too_few_that_match(problem)
+        or _too_few_devices(problem)
+        or next((why for one in problem.certain if (why := _too_little_room(problem, one))), None)
+        or _too_little_of_a_counter(problem)
+    )
+
+
+def _too_few_that_match(problem: Problem) -> str | None:
+    """A matchAttribute of which no value has enough devices for all requests that it covers."""
+    for claim, constraints in zip(problem.requests, problem.constraints, strict=True):
+        for constraint in constraints:
+            covered = [problem.prospects[one[0]] for one in claim if len(one) == 1 and constraint.covers(one[0].name)]
+            if isinstance(constraint, MatchAttribute) and covered:
+                groups = [_by_value(problem, constraint, one) for one in covered]
+                if not any(_group_is_enough(problem, covered, groups, value) for value in groups[0]):
+                    return _match_sentence(constraint, covered, groups)
+    return None
+
+
+type _Groups = Mapping[Value, Collection[Candidate]]
+
+
+def _by_value(problem: Problem, constraint: AnyConstraint, prospects: Prospects) -> _Groups:
+    groups: dict[Value, set[Candidate]] = defaultdict(set)
+    for candidate in _devices(problem, prospects):
+        value = constraint.value(candidate)
+        if value is not None:
+            groups[value].add(candidate)
+    return groups
+
+
+def _group_is_enough(problem: Problem, covered: Sequence[Prospects], groups: Sequence[_Groups], value: Value) -> bool:
+    members = [group.get(value, ()) for group in groups]
+    if any(len(own) < one.count for own, one in zip(members, covered, strict=True)):
+        return False
+    together = {candidate for own in members for candidate in own}
+    if _may_repeat(problem, covered, together):
+        return True
+    return len(together) >= sum(one.count for one in covered)
+
+
+def _match_sentence(constraint: AnyConstraint, covered: Sequence[Prospects], groups: Sequence[_Groups]) -> str:
+    needed = sum(one.count for one in covered)
+    sizes = Counter({value: len({c for group in groups for c in group.get(value, ())}) for value in groups[0]})
+    largest = sizes.most_common(1)
+    found = f'the largest group has {largest[0][1]} ("{largest[0][0][1]}")' if largest else "no device has it"
+    whose = f"{covered[0].wanted} needs" if len(covered) == 1 else f"{len(covered)} requests need"
+    return f"{whose} {needed} devices with one {constraint.attribute}; {found}"
+
+
+def _too_few_devices(problem: Problem) -> str | None:
+    """Fewer devices than all requests need that must have devices of their own."""
+    certain = [one for one in problem.certain if not one.wanted.admin_access]
+    together = {candidate for one in certain for candidate in _devices(problem, one)}
+    needed = sum(one.count for one in certain)
+    if _may_repeat(problem, certain, together) or needed <= len(together):
+        return None
+    return f"the requests need {needed} devices together, and only {len(together)} could serve them"
+
+
+def _may_repeat(problem: Problem, requests: Iterable[Prospects], candidates: Iterable[Candidate]) -> bool:
+    """Whether one device may serve more than one request."""
+    return any(one.wanted.admin_access for one in requests) or any(map(problem.ledger.shares, candidates))
+
+
+def _too_little_room(problem: Problem, prospects: Prospects) -> str | None:
+    fits = room(problem.ledger, _devices(problem, prospects))
+    if fits >= prospects.count:
+        return None
+    return f"{prospects.wanted} needs {prospects.count} devices; their shared counters leave room for {fits}"
+
+
+def room(ledger: Ledger, candidates: Iterable[Candidate]) -> int:
+    """No more of these devices than this can be chosen together."""
+    free, sharing = 0, defaultdict[CounterSet, list[Candidate]](list)
+    for candidate in candidates:
+        sets = _sets_of(candidate) if ledger.draws(candidate) else ()
+        if len(sets) == 1:
+            sharing[next(iter(sets))].append(candidate)
+        else:
+            free += 1
+    return free + sum(min(len(members), _room_in_set(ledger, members)) for members in sharing.values())
+
+
+def _room_in_set(ledger: Ledger, members: Sequence[Candidate]) -> int:
+    """How often the least that any of them draws goes into what is left, for the scarcest counter."""
+    left = ledger.left_for(members[0])
+    least = _least(members)
+    return min((int(max(left[id_], 0) // needed) for id_, needed in least.items() if needed > 0), default=len(members))
+
+
+def _least(members: Sequence[Candidate]) -> Mapping[CounterId, Amount]:
+    """Of each counter that all of them draw on, the least that one of them takes."""
+    least = dict(members[0].consumes)
+    for one in members[1:]:
+        own = dict(one.consumes)
+        least = {id_: min(needed, own[id_]) for id_, needed in least.items() if id_ in own}
+    return least
+
+
+def _too_little_of_a_counter(problem: Problem) -> str | None:
+    """A counter, of all sets together, of which less is left than the requests draw at the very least."""
+    supply: dict[str, Amount] = defaultdict(int)
+    for left in problem.ledger.left.values():
+        for id_, amount in left.items():
+            supply[id_.counter] += max(amount, 0)
+    demand: dict[str, Amount] = defaultdict(int)
+    for one in problem.certain:
+        for name, needed in _least_by_name(problem, one).items():
+            demand[name] += needed * one.count
+    for name in sorted(demand):
+        if demand[name] > supply[name]:
+            return f"the requests draw at least {demand[name]} on counters called {name}; {supply[name]} is left"
+    return None
+
+
+def _least_by_name(problem: Problem, prospects: Prospects) -> Mapping[str, Amount]:
+    least: dict[str, Amount] | None = None
+    for candidate in _devices(problem, prospects):
+        own: dict[str, Amount] = defaultdict(int)
+        # A device that can be chosen again without drawing makes the request cost nothing.
+        if problem.ledger.draws(candidate) and not problem.ledger.shares(candidate):
+            for id_, needed in candidate.consumes:
+                own[id_.counter] += needed
+        least = own if least is None else {name: min(least[name], own[name]) for name in least if name in own}
+    return least or {}
+
+
+def _devices(problem: Problem, prospects: Prospects) -> list[Candidate]:
+    return [problem.site.candidates[place] for place in prospects.eligible]
+
+
+# -- twins
+
+
+def twins(problem: Problem) -> Mapping[Candidate, Twins]:
+    """Devices that are as good as each other have equal values; a device without an entry is like no other.
+
+    Two devices are twins when every request may have both or none, their attributes agree wherever a constraint looks,
+    and so do the counters: partitions of two GPUs are twins when all that the GPUs offer is the same, one by one.
+    """
+    if any(_minds_order(problem, claim) for claim in range(len(problem.requests))):
+        return {}
+    looks = {
+        candidate: look
+        for candidate in problem.site.candidates
+        if not problem.ledger.shares(candidate) and (look := _look(problem, candidate)) is not None
+    }
+    kinds = _kinds_of_sets(problem, looks)
+    return {
+        candidate: (look, kinds[sets[0]] if sets else None)
+        for candidate, look in looks.items()
+        if not (sets := _sets_of(candidate)) or (len(sets) == 1 and sets[0] in kinds)
+    }
+
+
+def _minds_order(problem: Problem, claim: int) -> bool:
+    """distinctAttribute remembers one value per request, so of several devices in it the order counts."""
+    return any(
+        isinstance(constraint, DistinctAttribute)
+        and constraint.covers(wanted.name)
+        and problem.prospects[wanted].count > 1
+        for constraint in problem.constraints[claim]
+        for alternatives in problem.requests[claim]
+        for wanted in alternatives
+    )
+
+
+def _look(problem: Problem, candidate: Candidate) -> Twins:
+    """What requests, constraints and counters see of the device."""
+    place = problem.site.places[candidate]
+    serves = tuple(place in one.eligible_set for one in problem.prospects.values())
+    values = tuple(constraint.value(candidate) for claim in problem.constraints for constraint in claim)
+    draws = tuple(sorted((id_.counter, needed) for id_, needed in candidate.consumes))
+    return serves, values, draws
+
+
+def _kinds_of_sets(problem: Problem, looks: Mapping[Candidate, Twins]) -> dict[CounterSet, Twins]:
+    """Equal for counter sets with the same amounts left and the same devices; without those that are unlike others."""
+    members: dict[CounterSet, list[Candidate]] = defaultdict(list)
+    for candidate in problem.site.candidates:
+        for one in _sets_of(candidate):
+            members[one].append(candidate)
+    kinds: dict[CounterSet, Twins] = {}
+    for key, own in members.items():
+        if all(one in looks and len(_sets_of(one)) == 1 for one in own):
+            left = problem.ledger.left_for(own[0])
+            amounts = sorted((id_.counter, amount) for id_, amount in left.items() if (id_.slice, id_.set) == key[2:])
+            kinds[key] = (tuple(amounts), frozenset(Counter(looks[one] for one in own).items()))
+    return kinds
+
+
+def _sets_of(candidate: Candidate) -> tuple[CounterSet, ...]:
+    driver, pool = candidate.id.driver, candidate.id.pool
+    return tuple(dict.fromkeys((driver, pool, id_.slice, id_.set) for id_, _ in candidate.consumes))
+
+
+def neighbourhood(candidate: Candidate) -> tuple[object, ...]:
+    """What a choice of the device touches: itself and its counter sets. Twins are twins only while untouched."""
+    return (candidate, *_sets_of(candidate))

@@ -1,0 +1,141 @@
+"""Counters and capacities in use while a search goes on: what claims hold, and what was chosen so far. Pure.
+
+A device draws on counters of its pool. A counter that is overdrawn, because a slice changed after devices were given
+away, blocks every device of its pool that draws on any counter. A device that several claims may hold has amounts to
+share out; it draws on its counters once, with its first share.
+
+Source: kubernetes/dynamic-resource-allocation, structured allocator ("incubating"), Kubernetes 1.36; KEP-4815, 5075.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from dra_driver.allocation.amounts import Amount, amount, consumed
+from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.requests import Wanted
+from dra_driver.allocation.snapshot import UNUSED, Candidate, CounterId, Pool, PoolId, PoolUsage, Usage
+from dra_driver.allocation.trace import Cause, Refusal
+from dra_driver.quantity import Quantity
+
+
+class Ledger:
+    """What is left in the pools of one node. Every `take` can be given back, last one first."""
+
+    def __init__(self, pools: Sequence[Pool], usage: Usage, behaviour: Behaviour) -> None:
+        self._behaviour = behaviour
+        self._usage = usage
+        self.left: dict[PoolId, dict[CounterId, Amount]] = {
+            pool.id: _left(pool, usage.pools.get(pool.id, UNUSED)) for pool in pools if pool.counters
+        }
+        self._blocked: dict[PoolId, str | None] = {
+            id_: next((one.counter for one, amount in left.items() if amount < 0), None)
+            for id_, left in self.left.items()
+        }
+        self._shares: dict[Candidate, list[Mapping[str, Amount]]] = defaultdict(list)
+        """Chosen in this search."""
+
+    # -- questions
+
+    def in_use(self, candidate: Candidate) -> bool:
+        """Whether a claim holds the whole device."""
+        return candidate.id.device in self._of(candidate).whole
+
+    def shares(self, candidate: Candidate) -> bool:
+        """Whether several claims may hold the device."""
+        return candidate.shareable and self._behaviour.consumable
+
+    def draws(self, candidate: Candidate) -> bool:
+        """Whether choosing the device draws on counters: a shareable one does only with its first share."""
+        if not candidate.consumes:
+            return False
+        return not (self._shares.get(candidate) or (candidate.shareable and self._consumed_by_claims(candidate)))
+
+    def left_for(self, candidate: Candidate) -> Mapping[CounterId, Amount]:
+        """The counters of the device's pool."""
+        return self.left[_pool_of(candidate)]
+
+    def short_of_counters(self, candidate: Candidate) -> Refusal | None:
+        if not self.draws(candidate):
+            return None
+        id_ = _pool_of(candidate)
+        if (counter := self._blocked[id_]) is not None:
+            return Refusal(Cause.COUNTERS, f"of a pool whose counter {counter} is overdrawn")
+        left = self.left[id_]
+        for counter_id, needed in candidate.consumes:
+            if left[counter_id] < needed:
+                return Refusal(Cause.COUNTERS, f"short of counter {counter_id.counter}")
+        return None
+
+    def short_of_capacity(self, wanted: Wanted, candidate: Candidate) -> Refusal | None:
+        """Whether what the request takes of the device's capacities fits beside what is taken already."""
+        capacity = candidate.device.capacity
+        for name in wanted.capacity:
+            if name not in capacity:
+                return Refusal(Cause.CAPACITY, f"without capacity {name}")
+        if not (wanted.capacity or self._shares.get(candidate) or self._consumed_by_claims(candidate)):
+            return None
+        for name, one in sorted(capacity.items()):
+            requested = wanted.capacity.get(name)
+            taking = consumed(requested, one, self._behaviour)
+            if taking is None or taking.value > amount(one.value):
+                return Refusal(Cause.CAPACITY, f"with less than {requested} of {name}")
+            if self._taken(candidate, name) + taking.value > amount(one.value):
+                return Refusal(Cause.CAPACITY, f"without enough {name} left")
+        return None
+
+    def consumption(self, wanted: Wanted, candidate: Candidate) -> dict[str, Quantity]:
+        """What a share of the device takes of each of its capacities, for a request that was found to fit."""
+        found: dict[str, Quantity] = {}
+        for name, one in candidate.device.capacity.items():
+            taking = consumed(wanted.capacity.get(name), one, self._behaviour)
+            assert taking is not None, f"{candidate} has no such amount of {name}"
+            found[name] = taking
+        return found
+
+    # -- changes
+
+    def take(self, wanted: Wanted, candidate: Candidate) -> None:
+        if self.draws(candidate):
+            self._draw(candidate, -1)
+        if self.shares(candidate):
+            taken = {name: one.value for name, one in self.consumption(wanted, candidate).items()}
+            self._shares[candidate].append(taken)
+
+    def give_back(self, candidate: Candidate) -> None:
+        if self.shares(candidate):
+            self._shares[candidate].pop()
+        if self.draws(candidate):
+            self._draw(candidate, 1)
+
+    # -- inside
+
+    def _of(self, candidate: Candidate) -> PoolUsage:
+        return self._usage.pools.get(_pool_of(candidate), UNUSED)
+
+    def _consumed_by_claims(self, candidate: Candidate) -> Mapping[str, Amount]:
+        return self._of(candidate).shared.get(candidate.id.device, {})
+
+    def _taken(self, candidate: Candidate, name: str) -> Amount:
+        held = self._consumed_by_claims(candidate).get(name, 0)
+        return held + sum(share.get(name, 0) for share in self._shares.get(candidate, ()))
+
+    def _draw(self, candidate: Candidate, sign: int) -> None:
+        left = self.left[_pool_of(candidate)]
+        for id_, needed in candidate.consumes:
+            left[id_] += sign * needed
+
+
+def _left(pool: Pool, usage: PoolUsage) -> dict[CounterId, Amount]:
+    """What claims leave of the pool's counters, on whatever node their devices are; negative when overdrawn."""
+    left = dict(pool.counters)
+    if not usage.whole and not usage.shared:
+        return left
+    for candidate in (*pool.candidates, *pool.elsewhere):
+        if usage.holds(candidate.id.device):
+            for id_, needed in candidate.consumes:
+                left[id_] -= needed
+    return left
+
+
+def _pool_of(candidate: Candidate) -> PoolId:
+    return candidate.id.driver, candidate.id.pool
