@@ -1,0 +1,409 @@
+"""A GPU lent to a virtual machine: taken from the nvidia driver, bound to a VFIO driver, and given back.
+
+Prepare enters here through the port of `kubelet_plugin.prepare.holds`. Each call looks at where the GPU is in sysfs and
+takes the steps that are left, so it does not matter after which of them an earlier attempt ended:
+
+    nvidia ── persistence off, nobody has it open ── driver_override ── unbind ──► no driver ── bind ──► vfio-pci
+    nvidia ◄── bind, NVML sees it, persistence on ── driver_override back ◄── no driver ◄── unbind ── nobody has it open
+
+The order to be VFIO's comes before the unbinding, because a driver that is loaded meanwhile takes what is free. The
+other functions of the GPU's board that are in its IOMMU group (audio, USB) go the same way after it.
+
+What was before is remembered with the intent (`before`). Whatever else is on this GPU, or in its group, is refused
+rather than moved. Calls block, some of them long: programs are waited for that still have the GPU open, and the kernel
+itself waits, for ever, in a write to sysfs. Such a write is given up after a while and left to end alone (`_Patient`);
+until it does, nothing more is written about that GPU.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from dra_driver.errors import HardwareError
+from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
+from kubelet_plugin.hardware.vfio import (
+    KernelModules,
+    Process,
+    SysfsWriter,
+    VfioNodes,
+    companions,
+    driver_exists,
+    driver_of,
+    driver_override,
+    has_instances,
+    intruders,
+    iommu_on,
+    is_vfio,
+    minor_at,
+    node_names,
+    this_process,
+    users,
+    uuid_at,
+    vfio_module,
+    vfio_nodes,
+    virtual_functions,
+)
+from kubelet_plugin.prepare.holds import GpuIdentity, Made, Records, VfioBinding
+
+_log = structlog.get_logger(__name__)
+
+_HOME = "nvidia"
+_POLL_S = 0.2
+_NVML_POLL_S = 1.0
+"""Each time is a session of NVML that begins."""
+_DEVICES = "/sys/bus/pci/devices"
+_DRIVERS = "/sys/bus/pci/drivers"
+_PERSISTENCE_DAEMON = "nvidia-persiste"
+"""As the kernel cuts the name of nvidia-persistenced."""
+
+
+class GpuDriver(Protocol):
+    """What is asked of the NVIDIA driver about one GPU. Every method blocks and may raise HardwareError."""
+
+    def persistence(self, gpu: GpuIdentity) -> bool: ...
+
+    def set_persistence(self, gpu: GpuIdentity, *, on: bool) -> None: ...
+
+    def mig_enabled(self, gpu: GpuIdentity) -> bool: ...
+
+    def sees(self, gpu: GpuIdentity) -> bool:
+        """Whether NVML lists it, in a session that was begun after this call."""
+
+    def without_nvml(self, work: Callable[[], None]) -> None:
+        """Call `work` while no NVML session of this process has a GPU open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long something is waited for, in seconds, before kubelet is told to try again."""
+
+    users_s: float = 20.0
+    """Programs that have the GPU open: a pod that ends, a monitoring agent between two readings."""
+    last_users_s: float = 2.0
+    """The same once more while NVML waits for us, and with it all that needs it."""
+    write_s: float = 30.0
+    """The kernel, for one write. Letting go of a GPU takes up to some ten seconds."""
+    nodes_s: float = 10.0
+    """udev, to make the device nodes."""
+    return_s: float = 60.0
+    """NVML, to see a GPU that came back; its firmware starts anew."""
+
+
+class VfioBindings:
+    """Effect of `VfioBinding`. One object for a node: it knows which writes of its own still hang in the kernel."""
+
+    def __init__(
+        self,
+        host: HostFiles,
+        sysfs: SysfsWriter,
+        modules: KernelModules,
+        driver: GpuDriver,
+        patience: Patience = Patience(),
+    ) -> None:
+        self._host = host
+        self._modules = modules
+        self._driver = driver
+        self._patience = patience
+        self._sysfs = _Patient(sysfs, patience.write_s)
+
+    def before(self, hold: VfioBinding, records: Records) -> Made:
+        """The driver, the order about drivers, persistence mode, and the functions that have to come along.
+
+        Raises HardwareError that names everything that keeps this GPU from being lent, but for programs that use it.
+        """
+        gpu = hold.gpu
+        pci = self._host.pci(gpu.pci_bus_id)
+        self._check(gpu, pci)
+        return Made(
+            (
+                ("companions", _companions_text(companions(self._host, pci))),
+                ("override", driver_override(self._host, pci.address)),
+                ("persistence", "on" if self._driver.persistence(gpu) else "off"),
+                ("was", _HOME),
+            )
+        )
+
+    def make(self, hold: VfioBinding, records: Records) -> Made:
+        """Bind it, or find it bound. Raises HardwareError; what was begun is then for the next attempt, or `undo`."""
+        before = records[hold].made
+        pci = self._host.pci(hold.gpu.pci_bus_id)
+        if not is_vfio(pci.driver):
+            if pci.driver is not None:
+                self._check(hold.gpu, pci)
+                self._release_from_nvidia(hold.gpu, pci)
+            self._bind_to_vfio(hold.gpu, pci.address)
+        elif self._bound_at_boot(pci):
+            raise HardwareError(
+                f"it is bound to {pci.driver}, and not by this driver; bind it to {_HOME}, or leave it to whoever has"
+                " it and delete the claim",
+                about=str(hold.gpu),
+            )
+        for address in _companions(before):
+            self._lend_companion(hold.gpu, address)
+        nodes = self._nodes(hold)
+        pci = self._host.pci(hold.gpu.pci_bus_id)
+        facts = {"driver": pci.driver or "", "group": str(pci.iommu_group), "node": nodes.node, "api": nodes.api}
+        return Made(tuple(sorted({**dict(before.facts), **facts}.items())))
+
+    def undo(self, hold: VfioBinding, records: Records, boot_id: str) -> None:
+        """Back to the nvidia driver. Raises HardwareError while a virtual machine has it, or the kernel keeps it.
+
+        A boot gives all GPUs back by itself. Left alone is a GPU that somebody else bound to a driver of their own
+        meanwhile. Where the nvidia driver is not loaded, it finds the GPU free when it is.
+        """
+        record, gpu = records[hold], hold.gpu
+        pci = self._host.pci(gpu.pci_bus_id)
+        if record.made.get("was") is None or record.boot_id != boot_id or pci.vendor is None:
+            return
+        if self._take_back(gpu, pci.address, record.made.get("override") or "", _HOME):
+            patience_s = self._patience.return_s if pci.driver != _HOME else 0.0
+            self._wait_for_nvml(gpu, patience_s, persistence=record.made.get("persistence") == "on")
+        for companion, home in _companions(record.made).items():
+            self._take_back(gpu, companion, "", home)
+
+    def _bound_at_boot(self, pci: PciFacts) -> bool:
+        """By an administrator: there is an order for what we bind, and none for vfio-pci.ids of the command line."""
+        return is_vfio(pci.driver) and not driver_override(self._host, pci.address)
+
+    def _check(self, gpu: GpuIdentity, pci: PciFacts) -> None:
+        """Raises HardwareError with everything that is in the way of lending a GPU that the nvidia driver has."""
+        problems = list(self._obstacles(gpu, pci))
+        if problems:
+            raise HardwareError("; ".join(problems), about=str(gpu))
+
+    def _obstacles(self, gpu: GpuIdentity, pci: PciFacts) -> list[str]:
+        if pci.vendor is None:
+            return ["there is nothing at this PCI address any more; see the node's NodeInventory"]
+        if pci.driver != _HOME:
+            return [_other_driver(pci)]
+        found = uuid_at(self._host, pci.address)
+        if found is not None and found != gpu.uuid:
+            return [f"{found} is at this PCI address now; see the node's NodeInventory"]
+        problems = []
+        if pci.iommu_group is None:
+            problems.append(self._no_group())
+        if others := intruders(self._host, pci):
+            listed = ", ".join(f"{other.address} ({other.driver or 'no driver'})" for other in others)
+            problems.append(
+                f"IOMMU group {pci.iommu_group} has other devices that the virtual machine would reach: {listed}; turn"
+                " on ACS in the firmware, or move the GPU to another slot"
+            )
+        if count := virtual_functions(self._host, pci.address):
+            problems.append(f"{count} virtual functions (vGPUs) exist on it; an administrator has to remove them")
+        minor = minor_at(self._host, pci.address)
+        if minor is not None and has_instances(self._host, minor):
+            problems.append("it has MIG instances, which would be lost; an administrator has to remove them")
+        elif self._driver.mig_enabled(gpu):
+            problems.append("it is in MIG mode; an administrator has to switch it off")
+        return problems
+
+    def _no_group(self) -> str:
+        if iommu_on(self._host):
+            return "the IOMMU does not cover it; see DMAR or AMD-Vi in the kernel log"
+        return (
+            "the node's IOMMU is off: turn on VT-d or AMD-Vi in the firmware, and boot with intel_iommu=on (amd_iommu"
+            " is on by itself)"
+        )
+
+    def _release_from_nvidia(self, gpu: GpuIdentity, pci: PciFacts) -> None:
+        target = self._vfio_driver(gpu, pci.address)
+        if self._driver.persistence(gpu):
+            self._driver.set_persistence(gpu, on=False)
+        nodes = node_names(self._host, pci, minor_at(self._host, pci.address))
+
+        def let_go() -> None:
+            self._wait_for_users(gpu, nodes, self._patience.last_users_s)
+            self._sysfs.order(gpu, pci.address, "driver_override", target)
+            self._sysfs.unbind(gpu, pci.address)
+
+        self._wait_for_users(gpu, nodes, self._patience.users_s, but=this_process(self._host))
+        self._driver.without_nvml(let_go)
+
+    def _bind_to_vfio(self, gpu: GpuIdentity, address: str) -> None:
+        target = self._vfio_driver(gpu, address)
+        if driver_override(self._host, address) != target:
+            self._sysfs.order(gpu, address, "driver_override", target)
+        self._sysfs.bind(gpu, address, target)
+        if (driver := self._host.pci(address).driver) != target:
+            raise HardwareError(
+                f"{address} was to be bound to {target} and is bound to {driver or 'no driver'}; see vfio in the"
+                " kernel log",
+                about=str(gpu),
+            )
+
+    def _vfio_driver(self, gpu: GpuIdentity, address: str) -> str:
+        """The driver for this function, loaded. Raises HardwareError."""
+        module = vfio_module(self._host, address)
+        driver = driver_of(self._host, module)
+        if driver is None:
+            try:
+                self._modules.modprobe(module)
+            except OSError as error:
+                raise HardwareError(
+                    f"the kernel module {module} cannot be loaded: {error.strerror or error}; install the package of"
+                    " the node's kernel that has it",
+                    about=str(gpu),
+                ) from error
+            driver = driver_of(self._host, module)
+        if driver is None:
+            raise HardwareError(f"the kernel module {module} is loaded and drives no PCI device", about=str(gpu))
+        return driver
+
+    def _lend_companion(self, gpu: GpuIdentity, address: str) -> None:
+        driver = self._host.pci(address).driver
+        if is_vfio(driver):
+            return
+        self._sysfs.order(gpu, address, "driver_override", self._vfio_driver(gpu, address))
+        if driver is not None:
+            self._sysfs.unbind(gpu, address)
+        self._bind_to_vfio(gpu, address)
+
+    def _nodes(self, hold: VfioBinding) -> VfioNodes:
+        deadline = time.monotonic() + self._patience.nodes_s
+        while True:
+            pci = self._host.pci(hold.gpu.pci_bus_id)
+            nodes = vfio_nodes(self._host, pci, iommufd=hold.iommufd)
+            if nodes is not None:
+                return nodes
+            if time.monotonic() >= deadline:
+                raise HardwareError(
+                    f"it is bound to {pci.driver}, but there is no /dev/vfio/{pci.iommu_group}; is udev running, and"
+                    " the host's /dev mounted into the plugin's pod?",
+                    about=str(hold.gpu),
+                )
+            time.sleep(_POLL_S)
+
+    def _wait_for_users(
+        self, gpu: GpuIdentity, nodes: Collection[str], patience_s: float, *, but: int | None = None
+    ) -> None:
+        """Until no program has one of `nodes` open; `but` is one that is not waited for. Raises HardwareError."""
+        deadline = time.monotonic() + patience_s
+        while using := [process for process in users(self._host, nodes) if process.pid != but]:
+            if time.monotonic() >= deadline:
+                raise HardwareError(_in_use(using), about=str(gpu))
+            time.sleep(_POLL_S)
+
+    def _take_back(self, gpu: GpuIdentity, address: str, override: str, home: str) -> bool:
+        """Whether the function is with its own driver again: False where it is left alone. Raises HardwareError."""
+        pci = self._host.pci(address)
+        if (pci.driver not in (None, home) and not is_vfio(pci.driver)) or self._bound_at_boot(pci):
+            _log.warning("a lent GPU was given to another driver", gpu=str(gpu), function=address, driver=pci.driver)
+            return False
+        if is_vfio(pci.driver):
+            self._wait_for_users(gpu, node_names(self._host, pci, None), self._patience.users_s)
+            self._sysfs.unbind(gpu, address)
+        if driver_override(self._host, address) != override:
+            self._sysfs.order(gpu, address, "driver_override", override)
+        if self._host.pci(address).driver is None and home and driver_exists(self._host, home):
+            self._sysfs.bind(gpu, address, home)
+        return self._host.pci(address).driver == home
+
+    def _wait_for_nvml(self, gpu: GpuIdentity, patience_s: float, *, persistence: bool) -> None:
+        """A GPU that does not come back is not the claim's concern any more: the inventory will say what is wrong."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                if self._driver.sees(gpu):
+                    if persistence and not self._driver.persistence(gpu):
+                        self._driver.set_persistence(gpu, on=True)
+                    return
+                problem = "NVML does not list it"
+            except HardwareError as error:
+                problem = str(error)
+            if time.monotonic() >= deadline:
+                _log.warning("a GPU is back from a virtual machine, but not well", gpu=str(gpu), problem=problem)
+                return
+            time.sleep(_NVML_POLL_S)
+
+
+class _Patient:
+    """Writes to sysfs that do not last for ever: the caller is told to come again, and the write goes on alone.
+
+    What one GPU's writes do is done in order: as long as one of them hangs, the next is not begun.
+    """
+
+    def __init__(self, sysfs: SysfsWriter, patience_s: float) -> None:
+        self._sysfs = sysfs
+        self._patience_s = patience_s
+        self._hanging: dict[str, threading.Thread] = {}
+
+    def order(self, gpu: GpuIdentity, address: str, name: str, text: str) -> None:
+        self._write(gpu, address, f"{_DEVICES}/{address}/{name}", text)
+
+    def unbind(self, gpu: GpuIdentity, address: str) -> None:
+        self._write(gpu, address, f"{_DEVICES}/{address}/driver/unbind", address)
+
+    def bind(self, gpu: GpuIdentity, address: str, driver: str) -> None:
+        self._write(gpu, address, f"{_DRIVERS}/{driver}/bind", address)
+
+    def _write(self, gpu: GpuIdentity, address: str, host_path: str, text: str) -> None:
+        """Raises HardwareError when the kernel refuses it, or has not done it in time."""
+        hanging = self._hanging.get(address)
+        if hanging is not None:
+            hanging.join(self._patience_s)
+            if hanging.is_alive():
+                raise HardwareError(f"the kernel still does not end a write ({hanging.name})", about=str(gpu))
+            del self._hanging[address]
+            # The world is another one now: whoever asked has to look again.
+            raise HardwareError("the kernel has just ended an earlier write", about=str(gpu), retry_after_s=0.5)
+        outcome: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+        def write() -> None:
+            try:
+                self._sysfs.write(host_path, text + "\n")
+            except BaseException as error:  # noqa: BLE001 - handed to whoever waits, as it is
+                outcome.put(error)
+            else:
+                outcome.put(None)
+
+        # A daemon: a driver that hangs must not keep the process from ending.
+        thread = threading.Thread(target=write, name=f"{text or 'nothing'} to {host_path}", daemon=True)
+        thread.start()
+        try:
+            error = outcome.get(timeout=self._patience_s)
+        except queue.Empty:
+            self._hanging[address] = thread
+            raise HardwareError(
+                f"the kernel has not ended a write for {self._patience_s:g} s ({thread.name}): something has the GPU"
+                " open, or its driver hangs; see the kernel log",
+                about=str(gpu),
+            ) from None
+        if isinstance(error, OSError):
+            raise HardwareError(
+                f"the kernel refused a write ({thread.name}): {error.strerror}", about=str(gpu)
+            ) from error
+        if error is not None:
+            raise error
+
+
+def _other_driver(pci: PciFacts) -> str:
+    if pci.driver is None:
+        return f"it has no driver; an administrator has to bind it to {_HOME}"
+    return f"it is bound to {pci.driver}, and not by this driver; an administrator has to bind it to {_HOME}"
+
+
+def _in_use(using: Collection[Process]) -> str:
+    listed = ", ".join(str(process) for process in sorted(using))
+    advice = "it is bound as soon as they end"
+    if any(process.command == _PERSISTENCE_DAEMON for process in using):
+        advice = (
+            "the persistence daemon does not let go of it: mount the host's /run/nvidia-persistenced into the plugin's"
+            " pod, or stop the daemon"
+        )
+    return f"it is still in use by {listed}; {advice}"
+
+
+def _companions_text(found: Collection[PciFacts]) -> str:
+    """`0000:1b:00.1=snd_hda_intel,...`; nothing after `=` for one without a driver."""
+    return ",".join(f"{pci.address}={pci.driver or ''}" for pci in found)
+
+
+def _companions(made: Made) -> Mapping[str, str]:
+    """Addresses to the drivers that they had; empty for none."""
+    pairs = (one.partition("=") for one in (made.get("companions") or "").split(",") if one)
+    return {address: driver for address, _, driver in pairs}

@@ -1,0 +1,263 @@
+"""What the kernel says about lending a GPU to a virtual machine: IOMMU groups, VFIO drivers, who has it open.
+
+Discovery enters here for facts, `kubelet_plugin.effects.vfio` before and after it changes a binding. Reads go through
+`HostFiles`; `Sysfs` is the one thing that writes, and it only does what it is told.
+Source: Documentation/ABI/testing/sysfs-bus-pci and Documentation/driver-api/vfio.rst of the kernel.
+"""
+
+import os
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import Protocol
+
+from dra_driver.api.inventory import PassthroughFacts, Problem
+from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
+
+VFIO_API = "/dev/vfio/vfio"
+IOMMUFD_API = "/dev/iommu"
+
+_DEVICES = "/sys/bus/pci/devices"
+_DRIVERS = "/sys/bus/pci/drivers"
+_NVIDIA_VENDOR = 0x10DE
+_BRIDGE_CLASSES = (0x0600, 0x0604)
+"""Of the host and of PCI. NVSwitches are bridges of another class, with a driver that works."""
+_HARMLESS = frozenset({"pci-stub", "pcieport"})
+"""Drivers that do no DMA of their own, so the kernel lets them stay beside a VFIO driver in a group."""
+_NO_OVERRIDE = "(null)"
+_ANY_DEVICE = "vfio_pci"
+
+
+class SysfsWriter(Protocol):
+    """Writes to files of sysfs, which act. One write is one act: the kernel does it before `write` returns."""
+
+    def write(self, host_path: str, text: str) -> None:
+        """Blocks as long as the kernel does: for ever, where a driver waits for its last user. Raises OSError."""
+
+
+class KernelModules(Protocol):
+    def modprobe(self, module: str) -> None:
+        """Load a module of the running kernel; loaded already is fine. Blocks. Raises OSError that says what failed."""
+
+
+class Sysfs:
+    """The node's sysfs."""
+
+    def __init__(self, host: HostFiles) -> None:
+        self._host = host
+
+    def write(self, host_path: str, text: str) -> None:
+        resolved = self._host.resolve(host_path)
+        if resolved is None:
+            raise FileNotFoundError(host_path)
+        # Not buffered, and in one piece: the kernel takes each write(2) as a whole order.
+        file = os.open(self._host.path(resolved), os.O_WRONLY)
+        try:
+            os.write(file, text.encode())
+        finally:
+            os.close(file)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Process:
+    """A program of the node. `command` is the kernel's short name of it, up to 15 characters."""
+
+    pid: int
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.command} ({self.pid})"
+
+
+def is_vfio(driver: str | None) -> bool:
+    """Whether a kernel driver hands its devices to virtual machines: `vfio-pci`, `nvgrace_gpu_vfio_pci`."""
+    return driver is not None and driver.replace("_", "-").endswith("vfio-pci")
+
+
+def passthrough_facts(host: HostFiles, pci: PciFacts) -> PassthroughFacts | None:
+    """What VFIO needs of a GPU; None when it cannot be had: no IOMMU, or other devices are in the GPU's group.
+
+    Whoever has one device of a group can reach the memory of all of them, so a group is lent as a whole or not at all.
+    """
+    if pci.iommu_group is None or intruders(host, pci):
+        return None
+    return PassthroughFacts(iommu_group=pci.iommu_group, iommufd=host.device_node(IOMMUFD_API) is not None)
+
+
+def bound_elsewhere(pci: PciFacts) -> Problem:
+    """A GPU that somebody else bound to a VFIO driver. It has no NVML identity, so nobody can be offered it."""
+    return Problem(
+        subject=f"GPU {pci.address}",
+        reason="BoundToVfio",
+        message=f"it is bound to {pci.driver}, and not by this driver, so it is not offered;"
+        " bind it to nvidia, or leave it to whoever has it",
+    )
+
+
+def companions(host: HostFiles, pci: PciFacts) -> tuple[PciFacts, ...]:
+    """The other functions of the GPU's own board in its group, by address: audio, USB. They go where the GPU goes."""
+    return tuple(
+        other
+        for other in _others(host, pci)
+        if _slot(other) == _slot(pci) and other.vendor == _NVIDIA_VENDOR and not other.is_nvidia_gpu
+    )
+
+
+def intruders(host: HostFiles, pci: PciFacts) -> tuple[PciFacts, ...]:
+    """The devices that keep the GPU's group from being lent, by address: other GPUs whatever holds them, and what a
+    driver of the node works with. Bridges and devices without a driver do no harm."""
+    own = set(companions(host, pci))
+    return tuple(other for other in _others(host, pci) if other not in own and not _harmless(other))
+
+
+def _harmless(other: PciFacts) -> bool:
+    if other.device_class is not None and other.device_class >> 8 in _BRIDGE_CLASSES:
+        return True
+    return not other.is_nvidia_gpu and (other.driver is None or other.driver in _HARMLESS)
+
+
+def _others(host: HostFiles, pci: PciFacts) -> Iterator[PciFacts]:
+    for name in sorted(host.names(f"{_DEVICES}/{pci.address}/iommu_group/devices")):
+        if name != pci.address:
+            yield host.pci(name)
+
+
+def _slot(pci: PciFacts) -> str:
+    return pci.address.rpartition(".")[0]
+
+
+def iommu_on(host: HostFiles) -> bool:
+    return bool(host.names("/sys/kernel/iommu_groups"))
+
+
+def virtual_functions(host: HostFiles, address: str) -> int:
+    """How many SR-IOV functions exist on top of a GPU: vGPUs of a hypervisor."""
+    text = host.read_text(f"{_DEVICES}/{address}/sriov_numvfs")
+    return int(text) if text is not None and text.isdigit() else 0
+
+
+def minor_at(host: HostFiles, address: str) -> int | None:
+    """N of /dev/nvidiaN of the GPU at an address; None while the driver does not hold it."""
+    text = _information(host, address).get("Device Minor", "")
+    return int(text) if text.isdigit() else None
+
+
+def uuid_at(host: HostFiles, address: str) -> str | None:
+    """The UUID of the GPU that is at an address now; None while the driver does not hold it, or never opened it."""
+    text = _information(host, address).get("GPU UUID", "")
+    return text if text and "?" not in text else None
+
+
+def _information(host: HostFiles, address: str) -> dict[str, str]:
+    """`/proc/driver/nvidia/gpus/<address>/information`: lines of `Name: \t value`."""
+    lines = (host.read_text(f"/proc/driver/nvidia/gpus/{address}/information") or "").splitlines()
+    pairs = (line.partition(":") for line in lines)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def has_instances(host: HostFiles, minor: int) -> bool:
+    """Whether GPU instances exist, asked of the kernel."""
+    return any(name.startswith("gi") for name in host.names(f"/proc/driver/nvidia/capabilities/gpu{minor}/mig"))
+
+
+def driver_override(host: HostFiles, address: str) -> str:
+    """The only driver that may have this function; empty when there is no such order."""
+    text = host.read_text(f"{_DEVICES}/{address}/driver_override") or ""
+    return "" if text == _NO_OVERRIDE else text
+
+
+def driver_exists(host: HostFiles, driver: str) -> bool:
+    return host.resolve(f"{_DRIVERS}/{driver}") is not None
+
+
+def vfio_module(host: HostFiles, address: str) -> str:
+    """The kernel module that fits a function best: a variant made for it, or else `vfio_pci`.
+
+    Modules say in modules.alias what they drive for VFIO (`alias vfio_pci:v000010DEd00002342sv*... module`), and the
+    one with the fewest wildcards wins.
+    """
+    modalias = (host.read_text(f"{_DEVICES}/{address}/modalias") or "").removeprefix("pci:")
+    release = host.read_text("/proc/sys/kernel/osrelease")
+    fitting: list[tuple[int, str]] = []
+    for line in (host.read_text(f"/lib/modules/{release}/modules.alias") or "").splitlines():
+        # Hundreds of kilobytes on a real node, of which a handful of lines is about VFIO.
+        if line.startswith("alias vfio_pci:"):
+            _, pattern, module = line.split(maxsplit=2)
+            if fnmatchcase(modalias, pattern.removeprefix("vfio_pci:")):
+                fitting.append((pattern.count("*"), module))
+    return min(fitting, default=(0, _ANY_DEVICE))[1]
+
+
+def driver_of(host: HostFiles, module: str) -> str | None:
+    """The name in sysfs of the driver that a VFIO module has; None while it is not loaded. `vfio_pci` is `vfio-pci`,
+    variants are called as their module."""
+    names = (module.replace("_", "-"), module)
+    return next((name for name in names if driver_exists(host, name)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class VfioNodes:
+    """What a virtual machine's process opens: the group (legacy) or the device (iommufd), and the API beside it."""
+
+    node: str
+    api: str
+
+
+def vfio_nodes(host: HostFiles, pci: PciFacts, *, iommufd: bool) -> VfioNodes | None:
+    """None when they are not there (yet). With `iommufd` those of IOMMUFD where this kernel has them."""
+    if iommufd and host.device_node(IOMMUFD_API) is not None:
+        for name in host.names(f"{_DEVICES}/{pci.address}/vfio-dev"):
+            node = f"/dev/vfio/devices/{name}"
+            return VfioNodes(node, IOMMUFD_API) if host.device_node(node) is not None else None
+    group = f"/dev/vfio/{pci.iommu_group}"
+    return VfioNodes(group, VFIO_API) if host.device_node(group) is not None else None
+
+
+def node_names(host: HostFiles, pci: PciFacts, minor: int | None) -> frozenset[str]:
+    """The device nodes by which programs have a GPU open, as whoever holds it has it. Paths below /dev."""
+    if is_vfio(pci.driver):
+        cdevs = host.names(f"{_DEVICES}/{pci.address}/vfio-dev")
+        return frozenset({f"vfio/{pci.iommu_group}", *(f"vfio/devices/{name}" for name in cdevs)})
+    own = {f"nvidia{minor}"} if minor is not None else set()
+    return frozenset({*own, *(f"dri/{name}" for name in pci.drm_nodes)})
+
+
+_OPEN_NODE = re.compile(r"/dev/(?P<name>[^ ]+)(?: \(deleted\))?")
+
+
+def users(host: HostFiles, nodes: Collection[str]) -> tuple[Process, ...]:
+    """The programs of the node, in containers or not, that have one of these device nodes open; by process id.
+
+    `nodes` are paths below /dev. Processes that end meanwhile, or that we may not look at, are left out.
+    """
+    found = []
+    for name in host.names("/proc"):
+        if name.isdigit() and any(node in nodes for node in _open_nodes(host, name)):
+            found.append(Process(int(name), host.read_text(f"/proc/{name}/comm") or "?"))
+    return tuple(sorted(found))
+
+
+def this_process(host: HostFiles) -> int | None:
+    """Our process id as `users` tells it: that of the host, also when we are in a container."""
+    try:
+        return int(os.readlink(host.path("/proc/self")))  # noqa: PTH115
+    except (OSError, ValueError):
+        return None
+
+
+def _open_nodes(host: HostFiles, pid: str) -> Iterator[str]:
+    folder = host.path(PurePosixPath("/proc") / pid / "fd")
+    try:
+        descriptors = os.listdir(folder)  # noqa: PTH208 - some ten thousand of them on a busy node
+    except OSError:
+        return
+    for descriptor in descriptors:
+        try:
+            target = os.readlink(folder / descriptor)  # noqa: PTH115 - the text, in its process' own mount namespace
+        except OSError:
+            continue
+        match = _OPEN_NODE.search(target)
+        if match is not None:
+            yield match["name"]
