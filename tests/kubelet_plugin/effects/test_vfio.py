@@ -1,0 +1,508 @@
+"""A GPU is lent to a virtual machine and comes back as it was, whatever happens on the way."""
+
+import errno
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from dra_driver.errors import HardwareError
+from kubelet_plugin.effects.vfio import Patience, VfioBindings
+from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.hardware.vfio import driver_override
+from kubelet_plugin.prepare.holds import GpuIdentity, Hold, HoldRecord, HoldState, Made, VfioBinding
+from kubelet_plugin.simulation.host import SimulatedHost, create_host
+from kubelet_plugin.simulation.state import Function, NodeState
+from kubelet_plugin.simulation.vfio import SimulatedKernel
+
+IMPATIENT = Patience(users_s=0.3, last_users_s=0.1, write_s=1.0, nodes_s=0.3, return_s=0.3)
+
+
+class Killed(BaseException):
+    """The plugin is no more."""
+
+
+class Driver:
+    """The NVIDIA driver of the simulated node, as `GpuDriver` has it."""
+
+    def __init__(self, host: SimulatedHost, kernel: "Acting") -> None:
+        self.host = host
+        self.kernel = kernel
+        self.away = 0
+
+    def persistence(self, gpu: GpuIdentity) -> bool:
+        return bool(self.host.state.gpu(gpu.uuid).persistence_mode)
+
+    def set_persistence(self, gpu: GpuIdentity, *, on: bool) -> None:
+        index = [one.uuid for one in self.host.state.gpus].index(gpu.uuid)
+        self.kernel.act(lambda: self.kernel.real.set_persistence(index, on=on))
+
+    def mig_enabled(self, gpu: GpuIdentity) -> bool:
+        mig = self.host.state.gpu(gpu.uuid).mig
+        return mig is not None and bool(mig.current)
+
+    def sees(self, gpu: GpuIdentity) -> bool:
+        return self.host.state.gpu(gpu.uuid).bound_to == "nvidia"
+
+    def without_nvml(self, work: Callable[[], None]) -> None:
+        self.away += 1
+        work()
+
+
+class Acting:
+    """The kernel, for a plugin that is killed before or after its n-th act; None: never."""
+
+    def __init__(self, kernel: SimulatedKernel, killed_at: int | None = None, *, after: bool = False) -> None:
+        self.real = kernel
+        self.acts = 0
+        self._killed_at = killed_at
+        self._after = after
+
+    def act(self, what: Callable[[], None]) -> None:
+        self.acts += 1
+        if self.acts == self._killed_at and not self._after:
+            raise Killed
+        what()
+        if self.acts == self._killed_at:
+            raise Killed
+
+    def write(self, host_path: str, text: str) -> None:
+        self.act(lambda: self.real.write(host_path, text))
+
+    def modprobe(self, module: str) -> None:
+        self.act(lambda: self.real.modprobe(module))
+
+
+class Plugin:
+    """One life of the plugin; the journal is that of the node."""
+
+    def __init__(self, host: SimulatedHost, journal: "Journal", kernel: Acting | None = None) -> None:
+        self.kernel = kernel or Acting(SimulatedKernel(host.root))
+        self.driver = Driver(host, self.kernel)
+        self.files = HostFiles(host.root)
+        self.effect = VfioBindings(self.files, self.kernel, self.kernel, self.driver, IMPATIENT)
+        self.journal = journal
+
+    def lend(self, hold: VfioBinding) -> Made:
+        if hold not in self.journal:
+            self.journal.intent(hold, self.effect.before(hold, self.journal), self.files.boot_id())
+        elif self.journal[hold].boot_id != self.files.boot_id():
+            self.journal.intent(hold, self.journal[hold].made, self.files.boot_id())
+        made = self.effect.make(hold, self.journal)
+        self.journal.made(hold, made)
+        return made
+
+    def take_back(self, hold: VfioBinding) -> None:
+        if hold in self.journal:
+            self.effect.undo(hold, self.journal, self.files.boot_id())
+            del self.journal[hold]
+
+
+class Journal(dict[Hold, HoldRecord]):
+    def intent(self, hold: Hold, made: Made, boot_id: str) -> None:
+        self[hold] = HoldRecord(HoldState.INTENT, boot_id, made)
+
+    def made(self, hold: Hold, made: Made) -> None:
+        self[hold] = HoldRecord(HoldState.MADE, self[hold].boot_id, made)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> SimulatedHost:
+    host = create_host(tmp_path, "l40s")
+    SimulatedKernel(tmp_path).modprobe("vfio_pci")
+    return host
+
+
+@pytest.fixture
+def kernel(host: SimulatedHost) -> SimulatedKernel:
+    return SimulatedKernel(host.root)
+
+
+@pytest.fixture
+def plugin(host: SimulatedHost) -> Plugin:
+    return Plugin(host, Journal())
+
+
+def binding(host: SimulatedHost, index: int = 0, *, iommufd: bool = False) -> VfioBinding:
+    gpu = host.state.gpus[index]
+    return VfioBinding(GpuIdentity(gpu.uuid, gpu.address), iommufd)
+
+
+def with_audio(host: SimulatedHost) -> str:
+    gpu = host.state.gpus[0]
+    address = gpu.address[:-1] + "1"
+    SimulatedKernel(host.root).configure(functions=[Function(address=address, beside=gpu.address)])
+    return address
+
+
+def everything(host: SimulatedHost) -> tuple[Mapping[str, str], NodeState]:
+    """The node to the last file, without the lock that writers of the state take."""
+
+    def entries() -> Iterator[tuple[str, str]]:
+        for top in ("sys", "dev", "proc", "run", "lib"):
+            for entry in sorted((host.root / top).rglob("*")):
+                name = str(entry.relative_to(host.root))
+                if entry.is_symlink():
+                    yield name, f"link to {entry.readlink()}"
+                else:
+                    yield name, entry.read_text(encoding="utf-8") if entry.is_file() else "folder"
+
+    return {name: text for name, text in entries() if name != "dev/vfio/devices"}, host.state.model_copy(deep=True)
+
+
+class TestLending:
+    def test_a_group_is_lent_to_a_machine_that_wants_the_group(self, host: SimulatedHost, plugin: Plugin) -> None:
+        hold = binding(host)
+        made = plugin.lend(hold)
+        pci = plugin.files.pci(hold.gpu.pci_bus_id)
+        assert pci.driver == made["driver"] == "vfio-pci"
+        assert made["group"] == str(pci.iommu_group)
+        assert (made["node"], made["api"]) == (f"/dev/vfio/{pci.iommu_group}", "/dev/vfio/vfio")
+        for path in (made["node"], made["api"]):
+            assert plugin.files.device_node(path) is not None
+
+    def test_a_device_is_lent_to_a_machine_that_wants_iommufd(self, host: SimulatedHost, plugin: Plugin) -> None:
+        first, second = (plugin.lend(binding(host, index, iommufd=True)) for index in (0, 1))
+        assert first["api"] == second["api"] == "/dev/iommu"
+        assert {first["node"], second["node"]} == {"/dev/vfio/devices/vfio0", "/dev/vfio/devices/vfio1"}
+
+    @pytest.mark.parametrize("missing", ["iommufd", "cdev"])
+    def test_without_iommufd_on_the_node_it_is_the_group(
+        self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel, missing: str
+    ) -> None:
+        kernel.configure(**{missing: False})
+        assert plugin.lend(binding(host, iommufd=True))["api"] == "/dev/vfio/vfio"
+
+    def test_audio_of_the_board_goes_along_and_comes_back(self, host: SimulatedHost, plugin: Plugin) -> None:
+        audio = with_audio(host)
+        start = everything(host)
+        plugin.lend(binding(host))
+        assert plugin.files.pci(audio).driver == "vfio-pci"
+        plugin.take_back(binding(host))
+        assert plugin.files.pci(audio).driver == "snd_hda_intel"
+        assert everything(host) == start
+
+    def test_nothing_is_changed_twice(self, host: SimulatedHost, plugin: Plugin) -> None:
+        made = plugin.lend(binding(host))
+        acts = plugin.kernel.acts
+        assert plugin.lend(binding(host)) == made
+        assert plugin.kernel.acts == acts
+
+    def test_our_own_nvml_is_away_while_the_kernel_lets_go(self, host: SimulatedHost, plugin: Plugin) -> None:
+        plugin.lend(binding(host))
+        assert plugin.driver.away == 1
+
+    def test_the_driver_made_for_a_gpu_goes_before_the_one_for_all(
+        self, tmp_path: Path, kernel: SimulatedKernel
+    ) -> None:
+        host = create_host(tmp_path / "grace", "gh200")
+        SimulatedKernel(host.root).configure(modules=["vfio_pci", "nvgrace_gpu_vfio_pci"])
+        assert Plugin(host, Journal()).lend(binding(host))["driver"] == "nvgrace_gpu_vfio_pci"
+
+    def test_a_module_that_is_not_loaded_is_loaded(self, tmp_path: Path) -> None:
+        host = create_host(tmp_path, "t4")
+        Plugin(host, Journal()).lend(binding(host))
+        assert host.state.passthrough.loaded == ["vfio_pci"]
+
+
+class TestComingBack:
+    @pytest.mark.parametrize("persistence", [True, False])
+    def test_the_node_is_as_before(self, host: SimulatedHost, plugin: Plugin, persistence: bool) -> None:
+        plugin.kernel.real.set_persistence(0, on=persistence)
+        start = everything(host)
+        plugin.lend(binding(host))
+        assert everything(host) != start
+        plugin.take_back(binding(host))
+        assert everything(host) == start
+
+    def test_an_order_about_drivers_that_was_there_is_there_again(self, host: SimulatedHost, plugin: Plugin) -> None:
+        address = binding(host).gpu.pci_bus_id
+        plugin.kernel.real.write(f"/sys/bus/pci/devices/{address}/driver_override", "nvidia\n")
+        plugin.lend(binding(host))
+        plugin.take_back(binding(host))
+        assert driver_override(plugin.files, address) == "nvidia"
+
+    def test_a_machine_that_still_runs_keeps_it(
+        self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel
+    ) -> None:
+        start = everything(host)
+        made = plugin.lend(binding(host))
+        kernel.open_vfio(made["group"], 4711, "qemu-system-x86_64")
+        with pytest.raises(HardwareError, match=r"still in use by qemu-system-x86 \(4711\)") as caught:
+            plugin.take_back(binding(host))
+        assert caught.value.retry_after_s is not None
+        assert plugin.files.pci(binding(host).gpu.pci_bus_id).driver == "vfio-pci"
+        kernel.end(4711)
+        plugin.take_back(binding(host))
+        assert everything(host) == start
+
+    def test_a_driver_that_is_not_loaded_finds_it_free(self, host: SimulatedHost, plugin: Plugin) -> None:
+        plugin.lend(binding(host))
+        host.unload_driver()
+        plugin.take_back(binding(host))
+        assert plugin.files.pci(binding(host).gpu.pci_bus_id).driver is None
+        host.load_driver()
+        assert plugin.files.pci(binding(host).gpu.pci_bus_id).driver == "nvidia"
+
+    def test_a_gpu_that_nvml_does_not_see_does_not_keep_the_claim(self, host: SimulatedHost, plugin: Plugin) -> None:
+        plugin.lend(binding(host))
+        plugin.driver.sees = lambda gpu: False  # type: ignore[method-assign]
+        plugin.take_back(binding(host))
+        assert not plugin.journal
+
+    def test_what_an_administrator_gave_to_another_driver_is_left_alone(
+        self, host: SimulatedHost, plugin: Plugin
+    ) -> None:
+        plugin.lend(binding(host))
+        host.bind(0, "pci-stub")
+        plugin.take_back(binding(host))
+        assert plugin.files.pci(binding(host).gpu.pci_bus_id).driver == "pci-stub"
+
+
+class TestRefusals:
+    def refused(self, host: SimulatedHost, plugin: Plugin, said: str) -> HardwareError:
+        start = everything(host)
+        with pytest.raises(HardwareError, match=said) as caught:
+            plugin.lend(binding(host))
+        assert everything(host) == start
+        assert not plugin.journal
+        assert caught.value.about == str(binding(host).gpu)
+        return caught.value
+
+    def test_without_an_iommu(self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel) -> None:
+        kernel.configure(iommu=False)
+        self.refused(host, plugin, "IOMMU is off: turn on VT-d or AMD-Vi in the firmware")
+
+    def test_beside_a_device_that_the_node_uses(
+        self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel
+    ) -> None:
+        gpu = host.state.gpus[0]
+        other = Function(
+            address="0000:e1:00.0", beside=gpu.address, vendor=0x15B3, pci_class=0x020000, home="mlx5_core"
+        )
+        kernel.configure(functions=[other])
+        self.refused(host, plugin, r"other devices .* 0000:e1:00\.0 \(mlx5_core\); turn on ACS")
+
+    def test_beside_another_gpu_whoever_has_it(
+        self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel
+    ) -> None:
+        first, second = host.state.gpus[:2]
+        kernel.configure(groups={first.address: 7, second.address: 7})
+        host.bind(1, "vfio-pci")
+        self.refused(host, plugin, f"{second.address} .vfio-pci.")
+
+    def test_with_virtual_gpus(self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel) -> None:
+        kernel.configure(virtual_functions={host.state.gpus[0].address: 4})
+        self.refused(host, plugin, "4 virtual functions")
+
+    def test_of_a_gpu_that_is_bound_to_vfio_already(self, host: SimulatedHost, plugin: Plugin) -> None:
+        host.bind(0, "vfio-pci")
+        self.refused(host, plugin, "bound to vfio-pci, and not by this driver")
+
+    def test_of_a_gpu_without_driver(self, host: SimulatedHost, plugin: Plugin) -> None:
+        host.bind(0, None)
+        self.refused(host, plugin, "has no driver")
+
+    def test_of_another_gpu_at_its_place(self, host: SimulatedHost, plugin: Plugin) -> None:
+        first, second = host.state.gpus[:2]
+        wrong = VfioBinding(GpuIdentity(first.uuid, second.address), False)
+        with pytest.raises(HardwareError, match=f"{second.uuid} is at this PCI address now"):
+            plugin.lend(wrong)
+
+    def test_in_mig_mode(self, tmp_path: Path) -> None:
+        host = create_host(tmp_path, "dgx-a100-40")
+        host.set_mig(0, 1)
+        self.refused(host, Plugin(host, Journal()), "MIG mode")
+
+    def test_all_that_is_wrong_is_said_at_once(
+        self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel
+    ) -> None:
+        kernel.configure(iommu=False, virtual_functions={host.state.gpus[0].address: 1})
+        self.refused(host, plugin, "IOMMU is off.*; 1 virtual functions")
+
+    def test_without_the_module(self, tmp_path: Path) -> None:
+        host = create_host(tmp_path, "t4")
+        SimulatedKernel(tmp_path).configure(modules=[])
+        start = everything(host)
+        plugin = Plugin(host, Journal())
+        with pytest.raises(HardwareError, match=r"vfio_pci cannot be loaded.*install the package"):
+            plugin.lend(binding(host))
+        plugin.take_back(binding(host))
+        assert everything(host) == start
+
+
+class TestUsers:
+    def test_programs_are_waited_for(self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel) -> None:
+        kernel.open_gpu(0, 1234, "python3")
+        threading.Timer(0.1, kernel.end, (1234,)).start()
+        assert plugin.lend(binding(host))["driver"] == "vfio-pci"
+
+    def test_programs_that_stay_are_named_and_the_gpu_stays_theirs(
+        self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel
+    ) -> None:
+        start = everything(host)
+        kernel.open_gpu(0, 1234, "python3")
+        with pytest.raises(HardwareError, match=r"still in use by python3 \(1234\)") as caught:
+            plugin.lend(binding(host))
+        assert caught.value.retry_after_s is not None
+        assert plugin.files.pci(binding(host).gpu.pci_bus_id).driver == "nvidia"
+        kernel.end(1234)
+        plugin.take_back(binding(host))
+        assert everything(host) == start
+
+    def test_users_of_other_gpus_do_no_harm(self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel) -> None:
+        kernel.open_gpu(1, 1234, "python3")
+        assert plugin.lend(binding(host))["driver"] == "vfio-pci"
+
+    def test_a_persistence_daemon_out_of_reach_is_named(self, host: SimulatedHost, plugin: Plugin) -> None:
+        plugin.driver.set_persistence = lambda gpu, on: None  # type: ignore[method-assign, assignment, misc]
+        with pytest.raises(HardwareError, match="mount the host's /run/nvidia-persistenced"):
+            plugin.lend(binding(host))
+
+
+class TestKernel:
+    def test_a_refused_write_is_reported_and_can_be_tried_again(
+        self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel
+    ) -> None:
+        start = everything(host)
+        for number in range(3):
+            plugin.kernel.real.fail_next(errno.EINVAL)
+            with pytest.raises(HardwareError, match=r"kernel refused a write .*Invalid argument"):
+                plugin.lend(binding(host, number))
+        for number in range(3):
+            assert plugin.lend(binding(host, number))["driver"] == "vfio-pci"
+            plugin.take_back(binding(host, number))
+        assert everything(host) == start
+
+    def test_a_write_that_hangs_is_left_alone_and_nothing_else_is_written_meanwhile(
+        self, host: SimulatedHost, kernel: SimulatedKernel
+    ) -> None:
+        start = everything(host)
+        hanging = Hanging(kernel)
+        plugin = Plugin(host, Journal(), Acting(hanging))  # type: ignore[arg-type]
+        with pytest.raises(HardwareError, match="has not ended a write for 1 s"):
+            plugin.lend(binding(host))
+        with pytest.raises(HardwareError, match="still does not end a write"):
+            plugin.lend(binding(host))
+        assert hanging.begun == 1
+        hanging.go_on.set()
+        until(lambda: plugin.files.pci(binding(host).gpu.pci_bus_id).driver is None)
+        assert lend_patiently(plugin, binding(host))["driver"] == "vfio-pci"
+        plugin.take_back(binding(host))
+        assert everything(host) == start
+
+
+class Hanging(SimulatedKernel):
+    """A kernel that does not end an unbinding until it may."""
+
+    def __init__(self, kernel: SimulatedKernel) -> None:
+        super().__init__(kernel.root)
+        self.go_on = threading.Event()
+        self.begun = 0
+
+    def write(self, host_path: str, text: str) -> None:
+        if host_path.endswith("/unbind"):
+            self.begun += 1
+            self.go_on.wait(30)
+        super().write(host_path, text)
+
+
+def until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def lend_patiently(plugin: Plugin, hold: VfioBinding) -> Made:
+    for _ in range(5):
+        try:
+            return plugin.lend(hold)
+        except HardwareError as error:
+            assert "just ended an earlier write" in str(error)
+    raise AssertionError("never")
+
+
+class TestCrashes:
+    """Killed before or after any act, the next life of the plugin makes it so, or takes it back without a trace."""
+
+    @pytest.fixture
+    def start(self, host: SimulatedHost) -> tuple[Mapping[str, str], NodeState]:
+        with_audio(host)
+        return everything(host)
+
+    def test_these_are_all_acts_there_are(self, host: SimulatedHost, plugin: Plugin) -> None:
+        with_audio(host)
+        plugin.lend(binding(host))
+        lending = plugin.kernel.acts
+        plugin.take_back(binding(host))
+        assert (lending, plugin.kernel.acts - lending) == (7, 7)
+
+    @pytest.mark.parametrize("after", [False, True])
+    @pytest.mark.parametrize("number", range(1, 8))
+    @pytest.mark.parametrize("then", ["make", "undo", "make after a boot", "undo after a boot"])
+    def test_while_lending(
+        self, host: SimulatedHost, start: tuple[Mapping[str, str], NodeState], number: int, after: bool, then: str
+    ) -> None:
+        journal = Journal()
+        kernel = SimulatedKernel(host.root)
+        with pytest.raises(Killed):
+            Plugin(host, journal, Acting(kernel, number, after=after)).lend(binding(host))
+        if "boot" in then:
+            host.reboot()
+            start = self.rebooted(host)
+        following = Plugin(host, journal)
+        if then.startswith("make"):
+            assert following.lend(binding(host))["driver"] == "vfio-pci"
+            assert following.files.pci(binding(host).gpu.pci_bus_id[:-1] + "1").driver == "vfio-pci"
+        following.take_back(binding(host))
+        kernel.modprobe("vfio_pci")
+        assert everything(host) == start
+
+    @pytest.mark.parametrize("after", [False, True])
+    @pytest.mark.parametrize("number", range(1, 8))
+    @pytest.mark.parametrize("then", ["undo", "make", "undo after a boot"])
+    def test_while_taking_back(
+        self, host: SimulatedHost, start: tuple[Mapping[str, str], NodeState], number: int, after: bool, then: str
+    ) -> None:
+        journal = Journal()
+        kernel = SimulatedKernel(host.root)
+        Plugin(host, journal).lend(binding(host))
+        with pytest.raises(Killed):
+            Plugin(host, journal, Acting(kernel, number, after=after)).take_back(binding(host))
+        if "boot" in then:
+            host.reboot()
+            start = self.rebooted(host)
+        following = Plugin(host, journal)
+        if then == "make":
+            assert following.lend(binding(host))["driver"] == "vfio-pci"
+        following.take_back(binding(host))
+        assert everything(host) == start
+
+    def rebooted(self, host: SimulatedHost) -> tuple[Mapping[str, str], NodeState]:
+        SimulatedKernel(host.root).modprobe("vfio_pci")
+        return everything(host)
+
+
+class TestBoots:
+    def test_a_boot_gives_it_back_and_a_claim_that_stands_gets_it_again(
+        self, host: SimulatedHost, plugin: Plugin
+    ) -> None:
+        plugin.lend(binding(host))
+        host.reboot()
+        assert plugin.files.pci(binding(host).gpu.pci_bus_id).driver == "nvidia"
+        assert Plugin(host, plugin.journal).lend(binding(host))["driver"] == "vfio-pci"
+
+    def test_what_an_administrator_binds_at_boot_is_not_taken_for_ours(
+        self, host: SimulatedHost, plugin: Plugin
+    ) -> None:
+        plugin.lend(binding(host))
+        host.reboot()
+        host.bind(0, "vfio-pci")
+        following = Plugin(host, plugin.journal)
+        with pytest.raises(HardwareError, match="bound to vfio-pci, and not by this driver"):
+            following.lend(binding(host))
+        following.take_back(binding(host))
+        assert following.files.pci(binding(host).gpu.pci_bus_id).driver == "vfio-pci"
