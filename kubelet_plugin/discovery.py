@@ -4,11 +4,15 @@ The reporter, prepare and the health stream enter here. `look` in `Hardware` doe
 for the state of the hardware: whatever is wrong becomes a `Problem`, and is looked at again next time. `Discovery` runs
 it in one thread beside the event loop. A call into a broken driver can hang for ever, so nobody waits for that thread
 without a limit, and no second one is started while it hangs.
+
+What this driver made of the hardware for claims is not in the facts (`kubelet_plugin.prepare.ours`). Whoever changes
+hardware does it inside `Hardware.use`, so that a look never falls between a change and what the journal says of it.
 """
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -20,14 +24,22 @@ from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.health import HealthReading
 from kubelet_plugin.hardware.nvml import GpuReadings, Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
+from kubelet_plugin.hardware.vfio import bound_elsewhere, is_vfio, passthrough_facts
+from kubelet_plugin.prepare.ours import NOTHING, Lost, Ours, lost, without_ours
 
 _log = structlog.get_logger(__name__)
 
 OBSERVE_INTERVAL_S = 30.0
 """How old facts may be. One look at eight GPUs takes some tens of milliseconds."""
 
+DIVIDED_INTERVAL_S = 5.0
+"""The same while a GPU is in MIG mode: its layout may be changed by hand at any time, and an event may be missed."""
+
 PATIENCE_S = 60.0
 """A driver that needs longer than this for one look is reported as not responding; a cold start takes about 10 s."""
+
+TURN_S = 30.0
+"""How long whoever changes hardware waits for a look, or for another change, to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +52,10 @@ class NodeFacts:
     problems: tuple[Problem, ...]
     health: Mapping[str, HealthReading] = field(default_factory=dict)
     """What each GPU answered about its health, by UUID; `kubelet_plugin.monitor` makes conditions of it."""
+    lost: tuple[Lost, ...] = ()
+    """MIG devices that claims have and that are gone; it makes conditions of these, too."""
+    divided: bool = field(default=False, compare=False)
+    """Whether a GPU is in MIG mode, for claims or otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,26 +81,73 @@ def installed_nvml(installation: DriverInstallation) -> OpenNvml:
 
 
 class Hardware:
-    """Looks at the node; keeps one NVML session as long as it serves. Used from one thread at a time."""
+    """Looks at the node and changes it; keeps one NVML session as long as it serves. For any thread, one at a time.
 
-    def __init__(self, host: HostFiles, open_nvml: OpenNvml) -> None:
+    `ours` is what the journal says now, without waiting.
+    """
+
+    def __init__(
+        self,
+        host: HostFiles,
+        open_nvml: OpenNvml,
+        ours: Callable[[], Ours] = lambda: NOTHING,
+        *,
+        turn_s: float = TURN_S,
+    ) -> None:
         self._host = host
         self._open_nvml = open_nvml
+        self._ours = ours
+        self._turn_s = turn_s
+        self._turn = threading.RLock()
         self._session: _Session | None = None
 
     def look(self) -> NodeFacts:
         """The facts now. Raises NodeNotReady only when the kernel does not even tell its boot id."""
-        boot_id = self._host.boot_id()
-        pci = self._host.nvidia_gpus()
-        try:
-            driver, readings = self._read(_Fingerprint.of(self._host, pci))
-        except NodeNotReady as error:
+        with self._turn:
+            boot_id = self._host.boot_id()
+            pci = self._host.nvidia_gpus()
+            # What is ours by now: a change is made after the journal knows of it, taken back before it forgets it, and
+            # not while we look.
+            ours = self._ours()
+            try:
+                driver, readings = self._read(_Fingerprint.of(self._host, pci))
+            except NodeNotReady as error:
+                self.close()
+                return NodeFacts(boot_id, None, (), (_driver_problem(error, pci),))
+            if not readings.gpus and _unreadable(readings.problems):
+                # Nothing answers: perhaps the driver was reset under the session. The next look starts a new one.
+                self.close()
+            seen = self._located(readings.gpus, pci)
+        return NodeFacts(
+            boot_id,
+            driver,
+            without_ours(seen, ours),
+            _problems(readings, pci, ours),
+            readings.health,
+            lost(seen, ours),
+            any(gpu.mig is not None and gpu.mig.enabled for gpu in seen),
+        )
+
+    def use[T](self, work: Callable[[Nvml], T]) -> T:
+        """Do something with the hardware while nobody looks at it. Blocks; keep it short, and sleep outside.
+
+        `work` is done again, once, in a new session when the old one is over: it must look at what is there first.
+        Raises HardwareError when nobody else comes to an end in time, NodeNotReady when there is no driver.
+        """
+        with self._my_turn():
+            try:
+                return work(self._current().nvml)
+            except HardwareError as error:
+                if not session_over(error) and not self._is_outdated():
+                    raise
+                self.close()
+                return work(self._current().nvml)
+
+    def without_session[T](self, work: Callable[[], T]) -> T:
+        """Do something that the kernel refuses while this process has a GPU open. Blocks. Raises as `use` does."""
+        with self._my_turn():
             self.close()
-            return NodeFacts(boot_id, None, (), (_driver_problem(error, pci),))
-        if not readings.gpus and _unreadable(readings.problems):
-            # Nothing answers: perhaps the driver was reset under the session. The next look starts a new one.
-            self.close()
-        return NodeFacts(boot_id, driver, _located(readings.gpus, pci), _problems(readings, pci), readings.health)
+            return work()
 
     def boot_id(self) -> str:
         """Raises NodeNotReady when the kernel does not tell."""
@@ -95,6 +158,48 @@ class Hardware:
         session, self._session = self._session, None
         if session is not None:
             session.nvml.stop()
+
+    @contextmanager
+    def _my_turn(self) -> Iterator[None]:
+        if not self._turn.acquire(timeout=self._turn_s):
+            raise HardwareError(
+                f"NVML has been busy for {self._turn_s:g} s with an earlier call, which may hang; if this goes on, see"
+                " NVRM in the kernel log: the GPU or the node may have to be reset",
+                about="driver",
+            )
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def _is_outdated(self) -> bool:
+        session = self._session
+        return session is not None and session.fingerprint != _Fingerprint.of(self._host, self._host.nvidia_gpus())
+
+    def _current(self) -> "_Session":
+        if self._session is None:
+            self._session = self._opened(_Fingerprint.of(self._host, self._host.nvidia_gpus()))
+        return self._session
+
+    def _opened(self, fingerprint: "_Fingerprint") -> "_Session":
+        source = self._open_nvml()
+        nvml = Nvml(source.library)
+        nvml.start()
+        return _Session(nvml, source.driver_root, fingerprint)
+
+    def _located(self, gpus: Sequence[GpuFacts], pci: Sequence[PciFacts]) -> tuple[GpuFacts, ...]:
+        """GPUs with what the kernel knows of them, by PCI address. NVML's own NUMA question is about another thing."""
+        by_address = {facts.address: facts for facts in pci}
+        located = []
+        for gpu in gpus:
+            place = by_address.get(gpu.pci_bus_id, PciFacts(gpu.pci_bus_id))
+            passthrough = passthrough_facts(self._host, place)
+            located.append(
+                gpu.model_copy(
+                    update={"numa_node": place.numa_node, "pcie_root": place.root, "passthrough": passthrough}
+                )
+            )
+        return tuple(sorted(located, key=lambda gpu: gpu.pci_bus_id))
 
     def _read(self, fingerprint: "_Fingerprint") -> tuple[DriverFacts, GpuReadings]:
         try:
@@ -110,10 +215,7 @@ class Hardware:
         if self._session is not None and self._session.fingerprint != fingerprint:
             self.close()
         if self._session is None:
-            source = self._open_nvml()
-            nvml = Nvml(source.library)
-            nvml.start()
-            self._session = _Session(nvml, source.driver_root, fingerprint)
+            self._session = self._opened(fingerprint)
         driver = self._session.nvml.driver(self._session.driver_root)
         return driver, self._session.nvml.gpus()
 
@@ -151,7 +253,8 @@ class Discovery:
                 await self.observe()
             except NodeNotReady as error:
                 _log.warning("the node cannot be looked at", error=str(error))
-            await asyncio.sleep(self._interval_s)
+            divided = self._facts is not None and self._facts.divided
+            await asyncio.sleep(min(self._interval_s, DIVIDED_INTERVAL_S) if divided else self._interval_s)
 
     async def observe(self) -> NodeFacts:
         """Facts that are fresh: of a look that began after this call. Callers at the same time share one.
@@ -210,9 +313,9 @@ class Discovery:
             future.exception()  # everybody who waited may have given up; that is no news for the event loop
 
     def _publish(self, facts: NodeFacts) -> None:
-        if facts == self._facts:
+        before, self._facts = self._facts, facts
+        if facts == before:
             return
-        self._facts = facts
         _log.info(
             "the node's hardware",
             gpus=[gpu.name for gpu in facts.gpus],
@@ -253,19 +356,11 @@ class _Session:
     fingerprint: _Fingerprint
 
 
-def _located(gpus: Sequence[GpuFacts], pci: Sequence[PciFacts]) -> tuple[GpuFacts, ...]:
-    """GPUs with their PCI locality, by PCI address. NVML's own NUMA question is about another thing: sysfs it is."""
-    by_address = {facts.address: facts for facts in pci}
-    located = []
-    for gpu in gpus:
-        place = by_address.get(gpu.pci_bus_id, PciFacts(gpu.pci_bus_id))
-        located.append(gpu.model_copy(update={"numa_node": place.numa_node, "pcie_root": place.root}))
-    return tuple(sorted(located, key=lambda gpu: gpu.pci_bus_id))
-
-
-def _problems(readings: GpuReadings, pci: Sequence[PciFacts]) -> tuple[Problem, ...]:
+def _problems(readings: GpuReadings, pci: Sequence[PciFacts], ours: Ours) -> tuple[Problem, ...]:
     found = [*readings.problems, *_mixed_cliques(readings.gpus)]
     found = _with_silent(found, [gpu.address for gpu in pci if gpu.driver == "nvidia"], readings.listed)
+    lent = {gpu.pci_bus_id for gpu in ours.lent}
+    found += [bound_elsewhere(gpu) for gpu in pci if is_vfio(gpu.driver) and gpu.address not in lent]
     return tuple(sorted(found, key=_by_subject))
 
 

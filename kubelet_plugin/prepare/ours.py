@@ -17,6 +17,7 @@ from dra_driver.api.inventory import GpuFacts, GpuInstanceFacts, MigFacts, Nvlin
 from dra_driver.names import gpu_device_names
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
+    GpuIdentity,
     GpuInstance,
     Hold,
     HoldRecord,
@@ -66,14 +67,22 @@ class InUse:
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """What the journal says now. `modes` and `lent` are by GPU UUID: GPUs whose MIG mode was off before us, and GPUs
-    that we bound to a VFIO driver; each with its facts of before, None when they were not kept."""
+    """What the journal says now. `modes` are GPUs whose MIG mode was off before us, `lent` those that we bound to VFIO:
+    each with its facts of before, None when they were not kept."""
 
-    modes: Mapping[str, GpuFacts | None] = field(default_factory=dict)
-    lent: Mapping[str, GpuFacts | None] = field(default_factory=dict)
+    modes: Mapping[GpuIdentity, GpuFacts | None] = field(default_factory=dict)
+    lent: Mapping[GpuIdentity, GpuFacts | None] = field(default_factory=dict)
     places: frozenset[Place] = frozenset()
     expected: tuple[Expected, ...] = ()
     in_use: tuple[InUse, ...] = ()
+
+    def before(self) -> dict[str, GpuFacts]:
+        """By GPU UUID, the facts of before of each GPU that does not tell them now."""
+        both = (*self.modes.items(), *self.lent.items())
+        return {gpu.uuid: facts for gpu, facts in both if facts is not None}
+
+
+NOTHING = Ours()
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -111,11 +120,11 @@ def ours_of(records: Records, boot_id: str, in_use: Iterable[InUse] = ()) -> Our
     expected = (_expected(hold, record, boot_id) for hold, record in records.items())
     return Ours(
         modes={
-            hold.gpu.uuid: kept(record)
+            hold.gpu: kept(record)
             for hold, record in records.items()
             if isinstance(hold, MigMode) and mode_was_off(record)
         },
-        lent={hold.gpu.uuid: kept(record) for hold, record in records.items() if isinstance(hold, VfioBinding)},
+        lent={hold.gpu: kept(record) for hold, record in records.items() if isinstance(hold, VfioBinding)},
         places=frozenset(_place(hold) for hold in records if isinstance(hold, GpuInstance)),
         expected=tuple(sorted(one for one in expected if one is not None)),
         in_use=tuple(in_use),
@@ -170,18 +179,18 @@ def without_ours(gpus: Sequence[GpuFacts], ours: Ours) -> tuple[GpuFacts, ...]:
     An administrator's MIG device that a claim holds stays while the claim does, also when it is gone: `lost` says so.
     """
     live = {gpu.uuid: gpu for gpu in gpus}
-    lent = {uuid: facts for uuid, facts in ours.lent.items() if facts is not None and uuid not in live}
+    lent = {gpu.uuid: facts for gpu, facts in ours.lent.items() if facts is not None and gpu.uuid not in live}
     present = live.keys() | lent.keys()
-    found = [_without(gpu, ours) for gpu in gpus] + list(lent.values())
+    before = ours.before()
+    found = [_without(gpu, ours, before.get(gpu.uuid)) for gpu in gpus] + list(lent.values())
     names = gpu_device_names(sorted(present))
     restored = (
-        gpu.model_copy(update={"name": names[gpu.uuid], "nvlink": _nvlink(gpu, ours, present)}) for gpu in found
+        gpu.model_copy(update={"name": names[gpu.uuid], "nvlink": _nvlink(gpu, before, present)}) for gpu in found
     )
     return tuple(sorted(restored, key=lambda gpu: gpu.pci_bus_id))
 
 
-def _without(gpu: GpuFacts, ours: Ours) -> GpuFacts:
-    before = ours.modes.get(gpu.uuid)
+def _without(gpu: GpuFacts, ours: Ours, before: GpuFacts | None) -> GpuFacts:
     if before is not None:
         untold = {name: getattr(before, name) for name in _UNTOLD_IN_MIG_MODE}
         gpu = gpu.model_copy(update=untold)
@@ -189,7 +198,7 @@ def _without(gpu: GpuFacts, ours: Ours) -> GpuFacts:
         return gpu
     mig = gpu.mig.model_copy(update={"instances": _instances_without(gpu.uuid, gpu.mig.instances, ours)})
     # An instance that is not ours in a mode that is: then the mode is not only ours any more.
-    if gpu.uuid in ours.modes and not mig.instances:
+    if not mig.instances and any(one.uuid == gpu.uuid for one in ours.modes):
         mig = mig.model_copy(update={"enabled": False, "pending": False})
     if before is not None and before.mig is not None and before.mig.profiles:
         mig = mig.model_copy(update={"profiles": before.mig.profiles})
@@ -234,17 +243,14 @@ def _put_back(instances: list[GpuInstanceFacts], lost_one: GpuInstanceFacts) -> 
     ]
 
 
-def _nvlink(gpu: GpuFacts, ours: Ours, present: Iterable[str]) -> NvlinkFacts | None:
+def _nvlink(gpu: GpuFacts, before: Mapping[str, GpuFacts], present: Iterable[str]) -> NvlinkFacts | None:
     """NVLink as it is without us: a GPU in MIG mode, or one that is lent, carries no traffic for its peers."""
-    befores = {uuid: facts for uuid, facts in {**ours.modes, **ours.lent}.items() if facts is not None}
-    own = befores.get(gpu.uuid)
+    own = before.get(gpu.uuid)
     facts = own.nvlink if own is not None else gpu.nvlink
     if facts is None:
         return None
     peers = set(facts.peers)
-    peers.update(
-        uuid for uuid, before in befores.items() if before.nvlink is not None and gpu.uuid in before.nvlink.peers
-    )
+    peers.update(uuid for uuid, other in before.items() if other.nvlink is not None and gpu.uuid in other.nvlink.peers)
     return facts.model_copy(update={"peers": sorted(peers & set(present))})
 
 

@@ -122,7 +122,7 @@ class TestDriverComesAndGoes:
         node.host.bind(2, "vfio-pci")
         facts = hardware.look()
         assert len(facts.gpus) == 7
-        assert facts.problems == ()
+        assert reasons(facts) == [("GPU 0000:52:00.0", "BoundToVfio")]
         node.host.bind(2, "nvidia")
         assert len(hardware.look().gpus) == 8
 

@@ -116,7 +116,7 @@ class TestFactsStayAsTheyAre:
         )
         before = without_ours([gpu(0), twin], Ours())
         assert [one.name for one in before] == ["gpu-000000010", "gpu-00000001f"]
-        during = without_ours([gpu(0)], Ours(lent={twin.uuid: before[1]}))
+        during = without_ours([gpu(0)], Ours(lent={GpuIdentity(twin.uuid, twin.pci_bus_id): before[1]}))
         assert [one.name for one in during] == [one.name for one in before]
 
     def test_a_mode_that_an_administrator_switched_on_is_a_fact(self) -> None:

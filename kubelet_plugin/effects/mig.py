@@ -1,0 +1,376 @@
+"""Makes and takes back what claims need of MIG: the mode, GPU instances, and compute instances (the MIG devices).
+
+`kubelet_plugin.prepare` enters here through the port of `kubelet_plugin.prepare.holds`. Whatever is to be done, what is
+there is looked at first: a crash may have left half of it, and an administrator may have been at work. The rules:
+
+* What is at its place and fits is taken for ours when nothing speaks against it: the journal knew of the intent before,
+  and the place had been free. A MIG device of another UUID than the journal's does speak against it.
+* Nothing that somebody else made is ever destroyed, and MIG mode stays on as long as such a thing needs it.
+* The mode is switched only on GPUs that need no reset for it. On others an administrator decides, once.
+
+Nothing waits inside `NvmlUser.use`: programs that are about to end get a few seconds, between two calls.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Protocol
+
+import structlog
+
+from dra_driver.errors import HardwareError
+from kubelet_plugin.hardware.calls import Code
+from kubelet_plugin.hardware.mig import LiveComputeInstance, LiveGpuInstance, MigGpu, Mode
+from kubelet_plugin.hardware.nvml import Nvml
+from kubelet_plugin.prepare.holds import ComputeInstance, GpuIdentity, GpuInstance, HoldRecord, Made, MigMode, Records
+
+_log = structlog.get_logger(__name__)
+
+PAUSES_S = (0.2, 0.5, 1.0, 2.0, 3.0)
+"""Between attempts to take something back that is in use: a container's programs need a moment to end."""
+
+
+class NvmlUser(Protocol):
+    """What is needed of `kubelet_plugin.discovery.Hardware`."""
+
+    def use[T](self, work: Callable[[Nvml], T]) -> T: ...
+
+    def boot_id(self) -> str: ...
+
+
+class MigModes:
+    """Facts: `was`, `on` or `off`."""
+
+    def __init__(self, nvml: NvmlUser, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._nvml = nvml
+        self._sleep = sleep
+
+    def before(self, hold: MigMode, records: Records) -> Made:
+        def look(nvml: Nvml) -> Made:
+            return _was(_ready_for_mode(nvml.mig(hold.gpu.uuid), hold.gpu))
+
+        return self._nvml.use(look)
+
+    def make(self, hold: MigMode, records: Records) -> Made:
+        record = records[hold]
+        same_boot = record.boot_id == self._nvml.boot_id()
+
+        def switch_on(nvml: Nvml) -> Made:
+            gpu = nvml.mig(hold.gpu.uuid)
+            mode = _ready_for_mode(gpu, hold.gpu)
+            # The mode of a GPU that switches without a reset is gone after a boot: who has it on now, is the question.
+            was = record.made if same_boot and record.made.get("was") is not None else _was(mode)
+            if not mode.on:
+                _switch(gpu, hold.gpu, on=True)
+            return record.made.with_facts(was)
+
+        return self._nvml.use(switch_on)
+
+    def undo(self, hold: MigMode, records: Records, boot_id: str) -> None:
+        record = records[hold]
+        if record.made.get("was") != "off":
+            return
+
+        def switch_off(nvml: Nvml) -> None:
+            gpu = nvml.mig(hold.gpu.uuid)
+            mode = gpu.mode()
+            if mode is None or not (mode.on or mode.pending):
+                return
+            if record.boot_id != boot_id and gpu.switchable():
+                return  # ours ended with its boot; this one is somebody's
+            left = gpu.instances() if mode.on else ()
+            if left:
+                _log.warning("MIG mode stays on", gpu=hold.gpu.uuid, because=_listed(left))
+                return
+            _switch(gpu, hold.gpu, on=False)
+
+        _patiently(lambda: self._nvml.use(switch_off), self._sleep)
+
+
+class GpuInstances:
+    """Facts: `gi`, its id."""
+
+    def __init__(self, nvml: NvmlUser, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._nvml = nvml
+        self._sleep = sleep
+
+    def before(self, hold: GpuInstance, records: Records) -> Made:
+        def look(nvml: Nvml) -> Made:
+            gpu = nvml.mig(hold.gpu.uuid)
+            mode = gpu.mode()
+            _check_free(hold, gpu.instances() if mode is not None and mode.on else ())
+            return Made()
+
+        return self._nvml.use(look)
+
+    def make(self, hold: GpuInstance, records: Records) -> Made:
+        def create(nvml: Nvml) -> Made:
+            gpu = nvml.mig(hold.gpu.uuid)
+            _check_mode_is_on(gpu, hold)
+            instances = gpu.instances()
+            found = _at_place(hold, instances)
+            if found is not None and all(_is_known(device, found, hold, records) for device in found.devices):
+                return records[hold].made.with_facts(Made((("gi", str(found.id)),)))
+            _check_free(hold, instances)
+            return records[hold].made.with_facts(Made((("gi", str(_create(gpu, hold, instances))),)))
+
+        return self._nvml.use(create)
+
+    def undo(self, hold: GpuInstance, records: Records, boot_id: str) -> None:
+        if records[hold].boot_id != boot_id:
+            return  # no instance outlives a boot
+
+        def destroy(nvml: Nvml) -> None:
+            gpu = nvml.mig(hold.gpu.uuid)
+            found = _at_place(hold, _instances_if_on(gpu))
+            if found is None:
+                return
+            if found.devices:
+                _log.warning(
+                    "a GPU instance stays: its MIG devices are not ours", gpu=hold.gpu.uuid, instance=str(found)
+                )
+                return
+            with_users = f"{found} cannot be taken back, because programs still use it{_named(gpu.processes())}"
+            _refusing(hold.gpu, Code.IN_USE, with_users, lambda: gpu.destroy_gpu_instance(found))
+
+        _patiently(lambda: self._nvml.use(destroy), self._sleep)
+
+
+class ComputeInstances:
+    """Facts: `gi` and `ci`, the ids; `uuid`; and `minor`, N of the GPU's /dev/nvidiaN since its mode was switched."""
+
+    def __init__(self, nvml: NvmlUser, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._nvml = nvml
+        self._sleep = sleep
+
+    def before(self, hold: ComputeInstance, records: Records) -> Made:
+        return Made()
+
+    def make(self, hold: ComputeInstance, records: Records) -> Made:
+        def create(nvml: Nvml) -> Made:
+            gpu = nvml.mig(hold.parent.gpu.uuid)
+            parent = _at_place(hold.parent, _instances_if_on(gpu))
+            if parent is None:
+                raise HardwareError(
+                    f"its GPU instance ({_described(hold.parent)}) is not there: somebody destroyed it, or switched MIG"
+                    " mode off; it is made again at the next attempt",
+                    about=str(hold.parent.gpu),
+                )
+            device = _ours(hold, parent, records[hold])
+            if device is None:
+                _check_room(hold, parent)
+                device = gpu.create_compute_instance(parent, hold.slices, hold.start)
+            facts = {"gi": parent.id, "ci": device.facts.id, "uuid": device.facts.uuid, "minor": gpu.minor()}
+            return records[hold].made.with_facts(Made(tuple((key, str(value)) for key, value in facts.items())))
+
+        return self._nvml.use(create)
+
+    def undo(self, hold: ComputeInstance, records: Records, boot_id: str) -> None:
+        if records[hold].boot_id != boot_id:
+            return  # no instance outlives a boot
+
+        def destroy(nvml: Nvml) -> None:
+            gpu = nvml.mig(hold.parent.gpu.uuid)
+            parent = _at_place(hold.parent, _instances_if_on(gpu))
+            device = _ours(hold, parent, records[hold]) if parent is not None else None
+            if device is None:
+                return
+            with_users = (
+                f"MIG device {device} ({_described(hold.parent)}) cannot be taken back, because programs still use it"
+                f"{_named(gpu.processes())}; it is tried again until they end"
+            )
+            _refusing(hold.parent.gpu, Code.IN_USE, with_users, lambda: gpu.destroy_compute_instance(device))
+
+        _patiently(lambda: self._nvml.use(destroy), self._sleep)
+
+
+def _ready_for_mode(gpu: MigGpu, identity: GpuIdentity) -> Mode:
+    """The mode, on a GPU on which it is on or can be switched on. Raises HardwareError that says whose move it is."""
+    mode = gpu.mode()
+    if mode is None:
+        raise HardwareError("it cannot be divided: this GPU has no MIG", about=str(identity))
+    if mode.on and not mode.pending:
+        raise HardwareError(
+            "MIG mode is on and will be off after the next reset, as somebody asked for: reset the GPU, or take that"
+            f" back with `nvidia-smi -i {identity.uuid} -mig 1`",
+            about=str(identity),
+        )
+    if not mode.on and not gpu.switchable():
+        after = "MIG mode waits for a reset of the GPU" if mode.pending else "MIG mode is off"
+        raise HardwareError(
+            f"{after}, and this driver does not reset GPUs: an administrator switches it on once, with"
+            f" `nvidia-smi -i {identity.uuid} -mig 1` and a reset or a reboot, while nothing uses the GPU",
+            about=str(identity),
+            code=Code.RESET_REQUIRED,
+        )
+    return mode
+
+
+def _switch(gpu: MigGpu, identity: GpuIdentity, *, on: bool) -> None:
+    """Switch the mode, or leave nothing pending. Raises HardwareError that names who is in the way."""
+    word = "on" if on else "off"
+    try:
+        status = gpu.set_mode(on)
+    except HardwareError as error:
+        if error.code not in (Code.IN_USE, Code.RESET_REQUIRED):
+            raise HardwareError(
+                f"MIG mode cannot be switched {word}: {error.message}", about=str(identity), code=error.code
+            ) from error
+        status = error.code
+    after = gpu.mode()
+    if after == Mode(on, on):
+        return
+    if after is not None and after.pending == on:
+        with suppress(HardwareError):
+            gpu.set_mode(not on)  # otherwise the next reset, perhaps by somebody else, would switch it
+    raise _refused(status, gpu, identity, word)
+
+
+def _refused(status: int, gpu: MigGpu, identity: GpuIdentity, word: str) -> HardwareError:
+    if status == Code.IN_USE:
+        message = f"MIG mode cannot be switched {word} while programs have the GPU open{_named(gpu.processes())}"
+        advice = "end them; it is tried again until then"
+    elif status == Code.RESET_REQUIRED:
+        message = f"MIG mode can be switched {word} by a reset only, and the driver cannot do one here"
+        advice = "in a virtual machine with the GPU passed through: reboot it after `nvidia-smi -mig`"
+    else:
+        message = f"MIG mode was not switched {word}: NVML gives {status} as reason"
+        advice = "see NVRM in the kernel log"
+    return HardwareError(f"{message}; {advice}", about=str(identity), code=status)
+
+
+def _was(mode: Mode) -> Made:
+    return Made((("was", "on" if mode.on else "off"),))
+
+
+def _check_mode_is_on(gpu: MigGpu, hold: GpuInstance) -> None:
+    mode = gpu.mode()
+    if mode is None or not mode.on:
+        raise HardwareError(
+            f"there is no {_described(hold)}, because MIG mode is not on: somebody switched it off; it is switched on"
+            " again at the next attempt where that needs no reset",
+            about=str(hold.gpu),
+        )
+
+
+def _check_free(hold: GpuInstance, instances: Iterable[LiveGpuInstance]) -> None:
+    in_the_way = [one for one in instances if one.overlaps(hold.start, hold.size)]
+    if in_the_way:
+        raise HardwareError(
+            f"{_described(hold)} cannot be made: in the way is {_listed(in_the_way)}, which this driver did not make"
+            f" for a claim that it knows; an administrator destroys it (`nvidia-smi mig -i {hold.gpu.uuid} -dci`, then"
+            " `-dgi`, with `-gi <id>`), or takes the GPU out of dynamic MIG in the policy",
+            about=str(hold.gpu),
+            code=Code.INSUFFICIENT_RESOURCES,
+        )
+
+
+def _create(gpu: MigGpu, hold: GpuInstance, instances: Iterable[LiveGpuInstance]) -> int:
+    try:
+        return gpu.create_gpu_instance(hold.profile_id, hold.start, hold.size)
+    except HardwareError as error:
+        reasons = {
+            Code.INSUFFICIENT_RESOURCES: f"what it needs is taken by {_listed(instances) or 'nothing that NVML lists'};"
+            " it is tried again, and fits when those are gone",
+            Code.IN_USE: f"programs use the GPU as a whole{_named(gpu.processes())}; end them",
+            Code.INVALID_ARGUMENT: "the driver knows no such profile or place on this GPU: was it replaced, or its"
+            " driver, since it was published?",
+            Code.NOT_SUPPORTED: "the driver says that this GPU cannot be divided here, as a part of one that is given"
+            " to a virtual machine cannot",
+            Code.NO_PERMISSION: "this needs root and access to /dev/nvidia-caps/nvidia-cap1 (mig/config)",
+        }
+        reason = next((text for code, text in reasons.items() if code == error.code), error.message)
+        raise HardwareError(
+            f"{_described(hold)} cannot be made: {reason}", about=str(hold.gpu), code=error.code
+        ) from error
+
+
+def _check_room(hold: ComputeInstance, parent: LiveGpuInstance) -> None:
+    slices = hold.slices if hold.slices is not None else (parent.slices or 0)
+    in_the_way = [
+        device.facts.uuid
+        for device in parent.devices
+        if hold.slices is None
+        or (device.facts.start < hold.start + slices and hold.start < device.facts.start + device.facts.slices)
+    ]
+    if in_the_way:
+        raise HardwareError(
+            f"MIG device in {_described(hold.parent)} cannot be made: in the way is {', '.join(in_the_way)} in GPU"
+            f" instance {parent.id}, which this driver did not make for a claim that it knows; an administrator"
+            f" destroys it with `nvidia-smi mig -i {hold.parent.gpu.uuid} -gi {parent.id} -dci`",
+            about=str(hold.parent.gpu),
+            code=Code.INSUFFICIENT_RESOURCES,
+        )
+
+
+def _at_place(hold: GpuInstance, instances: Iterable[LiveGpuInstance]) -> LiveGpuInstance | None:
+    wanted = (hold.profile, hold.start, hold.size)
+    return next((one for one in instances if (one.profile, one.start, one.size) == wanted), None)
+
+
+def _instances_if_on(gpu: MigGpu) -> tuple[LiveGpuInstance, ...]:
+    mode = gpu.mode()
+    return gpu.instances() if mode is not None and mode.on else ()
+
+
+def _ours(hold: ComputeInstance, parent: LiveGpuInstance, record: HoldRecord) -> LiveComputeInstance | None:
+    """The MIG device of this hold, if it is there: the one with its UUID, or the one at its place when the journal did
+    not come to write down a UUID."""
+    uuid = record.made.get("uuid")
+    if uuid is not None:
+        return next((device for device in parent.devices if device.facts.uuid == uuid), None)
+    return next((device for device in parent.devices if _is_at(device, hold, parent)), None)
+
+
+def _is_known(device: LiveComputeInstance, parent: LiveGpuInstance, hold: GpuInstance, records: Records) -> bool:
+    """Whether a MIG device in the GPU instance of `hold` is that of a hold, made or begun."""
+    return any(
+        isinstance(other, ComputeInstance)
+        and other.parent == hold
+        and (record.made.get("uuid") or device.facts.uuid) == device.facts.uuid
+        and _is_at(device, other, parent)
+        for other, record in records.items()
+    )
+
+
+def _is_at(device: LiveComputeInstance, hold: ComputeInstance, parent: LiveGpuInstance) -> bool:
+    slices = hold.slices if hold.slices is not None else parent.slices
+    return (device.facts.slices, device.facts.start) == (slices, hold.start)
+
+
+def _refusing(identity: GpuIdentity, code: Code, message: str, act: Callable[[], None]) -> None:
+    """`act`, whose refusal with `code` means what `message` says. Gone already is fine."""
+    try:
+        act()
+    except HardwareError as error:
+        if error.code == Code.NOT_FOUND:
+            return
+        if error.code != code:
+            raise
+        raise HardwareError(message, about=str(identity), code=code) from error
+
+
+def _patiently(act: Callable[[], None], sleep: Callable[[float], None]) -> None:
+    """Again and again while something is in use, for a few seconds."""
+    for pause in PAUSES_S:
+        try:
+            return act()
+        except HardwareError as error:
+            if error.code != Code.IN_USE:
+                raise
+        sleep(pause)
+    return act()
+
+
+def _described(hold: GpuInstance) -> str:
+    return f"{hold.profile} at {hold.start}"
+
+
+def _listed(instances: Iterable[LiveGpuInstance]) -> str:
+    return "; ".join(map(str, instances))
+
+
+def _named(processes: tuple[str, ...]) -> str:
+    if not processes:
+        return ": NVML names none, so perhaps a monitoring agent (DCGM) or another container holds it open"
+    return f": {', '.join(processes)}"
