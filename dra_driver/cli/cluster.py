@@ -10,11 +10,14 @@ from typing import Annotated
 
 import typer
 
-from dra_driver.cli.demo import DEFAULT_NODES, NodesOption, Publisher, PublisherOption
+from dra_driver.api.policy import PublishingPolicy
+from dra_driver.cli.demo import NodesOption, Publisher, PublisherOption, scenarios_in, wanted_nodes
 from dra_driver.cli.output import messages
+from dra_driver.cli.plan import policy_of
 from dra_driver.errors import InvalidInput
+from dra_driver.publish.policy_file import read_policy
 from dra_driver.runtime.telemetry import configure_logging
-from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
+from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode
 
 _HINTS = """kubectl get nodeinventories,resourceslices
 dractl get devices
@@ -22,11 +25,15 @@ dractl get devices
 
 
 def cluster(
-    nodes: NodesOption = DEFAULT_NODES,
+    nodes: NodesOption = None,
     publisher: PublisherOption = Publisher.CONTROLLER,
     folder: Annotated[
         Path | None,
         typer.Option("--folder", help="Where its files lie; default: a temporary folder.", show_default=False),
+    ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option("--policy", help="A PublishingPolicy; default: what the examples need.", show_default=False),
     ] = None,
     port: Annotated[
         int,
@@ -38,19 +45,26 @@ def cluster(
     Prints the kubeconfig to use. Pods do not really run: what their containers would get is written to
     nodes/NODE/kubelet/pods/UID/containers.json.
     """
-    wanted = parse_nodes(nodes)
+    wanted = wanted_nodes(nodes, None)
+    allowed = read_policy(policy) if policy is not None else _policy_of_examples()
     if folder is not None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidInput(f"this folder cannot be made: {error.strerror}", about=str(folder)) from error
-        asyncio.run(_keep(folder.resolve(), wanted, publisher, port))
+        asyncio.run(_keep(folder.resolve(), wanted, allowed, publisher, port))
         return
     with tempfile.TemporaryDirectory(prefix="dractl-") as place:
-        asyncio.run(_keep(Path(place), wanted, publisher, port))
+        asyncio.run(_keep(Path(place), wanted, allowed, publisher, port))
 
 
-async def _keep(folder: Path, nodes: Sequence[SimulatedNode], publisher: str, port: int) -> None:
+def _policy_of_examples() -> PublishingPolicy:
+    return policy_of(document for scenario in scenarios_in(None) for document in scenario.policies)
+
+
+async def _keep(
+    folder: Path, nodes: Sequence[SimulatedNode], policy: PublishingPolicy, publisher: str, port: int
+) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -60,7 +74,9 @@ async def _keep(folder: Path, nodes: Sequence[SimulatedNode], publisher: str, po
         configure_logging("info", "console", log)
         with messages.status("starting a simulated cluster") as status:
             cluster = await stack.enter_async_context(
-                SimulatedCluster.running(folder, nodes, publisher=publisher, port=port, progress=status.update)
+                SimulatedCluster.running(
+                    folder, nodes, publisher=publisher, policy=policy, port=port, progress=status.update
+                )
             )
         messages.print(f"A cluster with {len(nodes)} node(s) is running. In another terminal:\n")
         typer.echo(f"export KUBECONFIG={cluster.kubeconfig}")

@@ -14,6 +14,7 @@ import typer
 from dra_driver import bundled
 from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
+from dra_driver.cli import plan
 from dra_driver.cli import scenario as scenarios
 from dra_driver.cli.output import Format, OutputOption, Status, messages, print_data, print_table
 from dra_driver.cli.scenario import ContainerResult, Scenario
@@ -21,6 +22,8 @@ from dra_driver.cli.usage import PublishedDevice
 from dra_driver.errors import DriverError, InvalidInput
 from dra_driver.runtime.telemetry import configure_logging
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
+
+DEFAULT_NODES = "dgx-h100,t4"
 
 
 class Publisher(StrEnum):
@@ -37,14 +40,18 @@ FolderOption = Annotated[
     ),
 ]
 NodesOption = Annotated[
-    str, typer.Option("--nodes", help="Simulated nodes: PROFILE or PROFILE:NUMBER, separated by commas.")
+    str | None,
+    typer.Option(
+        "--nodes",
+        help="Simulated nodes: PROFILE or PROFILE:NUMBER, separated by commas; default: those of the folder's"
+        f" {plan.FILE}, else {DEFAULT_NODES}.",
+        show_default=False,
+    ),
 ]
 PublisherOption = Annotated[
     Publisher, typer.Option("--publisher", help="Who writes ResourceSlices: controller, or node (no controller runs).")
 ]
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for each step of each example.")]
-
-DEFAULT_NODES = "dgx-h100,t4"
 
 
 class Outcome:
@@ -58,7 +65,7 @@ class Outcome:
 
 def demo(
     folder: FolderOption = None,
-    nodes: NodesOption = DEFAULT_NODES,
+    nodes: NodesOption = None,
     output: OutputOption = Format.TABLE,
     publisher: PublisherOption = Publisher.CONTROLLER,
     timeout: TimeoutOption = 30.0,
@@ -72,7 +79,7 @@ def demo(
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dractl-") as place, (Path(place) / "simulation.log").open("w") as log:
         configure_logging("info", "console", log)
-        outcomes = asyncio.run(_run(Path(place), parse_nodes(nodes), publisher, found, timeout))
+        outcomes = asyncio.run(_run(Path(place), wanted_nodes(nodes, folder), publisher, found, timeout))
     if output is Format.TABLE:
         _show(outcomes, time.monotonic() - started)
     else:
@@ -87,17 +94,27 @@ def scenarios_in(folder: Path | None) -> list[Scenario]:
     if not top.is_dir():
         raise InvalidInput("there is no such folder", about=str(top))
     inner = sorted(path for path in top.iterdir() if path.is_dir() and any(path.glob("*.y*ml")))
-    if any(top.glob("*.y*ml")) or not inner:
+    if any(path.name != plan.FILE for path in top.glob("*.y*ml")) or not inner:
         return [scenarios.read_scenario(top)]
     return [scenarios.read_scenario(path) for path in inner]
+
+
+def wanted_nodes(nodes: str | None, folder: Path | None) -> tuple[SimulatedNode, ...]:
+    """Those of the command line; else those that the folder's plan, or that of the examples, wants."""
+    if nodes is not None:
+        return parse_nodes(nodes)
+    return plan.nodes_of(folder or bundled.EXAMPLES_FOLDER) or parse_nodes(DEFAULT_NODES)
 
 
 async def _run(
     place: Path, nodes: Sequence[SimulatedNode], publisher: str, found: Sequence[Scenario], timeout_s: float
 ) -> list[Outcome]:
     outcomes = []
+    policy = plan.policy_of(document for scenario in found for document in scenario.policies)
     with messages.status("starting a simulated cluster") as status:
-        async with SimulatedCluster.running(place, nodes, publisher=publisher, progress=status.update) as cluster:
+        async with SimulatedCluster.running(
+            place, nodes, publisher=publisher, policy=policy, progress=status.update
+        ) as cluster:
             for scenario in found:
                 status.update(f"running example {scenario.name}")
                 outcomes.append(await _outcome(cluster, scenario, timeout_s))

@@ -22,6 +22,7 @@ from dra_driver.api.meta import (
     Resource,
 )
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
+from dra_driver.cli import plan
 from dra_driver.cli.usage import PublishedDevice, published_devices
 from dra_driver.errors import AlreadyExists, InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
@@ -50,31 +51,37 @@ class ContainerResult:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """An example: its name, and its manifests in the order in which they are applied."""
+    """An example: its name, its manifests in the order in which they are applied, and the policies that it needs."""
 
     name: str
     documents: tuple[JsonObject, ...]
+    policies: tuple[JsonObject, ...] = ()
 
 
 def read_scenario(folder: Path) -> Scenario:
     """All YAML files of a folder. Raises InvalidInput for what is not YAML or of a kind that is not simulated."""
     documents: list[JsonObject] = []
     for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
+        if path.name == plan.FILE:
+            continue
         try:
             documents += [document for document in yaml.safe_load_all(path.read_text()) if document]
         except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
             raise InvalidInput(str(error), about=str(path)) from error
+    policies = [one for one in documents if _kind(one) == plan.POLICY_KIND]
+    documents = [one for one in documents if one not in policies]
     if not documents:
         raise InvalidInput("no YAML documents in this folder", about=str(folder))
     for document in documents:
         _check(document, folder)
     order = list(_KINDS)
-    return Scenario(folder.name, tuple(sorted(documents, key=lambda document: order.index(document["kind"]))))
+    ordered = tuple(sorted(documents, key=lambda document: order.index(document["kind"])))
+    return Scenario(folder.name, ordered, tuple(policies))
 
 
 def _check(document: object, folder: Path) -> None:
     """What is needed to send it to the API server, which judges the rest."""
-    kind = document.get("kind") if isinstance(document, dict) else None
+    kind = _kind(document)
     if not isinstance(document, dict) or kind not in _KINDS:
         raise InvalidInput(
             f"the simulated cluster runs {', '.join(_KINDS)}, not {kind or 'a document without kind'}",
@@ -83,6 +90,10 @@ def _check(document: object, folder: Path) -> None:
     metadata = document.get("metadata")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
         raise InvalidInput(f"a {kind} has no metadata.name", about=str(folder))
+
+
+def _kind(document: object) -> str | None:
+    return document.get("kind") if isinstance(document, dict) else None
 
 
 def _resource(document: JsonObject) -> Resource:

@@ -22,6 +22,7 @@ import yaml
 
 from dra_driver import bundled
 from dra_driver.api.meta import CRDS, DEVICE_CLASSES, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
+from dra_driver.api.policy import PublishingPolicy
 from dra_driver.errors import InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.simulation.apiserver import SimulatedApiServer
@@ -39,11 +40,16 @@ _STOP_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class SimulatedNode:
-    """One node to be: its name, the profile of its hardware, and its place among the nodes of that profile."""
+    """One node to be: its name, the profile of its hardware, and its place among the nodes of that profile.
+
+    `acts` happen to the hardware before anything looks at it: the words of `dractl simulate`, one tuple each.
+    """
 
     name: str
     profile: str
     index: int
+    labels: tuple[tuple[str, str], ...] = ()
+    acts: tuple[tuple[str, ...], ...] = ()
 
 
 def parse_nodes(text: str) -> tuple[SimulatedNode, ...]:
@@ -122,10 +128,19 @@ def _own_environment() -> dict[str, str]:
 class SimulatedCluster:
     """A running cluster below `folder`. Use `SimulatedCluster.running(...)`, which also stops it."""
 
-    def __init__(self, folder: Path, nodes: Sequence[SimulatedNode], *, publisher: str = "controller") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        nodes: Sequence[SimulatedNode],
+        *,
+        publisher: str = "controller",
+        policy: PublishingPolicy = PublishingPolicy.EVERYTHING,
+    ) -> None:
         self.folder = folder
         self.nodes = tuple(nodes)
         self.publisher = publisher
+        self.policy = folder / "policy.yaml"
+        self.policy.write_text(yaml.safe_dump(policy.to_wire(), sort_keys=False))
         self.kubeconfig = folder / "kubeconfig"
         self.server = SimulatedApiServer()
         self.controller = self._controller_process()
@@ -141,11 +156,12 @@ class SimulatedCluster:
         nodes: Sequence[SimulatedNode],
         *,
         publisher: str = "controller",
+        policy: PublishingPolicy = PublishingPolicy.EVERYTHING,
         port: int = 0,
         progress: Callable[[str], None] = lambda _: None,
     ) -> AsyncIterator["SimulatedCluster"]:
         """Start everything, wait until every node's devices are published, and stop everything at the end."""
-        cluster = cls(folder, nodes, publisher=publisher)
+        cluster = cls(folder, nodes, publisher=publisher, policy=policy)
         async with AsyncExitStack() as stack:
             progress("starting the API server")
             try:
@@ -164,6 +180,8 @@ class SimulatedCluster:
                 cluster.kubelets[node.name] = kubelet
                 await kubelet.start()
                 stack.push_async_callback(kubelet.stop)
+            for node in cluster.nodes:
+                await cluster._befall(node)
             progress(f"starting the controller and {len(cluster.nodes)} node plugin(s)")
             for process in cluster.processes():
                 await process.start()
@@ -220,6 +238,21 @@ class SimulatedCluster:
             await self.kube.create(NODES, _node_object(node))
         await self.wait(self._inventories_served, "NodeInventory is not served", 10.0)
 
+    async def _befall(self, node: SimulatedNode) -> None:
+        """Let happen to the node's hardware what its description says. Raises InvalidInput with the refusal."""
+        for act in node.acts:
+            host = str(self.node_folder(node.name) / "host")
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "dra_driver.cli", "simulate", host, *act),
+                *("--profile", f"{node.profile}:{node.index}"),
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                env=_own_environment(),
+            )
+            _, said = await process.communicate()
+            if process.returncode:
+                raise InvalidInput(said.decode(errors="replace").strip(), about=f"node {node.name}")
+
     async def _inventories_served(self) -> bool:
         try:
             await self.kube.list(NODE_INVENTORIES)
@@ -243,6 +276,8 @@ class SimulatedCluster:
             "--kubeconfig",
             str(self.kubeconfig),
             "--no-leader-election",
+            "--policy",
+            str(self.policy),
         ]
         return Process("controller", command, self.folder / "logs" / "controller.log")
 
@@ -257,6 +292,7 @@ class SimulatedCluster:
             *("--host-root", str(folder / "host")),
             *("--simulate", f"{node.profile}:{node.index}"),
             *("--publisher", self.publisher),
+            *("--policy", str(self.policy)),
         ]
         return Process(f"plugin of node {node.name}", command, self.folder / "logs" / f"plugin-{node.name}.log")
 
@@ -285,6 +321,7 @@ def _node_object(node: SimulatedNode) -> JsonObject:
                 "kubernetes.io/hostname": node.name,
                 "kubernetes.io/os": "linux",
                 "nvidia.com/gpu.present": "true",
+                **dict(node.labels),
             },
         },
         "status": {

@@ -1,0 +1,146 @@
+"""`dractl simulate`: let something happen to a simulated node, as fate and administrators do to real ones.
+
+For nodes of `dractl cluster`, whose hosts are folders; running plugins notice it like on a real host. The command line
+finds it through the entry point group `gpu_dra.commands`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import pynvml
+import typer
+
+from dra_driver.cli.output import messages
+from dra_driver.errors import InvalidInput, NodeNotReady
+from kubelet_plugin.simulation.host import SimulatedHost, open_host
+from kubelet_plugin.simulation.partitions import Refused
+
+type _Do = Callable[[SimulatedHost, Sequence[str]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Action:
+    """`arguments` as the help shows them; those in brackets may be left out."""
+
+    arguments: str
+    help: str
+    do: _Do
+
+    @property
+    def wanted(self) -> tuple[int, int]:
+        """How many arguments at least and at most."""
+        names = self.arguments.split()
+        return sum(not name.startswith("[") for name in names), len(names)
+
+
+def _xid(host: SimulatedHost, given: Sequence[str]) -> str:
+    host.inject_event(_gpu(host, given[0]), _number(given[1], "an Xid"))
+    return f"GPU {given[0]} told Xid {given[1]}"
+
+
+def _lose(host: SimulatedHost, given: Sequence[str]) -> str:
+    host.lose_gpu(_gpu(host, given[0]))
+    return f"GPU {given[0]} is lost"
+
+
+def _return(host: SimulatedHost, given: Sequence[str]) -> str:
+    host.lose_gpu(_gpu(host, given[0]), 0)
+    return f"GPU {given[0]} answers again"
+
+
+def _mig_mode(host: SimulatedHost, given: Sequence[str]) -> str:
+    if given[1] not in ("on", "off"):
+        raise InvalidInput("wants on or off", about=f"MIG mode {given[1]!r}")
+    host.set_mig(_gpu(host, given[0]), int(given[1] == "on"))
+    return f"MIG mode of GPU {given[0]} is {given[1]}"
+
+
+def _make_mig(host: SimulatedHost, given: Sequence[str]) -> str:
+    start = _number(given[2], "a memory slice") if len(given) > 2 else None
+    uuids = host.make_instance(_gpu(host, given[0]), given[1], start)
+    return f"GPU {given[0]} has {', '.join(uuids)}"
+
+
+def _destroy_mig(host: SimulatedHost, given: Sequence[str]) -> str:
+    index, start = _gpu(host, given[0]), _number(given[1], "a memory slice")
+    if all(instance.start != start for instance in host.state.gpus[index].instances):
+        raise InvalidInput(f"has no GPU instance at memory slice {start}", about=f"GPU {given[0]}")
+    host.destroy_instance(index, start)
+    return f"the GPU instance at memory slice {start} of GPU {given[0]} is gone"
+
+
+def _reboot(host: SimulatedHost, given: Sequence[str]) -> str:
+    host.reboot()
+    return "the node has booted; its plugin is still the old process, as no real one would be"
+
+
+ACTIONS: dict[str, _Action] = {
+    "xid": _Action("GPU NUMBER", "the GPU tells an Xid", _xid),
+    "lose-gpu": _Action("GPU", "the GPU falls off the bus", _lose),
+    "return-gpu": _Action("GPU", "a lost GPU answers again", _return),
+    "mig-mode": _Action("GPU on|off", "MIG mode, as an administrator switches it", _mig_mode),
+    "make-mig": _Action("GPU PROFILE [START]", "a MIG device made by hand", _make_mig),
+    "destroy-mig": _Action("GPU START", "a MIG device taken away by hand", _destroy_mig),
+    "reboot": _Action("", "the node boots", _reboot),
+}
+
+_HELP = "\n\n".join(f"{name} {action.arguments}: {action.help}" for name, action in ACTIONS.items())
+
+
+def simulate(
+    host: Annotated[
+        Path, typer.Argument(metavar="HOST", help="Folder of the simulated host: nodes/NODE/host of the cluster.")
+    ],
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="What happens; see above.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENT]...", show_default=False)] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", metavar="PROFILE[:N]", help="Make the host first when it is not there yet."),
+    ] = None,
+) -> None:
+    act(host, action, arguments or [], profile)
+
+
+simulate.__doc__ = f"Let something happen to a simulated node.\n\nGPUs are numbered from 0.\n\n{_HELP}"
+
+
+def act(root: Path, name: str, given: Sequence[str], profile: str | None) -> None:
+    """Do it, and say what happened. Raises InvalidInput for what makes no sense, NodeNotReady when hardware refuses."""
+    action = ACTIONS.get(name)
+    if action is None:
+        raise InvalidInput(f"no such action; there are {', '.join(ACTIONS)}", about=f"action {name}")
+    least, most = action.wanted
+    if not least <= len(given) <= most:
+        raise InvalidInput(f"wants {action.arguments or 'nothing'}", about=f"action {name}")
+    simulated = _host(root, profile)
+    try:
+        messages.print(action.do(simulated, given), markup=False)
+    except Refused as refusal:
+        raise NodeNotReady(
+            f"the hardware refuses: {pynvml.NVMLError(refusal.code)}", about=f"{name} {' '.join(given)}"
+        ) from refusal
+
+
+def _host(root: Path, profile: str | None) -> SimulatedHost:
+    if profile is not None:
+        name, _, index = profile.partition(":")
+        return open_host(root, name, _number(index or "0", "the number of a node"))
+    host = SimulatedHost(root)
+    if not host.exists:
+        raise InvalidInput("is no simulated host; it is nodes/NODE/host of `dractl cluster --folder`", about=str(root))
+    return host
+
+
+def _gpu(host: SimulatedHost, text: str) -> int:
+    index, count = _number(text, "the number of a GPU"), len(host.state.gpus)
+    if index >= count:
+        raise InvalidInput(f"the node has {count} GPUs, numbered from 0", about=f"GPU {text}")
+    return index
+
+
+def _number(text: str, what: str) -> int:
+    if not text.isdecimal():
+        raise InvalidInput(f"is not {what}", about=repr(text))
+    return int(text)
