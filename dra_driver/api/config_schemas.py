@@ -1,8 +1,8 @@
 """JSON schemas of the opaque configs, for editors and for checks without this driver: `docs/schemas/<kind>.json`.
 
 Made from the same descriptions that decoding uses. `python -m dra_driver.api.config_schemas` writes the committed
-files; a test compares. What a schema cannot say stays with the decoder: the least amount of memory, and that a claim
-may leave the strategy to its class.
+files; a test compares. What a schema cannot say stays with the decoder: the least and the most amount of memory where
+it has a unit, a UUID in two spellings, and that somebody, claim or class, has to name the strategy.
 """
 
 import inspect

@@ -23,6 +23,7 @@ type Tree = dict[str, Leaf | Tree]
 type Problems = list[InvalidConfig]
 
 MEBIBYTE = 2**20
+_INT64 = 2**63
 _UUID = "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 _QUANTITY_SCHEMA: JsonObject = {
     "anyOf": [
@@ -30,7 +31,7 @@ _QUANTITY_SCHEMA: JsonObject = {
             "type": "string",
             "pattern": r"^\+?([0-9]+\.?[0-9]*|\.[0-9]+)(Ki|Mi|Gi|Ti|Pi|Ei|[kMGTPE]|[eE]\+?[0-9]{1,3})?$",
         },
-        {"type": "number", "minimum": MEBIBYTE},
+        {"type": "number", "minimum": MEBIBYTE, "exclusiveMaximum": _INT64},
     ]
 }
 
@@ -112,6 +113,9 @@ class Memory:
             return None
         if amount < MEBIBYTE:
             wrong(problems, path, f"is {shown(value)}; must be at least `1Mi`{_forgotten_unit(value)}")
+            return None
+        if amount >= _INT64:
+            wrong(problems, path, f"is {shown(value)}; must be less than `8Ei`")
             return None
         return int(amount // MEBIBYTE) * MEBIBYTE
 

@@ -147,6 +147,35 @@ def test_kinds_for_other_drivers_are_known() -> None:
         assert kind_of({"apiVersion": VERSION, "kind": kind}, field="parameters") == kind
 
 
+names = st.sampled_from(
+    [
+        *("sharing", "strategy", "timeSlicingConfig", "interval", "mpsConfig", "multiUser", "iommu", "backendPolicy"),
+        *("defaultActiveThreadPercentage", "defaultPinnedDeviceMemoryLimit", "defaultPerDevicePinnedMemoryLimit"),
+        *("0", "*", "kind", "x"),
+    ]
+)
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+known = st.sampled_from(["MPS", "TimeSlicing", "Long", "8Gi", "1Ki", 50, 0, True])
+documents = st.recursive(
+    leaves | known,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(names | st.text(max_size=3), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.sampled_from(DEVICE_CONFIGS), st.dictionaries(names, documents, max_size=4))
+def test_whatever_somebody_writes_is_a_config_or_a_refusal_with_places(
+    kind: type[DeviceConfig], parameters: dict[str, Any]
+) -> None:
+    try:
+        config = decode_config(parameters, kind, field="p")
+    except InvalidConfig as error:
+        assert error.problems
+        assert all(problem.startswith("p.") for problem in error.problems)
+    else:
+        assert decode_config(encode_config(config), kind, field="p") == config
+
+
 @given(configs)
 def test_a_config_that_was_encoded_decodes_to_itself(config: DeviceConfig) -> None:
     parameters = encode_config(config)
