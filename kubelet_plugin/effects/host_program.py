@@ -1,0 +1,199 @@
+"""A program of its own that does on the host what the plugin's container cannot: mount, start, signal, run.
+
+`kubelet_plugin.effects.on_host` starts it, for one order each, which is a JSON object as its only argument. A process
+with one thread can go over to the host's namespaces (setns) where the plugin, which has many, cannot; and what it
+starts there belongs to the host: it has left the container's namespaces and cgroups, so it outlives the container.
+No program of the host is needed for that, not even a shell. Standard library only, so that it starts at once.
+"""
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+_NAMESPACES = ("cgroup", "ipc", "uts", "net", "pid", "mnt")
+"""The mount namespace last: what is opened by path before that is opened in the container."""
+
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
+_MS_BIND, _MS_REC, _MS_SLAVE = 4096, 16384, 1 << 19
+_MNT_DETACH = 2
+_RELATIME = 1 << 21
+_NO_OOM = -900
+"""Clients die with their server, so it should not be among the first."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    order: dict[str, Any] = json.loads(arguments[0])
+    doers: Mapping[str, Callable[[dict[str, Any]], object]] = {
+        "mount": _mount_tmpfs,
+        "unmount": _unmount,
+        "start": _start,
+        "signal": _signal,
+        "run": _run,
+    }
+    try:
+        output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644) if "output" in order else None
+        _enter(order.get("namespaces"))
+        if output is not None:
+            order["output"] = output
+        answer = doers[order["do"]](order)
+    except OSError as error:
+        sys.stderr.write(f"{error.strerror}: {error.filename}\n" if error.filename else f"{error.strerror or error}\n")
+        return 1
+    if answer is not None:
+        sys.stdout.write(f"{json.dumps(answer)}\n")
+    return 0
+
+
+def _enter(folder: str | None) -> None:
+    """Go over to the namespaces of the process whose /proc/<pid>/ns `folder` is; stay when that is None."""
+    if folder is None:
+        return
+    opened = [os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in _NAMESPACES]
+    for fd in opened:
+        os.setns(fd)
+    os.chdir("/")
+
+
+def _mount_tmpfs(order: dict[str, Any]) -> None:
+    """A tmpfs at `path`; one that is mounted there already is emptied: containers may have it."""
+    path = order["path"]
+    if os.path.ismount(path):
+        for entry in os.scandir(path):
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.path)  # noqa: PTH108
+        return
+    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC | _RELATIME
+    _mount("tmpfs", path, "tmpfs", flags, order["options"])
+
+
+def _unmount(order: dict[str, Any]) -> None:
+    """Everything that is mounted at `path`, one over the other; a path that is gone has nothing."""
+    while True:
+        if _libc.umount2(os.fsencode(order["path"]), _MNT_DETACH):
+            code = ctypes.get_errno()
+            if code in (errno.EINVAL, errno.ENOENT):
+                return
+            raise OSError(code, os.strerror(code), order["path"])
+
+
+def _run(order: dict[str, Any]) -> NoReturn:
+    """A program of the host, in place of this one."""
+    os.execve(order["words"][0], order["words"], order["environment"])
+
+
+def _start(order: dict[str, Any]) -> dict[str, int]:
+    """A process that nobody waits for; answers when it runs the program. Raises OSError when it could not."""
+    told, tell = os.pipe()
+    if os.fork() == 0:
+        os.close(told)
+        _become(order, tell)
+    os.close(tell)
+    with os.fdopen(told, "rb") as stream:
+        said = json.loads(stream.readline() or "{}")
+        failure = stream.read().decode()
+    if failure or not said:
+        raise OSError(0, failure or "the process ended before it ran the program")
+    return {"pid": said["pid"]}
+
+
+def _become(order: dict[str, Any], tell: int) -> NoReturn:
+    try:
+        os.setsid()
+        if order.get("cgroup"):
+            _leave_cgroup(order["cgroup"])
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="utf-8") as file:  # noqa: PTH123
+            file.write(str(_NO_OOM))
+        # Of /proc as it is here: the number that the host knows this process by.
+        os.write(tell, b'{"pid": %d}\n' % int(os.readlink("/proc/self")))  # noqa: PTH115
+        _arrange(order)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for fd, wanted in ((nothing, 0), (order["output"], 1), (order["output"], 2)):
+            os.dup2(fd, wanted)
+        os.closerange(3, tell)
+        os.umask(0)
+        os.execve(order["words"][0], order["words"], order["environment"])
+    except OSError as error:
+        os.write(tell, f"{error.strerror}: {error.filename}".encode())
+    os._exit(1)
+
+
+def _leave_cgroup(folder: str) -> None:
+    """To the root of every cgroup hierarchy below `folder`, or of the only one.
+
+    A runtime that ends a container kills what is in the container's cgroup.
+    """
+    unified = os.path.exists(f"{folder}/cgroup.procs")  # noqa: PTH110
+    hierarchies = [folder] if unified else [entry.path for entry in os.scandir(folder) if entry.is_dir()]
+    for path in hierarchies:
+        with contextlib.suppress(FileNotFoundError), open(f"{path}/cgroup.procs", "w", encoding="utf-8") as file:  # noqa: PTH123
+            file.write("0")
+
+
+def _arrange(order: dict[str, Any]) -> None:
+    """Mounts that this process alone sees, and its root."""
+    root: str = order.get("root") or ""
+    binds: list[tuple[str, str]] = order.get("binds", [])
+    if binds:
+        # Opened before anything is mounted over them.
+        sources = [os.open(source, os.O_PATH | os.O_DIRECTORY) for source, _ in binds]
+        os.unshare(os.CLONE_NEWNS)
+        _mount("none", "/", None, _MS_REC | _MS_SLAVE, None)
+        for folder in order.get("tmpfs", []):
+            _mount("tmpfs", root + folder, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=1777,size=16m")
+        for source, (_, target) in zip(sources, binds, strict=True):
+            os.makedirs(root + target, exist_ok=True)  # noqa: PTH103
+            _mount(f"/proc/self/fd/{source}", root + target, None, _MS_BIND, None)
+            os.close(source)
+    if root:
+        os.chroot(root)
+        os.chdir("/")
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, options: str | None) -> None:
+    def text(value: str | None) -> bytes | None:
+        return value.encode() if value is not None else None
+
+    if _libc.mount(text(source), text(target), text(kind), ctypes.c_ulong(flags), text(options)):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), target)
+
+
+def _signal(order: dict[str, Any]) -> None:
+    """Signal a process of the host, if it is still the one that began at `started`; a process that is gone is fine."""
+    if order.get("namespaces") is None:
+        _signal_here(order)
+        return
+    # Only what is forked after setns is in the host's PID namespace.
+    child = os.fork()
+    if child == 0:
+        try:
+            _signal_here(order)
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        raise OSError(errno.EPERM, "the process cannot be signalled", str(order["pid"]))
+
+
+def _signal_here(order: dict[str, Any]) -> None:
+    try:
+        process = os.pidfd_open(order["pid"])
+    except ProcessLookupError:
+        return
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        with open(f"/proc/{order['pid']}/stat", encoding="utf-8") as file:  # noqa: PTH123
+            started = file.read().rpartition(")")[2].split()[19]
+        if started == order["started"]:
+            signal.pidfd_send_signal(process, order["signal"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

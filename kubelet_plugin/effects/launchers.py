@@ -1,0 +1,173 @@
+"""How an MPS daemon is started so that it outlives the plugin: as a unit of the host's systemd, or as a process alone.
+
+The MPS effect enters here with a `DaemonProcess`. Either way the daemon sees its own folders in the usual places and
+nobody else's: in a mount namespace of its own, its pipe folder is /tmp/nvidia-mps and its shared memory /dev/shm. That
+is so in a driver root that is a whole system, too, where it has to run with that system's C library. Which words and
+properties a launcher uses is decided in functions without effects.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from dra_driver.devices.mps import LOG_VARIABLE, PIPE_IN_CONTAINER, PIPE_VARIABLE
+from dra_driver.errors import NodeNotReady
+from kubelet_plugin.effects.on_host import OnHost, Start
+from kubelet_plugin.hardware.driver_programs import Program
+
+_log = structlog.get_logger(__name__)
+
+_PRIVATE = "/tmp"
+_LOG = "/tmp/nvidia-mps-log"
+_SHM = "/dev/shm"
+_SYSTEMD_RUN = ("/usr/bin/systemd-run", "/bin/systemd-run", "/run/current-system/sw/bin/systemd-run")
+_STOP_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonProcess:
+    """A daemon to be started. `environment` is what it needs besides its folders and the driver's libraries."""
+
+    unit: str
+    """Of systemd, without its ending: unique on the host."""
+    about: str
+    program: Program
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    pipe: Path
+    log: Path
+    shm: Path
+
+    @property
+    def output(self) -> Path:
+        return self.log / "daemon.log"
+
+
+class Launcher(Protocol):
+    """Starts daemons that run on in the foreground of nobody."""
+
+    def start(self, daemon: DaemonProcess) -> Mapping[str, str]:
+        """Facts for the journal: `launcher`, and `unit` or `pid`. Raises NodeNotReady, and then nothing runs."""
+
+
+def plain_start(daemon: DaemonProcess, *, isolated: bool) -> Start:
+    """The process as `OnHost` starts it; on a simulated node (not isolated) with its folders where they are."""
+    if not isolated:
+        folders = {PIPE_VARIABLE: str(daemon.pipe), LOG_VARIABLE: str(daemon.log)}
+        words = (str(daemon.program.file), *daemon.words)
+        return Start(words, {**_libraries(daemon.program), **folders, **daemon.environment}, daemon.output)
+    return Start(
+        words=(_program_path(daemon.program), *daemon.words),
+        environment=_environment(daemon),
+        output=daemon.output,
+        root=_root(daemon.program),
+        tmpfs=(_PRIVATE,),
+        binds=_binds(daemon),
+    )
+
+
+def systemd_words(systemd_run: str, daemon: DaemonProcess) -> tuple[str, ...]:
+    """`systemd-run` with all that the unit needs. Source: systemd.exec(5), systemd-run(1); properties of v240."""
+    root = _root(daemon.program)
+    properties = {
+        "KillMode": "control-group",
+        "TimeoutStopSec": str(_STOP_S),
+        "OOMScoreAdjust": "-900",
+        "StandardOutput": f"append:{daemon.output}",
+        "StandardError": f"append:{daemon.output}",
+        "TemporaryFileSystem": _PRIVATE,
+        "BindPaths": " ".join(f"{source}:{target}" for source, target in _binds(daemon)),
+        **({"RootDirectory": root} if root else {}),
+    }
+    return (
+        systemd_run,
+        f"--unit={daemon.unit}",
+        f"--description={daemon.about}",
+        "--service-type=exec",
+        "--collect",
+        "--quiet",
+        "--no-ask-password",
+        *(f"--property={name}={value}" for name, value in properties.items()),
+        *(f"--setenv={name}={value}" for name, value in sorted(_environment(daemon).items())),
+        _program_path(daemon.program),
+        *daemon.words,
+    )
+
+
+class PlainLauncher:
+    """A process in a session of its own, out of the container's namespaces and cgroups. Any host."""
+
+    def __init__(self, host: OnHost) -> None:
+        self._host = host
+
+    def start(self, daemon: DaemonProcess) -> Mapping[str, str]:
+        pid = self._host.start(plain_start(daemon, isolated=self._host.isolates), daemon.about)
+        return {"launcher": "plain", "pid": str(pid)}
+
+
+class SystemdLauncher:
+    """A transient unit, which an administrator sees among the others. Hosts that systemd runs."""
+
+    def __init__(self, host: OnHost) -> None:
+        self._host = host
+
+    def available(self) -> bool:
+        """Source: sd_booted(3)."""
+        return self._host.files.resolve("/run/systemd/system") is not None and self._program() is not None
+
+    def start(self, daemon: DaemonProcess) -> Mapping[str, str]:
+        program = self._program()
+        if program is None:
+            raise NodeNotReady("the host has no systemd-run", about=daemon.about)
+        self._host.run(systemd_words(program, daemon), daemon.about)
+        return {"launcher": "systemd", "unit": f"{daemon.unit}.service"}
+
+    def _program(self) -> str | None:
+        return next((path for path in _SYSTEMD_RUN if self._host.files.resolve(path) is not None), None)
+
+
+class HostLauncher:
+    """systemd where the host has it, and a process alone where that is not so or fails."""
+
+    def __init__(self, host: OnHost) -> None:
+        self._systemd = SystemdLauncher(host) if host.isolates else None
+        self._plain = PlainLauncher(host)
+
+    def start(self, daemon: DaemonProcess) -> Mapping[str, str]:
+        if self._systemd is not None and self._systemd.available():
+            try:
+                return self._systemd.start(daemon)
+            except NodeNotReady as error:
+                _log.warning("systemd did not start it; it is started without", daemon=daemon.about, error=str(error))
+        return self._plain.start(daemon)
+
+
+def _root(program: Program) -> str:
+    return program.root if program.whole_system else ""
+
+
+def _program_path(program: Program) -> str:
+    """The path below the root that the daemon has."""
+    return program.path.removeprefix(_root(program))
+
+
+def _libraries(program: Program) -> dict[str, str]:
+    """Where the daemon finds its server's program, and that the driver's libraries."""
+    if program.whole_system:
+        return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+    return {
+        "PATH": f"{program.folder}:/usr/sbin:/usr/bin:/sbin:/bin",
+        "LD_LIBRARY_PATH": program.library_folder,
+    }
+
+
+def _environment(daemon: DaemonProcess) -> dict[str, str]:
+    folders = {PIPE_VARIABLE: PIPE_IN_CONTAINER, LOG_VARIABLE: _LOG}
+    return {**_libraries(daemon.program), **folders, **daemon.environment}
+
+
+def _binds(daemon: DaemonProcess) -> tuple[tuple[str, str], ...]:
+    return ((str(daemon.pipe), PIPE_IN_CONTAINER), (str(daemon.log), _LOG), (str(daemon.shm), _SHM))

@@ -1,0 +1,418 @@
+"""MPS control daemons: one for each set of claims that share GPUs or a MIG device, with folders of its own.
+
+Prepare enters here through the port of `kubelet_plugin.prepare.holds`, the watch (`kubelet_plugin.effects.mps_watch`)
+and start-up (`sweep`) beside it. A daemon belongs to the node, not to the plugin's process: it runs on when that ends,
+and is found again by the mark in its environment. What is on the disk for one, below `<folder>/<key>`:
+
+    pipe   sockets of daemon and servers; containers see it as /tmp/nvidia-mps
+    shm    a tmpfs that clients and servers share; containers see it as /dev/shm
+    log    what daemon and servers log
+
+Clients live in their server: when it dies, so do they. A daemon that is dead is started anew only when no server of it
+is left, so that nothing of a claim that still computes is touched. Calls block; starting takes a fraction of a second.
+"""
+
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import structlog
+
+from dra_driver.devices.mps import PIPE_VARIABLE, default_commands
+from dra_driver.errors import HardwareError, InvalidInput, NodeNotReady
+from kubelet_plugin.effects.launchers import DaemonProcess, Launcher
+from kubelet_plugin.effects.on_host import OnHost
+from kubelet_plugin.hardware.driver_programs import DriverPrograms, run_program, said_by
+from kubelet_plugin.hardware.processes import Process
+from kubelet_plugin.prepare.holds import Hold, HoldState, Made, MpsDaemon, Records
+
+_log = structlog.get_logger(__name__)
+
+CONTROL = "nvidia-cuda-mps-control"
+
+MARK = "GPU_DRA_MPS"
+"""A daemon's environment and that of its servers have it: the daemon's folder, and a digest of what it was told."""
+
+_KEY = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_ANSWER = re.compile(r"\s*\d+(\.\d+)?[KMG]?B?\s*")
+"""What the daemon says when it did as it was told: nothing, or the value. Anything else is a complaint."""
+
+_LABEL = "system_u:object_r:container_file_t:s0"
+"""What containers may use under SELinux."""
+_SHM_IF_UNKNOWN = 64 << 20
+_TAIL_LINES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds: for a daemon to answer after its start, to a question, to let its servers end, and for a signal."""
+
+    start_s: float = 20.0
+    answer_s: float = 10.0
+    quit_s: float = 5.0
+    signal_s: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What can be seen of a daemon: whether it answers, and its processes and its servers', oldest first."""
+
+    answers: bool
+    processes: tuple[Process, ...]
+
+
+class MpsDaemonEffect:
+    """Starts and stops daemons. `folder` has the same path on the host, in this process, and in containers' mounts."""
+
+    def __init__(
+        self, folder: Path, host: OnHost, programs: DriverPrograms, launcher: Launcher, patience: Patience = Patience()
+    ) -> None:
+        self._folder = folder
+        self._host = host
+        self._programs = programs
+        self._launcher = launcher
+        self._patience = patience
+
+    def before(self, hold: MpsDaemon, records: Records) -> Made:
+        """Nothing to remember. Raises NodeNotReady when the driver has no MPS, InvalidInput for impossible limits."""
+        _checked(hold)
+        self._programs.find(CONTROL)
+        return Made()
+
+    def make(self, hold: MpsDaemon, records: Records) -> Made:
+        """A daemon that answers and has the hold's defaults: the one that runs, or a new one in clean folders.
+
+        Raises NodeNotReady with what the daemon said last; then nothing of it is left. Of a daemon that was made and
+        whose servers still run without it, nothing is touched, and that is said.
+        """
+        _checked(hold)
+        place = _Place(self._folder / hold.key)
+        devices = devices_of(hold, records)
+        mark = f"{place.folder}#{_digest(hold, devices)}"
+        seen, record = self.look(hold), records.get(hold)
+        if seen.answers and all(process.mark == mark for process in seen.processes):
+            self._tell(hold, place)
+            return _made(place, seen.processes, record.made if record is not None else Made())
+        if seen.processes and record is not None and record.state is HoldState.MADE and not _other(seen, mark):
+            raise NodeNotReady(_left_alone(seen), about=_about(hold))
+        self._end(seen.processes, _about(hold))
+        # Containers have the folders of a daemon that was made; those of another boot are gone.
+        return self._start(hold, place, devices, mark, keep=record is not None and record.state is HoldState.MADE)
+
+    def undo(self, hold: MpsDaemon, records: Records, boot_id: str) -> None:
+        """Stop the daemon and its servers, unmount, and remove its folders. Raises NodeNotReady when some stays."""
+        place = _Place(self._folder / hold.key)
+        processes = self._processes(place)
+        if processes:
+            with suppress(HardwareError):
+                self._ask(place, _about(hold), f"quit -t {self._patience.quit_s:g}")
+            self._end(self._waited(processes, self._patience.quit_s), _about(hold))
+        self._clear(place)
+
+    def look(self, hold: MpsDaemon) -> Sight:
+        """Whether its daemon answers now, and which processes there are."""
+        place = _Place(self._folder / hold.key)
+        processes = self._processes(place)
+        return Sight(bool(processes) and self._answers(place, _about(hold)), processes)
+
+    def runs(self, process: Process) -> bool:
+        """Whether a process that was seen is still there; cheap."""
+        return self._host.processes.runs(process)
+
+    def sweep(self, records: Callable[[], Iterable[Hold]]) -> tuple[str, ...]:
+        """Remove what no record speaks of: daemons and folders below ours. What was removed, in words.
+
+        `records` is asked after the folders were listed: whoever makes a daemon has written its intent before.
+        """
+        try:
+            found = {entry.name for entry in self._folder.iterdir()}
+        except OSError:
+            found = set()
+        orphans = {Path(_folder_of(process)).name for process in self._all() if self._is_below(process)}
+        keys = {hold.key for hold in records() if isinstance(hold, MpsDaemon)}
+        done = []
+        for key in sorted((found | orphans) - keys):
+            place = _Place(self._folder / key)
+            self._end(self._processes(place), f"MPS daemon {key}")
+            self._clear(place)
+            done.append(f"MPS daemon {key} belonged to no claim; it was stopped, and its folders removed")
+        return tuple(done)
+
+    def _start(self, hold: MpsDaemon, place: "_Place", devices: tuple[str, ...], mark: str, *, keep: bool) -> Made:
+        about = _about(hold)
+        program = self._programs.find(CONTROL)
+        self._prepare(place)
+        daemon = DaemonProcess(
+            unit=f"gpu-dra-mps-{hold.key}",
+            about=about,
+            program=program,
+            words=("-f", *(("-M",) if hold.multi_user else ())),
+            environment={"CUDA_VISIBLE_DEVICES": ",".join(devices), MARK: mark},
+            pipe=place.pipe,
+            log=place.log,
+            shm=place.shm,
+        )
+        try:
+            facts = self._launcher.start(daemon)
+            self._await(hold, place)
+        except (NodeNotReady, InvalidInput) as error:
+            said = place.tail()
+            self._end(self._processes(place), about)
+            if not keep:
+                self._clear(place)
+            message = f"{error.message}; its log ends: {said}" if said else error.message
+            raise type(error)(message, about=about) from error
+        return _made(place, self._processes(place), Made(tuple(facts.items())))
+
+    def _await(self, hold: MpsDaemon, place: "_Place") -> None:
+        """Until it has the defaults. A daemon that ends, or refuses them, is not waited for. Raises NodeNotReady."""
+        deadline = time.monotonic() + self._patience.start_s
+        while True:
+            if place.control.exists():
+                try:
+                    return self._tell(hold, place)
+                except _NoDaemon as error:
+                    failure = error
+            else:
+                failure = _NoDaemon("it has made no socket", about=_about(hold))
+            if time.monotonic() > deadline:
+                raise NodeNotReady(
+                    f"does not answer {self._patience.start_s:g} s after its start ({failure.message})",
+                    about=_about(hold),
+                ) from failure
+            if not place.control.exists() and not self._processes(place):
+                raise NodeNotReady("ended at once", about=_about(hold)) from failure
+            time.sleep(0.01)
+
+    def _tell(self, hold: MpsDaemon, place: "_Place") -> None:
+        """Give it its defaults, and see that it has them. Raises NodeNotReady when it refuses, or is not there."""
+        limits = tuple((_NAMES.get(device, device), amount) for device, amount in hold.memory_limits)
+        percent = hold.thread_percentage
+        commands = default_commands(percent, limits)
+        try:
+            answer = self._ask(place, _about(hold), *commands, _PROBE)
+        except _NoDaemon as error:
+            # Whether there is none or it refused is not in the program's status.
+            if not commands or not self._answers(place, _about(hold)):
+                raise
+            raise NodeNotReady(f"refuses its limits: {error.message}", about=_about(hold)) from error
+        lines = [line.strip() for line in answer.splitlines() if line.strip()]
+        complaints = [line for line in lines if not _ANSWER.fullmatch(line)]
+        if complaints:
+            raise NodeNotReady(f"refuses its limits: {' '.join(complaints)}", about=_about(hold))
+        if percent is not None and (not lines or float(lines[-1]) != percent):
+            found = f"{lines[-1]} percent" if lines else "none"
+            raise NodeNotReady(f"was told to give {percent} percent of threads, and gives {found}", about=_about(hold))
+
+    def _answers(self, place: "_Place", about: str) -> bool:
+        try:
+            self._ask(place, about, _PROBE)
+        except _NoDaemon:
+            return False
+        return True
+
+    def _ask(self, place: "_Place", about: str, *commands: str) -> str:
+        """What the daemon answers. Raises _NoDaemon when there is none, or it refuses."""
+        try:
+            fd = os.open(place.pipe, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise _NoDaemon(f"it has no pipe folder: {error.strerror}", about=about) from error
+        try:
+            # A socket's path may have 107 characters, and that of our folder takes most of them.
+            environment = {PIPE_VARIABLE: f"/proc/self/fd/{fd}"}
+            program = self._programs.find(CONTROL)
+            text = "".join(f"{command}\n" for command in commands)
+            return run_program(
+                program,
+                (),
+                about=about,
+                asked=text,
+                environment=environment,
+                passed=(fd,),
+                timeout_s=self._patience.answer_s,
+            )
+        except HardwareError as error:
+            raise _NoDaemon(error.message, about=about, code=error.code) from error
+        finally:
+            os.close(fd)
+
+    def _end(self, processes: tuple[Process, ...], about: str) -> None:
+        """Terminate, then kill, and wait until none is left. Raises NodeNotReady when one stays."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for process in processes:
+                self._host.signal(process, number)
+            processes = self._waited(processes, self._patience.signal_s)
+        if processes:
+            pids = ", ".join(str(process.pid) for process in processes)
+            raise NodeNotReady(
+                f"process {pids} does not end although it was killed: it waits in the kernel for the driver; see the"
+                " kernel log, and reboot the node if it stays",
+                about=about,
+            )
+
+    def _waited(self, processes: tuple[Process, ...], seconds: float) -> tuple[Process, ...]:
+        """Those that still run after at most `seconds`."""
+        deadline = time.monotonic() + seconds
+        while (running := tuple(filter(self._host.processes.runs, processes))) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return running
+
+    def _processes(self, place: "_Place") -> tuple[Process, ...]:
+        return tuple(process for process in self._all() if _folder_of(process) == str(place.folder))
+
+    def _all(self) -> tuple[Process, ...]:
+        return self._host.processes.marked(MARK)
+
+    def _is_below(self, process: Process) -> bool:
+        return Path(_folder_of(process)).parent == self._folder
+
+    def _prepare(self, place: "_Place") -> None:
+        """Clean folders and an empty tmpfs; the log of before stays, it may say why. Raises NodeNotReady.
+
+        The folders themselves stay when they are there: containers that have them mounted find the new daemon in them.
+        """
+        try:
+            self._folder.mkdir(mode=0o755, exist_ok=True)
+            for folder in (place.folder, place.pipe, place.log, place.shm):
+                folder.mkdir(exist_ok=True)
+            for left in place.pipe.iterdir():
+                left.unlink()
+            place.folder.chmod(0o755)
+            # Servers run as the users of their clients.
+            for folder in (place.pipe, place.log):
+                folder.chmod(0o1777)
+        except OSError as error:
+            raise NodeNotReady(
+                f"cannot be made: {error.strerror}; the plugin needs its state folder writable, at the path that it has"
+                " on the host",
+                about=f"folder {place.folder}",
+            ) from error
+        confined = self._host.isolates and self._host.files.resolve("/sys/fs/selinux/enforce") is not None
+        if confined:
+            for folder in (place.pipe, place.log):
+                with suppress(OSError):
+                    os.setxattr(folder, "security.selinux", _LABEL.encode() + b"\0")
+        self._host.mount_tmpfs(place.shm, shm_options(self._host.files.read_text("/proc/meminfo"), confined=confined))
+
+    def _clear(self, place: "_Place") -> None:
+        self._host.unmount(place.shm)
+        try:
+            shutil.rmtree(place.folder)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise NodeNotReady(f"cannot be removed: {error.strerror}", about=f"folder {place.folder}") from error
+
+
+class _NoDaemon(HardwareError):
+    """No daemon that does as it is told answers in its pipe folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The folders of one daemon."""
+
+    folder: Path
+
+    @property
+    def pipe(self) -> Path:
+        return self.folder / "pipe"
+
+    @property
+    def shm(self) -> Path:
+        return self.folder / "shm"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log"
+
+    @property
+    def control(self) -> Path:
+        return self.pipe / "control"
+
+    def tail(self) -> str:
+        """The last words of the daemon."""
+        lines: list[str] = []
+        for name in ("daemon.log", "control.log"):
+            with suppress(OSError):
+                lines += (self.log / name).read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
+        return said_by(*lines)
+
+
+_PROBE = "get_default_active_thread_percentage"
+_NAMES = {"mig": "0"}
+"""The one device of a daemon for a MIG device, by its number."""
+
+
+def devices_of(hold: MpsDaemon, records: Records) -> tuple[str, ...]:
+    """The UUIDs that the daemon serves, in the order in which it numbers them.
+
+    Raises NodeNotReady when its MIG device has not been made.
+    """
+    if hold.mig is None:
+        return tuple(gpu.uuid for gpu in hold.gpus)
+    if isinstance(hold.mig, str):
+        return (hold.mig,)
+    record = records.get(hold.mig)
+    uuid = record.made.get("uuid") if record is not None else None
+    if uuid is None:
+        raise NodeNotReady("its MIG device has not been made", about=_about(hold))
+    return (uuid,)
+
+
+def shm_options(meminfo: str | None, *, confined: bool) -> str:
+    """Options of the tmpfs that clients share: half of the memory at most, as /dev/shm has it.
+
+    `meminfo` is /proc/meminfo; None: as much as a container's /dev/shm has by default.
+    """
+    match = re.search(r"^MemTotal:\s+(\d+) kB", meminfo or "", re.MULTILINE)
+    size = int(match[1]) * 1024 // 2 if match is not None else _SHM_IF_UNKNOWN
+    return f"mode=1777,size={size}" + (f',context="{_LABEL}"' if confined else "")
+
+
+def _checked(hold: MpsDaemon) -> None:
+    """Raises InvalidInput for a key that is no name of a folder, or limits that MPS does not have."""
+    if not _KEY.fullmatch(hold.key):
+        raise InvalidInput("is no DNS label, and cannot name its folders", about=f"MPS daemon {hold.key!r}")
+    default_commands(hold.thread_percentage, hold.memory_limits)
+
+
+def _digest(hold: MpsDaemon, devices: tuple[str, ...]) -> str:
+    """Of what a daemon cannot be told while it runs."""
+    return sha256(repr((devices, hold.multi_user)).encode()).hexdigest()[:16]
+
+
+def _folder_of(process: Process) -> str:
+    return process.mark.rpartition("#")[0]
+
+
+def _about(hold: MpsDaemon) -> str:
+    return f"MPS daemon {hold.key}"
+
+
+def _made(place: _Place, processes: tuple[Process, ...], launched: Made) -> Made:
+    facts = {"pipe": str(place.pipe), "shm": str(place.shm), "log": str(place.log)}
+    facts |= {name: value for name in ("launcher", "unit") if (value := launched.get(name)) is not None}
+    if processes:
+        facts |= {"pid": str(processes[0].pid), "started": str(processes[0].started)}
+    return Made(tuple(sorted(facts.items())))
+
+
+def _other(seen: Sight, mark: str) -> bool:
+    """Whether what runs is a daemon for other devices or settings: one of before."""
+    return any(process.mark != mark for process in seen.processes)
+
+
+def _left_alone(seen: Sight) -> str:
+    pids = ", ".join(str(process.pid) for process in seen.processes)
+    return (
+        f"does not answer, and process {pids} of it still runs: claims that compute go on, others cannot begin. It is"
+        " started anew when that process has ended; end the pods that use it, or the process, for it to be soon"
+    )

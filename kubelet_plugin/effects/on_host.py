@@ -1,0 +1,109 @@
+"""What effects do on the host itself, outside the plugin's container: mounts, processes, the host's own programs.
+
+Each order is carried out by `kubelet_plugin.effects.host_program`, a process of its own. `OnHost` of a real node goes
+over to the namespaces of the host's first process; that of a simulated node stays where it is and mounts nothing. Every
+failure is a `NodeNotReady`. Calls block, some 20 ms each.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.errors import NodeNotReady
+from kubelet_plugin.effects import host_program
+from kubelet_plugin.hardware.processes import Process, Processes
+from kubelet_plugin.hardware.sysfs import HostFiles
+
+_NAMESPACES = "/proc/1/ns"
+_CGROUPS = "/sys/fs/cgroup"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A process to be started, and what it alone sees: `binds` are (host folder, its path), below `root`."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    output: Path
+    """Both its outputs, appended."""
+    root: str = ""
+    tmpfs: Sequence[str] = ()
+    binds: Sequence[tuple[str, str]] = ()
+
+
+class OnHost:
+    """The host below `files`; `namespaces` None for one that is simulated: a folder has none of its own."""
+
+    def __init__(self, files: HostFiles, processes: Processes, namespaces: Path | None) -> None:
+        self.files = files
+        self.processes = processes
+        self._namespaces = namespaces
+
+    @classmethod
+    def real(cls, files: HostFiles) -> "OnHost":
+        """A node whose /proc lies below `files`, whatever namespaces this process is in."""
+        return cls(files, Processes(files.path("/proc")), files.path(_NAMESPACES))
+
+    @classmethod
+    def simulated(cls, files: HostFiles) -> "OnHost":
+        """A node in a folder. Its processes are this machine's."""
+        return cls(files, Processes(Path("/proc")), None)
+
+    @property
+    def isolates(self) -> bool:
+        """Whether mounts can be made, for all and for one process."""
+        return self._namespaces is not None
+
+    def mount_tmpfs(self, path: Path, options: str) -> None:
+        """An empty tmpfs at `path`: a new one, or the one that is mounted there. Nothing on a simulated node."""
+        if self.isolates:
+            self._order({"do": "mount", "path": str(path), "options": options}, about=f"folder {path}")
+
+    def unmount(self, path: Path) -> None:
+        """Whatever is mounted at `path`, also several times."""
+        if self.isolates:
+            self._order({"do": "unmount", "path": str(path)}, about=f"folder {path}")
+
+    def start(self, process: Start, about: str) -> int:
+        """Start it so that it outlives this process and its container; its number on the host."""
+        order = {
+            "do": "start",
+            "words": list(process.words),
+            "environment": dict(process.environment),
+            "output": str(process.output),
+            "root": process.root,
+            "cgroup": _CGROUPS if self.isolates else None,
+            "tmpfs": list(process.tmpfs) if self.isolates else [],
+            "binds": [list(bind) for bind in process.binds] if self.isolates else [],
+        }
+        pid: int = json.loads(self._order(order, about=about))["pid"]
+        return pid
+
+    def signal(self, process: Process, number: int) -> None:
+        """Signal it, unless it has ended, also when its number is somebody else's by now."""
+        order = {"do": "signal", "pid": process.pid, "started": str(process.started), "signal": number}
+        self._order(order, about=f"process {process.pid}")
+
+    def run(self, words: Sequence[str], about: str) -> str:
+        """What a program of the host prints; `words[0]` is its host path."""
+        return self._order({"do": "run", "words": list(words), "environment": {"PATH": "/usr/bin:/bin"}}, about=about)
+
+    def _order(self, order: Mapping[str, object], about: str) -> str:
+        text = json.dumps({**order, **({"namespaces": str(self._namespaces)} if self._namespaces is not None else {})})
+        # Isolated (-I) and without site packages (-S): nothing but the standard library, and at once.
+        words = [sys.executable, "-I", "-S", host_program.__file__, text]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=60, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NodeNotReady(f"cannot {order['do']} on the host: {error}", about=about) from error
+        if done.returncode:
+            said = " ".join((done.stdout + done.stderr).split())
+            raise NodeNotReady(
+                f"cannot {order['do']} on the host: {said or f'status {done.returncode}'}; the node plugin must run as"
+                " root in a privileged container, with the host's root mounted (--host-root)",
+                about=about,
+            )
+        return done.stdout

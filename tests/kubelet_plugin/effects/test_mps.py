@@ -1,0 +1,303 @@
+"""MPS daemons of a simulated node: real processes, killed and found again."""
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.mps import QUICK, Client, effect_for, identity, no_daemons_left, processes_below, record, until
+
+from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
+from kubelet_plugin.effects.mps import MpsDaemonEffect, devices_of, shm_options
+from kubelet_plugin.prepare.holds import (
+    ComputeInstance,
+    GpuIdentity,
+    GpuInstance,
+    HoldRecord,
+    HoldState,
+    Made,
+    MpsDaemon,
+)
+from kubelet_plugin.simulation.host import SimulatedHost, create_host
+
+_NOTHING = Made()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> SimulatedHost:
+    return create_host(tmp_path / "host", "l40s")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "state").mkdir()
+    folder = tmp_path / "state" / "mps"
+    with no_daemons_left(folder):
+        yield folder
+
+
+@pytest.fixture
+def effect(host: SimulatedHost, folder: Path) -> MpsDaemonEffect:
+    return effect_for(host, folder)
+
+
+@pytest.fixture
+def hold(host: SimulatedHost) -> MpsDaemon:
+    return MpsDaemon("claim-a", (identity(host, 1),))
+
+
+def _undone(effect: MpsDaemonEffect, hold: MpsDaemon, made: Made) -> None:
+    effect.undo(hold, {hold: record(made, HoldState.UNDOING)}, "boot-1")
+
+
+def _pid(made: Made) -> int:
+    return int(made["pid"])
+
+
+def test_a_daemon_serves_its_claims_and_leaves_nothing(
+    host: SimulatedHost, folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon
+) -> None:
+    assert effect.before(hold, {}) == Made()
+    assert not folder.exists()
+    made = effect.make(hold, {})
+    client = Client(host, made["pipe"])
+    assert client.granted["devices"] == [hold.gpus[0].uuid]
+    assert (made["launcher"], made["pipe"], made["shm"]) == ("plain", f"{folder}/claim-a/pipe", f"{folder}/claim-a/shm")
+    assert client.end() == 0
+    _undone(effect, hold, made)
+    assert processes_below(folder) == ()
+    assert list(folder.iterdir()) == []
+    _undone(effect, hold, made)
+
+
+def test_clients_get_the_limits_of_the_hold_and_may_take_less(
+    host: SimulatedHost, effect: MpsDaemonEffect, hold: MpsDaemon
+) -> None:
+    uuid = hold.gpus[0].uuid
+    hold = replace(hold, thread_percentage=40, memory_limits=((uuid, (8 << 30) - 1),))
+    made = effect.make(hold, {})
+    client = Client(host, made["pipe"])
+    assert (client.granted["threads"], client.granted["memory"]) == (40.0, {uuid: 8 << 30})
+    less = Client(
+        host,
+        made["pipe"],
+        {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "10", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1024M"},
+    )
+    assert (less.granted["threads"], less.granted["memory"]) == (10.0, {uuid: 1 << 30})
+    assert (client.end(), less.end()) == (0, 0)
+
+
+def test_folders_are_open_to_the_users_of_all_clients(effect: MpsDaemonEffect, hold: MpsDaemon) -> None:
+    made = effect.make(hold, {})
+    assert [Path(made[name]).stat().st_mode & 0o7777 for name in ("pipe", "log")] == [0o1777, 0o1777]
+
+
+def test_a_restarted_plugin_finds_the_daemon_and_starts_no_second(
+    host: SimulatedHost, folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon
+) -> None:
+    made = effect.make(hold, {})
+    client = Client(host, made["pipe"])
+    again = effect_for(host, folder)
+    assert again.make(hold, {hold: record(made)}) == made
+    # Killed before the journal had it: all that is known is the intent.
+    found = effect_for(host, folder).make(hold, {hold: record(_NOTHING, HoldState.INTENT)})
+    assert (found["pid"], found["started"], found["pipe"]) == (made["pid"], made["started"], made["pipe"])
+    assert client.process.poll() is None and client.end() == 0
+
+
+def test_a_dead_daemon_is_started_anew_in_the_folders_that_containers_have(
+    host: SimulatedHost, effect: MpsDaemonEffect, hold: MpsDaemon
+) -> None:
+    made = effect.make(hold, {})
+    inode = Path(made["pipe"]).stat().st_ino
+    os.kill(_pid(made), signal.SIGKILL)
+    until(lambda: not effect.look(hold).processes)
+    assert Path(made["pipe"], "control").exists(), "a stale socket is what a killed daemon leaves"
+    again = effect.make(hold, {hold: record(made)})
+    assert again["pid"] != made["pid"]
+    assert Path(made["pipe"]).stat().st_ino == inode
+    assert Client(host, made["pipe"]).end() == 0
+
+
+def test_while_clients_compute_without_their_daemon_nothing_is_touched(
+    host: SimulatedHost, effect: MpsDaemonEffect, hold: MpsDaemon
+) -> None:
+    made = effect.make(hold, {})
+    client = Client(host, made["pipe"])
+    os.kill(_pid(made), signal.SIGKILL)
+    until(lambda: not effect.look(hold).answers)
+    with pytest.raises(NodeNotReady, match=rf"process {client.granted['server']} of it still runs"):
+        effect.make(hold, {hold: record(made)})
+    assert client.process.poll() is None
+    assert client.end() == 0
+    until(lambda: not effect.look(hold).processes)
+    again = effect.make(hold, {hold: record(made)})
+    assert Client(host, again["pipe"]).end() == 0
+
+
+def test_releasing_ends_servers_that_outlived_their_daemon(
+    host: SimulatedHost, folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon
+) -> None:
+    made = effect.make(hold, {})
+    client = Client(host, made["pipe"])
+    os.kill(_pid(made), signal.SIGKILL)
+    _undone(effect, hold, made)
+    assert "server died" in client.died()
+    assert processes_below(folder) == () and list(folder.iterdir()) == []
+
+
+def test_a_daemon_that_does_not_end_is_killed(folder: Path, host: SimulatedHost, hold: MpsDaemon) -> None:
+    effect = effect_for(host, folder, replace(QUICK, answer_s=0.3, quit_s=0.1, signal_s=0.3))
+    made = effect.make(hold, {})
+    os.kill(_pid(made), signal.SIGSTOP)
+    _undone(effect, hold, made)
+    assert processes_below(folder) == () and list(folder.iterdir()) == []
+
+
+def test_after_a_reboot_the_daemon_is_started_again_in_clean_folders(
+    host: SimulatedHost, folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon
+) -> None:
+    made = effect.make(hold, {})
+    host.reboot()
+    until(lambda: not processes_below(folder))
+    Path(made["pipe"], "control").touch()
+    Path(made["pipe"], "stale").touch()
+    again = effect_for(host, folder).make(hold, {hold: record(made)})
+    assert Client(host, again["pipe"]).end() == 0
+    assert not Path(made["pipe"], "stale").exists()
+
+
+def test_after_a_reboot_a_claim_that_is_gone_leaves_nothing(
+    host: SimulatedHost, folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon
+) -> None:
+    made = effect.make(hold, {})
+    host.reboot()
+    until(lambda: not processes_below(folder))
+    effect_for(host, folder).undo(hold, {hold: record(made)}, "boot-2")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_daemon_for_other_devices_makes_way_for_the_one_that_is_wanted(
+    host: SimulatedHost, folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon
+) -> None:
+    made = effect.make(hold, {})
+    other = replace(hold, gpus=(identity(host, 2),))
+    again = effect.make(other, {other: record(made)})
+    assert again["pid"] != made["pid"]
+    client = Client(host, again["pipe"])
+    assert client.granted["devices"] == [identity(host, 2).uuid]
+    assert client.end() == 0
+
+
+def test_multi_user_reaches_the_daemon(folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon) -> None:
+    effect.make(replace(hold, multi_user=True), {})
+    (process,) = processes_below(folder)
+    assert b"-M" in Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+
+
+def test_a_daemon_serves_a_mig_device_that_was_made_for_the_claim(host: SimulatedHost) -> None:
+    gpu = identity(host)
+    mig = ComputeInstance(GpuInstance(gpu, "1g.10gb", 19, 0, 1))
+    hold = MpsDaemon("claim-a", (gpu,), mig=mig)
+    records = {mig: HoldRecord(HoldState.MADE, "boot-1", Made((("uuid", "MIG-1"),)))}
+    assert devices_of(hold, records) == ("MIG-1",)
+    assert devices_of(replace(hold, mig="MIG-2"), {}) == ("MIG-2",)
+    with pytest.raises(NodeNotReady, match="has not been made"):
+        devices_of(hold, {})
+
+
+def test_a_daemon_that_ends_at_once_says_why_and_leaves_nothing(
+    host: SimulatedHost, folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon
+) -> None:
+    program = host.root / "usr/bin/nvidia-cuda-mps-control"
+    program.write_text("#!/bin/sh\necho 'Cannot bind a socket: no space' >&2\nexit 1\n")
+    with pytest.raises(NodeNotReady, match=r"MPS daemon claim-a: ended at once; its log ends: Cannot bind a socket"):
+        effect.make(hold, {})
+    assert list(folder.iterdir()) == []
+
+
+def test_a_daemon_that_never_answers_is_stopped(host: SimulatedHost, folder: Path, hold: MpsDaemon) -> None:
+    program = host.root / "usr/bin/nvidia-cuda-mps-control"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    effect = effect_for(host, folder, replace(QUICK, start_s=0.2, signal_s=0.5))
+    with pytest.raises(NodeNotReady, match=r"does not answer 0.2 s after its start"):
+        effect.make(hold, {})
+    assert processes_below(folder) == () and list(folder.iterdir()) == []
+
+
+def test_a_daemon_that_refuses_its_limits_is_stopped(
+    host: SimulatedHost, folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon
+) -> None:
+    wrong = replace(hold, memory_limits=((identity(host, 2).uuid, 1 << 30),))
+    with pytest.raises(NodeNotReady, match=r"refuses its limits: .* no such device"):
+        effect.make(wrong, {})
+    assert processes_below(folder) == () and list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"key": "../claim"}, {"key": ""}, {"thread_percentage": 0}, {"memory_limits": (("GPU-1", 0),)}]
+)
+def test_what_cannot_be_is_refused_before_anything_is_done(
+    effect: MpsDaemonEffect, folder: Path, hold: MpsDaemon, wrong: dict[str, object]
+) -> None:
+    for refused in (effect.before, effect.make):
+        with pytest.raises(InvalidInput):
+            refused(replace(hold, **wrong), {})  # type: ignore[arg-type]
+    assert not folder.exists()
+
+
+def test_a_driver_without_mps_says_so(host: SimulatedHost, effect: MpsDaemonEffect, hold: MpsDaemon) -> None:
+    (host.root / "usr/bin/nvidia-cuda-mps-control").unlink()
+    with pytest.raises(NodeNotReady, match="nvidia-cuda-mps-control is in none of"):
+        effect.before(hold, {})
+
+
+def test_a_folder_that_cannot_be_made_says_whose_move_it_is(host: SimulatedHost, folder: Path, hold: MpsDaemon) -> None:
+    folder.write_text("")
+    with pytest.raises(NodeNotReady, match="needs its state folder writable"):
+        effect_for(host, folder).make(hold, {})
+
+
+def test_daemons_of_several_claims_do_not_know_each_other(
+    host: SimulatedHost, effect: MpsDaemonEffect, hold: MpsDaemon
+) -> None:
+    other = MpsDaemon("claim-b", (identity(host, 2),))
+    made = {one: effect.make(one, {}) for one in (hold, other)}
+    _undone(effect, hold, made[hold])
+    assert Client(host, made[other]["pipe"]).end() == 0
+
+
+def test_what_no_record_speaks_of_is_swept_away(
+    host: SimulatedHost, folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon
+) -> None:
+    kept = effect.make(hold, {})
+    effect.make(MpsDaemon("claim-b", (identity(host, 2),)), {})
+    (folder / "claim-c" / "log").mkdir(parents=True)
+    done = effect_for(host, folder).sweep(lambda: [hold])
+    assert [line.split()[2] for line in done] == ["claim-b", "claim-c"]
+    assert [entry.name for entry in folder.iterdir()] == ["claim-a"]
+    assert [process.pid for process in processes_below(folder)] == [_pid(kept)]
+    assert effect_for(host, folder).sweep(lambda: [hold]) == ()
+
+
+def test_a_daemon_whose_folder_was_removed_is_swept_away(
+    host: SimulatedHost, tmp_path: Path, folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon
+) -> None:
+    effect.make(hold, {})
+    (folder / "claim-a").rename(tmp_path / "elsewhere")
+    assert len(effect.sweep(list)) == 1
+    assert processes_below(folder) == ()
+
+
+def test_the_shared_memory_may_be_half_of_the_machines() -> None:
+    assert shm_options("MemTotal:       16384 kB\nMemFree: 1 kB", confined=False) == f"mode=1777,size={8 << 20}"
+    assert shm_options(None, confined=False) == f"mode=1777,size={64 << 20}"
+    assert 'context="system_u:object_r:container_file_t:s0"' in shm_options(None, confined=True)
+
+
+def test_errors_name_the_daemon() -> None:
+    with pytest.raises(DriverError) as caught:
+        devices_of(MpsDaemon("k", (), mig=ComputeInstance(GpuInstance(GpuIdentity("GPU", "0"), "p", 0, 0, 1))), {})
+    assert str(caught.value).startswith("MPS daemon k: ")
