@@ -1,0 +1,100 @@
+"""MIG through the raw functions of pynvml, for tests that speak with simulated NVML as the adapter does."""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+from kubelet_plugin.simulation.host import SimulatedHost
+from kubelet_plugin.simulation.nvml import SimulatedNvml
+
+
+def session(host: SimulatedHost) -> SimulatedNvml:
+    nvml = SimulatedNvml(host.root)
+    nvml.nvmlInit()
+    return nvml
+
+
+def code(error: pynvml.NVMLError) -> int:
+    return int(error.value)
+
+
+@dataclass
+class MigGpu:
+    """One GPU of a session."""
+
+    nvml: SimulatedNvml
+    handle: Any
+
+    def profiles(self) -> dict[str, Any]:
+        """NVML's structures by profile name, found by asking for every number there may be."""
+        found = {}
+        for kind in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT + 2):
+            try:
+                info = self.nvml.nvmlDeviceGetGpuInstanceProfileInfo(self.handle, kind)
+            except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument):
+                continue
+            found[info.name.removeprefix("MIG ")] = info
+        return found
+
+    def places(self, profile_id: int) -> list[tuple[int, int]]:
+        count = ctypes.c_uint()
+        ask = self.nvml.nvmlDeviceGetGpuInstancePossiblePlacements
+        ask(self.handle, profile_id, None, ctypes.byref(count))
+        array = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
+        ask(self.handle, profile_id, array, ctypes.byref(count))
+        return [(place.start, place.size) for place in array]
+
+    def create(self, name: str, start: int, size: int | None = None) -> Any:
+        info = self.profiles()[name]
+        place = pynvml.c_nvmlGpuInstancePlacement_t(start, size if size is not None else self.places(info.id)[0][1])
+        return self.nvml.nvmlDeviceCreateGpuInstanceWithPlacement(self.handle, info.id, ctypes.byref(place))
+
+    def instances(self, profile_id: int) -> list[Any]:
+        array = (pynvml.c_nvmlGpuInstance_t * 16)()
+        count = ctypes.c_uint()
+        self.nvml.nvmlDeviceGetGpuInstances(self.handle, profile_id, array, ctypes.byref(count))
+        return [array[index] for index in range(count.value)]
+
+    def compute_profiles(self, instance: Any) -> dict[int, Any]:
+        """NVML's structures by their number of slices."""
+        found = {}
+        for kind in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+            try:
+                info = self.nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, kind, 0)
+            except pynvml.NVMLError_NotSupported:
+                continue
+            found[info.sliceCount] = info
+        return found
+
+    def fill(self, instance: Any) -> Any:
+        """Make the compute instance that fills a GPU instance."""
+        profiles = self.compute_profiles(instance)
+        return self.nvml.nvmlGpuInstanceCreateComputeInstance(instance, profiles[max(profiles)].id)
+
+    def device(self, compute_instance: Any) -> Any:
+        return self.nvml.nvmlComputeInstanceGetInfo(compute_instance).device
+
+    def uuids(self) -> list[str]:
+        """Of the MIG devices in the order of their numbers."""
+        found = []
+        for index in range(self.nvml.nvmlDeviceGetMaxMigDeviceCount(self.handle)):
+            try:
+                device = self.nvml.nvmlDeviceGetMigDeviceHandleByIndex(self.handle, index)
+            except pynvml.NVMLError_NotFound:
+                continue
+            found.append(self.nvml.nvmlDeviceGetUUID(device))
+        return found
+
+
+def gpu(host: SimulatedHost, index: int = 0) -> MigGpu:
+    nvml = session(host)
+    return MigGpu(nvml, nvml.nvmlDeviceGetHandleByIndex(index))
+
+
+def divided(host: SimulatedHost, index: int = 0) -> MigGpu:
+    """A GPU in MIG mode."""
+    found = gpu(host, index)
+    assert found.nvml.nvmlDeviceSetMigMode(found.handle, 1) == 0
+    return found
