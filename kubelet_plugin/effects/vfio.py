@@ -19,12 +19,15 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 
-from dra_driver.errors import HardwareError
+from dra_driver.errors import HardwareError, NodeNotReady
+from kubelet_plugin.hardware.calls import Code
+from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 from kubelet_plugin.hardware.vfio import (
     KernelModules,
@@ -76,6 +79,60 @@ class GpuDriver(Protocol):
 
     def without_nvml(self, work: Callable[[], None]) -> None:
         """Call `work` while no NVML session of this process has a GPU open."""
+
+
+class NvmlUser(Protocol):
+    """What is needed of `kubelet_plugin.discovery.Hardware`."""
+
+    def use[T](self, work: Callable[[Nvml], T]) -> T: ...
+
+    def without_session[T](self, work: Callable[[], T]) -> T: ...
+
+
+class DriverOfNode:
+    """The NVIDIA driver through NVML. `paused` keeps other sessions of this process away: that of the events."""
+
+    def __init__(
+        self, hardware: NvmlUser, paused: Callable[[], AbstractContextManager[None]] = lambda: nullcontext()
+    ) -> None:
+        self._hardware = hardware
+        self._paused = paused
+
+    def persistence(self, gpu: GpuIdentity) -> bool:
+        def read(nvml: Nvml) -> bool:
+            # A driver that knows no such thing (NOT_SUPPORTED) has nothing to be switched off.
+            mode = nvml.supported(str(gpu), nvml.library.nvmlDeviceGetPersistenceMode, nvml.handle(gpu.uuid))
+            return bool(mode)
+
+        return self._hardware.use(read)
+
+    def set_persistence(self, gpu: GpuIdentity, *, on: bool) -> None:
+        """By way of the persistence daemon, where the library finds its socket in /run/nvidia-persistenced."""
+        self._hardware.use(
+            lambda nvml: nvml.call(str(gpu), nvml.library.nvmlDeviceSetPersistenceMode, nvml.handle(gpu.uuid), int(on))
+        )
+
+    def mig_enabled(self, gpu: GpuIdentity) -> bool:
+        def read(nvml: Nvml) -> bool:
+            mode = nvml.supported(str(gpu), nvml.library.nvmlDeviceGetMigMode, nvml.handle(gpu.uuid))
+            return mode is not None and bool(mode[0])
+
+        return self._hardware.use(read)
+
+    def sees(self, gpu: GpuIdentity) -> bool:
+        # Which GPUs there are, a library finds out when its first session begins.
+        self.without_nvml(lambda: None)
+        try:
+            self._hardware.use(lambda nvml: nvml.handle(gpu.uuid))
+        except HardwareError as error:
+            if error.code == Code.NOT_FOUND:
+                return False
+            raise
+        return True
+
+    def without_nvml(self, work: Callable[[], None]) -> None:
+        with self._paused():
+            self._hardware.without_session(work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,10 +300,10 @@ class VfioBindings:
         if driver is None:
             try:
                 self._modules.modprobe(module)
-            except OSError as error:
+            except NodeNotReady as error:
                 raise HardwareError(
-                    f"the kernel module {module} cannot be loaded: {error.strerror or error}; install the package of"
-                    " the node's kernel that has it",
+                    f"the kernel module {module} cannot be loaded: {error.message}; install the package of the node's"
+                    " kernel that has it",
                     about=str(gpu),
                 ) from error
             driver = driver_of(self._host, module)

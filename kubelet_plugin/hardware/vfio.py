@@ -7,13 +7,14 @@ Source: Documentation/ABI/testing/sysfs-bus-pci and Documentation/driver-api/vfi
 
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Protocol
 
 from dra_driver.api.inventory import PassthroughFacts, Problem
+from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 
 VFIO_API = "/dev/vfio/vfio"
@@ -39,7 +40,23 @@ class SysfsWriter(Protocol):
 
 class KernelModules(Protocol):
     def modprobe(self, module: str) -> None:
-        """Load a module of the running kernel; loaded already is fine. Blocks. Raises OSError that says what failed."""
+        """Load a module of the running kernel; loaded already is fine. Blocks. Raises NodeNotReady."""
+
+
+class HostModules:
+    """The node's kernel, whose modules fit its own modprobe. `run` runs a program of the host, by its host path; the
+    second argument is what it is about, for errors."""
+
+    def __init__(self, host: HostFiles, run: Callable[[Sequence[str], str], str]) -> None:
+        self._host = host
+        self._run = run
+
+    def modprobe(self, module: str) -> None:
+        for folder in ("/usr/sbin", "/sbin", "/usr/bin", "/bin"):
+            if self._host.resolve(f"{folder}/modprobe") is not None:
+                self._run([f"{folder}/modprobe", module], f"module {module}")
+                return
+        raise NodeNotReady("the host has no modprobe; load it at boot (modules-load.d)", about=f"module {module}")
 
 
 class Sysfs:

@@ -121,14 +121,14 @@ class SimulatedHost(GpuOperations):
         with self._file.edit() as state:
             session = state.driver.session
             layouts = {gpu.uuid: layout(gpu) for gpu in state.gpus}
-            clients = [list(gpu.clients) for gpu in state.gpus]
+            users = [(list(gpu.clients), gpu.persistence_mode) for gpu in state.gpus]
             yield state
             if state.driver.loaded and state.driver.session == session:
                 for gpu in state.gpus:
                     if layout(gpu) != layouts[gpu.uuid]:
                         add_event(state, gpu.uuid, MIG_CONFIGURATION_CHANGED, 0)
                         write_capabilities(self.root, gpu, _device_folders(state))
-            if [gpu.clients for gpu in state.gpus] != clients:
+            if [(gpu.clients, gpu.persistence_mode) for gpu in state.gpus] != users:
                 vfio.write_processes(self.root, state)
 
     @property

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.sysfs import HostFiles, described_node
 from kubelet_plugin.simulation.state import Client, Function, GpuState, NodeState, StateFile
 from kubelet_plugin.simulation.tree import function_folder, link, path, pci_folder, write
@@ -76,10 +77,10 @@ class SimulatedKernel:
                 raise _error(errno.EACCES if path(self.root, host_path).exists() else errno.ENOENT)
 
     def modprobe(self, module: str) -> None:
-        """Load a module. Raises FileNotFoundError when this kernel has none of that name."""
+        """Load a module. Raises NodeNotReady when this kernel has none of that name."""
         with self._file.edit() as state:
             if module not in state.passthrough.modules:
-                raise FileNotFoundError(errno.ENOENT, f"module {module} not found in directory /lib/modules/{_RELEASE}")
+                raise NodeNotReady(f"not found in directory /lib/modules/{_RELEASE}", about=f"module {module}")
             if module not in state.passthrough.loaded:
                 state.passthrough.loaded = [*state.passthrough.loaded, module]
             _write_modules(self.root, state)

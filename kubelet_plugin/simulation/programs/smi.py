@@ -130,8 +130,7 @@ def _set_persistence(node: Node, chosen: str | None, value: str) -> Iterator[str
     word = "Enabled" if value.upper() in ("1", "ENABLED") else "Disabled"
     with node.edit() as state:
         for gpu in _chosen(state, chosen):
-            if "persistence" in gpu:
-                gpu["persistence"] = type(gpu["persistence"])(word == "Enabled")
+            gpu["persistence_mode"] = int(word == "Enabled")
             yield f"{word} persistence mode for GPU {gpu['uuid']}."
     yield "All done."
 
