@@ -26,6 +26,8 @@ STANDARD_DOMAIN = "resource.kubernetes.io"
 GPU_ATTRIBUTES = (
     "type",
     "uuid",
+    "sharing",
+    "isolation",
     "productName",
     "brand",
     "architecture",
@@ -52,7 +54,50 @@ GPU_ATTRIBUTES = (
     "serial",
     "vbiosVersion",
 )
-"""Attributes of a full GPU, the most needed first. Up to `addressingMode` they are those of NVIDIA's own driver."""
+"""Attributes of a full GPU, the most needed first. Up to `addressingMode` they are those of NVIDIA's own driver, with
+`sharing` and `isolation` added, which every device has."""
+
+MIG_ATTRIBUTES = (
+    "type",
+    "uuid",
+    "parentUUID",
+    "profile",
+    "sharing",
+    "isolation",
+    "productName",
+    "brand",
+    "architecture",
+    "cudaComputeCapability",
+    "driverVersion",
+    "cudaDriverVersion",
+    f"{STANDARD_DOMAIN}/pciBusID",
+    "memorySlices",
+    "placementStart",
+    "packingRank",
+    f"{STANDARD_DOMAIN}/pcieRoot",
+    f"{STANDARD_DOMAIN}/numaNode",
+    "addressingMode",
+)
+"""Attributes of a MIG device, the most needed first; a large one has so many capacities that the last may not fit."""
+
+VFIO_ATTRIBUTES = (
+    "type",
+    "uuid",
+    "sharing",
+    "isolation",
+    "productName",
+    "vendorID",
+    "deviceID",
+    "iommuFDEnabled",
+    "iommuGroup",
+    f"{STANDARD_DOMAIN}/pciBusID",
+    f"{STANDARD_DOMAIN}/pcieRoot",
+    f"{STANDARD_DOMAIN}/numaNode",
+)
+"""Attributes of a GPU for virtual machines."""
+
+DEVICE_ATTRIBUTES = frozenset((*GPU_ATTRIBUTES, *MIG_ATTRIBUTES, *VFIO_ATTRIBUTES))
+"""Names that are the driver's own on devices of every kind."""
 
 ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
 

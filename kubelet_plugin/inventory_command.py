@@ -25,7 +25,8 @@ from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.names import GPU_DRIVER
 from dra_driver.slices.describe import described_devices
 from dra_driver.slices.diff import CreateSlice, NodeRef, new_object, wanted_pool
-from dra_driver.slices.layout import slice_layout
+from dra_driver.slices.features import ALL_FEATURES
+from dra_driver.slices.layout import Places, slice_layout
 from kubelet_plugin.container_files import ContainerFilesOfNode
 from kubelet_plugin.discovery import Hardware, NodeFacts, NvmlSource, installed_nvml
 from kubelet_plugin.hardware.driver_root import DriverInstallation
@@ -118,12 +119,13 @@ def _profile(host: str) -> tuple[str, int]:
     return name, int(index or 0)
 
 
-def _report(node: _Node) -> _Report:
+def _report(node: _Node, policy: PublishingPolicy = PublishingPolicy.EVERYTHING) -> _Report:
     facts = node.hardware.look()
     node.hardware.close()
     spec = NodeInventorySpec.of(wanted_spec(node.name, facts, {}))
-    described = described_devices(spec, PublishingPolicy(), {}, GPU_DRIVER)
-    pool = wanted_pool(GPU_DRIVER, NodeRef(node.name, _NODE_UID), slice_layout(described.devices, {}))
+    described = described_devices(spec, policy, {}, GPU_DRIVER, ALL_FEATURES)
+    layout = slice_layout(described.gpus, Places(), ALL_FEATURES)
+    pool = wanted_pool(GPU_DRIVER, NodeRef(node.name, _NODE_UID), layout)
     slices = tuple(new_object(pool, CreateSlice(slice_, 1, len(pool.slices))) for slice_ in pool.slices)
     files, cdi, why_no_cdi = None, None, None
     try:

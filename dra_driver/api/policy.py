@@ -46,7 +46,7 @@ from dra_driver.api.inventory import GpuFacts
 from dra_driver.api.meta import Model
 from dra_driver.api.resource import Attribute
 from dra_driver.errors import InvalidInput
-from dra_driver.names import GPU_ATTRIBUTES, STANDARD_DOMAIN
+from dra_driver.names import DEVICE_ATTRIBUTES, STANDARD_DOMAIN
 from dra_driver.quantity import Version
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
@@ -321,7 +321,7 @@ def _attribute_name(name: Any) -> str:
         raise ValueError(f"{name}: not `identifier` or `domain/identifier` (letters, digits, _; at most 32)")
     if domain == STANDARD_DOMAIN:
         raise ValueError(f"{name}: {STANDARD_DOMAIN} is reserved for standard attributes")
-    if name in GPU_ATTRIBUTES:
+    if name in DEVICE_ATTRIBUTES:
         raise ValueError(f"{name}: is published by the driver itself")
     return name
 

@@ -128,13 +128,14 @@ class Kube:
                 return
             query["continue"] = position
 
-    async def create(self, resource: Resource, obj: JsonObject, *, namespace: str | None = None) -> JsonObject:
-        """Create; answers the object as the server stored it. Raises AlreadyExists, Rejected."""
+    async def create(
+        self, resource: Resource, obj: JsonObject, *, namespace: str | None = None, dry_run: bool = False
+    ) -> JsonObject:
+        """Create; answers the object as the server stored it, or would. Raises AlreadyExists, Rejected."""
         place = namespace or obj["metadata"].get("namespace")
         about = _about(resource, obj["metadata"].get("name") or obj["metadata"].get("generateName"), place)
-        return await self._request(
-            "POST", resource, namespace=place, body=obj, about=about, query={"fieldManager": self._field_manager}
-        )
+        query = {"fieldManager": self._field_manager} | ({"dryRun": "All"} if dry_run else {})
+        return await self._request("POST", resource, namespace=place, body=obj, about=about, query=query)
 
     async def replace(self, resource: Resource, obj: JsonObject, *, subresource: str | None = None) -> JsonObject:
         """Write an object that was read before; its resourceVersion guards it. Raises Conflict, NotFound, Rejected."""

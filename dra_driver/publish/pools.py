@@ -2,10 +2,12 @@
 
 Nothing is written when nothing differs, and what a write changed is known at once, so no pool is ever written twice for
 one reason. Pools fail, wait and are retried on their own. An inventory that cannot be understood leaves its pool as it
-is.
+is. What is published depends on what the API server keeps, so that is found out before the first pool, again every few
+hours, and when a write shows that it changed.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,6 +24,7 @@ from dra_driver.kube.workqueue import WorkQueue
 from dra_driver.publish.inventories import KeptInventory, kept_inventory
 from dra_driver.publish.life import Life, Verdict
 from dra_driver.publish.observed import ObservedSlices
+from dra_driver.publish.probe import server_features
 from dra_driver.slices.describe import described_devices
 from dra_driver.slices.diff import (
     CreateSlice,
@@ -39,6 +42,7 @@ from dra_driver.slices.diff import (
     update_patch,
     wanted_pool,
 )
+from dra_driver.slices.features import ServerFeatures
 from dra_driver.slices.layout import slice_layout
 
 _log = structlog.get_logger(__name__)
@@ -48,6 +52,10 @@ _WORKERS = 16
 _ASK_AFTER_S = 2.0
 """A plugin that kubelet registers again within this time need not be asked whether it lives."""
 _PAGE = 100
+_PROBE_EVERY_S = 4 * 3600.0
+"""Feature gates change when an API server restarts, which nobody tells."""
+_DOUBTS_EVERY_S = 10.0
+"""A server that alters every slice must not be asked after every write."""
 
 
 class Narrator:
@@ -73,6 +81,14 @@ class Narrator:
     def lost_fields(self, pool: str, fields: Sequence[str]) -> None:
         """The API server dropped or altered fields; what it made of them is accepted."""
         _log.error("the API server did not store all that was published", pool=pool, fields=list(fields))
+
+    def server_keeps(self, features: ServerFeatures) -> None:
+        """What the API server keeps of slices was found out, or changed."""
+        _log.info("what the API server keeps of slices decides what is published", features=str(features))
+
+    def server_unknown(self, error: ClusterError, retry_s: float) -> None:
+        """It could not be found out, and is tried again; until it is known nothing is published."""
+        _log.warning("the API server does not say what it keeps of slices", error=str(error), retry_s=round(retry_s, 1))
 
     def asking(self, pool: str) -> None:
         """Slices are missing and nothing proves that the plugin lives: it is asked."""
@@ -106,6 +122,7 @@ class PoolPublisher:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         workers: int = _WORKERS,
         ask_after_s: float = _ASK_AFTER_S,
+        probe_every_s: float = _PROBE_EVERY_S,
         retry: Callable[[], Backoff] = lambda: Backoff(first_s=0.1, longest_s=120.0),
     ) -> None:
         self._kube = kube
@@ -115,6 +132,11 @@ class PoolPublisher:
         self._now = now
         self._workers = workers
         self._ask_after_s = ask_after_s
+        self._probe_every_s = probe_every_s
+        self._retry = retry
+        self._node_name = node_name
+        self._features: ServerFeatures | None = None
+        self._features_doubted = asyncio.Event()
         self._queue = WorkQueue(retry)
         self._slices = ObservedSlices(kube, driver, node_name, self._slices_changed)
         by_name = None if node_name is None else f"metadata.name={node_name}"
@@ -169,6 +191,8 @@ class PoolPublisher:
             async with asyncio.TaskGroup() as group:
                 for mirror in self.mirrors:
                     group.create_task(mirror.run())
+                await self._find_features()
+                group.create_task(self._watch_features())
                 for mirror in self.mirrors:
                     await mirror.synced.wait()
                 group.create_task(self._queue.work(self._handle, self._workers))
@@ -176,6 +200,32 @@ class PoolPublisher:
                 self.first_pass.set()
         finally:
             self._slices.close()
+
+    async def _find_features(self) -> None:
+        """Until the server has answered. What it kept before stays true in the meantime."""
+        backoff = self._retry()
+        while True:
+            try:
+                found = await server_features(self._kube, self._driver, self._node_name)
+            except ClusterError as error:
+                pause_s = backoff.next_s(error.retry_after_s or 0.0)
+                self._narrator.server_unknown(error, pause_s)
+                await asyncio.sleep(pause_s)
+                continue
+            if found != self._features:
+                self._features = found
+                self._narrator.server_keeps(found)
+                for _, pool in self._inventories.objects:
+                    self._queue.add(pool)
+            return
+
+    async def _watch_features(self) -> None:
+        while True:
+            await asyncio.sleep(_DOUBTS_EVERY_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._features_doubted.wait(), self._probe_every_s)
+            self._features_doubted.clear()
+            await self._find_features()
 
     def _changed(self, change: MirrorChange[KeptInventory]) -> None:
         self._queue.add(change.key[1])
@@ -234,10 +284,13 @@ class PoolPublisher:
 
     def _wanted(self, inventory: KeptInventory, observed: Sequence[ObservedSlice]) -> WantedPool:
         pool, node = inventory.name, inventory.node()
-        description = described_devices(inventory.facts(), self._policy, self._node_labels(pool), self._driver)
+        features = self._features
+        assert features is not None, "pools are looked at once the features are known"
+        labels = self._node_labels(pool)
+        description = described_devices(inventory.facts(), self._policy, labels, self._driver, features)
         notes = description.notes
         self._tell_once((pool, "inventory"), notes, lambda: self._narrator.understood(pool, notes))
-        wanted = wanted_pool(self._driver, node, slice_layout(description.devices, places(observed)))
+        wanted = wanted_pool(self._driver, node, slice_layout(description.gpus, places(observed), features))
         known = self._accepted.get(pool, {})
         slices = tuple(replace(item, accepted=known.get(item.digest)) for item in wanted.slices)
         self._accepted[pool] = {item.digest: item.accepted for item in slices if item.accepted is not None}
@@ -301,6 +354,7 @@ class PoolPublisher:
         self._accepted[pool][item.digest] = stored_item.digest
         fields = lost_fields(sent, stored) or ("fields that nobody sent were added",)
         self._tell_once((pool, "fields"), fields, lambda: self._narrator.lost_fields(pool, fields))
+        self._features_doubted.set()
 
     def _node_labels(self, node: str) -> Mapping[str, str]:
         return self._labels.objects.get(("", node), {})

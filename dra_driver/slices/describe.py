@@ -1,156 +1,174 @@
-"""What a node's facts and the cluster's policy make of its GPUs: devices with attributes and capacity.
+"""What a node's facts and the cluster's policy make of its GPUs: the devices and counter sets of its pool.
 
-Attributes have the names of NVIDIA's own driver, and more of the same kind. Selectors fail, and with them the
-scheduling of a pod, when a device lacks an attribute that they read; so whatever every GPU has an answer to is always
-there: flags, and counts (0 where the hardware did not say). What identifies or locates something (a clique, a PCIe
-root, a serial number) is left out when there is none, for two devices must not match because both have nothing.
-
-Pure: same input, same devices, in the order of the inventory, which is the order in which the scheduler tries them.
+`dra_driver.devices.offers` says what there could be, `selection` what this cluster can have of it; here it gets
+attributes, capacities, counters and taints, within the limits of the API. Pure: same input, same devices, in the order
+of the offers, which is the order in which the scheduler tries them.
 """
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from dra_driver.api.inventory import DriverFacts, GpuFacts, NodeInventorySpec
+from dra_driver.api.inventory import GpuFacts, HealthCondition, NodeInventorySpec
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.api.resource import Attribute, Capacity, Device
+from dra_driver.api.resource import Attribute, Capacity, CounterConsumption, CounterSet, Device, Taint
+from dra_driver.devices.counters import MEMORY, Amounts, GpuCounters, gpu_counters
 from dra_driver.devices.fabric import nvlink_domains
-from dra_driver.names import GPU_ATTRIBUTES, STANDARD_DOMAIN, is_dns_label
-from dra_driver.quantity import Quantity, padded_version
+from dra_driver.devices.health import affecting, taints, worst
+from dra_driver.devices.model import Kind, Offer
+from dra_driver.devices.offers import offers
+from dra_driver.quantity import Quantity
+from dra_driver.slices.attributes import device_attributes, fitted
+from dra_driver.slices.capacity import device_capacity
+from dra_driver.slices.features import ServerFeatures
+from dra_driver.slices.selection import publishable
 
 MAX_ATTRIBUTES_AND_CAPACITIES = 32
 """Per device. Source: ResourceSlice validation, resource.k8s.io/v1."""
 
-_VALUE_BYTES = 64
-_DESCRIPTIVE = frozenset({"productName", "brand", "architecture"})
-"""Strings that may be cut: they describe. A cut identity would be another identity, so those are left out instead."""
+
+@dataclass(frozen=True, slots=True)
+class DescribedGpu:
+    """The devices of one GPU, which exclude each other by `counters` where they need to."""
+
+    devices: tuple[Device, ...]
+    counters: CounterSet | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The devices of one node's pool. `notes` says what is not published, or not as it is, and why; for people."""
+    """One node's pool, GPU after GPU. `notes` says what is not published, or not as it is, and why; for people."""
 
-    devices: tuple[Device, ...]
+    gpus: tuple[DescribedGpu, ...]
     notes: tuple[str, ...]
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return tuple(device for gpu in self.gpus for device in gpu.devices)
 
 
 def described_devices(
-    inventory: NodeInventorySpec, policy: PublishingPolicy, labels: Mapping[str, str], driver_name: str
+    inventory: NodeInventorySpec,
+    policy: PublishingPolicy,
+    labels: Mapping[str, str],
+    driver_name: str,
+    features: ServerFeatures,
 ) -> Description:
     """The devices that `inventory`'s node offers. `labels` are the node's; only the policy looks at them."""
-    node = inventory.node_name
-    domains = nvlink_domains(inventory.gpus)
-    devices: list[Device] = []
+    offered = offers(inventory, policy, labels)
+    healthy, notes = _usable(offered.offers, policy, features)
+    selected = publishable(healthy, features)
+    view = _View(inventory, policy, labels, driver_name, features)
+    gpus = [view.gpu(list(group)) for _, group in groupby(selected.offers, key=lambda offer: offer.gpu.uuid)]
+    return Description(tuple(gpus), (*offered.notes, *notes, *selected.notes, *view.notes))
+
+
+def _usable(
+    offered: Sequence[Offer], policy: PublishingPolicy, features: ServerFeatures
+) -> tuple[list[Offer], list[str]]:
+    """Devices that are not healthy are published with a taint; where there can be none, they are not published."""
+    found: list[Offer] = []
     notes: list[str] = []
-    for gpu in inventory.gpus:
-        if not policy.publishes(node, labels, gpu):
-            continue
-        if (reason := _not_offered(gpu, taken={device.name for device in devices})) is not None:
-            notes.append(f"{gpu.name} is not published: {reason}")
-            continue
-        capacity = _capacity(gpu)
-        attributes = _attributes(gpu, inventory.driver, domains.get(gpu.uuid))
-        extra = policy.extra_attributes(node, labels, gpu)
-        room = MAX_ATTRIBUTES_AND_CAPACITIES - len(capacity)
-        attributes, dropped = _fitted(attributes, _own_domain_removed(extra, driver_name), room)
-        notes += [f"{gpu.name} has no room for attribute {name}" for name in dropped]
-        devices.append(Device(name=gpu.name, attributes=attributes, capacity=capacity))
-    return Description(tuple(devices), tuple(notes))
+    for offer in offered:
+        reason = _illness(offer, policy, features)
+        if reason is None:
+            found.append(offer)
+        else:
+            notes.append(f"{offer.name} is not published: {reason}")
+    return found, notes
 
 
-def _not_offered(gpu: GpuFacts, taken: Set[str]) -> str | None:
-    """Why a GPU cannot be given to anybody as a whole; None when it can."""
-    if not is_dns_label(gpu.name):
-        return "its name is not a DNS label"
-    if gpu.name in taken:
-        return "another GPU of the node has this name"
-    if not gpu.health.healthy:
-        return gpu.health.message or gpu.health.reason or "it is not healthy"
-    if gpu.mig is not None and gpu.mig.enabled:
-        return "it is in MIG mode, where programs can use its partitions only"
-    return None
+def _illness(offer: Offer, policy: PublishingPolicy, features: ServerFeatures) -> str | None:
+    health = offer.gpu.health
+    if not health.healthy and not health.conditions:
+        return health.message or health.reason or "it is not healthy"
+    condition = None if features.taints else worst(_conditions(offer), policy.health)
+    return None if condition is None else condition.message or condition.type
 
 
-def _capacity(gpu: GpuFacts) -> dict[str, Capacity]:
-    if gpu.memory_bytes is None:
-        return {}
-    return {"memory": Capacity(value=str(Quantity.of_bytes(gpu.memory_bytes)))}
+def _conditions(offer: Offer) -> tuple[HealthCondition, ...]:
+    """What has befallen the device. A partition that is made on demand is new each time."""
+    if offer.kind is not Kind.MIG:
+        return affecting(offer.gpu.health.conditions, None)
+    return affecting(offer.gpu.health.conditions, offer.existing.uuid if offer.existing is not None else "")
 
 
-def _attributes(gpu: GpuFacts, driver: DriverFacts | None, nvlink_domain: str | None) -> dict[str, Attribute]:
-    fabric, nvlink = gpu.fabric, gpu.nvlink
-    clique = fabric.clique if fabric is not None else None
-    values: dict[str, str | int | bool | None] = {
-        "type": "gpu",
-        "uuid": gpu.uuid,
-        "productName": gpu.product_name,
-        "brand": gpu.brand,
-        "architecture": gpu.architecture,
-        f"{STANDARD_DOMAIN}/pciBusID": gpu.pci_bus_id,
-        f"{STANDARD_DOMAIN}/pcieRoot": gpu.pcie_root,
-        f"{STANDARD_DOMAIN}/numaNode": gpu.numa_node,
-        "addressingMode": gpu.addressing_mode,
-        "nvlinkDomain": nvlink_domain,
-        "clique": clique,
-        "clusterUUID": fabric.cluster_uuid if fabric is not None and clique is not None else None,
-        "cliqueID": fabric.clique_id if fabric is not None and clique is not None else None,
-        "migCapable": gpu.mig is not None,
-        "migEnabled": gpu.mig is not None and gpu.mig.enabled,
-        "multiprocessors": gpu.multiprocessors or 0,
-        "eccEnabled": gpu.ecc_enabled or False,
-        "nvlinkLinks": nvlink.links if nvlink is not None else 0,
-        "powerLimitWatts": gpu.power_limit_watts or 0,
-        "pcieGeneration": gpu.pcie_generation or 0,
-        "pcieWidth": gpu.pcie_width or 0,
-        "serial": gpu.serial,
-        "vbiosVersion": gpu.vbios_version,
+class _View:
+    """Of the offers of one node, as devices."""
+
+    def __init__(
+        self,
+        inventory: NodeInventorySpec,
+        policy: PublishingPolicy,
+        labels: Mapping[str, str],
+        driver_name: str,
+        features: ServerFeatures,
+    ) -> None:
+        self._inventory = inventory
+        self._policy = policy
+        self._labels = labels
+        self._driver_name = driver_name
+        self._features = features
+        self._domains = nvlink_domains(inventory.gpus)
+        self.notes: list[str] = []
+
+    def gpu(self, published: Sequence[Offer]) -> DescribedGpu:
+        gpu = published[0].gpu
+        counters = gpu_counters(gpu, published) if self._features.partitionable else None
+        extra = self._extra(gpu)
+        crowded: dict[str, list[str]] = {}
+        devices = tuple(self._device(offer, extra, counters, crowded) for offer in published)
+        for attribute, names in crowded.items():
+            others = f" and {len(names) - 1} more have" if len(names) > 1 else " has"
+            self.notes.append(f"{names[0]}{others} no room for attribute {attribute}")
+        return DescribedGpu(devices, _counter_set(counters) if counters is not None else None)
+
+    def _device(
+        self,
+        offer: Offer,
+        extra: Mapping[str, Attribute],
+        counters: GpuCounters | None,
+        crowded: dict[str, list[str]],
+    ) -> Device:
+        """Adds the attributes that find no room to `crowded`, with the name of the device."""
+        capacity = device_capacity(offer)
+        own = device_attributes(offer, self._inventory.driver, self._domains.get(offer.gpu.uuid))
+        attributes, dropped = fitted(offer.kind, own, extra, MAX_ATTRIBUTES_AND_CAPACITIES - len(capacity))
+        for attribute in dropped:
+            crowded.setdefault(attribute, []).append(offer.name)
+        return Device(
+            name=offer.name,
+            attributes=attributes,
+            capacity=capacity,
+            consumes_counters=_consumed(counters, offer.name),
+            taints=self._taints(offer) or None,
+            allow_multiple_allocations=True if offer.sharing is not None and offer.share is None else None,
+        )
+
+    def _taints(self, offer: Offer) -> list[Taint]:
+        if not self._features.taints:
+            return []
+        return taints(_conditions(offer), self._policy.health, self._driver_name)
+
+    def _extra(self, gpu: GpuFacts) -> dict[str, Attribute]:
+        """`gpu.nvidia.com/rack` is `rack` when that is the driver: a device must not have both."""
+        extra = self._policy.extra_attributes(self._inventory.node_name, self._labels, gpu)
+        return {name.removeprefix(f"{self._driver_name}/"): value for name, value in extra.items()}
+
+
+def _counter_set(counters: GpuCounters) -> CounterSet:
+    return CounterSet(name=counters.name, counters=_amounts(counters.totals))
+
+
+def _consumed(counters: GpuCounters | None, device: str) -> list[CounterConsumption] | None:
+    amounts = counters.consumption.get(device) if counters is not None else None
+    if counters is None or amounts is None:
+        return None
+    return [CounterConsumption(counter_set=counters.name, counters=_amounts(amounts))]
+
+
+def _amounts(amounts: Amounts) -> dict[str, Capacity]:
+    return {
+        name: Capacity(value=str(Quantity.of_bytes(amount) if name == MEMORY else amount))
+        for name, amount in sorted(amounts.items())
     }
-    versions = {
-        "cudaComputeCapability": gpu.cuda_compute_capability,
-        "driverVersion": driver.version if driver is not None else None,
-        "cudaDriverVersion": driver.cuda_version if driver is not None else None,
-        "nvlinkVersion": nvlink.version if nvlink is not None else None,
-    }
-    described = dict(_plain(values)) | dict(_versions(versions))
-    return {name: described[name] for name in GPU_ATTRIBUTES if name in described}
-
-
-def _plain(values: Mapping[str, str | int | bool | None]) -> Iterator[tuple[str, Attribute]]:
-    for name, value in values.items():
-        if isinstance(value, bool):
-            yield name, Attribute(bool_=value)
-        elif isinstance(value, int):
-            yield name, Attribute(int_=value)
-        elif value and len(value.encode()) <= _VALUE_BYTES:
-            yield name, Attribute(string=value)
-        elif value and name in _DESCRIPTIVE:
-            yield name, Attribute(string=value.encode()[:_VALUE_BYTES].decode(errors="ignore"))
-
-
-def _versions(values: Mapping[str, str | None]) -> Iterator[tuple[str, Attribute]]:
-    for name, value in values.items():
-        version = padded_version(value) if value is not None else None
-        if version is not None and len(str(version)) <= _VALUE_BYTES:
-            yield name, Attribute(version=str(version))
-
-
-def _own_domain_removed(extra: Mapping[str, Attribute], driver_name: str) -> dict[str, Attribute]:
-    """`gpu.nvidia.com/rack` is `rack` when that is the driver: a device must not have both."""
-    return {name.removeprefix(f"{driver_name}/"): value for name, value in extra.items()}
-
-
-def _fitted(
-    own: Mapping[str, Attribute], extra: Mapping[str, Attribute], room: int
-) -> tuple[dict[str, Attribute], list[str]]:
-    """All that fits into `room`, and the names of what does not: our least needed attributes go first.
-
-    What an administrator asks for comes before what NVIDIA's own driver does not have either.
-    """
-    expendable_from = GPU_ATTRIBUTES.index("addressingMode") + 1
-    needed = [name for name in GPU_ATTRIBUTES[:expendable_from] if name in own]
-    wished = [name for name in sorted(extra) if name not in own]
-    expendable = [name for name in GPU_ATTRIBUTES[expendable_from:] if name in own]
-    ranked = needed + wished + expendable
-    kept, dropped = ranked[:room], ranked[room:]
-    values = {**extra, **own}
-    return {name: values[name] for name in sorted(kept)}, dropped

@@ -22,8 +22,8 @@ from hashlib import blake2b
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.resource import Device
 from dra_driver.quantity import canonical_quantity
+from dra_driver.slices.layout import Places, SliceContents
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "gpu-dra-driver"
@@ -46,13 +46,14 @@ class NodeRef:
 
 @dataclass(frozen=True, slots=True)
 class WantedSlice:
-    """`devices` as they go over the wire, and the digest of what is wanted.
+    """Devices and counter sets as they go over the wire, and the digest of what is wanted.
 
     `accepted` is the digest of what a server that drops fields makes of it, once that is known: as good as wanted.
     """
 
     index: int
-    devices: tuple[JsonObject, ...]
+    contents: JsonObject
+    """The optional fields of the slice's spec; no `devices` where there are none."""
     digest: str
     accepted: str | None = None
 
@@ -85,6 +86,7 @@ class ObservedSlice:
     """Carries our label."""
     digest: str
     devices: tuple[str, ...]
+    counter_sets: tuple[str, ...] = ()
     taints: tuple[tuple[str, str, str, str, str], ...] = ()
     """Device, key, value, effect, time added."""
 
@@ -112,12 +114,20 @@ class DeleteSlice:
 type SliceWrite = CreateSlice | UpdateSlice | DeleteSlice
 
 
-def wanted_pool(driver: str, node: NodeRef, layout: Mapping[int, Sequence[Device]]) -> WantedPool:
+def wanted_pool(driver: str, node: NodeRef, layout: Mapping[int, SliceContents]) -> WantedPool:
     slices = []
-    for index, devices in sorted(layout.items()):
-        wire = tuple(device.to_wire() for device in devices)
+    for index, contents in sorted(layout.items()):
+        wire = _wire(contents)
         slices.append(WantedSlice(index, wire, _digest(driver, node, wire)))
     return WantedPool(driver, node, tuple(slices))
+
+
+def _wire(contents: SliceContents) -> JsonObject:
+    fields = {
+        "devices": [device.to_wire() for device in contents.devices],
+        "sharedCounters": [counter_set.to_wire() for counter_set in contents.counter_sets],
+    }
+    return {name: items for name, items in fields.items() if items}
 
 
 def observed_slice(obj: JsonObject) -> ObservedSlice:
@@ -137,6 +147,7 @@ def observed_slice(obj: JsonObject) -> ObservedSlice:
         ours=(metadata.get("labels") or {}).get(MANAGED_BY) == MANAGER,
         digest=contents_digest(obj),
         devices=tuple(device.get("name", "") for device in devices),
+        counter_sets=tuple(counter_set.get("name", "") for counter_set in spec.get("sharedCounters") or ()),
         taints=tuple(
             (device.get("name", ""), taint["key"], taint.get("value") or "", taint["effect"], taint["timeAdded"])
             for device in devices
@@ -146,16 +157,19 @@ def observed_slice(obj: JsonObject) -> ObservedSlice:
     )
 
 
-def places(observed: Iterable[ObservedSlice]) -> dict[str, int]:
-    """Where devices are now: name to slice index, of the highest generation."""
+def places(observed: Iterable[ObservedSlice]) -> Places:
+    """Where things are now, in the slices of the highest generation."""
     slices = [item for item in observed if item.index is not None]
     newest = max((item.generation for item in slices), default=0)
-    result: dict[str, int] = {}
+    devices: dict[str, int] = {}
+    counter_sets: dict[str, int] = {}
     for item in sorted(slices, key=lambda item: item.name):
         if item.generation == newest and item.index is not None:
-            for device in item.devices:
-                result.setdefault(device, item.index)
-    return result
+            for name in item.devices:
+                devices.setdefault(name, item.index)
+            for name in item.counter_sets:
+                counter_sets.setdefault(name, item.index)
+    return Places(devices, counter_sets)
 
 
 def is_complete(observed: Sequence[ObservedSlice]) -> bool:
@@ -254,7 +268,7 @@ def new_object(pool: WantedPool, write: CreateSlice) -> JsonObject:
             "driver": pool.driver,
             "nodeName": pool.node.name,
             "pool": _pool(pool, write.generation, write.count),
-            **({"devices": list(write.slice.devices)} if write.slice.devices else {}),
+            **write.slice.contents,
         },
     }
 
@@ -265,10 +279,10 @@ def update_patch(pool: WantedPool, write: UpdateSlice) -> JsonObject:
     Taints keep the time since when they are there.
     """
     spec: JsonObject = dict.fromkeys(_OPTIONAL_SPEC)
-    spec["pool"] = _pool(pool, write.generation, write.count)
-    if write.slice.devices:
+    spec |= {"pool": _pool(pool, write.generation, write.count)} | write.slice.contents
+    if devices := write.slice.contents.get("devices"):
         times = {taint[:4]: taint[4] for taint in write.observed.taints}
-        spec["devices"] = [_with_taint_times(device, times) for device in write.slice.devices]
+        spec["devices"] = [_with_taint_times(device, times) for device in devices]
     return {
         "metadata": {
             "resourceVersion": write.observed.resource_version,
@@ -321,9 +335,9 @@ def contents_digest(obj: JsonObject) -> str:
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _digest(driver: str, node: NodeRef, devices: tuple[JsonObject, ...]) -> str:
+def _digest(driver: str, node: NodeRef, contents: JsonObject) -> str:
     pool = WantedPool(driver, node, ())
-    return contents_digest(new_object(pool, CreateSlice(WantedSlice(0, devices, ""), 1, 1)))
+    return contents_digest(new_object(pool, CreateSlice(WantedSlice(0, contents, ""), 1, 1)))
 
 
 _QUANTITIES = frozenset({"value", "default", "min", "max", "step"})

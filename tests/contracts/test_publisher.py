@@ -138,7 +138,7 @@ async def test_a_pool_is_published_changed_wiped_restored_and_withdrawn(kube: Ku
 
 async def test_a_second_publisher_finds_nothing_to_write_in_pools_of_several_slices(kube: Kube, unique: str) -> None:
     """What the server stores has the digest of what was sent; the order of slices is in their names."""
-    gpus = [gpu(number) for number in range(130)]
+    gpus = [gpu(number) for number in range(70)]
     node = await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": unique}})
     spec = inventory_spec(unique, gpus, registered=now())
     await kube.create(NODE_INVENTORIES, inventory_object(spec, node["metadata"]["uid"]))

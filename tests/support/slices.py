@@ -17,8 +17,8 @@ from dra_driver.slices.diff import (
     update_patch,
 )
 
-type Devices = tuple[tuple[str, str], ...]
-"""Name and contents of each device, sorted by name: what a reader makes of a pool."""
+type Contents = tuple[tuple[str, str], ...]
+"""Name and contents of each device and counter set, sorted by name: what a reader makes of a pool."""
 
 
 class StoredSlices:
@@ -48,7 +48,7 @@ class StoredSlices:
     def observed(self) -> tuple[ObservedSlice, ...]:
         return tuple(observed_slice(obj) for obj in self.objects.values())
 
-    def seen_by_readers(self, node: str) -> set[Devices]:
+    def seen_by_readers(self, node: str) -> set[Contents]:
         """What readers may believe of this pool: empty when no reader sees a complete pool.
 
         A reader takes the count from any one slice of the generation, and starts with the slices of its node.
@@ -57,16 +57,18 @@ class StoredSlices:
         return _believed(of_node) | _believed(list(self.objects.values()))
 
 
-def contents(devices: Iterable[JsonObject]) -> Devices:
-    return tuple(sorted((device["name"], repr(sorted(device.get("attributes", {}).items()))) for device in devices))
+def contents(specs: Iterable[JsonObject]) -> Contents:
+    """Of slices, by their `spec` or what of it is wanted."""
+    items = [item for spec in specs for kind in ("devices", "sharedCounters") for item in spec.get(kind) or ()]
+    return tuple(sorted((item["name"], repr(sorted((item.get("attributes") or item).items()))) for item in items))
 
 
-def _believed(objects: Sequence[JsonObject]) -> set[Devices]:
+def _believed(objects: Sequence[JsonObject]) -> set[Contents]:
     newest = max((obj["spec"]["pool"]["generation"] for obj in objects), default=0)
     current = [obj for obj in objects if obj["spec"]["pool"]["generation"] == newest]
     if not any(obj["spec"]["pool"]["resourceSliceCount"] == len(current) for obj in current):
         return set()
-    return {contents(device for obj in current for device in obj["spec"].get("devices") or ())}
+    return {contents(obj["spec"] for obj in current)}
 
 
 def _merged(target: Any, patch: Any) -> Any:

@@ -304,7 +304,7 @@ async def test_slices_that_somebody_deletes_again_and_again_come_back_with_a_que
 
 async def test_a_partial_wipe_is_not_fought(scene: Scene) -> None:
     """kubelet deletes slices one by one; restoring the first while it goes on would outlive a dead plugin."""
-    many = [gpu(number) for number in range(130)]
+    many = [gpu(number) for number in range(70)]
     await scene.node("node-a", *many)
     async with publishing(scene):
         await scene.until(lambda: _count(scene, 2))
@@ -498,7 +498,7 @@ async def test_whatever_is_in_a_pool_it_becomes_the_wanted_one_and_then_nothing_
 
 async def test_two_publishers_at_once_agree(scene: Scene) -> None:
     """A rolling update: both want the same, so at most a duplicate appears and goes."""
-    many = [gpu(number) for number in range(130)]
+    many = [gpu(number) for number in range(70)]
     await scene.node("node-a", *many)
     async with publishing(scene):
         one = scene.publisher

@@ -13,18 +13,21 @@ from dra_driver.api.resource import Attribute, Device
 from dra_driver.names import GPU_ATTRIBUTES, GPU_DRIVER
 from dra_driver.quantity import Quantity, Version
 from dra_driver.slices.describe import MAX_ATTRIBUTES_AND_CAPACITIES, Description, described_devices
+from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
 
 EVERYTHING = PublishingPolicy.EVERYTHING
 ALWAYS = {
-    *("type", "uuid", "productName", "brand", "architecture", "cudaComputeCapability"),
+    *("type", "uuid", "sharing", "isolation", "productName", "brand", "architecture", "cudaComputeCapability"),
     *("driverVersion", "cudaDriverVersion", "resource.kubernetes.io/pciBusID"),
     *("migCapable", "migEnabled", "multiprocessors", "eccEnabled", "nvlinkLinks"),
     *("powerLimitWatts", "pcieGeneration", "pcieWidth"),
 }
 
 
-def described(*gpus: GpuFacts, policy: PublishingPolicy = EVERYTHING, **more: Any) -> Description:
-    return described_devices(inventory_spec("node-a", gpus, **more), policy, {}, GPU_DRIVER)
+def described(
+    *gpus: GpuFacts, policy: PublishingPolicy = EVERYTHING, features: ServerFeatures = ALL_FEATURES, **more: Any
+) -> Description:
+    return described_devices(inventory_spec("node-a", gpus, **more), policy, {}, GPU_DRIVER, features)
 
 
 def device(facts: GpuFacts, policy: PublishingPolicy = EVERYTHING) -> Device:
@@ -62,6 +65,8 @@ def test_a_gpu_that_says_everything_has_every_attribute() -> None:
     assert values(device(FULL)) == {
         "type": "gpu",
         "uuid": FULL.uuid,
+        "sharing": "exclusive",
+        "isolation": "hardware",
         "productName": "NVIDIA H100 80GB HBM3",
         "brand": "Nvidia",
         "architecture": "Hopper",
@@ -121,7 +126,7 @@ def test_devices_are_in_the_order_of_the_inventory() -> None:
         ({"health": HealthFacts(healthy=False)}, "it is not healthy"),
         ({"mig": MigFacts(enabled=True, pending=True)}, "MIG mode"),
         ({"name": "GPU 0"}, "not a DNS label"),
-        ({"name": gpu(1).name}, "another GPU of the node has this name"),
+        ({"name": gpu(1).name}, "another device of the node has this name"),
     ],
 )
 def test_a_gpu_that_nobody_could_use_is_not_published_and_the_others_are(facts: dict[str, Any], reason: str) -> None:
@@ -175,8 +180,8 @@ def test_extra_attributes_take_the_room_of_the_least_needed_ones() -> None:
     (item,) = found.devices
     assert len(item.attributes) + len(item.capacity) == MAX_ATTRIBUTES_AND_CAPACITIES
     assert {f"extra{number:02d}" for number in range(10)} <= item.attributes.keys()
-    assert set(GPU_ATTRIBUTES) - item.attributes.keys() == set(GPU_ATTRIBUTES[-6:])
-    assert len(found.notes) == 6 and all("has no room for attribute" in note for note in found.notes)
+    assert set(GPU_ATTRIBUTES) - item.attributes.keys() == set(GPU_ATTRIBUTES[-8:])
+    assert len(found.notes) == 8 and all("has no room for attribute" in note for note in found.notes)
 
 
 texts = st.text(max_size=80).filter(lambda text: text.isprintable())

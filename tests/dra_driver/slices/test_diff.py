@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.slices import StoredSlices, contents
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.resource import Attribute, Capacity, Device
+from dra_driver.api.resource import Attribute, Capacity, CounterSet, Device
 from dra_driver.slices.diff import (
     MANAGED_BY,
     MANAGER,
@@ -30,6 +30,7 @@ from dra_driver.slices.diff import (
     update_patch,
     wanted_pool,
 )
+from dra_driver.slices.layout import Places, SliceContents
 
 DRIVER = "gpu.nvidia.com"
 NODE = NodeRef("node-a", "node-uid")
@@ -39,8 +40,20 @@ def device(name: str, color: str = "green") -> Device:
     return Device(name=name, attributes={"color": Attribute(string=color)}, capacity={"memory": Capacity(value="80Gi")})
 
 
-def pool(*slices: Sequence[Device]) -> WantedPool:
-    return wanted_pool(DRIVER, NODE, dict(enumerate(slices)))
+def pool(*slices: Sequence[Device], counter_sets: Sequence[CounterSet] = ()) -> WantedPool:
+    """With counter sets, the last slice is theirs."""
+    layout = {index: SliceContents(devices=tuple(devices)) for index, devices in enumerate(slices)}
+    if counter_sets:
+        layout[len(slices)] = SliceContents(counter_sets=tuple(counter_sets))
+    return wanted_pool(DRIVER, NODE, layout)
+
+
+def one(item: Device) -> SliceContents:
+    return SliceContents(devices=(item,))
+
+
+def counter_set(name: str, color: str = "green") -> CounterSet:
+    return CounterSet(name=f"{name}-counters", counters={color: Capacity(value="1")})
 
 
 def stored(
@@ -54,7 +67,8 @@ def stored(
     ours: bool = True,
 ) -> JsonObject:
     """A slice as the server has it."""
-    obj = new_object(pool(devices), CreateSlice(WantedSlice(index, tuple(d.to_wire() for d in devices), ""), 1, 1))
+    contents = {"devices": [item.to_wire() for item in devices]} if devices else {}
+    obj = new_object(pool(devices), CreateSlice(WantedSlice(index, contents, ""), 1, 1))
     obj["metadata"].pop("generateName")
     obj["metadata"]["name"] = name or f"{index:05x}-{DRIVER}-{node}-x{serial:04d}"
     obj["metadata"].update(uid=f"uid-{index}-{serial}-{name}", resourceVersion="7")
@@ -154,7 +168,7 @@ def test_after_the_last_possible_generation_the_pool_starts_anew() -> None:
 
 def test_a_new_owner_is_written() -> None:
     """The node was deleted and came back: with the old owner the slice would be collected."""
-    wanted = wanted_pool(DRIVER, NodeRef("node-a", "another-uid"), {0: [A]})
+    wanted = wanted_pool(DRIVER, NodeRef("node-a", "another-uid"), {0: one(A)})
     assert writes_for(wanted, stored(0, A)) == [("UpdateSlice", 1)]
 
 
@@ -209,7 +223,7 @@ def test_an_update_keeps_the_time_since_when_a_taint_is_there() -> None:
     have = observed_slice(obj)
     assert contents_digest(obj) == contents_digest({**obj, "spec": {**obj["spec"], "devices": [tainted]}})
     other = {"name": "gpu-b", "taints": [{"key": "k", "effect": "NoSchedule"}]}
-    patch = update_patch(pool([A]), UpdateSlice(have, WantedSlice(0, (tainted, other), ""), 1, 1))
+    patch = update_patch(pool([A]), UpdateSlice(have, WantedSlice(0, {"devices": [tainted, other]}, ""), 1, 1))
     assert patch["spec"]["devices"][0]["taints"][0]["timeAdded"] == "2026-01-01T00:00:00Z"
     assert "timeAdded" not in patch["spec"]["devices"][1]["taints"][0]
 
@@ -217,7 +231,7 @@ def test_an_update_keeps_the_time_since_when_a_taint_is_there() -> None:
 def test_what_the_server_makes_of_it_can_be_accepted() -> None:
     have = observed_slice(stored(0, A))
     (item,) = pool([RED_A]).slices
-    accepted = WantedPool(DRIVER, NODE, (WantedSlice(0, item.devices, item.digest, accepted=have.digest),))
+    accepted = WantedPool(DRIVER, NODE, (WantedSlice(0, item.contents, item.digest, accepted=have.digest),))
     assert slice_writes(pool([RED_A]), [have]) != ()
     assert slice_writes(accepted, [have]) == ()
 
@@ -245,7 +259,7 @@ def test_a_created_slice_is_what_conformance_expects() -> None:
 
 def test_generated_names_sort_like_the_slices_and_are_recognized_when_they_were_cut() -> None:
     long = NodeRef("n" * 60 + ".example.com", "uid")
-    wanted = wanted_pool(DRIVER, long, {0: [A], 1: [B], 300: [C]})
+    wanted = wanted_pool(DRIVER, long, {0: one(A), 1: one(B), 300: one(C)})
     cluster = StoredSlices()
     for write in slice_writes(wanted, ()):
         cluster.do(wanted, write)
@@ -257,7 +271,31 @@ def test_generated_names_sort_like_the_slices_and_are_recognized_when_they_were_
 
 def test_places_are_those_of_the_newest_generation() -> None:
     observed = [stored(0, A, B, generation=1), stored(1, A, generation=2, count=1)]
-    assert places([observed_slice(obj) for obj in observed]) == {"gpu-a": 1}
+    assert places([observed_slice(obj) for obj in observed]) == Places({"gpu-a": 1})
+
+
+def test_counter_sets_are_written_found_and_repaired_like_devices() -> None:
+    wanted = pool([A], counter_sets=[counter_set("gpu-a")])
+    cluster = StoredSlices()
+    for write in slice_writes(wanted, ()):
+        cluster.do(wanted, write)
+    assert places(cluster.observed()) == Places({"gpu-a": 0}, {"gpu-a-counters": 1})
+    assert slice_writes(wanted, cluster.observed()) == ()
+    (with_counters,) = [obj for obj in cluster.objects.values() if "sharedCounters" in obj["spec"]]
+    assert "devices" not in with_counters["spec"]
+    with_counters["spec"]["sharedCounters"][0]["counters"]["green"]["value"] = "2"
+    (write,) = slice_writes(wanted, cluster.observed())
+    cluster.do(wanted, write)
+    assert slice_writes(wanted, cluster.observed()) == ()
+
+
+def test_a_slice_of_devices_that_becomes_one_of_counter_sets_has_no_devices_left() -> None:
+    cluster = StoredSlices([stored(0, A)])
+    wanted = pool(counter_sets=[counter_set("gpu-a")])
+    for write in slice_writes(wanted, cluster.observed()):
+        cluster.do(wanted, write)
+    (obj,) = cluster.objects.values()
+    assert set(obj["spec"]) == {"driver", "nodeName", "pool", "sharedCounters"}
 
 
 def test_only_our_slices_are_removed_with_their_inventory_and_the_oldest_first() -> None:
@@ -283,7 +321,11 @@ def wanted_pools(draw: st.DrawFn) -> WantedPool:
     layout: dict[int, list[Device]] = {index: [] for index in indices}
     for item in devices:
         layout[draw(st.sampled_from(indices))].append(item)
-    return wanted_pool(DRIVER, NODE, layout)
+    contents = {index: SliceContents(devices=tuple(members)) for index, members in layout.items()}
+    if draw(st.booleans()):
+        sets = draw(st.lists(st.builds(counter_set, names, colors), min_size=1, unique_by=lambda item: item.name))
+        contents[9] = SliceContents(counter_sets=tuple(sets))
+    return wanted_pool(DRIVER, NODE, contents)
 
 
 @st.composite
@@ -316,7 +358,7 @@ def damaged(draw: st.DrawFn, wanted: WantedPool) -> list[JsonObject]:
             continue
         node = "node-b" if kind == "node" else "node-a"
         obj = stored(item.index, generation=2, count=count, serial=serial, node=node)
-        obj["spec"]["devices"] = list(item.devices)
+        obj["spec"] |= item.contents
         if kind == "wrong":
             obj["spec"]["devices"] = [{"name": "gpu-wrong", "attributes": {"color": {"string": str(serial)}}}]
         elif kind == "older":
@@ -336,7 +378,7 @@ def scenes(draw: st.DrawFn) -> tuple[WantedPool, list[JsonObject]]:
 
 
 def wanted_contents(wanted: WantedPool) -> Any:
-    return contents(device for item in wanted.slices for device in item.devices)
+    return contents(item.contents for item in wanted.slices)
 
 
 @given(scenes())

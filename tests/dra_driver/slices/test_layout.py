@@ -1,10 +1,23 @@
 """Devices fit into slices, and stay where they are."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
+from support.inventories import inventory_spec
+from support.mig import gpu_of
 
+from dra_driver.api.policy import MigRule, PublishingPolicy
 from dra_driver.api.resource import Device, Taint
-from dra_driver.slices.layout import slice_layout
+from dra_driver.names import GPU_DRIVER
+from dra_driver.slices.describe import DescribedGpu, described_devices
+from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
+from dra_driver.slices.layout import COUNTER_SLICES, Places, SliceContents, slice_layout
+
+NONE = ServerFeatures()
+TAINTS = ServerFeatures(taints=True)
+NOWHERE = Places()
 
 
 def devices(*numbers: int, tainted: bool = False) -> list[Device]:
@@ -12,43 +25,90 @@ def devices(*numbers: int, tainted: bool = False) -> list[Device]:
     return [Device(name=f"d{number:03d}", taints=taints) for number in numbers]
 
 
-def names(layout: dict[int, tuple[Device, ...]]) -> dict[int, list[str]]:
-    return {index: [device.name for device in members] for index, members in layout.items()}
+def laid_out(
+    devices: list[Device], now: Mapping[str, int] | None = None, features: ServerFeatures = NONE
+) -> dict[int, list[str]]:
+    layout = slice_layout([DescribedGpu(tuple(devices))], Places(now or {}), features)
+    return {index: [device.name for device in contents.devices] for index, contents in layout.items()}
 
 
-def places(layout: dict[int, tuple[Device, ...]]) -> dict[str, int]:
-    return {device.name: index for index, members in layout.items() for device in members}
+def places(layout: Mapping[int, list[str]]) -> dict[str, int]:
+    return {name: index for index, names in layout.items() for name in names}
+
+
+def dynamic(*numbers: int, features: ServerFeatures = ALL_FEATURES) -> tuple[DescribedGpu, ...]:
+    """H100s that are partitioned on demand."""
+    policy = PublishingPolicy(mig=[MigRule(mode="Dynamic")])
+    inventory = inventory_spec("node-a", [gpu_of("h100-80", number) for number in numbers])
+    return described_devices(inventory, policy, {}, GPU_DRIVER, features).gpus
+
+
+def now(layout: Mapping[int, SliceContents]) -> Places:
+    devices = {device.name: index for index, contents in layout.items() for device in contents.devices}
+    sets = {item.name: index for index, contents in layout.items() for item in contents.counter_sets}
+    return Places(devices, sets)
 
 
 def test_a_pool_without_devices_has_one_empty_slice() -> None:
-    assert slice_layout([], {}) == {0: ()}
-    assert slice_layout([], {"d000": 3}) == {0: ()}
+    assert laid_out([]) == {0: []}
+    assert laid_out([], {"d000": 3}) == {0: []}
 
 
 def test_devices_keep_their_order() -> None:
-    assert names(slice_layout(devices(2, 0, 1), {})) == {0: ["d002", "d000", "d001"]}
+    assert laid_out(devices(2, 0, 1)) == {0: ["d002", "d000", "d001"]}
 
 
-def test_a_slice_holds_128_devices_and_64_when_one_is_tainted() -> None:
-    assert [len(members) for members in slice_layout(devices(*range(200)), {}).values()] == [128, 72]
+def test_a_slice_holds_128_devices_and_64_when_one_is_tainted_or_could_be() -> None:
+    assert [len(names) for names in laid_out(devices(*range(200))).values()] == [128, 72]
     mixed = [*devices(*range(99)), *devices(99, tainted=True)]
-    assert [len(members) for members in slice_layout(mixed, {}).values()] == [64, 36]
+    assert [len(names) for names in laid_out(mixed).values()] == [64, 36]
+    assert [len(names) for names in laid_out(devices(*range(100)), features=TAINTS).values()] == [64, 36]
 
 
 def test_a_device_that_goes_moves_no_other() -> None:
-    before = slice_layout(devices(*range(200)), {})
-    after = slice_layout(devices(*range(1, 200)), places(before))
+    before = laid_out(devices(*range(200)))
+    after = laid_out(devices(*range(1, 200)), places(before))
     assert places(after) == {name: index for name, index in places(before).items() if name != "d000"}
 
 
 def test_a_device_that_comes_takes_the_first_free_place_and_moves_no_other() -> None:
-    before = slice_layout(devices(*range(1, 200)), {f"d{number:03d}": int(number > 100) for number in range(1, 200)})
-    after = slice_layout(devices(*range(200)), places(before))
+    before = laid_out(devices(*range(1, 200)), {f"d{number:03d}": int(number > 100) for number in range(1, 200)})
+    after = laid_out(devices(*range(200)), places(before))
     assert places(after) == {**places(before), "d000": 0}
 
 
 def test_a_wasteful_layout_is_given_up() -> None:
-    assert names(slice_layout(devices(0, 1), {"d000": 0, "d001": 7})) == {0: ["d000", "d001"]}
+    assert laid_out(devices(0, 1), {"d000": 0, "d001": 7}) == {0: ["d000", "d001"]}
+
+
+def test_eight_partitioned_gpus_are_four_slices_of_devices_and_one_of_counters() -> None:
+    layout = slice_layout(dynamic(*range(8)), NOWHERE, ALL_FEATURES)
+    assert [len(contents.devices) for contents in layout.values()] == [64, 64, 64, 16, 0]
+    assert [len(contents.counter_sets) for contents in layout.values()] == [0, 0, 0, 0, 8]
+    assert list(layout) == [0, 1, 2, 3, COUNTER_SLICES]
+
+
+def test_a_ninth_gpu_gets_what_room_there_is_and_moves_nothing() -> None:
+    before = slice_layout(dynamic(*range(8)), NOWHERE, ALL_FEATURES)
+    after = slice_layout(dynamic(*range(9)), now(before), ALL_FEATURES)
+    assert list(after) == [0, 1, 2, 3, COUNTER_SLICES, COUNTER_SLICES + 1]
+    assert [index for index, contents in before.items() if after[index] != contents] == [3]
+
+
+def test_on_servers_before_1_35_a_gpu_and_its_counters_are_in_one_slice() -> None:
+    features = replace(ALL_FEATURES, counters_apart=False)
+    gpus = dynamic(0, 1, features=features)
+    layout = slice_layout(gpus, NOWHERE, features)
+    assert [(len(contents.devices), len(contents.counter_sets)) for contents in layout.values()] == [(26, 1), (26, 1)]
+    assert slice_layout(gpus, now(layout), features) == layout
+
+
+def test_counter_sets_find_their_own_slices_again_when_the_server_becomes_a_newer_one() -> None:
+    together = replace(ALL_FEATURES, counters_apart=False)
+    before = slice_layout(dynamic(0, features=together), NOWHERE, together)
+    after = slice_layout(dynamic(0), now(before), ALL_FEATURES)
+    assert list(after) == [0, COUNTER_SLICES]
+    assert after[0].counter_sets == ()
 
 
 @given(
@@ -57,15 +117,15 @@ def test_a_wasteful_layout_is_given_up() -> None:
     st.booleans(),
 )
 def test_every_layout_is_complete_within_limits_and_final(
-    numbers: list[int], now: dict[str, int], tainted: bool
+    numbers: list[int], before: dict[str, int], tainted: bool
 ) -> None:
     wanted = devices(*numbers, tainted=tainted)
-    layout = slice_layout(wanted, now)
+    layout = laid_out(wanted, before)
     limit = 64 if tainted and wanted else 128
     assert sorted(places(layout)) == sorted(device.name for device in wanted)
-    assert all(len(members) <= limit for members in layout.values())
+    assert all(len(names) <= limit for names in layout.values())
     assert len(layout) == max(1, -(-len(wanted) // limit))
     order = {device.name: position for position, device in enumerate(wanted)}
-    for members in layout.values():
-        assert [order[device.name] for device in members] == sorted(order[device.name] for device in members)
-    assert slice_layout(wanted, places(layout)) == layout
+    for names in layout.values():
+        assert [order[name] for name in names] == sorted(order[name] for name in names)
+    assert laid_out(wanted, places(layout)) == layout

@@ -1,0 +1,184 @@
+"""Attributes of devices, by kind.
+
+They have the names of NVIDIA's own driver, and more of the same kind. Selectors fail, and with them the scheduling of a
+pod, when a device lacks an attribute that they read; so whatever every device of a kind has an answer to is always
+there: flags, and counts (0 where the hardware did not say). What identifies or locates something (a clique, a PCIe
+root, a serial number) is left out when there is none, for two devices must not match because both have nothing. Pure.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from dra_driver.api.inventory import DriverFacts, GpuFacts
+from dra_driver.api.resource import Attribute
+from dra_driver.devices.model import Kind, Offer, Partition
+from dra_driver.devices.packing import placement_order
+from dra_driver.names import GPU_ATTRIBUTES, MIG_ATTRIBUTES, STANDARD_DOMAIN, VFIO_ATTRIBUTES
+from dra_driver.quantity import padded_version
+
+_VALUE_BYTES = 64
+_DESCRIPTIVE = frozenset({"productName", "brand", "architecture"})
+"""Strings that may be cut: they describe. A cut identity would be another identity, so those are left out instead."""
+
+_NVIDIA = "0x10de"
+
+_RANKED: Mapping[Kind, Sequence[str]] = {
+    Kind.GPU: GPU_ATTRIBUTES,
+    Kind.MIG: MIG_ATTRIBUTES,
+    Kind.VFIO: VFIO_ATTRIBUTES,
+}
+_NEEDED: Mapping[Kind, int] = {
+    Kind.GPU: GPU_ATTRIBUTES.index("addressingMode") + 1,
+    Kind.MIG: len(MIG_ATTRIBUTES),
+    Kind.VFIO: len(VFIO_ATTRIBUTES),
+}
+"""How many of the ranked attributes come before those that an administrator adds."""
+
+type _Plain = dict[str, str | int | bool | None]
+
+
+def device_attributes(offer: Offer, driver: DriverFacts | None, nvlink_domain: str | None) -> dict[str, Attribute]:
+    """All that the driver knows of the device, the most needed first. `nvlink_domain` is that of the full GPU."""
+    if offer.kind is Kind.VFIO:
+        plain, versions = _vfio(offer.gpu), {}
+    elif offer.partition is not None:
+        plain, versions = _mig(offer, offer.partition), _versions_of(offer.gpu, driver)
+    else:
+        plain, versions = _gpu(offer.gpu, nvlink_domain), _versions_of(offer.gpu, driver)
+    plain |= {"type": offer.kind.value, "sharing": _sharing(offer), "isolation": _isolation(offer)}
+    described = dict(_written(plain)) | dict(_written_versions(versions))
+    return {name: described[name] for name in _RANKED[offer.kind] if name in described}
+
+
+def fitted(
+    kind: Kind, own: Mapping[str, Attribute], extra: Mapping[str, Attribute], room: int
+) -> tuple[dict[str, Attribute], list[str]]:
+    """All that fits into `room`, and the names of what does not: our least needed attributes go first.
+
+    What an administrator asks for comes before what NVIDIA's own driver does not have either.
+    """
+    ranked, needed = _RANKED[kind], _NEEDED[kind]
+    wanted = [
+        *(name for name in ranked[:needed] if name in own),
+        *(name for name in sorted(extra) if name not in own),
+        *(name for name in ranked[needed:] if name in own),
+    ]
+    values = {**extra, **own}
+    return {name: values[name] for name in sorted(wanted[:room])}, wanted[room:]
+
+
+def _sharing(offer: Offer) -> str:
+    if offer.sharing is None:
+        return "exclusive"
+    return {"TimeSlicing": "time-slicing", "MPS": "mps"}[offer.sharing.strategy]
+
+
+def _isolation(offer: Offer) -> str:
+    """What keeps other programs from taking what this device has: `hardware`, `limits` or `none`.
+
+    Compute instances that are parts of one GPU instance share its memory and engines.
+    """
+    if offer.sharing is not None:
+        return "limits" if offer.sharing.enforced else "none"
+    part = offer.partition is not None and offer.partition.compute_slices is not None
+    return "none" if part else "hardware"
+
+
+def _gpu(gpu: GpuFacts, nvlink_domain: str | None) -> _Plain:
+    fabric, nvlink = gpu.fabric, gpu.nvlink
+    clique = fabric.clique if fabric is not None else None
+    return {
+        **_place(gpu),
+        **_product(gpu),
+        "uuid": gpu.uuid,
+        "nvlinkDomain": nvlink_domain,
+        "clique": clique,
+        "clusterUUID": fabric.cluster_uuid if fabric is not None and clique is not None else None,
+        "cliqueID": fabric.clique_id if fabric is not None and clique is not None else None,
+        "migCapable": gpu.mig is not None,
+        "migEnabled": gpu.mig is not None and gpu.mig.enabled,
+        "multiprocessors": gpu.multiprocessors or 0,
+        "eccEnabled": gpu.ecc_enabled or False,
+        "nvlinkLinks": nvlink.links if nvlink is not None else 0,
+        "powerLimitWatts": gpu.power_limit_watts or 0,
+        "pcieGeneration": gpu.pcie_generation or 0,
+        "pcieWidth": gpu.pcie_width or 0,
+        "serial": gpu.serial,
+        "vbiosVersion": gpu.vbios_version,
+    }
+
+
+def _mig(offer: Offer, partition: Partition) -> _Plain:
+    return {
+        **_place(offer.gpu),
+        **_product(offer.gpu),
+        "uuid": offer.existing.uuid if offer.existing is not None else None,
+        "parentUUID": offer.gpu.uuid,
+        "profile": partition.name,
+        "memorySlices": partition.size,
+        "placementStart": partition.start,
+        "packingRank": _packing_rank(offer, partition),
+    }
+
+
+def _packing_rank(offer: Offer, partition: Partition) -> int | None:
+    """Of a partition that is made on demand: 0 is the place of its profile that leaves most room for larger ones."""
+    if offer.existing is not None or offer.profile is None or offer.gpu.mig is None:
+        return None
+    return placement_order(offer.profile, offer.gpu.mig.profiles).index(partition.start)
+
+
+def _vfio(gpu: GpuFacts) -> _Plain:
+    return {
+        **_place(gpu),
+        "uuid": gpu.uuid,
+        "productName": gpu.product_name,
+        "vendorID": _NVIDIA,
+        "deviceID": gpu.pci_device_id,
+        "iommuFDEnabled": gpu.passthrough is not None and gpu.passthrough.iommufd,
+        "iommuGroup": gpu.passthrough.iommu_group if gpu.passthrough is not None else None,
+    }
+
+
+def _place(gpu: GpuFacts) -> _Plain:
+    return {
+        f"{STANDARD_DOMAIN}/pciBusID": gpu.pci_bus_id,
+        f"{STANDARD_DOMAIN}/pcieRoot": gpu.pcie_root,
+        f"{STANDARD_DOMAIN}/numaNode": gpu.numa_node,
+    }
+
+
+def _product(gpu: GpuFacts) -> _Plain:
+    return {
+        "productName": gpu.product_name,
+        "brand": gpu.brand,
+        "architecture": gpu.architecture,
+        "addressingMode": gpu.addressing_mode,
+    }
+
+
+def _versions_of(gpu: GpuFacts, driver: DriverFacts | None) -> dict[str, str | None]:
+    return {
+        "cudaComputeCapability": gpu.cuda_compute_capability,
+        "driverVersion": driver.version if driver is not None else None,
+        "cudaDriverVersion": driver.cuda_version if driver is not None else None,
+        "nvlinkVersion": gpu.nvlink.version if gpu.nvlink is not None else None,
+    }
+
+
+def _written(values: _Plain) -> Iterator[tuple[str, Attribute]]:
+    for name, value in values.items():
+        if isinstance(value, bool):
+            yield name, Attribute(bool_=value)
+        elif isinstance(value, int):
+            yield name, Attribute(int_=value)
+        elif value and len(value.encode()) <= _VALUE_BYTES:
+            yield name, Attribute(string=value)
+        elif value and name in _DESCRIPTIVE:
+            yield name, Attribute(string=value.encode()[:_VALUE_BYTES].decode(errors="ignore"))
+
+
+def _written_versions(values: Mapping[str, str | None]) -> Iterator[tuple[str, Attribute]]:
+    for name, value in values.items():
+        version = padded_version(value) if value is not None else None
+        if version is not None and len(str(version)) <= _VALUE_BYTES:
+            yield name, Attribute(version=str(version))

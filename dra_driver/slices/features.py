@@ -1,0 +1,78 @@
+"""What of a ResourceSlice this cluster's API server keeps: the optional fields that decide what can be published.
+
+A server whose feature gate is off drops a field without a word, and clusters switch gates as they like; so instead of
+versions being compared, a probe is created in a dry run, and what comes back tells. Pure; `dra_driver.publish.probe`
+sends the probes.
+"""
+
+from dataclasses import dataclass
+
+from dra_driver.api.meta import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFeatures:
+    """All false: devices without counters, for one claim each, that vanish when they are not healthy."""
+
+    partitionable: bool = False
+    """Counters: devices that exclude each other (DRAPartitionableDevices)."""
+    consumable: bool = False
+    """Devices that several claims hold (DRAConsumableCapacity)."""
+    taints: bool = False
+    """DRADeviceTaints."""
+    counters_apart: bool = True
+    """Counter sets have slices of their own (Kubernetes 1.35 on); before, they are in the slice of their devices."""
+
+    def __str__(self) -> str:
+        words = {
+            "partitionable devices": self.partitionable,
+            "consumable capacity": self.consumable,
+            "device taints": self.taints,
+        }
+        return ", ".join(f"{'' if there else 'no '}{word}" for word, there in words.items())
+
+
+ALL_FEATURES = ServerFeatures(partitionable=True, consumable=True, taints=True)
+"""As Kubernetes 1.36 has them when nobody changed a gate."""
+
+_PROBE = "gpu-dra-probe"
+
+
+def probe(driver: str, node: str | None, *, counters_apart: bool) -> JsonObject:
+    """A slice with a device that has every optional field, to be created in a dry run.
+
+    `node` is for publishers that may write slices of one node only. `counters_apart`: without the counter set that the
+    device consumes from, which servers before 1.35 refuse.
+    """
+    counters = {"probe": {"value": "1"}}
+    device = {
+        "name": "probe",
+        "allowMultipleAllocations": True,
+        "capacity": {"probe": {"value": "1", "requestPolicy": {"default": "1"}}},
+        "consumesCounters": [{"counterSet": "probe", "counters": counters}],
+        "taints": [{"key": f"{driver}/probe", "effect": "NoSchedule"}],
+    }
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"generateName": f"{_PROBE}-"},
+        "spec": {
+            "driver": driver,
+            "nodeName": node or _PROBE,
+            "pool": {"name": node or _PROBE, "generation": 1, "resourceSliceCount": 1},
+            "devices": [device],
+            **({} if counters_apart else {"sharedCounters": [{"name": "probe", "counters": counters}]}),
+        },
+    }
+
+
+def kept_features(answer: JsonObject, *, counters_apart: bool) -> ServerFeatures:
+    """From the server's answer to `probe`."""
+    devices = answer["spec"].get("devices") or [{}]
+    counters = bool(devices[0].get("consumesCounters"))
+    return ServerFeatures(
+        partitionable=counters and (counters_apart or bool(answer["spec"].get("sharedCounters"))),
+        consumable=bool(devices[0].get("allowMultipleAllocations")),
+        taints=bool(devices[0].get("taints")),
+        counters_apart=counters_apart,
+    )
