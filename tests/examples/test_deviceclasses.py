@@ -1,4 +1,4 @@
-"""The shipped DeviceClasses select what NVIDIA's classes of the same names select."""
+"""The shipped DeviceClasses select what NVIDIA's classes of the same names select, and shares by what they promise."""
 
 import pytest
 import yaml
@@ -10,6 +10,10 @@ from dra_driver.cel.device import CelDevice, compile_selector
 GPU, DOMAIN = "gpu.nvidia.com", "compute-domain.nvidia.com"
 CLASSES = [DeviceClass.of(yaml.safe_load(path.read_text())) for path in sorted(DEVICE_CLASSES_FOLDER.glob("*.yaml"))]
 
+OWN = {"sharing": "exclusive", "isolation": "hardware"}
+SLICED = {"sharing": "time-slicing", "isolation": "none"}
+LIMITED = {"sharing": "mps", "isolation": "limits"}
+
 
 def device(driver: str, **attributes: str | int) -> CelDevice:
     wire = {name: {"int": value} if isinstance(value, int) else {"string": value} for name, value in attributes.items()}
@@ -19,8 +23,11 @@ def device(driver: str, **attributes: str | int) -> CelDevice:
 @pytest.mark.parametrize(
     ("one", "classes"),
     [
-        (device(GPU, type="gpu"), ["gpu.nvidia.com"]),
-        (device(GPU, type="mig"), ["mig.nvidia.com"]),
+        (device(GPU, type="gpu", **OWN), ["gpu.nvidia.com", "isolated.gpu.nvidia.com"]),
+        (device(GPU, type="mig", **OWN), ["isolated.gpu.nvidia.com", "mig.nvidia.com"]),
+        (device(GPU, type="gpu", **SLICED), ["gpu.nvidia.com", "shared.gpu.nvidia.com"]),
+        (device(GPU, type="mig", **SLICED), ["mig.nvidia.com", "shared.gpu.nvidia.com"]),
+        (device(GPU, type="gpu", **LIMITED), ["gpu.nvidia.com", "isolated.gpu.nvidia.com", "shared.gpu.nvidia.com"]),
         (device(GPU, type="vfio"), ["vfio.gpu.nvidia.com"]),
         (device(DOMAIN, type="daemon", id=0), ["compute-domain-daemon.nvidia.com"]),
         (device(DOMAIN, type="channel", id=0), ["compute-domain-default-channel.nvidia.com"]),
@@ -29,7 +36,7 @@ def device(driver: str, **attributes: str | int) -> CelDevice:
         (device("nic.example.com", type="gpu"), []),
         (device("nic.example.com"), []),
     ],
-    ids=lambda value: str(value) if isinstance(value, list) else value.driver,
+    ids=lambda value: ",".join(value) if isinstance(value, list) else value.driver,
 )
 def test_a_device_is_of_the_class_of_its_driver_and_type_and_fails_no_selector(
     one: CelDevice, classes: list[str]
@@ -42,11 +49,13 @@ def test_a_device_is_of_the_class_of_its_driver_and_type_and_fails_no_selector(
     assert selected == classes
 
 
-def test_the_five_classes_are_shipped_and_one_answers_to_the_device_plugin_s_resource() -> None:
+def test_nvidia_s_five_classes_and_two_for_shares_are_shipped_one_for_the_device_plugin_s_resource() -> None:
     assert {found.metadata.name: found.spec.extended_resource_name for found in CLASSES} == {
         "gpu.nvidia.com": "nvidia.com/gpu",
         "mig.nvidia.com": None,
         "vfio.gpu.nvidia.com": None,
+        "isolated.gpu.nvidia.com": None,
+        "shared.gpu.nvidia.com": None,
         "compute-domain-daemon.nvidia.com": None,
         "compute-domain-default-channel.nvidia.com": None,
     }
