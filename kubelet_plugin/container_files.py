@@ -3,10 +3,11 @@
 `kubelet_plugin.main` gives `ContainerFilesOfNode` to the claim service. Calls block, in any thread.
 """
 
+from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.hardware.driver_root import DriverInstallation
-from kubelet_plugin.prepare.plan import ContainerFiles
+from kubelet_plugin.prepare.node import ContainerFiles
 
 
 class ContainerFilesOfNode:
@@ -23,3 +24,7 @@ class ContainerFilesOfNode:
         found = self._installation.for_containers(facts.driver.version, facts.gpus)
         missing = {uuid: error.message for uuid, error in found.missing.items()}
         return ContainerFiles(found.driver, found.nodes, missing)
+
+    def mig_nodes(self, gpu_uuid: str, minor: int, gi: int, ci: int) -> tuple[DeviceNode, ...]:
+        """Of a MIG device, see `DriverInstallation.mig_nodes`. Raises NodeNotReady when one is missing."""
+        return self._installation.mig_nodes(gpu_uuid, minor, gi, ci)

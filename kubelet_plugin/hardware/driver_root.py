@@ -16,6 +16,7 @@ from dra_driver.api.inventory import GpuFacts
 from dra_driver.cdi.edits import DriverFile, DriverFiles, HookProgram
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import NodeNotReady
+from kubelet_plugin.hardware.capabilities import capability_nodes
 from kubelet_plugin.hardware.driver_files import DriverTree
 from kubelet_plugin.hardware.hook_program import HookPrograms
 from kubelet_plugin.hardware.seen import Seen
@@ -125,6 +126,23 @@ class DriverInstallation:
                 missing[gpu.uuid] = error
         return ForContainers(driver.files, nodes, missing)
 
+    def mig_nodes(self, gpu_uuid: str, minor: int, gi: int, ci: int) -> tuple[DeviceNode, ...]:
+        """What a container needs of a MIG device besides the driver's files: the node of its GPU, `minor` being that of
+        now, and those of GPU instance `gi` and compute instance `ci`. No other node of the GPU: they lead to all of it.
+
+        Raises NodeNotReady when one is missing.
+        """
+        about = f"GPU {gpu_uuid}"
+        parent = gpu_node(self._host, self._dev_root(), gpu_uuid, minor, Seen())
+        return (parent, *capability_nodes(self._host, about, minor, gi, ci))
+
+    def _dev_root(self) -> str:
+        with self._looking:
+            kept = self._kept
+            if kept is not None and kept.seen.unchanged():
+                return kept.dev_root
+        return find_dev_root(self._host, self.root().path, Seen())
+
     def _current(self, version: str) -> "_Complete":
         # Whoever comes while somebody looks needs the same answer, and gets it sooner by waiting for it.
         with self._looking:
@@ -151,7 +169,7 @@ class _Complete:
         self.files = files
         self.seen = seen
         self._host = host
-        self._dev_root = dev_root
+        self.dev_root = dev_root
         self._nodes: dict[tuple[str, int, str], tuple[tuple[DeviceNode, ...], Seen]] = {}
 
     def nodes_of(self, gpu: GpuFacts) -> tuple[DeviceNode, ...]:
@@ -160,7 +178,7 @@ class _Complete:
         if known is not None and known[1].unchanged():
             return known[0]
         seen = Seen()
-        nodes = gpu_nodes(self._host, self._dev_root, gpu, seen)
+        nodes = gpu_nodes(self._host, self.dev_root, gpu, seen)
         if seen.settled():
             self._nodes[identity] = (nodes, seen)
         return nodes
@@ -207,24 +225,30 @@ def find_dev_root(host: HostFiles, root: str, seen: Seen) -> str:
 
 def gpu_nodes(host: HostFiles, dev_root: str, gpu: GpuFacts, seen: Seen) -> tuple[DeviceNode, ...]:
     """The device nodes of `gpu`. Raises NodeNotReady when its own is missing, or is another GPU's."""
-    path = f"/dev/nvidia{gpu.minor}"
-    node = _node(host, dev_root, path, seen)
-    about = f"GPU {gpu.uuid}"
-    if node is None:
-        raise NodeNotReady(
-            f"its device node {_on_host(dev_root, path)} is missing: make it with `nvidia-modprobe -c={gpu.minor}`, and"
-            " see the kernel log if that does not help",
-            about=about,
-        )
-    if (node.type, node.major, node.minor) != ("c", _GPU_MAJOR, gpu.minor):
-        raise NodeNotReady(
-            f"its device node {_on_host(dev_root, path)} is {node.type} {node.major}:{node.minor}, and must be"
-            f" c {_GPU_MAJOR}:{gpu.minor}: remove it, and make it again with `nvidia-modprobe -c={gpu.minor}`",
-            about=about,
-        )
+    node = gpu_node(host, dev_root, gpu.uuid, gpu.minor, seen)
     seen.look(host, f"/sys/bus/pci/devices/{gpu.pci_bus_id}/drm")
     drm = (_node(host, dev_root, f"/dev/dri/{name}", seen) for name in host.pci(gpu.pci_bus_id).drm_nodes)
     return (node, *(one for one in drm if one is not None))
+
+
+def gpu_node(host: HostFiles, dev_root: str, uuid: str, minor: int, seen: Seen) -> DeviceNode:
+    """/dev/nvidiaN of a GPU. Raises NodeNotReady when it is missing, or has other numbers."""
+    path = f"/dev/nvidia{minor}"
+    node = _node(host, dev_root, path, seen)
+    about = f"GPU {uuid}"
+    if node is None:
+        raise NodeNotReady(
+            f"its device node {_on_host(dev_root, path)} is missing: make it with `nvidia-modprobe -c={minor}`, and"
+            " see the kernel log if that does not help",
+            about=about,
+        )
+    if (node.type, node.major, node.minor) != ("c", _GPU_MAJOR, minor):
+        raise NodeNotReady(
+            f"its device node {_on_host(dev_root, path)} is {node.type} {node.major}:{node.minor}, and must be"
+            f" c {_GPU_MAJOR}:{minor}: remove it, and make it again with `nvidia-modprobe -c={minor}`",
+            about=about,
+        )
+    return node
 
 
 def _drivers_at(host: HostFiles, root: str, seen: Seen) -> Iterator[DriverRoot]:
