@@ -68,7 +68,7 @@ class Sight:
     processes: tuple[Process, ...]
 
 
-class MpsDaemonEffect:
+class MpsDaemons:
     """Starts and stops daemons. `folder` has the same path on the host, in this process, and in containers' mounts."""
 
     def __init__(
@@ -96,15 +96,19 @@ class MpsDaemonEffect:
         place = _Place(self._folder / hold.key)
         devices = devices_of(hold, records)
         mark = f"{place.folder}#{_digest(hold, devices)}"
-        seen, record = self.look(hold), records.get(hold)
-        if seen.answers and all(process.mark == mark for process in seen.processes):
-            self._tell(hold, place)
-            return _made(place, seen.processes, record.made if record is not None else Made())
-        if seen.processes and record is not None and record.state is HoldState.MADE and not _other(seen, mark):
-            raise NodeNotReady(_left_alone(seen), about=_about(hold))
-        self._end(seen.processes, _about(hold))
-        # Containers have the folders of a daemon that was made; those of another boot are gone.
-        return self._start(hold, place, devices, mark, keep=record is not None and record.state is HoldState.MADE)
+        processes, record = self._processes(place), records.get(hold)
+        made = record is not None and record.state is HoldState.MADE
+        if processes and all(process.mark == mark for process in processes):
+            try:
+                self._tell(hold, place)
+                return _made(place, processes, record.made if record is not None else Made())
+            except _NoDaemon as error:
+                if made:
+                    raise NodeNotReady(left_alone(processes), about=_about(hold)) from error
+        # What is there otherwise is of an attempt that was cut short, or was for other devices.
+        self._end(processes, _about(hold))
+        # Containers have the folders of a daemon that was made.
+        return self._start(hold, place, devices, mark, keep=made)
 
     def undo(self, hold: MpsDaemon, records: Records, boot_id: str) -> None:
         """Stop the daemon and its servers, unmount, and remove its folders. Raises NodeNotReady when some stays."""
@@ -405,13 +409,9 @@ def _made(place: _Place, processes: tuple[Process, ...], launched: Made) -> Made
     return Made(tuple(sorted(facts.items())))
 
 
-def _other(seen: Sight, mark: str) -> bool:
-    """Whether what runs is a daemon for other devices or settings: one of before."""
-    return any(process.mark != mark for process in seen.processes)
-
-
-def _left_alone(seen: Sight) -> str:
-    pids = ", ".join(str(process.pid) for process in seen.processes)
+def left_alone(processes: tuple[Process, ...]) -> str:
+    """Why a daemon that does not answer is not started anew."""
+    pids = ", ".join(str(process.pid) for process in processes)
     return (
         f"does not answer, and process {pids} of it still runs: claims that compute go on, others cannot begin. It is"
         " started anew when that process has ended; end the pods that use it, or the process, for it to be soon"

@@ -13,11 +13,11 @@ from kubelet_plugin.prepare.holds import GpuIdentity, Made, Records, TimeSlice
 INTERVALS = {"Default": 0, "Short": 1, "Medium": 2, "Long": 3}
 """Our words, and nvidia-smi's numbers. Source: `nvidia-smi compute-policy --help`."""
 
-_GONE = (6, Code.DRIVER_NOT_LOADED, Code.GPU_IS_LOST)
-"""6 is NVML's NOT_FOUND. A GPU that comes back from any of them has the default interval."""
+_GONE = (Code.NOT_FOUND, Code.DRIVER_NOT_LOADED, Code.GPU_IS_LOST)
+"""nvidia-smi ends with NVML's number. A GPU that comes back from any of them has the default interval."""
 
 
-class TimeSliceEffect:
+class TimeSlices:
     """Sets the time slice with the driver's nvidia-smi."""
 
     def __init__(self, programs: DriverPrograms) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kubelet_plugin.effects.launchers import HostLauncher
-from kubelet_plugin.effects.mps import MARK, MpsDaemonEffect, Patience
+from kubelet_plugin.effects.mps import MARK, MpsDaemons, Patience
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import find_driver_root
@@ -22,12 +22,12 @@ from kubelet_plugin.simulation.host import CUDA_CLIENT, SimulatedHost
 QUICK = Patience(start_s=5.0, answer_s=5.0, quit_s=0.5, signal_s=2.0)
 
 
-def effect_for(host: SimulatedHost, folder: Path, patience: Patience = QUICK) -> MpsDaemonEffect:
+def effect_for(host: SimulatedHost, folder: Path, patience: Patience = QUICK) -> MpsDaemons:
     """What a plugin that has just started has: nothing is remembered between two of them."""
     files = HostFiles(host.root)
     on_host = OnHost.simulated(files)
     programs = DriverPrograms(files, lambda: find_driver_root(files))
-    return MpsDaemonEffect(folder, on_host, programs, HostLauncher(on_host), patience)
+    return MpsDaemons(folder, on_host, programs, HostLauncher(on_host), patience)
 
 
 def identity(host: SimulatedHost, index: int = 0) -> GpuIdentity:

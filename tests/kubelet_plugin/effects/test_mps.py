@@ -10,7 +10,7 @@ import pytest
 from support.mps import QUICK, Client, effect_for, identity, no_daemons_left, processes_below, record, until
 
 from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
-from kubelet_plugin.effects.mps import MpsDaemonEffect, devices_of, shm_options
+from kubelet_plugin.effects.mps import MpsDaemons, devices_of, shm_options
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     GpuIdentity,
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def effect(host: SimulatedHost, folder: Path) -> MpsDaemonEffect:
+def effect(host: SimulatedHost, folder: Path) -> MpsDaemons:
     return effect_for(host, folder)
 
 
@@ -48,7 +48,7 @@ def hold(host: SimulatedHost) -> MpsDaemon:
     return MpsDaemon("claim-a", (identity(host, 1),))
 
 
-def _undone(effect: MpsDaemonEffect, hold: MpsDaemon, made: Made) -> None:
+def _undone(effect: MpsDaemons, hold: MpsDaemon, made: Made) -> None:
     effect.undo(hold, {hold: record(made, HoldState.UNDOING)}, "boot-1")
 
 
@@ -57,7 +57,7 @@ def _pid(made: Made) -> int:
 
 
 def test_a_daemon_serves_its_claims_and_leaves_nothing(
-    host: SimulatedHost, folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon
+    host: SimulatedHost, folder: Path, effect: MpsDaemons, hold: MpsDaemon
 ) -> None:
     assert effect.before(hold, {}) == Made()
     assert not folder.exists()
@@ -73,7 +73,7 @@ def test_a_daemon_serves_its_claims_and_leaves_nothing(
 
 
 def test_clients_get_the_limits_of_the_hold_and_may_take_less(
-    host: SimulatedHost, effect: MpsDaemonEffect, hold: MpsDaemon
+    host: SimulatedHost, effect: MpsDaemons, hold: MpsDaemon
 ) -> None:
     uuid = hold.gpus[0].uuid
     hold = replace(hold, thread_percentage=40, memory_limits=((uuid, (8 << 30) - 1),))
@@ -89,13 +89,13 @@ def test_clients_get_the_limits_of_the_hold_and_may_take_less(
     assert (client.end(), less.end()) == (0, 0)
 
 
-def test_folders_are_open_to_the_users_of_all_clients(effect: MpsDaemonEffect, hold: MpsDaemon) -> None:
+def test_folders_are_open_to_the_users_of_all_clients(effect: MpsDaemons, hold: MpsDaemon) -> None:
     made = effect.make(hold, {})
     assert [Path(made[name]).stat().st_mode & 0o7777 for name in ("pipe", "log")] == [0o1777, 0o1777]
 
 
 def test_a_restarted_plugin_finds_the_daemon_and_starts_no_second(
-    host: SimulatedHost, folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon
+    host: SimulatedHost, folder: Path, effect: MpsDaemons, hold: MpsDaemon
 ) -> None:
     made = effect.make(hold, {})
     client = Client(host, made["pipe"])
@@ -108,7 +108,7 @@ def test_a_restarted_plugin_finds_the_daemon_and_starts_no_second(
 
 
 def test_a_dead_daemon_is_started_anew_in_the_folders_that_containers_have(
-    host: SimulatedHost, effect: MpsDaemonEffect, hold: MpsDaemon
+    host: SimulatedHost, effect: MpsDaemons, hold: MpsDaemon
 ) -> None:
     made = effect.make(hold, {})
     inode = Path(made["pipe"]).stat().st_ino
@@ -122,7 +122,7 @@ def test_a_dead_daemon_is_started_anew_in_the_folders_that_containers_have(
 
 
 def test_while_clients_compute_without_their_daemon_nothing_is_touched(
-    host: SimulatedHost, effect: MpsDaemonEffect, hold: MpsDaemon
+    host: SimulatedHost, effect: MpsDaemons, hold: MpsDaemon
 ) -> None:
     made = effect.make(hold, {})
     client = Client(host, made["pipe"])
@@ -138,7 +138,7 @@ def test_while_clients_compute_without_their_daemon_nothing_is_touched(
 
 
 def test_releasing_ends_servers_that_outlived_their_daemon(
-    host: SimulatedHost, folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon
+    host: SimulatedHost, folder: Path, effect: MpsDaemons, hold: MpsDaemon
 ) -> None:
     made = effect.make(hold, {})
     client = Client(host, made["pipe"])
@@ -157,7 +157,7 @@ def test_a_daemon_that_does_not_end_is_killed(folder: Path, host: SimulatedHost,
 
 
 def test_after_a_reboot_the_daemon_is_started_again_in_clean_folders(
-    host: SimulatedHost, folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon
+    host: SimulatedHost, folder: Path, effect: MpsDaemons, hold: MpsDaemon
 ) -> None:
     made = effect.make(hold, {})
     host.reboot()
@@ -170,7 +170,7 @@ def test_after_a_reboot_the_daemon_is_started_again_in_clean_folders(
 
 
 def test_after_a_reboot_a_claim_that_is_gone_leaves_nothing(
-    host: SimulatedHost, folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon
+    host: SimulatedHost, folder: Path, effect: MpsDaemons, hold: MpsDaemon
 ) -> None:
     made = effect.make(hold, {})
     host.reboot()
@@ -180,7 +180,7 @@ def test_after_a_reboot_a_claim_that_is_gone_leaves_nothing(
 
 
 def test_a_daemon_for_other_devices_makes_way_for_the_one_that_is_wanted(
-    host: SimulatedHost, folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon
+    host: SimulatedHost, folder: Path, effect: MpsDaemons, hold: MpsDaemon
 ) -> None:
     made = effect.make(hold, {})
     other = replace(hold, gpus=(identity(host, 2),))
@@ -191,7 +191,7 @@ def test_a_daemon_for_other_devices_makes_way_for_the_one_that_is_wanted(
     assert client.end() == 0
 
 
-def test_multi_user_reaches_the_daemon(folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon) -> None:
+def test_multi_user_reaches_the_daemon(folder: Path, effect: MpsDaemons, hold: MpsDaemon) -> None:
     effect.make(replace(hold, multi_user=True), {})
     (process,) = processes_below(folder)
     assert b"-M" in Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
@@ -209,7 +209,7 @@ def test_a_daemon_serves_a_mig_device_that_was_made_for_the_claim(host: Simulate
 
 
 def test_a_daemon_that_ends_at_once_says_why_and_leaves_nothing(
-    host: SimulatedHost, folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon
+    host: SimulatedHost, folder: Path, effect: MpsDaemons, hold: MpsDaemon
 ) -> None:
     program = host.root / "usr/bin/nvidia-cuda-mps-control"
     program.write_text("#!/bin/sh\necho 'Cannot bind a socket: no space' >&2\nexit 1\n")
@@ -228,7 +228,7 @@ def test_a_daemon_that_never_answers_is_stopped(host: SimulatedHost, folder: Pat
 
 
 def test_a_daemon_that_refuses_its_limits_is_stopped(
-    host: SimulatedHost, folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon
+    host: SimulatedHost, folder: Path, effect: MpsDaemons, hold: MpsDaemon
 ) -> None:
     wrong = replace(hold, memory_limits=((identity(host, 2).uuid, 1 << 30),))
     with pytest.raises(NodeNotReady, match=r"refuses its limits: .* no such device"):
@@ -240,7 +240,7 @@ def test_a_daemon_that_refuses_its_limits_is_stopped(
     "wrong", [{"key": "../claim"}, {"key": ""}, {"thread_percentage": 0}, {"memory_limits": (("GPU-1", 0),)}]
 )
 def test_what_cannot_be_is_refused_before_anything_is_done(
-    effect: MpsDaemonEffect, folder: Path, hold: MpsDaemon, wrong: dict[str, object]
+    effect: MpsDaemons, folder: Path, hold: MpsDaemon, wrong: dict[str, object]
 ) -> None:
     for refused in (effect.before, effect.make):
         with pytest.raises(InvalidInput):
@@ -248,7 +248,7 @@ def test_what_cannot_be_is_refused_before_anything_is_done(
     assert not folder.exists()
 
 
-def test_a_driver_without_mps_says_so(host: SimulatedHost, effect: MpsDaemonEffect, hold: MpsDaemon) -> None:
+def test_a_driver_without_mps_says_so(host: SimulatedHost, effect: MpsDaemons, hold: MpsDaemon) -> None:
     (host.root / "usr/bin/nvidia-cuda-mps-control").unlink()
     with pytest.raises(NodeNotReady, match="nvidia-cuda-mps-control is in none of"):
         effect.before(hold, {})
@@ -261,7 +261,7 @@ def test_a_folder_that_cannot_be_made_says_whose_move_it_is(host: SimulatedHost,
 
 
 def test_daemons_of_several_claims_do_not_know_each_other(
-    host: SimulatedHost, effect: MpsDaemonEffect, hold: MpsDaemon
+    host: SimulatedHost, effect: MpsDaemons, hold: MpsDaemon
 ) -> None:
     other = MpsDaemon("claim-b", (identity(host, 2),))
     made = {one: effect.make(one, {}) for one in (hold, other)}
@@ -270,7 +270,7 @@ def test_daemons_of_several_claims_do_not_know_each_other(
 
 
 def test_what_no_record_speaks_of_is_swept_away(
-    host: SimulatedHost, folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon
+    host: SimulatedHost, folder: Path, effect: MpsDaemons, hold: MpsDaemon
 ) -> None:
     kept = effect.make(hold, {})
     effect.make(MpsDaemon("claim-b", (identity(host, 2),)), {})
@@ -283,7 +283,7 @@ def test_what_no_record_speaks_of_is_swept_away(
 
 
 def test_a_daemon_whose_folder_was_removed_is_swept_away(
-    host: SimulatedHost, tmp_path: Path, folder: Path, effect: MpsDaemonEffect, hold: MpsDaemon
+    host: SimulatedHost, tmp_path: Path, folder: Path, effect: MpsDaemons, hold: MpsDaemon
 ) -> None:
     effect.make(hold, {})
     (folder / "claim-a").rename(tmp_path / "elsewhere")

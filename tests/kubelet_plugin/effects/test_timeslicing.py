@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from dra_driver.errors import HardwareError, NodeNotReady
-from kubelet_plugin.effects.timeslicing import TimeSliceEffect
+from kubelet_plugin.effects.timeslicing import TimeSlices
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import find_driver_root
 from kubelet_plugin.hardware.sysfs import HostFiles
@@ -22,9 +22,9 @@ def host(tmp_path: Path) -> SimulatedHost:
     return create_host(tmp_path / "host", "l40s")
 
 
-def _effect(host: SimulatedHost) -> TimeSliceEffect:
+def _effect(host: SimulatedHost) -> TimeSlices:
     files = HostFiles(host.root)
-    return TimeSliceEffect(DriverPrograms(files, lambda: find_driver_root(files)))
+    return TimeSlices(DriverPrograms(files, lambda: find_driver_root(files)))
 
 
 def _gpu(host: SimulatedHost, index: int = 0) -> GpuIdentity:
