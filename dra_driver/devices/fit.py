@@ -36,6 +36,8 @@ def identity(offer: Offer) -> str:
 def checked_against(config: DeviceConfig, devices: Sequence[Offer]) -> tuple[str, ...]:
     """Warnings about a config for these devices: all of one claim that it applies to, but those for admin access.
 
+    `sharing` of a device is None where the claim was given all of it, whatever the policy says.
+
     Raises InvalidConfig (final) with every way in which the config does not fit one of them. The field is counted from
     the kind (`GpuConfig.sharing...`), because it may have come from any of several configs.
     """
