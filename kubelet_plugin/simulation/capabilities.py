@@ -5,7 +5,7 @@ whenever the division of a GPU changes.
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from kubelet_plugin.hardware.sysfs import described_node
@@ -36,33 +36,34 @@ def capability_text(minor: int, mode: int) -> str:
     return f"DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: 1\n"
 
 
-def write_capabilities(root: Path, gpu: GpuState, device_folders: Iterator[PurePosixPath]) -> None:
-    """Make the files of one GPU those of the instances that it has; `device_folders` are the /dev that get nodes."""
-    wanted = dict(_capabilities(gpu))
-    folder = root / f"proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig"
-    shutil.rmtree(folder, ignore_errors=True)
-    for name, minor in wanted.items():
-        place = folder / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(capability_text(minor, _READABLE), encoding="utf-8")
-    first = _minor(gpu.minor, 0)
-    for devices in device_folders:
-        caps = root / str(devices).lstrip("/") / "nvidia-caps"
-        for minor in range(first, first + _MINORS_OF_A_GPU):
-            node = caps / f"nvidia-cap{minor}"
-            if minor in wanted.values():
-                node.parent.mkdir(parents=True, exist_ok=True)
-                node.write_text(described_node("c", CAPS_MAJOR, minor, _READABLE), encoding="utf-8")
-            else:
-                node.unlink(missing_ok=True)
-
-
-def _capabilities(gpu: GpuState) -> Iterator[tuple[str, int]]:
-    """Path below the GPU's `mig` folder, and minor."""
+def capabilities(gpu: GpuState) -> dict[str, int]:
+    """Minors of the capabilities that there are, by path below the GPU's `mig` folder."""
+    found = {}
     for instance in gpu.instances:
-        yield f"gi{instance.id}/access", _minor(gpu.minor, instance.id)
+        found[f"gi{instance.id}/access"] = _minor(gpu.minor, instance.id)
         for item in instance.compute_instances:
-            yield f"gi{instance.id}/ci{item.id}/access", _minor(gpu.minor, instance.id, item.id)
+            found[f"gi{instance.id}/ci{item.id}/access"] = _minor(gpu.minor, instance.id, item.id)
+    return found
+
+
+def change_capabilities(
+    root: Path, gpu_minor: int, before: dict[str, int], after: dict[str, int], device_folders: Iterable[PurePosixPath]
+) -> None:
+    """Make the files of one GPU those of `after`; `device_folders` are the /dev that get nodes."""
+    folder = root / f"proc/driver/nvidia/capabilities/gpu{gpu_minor}/mig"
+    nodes = [root / str(devices).lstrip("/") / "nvidia-caps" for devices in device_folders]
+    # A compute instance goes before its GPU instance, whose folder it lies in.
+    for name, minor in sorted(before.items() - after.items(), reverse=True):
+        shutil.rmtree((folder / name).parent, ignore_errors=True)
+        for devices in nodes:
+            (devices / f"nvidia-cap{minor}").unlink(missing_ok=True)
+    for name, minor in sorted(after.items() - before.items()):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(capability_text(minor, _READABLE), encoding="utf-8")
+        for devices in nodes:
+            devices.mkdir(parents=True, exist_ok=True)
+            text = described_node("c", CAPS_MAJOR, minor, _READABLE)
+            (devices / f"nvidia-cap{minor}").write_text(text, encoding="utf-8")
 
 
 def _minor(gpu: int, gpu_instance: int, compute_instance: int = -1) -> int:

@@ -14,7 +14,13 @@ from uuid import NAMESPACE_URL, uuid5
 
 from kubelet_plugin.hardware.sysfs import described_node
 from kubelet_plugin.simulation import vfio
-from kubelet_plugin.simulation.capabilities import CAPS_MAJOR, capability_text, mig_minors, write_capabilities
+from kubelet_plugin.simulation.capabilities import (
+    CAPS_MAJOR,
+    capabilities,
+    capability_text,
+    change_capabilities,
+    mig_minors,
+)
 from kubelet_plugin.simulation.operations import MIG_CONFIGURATION_CHANGED, GpuOperations, add_event
 from kubelet_plugin.simulation.partitions import forget, layout
 from kubelet_plugin.simulation.programs import script
@@ -120,14 +126,15 @@ class SimulatedHost(GpuOperations):
         """
         with self._file.edit() as state:
             session = state.driver.session
-            layouts = {gpu.uuid: layout(gpu) for gpu in state.gpus}
+            layouts = {gpu.uuid: (layout(gpu), capabilities(gpu)) for gpu in state.gpus}
             users = [(list(gpu.clients), gpu.persistence_mode) for gpu in state.gpus]
             yield state
             if state.driver.loaded and state.driver.session == session:
                 for gpu in state.gpus:
-                    if layout(gpu) != layouts[gpu.uuid]:
+                    before, files = layouts[gpu.uuid]
+                    if layout(gpu) != before:
                         add_event(state, gpu.uuid, MIG_CONFIGURATION_CHANGED, 0)
-                        write_capabilities(self.root, gpu, _device_folders(state))
+                        change_capabilities(self.root, gpu.minor, files, capabilities(gpu), _device_folders(state))
             if [(gpu.clients, gpu.persistence_mode) for gpu in state.gpus] != users:
                 vfio.write_processes(self.root, state)
 

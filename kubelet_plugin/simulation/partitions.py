@@ -5,7 +5,7 @@ state open for editing. Simulated NVML enters here, and an administrator's hand 
 A refusal changes nothing, except that an Ampere GPU remembers a mode that waits for its reset.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from uuid import NAMESPACE_URL, uuid5
 
@@ -120,7 +120,7 @@ def create_gpu_instance(
         raise Refused(pynvml.NVML_ERROR_IN_USE)
     if start is not None and (start not in profile.starts or size != profile.size):
         raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-    free = _free_starts(gpu, table, profile)
+    free = _free_starts(gpu.instances, table, profile)
     if start is None:
         start = min(free, key=lambda place: (place < table.memory_slices // 2, place), default=None)
     if start is None or start not in free:
@@ -185,12 +185,10 @@ def remaining(gpu: GpuState, table: MigTable, profile_id: int) -> int:
     """How many more instances of the profile can be created, lowest start first."""
     _check_divided(gpu)
     profile = _profile(table, profile_id)
-    trial = gpu.model_copy(deep=True)
-    count = 0
-    while free := _free_starts(trial, table, profile):
-        trial.instances.append(GpuInstanceState(id=-1, number=0, profile=profile.id, start=free[0], size=profile.size))
-        count += 1
-    return count
+    instances = list(gpu.instances)
+    while free := _free_starts(instances, table, profile):
+        instances.append(GpuInstanceState(id=-1, number=0, profile=profile.id, start=free[0], size=profile.size))
+    return len(instances) - len(gpu.instances)
 
 
 def remaining_compute(parent: GpuInstanceState, profile: ComputeProfile) -> int:
@@ -239,15 +237,15 @@ def _profile(table: MigTable, profile_id: int) -> MigProfile:
     return profile
 
 
-def _free_starts(gpu: GpuState, table: MigTable, profile: MigProfile) -> list[int]:
+def _free_starts(instances: Sequence[GpuInstanceState], table: MigTable, profile: MigProfile) -> list[int]:
     """Where one more fits: memory slices, engines and the number of instances of its profile."""
-    if sum(1 for instance in gpu.instances if instance.profile == profile.id) >= profile.max_instances:
+    if sum(1 for instance in instances if instance.profile == profile.id) >= profile.max_instances:
         return []
-    used = [_profile(table, instance.profile).amounts for instance in gpu.instances]
+    used = [_profile(table, instance.profile).amounts for instance in instances]
     sums = (sum(column) for column in zip(profile.amounts, *used, strict=True))
     if any(amount > there for amount, there in zip(sums, table.totals.amounts, strict=True)):
         return []
-    taken = {piece for instance in gpu.instances for piece in range(instance.start, instance.start + instance.size)}
+    taken = {piece for instance in instances for piece in range(instance.start, instance.start + instance.size)}
     return [start for start in profile.starts if taken.isdisjoint(range(start, start + profile.size))]
 
 
