@@ -358,8 +358,10 @@ class _Session:
 
 def _problems(readings: GpuReadings, pci: Sequence[PciFacts], ours: Ours) -> tuple[Problem, ...]:
     found = [*readings.problems, *_mixed_cliques(readings.gpus)]
-    found = _with_silent(found, [gpu.address for gpu in pci if gpu.driver == "nvidia"], readings.listed)
     lent = {gpu.pci_bus_id for gpu in ours.lent}
+    # One that comes back from a virtual machine needs a while.
+    held = [gpu.address for gpu in pci if gpu.driver == "nvidia" and gpu.address not in lent]
+    found = _with_silent(found, held, readings.listed)
     found += [bound_elsewhere(gpu) for gpu in pci if is_vfio(gpu.driver) and gpu.address not in lent]
     return tuple(sorted(found, key=_by_subject))
 
