@@ -7,11 +7,12 @@ for a device, and claims of before can be released.
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
+from dra_driver.api.policy import PublishingPolicy
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.runtime import memory
 from dra_driver.runtime.tasks import forever, run_service, until_signal
@@ -19,10 +20,15 @@ from dra_driver.runtime.telemetry import configure_logging, status_server
 from kubelet_plugin.container_files import ContainerFilesOfNode
 from kubelet_plugin.discovery import Discovery, Hardware, NvmlSource, OpenNvml, installed_nvml
 from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.effects.on_host import OnHost
+from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.hardware.vfio import HostModules, Sysfs
 from kubelet_plugin.health import NodeHealth
 from kubelet_plugin.metrics import MeasuredClaims, NodeCollector
+from kubelet_plugin.node_effects import Machine, OursNow, effects_of
+from kubelet_plugin.offers import NodeOffers
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.reporter import Reporter
 from kubelet_plugin.rpc.registration import RegistrationServer
@@ -50,19 +56,32 @@ async def run(settings: Settings) -> None:
             settings.host_root, runtime_root=str(settings.host_root.resolve()) if settings.simulate else "/"
         )
         driver = DriverInstallation(host, configured_root=settings.driver_root, configured_hook=settings.cdi_hook)
-        discovery = Discovery(Hardware(host, _nvml(settings, driver)), interval_s=settings.discovery_interval_s)
+        journal = JournalStore(settings.state_dir)
+        hardware = Hardware(host, _nvml(settings, driver), OursNow(journal, host))
+        effects = effects_of(
+            _machine(settings, host),
+            hardware,
+            DriverPrograms(host, driver.root),
+            settings.state_dir / "mps",
+            nullcontext,
+        )
+        discovery = Discovery(hardware, interval_s=settings.discovery_interval_s)
         reporter = Reporter(kube, settings.node_name, discovery)
+        policy = _policy(settings)
+        offers = NodeOffers(kube, policy, settings.node_name)
         claims = ClaimService(
             api=kube,
             facts=discovery,
             container_files=ContainerFilesOfNode(driver),
-            journal=JournalStore(settings.state_dir),
+            journal=journal,
             cdi=CdiFiles(settings.cdi_root, settings.driver_name),
+            effects=effects,
+            offers=offers,
             driver=settings.driver_name,
             node_name=settings.node_name,
             sweep_interval_s=settings.cleanup_interval_s,
         )
-        publisher = _publisher(kube, settings)
+        publisher = _publisher(kube, settings, policy)
         metrics = CollectorRegistry()
         metrics.register(NodeCollector(discovery, claims))
         sockets = plugin_sockets(settings.kubelet_root, settings.driver_name, settings.pod_uid)
@@ -78,6 +97,7 @@ async def run(settings: Settings) -> None:
         ):
             tasks.create_task(forever("discovery", discovery.run))
             tasks.create_task(forever("reporter", reporter.run))
+            tasks.create_task(forever("offers", offers.run))
             tasks.create_task(forever("claims", claims.run))
             if publisher is not None:
                 tasks.create_task(forever("publisher", publisher.run))
@@ -100,17 +120,37 @@ async def _serving(dra: DraServer, registration: RegistrationServer, claims: Cla
         await claims.close()
 
 
-def _publisher(kube: Kube, settings: Settings) -> "PoolPublisher | None":
+def _policy(settings: Settings) -> PublishingPolicy:
+    if settings.policy is None:
+        return PublishingPolicy.EVERYTHING
+
+    # Only here: a node without a policy needs nothing of the publisher's in memory.
+    from dra_driver.publish.policy_file import read_policy
+
+    return read_policy(settings.policy)
+
+
+def _publisher(kube: Kube, settings: Settings, policy: PublishingPolicy) -> "PoolPublisher | None":
     """What the controller does for all nodes, for this one; None when the controller does it."""
     if settings.publisher != "node":
         return None
 
     # Only here: with a controller, no plugin needs it in memory.
     from dra_driver.publish import PoolPublisher
-    from dra_driver.publish.policy_file import read_policy
 
-    policy = read_policy(settings.policy)
     return PoolPublisher(kube, settings.driver_name, policy=policy, node_name=settings.node_name)
+
+
+def _machine(settings: Settings, host: HostFiles) -> Machine:
+    """What holds act on, besides NVML: processes and mounts, the kernel's files and modules."""
+    if settings.simulate is None:
+        on_host = OnHost.real(host)
+        return Machine(host, on_host, Sysfs(host), HostModules(host, on_host.run))
+
+    from kubelet_plugin.simulation.vfio import SimulatedKernel
+
+    kernel = SimulatedKernel(settings.host_root)
+    return Machine(host, OnHost.simulated(host), kernel, kernel)
 
 
 def _nvml(settings: Settings, driver: DriverInstallation) -> OpenNvml:

@@ -20,6 +20,7 @@ from typing import Protocol
 import structlog
 
 from dra_driver.api.resource import ResourceClaim
+from dra_driver.devices.model import Offer
 from dra_driver.errors import ClusterError, DriverError, InvalidInput, NodeNotReady, UnknownDevice
 from dra_driver.names import ClaimRef
 from kubelet_plugin.discovery import NodeFacts
@@ -27,18 +28,22 @@ from kubelet_plugin.prepare.answer import PreparedDevice
 from kubelet_plugin.prepare.claims import ClaimApi, ClaimReader, explained
 from kubelet_plugin.prepare.execute import CdiFolder, Executor
 from kubelet_plugin.prepare.heal import Healer
+from kubelet_plugin.prepare.holds import Effects
 from kubelet_plugin.prepare.lifecycle import (
     Entry,
     Held,
     HeldByOther,
+    LeftBehind,
     Standing,
     State,
     standing_of,
     state_of,
 )
-from kubelet_plugin.prepare.plan import ContainerFiles, Node, Plan, checked, plan_for, wanted_devices, well_formed
+from kubelet_plugin.prepare.node import ContainerFiles, Node
+from kubelet_plugin.prepare.plan import Plan, plan_for
 from kubelet_plugin.prepare.repair import RepairReport
 from kubelet_plugin.prepare.store import JournalStore
+from kubelet_plugin.prepare.wanted import checked, wanted_of, well_formed
 
 __all__ = ["ClaimService", "RepairReport"]
 
@@ -72,6 +77,15 @@ class Facts(Protocol):
     async def observe(self) -> NodeFacts: ...
 
 
+class Offers(Protocol):
+    """What is needed of `kubelet_plugin.offers.NodeOffers`."""
+
+    def of(self, facts: NodeFacts) -> Mapping[str, Offer]:
+        """What the node offers by published name. Called for every prepare. Raises NodeNotReady."""
+
+    async def refresh(self) -> None: ...
+
+
 type ContainerFilesOf = Callable[[NodeFacts], ContainerFiles]
 """Looks at the driver root and the device nodes; blocking. Raises NodeNotReady that says what is missing."""
 
@@ -87,6 +101,8 @@ class ClaimService:
         container_files: ContainerFilesOf,
         journal: JournalStore,
         cdi: CdiFolder,
+        effects: Effects,
+        offers: Offers,
         driver: str,
         node_name: str,
         sweep_interval_s: float = SWEEP_INTERVAL_S,
@@ -95,9 +111,9 @@ class ClaimService:
         api_patience_s: float = _PATIENCE_S,
     ) -> None:
         self._journal = journal
-        self._executor = Executor(journal, cdi)
+        self._executor = Executor(journal, cdi, effects)
         self._claims = ClaimReader(api)
-        self._view = _View(facts, container_files, driver, node_name)
+        self._view = _View(facts, container_files, offers, driver, node_name)
         self._healer = Healer(journal, self._executor, self._claims, self._view, stale_after_s=stale_after_s)
         self._sweep_interval_s = sweep_interval_s
         self._holder_patience_s = holder_patience_s
@@ -189,31 +205,35 @@ class ClaimService:
             if prepared and entry is not None and self._stands(entry, claim, node):
                 return entry.answer
             try:
-                plan = plan_for(ref, wanted_devices(claim, ref, node), node, await files.begin())
+                plan = plan_for(ref, wanted_of(claim, ref, node), node, await files.begin())
             except (UnknownDevice, NodeNotReady):
                 # What is missing may have come since the last look.
                 node = await self._view.look_again()
-                plan = plan_for(ref, wanted_devices(claim, ref, node), node, await self._view.files())
-            await self._carry_out(plan)
+                plan = plan_for(ref, wanted_of(claim, ref, node), node, await self._view.files())
+            plan = await self._carry_out(plan)
             _log.info("prepared", claim=str(ref), uid=ref.uid, devices=[device.device for device in plan.entry.devices])
             return plan.entry.answer
 
     async def _is_prepared(self, entry: Entry, node: Node) -> bool:
         if entry.boot_id != node.boot_id:
             return False
-        return state_of(entry, await self._executor.file_digest(entry.claim.uid)) is State.PREPARED
+        digest = await self._executor.file_digest(entry.claim.uid)
+        return state_of(entry, digest, self._journal.current.holds) is State.PREPARED
 
     def _stands(self, entry: Entry, claim: ResourceClaim, node: Node) -> bool:
         return standing_of(entry, claim, node.driver, node.boot_id) is Standing.STANDS
 
-    async def _carry_out(self, plan: Plan) -> None:
+    async def _carry_out(self, plan: Plan) -> Plan:
         """Raises HeldByOther when another claim has the hardware and keeps it."""
         deadline = time.monotonic() + self._holder_patience_s
         while True:
             try:
-                return await self._executor.carry_out(plan)
+                return await self._executor.carry_out(plan, self._healer.finish)
             except HeldByOther as refusal:
                 if not await self._healer.make_way(refusal.holder, patience_s=deadline - time.monotonic()):
+                    raise
+            except LeftBehind:
+                if not (await self._healer.clear_left_behind()).done:
                     raise
 
     async def _unprepare(self, ref: ClaimRef) -> None:
@@ -222,7 +242,8 @@ class ClaimService:
             if entry is None:
                 await self._executor.remove_orphan(ref.uid)
             else:
-                await self._executor.undo(entry)
+                # A claim without holds can be released on a node that knows nothing of itself.
+                await self._executor.undo(entry, self._view.boot_id() if entry.holds else entry.boot_id)
                 _log.info("released", claim=str(ref), uid=ref.uid)
 
     def _told(self, report: RepairReport) -> RepairReport:
@@ -252,19 +273,26 @@ class _Once[T]:
 class _View:
     """The node, from Discovery's facts."""
 
-    def __init__(self, facts: Facts, container_files: ContainerFilesOf, driver: str, node_name: str) -> None:
+    def __init__(
+        self, facts: Facts, container_files: ContainerFilesOf, offers: Offers, driver: str, node_name: str
+    ) -> None:
         self._facts = facts
         self._container_files = container_files
+        self._offers = offers
         self._driver = driver
         self._node_name = node_name
 
     def node(self) -> Node:
         return self._node(self._facts.facts)
 
+    def boot_id(self) -> str:
+        return self._facts.facts.boot_id
+
     async def look_again(self) -> Node:
         try:
             async with asyncio.timeout(_LOOK_AGAIN_S):
-                return self._node(await self._facts.observe())
+                _, facts = await asyncio.gather(self._offers.refresh(), self._facts.observe())
+                return self._node(facts)
         except TimeoutError:
             return self.node()
 
@@ -272,8 +300,8 @@ class _View:
         return await asyncio.to_thread(self._container_files, self._facts.facts)
 
     def _node(self, facts: NodeFacts) -> Node:
-        gpus = {gpu.name: gpu for gpu in facts.gpus}
-        return Node(self._driver, self._node_name, facts.boot_id, gpus, facts.problems)
+        gpus = {gpu.uuid: gpu for gpu in facts.gpus}
+        return Node(self._driver, self._node_name, facts.boot_id, self._offers.of(facts), gpus, facts.problems)
 
 
 def _answer[T](claim: ClaimRef, answer: T | BaseException) -> T | DriverError:

@@ -36,7 +36,8 @@ class Settings:
     publisher: str
     """`controller` or `node`: who writes ResourceSlices."""
     policy: Path | None
-    """A PublishingPolicy for publisher `node`; None publishes every GPU."""
+    """The PublishingPolicy of the cluster, as the publisher has it: it says what a device's name means. None publishes
+    every GPU, and nothing else."""
     simulate: str | None
     """`PROFILE` or `PROFILE:INDEX`: simulated hardware below host_root, made when it is not there."""
     discovery_interval_s: float
@@ -91,7 +92,7 @@ def _parser() -> SettingsParser:
     setting("--driver-root", "", "folder of the NVIDIA driver on the host; default: it is looked for")
     setting("--cdi-hook", "", "nvidia-cdi-hook or nvidia-ctk on the host; default: it is looked for")
     setting("--publisher", "controller", "who writes ResourceSlices", choices=("controller", "node"))
-    setting("--policy", "", "file with a PublishingPolicy, for --publisher node; default: all GPUs are published")
+    setting("--policy", "", "file with a PublishingPolicy, the publisher's; default: all GPUs are published")
     setting("--simulate", "", "simulate the hardware of a profile, as PROFILE or PROFILE:INDEX", type=_simulated)
     setting("--discovery-interval", 30.0, "seconds between looks at the hardware", type=seconds)
     setting("--cleanup-interval", 600.0, "seconds between looks for claims that are gone", type=seconds)

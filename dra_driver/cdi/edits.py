@@ -18,7 +18,12 @@ and `/usr/lib64` (Red Hat, SUSE, Amazon; a link to `/usr/lib` in Arch and Wolfi)
 its own LD_LIBRARY_PATH, set-uid programs work, and nothing has to run. Lost are CUDA forward compatibility, and the
 guard that keeps programs from making device nodes, which containers may not do by default anyway.
 
-A host's own MPS daemon (`/tmp/nvidia-mps`) is not passed on: whoever reaches it shares GPUs across claims.
+A host's own MPS daemon (`/tmp/nvidia-mps`) is not passed on: whoever reaches it shares GPUs across claims. A claim with
+MPS gets the folders of its own daemon in that place.
+
+**Virtual machines.** A GPU that is passed on is a VFIO node and nothing else: the driver is the guest's, and files of
+the host's would only be in its way. In a claim that has such a GPU beside others, the driver's files come with each of
+the others instead of with the claim.
 """
 
 import posixpath
@@ -28,6 +33,7 @@ from functools import cached_property
 
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.cdi.model import CdiDevice, CdiSpec, ContainerEdits, DeviceNode, Hook, Mount, qualified_name, spec_of
+from dra_driver.devices.mps import PIPE_IN_CONTAINER, SHM_IN_CONTAINER, client_environment
 
 DEVICE_VARIABLE = "NVIDIA_DRA_DEVICE_"
 ADMIN_DEVICE_VARIABLE = "NVIDIA_DRA_ADMIN_DEVICE_"
@@ -111,13 +117,31 @@ class DriverFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class MpsClient:
+    """The host's folders of the MPS daemon that serves a device, and what a share may have of it at most."""
+
+    pipe: str
+    shm: str
+    thread_percentage: int | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimDevice:
-    """One device of a claim. `device` is its published name, `nodes` are the GPU's own device nodes."""
+    """One device of a claim. `device` is its published name, `nodes` are its own device nodes."""
 
     device: str
-    gpu: GpuFacts
+    gpu: GpuFacts | None
+    """The GPU that it is, or is a part of; not needed of one without the driver's files."""
     nodes: tuple[DeviceNode, ...]
     admin_access: bool = False
+    identity: str | None = None
+    """What a program is told that it is: the UUID of a MIG device, the PCI address of a GPU for a virtual machine.
+    None: the GPU's UUID."""
+    share_id: str | None = None
+    mps: MpsClient | None = None
+    driver_files: bool = True
+    """Whether a container needs the host's driver for it."""
 
 
 def claim_kind(driver: str) -> str:
@@ -125,27 +149,55 @@ def claim_kind(driver: str) -> str:
     return f"k8s.{driver}/claim"
 
 
-def cdi_device_id(driver: str, claim_uid: str, device: str) -> str:
-    """What kubelet passes on to the runtime: `k8s.gpu.nvidia.com/claim=<claim UID>-<device>`."""
-    return qualified_name(claim_kind(driver), f"{claim_uid}-{device}")
+def cdi_device_id(driver: str, claim_uid: str, device: str, share_id: str | None = None) -> str:
+    """What kubelet passes on to the runtime: `k8s.gpu.nvidia.com/claim=<claim UID>-<device>`.
+
+    A claim may have several shares of one device, so the share is a part of the name, too.
+    """
+    return qualified_name(claim_kind(driver), _cdi_name(claim_uid, device, share_id))
 
 
 def claim_spec(driver: str, claim_uid: str, devices: Sequence[ClaimDevice], files: DriverFiles) -> CdiSpec:
     """The spec of one claim, devices in the order given. The same arguments give the same spec."""
+    apart = any(not device.driver_files for device in devices)
     return spec_of(
         claim_kind(driver),
-        tuple(CdiDevice(f"{claim_uid}-{device.device}", _device_edits(device, files.hook)) for device in devices),
-        files.common_edits,
+        tuple(
+            CdiDevice(_cdi_name(claim_uid, device.device, device.share_id), _device_edits(device, files, apart=apart))
+            for device in devices
+        ),
+        ContainerEdits() if apart else files.common_edits,
     )
 
 
 def device_variable(device: ClaimDevice) -> str:
     """The variable that tells a program about this device: `NVIDIA_DRA_DEVICE_GPU_5A7B12C3=GPU-5a7b12c3-…`."""
     prefix = ADMIN_DEVICE_VARIABLE if device.admin_access else DEVICE_VARIABLE
-    return f"{prefix}{device.device.upper().replace('-', '_')}={device.gpu.uuid}"
+    identity = device.identity or (device.gpu.uuid if device.gpu is not None else "")
+    return f"{prefix}{device.device.upper().replace('-', '_')}={identity}"
 
 
-def _device_edits(device: ClaimDevice, hook: HookProgram | None) -> ContainerEdits:
+def _cdi_name(claim_uid: str, device: str, share_id: str | None) -> str:
+    return f"{claim_uid}-{device}" if share_id is None else f"{claim_uid}-{device}-{share_id}"
+
+
+def _with_driver(edits: ContainerEdits, device: ClaimDevice, files: DriverFiles) -> ContainerEdits:
+    common = files.common_edits if device.driver_files else ContainerEdits(env=(NOTHING_ELSE,))
+    return ContainerEdits(
+        env=(*common.env, *edits.env),
+        device_nodes=(*common.device_nodes, *edits.device_nodes),
+        hooks=(*common.hooks, *edits.hooks),
+        mounts=(*common.mounts, *edits.mounts),
+        additional_gids=tuple(sorted({*common.additional_gids, *edits.additional_gids})),
+    )
+
+
+def _device_edits(device: ClaimDevice, files: DriverFiles, *, apart: bool) -> ContainerEdits:
+    edits = _own_edits(device, files.hook)
+    return _with_driver(edits, device, files) if apart else edits
+
+
+def _own_edits(device: ClaimDevice, hook: HookProgram | None) -> ContainerEdits:
     nodes, hooks = device.nodes, tuple[Hook, ...]()
     by_path = dict(_by_path(device))
     if by_path and hook is not None and "create-symlinks" in hook.sub_commands:
@@ -154,8 +206,26 @@ def _device_edits(device: ClaimDevice, hook: HookProgram | None) -> ContainerEdi
     else:
         # A second node with the same numbers does what a link to the first would.
         nodes += tuple(replace(node, path=path) for path, node in by_path.items())
+    variables, mounts = _mps_edits(device.mps)
     return ContainerEdits(
-        env=(device_variable(device),), device_nodes=nodes, hooks=hooks, additional_gids=_groups(device.nodes)
+        env=(device_variable(device), *variables),
+        device_nodes=nodes,
+        hooks=hooks,
+        mounts=mounts,
+        additional_gids=_groups(device.nodes),
+    )
+
+
+def _mps_edits(mps: MpsClient | None) -> tuple[tuple[str, ...], tuple[Mount, ...]]:
+    """Client and server meet in the pipe folder, and share memory below /dev/shm."""
+    if mps is None:
+        return (), ()
+    limits = {} if mps.memory_bytes is None else {0: mps.memory_bytes}
+    variables = client_environment(mps.thread_percentage, limits)
+    folders = ((mps.pipe, PIPE_IN_CONTAINER), (mps.shm, SHM_IN_CONTAINER))
+    return (
+        tuple(f"{name}={value}" for name, value in variables),
+        tuple(Mount(host, container, _SOCKET_OPTIONS) for host, container in folders),
     )
 
 
@@ -163,7 +233,7 @@ def _by_path(device: ClaimDevice) -> Iterator[tuple[str, DeviceNode]]:
     """Names below /dev/dri/by-path for the GPU's DRM nodes; EGL and Vulkan find a GPU by its PCI address there."""
     for node in device.nodes:
         name = posixpath.basename(node.path)
-        if node.path.startswith("/dev/dri/"):
+        if device.gpu is not None and node.path.startswith("/dev/dri/"):
             end = "card" if name.startswith("card") else "render"
             yield f"/dev/dri/by-path/pci-{device.gpu.pci_bus_id}-{end}", node
 

@@ -20,30 +20,70 @@ them leaves nothing wrong (the states are those of `kubelet_plugin.prepare.lifec
 
 So one claim costs a journal write and a file write side by side, its release one journal write, and many claims of one
 moment share the journal's.
+
+A claim with holds (`kubelet_plugin.prepare.holds`) takes a longer way: hardware cannot be looked up like a file.
+
+    prepare    1  what is there before is asked; entry and intents into the journal, durable
+               2  each hold is made, in order, unless it is; what came of it into the journal, durable
+               3  the digest of the CDI file into the entry, durable, then the file as above
+               4  answer
+    unprepare  1  CDI file removed; `releasing` into the entry, UNDOING into holds that no other entry lists, durable
+               2  these are undone, last made first
+               3  entry and records out of the journal, durable; back to 2 if it turns out to be the last user after all
+               4  answer
+
+* Killed anywhere before prepare 3 is durable: an entry that is UNFINISHED, to be finished (a hold that is made already
+  is found so) or released. Killed anywhere in unprepare: `releasing` says that it is to be gone on with.
+* An entry counts as a user of its holds until it is out of the journal. Of two claims that go at the same time the
+  later one finds in step 3 that it is the last user. So what others need is never undone before what needs it.
+* Two that need the same hold take turns with it (`kubelet_plugin.prepare.turns`), over all instances of the plugin, and
+  with nothing else. The second finds it made.
+* A claim that cannot be prepared is released at once, if it had nothing before.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 import structlog
 
-from dra_driver.errors import DriverError
+from dra_driver.errors import DriverError, NodeNotReady
 from dra_driver.runtime.files import StagedFile
-from kubelet_plugin.prepare.checkpoint import Journal
-from kubelet_plugin.prepare.lifecycle import Entry, admitted, released
+from kubelet_plugin.prepare.changes import (
+    Outdated,
+    admitted_to,
+    begun,
+    finished,
+    forgotten,
+    gone,
+    intended,
+    made,
+    released,
+    releasing,
+    to_undo,
+    with_entry,
+)
+from kubelet_plugin.prepare.holds import Effect, Effects, Hold, HoldState, Made, Records, described, in_order
+from kubelet_plugin.prepare.lifecycle import Entry, left_behind, needed
 from kubelet_plugin.prepare.plan import Plan, undo_of
 from kubelet_plugin.prepare.steps import digest_of
 from kubelet_plugin.prepare.store import JournalStore
+from kubelet_plugin.prepare.turns import Turns
 
 _log = structlog.get_logger(__name__)
 
 _FILE_THREADS = 8
 """Files of different claims are flushed side by side; more than a file system can merge gains nothing."""
+
+_HARDWARE_THREADS = 16
+"""Most of the time they wait: for a driver, or for a daemon to be ready."""
+
+type Finish = Callable[[Entry, Records], Awaitable[Plan]]
+"""Plans the steps of an entry whose holds are made. Raises DriverError."""
 
 
 class CdiFolder(Protocol):
@@ -71,38 +111,51 @@ class CdiFolder(Protocol):
 class Executor:
     """Runs plans of different claims at once; the caller sees to it that each claim has one at a time."""
 
-    def __init__(self, journal: JournalStore, cdi: CdiFolder) -> None:
+    def __init__(self, journal: JournalStore, cdi: CdiFolder, effects: Effects) -> None:
         self._journal = journal
         self._cdi = cdi
+        self._effects = effects
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """A lock lives as long as somebody has or awaits it."""
+        self._hold_turns = Turns(journal.folder)
         self._threads = ThreadPoolExecutor(_FILE_THREADS, thread_name_prefix="cdi")
+        self._hardware = ThreadPoolExecutor(_HARDWARE_THREADS, thread_name_prefix="holds")
 
-    async def carry_out(self, plan: Plan) -> None:
-        """Raises HeldByOther or NodeNotReady; then everything is as it was before."""
-        uid = plan.entry.claim.uid
-        before = self._journal.current.held.get(uid)
-        staging = asyncio.ensure_future(self._in_thread(self._stage, plan))
-        try:
-            await self._journal.commit(_with(plan.entry))
-        except BaseException:
-            await self._drop(staging)
-            raise
-        try:
-            await self._in_thread(self._cdi.publish, await staging)
-        except DriverError:
-            await self._take_back(plan, before)
-            raise
+    async def carry_out(self, plan: Plan, finish: Finish) -> Plan:
+        """The plan with the steps that were done. Raises HeldByOther, NodeNotReady, or what `finish` raises.
 
-    async def undo(self, entry: Entry) -> None:
+        Then everything is as it was before, or the claim is UNFINISHED: one that had holds before keeps its entry, and
+        so does one whose holds cannot be taken back now.
+        """
+        before = self._journal.current.held.get(plan.entry.claim.uid)
+        if plan.entry.holds or (before is not None and before.holds):
+            async with self._turn_with_holds(plan.entry):
+                return await self._carry_out_with_holds(plan, finish)
+        await self._write(plan, before)
+        return plan
+
+    async def undo(self, entry: Entry, boot_id: str) -> None:
         """Release a claim. Raises NodeNotReady; then its entry is still there and it can be tried again."""
-        steps = undo_of(entry)
+        if entry.holds:
+            async with self._turn_with_holds(entry):
+                return await self._release(entry.claim.uid, boot_id)
+        await self._journal.commit(released(entry.claim.uid), before=self._removal(entry))
+        return None
 
-        def take_back() -> None:
-            for step in steps:
-                self._cdi.remove(step.claim_uid)
+    async def reassert(self, entry: Entry) -> None:
+        """Make what is made already: it may have changed behind the journal's back. Raises NodeNotReady."""
+        async with self._turn_with_holds(entry):
+            for hold in entry.holds:
+                await self._make(hold, entry, again=True)
 
-        await self._journal.commit(_without(entry.claim.uid), before=take_back)
+    async def clear_left_behind(self, boot_id: str) -> tuple[str, ...]:
+        """Undo the holds that no entry lists; says which. Raises NodeNotReady."""
+        journal = self._journal.current
+        found = left_behind(journal.held, journal.holds)
+        undone = [hold for hold in reversed(in_order(found)) if await self._take_back(hold, None, boot_id)]
+        if undone:
+            await self._journal.commit(forgotten(undone))
+        return tuple(f"{described(hold)} was left behind: taken back" for hold in undone)
 
     def turn(self, claim_uid: str) -> asyncio.Lock:
         """Held by whoever does something about this claim; other claims are not affected."""
@@ -128,6 +181,23 @@ class Executor:
     async def close(self) -> None:
         await self._journal.close()
         self._threads.shutdown()
+        self._hardware.shutdown()
+        self._hold_turns.close()
+
+    # Entry and file.
+
+    async def _write(self, plan: Plan, before: Entry | None) -> None:
+        staging = asyncio.ensure_future(self._in_thread(self._stage, plan))
+        try:
+            await self._journal.commit(with_entry(plan.entry))
+        except BaseException:
+            await self._drop(staging)
+            raise
+        try:
+            await self._in_thread(self._cdi.publish, await staging)
+        except DriverError:
+            await self._back_to(plan, before)
+            raise
 
     def _stage(self, plan: Plan) -> list[StagedFile]:
         return [self._cdi.stage(step.claim_uid, step.content) for step in plan.steps]
@@ -139,7 +209,7 @@ class Executor:
         except DriverError as error:
             _log.info("staging failed as well", error=str(error))
 
-    async def _take_back(self, plan: Plan, before: Entry | None) -> None:
+    async def _back_to(self, plan: Plan, before: Entry | None) -> None:
         """After a failed file: the old entry again, or none.
 
         If even that fails, or the file is there and only its flush failed, the claim is UNFINISHED, not lost.
@@ -149,17 +219,128 @@ class Executor:
             if before is None:
                 for step in plan.undo:
                     await self._in_thread(self._cdi.remove, step.claim_uid)
-            await self._journal.commit(_without(uid) if before is None else _with(before))
+            await self._journal.commit(released(uid) if before is None else with_entry(before))
         except DriverError as error:
             _log.warning("a claim stays unfinished until it is tried again", claim=uid, error=str(error))
+
+    def _removal(self, entry: Entry) -> Callable[[], None]:
+        steps = undo_of(entry)
+
+        def remove() -> None:
+            for step in steps:
+                self._cdi.remove(step.claim_uid)
+
+        return remove
+
+    # Holds.
+
+    async def _carry_out_with_holds(self, plan: Plan, finish: Finish) -> Plan:
+        entry = plan.entry
+        uid = entry.claim.uid
+        before = self._journal.current.held.get(uid)
+        if before is not None and (before.releasing or not set(before.holds) <= set(entry.holds)):
+            # It is on its way out, or it was allocated again with other devices.
+            await self._release(uid, entry.boot_id)
+            before = None
+        if not entry.holds:
+            await self._write(plan, before)
+            return plan
+        await self._begin(plan)
+        try:
+            for hold in entry.holds:
+                await self._make(hold, entry)
+            done = await finish(entry, self._journal.current.holds)
+            staged = await self._in_thread(self._stage, done)
+            try:
+                await self._journal.commit(finished(done.entry))
+            except DriverError:
+                for file in staged:
+                    file.discard()
+                raise
+            await self._in_thread(self._cdi.publish, staged)
+        except DriverError as error:
+            if before is None:
+                await self._give_up(entry, error)
+            raise
+        return done
+
+    async def _give_up(self, entry: Entry, reason: DriverError) -> None:
+        try:
+            await self._release(entry.claim.uid, entry.boot_id)
+        except DriverError as error:
+            _log.warning("cannot be taken back now", claim=str(entry.claim), error=str(error), after=str(reason))
+
+    async def _begin(self, plan: Plan) -> None:
+        """Entry and intents into the journal, with what was before."""
+        entry, kept = plan.entry, dict(plan.kept)
+        while True:
+            journal = self._journal.current
+            admitted_to(journal, entry)  # before anybody looks at the hardware for it
+            new = [hold for hold in entry.holds if hold not in journal.holds]
+            async with AsyncExitStack() as turns:
+                for hold in new:
+                    await turns.enter_async_context(self._turn_of(hold))
+                facts = await self._in_hardware_thread(self._facts_before, new, self._journal.current.holds)
+                intents = {hold: kept.get(hold, Made()).with_facts(found) for hold, found in facts.items()}
+                try:
+                    await self._journal.commit(begun(entry, intents))
+                except Outdated:
+                    continue  # somebody's last claim went meanwhile, and took a hold with it
+            return
+
+    def _facts_before(self, new: Collection[Hold], records: Records) -> dict[Hold, Made]:
+        return {hold: self._effect(hold).before(hold, records) for hold in new if hold not in records}
+
+    async def _make(self, hold: Hold, entry: Entry, *, again: bool = False) -> None:
+        async with self._turn_of(hold):
+            record = self._journal.current.holds.get(hold)
+            is_made = record is not None and record.state is HoldState.MADE and record.boot_id == entry.boot_id
+            if is_made and not again:
+                return
+            if not is_made:
+                await self._journal.commit(intended(hold, entry))
+            records = self._journal.current.holds
+            if record is not None:
+                records = {**records, hold: record}
+            came_of_it = await self._in_hardware_thread(self._effect(hold).make, hold, records)
+            await self._journal.commit(made(hold, entry, came_of_it))
+
+    async def _release(self, uid: str, boot_id: str) -> None:
+        entry = self._journal.current.held.get(uid)
+        if entry is None:
+            return
+        journal = await self._journal.commit(releasing(uid), before=self._removal(entry))
+        undone: set[Hold] = set()
+        while uid in journal.held:
+            for hold in reversed(in_order(to_undo(journal, entry, undone))):
+                if await self._take_back(hold, uid, boot_id):
+                    undone.add(hold)
+            journal = await self._journal.commit(gone(uid, frozenset(undone)))
+
+    async def _take_back(self, hold: Hold, claim_uid: str | None, boot_id: str) -> bool:
+        """Undo a hold, unless somebody needs it again: whether it was undone. Its record stays."""
+        async with self._turn_of(hold):
+            journal = self._journal.current
+            if hold not in journal.holds or needed(journal.held, hold, but=claim_uid):
+                return False
+            await self._in_hardware_thread(self._effect(hold).undo, hold, journal.holds, boot_id)
+            return True
+
+    def _turn_with_holds(self, entry: Entry) -> AbstractAsyncContextManager[None]:
+        """Over all instances of the plugin: what one of them makes, another must not take back meanwhile."""
+        return self._hold_turns.of(f"claim {entry.claim.uid}", about=str(entry.claim))
+
+    def _turn_of(self, hold: Hold) -> AbstractAsyncContextManager[None]:
+        return self._hold_turns.of(repr(hold), about=described(hold))
+
+    def _effect(self, hold: Hold) -> Effect[Any]:
+        effect = self._effects.get(type(hold))
+        if effect is None:
+            raise NodeNotReady(f"{described(hold)} cannot be made or undone by this release of the driver")
+        return effect
 
     async def _in_thread[**P, R](self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*args, **kwargs))
 
-
-def _with(entry: Entry) -> Callable[[Journal], Journal]:
-    return lambda journal: replace(journal, held=admitted(journal.held, entry))
-
-
-def _without(claim_uid: str) -> Callable[[Journal], Journal]:
-    return lambda journal: replace(journal, held=released(journal.held, claim_uid))
+    async def _in_hardware_thread[**P, R](self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.get_running_loop().run_in_executor(self._hardware, lambda: function(*args, **kwargs))

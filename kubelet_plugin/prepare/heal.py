@@ -18,11 +18,14 @@ from dra_driver.names import ClaimRef
 from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
-from kubelet_plugin.prepare.lifecycle import Entry, Standing, standing_of
+from kubelet_plugin.prepare.holds import Records
+from kubelet_plugin.prepare.lifecycle import Entry, Standing, is_made, standing_of
+from kubelet_plugin.prepare.node import ContainerFiles, Node
 from kubelet_plugin.prepare.observe import NodeView
-from kubelet_plugin.prepare.plan import ContainerFiles, Node, Plan, plan_for, wanted_devices
+from kubelet_plugin.prepare.plan import Plan, finished, plan_for
 from kubelet_plugin.prepare.repair import Action, Finding, Remedy, RepairReport, remedy_for
 from kubelet_plugin.prepare.store import JournalStore
+from kubelet_plugin.prepare.wanted import Wanted, wanted_of
 
 _log = structlog.get_logger(__name__)
 
@@ -50,7 +53,10 @@ class Healer:
         self._completing = asyncio.Lock()
 
     async def start(self) -> RepairReport:
-        """The first repair of a process: damage is put aside, and stale claims are released without waiting."""
+        """The first repair of a process: damage is put aside, and stale claims are released without waiting.
+
+        What claims need of the hardware is made again, be it made already: nobody watched it meanwhile.
+        """
         return await self._reported(self._put_aside_damage) + await self._reported(self._repair_at_start)
 
     async def sweep(self) -> RepairReport:
@@ -84,7 +90,7 @@ class Healer:
         """
         uid = holder.claim.uid
         standing = await self._standing(holder)
-        if not standing.is_stale:
+        if not standing.is_stale and not holder.releasing:
             return False
         deadline = time.monotonic() + patience_s
         while self._journal.current.held.get(uid) == holder:
@@ -99,6 +105,19 @@ class Healer:
             await asyncio.sleep(_HOLDER_POLL_S)
         return True
 
+    async def clear_left_behind(self) -> RepairReport:
+        """Take back what no claim needs any more: of entries that were lost. Nothing while some may come back."""
+        if self._journal.current.incomplete:
+            return RepairReport()
+        try:
+            return RepairReport(await self._executor.clear_left_behind(self._view.boot_id()))
+        except DriverError as error:
+            return RepairReport(pending=(str(error),))
+
+    async def finish(self, entry: Entry, records: Records) -> Plan:
+        """The steps of a claim whose holds are made, with the driver's files as they are now. Raises NodeNotReady."""
+        return finished(entry, records, self._view.node(), await self._view.files())
+
     async def _put_aside_damage(self) -> RepairReport:
         damage = await self._journal.put_aside_damage()
         await self._executor.remove_leftovers()
@@ -110,7 +129,7 @@ class Healer:
 
     async def _repair_at_start(self) -> RepairReport:
         await self._view.look_again()
-        return await self._repair(0.0)
+        return await self._repair(0.0, reassert=True)
 
     async def _reported(self, repair: Callable[[], Awaitable[RepairReport]]) -> RepairReport:
         try:
@@ -118,20 +137,41 @@ class Healer:
         except DriverError as error:
             return RepairReport(pending=(str(error),))
 
-    async def _repair(self, stale_after_s: float) -> RepairReport:
+    async def _repair(self, stale_after_s: float, *, reassert: bool = False) -> RepairReport:
         report = await self._reported(self.complete)
         journal = self._journal.current
         found = await self._findings(journal)
         self._stale_since = {uid: since for uid, since in self._stale_since.items() if uid in journal.held}
-        boot_id = self._view.node().boot_id
+        boot_id = self._view.boot_id()
         for case in found:
             remedy = remedy_for(case.finding, boot_id, incomplete=journal.incomplete)
-            if remedy.action is Action.RELEASE and not self._is_long_stale(
-                case.entry, case.finding.standing, stale_after_s
-            ):
+            if remedy.action is Action.RELEASE and self._has_time(case, stale_after_s):
                 remedy = Remedy(Action.WAIT, f"{remedy.why}; kubelet is given time to unprepare it")
             report += await self._act(case, remedy)
-        return report
+            if reassert and remedy.action is Action.KEEP and case.entry is not None and case.entry.holds:
+                report += await self._reassert(case.entry)
+        return report + await self.clear_left_behind()
+
+    def _has_time(self, case: "_Case", stale_after_s: float) -> bool:
+        """Whether a claim that is to be released may still be unprepared by kubelet."""
+        if case.entry is not None and case.entry.releasing:
+            return False
+        return not self._is_long_stale(case.entry, case.finding.standing, stale_after_s)
+
+    async def _reassert(self, entry: Entry) -> RepairReport:
+        uid = entry.claim.uid
+        async with self._executor.turn(uid):
+            if self._journal.current.held.get(uid) != entry:
+                return RepairReport()  # kubelet was faster
+            try:
+                await self._executor.reassert(entry)
+                plan = await self.finish(entry, self._journal.current.holds)
+                if plan.entry.cdi_digest == entry.cdi_digest:
+                    return RepairReport()
+                await self._executor.carry_out(Plan(replace(entry, steps=()), ()), self.finish)
+            except DriverError as error:
+                return RepairReport(pending=(f"{entry.claim} (UID {uid}) may lack what it needs: {error}",))
+        return RepairReport((f"{entry.claim} (UID {uid}) had to be made again: written again",))
 
     async def _findings(self, journal: Journal) -> list["_Case"]:
         materials = await self._materials()
@@ -143,7 +183,10 @@ class Healer:
                 return await self._standing(entry)
 
         standings = await asyncio.gather(*(standing(entry) for entry in entries))
-        cases = [await self._case(entry, known, materials) for entry, known in zip(entries, standings, strict=True)]
+        cases = [
+            await self._case(entry, known, materials, journal.holds)
+            for entry, known in zip(entries, standings, strict=True)
+        ]
         files = await self._executor.claims_with_file()
         for uid in sorted(set(files) - journal.held.keys()):
             digest = await self._executor.file_digest(uid)
@@ -156,16 +199,22 @@ class Healer:
         except NodeNotReady as error:
             return error
 
-    async def _case(self, entry: Entry, standing: Standing, materials: "_Materials | NodeNotReady") -> "_Case":
+    async def _case(
+        self, entry: Entry, standing: Standing, materials: "_Materials | NodeNotReady", records: Records
+    ) -> "_Case":
         uid = entry.claim.uid
-        file = await self._executor.file_digest(uid)
+        finding = Finding(uid, entry, await self._executor.file_digest(uid), standing, records=records)
         try:
             if isinstance(materials, NodeNotReady):
                 raise materials
-            plan = plan_for(entry.claim, entry.devices, materials.node, materials.files)
+            node, files = materials.node, materials.files
+            plan = plan_for(entry.claim, Wanted(entry.devices, entry.holds), node, files)
+            known = plan.entry.cdi_digest
+            if entry.holds and entry.boot_id == node.boot_id and is_made(entry, records):
+                known = finished(entry, records, node, files).entry.cdi_digest
         except NodeNotReady as error:
-            return _Case(Finding(uid, entry, file, standing, obstacle=str(error)), None)
-        return _Case(Finding(uid, entry, file, standing, planned=plan.entry.cdi_digest), plan)
+            return _Case(replace(finding, obstacle=str(error)), None)
+        return _Case(replace(finding, planned=known), plan)
 
     async def _standing(self, entry: Entry) -> Standing:
         node = self._view.node()
@@ -203,12 +252,12 @@ class Healer:
     async def _do(self, case: "_Case", action: Action) -> str:
         if action is Action.RELEASE and case.entry is not None:
             # Asked again in the claim's turn: meanwhile it may have been allocated as before, and prepared.
-            if not (await self._standing(case.entry)).is_stale:
+            if not case.entry.releasing and not (await self._standing(case.entry)).is_stale:
                 return "kept, its claim stands again"
-            await self._executor.undo(case.entry)
+            await self._executor.undo(case.entry, self._view.boot_id())
             return "released"
         if action is Action.REWRITE and case.plan is not None:
-            await self._executor.carry_out(case.plan)
+            await self._executor.carry_out(case.plan, self.finish)
             return "written again"
         await self._executor.remove_orphan(case.finding.uid)
         return "removed"
@@ -231,12 +280,12 @@ class Healer:
         """
         who = f"{ref} (UID {ref.uid}) was lost from the journal"
         try:
-            plan = plan_for(ref, wanted_devices(claim, ref, node), node, files)
+            plan = plan_for(ref, wanted_of(claim, ref, node), node, files)
         except DriverError as error:
             return f"{who} and cannot be entered again: {error}"
         try:
             async with self._executor.turn(ref.uid):
-                await self._executor.carry_out(plan)
+                await self._executor.carry_out(plan, self.finish)
         except DeviceInUse as error:
             return f"{who} and cannot be entered again: {error}"
         return f"{who}: entered again"

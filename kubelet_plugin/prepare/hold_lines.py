@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel, to_snake
@@ -107,7 +107,7 @@ def plain(value: Any) -> Any:
 def from_plain[T](kind: type[T], obj: object) -> T:
     """The value that `plain` made this of. Raises ValueError for anything else, unknown fields included."""
     try:
-        value: T = _adapter(kind).validate_python(_snake(obj))
+        value: T = _adapter(cast(Any, kind)).validate_python(_snake(obj))
     except ValidationError as error:
         raise ValueError(f"{kind.__name__}: {error.errors()[0]['msg']}") from error
     if plain(value) != obj:
@@ -116,7 +116,7 @@ def from_plain[T](kind: type[T], obj: object) -> T:
 
 
 @cache
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 

@@ -13,7 +13,7 @@ can tell to be ours. Pure: values and the port.
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -206,8 +206,8 @@ class HoldRecord:
     """The journal's memory of a hold. `boot_id` is that of the boot in which it was made: nothing but MIG mode on
     Ampere outlives another one.
 
-    An INTENT has the facts of `Effect.before`, and in a later boot or after an undo that failed those of the last
-    time, too: they may be outdated.
+    An INTENT has the facts of `Effect.before`; in a later boot, or after an undo that failed, those of the last time,
+    but of instances none.
     """
 
     state: HoldState
@@ -245,3 +245,7 @@ class Effect[H](Protocol):
 
         Gone already is fine. Raises NodeNotReady (HardwareError) when it cannot be taken back now.
         """
+
+
+type Effects = Mapping[type[Any], Effect[Any]]
+"""By the type of hold. What is missing cannot be made or undone on this node, and is refused."""

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from kubelet_plugin.prepare.plan import ContainerFiles, Node
+from kubelet_plugin.prepare.node import ContainerFiles, Node
 
 
 class NodeView(Protocol):
@@ -10,6 +10,9 @@ class NodeView(Protocol):
 
     def node(self) -> Node:
         """The table of devices as it was last seen. Raises NodeNotReady before the hardware was ever seen."""
+
+    def boot_id(self) -> str:
+        """Of the present boot. Raises NodeNotReady before the hardware was ever seen."""
 
     async def look_again(self) -> Node:
         """The table of devices, read from the hardware now. Raises NodeNotReady."""

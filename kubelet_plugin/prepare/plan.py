@@ -1,56 +1,49 @@
-"""From a claim and what this node has, to a plan: the entry for the journal, and the steps in their order. Pure.
+"""From a claim's devices and holds to a plan: the entry for the journal, and the steps in their order. Pure.
 
-The service enters here with everything it observed. Two questions are kept apart: which devices a claim gets
-(`wanted_devices`: the claim and the node's table of names decide, nothing else), and what must be done for them
-(`plan_for`, which a repair asks too, from the devices in the journal). What a user wrote wrong is found in the
-first; nothing has happened by then.
+The service enters here with what the claim wants (`kubelet_plugin.prepare.wanted`), a repair with what the journal says
+that it has. What a claim without holds gets is known at once. A claim with holds is planned twice: `plan_for` before
+they are made, and `finished` when the journal says what came of them.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from dra_driver.api.config import GpuConfig
-from dra_driver.api.inventory import GpuFacts, Problem
-from dra_driver.api.resource import AllocatedDevice, Allocation, ResourceClaim
-from dra_driver.cdi.edits import ClaimDevice, DriverFiles, cdi_device_id, claim_spec
+from dra_driver.api.inventory import ComputeInstanceFacts, GpuFacts, GpuInstanceFacts
+from dra_driver.cdi.edits import ClaimDevice, MpsClient, claim_spec
 from dra_driver.cdi.model import DeviceNode, encode
-from dra_driver.errors import InvalidConfig, InvalidInput, NodeNotReady, UnknownDevice
-from dra_driver.names import ClaimRef, RequestName, is_dns_label, is_dns_subdomain, is_uid
-from dra_driver.opaque import config_for, listed_configs
+from dra_driver.devices.model import Kind
+from dra_driver.errors import NodeNotReady
+from dra_driver.names import ClaimRef
+from kubelet_plugin.prepare.holds import (
+    ComputeInstance,
+    Hold,
+    HoldRecord,
+    Made,
+    MigMode,
+    MpsDaemon,
+    Records,
+    UnknownHold,
+    VfioBinding,
+    described,
+)
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
+from kubelet_plugin.prepare.node import ContainerFiles, Node
+from kubelet_plugin.prepare.ours import KEPT, kept_text
 from kubelet_plugin.prepare.steps import Step, Undo, UnknownRecord, WriteCdiFile
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """What this node is and has. `gpus` is the table from published name to hardware."""
-
-    driver: str
-    pool: str
-    boot_id: str
-    gpus: Mapping[str, GpuFacts]
-    problems: tuple[Problem, ...] = ()
-
-    def gpu(self, uuid: str) -> GpuFacts | None:
-        return next((gpu for gpu in self.gpus.values() if gpu.uuid == uuid), None)
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerFiles:
-    """What containers need to use the GPUs: the driver's files, and the device nodes of each GPU by its UUID."""
-
-    driver: DriverFiles
-    nodes: Mapping[str, tuple[DeviceNode, ...]]
-    missing: Mapping[str, str] = field(default_factory=dict)
-    """Why a GPU cannot be used in a container now, by its UUID."""
+from kubelet_plugin.prepare.wanted import Wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`entry` goes into the journal first; then the steps are carried out in order, and undone in reverse."""
+    """`entry` goes into the journal first; then the steps are carried out in order, and undone in reverse.
+
+    With holds that are not made there are no steps yet. `kept` is what the journal must remember of the hardware with
+    the intent to make them.
+    """
 
     entry: Entry
     steps: tuple[Step, ...]
+    kept: tuple[tuple[Hold, Made], ...] = ()
     undo: tuple[Undo, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,166 +51,192 @@ class Plan:
 
     def __str__(self) -> str:
         devices = ", ".join(f"{device.device} ({device.gpu_uuid})" for device in self.entry.devices) or "nothing"
-        return "\n".join([f"{self.entry.claim} holds {devices}", *(f"  {step}" for step in self.steps)])
-
-
-def well_formed(asked: ClaimRef) -> ClaimRef:
-    """`asked` if there can be such a claim: its parts go into URLs and file names. Raises InvalidInput."""
-    parts = (
-        ("metadata.namespace", asked.namespace, is_dns_label, "the name of a namespace"),
-        ("metadata.name", asked.name, is_dns_subdomain, "the name of a claim"),
-        ("metadata.uid", asked.uid, is_uid, "the UID of an object"),
-    )
-    for place, value, is_right, what in parts:
-        if not is_right(value):
-            raise InvalidInput(f"{value[:80]!r} cannot be {what}", about=str(asked), field=place)
-    return asked
-
-
-def checked(claim: ResourceClaim, asked: ClaimRef) -> ResourceClaim:
-    """`claim` if it is the object that kubelet asked for, and allocated. Raises InvalidInput."""
-    if claim.metadata.uid != asked.uid:
-        raise InvalidInput(
-            f"has UID {claim.metadata.uid}, kubelet asked for UID {asked.uid}: the claim was deleted and created again;"
-            " a pod that uses the new claim is prepared by itself",
-            about=str(asked),
-            field="metadata.uid",
+        return "\n".join(
+            [
+                f"{self.entry.claim} holds {devices}",
+                *(f"  {described(hold)}" for hold in self.entry.holds),
+                *(f"  {step}" for step in self.steps),
+            ]
         )
-    if claim.status.allocation is None:
-        raise InvalidInput(
-            "is not allocated; the scheduler allocates it for a pod, kubelet tries again",
-            about=str(asked),
-            field="status.allocation",
-        )
-    return claim
 
 
-def wanted_devices(claim: ResourceClaim, asked: ClaimRef, node: Node) -> tuple[HeldDevice, ...]:
-    """The devices of this driver that the claim was allocated, one for each result, in the order of the results.
-
-    Raises InvalidInput, InvalidConfig, UnknownDevice or NodeNotReady; each names the claim and the field.
-    """
-    allocation = checked(claim, asked).status.allocation
-    assert allocation is not None
-    ours = [
-        (f"status.allocation.devices.results[{index}]", result)
-        for index, result in enumerate(allocation.devices.results)
-        if result.driver == node.driver
-    ]
-    if not ours:
-        raise InvalidInput(
-            f"has no device of driver {node.driver} in its allocation; this node's plugin serves no other",
-            about=str(asked),
-            field="status.allocation.devices.results",
-        )
-    _check_configs(asked, [RequestName.of(result.request) for _, result in ours], allocation, node)
-    devices = tuple(_device(asked, place, result, node) for place, result in ours)
-    _check_distinct(asked, devices)
-    return devices
+def plan_for(claim: ClaimRef, wanted: Wanted, node: Node, files: ContainerFiles) -> Plan:
+    """What has to be done so that containers can use the devices. Raises NodeNotReady when one is not there now."""
+    for device in wanted.devices:
+        _check_present(claim, device, node, files)
+    entry = Entry(claim, node.boot_id, wanted.devices, (), wanted.holds)
+    if wanted.holds:
+        return Plan(entry, (), tuple(_kept(wanted.holds, node)))
+    return finished(entry, {}, node, files)
 
 
-def _check_configs(asked: ClaimRef, requests: Sequence[RequestName], allocation: Allocation, node: Node) -> None:
-    """There is nothing in a config yet that would change the plan, but what cannot be honoured is refused."""
-    configs = listed_configs(allocation.devices.config, node.driver)
-    for request in requests:
-        try:
-            sharing = config_for(request, configs, GpuConfig, GpuConfig()).sharing
-            if sharing is not None:
-                raise InvalidConfig(
-                    f"sharing strategy {sharing.strategy} is not supported on full GPUs by this version of the driver",
-                    field=next(f"{config.field}.sharing" for config in configs if "sharing" in config.parameters),
-                )
-        except InvalidConfig as error:
-            raise InvalidConfig(error.message, about=str(asked), field=error.field, problems=error.problems) from error
-
-
-def _device(asked: ClaimRef, place: str, result: AllocatedDevice, node: Node) -> HeldDevice:
-    if result.pool != node.pool:
-        raise InvalidInput(
-            f"device {result.device} is in pool {result.pool}; this is node {node.pool}, which has its own pool only",
-            about=str(asked),
-            field=f"{place}.pool",
-        )
-    gpu = node.gpus.get(result.device)
-    if gpu is None:
-        raise _unknown(asked, place, result.device, node)
-    return HeldDevice(
-        request_names=(RequestName.of(result.request).request,),
-        pool=result.pool,
-        device=result.device,
-        gpu_uuid=gpu.uuid,
-        pci_bus_id=gpu.pci_bus_id,
-        cdi_ids=(cdi_device_id(node.driver, asked.uid, result.device),),
-        admin_access=result.admin_access is True,
-        share_id=result.share_id,
-    )
-
-
-def _unknown(asked: ClaimRef, place: str, device: str, node: Node) -> UnknownDevice | NodeNotReady:
-    """A device that may be among those that cannot be read now is worth another try; any other is not."""
-    about, field_path = str(asked), f"{place}.device"
-    hiding = [problem for problem in node.problems if problem.subject == "driver" or problem.subject.startswith("GPU ")]
-    if hiding:
-        reasons = "; ".join(f"{problem.subject}: {problem.message}" for problem in hiding)
-        return NodeNotReady(
-            f"device {device} cannot be found on node {node.pool}, which has problems: {reasons}",
-            about=about,
-            field=field_path,
-        )
-    return UnknownDevice(
-        f"node {node.pool} has no device {device}; it has {', '.join(sorted(node.gpus)) or 'none'}."
-        " Delete the pod and its claim, so that the claim is allocated again",
-        about=about,
-        field=field_path,
-    )
-
-
-def _check_distinct(asked: ClaimRef, devices: Sequence[HeldDevice]) -> None:
-    seen: dict[str, str] = {}
-    for device in devices:
-        if device.admin_access:
-            continue
-        if device.gpu_uuid in seen:
-            raise InvalidInput(
-                f"is allocated {device.gpu_uuid} twice, as {seen[device.gpu_uuid]} and {device.device};"
-                " delete the claim, so that it is allocated again",
-                about=str(asked),
-                field="status.allocation.devices.results",
-            )
-        seen[device.gpu_uuid] = device.device
-
-
-def plan_for(claim: ClaimRef, devices: Sequence[HeldDevice], node: Node, files: ContainerFiles) -> Plan:
-    """What has to be done so that containers can use `devices`. Raises NodeNotReady when a GPU is not there now."""
-    by_name: dict[str, ClaimDevice] = {}
-    for device in devices:
-        gpu = node.gpu(device.gpu_uuid)
-        nodes = files.nodes.get(device.gpu_uuid)
-        if gpu is None or not nodes:
-            reason = files.missing.get(device.gpu_uuid, "has no device node now")
-            missing = "does not answer now" if gpu is None else reason
-            raise NodeNotReady(f"{device.device} ({device.gpu_uuid}) {missing}", about=str(claim))
-        # A device that a claim has twice, once for admin access, is one device for the container.
-        holds = not device.admin_access or (device.device in by_name and not by_name[device.device].admin_access)
-        by_name[device.device] = ClaimDevice(device.device, gpu, nodes, admin_access=not holds)
-    content = encode(claim_spec(node.driver, claim.uid, tuple(by_name.values()), files.driver))
-    steps = (WriteCdiFile(claim.uid, content),)
-    entry = Entry(claim, node.boot_id, tuple(devices), tuple(step.record for step in steps))
-    return Plan(entry, steps)
+def finished(entry: Entry, records: Records, node: Node, files: ContainerFiles) -> Plan:
+    """The plan of an entry whose holds are made, with its steps. Raises NodeNotReady when something is not there."""
+    spec = claim_spec(node.driver, entry.claim.uid, _claim_devices(entry, records, node, files), files.driver)
+    steps = (WriteCdiFile(entry.claim.uid, encode(spec)),)
+    return Plan(replace(entry, steps=tuple(step.record for step in steps)), steps)
 
 
 def undo_of(entry: Entry) -> tuple[Undo, ...]:
-    """How to take back what an entry says was done, from the entry alone: no claim object, no hardware.
+    """How to take back the steps of an entry, from the entry alone: no claim object, no hardware.
 
     Raises NodeNotReady for an entry with a step of a newer release: it stays held until that release runs again.
     """
-    undo: list[Undo] = []
-    for step in reversed(entry.steps):
-        if isinstance(step, UnknownRecord):
-            raise NodeNotReady(
-                f"was prepared by a newer release of the driver in a way that this one does not know ({step.kind});"
-                " run that release again, or reboot the node",
-                about=str(entry.claim),
-            )
-        undo.append(step.undo(entry.claim.uid))
+    unknown = [step.kind for step in entry.steps if isinstance(step, UnknownRecord)]
+    unknown += [hold.kind for hold in entry.holds if isinstance(hold, UnknownHold)]
+    if unknown:
+        raise NodeNotReady(
+            f"was prepared by a newer release of the driver in a way that this one does not know ({unknown[0]});"
+            " run that release again, or reboot the node",
+            about=str(entry.claim),
+        )
+    undo = (step.undo(entry.claim.uid) for step in reversed(entry.steps) if not isinstance(step, UnknownRecord))
     return tuple(undo)
+
+
+def _check_present(claim: ClaimRef, device: HeldDevice, node: Node, files: ContainerFiles) -> None:
+    """A GPU that is lent to a virtual machine answers nobody, and MIG devices have nodes when they exist."""
+    if device.kind is Kind.VFIO:
+        return
+    gpu = node.gpus.get(device.gpu_uuid)
+    if gpu is None:
+        raise _missing(claim, device, "does not answer now")
+    if device.kind is Kind.GPU and not files.nodes.get(device.gpu_uuid):
+        raise _missing(claim, device, files.missing.get(device.gpu_uuid, "has no device node now"))
+    if device.mig_uuid is not None and _existing(gpu, device.mig_uuid) is None:
+        raise _missing(claim, device, f"is not there any more: nobody sees MIG device {device.mig_uuid} now")
+
+
+def _missing(claim: ClaimRef, device: HeldDevice, reason: str) -> NodeNotReady:
+    return NodeNotReady(f"{device.device} ({device.gpu_uuid}) {reason}", about=str(claim))
+
+
+def _kept(holds: Sequence[Hold], node: Node) -> Iterator[tuple[Hold, Made]]:
+    """What nobody can read of a GPU while it is partitioned or lent."""
+    for hold in holds:
+        if isinstance(hold, MigMode | VfioBinding) and (gpu := node.gpus.get(hold.gpu.uuid)) is not None:
+            yield hold, Made(((KEPT, kept_text(gpu)),))
+
+
+def _claim_devices(entry: Entry, records: Records, node: Node, files: ContainerFiles) -> tuple[ClaimDevice, ...]:
+    by_id: dict[tuple[str, ...], ClaimDevice] = {}
+    for device in entry.devices:
+        # A device that a claim has twice, once for admin access, is one device for the container.
+        known = by_id.get(device.cdi_ids)
+        if known is None or (known.admin_access and not device.admin_access):
+            by_id[device.cdi_ids] = _claim_device(entry, device, records, node, files)
+    return tuple(by_id.values())
+
+
+def _claim_device(entry: Entry, device: HeldDevice, records: Records, node: Node, files: ContainerFiles) -> ClaimDevice:
+    _check_present(entry.claim, device, node, files)
+    if device.kind is Kind.VFIO:
+        return _vfio_device(entry, device, records)
+    gpu = node.gpus[device.gpu_uuid]
+    identity, nodes = device.gpu_uuid, files.nodes.get(device.gpu_uuid, ())
+    if device.kind is Kind.MIG and not (device.admin_access and device.mig_uuid is None):
+        identity, nodes = _mig_nodes(entry, device, gpu, records, files)
+    return ClaimDevice(
+        device.device,
+        gpu,
+        nodes,
+        device.admin_access,
+        identity=identity,
+        share_id=device.share_id,
+        mps=_mps_client(entry, device, records),
+    )
+
+
+def _mig_nodes(
+    entry: Entry, device: HeldDevice, gpu: GpuFacts, records: Records, files: ContainerFiles
+) -> tuple[str, tuple[DeviceNode, ...]]:
+    """The UUID of a MIG device and its nodes. One for admin access that is made on demand may not exist at all: then
+    its GPU is what there is to look at."""
+    if device.mig_uuid is not None:
+        found = _existing(gpu, device.mig_uuid)
+        assert found is not None
+        instance, part = found
+        return part.uuid, files.mig_nodes(gpu.uuid, gpu.minor, instance.id, part.id)
+    made = _record(entry, _compute_instance(entry, device), records).made
+    minor = int(made.get("minor") or gpu.minor)
+    return made["uuid"], files.mig_nodes(gpu.uuid, minor, int(made["gi"]), int(made["ci"]))
+
+
+def _existing(gpu: GpuFacts, mig_uuid: str) -> tuple[GpuInstanceFacts, ComputeInstanceFacts] | None:
+    instances = gpu.mig.instances if gpu.mig is not None else []
+    pairs = ((instance, part) for instance in instances for part in instance.compute_instances)
+    return next((pair for pair in pairs if pair[1].uuid == mig_uuid), None)
+
+
+def _vfio_device(entry: Entry, device: HeldDevice, records: Records) -> ClaimDevice:
+    nodes: tuple[DeviceNode, ...] = ()
+    if not device.admin_access:
+        made = _record(entry, _of_gpu(entry, device), records).made
+        paths = [made.get("node"), made.get("api") if device.vfio_api else None]
+        nodes = tuple(DeviceNode(path, permissions="rw") for path in paths if path is not None)
+    return ClaimDevice(
+        device.device,
+        None,
+        nodes,
+        device.admin_access,
+        identity=device.pci_bus_id,
+        share_id=device.share_id,
+        driver_files=False,
+    )
+
+
+def _mps_client(entry: Entry, device: HeldDevice, records: Records) -> MpsClient | None:
+    daemon = _daemon(entry, device)
+    if daemon is None:
+        return None
+    made = _record(entry, daemon, records).made
+    sharing = device.sharing
+    return MpsClient(
+        pipe=made["pipe"],
+        shm=made["shm"],
+        thread_percentage=sharing.thread_percentage if sharing is not None else None,
+        memory_bytes=sharing.memory_bytes if sharing is not None else None,
+    )
+
+
+def _daemon(entry: Entry, device: HeldDevice) -> MpsDaemon | None:
+    if device.admin_access:
+        return None
+    for hold in entry.holds:
+        if isinstance(hold, MpsDaemon) and any(gpu.uuid == device.gpu_uuid for gpu in hold.gpus):
+            mig = hold.mig
+            if isinstance(mig, ComputeInstance):
+                served = _is_at(mig, device)
+            else:
+                served = mig == device.mig_uuid and (mig is not None or device.kind is Kind.GPU)
+            if served:
+                return hold
+    return None
+
+
+def _compute_instance(entry: Entry, device: HeldDevice) -> Hold:
+    found = (hold for hold in entry.holds if isinstance(hold, ComputeInstance) and _is_at(hold, device))
+    return next(found)
+
+
+def _of_gpu(entry: Entry, device: HeldDevice) -> Hold:
+    found = (hold for hold in entry.holds if isinstance(hold, VfioBinding) and hold.gpu.uuid == device.gpu_uuid)
+    return next(found)
+
+
+def _is_at(hold: ComputeInstance, device: HeldDevice) -> bool:
+    parent, place = hold.parent, device.partition
+    return (
+        place is not None
+        and device.mig_uuid is None
+        and (parent.gpu.uuid, parent.profile, parent.start, parent.size, hold.slices, hold.start)
+        == (device.gpu_uuid, place.profile, place.start, place.size, place.compute_slices, place.compute_start)
+    )
+
+
+def _record(entry: Entry, hold: Hold, records: Records) -> HoldRecord:
+    """Of a hold that must have been made. Raises NodeNotReady when the journal lost it."""
+    record = records.get(hold)
+    if record is None:
+        raise NodeNotReady(f"needs {described(hold)}, which is not made", about=str(entry.claim))
+    return record

@@ -7,23 +7,27 @@ are those of `kubelet_plugin.prepare.lifecycle`. The table:
     PREPARED                 keep               keep                 release
     PREPARED, other content  rewrite            rewrite              release
     UNFINISHED               rewrite            rewrite              release
+    … and `releasing`        release            release              release
     any, of an earlier boot  rewrite            wait for the API     release
     ORPHANED                 remove the file (while the journal is incomplete: wait for the API)
 
 *Rewrite* makes the claim's entry and file what they would be if it were prepared now: device minors may be others after
-a boot, the driver's files others after an upgrade. When the hardware or the driver's files are not there to do so, the
-claim waits. After a boot kubelet prepares the pods of this node again but may start their containers first
-(kubernetes issue 141433), so the files are there again without waiting for that.
+a boot, the driver's files others after an upgrade. Its holds are made with it, again after a boot. When the hardware or
+the driver's files are not there to do so, the claim waits. After a boot kubelet prepares the pods of this node again
+but may start their containers first (kubernetes issue 141433), so the files are there again without waiting for that.
+
+Records of holds that no entry lists are of entries that were lost: the holds are undone.
 
 After damage to the journal, claims may hold devices that no entry speaks of. Then the scheduler's allocations are the
 guard: the journal is completed from the claims in the API that are allocated to this node and have a CDI file, and
 until that is done nothing is prepared and no file is removed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
-from kubelet_plugin.prepare.lifecycle import Entry, Standing, State, state_of
+from kubelet_plugin.prepare.holds import Records
+from kubelet_plugin.prepare.lifecycle import Entry, Standing, State, is_made, state_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Action(Enum):
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Everything known about one claim UID. `file` and `planned` are digests, of the file as it is and as it would be
-    written now; `planned` is None when that cannot be told, and then `obstacle` says why."""
+    written now. `planned` is None when that cannot be told: because of the `obstacle`, or before its holds are made."""
 
     uid: str
     entry: Entry | None
@@ -56,6 +60,8 @@ class Finding:
     standing: Standing = Standing.UNKNOWN
     planned: str | None = None
     obstacle: str = ""
+    records: Records = field(default_factory=dict)
+    """Of all holds in the journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +73,12 @@ class Remedy:
 def remedy_for(finding: Finding, boot_id: str, *, incomplete: bool) -> Remedy:
     """One cell of the table. `boot_id` is the present one, `incomplete` that of the journal."""
     entry = finding.entry
-    state = state_of(entry, finding.file)
+    state = state_of(entry, finding.file, finding.records)
     if entry is None:
         return _without_entry(state, finding, incomplete)
     who = f"{entry.claim} (UID {entry.claim.uid})"
+    if entry.releasing:
+        return Remedy(Action.RELEASE, f"{who} was being released")
     if finding.standing.is_stale:
         return Remedy(Action.RELEASE, f"{who} {finding.standing.value}")
     if entry.boot_id != boot_id and finding.standing is Standing.UNKNOWN:
@@ -78,7 +86,7 @@ def remedy_for(finding: Finding, boot_id: str, *, incomplete: bool) -> Remedy:
     reason = _reason_to_rewrite(entry, finding, state, boot_id)
     if reason is None:
         return Remedy(Action.KEEP, f"{who} is prepared")
-    if finding.planned is None:
+    if finding.obstacle:
         return Remedy(Action.WAIT, f"{who} {reason}, and it cannot be written now: {finding.obstacle}")
     return Remedy(Action.REWRITE, f"{who} {reason}")
 
@@ -96,6 +104,8 @@ def _without_entry(state: State, finding: Finding, incomplete: bool) -> Remedy:
 def _reason_to_rewrite(entry: Entry, finding: Finding, state: State, boot_id: str) -> str | None:
     if entry.boot_id != boot_id:
         return "was prepared before the node booted"
+    if not is_made(entry, finding.records):
+        return "was not finished"
     if state is State.UNFINISHED:
         return "had no CDI file" if finding.file is None else "had a CDI file that was altered"
     if finding.planned is not None and finding.planned != entry.cdi_digest:

@@ -146,6 +146,7 @@ class JournalStore:
     """The journal for one event loop: commits that come together are written together."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._file = JournalFile(folder)
         # A thread of its own: a hung NVML call in the common pool must not hold up the journal.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")

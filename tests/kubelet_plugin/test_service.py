@@ -286,10 +286,6 @@ class TestRefusals:
             ({"apiVersion": CONFIG_API_VERSION, "kind": "GpuConfg"}, ["parameters.kind", "GpuConfg", "GpuConfig"]),
             ({"apiVersion": CONFIG_API_VERSION, "kind": "GpuConfig", "sharng": {}}, ["parameters.sharng", "sharing"]),
             ({"apiVersion": CONFIG_API_VERSION, "kind": "MigDeviceConfig"}, ["parameters.kind", "MIG"]),
-            (
-                {"apiVersion": CONFIG_API_VERSION, "kind": "GpuConfig", "sharing": {"strategy": "MPS"}},
-                ["parameters.sharing", "MPS", "not supported"],
-            ),
         ],
     )
     async def test_a_config_that_cannot_be_honoured(

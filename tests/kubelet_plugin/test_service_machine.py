@@ -22,14 +22,16 @@ from hypothesis.stateful import (
 from support.claims import NODE, FakeClaims, FakeFacts, a_claim, a_ref, a_result, node_facts
 from support.disk import Disk
 
+from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.edits import DriverFiles
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import DriverError, InvalidInput, Unreachable
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.offers import NodeOffers
 from kubelet_plugin.prepare.answer import PreparedDevice
-from kubelet_plugin.prepare.plan import ContainerFiles
+from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.prepare.steps import digest_of
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.service import ClaimService
@@ -84,6 +86,8 @@ class Node(RuleBasedStateMachine):
             container_files=container_files,
             journal=JournalStore(self.folder / "state"),
             cdi=self.cdi,
+            effects={},
+            offers=NodeOffers(self.api, PublishingPolicy.EVERYTHING, NODE),
             driver=GPU_DRIVER,
             node_name=NODE,
             stale_after_s=0.0,

@@ -8,6 +8,7 @@ from typing import Any
 
 from support.claims import NODE, FakeClaims, FakeFacts
 
+from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.edits import DriverFile, DriverFiles, Link
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import DriverError
@@ -15,8 +16,10 @@ from dra_driver.names import GPU_DRIVER, ClaimRef
 from dra_driver.runtime.files import StagedFile
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.offers import NodeOffers
 from kubelet_plugin.prepare.answer import PreparedDevice
-from kubelet_plugin.prepare.plan import ContainerFiles
+from kubelet_plugin.prepare.holds import Effects
+from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.service import ClaimService
 
@@ -74,6 +77,8 @@ class Bench:
     driver_files: DriverFiles = DRIVER_FILES
     without_node: Collection[str] = ()
     """UUIDs of the GPUs whose device node is missing."""
+    policy: PublishingPolicy = PublishingPolicy.EVERYTHING
+    effects: Effects = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         (self.root / "cdi").mkdir(parents=True, exist_ok=True)
@@ -100,6 +105,8 @@ class Bench:
             "container_files": self.container_files,
             "journal": JournalStore(self.state),
             "cdi": self.cdi,
+            "effects": self.effects,
+            "offers": NodeOffers(self.api, self.policy, NODE),
             "driver": GPU_DRIVER,
             "node_name": NODE,
             "holder_patience_s": 0.0,

@@ -19,16 +19,25 @@ from support.claims import (
 )
 from support.prepared import DRIVER_FILES
 
-from dra_driver.api.inventory import Problem
+from dra_driver.api.inventory import GpuFacts, Problem
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.cdi.model import DeviceNode
+from dra_driver.devices.model import Kind, Offer
 from dra_driver.errors import InvalidConfig, InvalidInput, NodeNotReady, UnknownDevice
-from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER
-from kubelet_plugin.prepare.lifecycle import Entry
-from kubelet_plugin.prepare.plan import ContainerFiles, Node, Plan, plan_for, undo_of, wanted_devices
+from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER, ClaimRef
+from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
+from kubelet_plugin.prepare.node import ContainerFiles, Node
+from kubelet_plugin.prepare.plan import Plan, plan_for, undo_of
 from kubelet_plugin.prepare.steps import CdiFileRecord, RemoveCdiFile, UnknownRecord, WriteCdiFile, digest_of
+from kubelet_plugin.prepare.wanted import Wanted, wanted_of
 
-A_NODE = Node(GPU_DRIVER, NODE, BOOT, {device_name(index): a_gpu(index) for index in range(4)})
+
+def a_node(*gpus: GpuFacts) -> Node:
+    offers = {gpu.name: Offer(gpu.name, Kind.GPU, gpu) for gpu in gpus}
+    return Node(GPU_DRIVER, NODE, BOOT, offers, {gpu.uuid: gpu for gpu in gpus})
+
+
+A_NODE = a_node(*(a_gpu(index) for index in range(4)))
 FILES = ContainerFiles(
     DRIVER_FILES,
     {uuid_of(index): (DeviceNode(f"/dev/nvidia{index}", type="c", major=195, minor=index),) for index in range(4)},
@@ -40,7 +49,11 @@ def claim(*results: dict[str, Any], **more: Any) -> ResourceClaim:
 
 
 def plan(*numbers: int, node: Node = A_NODE, files: ContainerFiles = FILES) -> Plan:
-    return plan_for(a_ref(), [a_held_device(number) for number in numbers], node, files)
+    return plan_for(a_ref(), Wanted(tuple(a_held_device(number) for number in numbers)), node, files)
+
+
+def wanted_devices(found: ResourceClaim, ref: ClaimRef, node: Node) -> tuple[HeldDevice, ...]:
+    return wanted_of(found, ref, node).devices
 
 
 def spec_of(made: Plan) -> dict[str, Any]:
@@ -50,7 +63,7 @@ def spec_of(made: Plan) -> dict[str, Any]:
 
 
 def test_the_table_of_names_and_nothing_else_leads_from_device_to_hardware() -> None:
-    node = replace(A_NODE, gpus={"gpu-any-name": a_gpu(3)})
+    node = a_node(a_gpu(3, name="gpu-any-name"))
 
     (device,) = wanted_devices(claim(a_result("gpu-any-name")), a_ref(), node)
 
@@ -64,16 +77,17 @@ def test_each_result_is_a_device_with_its_top_level_request() -> None:
 
     assert (one.request_names, one.admin_access, one.share_id) == (("big",), False, "a-share")
     assert (other.request_names, other.admin_access, other.share_id) == (("small",), True, None)
-    assert one.cdi_ids == (f"k8s.gpu.nvidia.com/claim={a_ref().uid}-{device_name(1)}",)
+    assert one.cdi_ids == (f"k8s.gpu.nvidia.com/claim={a_ref().uid}-{device_name(1)}-a-share",)
+    assert other.cdi_ids == (f"k8s.gpu.nvidia.com/claim={a_ref().uid}-{device_name(0)}",)
 
 
 def test_a_gpu_may_be_in_a_claim_twice_when_one_of_the_two_only_looks() -> None:
     found = claim(a_result(0, "use"), a_result(0, "watch", adminAccess=True))
 
-    devices = wanted_devices(found, a_ref(), A_NODE)
-    made = plan_for(a_ref(), devices, A_NODE, FILES)
+    wanted = wanted_of(found, a_ref(), A_NODE)
+    made = plan_for(a_ref(), wanted, A_NODE, FILES)
 
-    assert len(devices) == 2
+    assert len(wanted.devices) == 2
     assert [device["name"] for device in spec_of(made)["devices"]] == [f"{a_ref().uid}-{device_name(0)}"]
     assert f"NVIDIA_DRA_DEVICE_{device_name(0).upper().replace('-', '_')}={uuid_of(0)}" in str(spec_of(made))
 

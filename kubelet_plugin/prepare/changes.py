@@ -1,0 +1,168 @@
+"""The journal's transitions: each is a decision on the journal as it is at that moment. Pure.
+
+`kubelet_plugin.prepare.execute` commits them, in the order that it describes; `kubelet_plugin.prepare.store` applies
+each to what is on disk then, whoever wrote it. So nothing here relies on what the caller saw before.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from dra_driver.errors import DriverError, NodeNotReady
+from kubelet_plugin.prepare.checkpoint import Journal
+from kubelet_plugin.prepare.holds import ComputeInstance, GpuInstance, Hold, HoldRecord, HoldState, Made, described
+from kubelet_plugin.prepare.lifecycle import Entry, Held, admitted, needed
+from kubelet_plugin.prepare.lifecycle import released as without
+
+type Transition = Callable[[Journal], Journal]
+
+
+class Outdated(DriverError):
+    """The journal changed since it was looked at: look again."""
+
+
+def with_entry(entry: Entry) -> Transition:
+    """The claim holds these devices, or the transition raises HeldByOther."""
+    return lambda journal: replace(journal, held=admitted_to(journal, entry))
+
+
+def admitted_to(journal: Journal, entry: Entry) -> Held:
+    """The claims of the journal and this one. Raises HeldByOther or LeftBehind.
+
+    While entries may be missing, the holds that nobody lists are theirs; then nothing is prepared but what was lost.
+    """
+    return admitted(journal.held, entry, None if journal.incomplete else journal.holds)
+
+
+def released(claim_uid: str) -> Transition:
+    """The claim holds nothing; for one without holds."""
+    return lambda journal: replace(journal, held=without(journal.held, claim_uid))
+
+
+def begun(entry: Entry, intents: Mapping[Hold, Made]) -> Transition:
+    """The claim holds these devices, and its holds are to be made; `intents` are the facts of those that are new.
+
+    Raises Outdated when one of them is new and has none.
+    """
+
+    def change(journal: Journal) -> Journal:
+        held = admitted_to(journal, entry)
+        new = [hold for hold in entry.holds if hold not in journal.holds]
+        if not set(new) <= intents.keys():
+            raise Outdated("a hold was taken back meanwhile", about=str(entry.claim))
+        records = {hold: HoldRecord(HoldState.INTENT, entry.boot_id, intents[hold]) for hold in new}
+        return replace(journal, held=held, holds={**journal.holds, **records})
+
+    return change
+
+
+def intended(hold: Hold, entry: Entry) -> Transition:
+    """The hold is being made, in the boot of the entry. Raises NodeNotReady.
+
+    What is known of how it was before is kept; ids of an instance that was there before would mislead.
+    """
+
+    def change(journal: Journal) -> Journal:
+        _check_still_held(journal, entry)
+        record = journal.holds.get(hold)
+        if record is None:
+            raise NodeNotReady(f"{described(hold)} was lost from the journal", about=str(entry.claim))
+        if record.state is HoldState.INTENT and record.boot_id == entry.boot_id:
+            return journal
+        facts = Made() if isinstance(hold, GpuInstance | ComputeInstance) else record.made
+        return _recorded(journal, hold, replace(record, state=HoldState.INTENT, boot_id=entry.boot_id, made=facts))
+
+    return change
+
+
+def made(hold: Hold, entry: Entry, facts: Made) -> Transition:
+    """The hold is as it must be."""
+
+    def change(journal: Journal) -> Journal:
+        record = journal.holds.get(hold, HoldRecord(HoldState.INTENT, entry.boot_id))
+        known = record.made.with_facts(facts)
+        return _recorded(journal, hold, replace(record, state=HoldState.MADE, boot_id=entry.boot_id, made=known))
+
+    return change
+
+
+def finished(entry: Entry) -> Transition:
+    """The entry with the digest of its CDI file, all its holds being made. Raises NodeNotReady."""
+
+    def change(journal: Journal) -> Journal:
+        _check_still_held(journal, entry)
+        return replace(journal, held={**journal.held, entry.claim.uid: entry})
+
+    return change
+
+
+def releasing(claim_uid: str) -> Transition:
+    """The claim is on its way out, and so are the holds that only it needs."""
+
+    def change(journal: Journal) -> Journal:
+        entry = journal.held.get(claim_uid)
+        if entry is None:
+            return journal
+        held = {**journal.held, claim_uid: replace(entry, releasing=True)}
+        return _undoing(replace(journal, held=held), to_undo(journal, entry, frozenset()))
+
+    return change
+
+
+def to_undo(journal: Journal, entry: Entry, undone: Collection[Hold]) -> tuple[Hold, ...]:
+    """The holds that go with the entry: nobody else lists them, and they are not `undone`, or were made again since."""
+    return tuple(
+        hold
+        for hold in entry.holds
+        if hold in journal.holds
+        and not needed(journal.held, hold, but=entry.claim.uid)
+        and not (hold in undone and journal.holds[hold].state is HoldState.UNDOING)
+    )
+
+
+def gone(claim_uid: str, undone: Collection[Hold]) -> Transition:
+    """The claim holds nothing any more, and what was `undone` of its holds is forgotten.
+
+    Unless it is now the last one that needs another hold: then it stays, and that one goes first.
+    """
+
+    def change(journal: Journal) -> Journal:
+        entry = journal.held.get(claim_uid)
+        if entry is None:
+            return journal
+        remaining = to_undo(journal, entry, undone)
+        if remaining:
+            return _undoing(journal, remaining)
+        held = without(journal.held, claim_uid)
+        mine = {hold for hold in entry.holds if not needed(held, hold)}
+        return replace(
+            journal, held=held, holds={hold: record for hold, record in journal.holds.items() if hold not in mine}
+        )
+
+    return change
+
+
+def forgotten(holds: Collection[Hold]) -> Transition:
+    """These holds, which were undone, have no record any more, unless an entry lists them now."""
+
+    def change(journal: Journal) -> Journal:
+        kept = {
+            hold: record for hold, record in journal.holds.items() if hold not in holds or needed(journal.held, hold)
+        }
+        return replace(journal, holds=kept)
+
+    return change
+
+
+def _check_still_held(journal: Journal, entry: Entry) -> None:
+    found = journal.held.get(entry.claim.uid)
+    if found is None or found.releasing:
+        raise NodeNotReady("was released while it was prepared", about=str(entry.claim))
+
+
+def _undoing(journal: Journal, holds: Collection[Hold]) -> Journal:
+    records = {hold: replace(journal.holds[hold], state=HoldState.UNDOING) for hold in holds}
+    return replace(journal, holds={**journal.holds, **records})
+
+
+def _recorded(journal: Journal, hold: Hold, record: HoldRecord) -> Journal:
+    return replace(journal, holds={**journal.holds, hold: record})

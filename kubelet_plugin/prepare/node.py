@@ -1,0 +1,42 @@
+"""What prepare knows of the node it is on: values that `kubelet_plugin.service` fills from Discovery and the policy."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from dra_driver.api.inventory import GpuFacts, Problem
+from dra_driver.cdi.edits import DriverFiles
+from dra_driver.cdi.model import DeviceNode
+from dra_driver.devices.model import Offer
+from dra_driver.errors import NodeNotReady
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What this node is and has. `offers` is the table from published name to hardware, `gpus` is by UUID."""
+
+    driver: str
+    pool: str
+    boot_id: str
+    offers: Mapping[str, Offer]
+    gpus: Mapping[str, GpuFacts]
+    problems: tuple[Problem, ...] = ()
+
+
+type MigNodes = Callable[[str, int, int, int], tuple[DeviceNode, ...]]
+"""The device nodes of a MIG device, by GPU UUID, the GPU's minor, and the ids of GPU instance and compute instance: the
+GPU's own node and the two capabilities. Raises NodeNotReady that says what is missing."""
+
+
+def no_mig_nodes(gpu_uuid: str, minor: int, gpu_instance: int, compute_instance: int) -> tuple[DeviceNode, ...]:
+    raise NodeNotReady("there are no device nodes for MIG devices on this node", about=f"GPU {gpu_uuid}")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFiles:
+    """What containers need to use the GPUs: the driver's files, and the device nodes of each GPU by its UUID."""
+
+    driver: DriverFiles
+    nodes: Mapping[str, tuple[DeviceNode, ...]]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Why a GPU cannot be used in a container now, by its UUID."""
+    mig_nodes: MigNodes = no_mig_nodes

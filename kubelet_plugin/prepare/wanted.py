@@ -1,0 +1,429 @@
+"""From a claim and what this node offers to the claim's devices, and what must be so on the hardware for them. Pure.
+
+The service enters here with the claim's object. The claim, its configs and the node's table of offers decide, nothing
+else. Whatever a user wrote wrong is found here; nothing has happened by then. What the hardware must be like is said in
+holds (`kubelet_plugin.prepare.holds`):
+
+    a full GPU                          nothing
+    … with TimeSlicing                  TimeSlice
+    … with MPS                          ComputeMode exclusive of each GPU, one MpsDaemon for all with the same config
+    a MIG device that exists            nothing
+    a MIG device that is made           MigMode, GpuInstance, ComputeInstance
+    … either with MPS                   and an MpsDaemon of its own
+    a share by policy                   as above, with an MpsDaemon that belongs to the device and not to the claim
+    a GPU for a virtual machine         VfioBinding
+
+Admin access looks at a device and changes nothing: it never makes a hold.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dra_driver.api.config import DeviceConfig, GpuConfig, MigDeviceConfig, Mps, Sharing, VfioDeviceConfig
+from dra_driver.api.policy import SharingRule
+from dra_driver.api.resource import AllocatedDevice, Allocation, ResourceClaim
+from dra_driver.cdi.edits import cdi_device_id
+from dra_driver.devices.exclusion import conflict, unsupported
+from dra_driver.devices.fit import checked_against, config_kind, identity
+from dra_driver.devices.model import Kind, Offer
+from dra_driver.errors import InvalidConfig, InvalidInput, NodeNotReady, UnknownDevice
+from dra_driver.names import ClaimRef, RequestName, is_dns_label, is_dns_subdomain, is_uid
+from dra_driver.opaque import ListedConfig, config_for, listed_configs
+from dra_driver.quantity import Quantity
+from kubelet_plugin.prepare.holds import (
+    ComputeInstance,
+    ComputeMode,
+    GpuIdentity,
+    GpuInstance,
+    Hold,
+    MigDevice,
+    MigMode,
+    MpsDaemon,
+    TimeSlice,
+    VfioBinding,
+    in_order,
+)
+from kubelet_plugin.prepare.lifecycle import HeldDevice, SharedUse
+from kubelet_plugin.prepare.node import Node
+
+_RESULTS = "status.allocation.devices.results"
+_MEBIBYTE = 1 << 20
+_MOST_NAMES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a claim was allocated: one device for each result, in their order; and its holds, in the order of making."""
+
+    devices: tuple[HeldDevice, ...]
+    holds: tuple[Hold, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """An allocation result with what it leads to. `offer.sharing` is None when the claim has the device for itself."""
+
+    place: str
+    allocated: AllocatedDevice
+    offer: Offer
+    config: DeviceConfig
+
+    @property
+    def admin_access(self) -> bool:
+        return self.allocated.admin_access is True
+
+    @property
+    def sharing(self) -> Sharing | None:
+        """What the config says; nothing for admin access."""
+        config = self.config
+        if self.admin_access or not isinstance(config, GpuConfig | MigDeviceConfig):
+            return None
+        return config.sharing
+
+
+def well_formed(asked: ClaimRef) -> ClaimRef:
+    """`asked` if there can be such a claim: its parts go into URLs and file names. Raises InvalidInput."""
+    parts = (
+        ("metadata.namespace", asked.namespace, is_dns_label, "the name of a namespace"),
+        ("metadata.name", asked.name, is_dns_subdomain, "the name of a claim"),
+        ("metadata.uid", asked.uid, is_uid, "the UID of an object"),
+    )
+    for place, value, is_right, what in parts:
+        if not is_right(value):
+            raise InvalidInput(f"{value[:80]!r} cannot be {what}", about=str(asked), field=place)
+    return asked
+
+
+def checked(claim: ResourceClaim, asked: ClaimRef) -> ResourceClaim:
+    """`claim` if it is the object that kubelet asked for, and allocated. Raises InvalidInput."""
+    if claim.metadata.uid != asked.uid:
+        raise InvalidInput(
+            f"has UID {claim.metadata.uid}, kubelet asked for UID {asked.uid}: the claim was deleted and created again;"
+            " a pod that uses the new claim is prepared by itself",
+            about=str(asked),
+            field="metadata.uid",
+        )
+    if claim.status.allocation is None:
+        raise InvalidInput(
+            "is not allocated; the scheduler allocates it for a pod, kubelet tries again",
+            about=str(asked),
+            field="status.allocation",
+        )
+    return claim
+
+
+def wanted_of(claim: ResourceClaim, asked: ClaimRef, node: Node) -> Wanted:
+    """The devices of this driver that the claim was allocated, and what must be made for them.
+
+    Raises InvalidInput, InvalidConfig, UnknownDevice or NodeNotReady; each names the claim and the field.
+    """
+    allocation = checked(claim, asked).status.allocation
+    assert allocation is not None
+    ours = [
+        (f"{_RESULTS}[{index}]", result)
+        for index, result in enumerate(allocation.devices.results)
+        if result.driver == node.driver
+    ]
+    if not ours:
+        raise InvalidInput(
+            f"has no device of driver {node.driver} in its allocation; this node's plugin serves no other",
+            about=str(asked),
+            field=_RESULTS,
+        )
+    results = _results(asked, ours, allocation, node)
+    devices = tuple(_device(asked, result, node) for result in results)
+    _check_distinct(asked, devices)
+    return Wanted(devices, in_order(_holds(asked, results)))
+
+
+def _results(
+    asked: ClaimRef, ours: Sequence[tuple[str, AllocatedDevice]], allocation: Allocation, node: Node
+) -> list[_Result]:
+    offers = [_offer(asked, place, result, node) for place, result in ours]
+    configs = listed_configs(allocation.devices.config, node.driver)
+    try:
+        results = [
+            _Result(place, result, offer, _config(result, offer, configs))
+            for (place, result), offer in zip(ours, offers, strict=True)
+        ]
+        for config, devices in _by_config(results):
+            checked_against(config, [device.offer for device in devices])
+        for result in results:
+            _check_passthrough(result)
+    except InvalidConfig as error:
+        raise InvalidConfig(error.message, about=str(asked), field=error.field, problems=error.problems) from error
+    return results
+
+
+def _config(result: AllocatedDevice, offer: Offer, configs: Sequence[ListedConfig]) -> DeviceConfig:
+    kind: type[Any] = config_kind(offer.kind)
+    config: DeviceConfig = config_for(RequestName.of(result.request), configs, kind, kind())
+    return config
+
+
+def _by_config(results: Sequence[_Result]) -> Iterator[tuple[DeviceConfig, list[_Result]]]:
+    """Devices with the same config, of the same kind: they have one MPS daemon, and one numbering for its limits."""
+    groups: dict[DeviceConfig, list[_Result]] = {}
+    for result in results:
+        if not result.admin_access:
+            groups.setdefault(result.config, []).append(result)
+    yield from groups.items()
+
+
+def _check_passthrough(result: _Result) -> None:
+    if result.offer.kind is Kind.VFIO and not result.admin_access:
+        reason = unsupported(result.offer.gpu, Kind.VFIO, None)
+        if reason is not None:
+            raise InvalidConfig(f"{result.offer.name}: {reason}", field=f"{result.place}.device")
+
+
+def _offer(asked: ClaimRef, place: str, result: AllocatedDevice, node: Node) -> Offer:
+    if result.pool != node.pool:
+        raise InvalidInput(
+            f"device {result.device} is in pool {result.pool}; this is node {node.pool}, which has its own pool only",
+            about=str(asked),
+            field=f"{place}.pool",
+        )
+    offer = node.offers.get(result.device)
+    if offer is None:
+        raise _unknown(asked, place, result.device, node)
+    # Without consumable capacity the server gives a shared device to one claim, and says so by naming no share.
+    return offer if offer.share is not None or result.share_id is not None else replace(offer, sharing=None)
+
+
+def _unknown(asked: ClaimRef, place: str, device: str, node: Node) -> UnknownDevice | NodeNotReady:
+    """A device that may be among those that cannot be read now is worth another try; any other is not."""
+    about, field_path = str(asked), f"{place}.device"
+    hiding = [problem for problem in node.problems if problem.subject == "driver" or problem.subject.startswith("GPU ")]
+    if hiding:
+        reasons = "; ".join(f"{problem.subject}: {problem.message}" for problem in hiding)
+        return NodeNotReady(
+            f"device {device} cannot be found on node {node.pool}, which has problems: {reasons}",
+            about=about,
+            field=field_path,
+        )
+    names = sorted(node.offers)
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return UnknownDevice(
+        f"node {node.pool} has no device {device}; it has {', '.join(names[:_MOST_NAMES]) or 'none'}{more}."
+        " Delete the pod and its claim, so that the claim is allocated again",
+        about=about,
+        field=field_path,
+    )
+
+
+def _device(asked: ClaimRef, result: _Result, node: Node) -> HeldDevice:
+    allocated, offer = result.allocated, result.offer
+    existing = offer.existing
+    return HeldDevice(
+        request_names=(RequestName.of(allocated.request).request,),
+        pool=allocated.pool,
+        device=allocated.device,
+        gpu_uuid=offer.gpu.uuid,
+        pci_bus_id=offer.gpu.pci_bus_id,
+        cdi_ids=(cdi_device_id(node.driver, asked.uid, allocated.device, allocated.share_id),),
+        admin_access=result.admin_access,
+        share_id=allocated.share_id,
+        kind=offer.kind,
+        partition=offer.partition,
+        mig_uuid=existing.uuid if existing is not None else None,
+        gpu_instance=_instance_text(offer) if existing is not None else "",
+        vfio_api=isinstance(result.config, VfioDeviceConfig) and result.config.iommu.enable_api_device,
+        sharing=None if result.admin_access else _sharing(asked, result, node),
+    )
+
+
+def _instance_text(offer: Offer) -> str:
+    """The GPU instance of a MIG device that exists, with nothing else in it."""
+    existing = offer.existing
+    instances = offer.gpu.mig.instances if offer.gpu.mig is not None else []
+    for instance in instances:
+        if existing is not None and any(one.uuid == existing.uuid for one in instance.compute_instances):
+            return instance.model_copy(update={"compute_instances": [existing]}).model_dump_json(by_alias=True)
+    return ""
+
+
+def _sharing(asked: ClaimRef, result: _Result, node: Node) -> SharedUse | None:
+    rule = result.offer.sharing
+    if rule is not None:
+        threads, memory = _amounts(asked, result, rule, node)
+        return SharedUse(rule.strategy, True, result.offer.share, _settings(rule), threads, memory)
+    sharing = result.sharing
+    if sharing is None:
+        return None
+    interval = sharing.time_slicing.interval if sharing.time_slicing is not None else None
+    return SharedUse(sharing.strategy, settings=f"time slice {interval}" if interval is not None else "")
+
+
+def _settings(rule: SharingRule) -> str:
+    if rule.interval is not None:
+        return f"time slice {rule.interval}"
+    return "MPS for several users" if rule.multi_user else ""
+
+
+def _amounts(asked: ClaimRef, result: _Result, rule: SharingRule, node: Node) -> tuple[int | None, int | None]:
+    """What a share has of its device at most: percent of threads, bytes of memory; None where nothing limits it."""
+    if not rule.enforced:
+        return None, None
+    if rule.replicas is not None:
+        shares = int(_consumed(result, "shares", node) or 1)
+        memory = _memory_bytes(result.offer)
+        return max(1, 100 * shares // rule.replicas), None if memory is None else memory * shares // rule.replicas
+    amounts: dict[str, int] = {}
+    for name in rule.capacity or ():
+        amount = _consumed(result, name, node)
+        if amount is None:
+            raise InvalidInput(
+                f"does not say how much of {name} of {result.offer.name} the claim has; delete the claim, so that it is"
+                " allocated again",
+                about=str(asked),
+                field=f"{result.place}.consumedCapacity",
+            )
+        amounts[name] = int(amount)
+    return amounts.get("cores"), amounts.get("memory")
+
+
+def _consumed(result: _Result, name: str, node: Node) -> int | None:
+    consumed = result.allocated.consumed_capacity or {}
+    text = consumed.get(name) or consumed.get(f"{node.driver}/{name}")
+    return None if text is None else int(Quantity.parse(text).value)
+
+
+def _memory_bytes(offer: Offer) -> int | None:
+    if offer.partition is None:
+        return offer.gpu.memory_bytes
+    if offer.existing is not None and offer.existing.memory_bytes is not None:
+        return offer.existing.memory_bytes
+    return offer.profile.memory_bytes if offer.profile is not None else None
+
+
+def _check_distinct(asked: ClaimRef, devices: Sequence[HeldDevice]) -> None:
+    """A claim may have what two claims may have side by side."""
+    held: list[HeldDevice] = []
+    for device in devices:
+        if device.admin_access:
+            continue
+        for other in held:
+            reason = conflict(other.use, device.use)
+            if reason is not None:
+                what = f"{device.gpu_uuid} twice" if other.use == device.use else device.gpu_uuid
+                raise InvalidInput(
+                    f"is allocated {what}, as {other.device} and {device.device}: {reason};"
+                    " delete the claim, so that it is allocated again",
+                    about=str(asked),
+                    field=_RESULTS,
+                )
+        held.append(device)
+
+
+def _holds(asked: ClaimRef, results: Sequence[_Result]) -> Iterator[Hold]:
+    for result in results:
+        if not result.admin_access:
+            yield from _of_hardware(result)
+            yield from _of_policy(result)
+    for _, group in _by_config(results):
+        exclusive = [result for result in group if result.offer.sharing is None]
+        yield from _of_config(asked, exclusive)
+
+
+def _of_hardware(result: _Result) -> Iterator[Hold]:
+    gpu = _identity(result.offer)
+    if result.offer.kind is Kind.VFIO:
+        config = result.config
+        preferred = isinstance(config, VfioDeviceConfig) and config.iommu.backend_policy == "PreferIommuFD"
+        yield VfioBinding(gpu, preferred)
+    if result.offer.kind is Kind.MIG and result.offer.existing is None:
+        device = _mig_device(result.offer)
+        assert isinstance(device, ComputeInstance)
+        yield from (MigMode(gpu), device.parent, device)
+
+
+def _of_policy(result: _Result) -> Iterator[Hold]:
+    offer, rule = result.offer, result.offer.sharing
+    if rule is None:
+        return
+    gpu = _identity(offer)
+    if rule.strategy == "TimeSlicing" and rule.interval is not None and offer.kind is Kind.GPU:
+        yield TimeSlice(gpu, rule.interval)
+    if rule.strategy == "MPS":
+        if offer.kind is Kind.GPU:
+            yield ComputeMode(gpu, 3)
+        yield MpsDaemon(_key_of_device(offer), (gpu,), _mig_device(offer), multi_user=rule.multi_user)
+
+
+def _of_config(asked: ClaimRef, group: Sequence[_Result]) -> Iterator[Hold]:
+    """Of devices with one config that the claim has for itself."""
+    sharing = group[0].sharing if group else None
+    if sharing is None:
+        return
+    if sharing.time_slicing is not None:
+        for result in group:
+            if result.offer.kind is Kind.GPU:
+                yield TimeSlice(_identity(result.offer), sharing.time_slicing.interval)
+    if sharing.mps is not None:
+        limits = dict(sharing.mps.memory_limits([identity(result.offer) for result in group]))
+        if group[0].offer.kind is Kind.GPU:
+            yield from _for_gpus(asked, [result.offer for result in group], sharing.mps, limits)
+        else:
+            for result in group:
+                yield _for_mig(asked, result.offer, sharing.mps, limits)
+
+
+def _for_gpus(asked: ClaimRef, offers: Sequence[Offer], mps: Mps, limits: Mapping[str, int]) -> Iterator[Hold]:
+    gpus = tuple(sorted(_identity(offer) for offer in offers))
+    yield from (ComputeMode(gpu, 3) for gpu in gpus)
+    yield MpsDaemon(
+        _key_of_claim(asked, [gpu.uuid for gpu in gpus]),
+        gpus,
+        multi_user=mps.multi_user,
+        thread_percentage=mps.default_active_thread_percentage,
+        memory_limits=tuple(sorted(limits.items())),
+    )
+
+
+def _for_mig(asked: ClaimRef, offer: Offer, mps: Mps, limits: Mapping[str, int]) -> MpsDaemon:
+    limit = limits.get(identity(offer))
+    return MpsDaemon(
+        _key_of_claim(asked, [identity(offer)]),
+        (_identity(offer),),
+        _mig_device(offer),
+        multi_user=mps.multi_user,
+        thread_percentage=mps.default_active_thread_percentage,
+        memory_limits=() if limit is None else (("mig", limit),),
+    )
+
+
+def _identity(offer: Offer) -> GpuIdentity:
+    return GpuIdentity(offer.gpu.uuid, offer.gpu.pci_bus_id)
+
+
+def _mig_device(offer: Offer) -> MigDevice | None:
+    """The UUID of one that exists, what is to be made of one that does not; None of a full GPU."""
+    place = offer.partition
+    if place is None:
+        return None
+    if offer.existing is not None:
+        return offer.existing.uuid
+    if offer.profile is None:
+        raise NodeNotReady(f"the driver does not tell what {place.profile} is now", about=f"device {offer.name}")
+    parent = GpuInstance(_identity(offer), place.profile, offer.profile.id, place.start, place.size)
+    return ComputeInstance(parent, place.compute_slices, place.compute_start)
+
+
+def _key_of_device(offer: Offer) -> str:
+    """From the hardware, not from the published name: that may change while claims have shares."""
+    if offer.existing is not None:
+        return offer.existing.uuid.lower()
+    place = offer.partition
+    if place is None:
+        return offer.gpu.uuid.lower()
+    part = "" if place.compute_slices is None else f"-{place.compute_slices}c{place.compute_start}"
+    return f"{offer.gpu.uuid.lower()}-{place.size}at{place.start}{part}"
+
+
+def _key_of_claim(asked: ClaimRef, devices: Sequence[str]) -> str:
+    digest = hashlib.sha256("\n".join([asked.uid, *sorted(devices)]).encode()).hexdigest()
+    key = f"{asked.uid}-{digest[:5]}"
+    return key if is_dns_label(key) else f"claim-{digest[:20]}"
