@@ -10,15 +10,21 @@ import pytest_asyncio
 import yaml
 from support.api import Api
 from support.inventories import gpu, inventory_object, inventory_spec
+from support.mig import gpu_of
 
 from dra_driver.api.crd import FILE
-from dra_driver.api.inventory import confirmation_annotation
+from dra_driver.api.inventory import HealthFacts, PassthroughFacts, confirmation_annotation
 from dra_driver.api.meta import CRDS, LEASES, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
+from dra_driver.api.policy import MigRule, PublishingPolicy
+from dra_driver.devices.health import xid_condition
 from dra_driver.errors import AlreadyExists, NotFound
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.leader import LeaderElection, LeaseTimes
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import Narrator, PoolPublisher
+from dra_driver.publish.probe import server_features
+from dra_driver.slices.describe import described_devices
+from dra_driver.slices.diff import is_complete, observed_slice
 
 PATIENCE_S = 30.0
 
@@ -73,9 +79,11 @@ class Written(Narrator):
 
 
 @asynccontextmanager
-async def publishing(kube: Kube, node: str, written: Written) -> AsyncIterator[PoolPublisher]:
+async def publishing(
+    kube: Kube, node: str, written: Written, policy: PublishingPolicy = PublishingPolicy.EVERYTHING
+) -> AsyncIterator[PoolPublisher]:
     """A publisher for one node, so that what other tests left on a real server is not its business."""
-    publisher = PoolPublisher(kube, GPU_DRIVER, node_name=node, narrator=written, ask_after_s=0.0)
+    publisher = PoolPublisher(kube, GPU_DRIVER, policy=policy, node_name=node, narrator=written, ask_after_s=0.0)
     task = asyncio.create_task(publisher.run())
     try:
         yield publisher
@@ -157,6 +165,88 @@ async def test_a_second_publisher_finds_nothing_to_write_in_pools_of_several_sli
     assert names == [item.name for item in gpus]
     await kube.delete(NODE_INVENTORIES, unique)
     await kube.delete_collection(RESOURCE_SLICES, field_selector=f"spec.nodeName={unique}")
+
+
+OF_EVERY_KIND = PublishingPolicy.of(
+    {
+        "apiVersion": "dra.gpu/v1alpha1",
+        "kind": "PublishingPolicy",
+        "mig": [{"mode": "Dynamic", "computeInstances": ["1c.3g.40gb", "2c.3g.40gb"]}],
+        "sharing": [
+            {"strategy": "MPS", "replicas": 4},
+            {"gpus": {"names": [gpu(1).name]}, "strategy": "MPS", "capacity": ["memory", "cores"]},
+            {"gpus": {"names": [gpu(2).name]}, "strategy": "TimeSlicing", "unlimited": True},
+            {"devices": "mig", "strategy": "TimeSlicing", "replicas": 2},
+        ],
+        "passthrough": [{}],
+    },
+    about="test",
+)
+DYNAMIC = PublishingPolicy(mig=[MigRule(mode="Dynamic")])
+MODES = pytest.mark.parametrize(
+    ("feature_gates", "count"),
+    [
+        ({}, 5),
+        ({"DRAConsumableCapacity": False}, 5),
+        ({"DRAPartitionableDevices": False, "DRADeviceTaints": False}, 1),
+    ],
+    ids=["everything", "no consumable capacity", "neither counters nor taints"],
+)
+
+
+@MODES
+@pytest.mark.parametrize("policy", [DYNAMIC, OF_EVERY_KIND], ids=["partitions", "everything at once"])
+async def test_eight_gpus_of_every_kind_are_stored_as_published(
+    kube: Kube, unique: str, count: int, policy: PublishingPolicy, feature_gates: dict[str, bool]
+) -> None:
+    """Eight H100s, partitioned on demand, with shares and for virtual machines, as far as the server keeps it."""
+    iommu = PassthroughFacts(iommu_group=7)
+    xid = HealthFacts(healthy=False, conditions=[xid_condition(79, since="2026-01-01T00:00:00Z")])
+    gpus = [gpu_of("h100-80", number, passthrough=iommu) for number in range(8)]
+    if feature_gates == {}:
+        gpus[5] = gpus[5].model_copy(update={"health": xid})
+    node = await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": unique}})
+    spec = inventory_spec(unique, gpus, registered=now())
+    await kube.create(NODE_INVENTORIES, inventory_object(spec, node["metadata"]["uid"]))
+    first, second = Written(), Written()
+
+    async def complete() -> bool:
+        return is_complete([observed_slice(obj) for obj in await slices_of(kube, unique)])
+
+    async with publishing(kube, unique, first, policy):
+        await until(complete)
+    async with publishing(kube, unique, second, policy) as publisher:
+        await publisher.first_pass.wait()
+    assert (first.complaints, second.complaints, second.verbs) == ([], [], [])
+    slices = await slices_of(kube, unique)
+    if policy is DYNAMIC:
+        assert len(slices) == count
+    devices = [device for item in slices for device in item["spec"].get("devices", ())]
+    features = await server_features(kube, GPU_DRIVER, unique)
+    wanted = described_devices(spec, policy, {}, GPU_DRIVER, features).devices
+    assert {device["name"] for device in devices} == {device.name for device in wanted}
+    assert any(device.get("taints") for device in devices) == (feature_gates == {})
+    await kube.delete(NODE_INVENTORIES, unique)
+    await kube.delete_collection(RESOURCE_SLICES, field_selector=f"spec.nodeName={unique}")
+
+
+GATES = {
+    "partitionable": "DRAPartitionableDevices",
+    "consumable": "DRAConsumableCapacity",
+    "taints": "DRADeviceTaints",
+}
+
+
+@pytest.mark.parametrize("feature_gates", [{}, *({gate: False} for gate in GATES.values())], ids=str)
+async def test_a_probe_tells_what_the_server_keeps_and_leaves_nothing(
+    kube: Kube, unique: str, feature_gates: dict[str, bool]
+) -> None:
+    found = await server_features(kube, GPU_DRIVER, unique)
+    assert {name: getattr(found, name) for name in GATES} == {
+        name: feature_gates.get(gate, True) for name, gate in GATES.items()
+    }
+    assert found.counters_apart
+    assert await slices_of(kube, unique) == []
 
 
 async def test_a_lease_is_taken_renewed_and_given_back(kube: Kube, namespace: str) -> None:
