@@ -126,9 +126,12 @@ class MpsDaemons:
         processes = self._processes(place)
         return Sight(bool(processes) and self._answers(place, _about(hold)), processes)
 
-    def runs(self, process: Process) -> bool:
-        """Whether a process that was seen is still there; cheap."""
-        return self._host.processes.runs(process)
+    def stands(self, made: Made) -> bool:
+        """Whether the process that was made is still there; cheap, and no word on whether it answers."""
+        pid, started = made.get("pid"), made.get("started")
+        if pid is None or started is None:
+            return False
+        return self._host.processes.runs(Process(int(started), int(pid), mark=""))
 
     def sweep(self, records: Callable[[], Iterable[Hold]]) -> tuple[str, ...]:
         """Remove what no record speaks of: daemons and folders below ours. What was removed, in words.

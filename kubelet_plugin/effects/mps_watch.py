@@ -1,0 +1,215 @@
+"""Watches the MPS daemons of prepared claims: one that died is started anew where that is safe, and both are told.
+
+`main` runs `MpsWatch` beside the services; whoever reports the health of GPUs asks it for its `troubles`. What is to be
+done about a daemon is decided in `remedy_for`, from what is seen of it. When the daemon and its servers are dead, so
+are its clients: nothing is lost by starting anew, and containers that start over find it in the same folders. While a
+server is left, its clients compute on, and nothing is touched. A daemon that dies again and again is started ever less
+often.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Literal, Protocol
+
+import structlog
+
+from dra_driver.errors import DriverError
+from kubelet_plugin.effects.mps import Sight, left_alone
+from kubelet_plugin.prepare.holds import HoldRecord, HoldState, Made, MpsDaemon, Records
+
+_log = structlog.get_logger(__name__)
+
+INTERVAL_S = 5.0
+_ASKED_EVERY = 6
+"""Its process is looked at each time, which costs nothing; whether it answers, every so many times."""
+
+_DELAYS_S = (0.0, 1.0, 5.0, 15.0, 60.0)
+"""Between two starts of a daemon, by how often it was started lately."""
+_LATELY_S = 600.0
+_TOLD_S = 60.0
+"""For how long a death is told after the daemon is back: whoever asks does so from time to time only."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DaemonTrouble:
+    """What is wrong with the daemon that serves a GPU, or its MIG device `instance`.
+
+    Warning: it died, its clients with it, and is back. Critical: nobody can begin to compute through it.
+    """
+
+    gpu: str
+    severity: Literal["Warning", "Critical"]
+    message: str
+    instance: str | None = None
+
+
+class Remedy(Enum):
+    KEEP = "it is well"
+    LEAVE = "it does not answer, but something of it still runs"
+    START = "it is dead, and so are its clients"
+    WAIT = "it is dead, and was started too often lately"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What is remembered of a daemon. Times are of the watch's clock."""
+
+    starts: tuple[float, ...] = ()
+    """When it was started anew, lately."""
+    silent: bool = False
+    """It did not answer the last time either."""
+    trouble: str = ""
+    """What is told; empty when it is well."""
+    critical: bool = False
+    until: float = 0.0
+    """When a trouble that is over is no longer told."""
+
+    @property
+    def severity(self) -> Literal["Warning", "Critical"]:
+        return "Critical" if self.critical else "Warning"
+
+
+def remedy_for(sight: Sight, history: History, now: float) -> Remedy:
+    """What to do about a daemon that is seen like this."""
+    if sight.answers:
+        return Remedy.KEEP
+    if sight.processes:
+        return Remedy.LEAVE
+    lately = [start for start in history.starts if now - start < _LATELY_S]
+    delay = _DELAYS_S[min(len(lately), len(_DELAYS_S) - 1)]
+    return Remedy.START if not lately or now - lately[-1] >= delay else Remedy.WAIT
+
+
+class Daemons(Protocol):
+    """What is needed of `kubelet_plugin.effects.mps.MpsDaemons`. Blocking."""
+
+    def look(self, hold: MpsDaemon) -> Sight: ...
+
+    def stands(self, made: Made) -> bool: ...
+
+
+class MpsWatch:
+    """`again` makes a hold that is made once more, in its turn, and records what came of it; it does nothing when the
+    hold is not made any more. `records` and `boot_id` are those of the journal and the present boot."""
+
+    def __init__(
+        self,
+        daemons: Daemons,
+        records: Callable[[], Records],
+        boot_id: Callable[[], str],
+        again: Callable[[MpsDaemon], Awaitable[None]],
+        *,
+        interval_s: float = INTERVAL_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._daemons = daemons
+        self._records = records
+        self._boot_id = boot_id
+        self._again = again
+        self._interval_s = interval_s
+        self._clock = clock
+        self._histories: dict[MpsDaemon, History] = {}
+        self._looks = 0
+
+    @property
+    def troubles(self) -> tuple[DaemonTrouble, ...]:
+        """All that is told now, sorted; one for each GPU of a daemon."""
+        now, records = self._clock(), self._records()
+        told = {hold: one for hold, one in self._histories.items() if one.trouble and (one.critical or now < one.until)}
+        return tuple(
+            sorted(
+                DaemonTrouble(gpu.uuid, one.severity, one.trouble, _instance(hold, records))
+                for hold, one in told.items()
+                for gpu in hold.gpus
+            )
+        )
+
+    async def run(self) -> None:
+        """Look at every interval, for ever."""
+        while True:
+            await self.look()
+            await asyncio.sleep(self._interval_s)
+
+    async def look(self) -> None:
+        """Look at each daemon that is made, and do what is to be done."""
+        made = self._made()
+        self._histories = {hold: self._histories.get(hold, History()) for hold in made}
+        asked = self._looks % _ASKED_EVERY == 0
+        self._looks += 1
+        for hold, record in made.items():
+            # Its history says that something was wrong: then it is asked until it is well.
+            if asked or self._suspect(hold) or not await asyncio.to_thread(self._daemons.stands, record.made):
+                await self._look_at(hold)
+
+    def _made(self) -> Mapping[MpsDaemon, HoldRecord]:
+        boot_id = self._boot_id()
+        return {
+            hold: record
+            for hold, record in self._records().items()
+            if isinstance(hold, MpsDaemon) and record.state is HoldState.MADE and record.boot_id == boot_id
+        }
+
+    def _suspect(self, hold: MpsDaemon) -> bool:
+        history = self._histories[hold]
+        return history.silent or history.critical
+
+    async def _look_at(self, hold: MpsDaemon) -> None:
+        sight = await asyncio.to_thread(self._daemons.look, hold)
+        if hold not in self._made():
+            return  # released meanwhile: that is why it is not there
+        history, now = self._histories[hold], self._clock()
+        match remedy_for(sight, history, now):
+            case Remedy.KEEP:
+                self._histories[hold] = _well(hold, history, now)
+            case Remedy.LEAVE if not history.silent:
+                self._histories[hold] = replace(history, silent=True)  # once may be a busy machine
+            case Remedy.LEAVE:
+                self._tell(hold, left_alone(sight.processes))
+            case Remedy.START:
+                await self._start(hold)
+            case Remedy.WAIT:
+                self._tell(hold, "died, and its clients with it; it was started anew too often, and waits for a while")
+
+    async def _start(self, hold: MpsDaemon) -> None:
+        now = self._clock()
+        starts = tuple(start for start in self._histories[hold].starts if now - start < _LATELY_S)
+        self._histories[hold] = replace(self._histories[hold], starts=(*starts, now))
+        try:
+            await self._again(hold)
+        except DriverError as error:
+            self._tell(hold, f"died, and its clients with it, and cannot be started anew: {error.message}")
+            return
+        if hold not in self._made():
+            return
+        message = "died, and its clients with it; it was started anew, so that their containers can start over"
+        _log.warning("an MPS daemon died and was started anew", daemon=hold.key)
+        self._histories[hold] = replace(
+            self._histories[hold], silent=False, trouble=_named(hold, message), critical=False, until=now + _TOLD_S
+        )
+
+    def _tell(self, hold: MpsDaemon, message: str) -> None:
+        history = self._histories[hold]
+        if not history.critical:
+            _log.error("an MPS daemon is in trouble", daemon=hold.key, reason=message)
+        self._histories[hold] = replace(history, silent=True, trouble=_named(hold, message), critical=True)
+
+
+def _well(hold: MpsDaemon, history: History, now: float) -> History:
+    if not history.critical:
+        return replace(history, silent=False)
+    again = _named(hold, "did not answer for a while, and does again")
+    return replace(history, silent=False, critical=False, trouble=again, until=now + _TOLD_S)
+
+
+def _named(hold: MpsDaemon, message: str) -> str:
+    return f"MPS daemon {hold.key} {message}"
+
+
+def _instance(hold: MpsDaemon, records: Records) -> str | None:
+    if hold.mig is None or isinstance(hold.mig, str):
+        return hold.mig
+    record = records.get(hold.mig)
+    return record.made.get("uuid") if record is not None else None

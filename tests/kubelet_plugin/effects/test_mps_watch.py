@@ -1,0 +1,166 @@
+"""Daemons that die: what is decided, and what a watch over real processes of a simulated node does."""
+
+import os
+import signal
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.mps import Client, effect_for, identity, no_daemons_left, record, until
+
+from dra_driver.errors import NodeNotReady
+from kubelet_plugin.effects.mps import MpsDaemons, Sight
+from kubelet_plugin.effects.mps_watch import History, MpsWatch, Remedy, remedy_for
+from kubelet_plugin.hardware.processes import Process
+from kubelet_plugin.prepare.holds import Hold, HoldRecord, HoldState, MpsDaemon
+from kubelet_plugin.simulation.host import SimulatedHost, create_host
+
+_PROCESS = Process(1, 2, "/x#y")
+_DEAD = Sight(answers=False, processes=())
+_TIMES = st.lists(st.floats(0, 1000), max_size=8).map(lambda times: tuple(sorted(times)))
+
+
+@given(_TIMES, st.floats(0, 2000), st.booleans())
+def test_a_daemon_that_answers_is_left_as_it_is(starts: tuple[float, ...], now: float, silent: bool) -> None:
+    history = History(starts=starts, silent=silent)
+    assert remedy_for(Sight(answers=True, processes=(_PROCESS,)), history, now) is Remedy.KEEP
+
+
+@given(_TIMES, st.floats(0, 2000))
+def test_nothing_is_started_while_something_of_the_daemon_runs(starts: tuple[float, ...], now: float) -> None:
+    assert remedy_for(Sight(answers=False, processes=(_PROCESS,)), History(starts=starts), now) is Remedy.LEAVE
+
+
+def test_a_dead_daemon_is_started_at_once_and_then_ever_less_often() -> None:
+    starts: list[float] = []
+    now = 0.0
+    while now < 300:
+        if remedy_for(_DEAD, History(starts=tuple(starts)), now) is Remedy.START:
+            starts.append(now)
+        now += 0.5
+    assert starts[:5] == [0.0, 1.0, 6.0, 21.0, 81.0]
+    assert all(later - earlier >= 60 for earlier, later in pairwise(starts[4:]))
+    assert remedy_for(_DEAD, History(starts=tuple(starts)), starts[-1] + 600) is Remedy.START
+
+
+class _Node:
+    """A simulated node with one daemon, and what the journal says of it."""
+
+    def __init__(self, host: SimulatedHost, daemons: MpsDaemons) -> None:
+        self.host = host
+        self.daemons = daemons
+        self.hold = MpsDaemon("claim-a", (identity(host, 1), identity(host, 2)))
+        self.records: dict[Hold, HoldRecord] = {self.hold: record(daemons.make(self.hold, {}))}
+        self.now = 0.0
+        self.failure: NodeNotReady | None = None
+        self.watch = MpsWatch(
+            daemons, lambda: self.records, lambda: "boot-1", self._again, clock=lambda: self.now, interval_s=0.01
+        )
+
+    @property
+    def pid(self) -> int:
+        return int(self.records[self.hold].made["pid"])
+
+    async def _again(self, hold: MpsDaemon) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.records[hold] = record(self.daemons.make(hold, self.records))
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        until(lambda: not self.daemons.stands(self.records[self.hold].made))
+
+    def client(self) -> Client:
+        return Client(self.host, self.records[self.hold].made["pipe"])
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[_Node]:
+    host = create_host(tmp_path / "host", "l40s")
+    (tmp_path / "state").mkdir()
+    with no_daemons_left(tmp_path / "state"):
+        yield _Node(host, effect_for(host, tmp_path / "state" / "mps"))
+
+
+async def test_a_daemon_that_is_well_is_no_trouble(node: _Node) -> None:
+    pid = node.pid
+    for _ in range(8):
+        await node.watch.look()
+    assert (node.watch.troubles, node.pid) == ((), pid)
+
+
+async def test_a_daemon_that_died_is_started_anew_and_told_for_a_minute(node: _Node) -> None:
+    await node.watch.look()
+    pid = node.pid
+    node.kill()
+    await node.watch.look()
+    assert node.pid != pid
+    assert node.client().end() == 0
+    assert [(one.gpu, one.severity) for one in node.watch.troubles] == sorted(
+        (gpu.uuid, "Warning") for gpu in node.hold.gpus
+    )
+    assert "died, and its clients with it; it was started anew" in node.watch.troubles[0].message
+    node.now += 61
+    await node.watch.look()
+    assert node.watch.troubles == ()
+
+
+async def test_clients_that_compute_without_their_daemon_are_left_alone_and_that_is_told(node: _Node) -> None:
+    client = node.client()
+    node.kill()
+    await node.watch.look()
+    assert node.watch.troubles == (), "once may be a busy machine"
+    await node.watch.look()
+    (trouble, _) = node.watch.troubles
+    assert trouble.severity == "Critical" and "still runs: claims that compute go on" in trouble.message
+    assert client.process.poll() is None and client.end() == 0
+    until(lambda: not node.daemons.look(node.hold).processes)
+    await node.watch.look()
+    assert node.client().end() == 0
+    assert [one.severity for one in node.watch.troubles] == ["Warning"] * 2
+
+
+async def test_a_daemon_that_cannot_be_started_is_told_until_it_can(node: _Node) -> None:
+    node.kill()
+    node.failure = NodeNotReady("the driver is being upgraded", about="driver")
+    await node.watch.look()
+    node.now += 0.5
+    await node.watch.look()
+    assert [one.severity for one in node.watch.troubles] == ["Critical"] * 2
+    node.failure, node.now = None, 10.0
+    await node.watch.look()
+    assert [one.severity for one in node.watch.troubles] == ["Warning"] * 2
+    assert node.client().end() == 0
+
+
+async def test_a_daemon_that_was_released_is_not_missed(node: _Node) -> None:
+    await node.watch.look()
+    released = node.records.pop(node.hold)
+    node.daemons.undo(node.hold, {node.hold: released}, "boot-1")
+    await node.watch.look()
+    assert node.watch.troubles == () and not node.records
+
+
+@pytest.mark.parametrize("other", [record, lambda made: HoldRecord(HoldState.UNDOING, "boot-1", made)])
+async def test_only_what_is_made_in_this_boot_is_watched(node: _Node, other: object) -> None:
+    assert callable(other)
+    changed = other(node.records[node.hold].made)
+    node.records[node.hold] = HoldRecord(
+        changed.state, "boot-0" if changed.state is HoldState.MADE else "boot-1", changed.made
+    )
+    node.kill()
+    await node.watch.look()
+    assert not node.daemons.stands(node.records[node.hold].made)
+    assert node.watch.troubles == ()
+
+
+async def test_a_trouble_of_a_mig_device_names_it(node: _Node) -> None:
+    hold = MpsDaemon("claim-b", (node.hold.gpus[0],), mig="MIG-1")
+    node.records = {hold: HoldRecord(HoldState.MADE, "boot-1")}
+    node.failure = NodeNotReady("no")
+    await node.watch.look()
+    (trouble,) = node.watch.troubles
+    assert (trouble.gpu, trouble.instance) == (node.hold.gpus[0].uuid, "MIG-1")
