@@ -88,9 +88,10 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
         for gpu in state.gpus:
             if gpu.uuid in self._uuids and uuid.startswith("MIG-"):
                 try:
-                    return self.mig_handle(gpu, mig_device(gpu, uuid)[1])
+                    item = mig_device(gpu, uuid)[1]
                 except KeyError:
                     continue
+                return self.mig_handle(self.checked_gpu(gpu.uuid, "nvmlDeviceGetHandleByUUID"), item)
         raise error(pynvml.NVML_ERROR_NOT_FOUND)
 
     def nvmlDeviceGetHandleByPciBusId(self, pciBusId: str) -> Any:

@@ -26,7 +26,8 @@ from kubelet_plugin.simulation.state import (
 MIG_CONFIGURATION_CHANGED = 0x100
 """NVML event."""
 
-_EVENTS_KEPT = 256
+_EVENTS_KEPT = 64
+"""Of all GPUs: who waits looks every few milliseconds, and the state is read before every answer."""
 _FIRST_PID = 4000
 
 

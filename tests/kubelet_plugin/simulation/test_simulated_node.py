@@ -1,5 +1,6 @@
 """A simulated node looks like a real one, keeps its state in its tree, and tells one story through NVML and files."""
 
+import inspect
 import stat
 from pathlib import Path, PurePosixPath
 from threading import Thread
@@ -255,6 +256,16 @@ class TestSimulatedNvml:
         assert nvml.c_nvmlGpuFabricInfo_v3_t is pynvml.c_nvmlGpuFabricInfo_v3_t
         with pytest.raises(AttributeError):
             nvml.nvmlNoSuchFunction  # noqa: B018
+
+    @pytest.mark.parametrize(
+        "name", [name for name in dir(SimulatedNvml) if name.startswith("nvml") and hasattr(pynvml, name)]
+    )
+    def test_a_function_takes_what_that_of_the_binding_takes(self, name: str) -> None:
+        ours, theirs = (inspect.signature(getattr(module, name)).parameters for module in (SimulatedNvml, pynvml))
+        found = [parameter for parameter in ours if parameter not in ("self", "gpu", "mig", "instance")]
+        wanted = list(theirs.values())["gpu" in ours :]
+        assert found == [parameter.name for parameter in wanted[: len(found)]]
+        assert all(parameter.default is not inspect.Parameter.empty for parameter in wanted[len(found) :])
 
     def test_events_come_once_and_to_those_who_registered(self, host: SimulatedHost) -> None:
         nvml = session(host)
