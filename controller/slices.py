@@ -5,8 +5,9 @@ Entered by `main`, once for every time that this process becomes the leader.
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from dra_driver.api.policy import PublishingPolicy
@@ -14,6 +15,7 @@ from dra_driver.errors import ClusterError, InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.publish import Narrator, PoolPublisher
 from dra_driver.runtime import memory
+from dra_driver.slices.features import ServerFeatures
 
 
 class PublishedSlices:
@@ -73,6 +75,9 @@ class CountingNarrator(Narrator):
         self._lost = Counter(
             "gpu_dra_slices_not_stored_as_sent", "Slices of which the API server dropped fields.", registry=registry
         )
+        self._keeps = Gauge(
+            "gpu_dra_api_server_keeps", "1 for what the API server keeps of slices.", ["feature"], registry=registry
+        )
         self._questions = Counter(
             "gpu_dra_plugins_asked", "Plugins asked whether they live, because slices were missing.", registry=registry
         )
@@ -92,6 +97,11 @@ class CountingNarrator(Narrator):
     def lost_fields(self, pool: str, fields: Sequence[str]) -> None:
         super().lost_fields(pool, fields)
         self._lost.inc()
+
+    def server_keeps(self, features: ServerFeatures) -> None:
+        super().server_keeps(features)
+        for feature, kept in asdict(features).items():
+            self._keeps.labels(feature).set(kept)
 
     def asking(self, pool: str) -> None:
         super().asking(pool)

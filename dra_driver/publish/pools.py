@@ -54,7 +54,7 @@ _ASK_AFTER_S = 2.0
 _PAGE = 100
 _PROBE_EVERY_S = 4 * 3600.0
 """Feature gates change when an API server restarts, which nobody tells."""
-_DOUBTS_EVERY_S = 10.0
+_PROBE_PAUSE_S = 10.0
 """A server that alters every slice must not be asked after every write."""
 
 
@@ -167,8 +167,8 @@ class PoolPublisher:
 
     @property
     def ready(self) -> bool:
-        """Whether the cluster was read completely once."""
-        return all(mirror.synced.is_set() for mirror in self.mirrors)
+        """Whether the cluster was read completely once, and the API server said what it keeps."""
+        return self._features is not None and all(mirror.synced.is_set() for mirror in self.mirrors)
 
     @property
     def at_rest(self) -> bool:
@@ -221,7 +221,7 @@ class PoolPublisher:
 
     async def _watch_features(self) -> None:
         while True:
-            await asyncio.sleep(_DOUBTS_EVERY_S)
+            await asyncio.sleep(min(_PROBE_PAUSE_S, self._probe_every_s))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._features_doubted.wait(), self._probe_every_s)
             self._features_doubted.clear()

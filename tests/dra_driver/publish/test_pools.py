@@ -4,19 +4,20 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 import yaml
-from support.inventories import gpu, inventory_object, inventory_spec
+from support.inventories import gpu, inventory_object, inventory_spec, mig
 
 from dra_driver.api.crd import FILE
 from dra_driver.api.inventory import GpuFacts, HealthFacts, confirmation_annotation
 from dra_driver.api.meta import CRDS, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject, Resource
-from dra_driver.api.policy import PublishingPolicy, decode_policy
-from dra_driver.errors import ClusterError, InvalidInput
+from dra_driver.api.policy import MigRule, PublishingPolicy, decode_policy
+from dra_driver.errors import ClusterError, InvalidInput, Rejected
 from dra_driver.kube.client import Endpoint, Kube, WatchEvent
 from dra_driver.kube.watch import Backoff
 from dra_driver.names import GPU_DRIVER
@@ -47,6 +48,9 @@ class Recorded(Narrator):
 
     def lost_fields(self, pool: str, fields: Sequence[str]) -> None:
         self.told.append(f"{pool}: lost {', '.join(fields)}")
+
+    def server_unknown(self, error: ClusterError, retry_s: float) -> None:
+        self.told.append(f"unknown: {error}")
 
     def asking(self, pool: str) -> None:
         self.told.append(f"{pool}: asked")
@@ -154,6 +158,7 @@ async def publishing(
     policy: PublishingPolicy = PublishingPolicy.EVERYTHING,
     node_name: str | None = None,
     ask_after_s: float = 0.0,
+    probe_every_s: float = 3600.0,
 ) -> AsyncIterator[None]:
     async with client(Endpoint(server=scene.server.url)) as kube:
         scene.publisher = PoolPublisher(
@@ -163,6 +168,7 @@ async def publishing(
             node_name=node_name,
             narrator=scene.narrator,
             ask_after_s=ask_after_s,
+            probe_every_s=probe_every_s,
             retry=lambda: Backoff(first_s=0.01, longest_s=0.1),
         )
         task = asyncio.create_task(scene.publisher.run())
@@ -578,6 +584,54 @@ async def test_fields_that_the_server_drops_are_reported_once_and_not_sent_again
         await scene.publishes(node_a=[A.name, B.name])
         assert scene.writes() == ["update"]
         assert scene.narrator.told == ["node-a: lost capacity"]
+
+
+class Gated(Kube):
+    """A server whose gate for counters is off while `off` is true."""
+
+    off = True
+
+    async def create(self, resource: Resource, obj: JsonObject, **more: Any) -> JsonObject:
+        if self.off and resource is RESOURCE_SLICES:
+            obj = deepcopy(obj)
+            obj["spec"].pop("sharedCounters", None)
+            for device in obj["spec"].get("devices", ()):
+                device.pop("consumesCounters", None)
+        return await super().create(resource, obj, **more)
+
+
+async def test_what_is_published_follows_the_gates_of_the_server(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    dynamic = gpu(0, mig=mig())
+    await scene.node("node-a", dynamic)
+    policy = PublishingPolicy(mig=[MigRule(mode="Dynamic")])
+    monkeypatch.setattr(Gated, "off", True)
+    async with publishing(scene, client=Gated, policy=policy, probe_every_s=0.05):
+        await scene.publishes(node_a=[dynamic.name])
+        assert "no partitionable devices" in scene.narrator.told[0]
+        monkeypatch.setattr(Gated, "off", False)
+        await scene.until(lambda: _count(scene, 2))
+        await scene.rests()
+        devices = [device for item in await scene.slices() for device in item["spec"].get("devices", ())]
+        assert len(devices) == 26 and all("consumesCounters" in device for device in devices)
+
+
+class Silent(Kube):
+    """A server that does not answer probes, at first."""
+
+    refused = 0
+
+    async def create(self, resource: Resource, obj: JsonObject, *, dry_run: bool = False, **more: Any) -> JsonObject:
+        if dry_run and Silent.refused < 3:
+            Silent.refused += 1
+            raise Rejected("a webhook knows no dry runs", about="slice", status=400)
+        return await super().create(resource, obj, dry_run=dry_run, **more)
+
+
+async def test_nothing_is_published_before_it_is_known_what_the_server_keeps(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene, client=Silent):
+        await scene.publishes(node_a=[A.name])
+    assert scene.narrator.told == ["unknown: slice: a webhook knows no dry runs"] * 3
 
 
 class Behind(Kube):

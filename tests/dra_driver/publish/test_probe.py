@@ -1,0 +1,61 @@
+"""What the API server keeps is found by asking it, whatever its version and gates; no answer is no feature."""
+
+from typing import Any, cast
+
+import pytest
+
+from dra_driver.api.meta import JsonObject, Resource
+from dra_driver.errors import ClusterError, Rejected, Unreachable
+from dra_driver.kube.client import Kube
+from dra_driver.names import GPU_DRIVER
+from dra_driver.publish.probe import server_features
+from dra_driver.slices.features import ServerFeatures
+
+
+class OldServer:
+    """Kubernetes 1.34 with its alpha gates on: counter sets are in the slice of their devices, or the slice is refused.
+
+    `drops` are the fields of devices, and of the slice, whose gates are off.
+    """
+
+    def __init__(self, *drops: str, refusal: ClusterError | None = None) -> None:
+        self._drops = drops
+        self._refusal = refusal
+        self.asked = 0
+
+    async def create(self, resource: Resource, obj: JsonObject, *, dry_run: bool) -> JsonObject:
+        assert dry_run
+        self.asked += 1
+        if self._refusal is not None:
+            raise self._refusal
+        spec: dict[str, Any] = {key: value for key, value in obj["spec"].items() if key not in self._drops}
+        spec["devices"] = [{k: v for k, v in device.items() if k not in self._drops} for device in spec["devices"]]
+        if "consumesCounters" in spec["devices"][0] and "sharedCounters" not in spec:
+            raise Rejected("counterSet: not found in sharedCounters", about="slice", status=422)
+        return {**obj, "spec": spec}
+
+
+async def asked(server: OldServer) -> ServerFeatures:
+    return await server_features(cast(Kube, server), GPU_DRIVER, None)
+
+
+async def test_a_server_that_wants_counters_beside_their_devices_is_asked_again() -> None:
+    server = OldServer("taints")
+    assert await asked(server) == ServerFeatures(
+        partitionable=True, consumable=True, taints=False, counters_apart=False
+    )
+    assert server.asked == 2
+
+
+async def test_a_server_without_any_of_it_answers_at_once() -> None:
+    server = OldServer("taints", "consumesCounters", "sharedCounters", "allowMultipleAllocations")
+    assert await asked(server) == ServerFeatures()
+    assert server.asked == 1
+
+
+@pytest.mark.parametrize(
+    "refusal", [Rejected("no webhook for dry runs", about="slice", status=400), Unreachable("gone", about="slice")]
+)
+async def test_no_answer_is_an_error(refusal: ClusterError) -> None:
+    with pytest.raises(ClusterError, match=refusal.message):
+        await asked(OldServer(refusal=refusal))
