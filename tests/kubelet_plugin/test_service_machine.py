@@ -1,4 +1,8 @@
-"""Whatever kubelet, users, crashes, reboots and full disks do, no GPU is ever given twice and nothing is left over."""
+"""Whatever kubelet, users, crashes, reboots, full disks and hardware do, nothing is given twice or left over.
+
+GPU 0 is offered as a whole and to virtual machines, GPU 1 in parts that are made on demand, GPU 2 in MPS shares, GPU 3
+in time-sliced ones. Claims may have configs, right or wrong for their devices.
+"""
 
 import asyncio
 import shutil
@@ -19,28 +23,79 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from support.claims import NODE, FakeClaims, FakeFacts, a_claim, a_ref, a_result, node_facts
+from support.claims import (
+    NODE,
+    FakeClaims,
+    FakeFacts,
+    a_claim,
+    a_config,
+    a_gpu,
+    a_ref,
+    a_result,
+    device_name,
+    node_facts,
+)
 from support.disk import Disk
+from support.inventories import mig
 
+from dra_driver.api.inventory import PassthroughFacts
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.edits import DriverFiles
 from dra_driver.cdi.model import DeviceNode
-from dra_driver.errors import DriverError, InvalidInput, Unreachable
-from dra_driver.names import GPU_DRIVER, ClaimRef
+from dra_driver.devices.exclusion import conflict
+from dra_driver.errors import DriverError, HardwareError, InvalidInput, Unreachable
+from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER, ClaimRef
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.offers import NodeOffers
 from kubelet_plugin.prepare.answer import PreparedDevice
+from kubelet_plugin.prepare.fake_effects import FakeHardware
+from kubelet_plugin.prepare.holds import Hold
 from kubelet_plugin.prepare.node import ContainerFiles
 from kubelet_plugin.prepare.steps import digest_of
-from kubelet_plugin.prepare.store import JournalStore
+from kubelet_plugin.prepare.store import JournalFile, JournalStore
 from kubelet_plugin.service import ClaimService
 
-GPUS = 4
 NAMES = ("one", "two", "three", "four")
 
+GPUS = (
+    a_gpu(0, passthrough=PassthroughFacts(iommu_group=7)),
+    a_gpu(1, mig=mig()),
+    a_gpu(2),
+    a_gpu(3),
+)
+POLICY = PublishingPolicy.of(
+    {
+        "mig": [{"gpus": {"names": [device_name(1)]}, "mode": "Dynamic"}],
+        "sharing": [
+            {"gpus": {"names": [device_name(2)]}, "strategy": "MPS", "replicas": 2},
+            {"gpus": {"names": [device_name(3)]}, "strategy": "TimeSlicing", "unlimited": True, "interval": "Long"},
+            {"devices": "mig", "profiles": ["1g.*"], "strategy": "MPS", "replicas": 2},
+        ],
+        "passthrough": [{"gpus": {"names": [device_name(0)]}}],
+    }
+)
+PARTS = ("1g10gb-0", "1g10gb-5", "2g20gb-0", "3g40gb-4", "7g80gb-0")
+SHARED = (device_name(2), device_name(3), f"{device_name(1)}-mig-1g10gb-0", f"{device_name(1)}-mig-1g10gb-5")
+DEVICES = (
+    *(device_name(index) for index in range(4)),
+    f"{device_name(0)}-vfio",
+    f"{device_name(2)}-share-1",
+    *(f"{device_name(1)}-mig-{part}" for part in PARTS),
+)
+LONG = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
+LIMITED = {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 50}}
+CONFIGS = (
+    None,
+    None,
+    ("GpuConfig", {"sharing": LONG}),
+    ("GpuConfig", {"sharing": LIMITED}),
+    ("MigDeviceConfig", {"sharing": LIMITED}),
+)
+
 names = st.sampled_from(NAMES)
-some_gpus = st.lists(st.integers(0, GPUS - 1), min_size=1, max_size=2, unique=True)
+some_devices = st.lists(st.sampled_from(DEVICES), min_size=1, max_size=2, unique=True)
+some_config = st.sampled_from(CONFIGS)
 
 
 def container_files(facts: NodeFacts) -> ContainerFiles:
@@ -58,7 +113,11 @@ def container_files(facts: NodeFacts) -> ContainerFiles:
     nodes = {
         gpu.uuid: (DeviceNode(f"/dev/nvidia{gpu.minor}", type="c", major=195, minor=gpu.minor),) for gpu in facts.gpus
     }
-    return ContainerFiles(driver, nodes)
+    return ContainerFiles(driver, nodes, mig_nodes=mig_nodes)
+
+
+def mig_nodes(gpu_uuid: str, minor: int, gi: int, ci: int) -> tuple[DeviceNode, ...]:
+    return (DeviceNode(f"/dev/nvidia-caps/nvidia-cap{gi}", type="c", major=236, minor=gi),)
 
 
 class Node(RuleBasedStateMachine):
@@ -72,6 +131,7 @@ class Node(RuleBasedStateMachine):
         self.disk.__enter__()
         self.api = FakeClaims()
         self.facts = FakeFacts(node_facts(GPUS))
+        self.hardware = FakeHardware(on_act=lambda _: self.disk.operate())
         self.refs: dict[str, ClaimRef] = {}
         self.asked: set[ClaimRef] = set()
         self.generations = 0
@@ -86,8 +146,8 @@ class Node(RuleBasedStateMachine):
             container_files=container_files,
             journal=JournalStore(self.folder / "state"),
             cdi=self.cdi,
-            effects={},
-            offers=NodeOffers(self.api, PublishingPolicy.EVERYTHING, NODE),
+            effects=self.hardware.effects,
+            offers=NodeOffers(self.api, POLICY, NODE),
             driver=GPU_DRIVER,
             node_name=NODE,
             stale_after_s=0.0,
@@ -102,26 +162,36 @@ class Node(RuleBasedStateMachine):
 
         return self.loop.run_until_complete(limited())
 
-    def put(self, name: str, uid: str, gpus: Sequence[int], *, admin: bool) -> None:
+    def put(self, name: str, uid: str, devices: Sequence[str], config: Any, *, admin: bool) -> None:
         flags: dict[str, Any] = {"adminAccess": True} if admin else {}
         ref = a_ref(name, uid)
-        self.api.put(a_claim(ref, *(a_result(index, f"request-{n}", **flags) for n, index in enumerate(gpus))))
+        results = []
+        for number, device in enumerate(devices):
+            share = {"shareID": f"share-of-{uid}-{number}"} if device in SHARED else {}
+            results.append(a_result(device, f"request-{number}", **flags, **share))
+        configs = []
+        if config is not None:
+            kind, fields = config
+            configs.append(a_config({"apiVersion": CONFIG_API_VERSION, "kind": kind, **fields}))
+        self.api.put(a_claim(ref, *results, configs=configs))
         self.refs[name] = ref
 
     @initialize()
     def first_start(self) -> None:
         assert self.run(self.service.start()).pending == ()
 
-    @rule(name=names, gpus=some_gpus, admin=st.booleans())
-    def a_claim_is_created_again_under_its_name(self, name: str, gpus: list[int], admin: bool) -> None:
+    @rule(name=names, devices=some_devices, config=some_config, admin=st.sampled_from([False, False, True]))
+    def a_claim_is_created_again_under_its_name(self, name: str, devices: list[str], config: Any, admin: bool) -> None:
         self.generations += 1
-        self.put(name, f"uid-{self.generations}", gpus, admin=admin)
+        self.put(name, f"uid-{self.generations}", devices, config, admin=admin)
 
     @precondition(lambda self: self.refs)
-    @rule(name=names, gpus=some_gpus, admin=st.booleans())
-    def the_scheduler_gives_a_claim_other_devices(self, name: str, gpus: list[int], admin: bool) -> None:
+    @rule(name=names, devices=some_devices, config=some_config, admin=st.booleans())
+    def the_scheduler_gives_a_claim_other_devices(
+        self, name: str, devices: list[str], config: Any, admin: bool
+    ) -> None:
         if name in self.refs:
-            self.put(name, self.refs[name].uid, gpus, admin=admin)
+            self.put(name, self.refs[name].uid, devices, config, admin=admin)
 
     @rule(name=names)
     def a_claim_is_deleted(self, name: str) -> None:
@@ -194,7 +264,32 @@ class Node(RuleBasedStateMachine):
         await self.service.prepare(refs)
 
     @precondition(lambda self: self.refs)
-    @rule(which=st.sets(names, min_size=1), release=st.booleans(), changes=st.integers(0, 14))
+    @rule(which=st.sets(names, min_size=1), release=st.booleans(), refusals=st.integers(1, 3))
+    def the_hardware_refuses(self, which: set[str], release: bool, refusals: int) -> None:
+        """What could not be made is not there; what could not be taken back is, until it can be."""
+        refs = [self.refs[name] for name in sorted(which) if name in self.refs]
+        self.asked |= set(refs)
+        self.hardware.failures = [HardwareError("somebody uses it")] * refusals
+        call: Awaitable[Any] = self.service.unprepare(refs) if release else self.service.prepare(refs)
+        for answer in self.run(call).values():
+            if isinstance(answer, DriverError):
+                assert "\n" not in str(answer)
+                assert "internal error" not in str(answer)
+        self.hardware.failures = []
+        self.the_plugin_sweeps()
+
+    @rule(number=st.integers(0, 5))
+    def something_vanishes_from_the_hardware_while_the_plugin_is_away(self, number: int) -> None:
+        leaves = [hold for hold in self.hardware.holds if not self.is_needed(hold)]
+        if number < len(leaves):
+            self.hardware.vanish(sorted(leaves, key=repr)[number])
+        self.restart(boot=False)
+
+    def is_needed(self, hold: Hold) -> bool:
+        return any(repr(hold) in repr(other) for other in self.hardware.holds if other != hold)
+
+    @precondition(lambda self: self.refs)
+    @rule(which=st.sets(names, min_size=1), release=st.booleans(), changes=st.integers(0, 30))
     def the_plugin_is_killed(self, which: set[str], release: bool, changes: int) -> None:
         refs = [self.refs[name] for name in sorted(which) if name in self.refs]
         self.asked |= set(refs)
@@ -203,7 +298,7 @@ class Node(RuleBasedStateMachine):
         self.run(call)
         self.restart(boot=False)
 
-    @rule(changes=st.integers(0, 15))
+    @rule(changes=st.integers(0, 25))
     def the_plugin_is_killed_while_it_starts(self, changes: int) -> None:
         self.new_process()
         self.disk.dies_after = changes
@@ -214,6 +309,7 @@ class Node(RuleBasedStateMachine):
     def the_node_reboots(self) -> None:
         self.generations += 1
         shutil.rmtree(self.folder / "cdi", ignore_errors=True)
+        self.hardware.reboot()
         self.facts.facts = replace(self.facts.facts, boot_id=f"boot-{self.generations}")
         self.restart(boot=True)
 
@@ -232,6 +328,10 @@ class Node(RuleBasedStateMachine):
         for uid, entry in held.items():
             assert digest_of(self.cdi.read(uid) or b"") == entry.cdi_digest
             assert entry.boot_id == self.facts.facts.boot_id
+        self.the_hardware_is_as_the_claims_need_it()
+
+    def the_hardware_is_as_the_claims_need_it(self) -> None:
+        assert self.hardware.holds == {hold for entry in self.service.held.values() for hold in entry.holds}
 
     @rule(name=names, text=st.sampled_from([None, b"", b"{}"]))
     def somebody_damages_a_file(self, name: str, text: bytes | None) -> None:
@@ -274,12 +374,13 @@ class Node(RuleBasedStateMachine):
         self.everything_held_is_in_the_api_and_has_its_file()
 
     @invariant()
-    def no_gpu_is_held_twice(self) -> None:
-        holders: dict[str, str] = {}
-        for uid, entry in self.service.held.items():
-            for device in entry.devices:
-                if not device.admin_access:
-                    assert holders.setdefault(device.gpu_uuid, uid) == uid
+    def nothing_is_held_twice(self) -> None:
+        entries = list(self.service.held.values())
+        for number, entry in enumerate(entries):
+            mine = [device.use for device in entry.devices if not device.admin_access]
+            for other in entries[:number]:
+                theirs = [device.use for device in other.devices if not device.admin_access]
+                assert not [(one, two) for one in mine for two in theirs if conflict(one, two) is not None]
 
     @invariant()
     def no_file_is_without_its_claim(self) -> None:
@@ -292,6 +393,8 @@ class Node(RuleBasedStateMachine):
                 self.a_claim_is_deleted(name)
             self.run(self.service.sweep())
             assert self.service.held == {}
+            assert self.hardware.there == {}
+            assert JournalFile(self.folder / "state").current().holds == {}
             assert list((self.folder / "cdi").glob("*")) + list((self.folder / "cdi").glob(".*")) == []
             assert [path.name for path in (self.folder / "state").glob(".*")] == []
             self.run(self.service.close())
@@ -302,7 +405,7 @@ class Node(RuleBasedStateMachine):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_no_gpu_is_given_twice_and_nothing_is_left_over() -> None:
+def test_nothing_is_given_twice_or_left_over() -> None:
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
     run_state_machine_as_test(
         Node, settings=settings(max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=checks)

@@ -44,6 +44,10 @@ class Disk:
         for name, function in self._originals.items():
             setattr(os, name, function)
 
+    def operate(self) -> None:
+        """Something else that the process does counts as a change, too. Raises when the process is dead."""
+        self._allow("act", self._root)
+
     def _patch(self, name: str, path_of: Callable[..., str]) -> None:
         original = self._originals[name] = getattr(os, name)
 
