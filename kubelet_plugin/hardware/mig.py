@@ -429,8 +429,7 @@ def _profile_name(enumeration: int, info: Any, total_bytes: int) -> str | None:
     """As NVIDIA's tools spell it; None for a kind that is newer than this driver and that the library does not name."""
     suffix = _SUFFIXES.get(enumeration)
     if suffix is None:
-        told = getattr(info, "name", b"").decode(errors="replace")
-        match = _NAME.search(told)
+        match = _NAME.search(getattr(info, "name", ""))
         return match[0] if match is not None else None
     if not total_bytes:
         # Memory of the system is not divided: NVIDIA's tools print such profiles with no memory.
