@@ -13,11 +13,12 @@ def compute_parts(gpu_instance_slices: int, slices: int) -> tuple[int, ...]:
     """Where compute instances of `slices` compute slices lie in a GPU instance, as first compute slices, ascending.
 
     Empty when there are none of that size that are less than the whole: of a `4g` there is `2c` and `1c`, not `3c`.
-    Source: the pairs that NVIDIA's tools have a profile name for.
+    They are aligned to a power of two, like GPU instances: `3c` in a `7g` are at 0 and 4.
+    Source: the pairs that NVIDIA's tools have a profile name for; the places are calculated.
     """
     if not 0 < slices < gpu_instance_slices or 2 * slices > gpu_instance_slices + 1:
         return ()
-    return tuple(range(0, gpu_instance_slices - slices + 1, slices))
+    return tuple(range(0, gpu_instance_slices - slices + 1, 1 << (slices - 1).bit_length()))
 
 
 def part_multiprocessors(profile: MigProfileFacts, slices: int, profiles: Sequence[MigProfileFacts]) -> int:

@@ -148,7 +148,9 @@ class _View:
     def _taints(self, offer: Offer) -> list[Taint]:
         if not self._features.taints:
             return []
-        return taints(_conditions(offer), self._policy.health, self._driver_name)
+        found = taints(_conditions(offer), self._policy.health, self._driver_name)
+        # Servers of Kubernetes 1.34 refuse a taint that keeps nobody away.
+        return found if self._features.counters_apart else [taint for taint in found if taint.effect != "None"]
 
     def _extra(self, gpu: GpuFacts) -> dict[str, Attribute]:
         """`gpu.nvidia.com/rack` is `rack` when that is the driver: a device must not have both."""

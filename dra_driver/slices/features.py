@@ -21,7 +21,8 @@ class ServerFeatures:
     taints: bool = False
     """DRADeviceTaints."""
     counters_apart: bool = True
-    """Counter sets have slices of their own (Kubernetes 1.35 on); before, they are in the slice of their devices."""
+    """The forms of Kubernetes 1.35 and newer: counter sets have slices of their own, and taints may have no effect.
+    Before, counter sets are in the slice of their devices."""
 
     def __str__(self) -> str:
         words = {
@@ -42,7 +43,7 @@ def probe(driver: str, node: str | None, *, counters_apart: bool) -> JsonObject:
     """A slice with a device that has every optional field, to be created in a dry run.
 
     `node` is for publishers that may write slices of one node only. `counters_apart`: without the counter set that the
-    device consumes from, which servers before 1.35 refuse.
+    device consumes from, and with a taint without effect; servers before 1.35 refuse both.
     """
     counters = {"probe": {"value": "1"}}
     device = {
@@ -50,7 +51,7 @@ def probe(driver: str, node: str | None, *, counters_apart: bool) -> JsonObject:
         "allowMultipleAllocations": True,
         "capacity": {"probe": {"value": "1", "requestPolicy": {"default": "1"}}},
         "consumesCounters": [{"counterSet": "probe", "counters": counters}],
-        "taints": [{"key": f"{driver}/probe", "effect": "NoSchedule"}],
+        "taints": [{"key": f"{driver}/probe", "effect": "None" if counters_apart else "NoSchedule"}],
     }
     return {
         "apiVersion": "resource.k8s.io/v1",

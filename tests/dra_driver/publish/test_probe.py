@@ -32,6 +32,8 @@ class OldServer:
         spec["devices"] = [{k: v for k, v in device.items() if k not in self._drops} for device in spec["devices"]]
         if "consumesCounters" in spec["devices"][0] and "sharedCounters" not in spec:
             raise Rejected("counterSet: not found in sharedCounters", about="slice", status=422)
+        if any(taint["effect"] == "None" for taint in spec["devices"][0].get("taints", ())):
+            raise Rejected("effect: unsupported", about="slice", status=422)
         return {**obj, "spec": spec}
 
 
@@ -45,6 +47,11 @@ async def test_a_server_that_wants_counters_beside_their_devices_is_asked_again(
         partitionable=True, consumable=True, taints=False, counters_apart=False
     )
     assert server.asked == 2
+
+
+async def test_a_server_that_knows_no_taints_without_effect_is_asked_again() -> None:
+    server = OldServer("consumesCounters", "sharedCounters", "allowMultipleAllocations")
+    assert await asked(server) == ServerFeatures(taints=True, counters_apart=False)
 
 
 async def test_a_server_without_any_of_it_answers_at_once() -> None:

@@ -1,15 +1,18 @@
 """What is published of a GPU is true, has the names of NVIDIA's driver, and keeps within the limits of the API."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.inventories import DRIVER_FACTS, gpu, inventory_spec
+from support.inventories import DRIVER_FACTS, compute_instance, gpu, gpu_instance, inventory_spec, mig
+from support.mig import gpu_of, table_profiles
 
-from dra_driver.api.inventory import FabricFacts, GpuFacts, HealthFacts, MigFacts, NvlinkFacts
-from dra_driver.api.policy import AttributeRule, PublishingPolicy, Rule
+from dra_driver.api.inventory import FabricFacts, GpuFacts, HealthFacts, MigFacts, NvlinkFacts, PassthroughFacts
+from dra_driver.api.policy import AttributeRule, MigRule, PublishingPolicy, Rule
 from dra_driver.api.resource import Attribute, Device
+from dra_driver.devices.health import xid_condition
 from dra_driver.names import GPU_ATTRIBUTES, GPU_DRIVER
 from dra_driver.quantity import Quantity, Version
 from dra_driver.slices.describe import MAX_ATTRIBUTES_AND_CAPACITIES, Description, described_devices
@@ -133,6 +136,181 @@ def test_a_gpu_that_nobody_could_use_is_not_published_and_the_others_are(facts: 
     found = described(gpu(1), gpu(0, **facts), gpu(2))
     assert [item.name for item in found.devices] == [gpu(1).name, gpu(2).name]
     assert len(found.notes) == 1 and reason in found.notes[0]
+
+
+LOST = xid_condition(79, since="2026-01-01T00:00:00Z")
+WARNED = xid_condition(94, since="2026-01-01T00:00:00Z")
+NO_TAINTS = replace(ALL_FEATURES, taints=False)
+
+
+def test_a_gpu_that_is_not_healthy_is_tainted_or_where_there_are_no_taints_not_published() -> None:
+    ill = gpu(0, health=HealthFacts(healthy=False, conditions=[LOST]))
+    (found,) = described(ill).devices
+    assert [(taint.key, taint.value, taint.effect) for taint in found.taints or ()] == [
+        ("gpu.nvidia.com/xid", "79", "NoSchedule")
+    ]
+    without = described(ill, gpu(1), features=NO_TAINTS)
+    assert [item.name for item in without.devices] == [gpu(1).name]
+    assert "fell off the bus" in without.notes[0]
+
+
+def test_a_warning_is_a_taint_without_effect_where_the_server_knows_such_taints() -> None:
+    warned = gpu(0, health=HealthFacts(conditions=[WARNED]))
+    (found,) = described(warned).devices
+    assert [taint.effect for taint in found.taints or ()] == ["None"]
+    for features in (NO_TAINTS, replace(ALL_FEATURES, counters_apart=False)):
+        (found,) = described(warned, features=features).devices
+        assert found.taints is None
+
+
+def test_a_mig_device_feels_what_befalls_its_gpu_and_itself_but_not_its_neighbour() -> None:
+    parts = [compute_instance("1g.10gb", 1, number=number) for number in (0, 1)]
+    instances = [gpu_instance("1g.10gb", start, 1, part) for start, part in enumerate(parts)]
+    health = HealthFacts(conditions=[LOST.model_copy(update={"instance": parts[0].uuid})])
+    found = described(gpu(0, mig=mig(enabled=True, instances=instances), health=health)).devices
+    assert [bool(item.taints) for item in found] == [True, False]
+    found = described(gpu(0, mig=mig(), health=health), policy=DYNAMIC).devices
+    assert {item.name for item in found if item.taints} == {gpu(0).name}
+
+
+DYNAMIC = PublishingPolicy(mig=[MigRule(mode="Dynamic", compute_instances=["1c.3g.40gb"])])
+
+
+def test_a_partition_has_the_attributes_and_capacities_of_nvidias_driver() -> None:
+    found = {item.name: item for item in described(gpu_of("h100-80"), policy=DYNAMIC).devices}
+    item = found[f"{gpu(0).name}-mig-3g40gb-0"]
+    own = values(item)
+    assert own["type"] == "mig" and own["parentUUID"] == gpu(0).uuid and own["profile"] == "3g.40gb"
+    assert (own["memorySlices"], own["placementStart"], own["packingRank"]) == (4, 0, 1)
+    assert (own["sharing"], own["isolation"]) == ("exclusive", "hardware")
+    assert "uuid" not in own
+    assert {name: amount.value for name, amount in item.capacity.items()} == {
+        "memory": "40448Mi",
+        "multiprocessors": "60",
+        "copyEngines": "3",
+        "decoders": "3",
+        "encoders": "0",
+        "jpegEngines": "3",
+        "ofaEngines": "0",
+    }
+    part = found[f"{gpu(0).name}-mig-1c3g40gb-0-2"]
+    assert (values(part)["profile"], values(part)["isolation"]) == ("1c.3g.40gb", "none")
+    assert (part.capacity["multiprocessors"].value, part.capacity["memory"].value) == ("16", "13482Mi")
+
+
+def test_a_mig_device_that_exists_says_its_uuid_and_its_memory_slices() -> None:
+    part = compute_instance("7g.80gb", 7).model_copy(update={"memory_bytes": 80 * 2**30, "multiprocessors": 130})
+    instances = [gpu_instance("7g.80gb", 0, 8, part)]
+    facts = FULL.model_copy(update={"mig": mig(enabled=True, instances=instances, profiles=table_profiles("h100-80"))})
+    rules = PublishingPolicy.model_validate(
+        {"sharing": [{"devices": "mig", "strategy": "TimeSlicing", "capacity": ["cores"]}]}
+    )
+    for policy in (EVERYTHING, rules):
+        (item,) = described(facts, policy=policy).devices
+        assert values(item)["uuid"] == part.uuid
+        assert {f"memorySlice{number}" for number in range(8)} <= item.capacity.keys()
+        assert (item.capacity["memory"].value, item.capacity["multiprocessors"].value) == ("80Gi", "130")
+        assert {"pciBusID", "placementStart"} <= {name.rpartition("/")[2] for name in values(item)}
+        assert len(item.attributes) + len(item.capacity) <= MAX_ATTRIBUTES_AND_CAPACITIES
+
+
+def sharing(**rule: Any) -> PublishingPolicy:
+    return PublishingPolicy.model_validate({"sharing": [rule]})
+
+
+MEMORY = "81559Mi"
+
+
+@pytest.mark.parametrize(
+    ("rule", "isolation", "policies"),
+    [
+        (
+            {"strategy": "TimeSlicing", "replicas": 4},
+            "none",
+            {"shares": ("4", "1", "1", "4", "1"), "memory": (MEMORY, "0", "0", MEMORY, "1Mi")},
+        ),
+        (
+            {"strategy": "MPS", "replicas": 4},
+            "limits",
+            {"shares": ("4", "1", "1", "4", "1"), "memory": (MEMORY, "20389Mi", "1Mi", MEMORY, "1Mi")},
+        ),
+        (
+            {"strategy": "MPS", "capacity": ["memory", "cores"]},
+            "limits",
+            {"cores": ("100", "100", "1", "100", "1"), "memory": (MEMORY, MEMORY, "1Mi", MEMORY, "1Mi")},
+        ),
+        (
+            {"strategy": "MPS", "capacity": ["cores"]},
+            "limits",
+            {"cores": ("100", "100", "1", "100", "1"), "memory": (MEMORY, "0", "0", MEMORY, "1Mi")},
+        ),
+        ({"strategy": "MPS", "unlimited": True}, "none", {"memory": (MEMORY, "0", "0", MEMORY, "1Mi")}),
+    ],
+)
+def test_a_shared_gpu_says_what_a_claim_consumes(
+    rule: dict[str, Any], isolation: str, policies: dict[str, tuple[str, ...]]
+) -> None:
+    item = device(gpu(0), sharing(**rule))
+    assert item.allow_multiple_allocations
+    assert values(item)["isolation"] == isolation
+    assert values(item)["sharing"] == {"TimeSlicing": "time-slicing", "MPS": "mps"}[rule["strategy"]]
+    found = {}
+    for name, amount in item.capacity.items():
+        assert amount.request_policy is not None
+        bounds = amount.request_policy["validRange"]
+        found[name] = (amount.value, amount.request_policy["default"], bounds["min"], bounds["max"], bounds["step"])
+    assert found == policies
+
+
+def test_on_a_shared_mig_device_nothing_is_consumed_that_nobody_asked_for() -> None:
+    rules = PublishingPolicy.model_validate(
+        {"mig": [{"mode": "Dynamic"}], "sharing": [{"devices": "mig", "strategy": "TimeSlicing", "replicas": 4}]}
+    )
+    found = described(gpu_of("h100-80"), policy=rules).devices
+    shared = [item for item in found if item.allow_multiple_allocations]
+    assert len(shared) == len(found) - 1
+    for item in shared:
+        defaults = {name: (amount.request_policy or {})["default"] for name, amount in item.capacity.items()}
+        assert defaults.pop("shares") == "1"
+        assert set(defaults.values()) == {"0"}
+
+
+def test_a_separate_share_has_its_part_of_the_device() -> None:
+    found = described(
+        gpu(0), policy=sharing(strategy="MPS", replicas=4), features=replace(ALL_FEATURES, consumable=False)
+    )
+    *shares, whole = found.devices
+    assert [item.allow_multiple_allocations for item in found.devices] == [None] * 5
+    assert {item.capacity["memory"].value for item in shares} == {str(Quantity.of_bytes(81559 * 2**20 // 4))}
+    assert {values(item)["isolation"] for item in shares} == {"limits"}
+    assert values(whole)["sharing"] == "exclusive"
+
+
+def test_a_gpu_for_virtual_machines_says_how_it_is_passed_on() -> None:
+    iommu = PassthroughFacts(iommu_group=17, iommufd=True)
+    rules = PublishingPolicy.model_validate({"passthrough": [{}]})
+    _, item = described(gpu(0, passthrough=iommu, pci_device_id="0x2330"), policy=rules).devices
+    assert values(item) == {
+        "type": "vfio",
+        "uuid": gpu(0).uuid,
+        "sharing": "exclusive",
+        "isolation": "hardware",
+        "productName": "NVIDIA H100 80GB HBM3",
+        "vendorID": "0x10de",
+        "deviceID": "0x2330",
+        "iommuFDEnabled": True,
+        "iommuGroup": 17,
+        "resource.kubernetes.io/pciBusID": "0000:10:00.0",
+    }
+    assert item.capacity["addressableMemory"].value == MEMORY
+
+
+def test_what_finds_no_room_on_many_devices_is_said_once_for_each_gpu() -> None:
+    crowded = adding(**{f"extra{number:02d}": number for number in range(20)})
+    policy = crowded.model_copy(update={"mig": DYNAMIC.mig})
+    found = described(gpu_of("h100-80"), policy=policy)
+    assert all("no room" in note for note in found.notes)
+    assert len(found.notes) == len({note.rpartition(" ")[2] for note in found.notes}) < 30
 
 
 def test_what_the_policy_leaves_out_is_no_news() -> None:
