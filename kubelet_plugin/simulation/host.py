@@ -22,7 +22,7 @@ from kubelet_plugin.simulation.capabilities import (
     mig_minors,
 )
 from kubelet_plugin.simulation.operations import MIG_CONFIGURATION_CHANGED, GpuOperations, add_event
-from kubelet_plugin.simulation.partitions import forget, layout
+from kubelet_plugin.simulation.partitions import forget, layout, release
 from kubelet_plugin.simulation.programs import script
 from kubelet_plugin.simulation.state import (
     DriverState,
@@ -36,6 +36,7 @@ from kubelet_plugin.simulation.state import (
     StateFile,
     load_profile,
 )
+from kubelet_plugin.simulation.tree import device_folders
 from kubelet_plugin.simulation.tree import function_folder as _function_folder
 from kubelet_plugin.simulation.tree import link as _link
 from kubelet_plugin.simulation.tree import path as _path
@@ -134,7 +135,7 @@ class SimulatedHost(GpuOperations):
                     before, files = layouts[gpu.uuid]
                     if layout(gpu) != before:
                         add_event(state, gpu.uuid, MIG_CONFIGURATION_CHANGED, 0)
-                        change_capabilities(self.root, gpu.minor, files, capabilities(gpu), _device_folders(state))
+                        change_capabilities(self.root, gpu.minor, files, capabilities(gpu), device_folders(state))
             if [(gpu.clients, gpu.persistence_mode) for gpu in state.gpus] != users:
                 vfio.write_processes(self.root, state)
 
@@ -152,6 +153,8 @@ class SimulatedHost(GpuOperations):
         """Give a GPU to another kernel driver (`vfio-pci`), to none, or back to `nvidia`."""
         with self.edit() as state:
             gpu = state.gpus[index]
+            if driver != gpu.bound_to:
+                release(gpu, state.model.architecture)
             gpu.bound_to = driver
             link = self.path(_pci_folder(gpu)) / "driver"
             link.unlink(missing_ok=True)
@@ -395,12 +398,11 @@ def _remove_kernel_files(root: Path, state: NodeState) -> None:
         shutil.rmtree(_path(root, _pci_folder(gpu)) / "drm", ignore_errors=True)
     for host_path, _ in _device_nodes(state):
         _path(root, host_path).unlink(missing_ok=True)
-    for devices in _device_folders(state):
+    for devices in device_folders(state):
         shutil.rmtree(_path(root, devices / "nvidia-caps"), ignore_errors=True)
 
 
 def _device_nodes(state: NodeState) -> Iterator[tuple[PurePosixPath, str]]:
-    """A driver in a container makes its nodes in the container's /dev; the host's has them too."""
     nodes = {
         "nvidiactl": (_GPU_MAJOR, 255),
         "nvidia-modeset": (_GPU_MAJOR, 254),
@@ -414,16 +416,10 @@ def _device_nodes(state: NodeState) -> Iterator[tuple[PurePosixPath, str]]:
         card, render = vfio.drm_names(number)
         nodes[f"dri/{card}"] = (_MAJORS["drm"], number + 1)
         nodes[f"dri/{render}"] = (_MAJORS["drm"], number + 128)
-    for folder in _device_folders(state):
+    for folder in device_folders(state):
         for name, (major, minor) in nodes.items():
             mode = {"nvidia-caps/nvidia-cap1": 0o400, "nvidia-caps/nvidia-cap2": 0o444}.get(name, 0o666)
             yield folder / name, described_node("c", major, minor, mode)
-
-
-def _device_folders(state: NodeState) -> Iterator[PurePosixPath]:
-    yield PurePosixPath("/dev")
-    if state.layout == "operator":
-        yield PurePosixPath("/run/nvidia/driver/dev")
 
 
 def _majors(*, loaded: bool) -> dict[str, int]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pynvml
 
-from kubelet_plugin.simulation.nvml_session import Mig, Session, device_query, gpu_query, supported
+from kubelet_plugin.simulation.nvml_session import Mig, Session, device_query, error, gpu_query, supported
 from kubelet_plugin.simulation.operations import mig_device
 from kubelet_plugin.simulation.partitions import AMPERE, Refused
 from kubelet_plugin.simulation.state import Client, GpuState
@@ -133,6 +133,13 @@ class HealthCalls(Session):
             raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         with self._host.edit() as state:
             state.gpu(gpu.uuid).persistence_mode = mode
+
+    def nvmlSystemGetProcessName(self, pid: int) -> str:
+        for gpu in self.node("nvmlSystemGetProcessName").gpus:
+            for client in gpu.clients:
+                if client.pid == pid:
+                    return client.name
+        raise error(pynvml.NVML_ERROR_NOT_FOUND)
 
     @device_query
     def nvmlDeviceGetComputeRunningProcesses(self, gpu: GpuState, mig: Mig | None) -> list[Any]:

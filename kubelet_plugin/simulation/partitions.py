@@ -98,16 +98,19 @@ def forget_errors(gpu: GpuState) -> None:
 
 def forget(gpu: GpuState, architecture: int, *, reboot: bool) -> None:
     """The driver goes: instances with it, and the mode, except that Ampere has it on the board."""
-    gpu.instances = []
+    release(gpu, architecture)
     gpu.clients = []
-    gpu.compute_mode = gpu.time_slice = 0
     forget_errors(gpu)
-    if gpu.mig is None:
-        return
-    if architecture > AMPERE:
-        gpu.mig = MigState()
-    elif reboot:
+    if gpu.mig is not None and reboot:
         gpu.mig = MigState(current=gpu.mig.pending, pending=gpu.mig.pending)
+
+
+def release(gpu: GpuState, architecture: int) -> None:
+    """The driver lets go of this GPU, which stays as it is in nothing but Ampere's mode."""
+    gpu.instances = []
+    gpu.compute_mode = gpu.time_slice = 0
+    if gpu.mig is not None and architecture > AMPERE:
+        gpu.mig = MigState()
 
 
 def create_gpu_instance(

@@ -1,8 +1,9 @@
 """Files and links of a simulated host's tree, and where its GPUs lie in sysfs. For the modules of this package."""
 
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from kubelet_plugin.simulation.state import GpuState
+from kubelet_plugin.simulation.state import GpuState, NodeState
 
 
 def path(root: Path, host_path: PurePosixPath | str) -> Path:
@@ -21,6 +22,13 @@ def link(root: Path, host_path: PurePosixPath, target: PurePosixPath) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     place.unlink(missing_ok=True)
     place.symlink_to(target.relative_to(host_path.parent, walk_up=True))
+
+
+def device_folders(state: NodeState) -> Iterator[PurePosixPath]:
+    """A driver in a container makes its nodes in the container's /dev; the host's has them too."""
+    yield PurePosixPath("/dev")
+    if state.layout == "operator":
+        yield PurePosixPath("/run/nvidia/driver/dev")
 
 
 def function_folder(complex_: str, address: str) -> PurePosixPath:

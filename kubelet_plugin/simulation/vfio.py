@@ -19,8 +19,10 @@ from typing import Any
 
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.sysfs import HostFiles, described_node
+from kubelet_plugin.simulation.capabilities import capabilities, change_capabilities
+from kubelet_plugin.simulation.partitions import release
 from kubelet_plugin.simulation.state import Client, Function, GpuState, NodeState, StateFile
-from kubelet_plugin.simulation.tree import function_folder, link, path, pci_folder, write
+from kubelet_plugin.simulation.tree import device_folders, function_folder, link, path, pci_folder, write
 
 _RELEASE = "6.8.0-simulated"
 _FIRST_GROUP = 20
@@ -283,6 +285,9 @@ def _detach(root: Path, state: NodeState, address: str, folder: PurePosixPath) -
         path(root, f"/dev/vfio/{group}").unlink(missing_ok=True)
     for gpu in state.gpus:
         if gpu.address == address:
+            files = capabilities(gpu)
+            release(gpu, state.model.architecture)
+            change_capabilities(root, gpu.minor, files, capabilities(gpu), device_folders(state))
             gpu.bound_to = None
             gpu.persistence_mode = 0
 

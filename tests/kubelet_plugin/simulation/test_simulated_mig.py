@@ -442,6 +442,9 @@ class TestMigDevices:
         h100.attach_client(0, kind="monitor", name="dcgm")
         listed = [one.nvml.nvmlDeviceGetComputeRunningProcesses(handle) for handle in (one.handle, *devices)]
         assert [[process.pid for process in processes] for processes in listed] == [[pid], [], [pid]]
+        assert one.nvml.nvmlSystemGetProcessName(pid) == "cuda-program"
+        with pytest.raises(pynvml.NVMLError_NotFound):
+            one.nvml.nvmlSystemGetProcessName(1)
         process = listed[2][0]
         assert process.usedGpuMemory == 512 << 20
         assert process.gpuInstanceId == one.nvml.nvmlDeviceGetGpuInstanceId(devices[1])
@@ -511,6 +514,15 @@ class TestWhatIsLeft:
         assert one.nvml.nvmlDeviceGetMigMode(one.handle) == [mode, mode]
         assert host.state.gpus[0].instances == [] and host.state.gpus[0].clients == []
         assert not host.path(f"/proc/driver/nvidia/capabilities/gpu{host.state.gpus[0].minor}/mig").exists()
+
+    def test_a_gpu_that_is_given_to_another_driver_comes_back_whole(self, h100: SimulatedHost) -> None:
+        before = h100.snapshots()
+        divided(h100, 2)
+        h100.make_instance(2, "1g.10gb", 3)
+        h100.bind(2, "vfio-pci")
+        assert not list(h100.path("/proc/driver/nvidia/capabilities/gpu2/mig").iterdir())
+        h100.bind(2, "nvidia")
+        assert h100.snapshots() == before
 
     def test_a_gpu_that_was_divided_and_put_back_equals_its_start(self, h100: SimulatedHost) -> None:
         before = h100.snapshots()
