@@ -1,4 +1,4 @@
-"""A program of its own that does on the host what the plugin's container cannot: mount, start, signal, run.
+"""A program of its own that does on the host what the plugin's container cannot: mount, start, run.
 
 `kubelet_plugin.effects.on_host` starts it, for one order each, which is a JSON object as its only argument. A process
 with one thread can go over to the host's namespaces (setns) where the plugin, which has many, cannot; and what it
@@ -11,13 +11,12 @@ import ctypes
 import errno
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-_NAMESPACES = ("cgroup", "ipc", "uts", "net", "pid", "mnt")
-"""The mount namespace last: what is opened by path before that is opened in the container."""
+_NAMESPACES = ("cgroup", "ipc", "uts", "net", "mnt")
+"""Not that of PIDs: nobody can go over to one that is not below his own."""
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MS_BIND, _MS_REC, _MS_SLAVE = 4096, 16384, 1 << 19
@@ -35,7 +34,6 @@ def main(arguments: Sequence[str]) -> int:
         "mount": _mount_tmpfs,
         "unmount": _unmount,
         "start": _start,
-        "signal": _signal,
         "run": _run,
     }
     try:
@@ -142,10 +140,10 @@ def _arrange(order: dict[str, Any]) -> None:
     root: str = order.get("root") or ""
     binds: list[tuple[str, str]] = order.get("binds", [])
     if binds:
-        # Opened before anything is mounted over them.
-        sources = [os.open(source, os.O_PATH | os.O_DIRECTORY) for source, _ in binds]
         os.unshare(os.CLONE_NEWNS)
         _mount("none", "/", None, _MS_REC | _MS_SLAVE, None)
+        # Opened before anything is mounted over them.
+        sources = [os.open(source, os.O_PATH | os.O_DIRECTORY) for source, _ in binds]
         for folder in order.get("tmpfs", []):
             _mount("tmpfs", root + folder, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=1777,size=16m")
         for source, (_, target) in zip(sources, binds, strict=True):
@@ -164,35 +162,6 @@ def _mount(source: str, target: str, kind: str | None, flags: int, options: str 
     if _libc.mount(text(source), text(target), text(kind), ctypes.c_ulong(flags), text(options)):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), target)
-
-
-def _signal(order: dict[str, Any]) -> None:
-    """Signal a process of the host, if it is still the one that began at `started`; a process that is gone is fine."""
-    if order.get("namespaces") is None:
-        _signal_here(order)
-        return
-    # Only what is forked after setns is in the host's PID namespace.
-    child = os.fork()
-    if child == 0:
-        try:
-            _signal_here(order)
-        except OSError:
-            os._exit(1)
-        os._exit(0)
-    if os.waitpid(child, 0)[1]:
-        raise OSError(errno.EPERM, "the process cannot be signalled", str(order["pid"]))
-
-
-def _signal_here(order: dict[str, Any]) -> None:
-    try:
-        process = os.pidfd_open(order["pid"])
-    except ProcessLookupError:
-        return
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        with open(f"/proc/{order['pid']}/stat", encoding="utf-8") as file:  # noqa: PTH123
-            started = file.read().rpartition(")")[2].split()[19]
-        if started == order["started"]:
-            signal.pidfd_send_signal(process, order["signal"])
 
 
 if __name__ == "__main__":

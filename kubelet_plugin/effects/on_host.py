@@ -1,14 +1,18 @@
 """What effects do on the host itself, outside the plugin's container: mounts, processes, the host's own programs.
 
-Each order is carried out by `kubelet_plugin.effects.host_program`, a process of its own. `OnHost` of a real node goes
-over to the namespaces of the host's first process; that of a simulated node stays where it is and mounts nothing. Every
-failure is a `NodeNotReady`. Calls block, some 20 ms each.
+Orders are carried out by `kubelet_plugin.effects.host_program`, a process of its own, in some 20 ms. For a real node it
+goes over to the namespaces of the host's first process; only the PID namespace has to be the host's already (hostPID),
+for otherwise whatever is started ends with the container. For a simulated node it stays where it is and mounts nothing.
+Every failure is a `NodeNotReady`. Calls block.
 """
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +23,7 @@ from kubelet_plugin.hardware.sysfs import HostFiles
 
 _NAMESPACES = "/proc/1/ns"
 _CGROUPS = "/sys/fs/cgroup"
+_NEEDS = "the node plugin must run as root in a privileged container, with the host's root mounted (--host-root)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,7 @@ class OnHost:
 
     def start(self, process: Start, about: str) -> int:
         """Start it so that it outlives this process and its container; its number on the host."""
+        self._check_pids(about)
         order = {
             "do": "start",
             "words": list(process.words),
@@ -84,12 +90,35 @@ class OnHost:
 
     def signal(self, process: Process, number: int) -> None:
         """Signal it, unless it has ended, also when its number is somebody else's by now."""
-        order = {"do": "signal", "pid": process.pid, "started": str(process.started), "signal": number}
-        self._order(order, about=f"process {process.pid}")
+        self._check_pids(f"process {process.pid}")
+        with suppress(ProcessLookupError):
+            # A descriptor stays with its process, so that what was compared is what is signalled.
+            fd = os.pidfd_open(process.pid)
+            try:
+                if self.processes.runs(process):
+                    signal.pidfd_send_signal(fd, number)
+            except PermissionError as error:
+                raise NodeNotReady("may not be signalled: run the plugin as root", about=f"{process.pid}") from error
+            finally:
+                os.close(fd)
 
     def run(self, words: Sequence[str], about: str) -> str:
         """What a program of the host prints; `words[0]` is its host path."""
         return self._order({"do": "run", "words": list(words), "environment": {"PATH": "/usr/bin:/bin"}}, about=about)
+
+    def _check_pids(self, about: str) -> None:
+        if self._namespaces is None:
+            return
+        try:
+            same = (self._namespaces / "pid").readlink() == Path("/proc/self/ns/pid").readlink()
+        except OSError as error:
+            raise NodeNotReady(f"the host's namespaces cannot be seen: {error}; {_NEEDS}", about=about) from error
+        if not same:
+            raise NodeNotReady(
+                "the plugin's pod has PIDs of its own, and what it starts would end with it; set hostPID: true in its"
+                " pod spec",
+                about=about,
+            )
 
     def _order(self, order: Mapping[str, object], about: str) -> str:
         text = json.dumps({**order, **({"namespaces": str(self._namespaces)} if self._namespaces is not None else {})})
@@ -102,8 +131,6 @@ class OnHost:
         if done.returncode:
             said = " ".join((done.stdout + done.stderr).split())
             raise NodeNotReady(
-                f"cannot {order['do']} on the host: {said or f'status {done.returncode}'}; the node plugin must run as"
-                " root in a privileged container, with the host's root mounted (--host-root)",
-                about=about,
+                f"cannot {order['do']} on the host: {said or f'status {done.returncode}'}; {_NEEDS}", about=about
             )
         return done.stdout
