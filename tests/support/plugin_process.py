@@ -82,6 +82,8 @@ class NodeUnderTest:
     host: SimulatedHost
     name: str = "node-1"
     options: tuple[str, ...] = ()
+    watched: tuple[Path, ...] = ()
+    """Folders besides the journal's and the CDI folder in which operations count for a plugin that is to be killed."""
 
     def __post_init__(self) -> None:
         for place in (self.state, self.cdi, self.kubelet / "plugins", self.kubelet / "plugins_registry"):
@@ -238,7 +240,7 @@ async def plugin_on(
     pid = forks.start(
         arguments=node.arguments(*([f"--pod-uid={pod_uid}"] if pod_uid else [])),
         output=str(node.log),
-        folders=[str(node.state), str(node.cdi)],
+        folders=[str(folder) for folder in (node.state, node.cdi, *node.watched)],
         kill_log=str(kill_log) if kill_log is not None else None,
         kill_after=kill_after,
         refusals={str(folder): str(node.switch(folder)) for folder in (node.state, node.cdi)},
