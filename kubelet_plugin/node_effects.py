@@ -45,21 +45,26 @@ class Machine:
     modules: KernelModules
 
 
+def mps_daemons(machine: Machine, programs: DriverPrograms, folder: Path) -> MpsDaemons:
+    """`folder` is the same path on the host and here."""
+    return MpsDaemons(folder, machine.on_host, programs, HostLauncher(machine.on_host))
+
+
 def effects_of(
     machine: Machine,
     hardware: Hardware,
     programs: DriverPrograms,
-    mps_folder: Path,
+    daemons: MpsDaemons,
     paused: Callable[[], AbstractContextManager[None]],
 ) -> Effects:
-    """`paused` keeps the process's other NVML sessions away. `mps_folder` is the same path on the host and here."""
+    """`paused` keeps the process's other NVML sessions away."""
     return {
-        MigMode: MigModes(hardware),
+        MigMode: MigModes(hardware, paused),
         GpuInstance: GpuInstances(hardware),
         ComputeInstance: ComputeInstances(hardware),
         ComputeMode: ComputeModes(hardware),
         TimeSlice: TimeSlices(programs),
-        MpsDaemon: MpsDaemons(mps_folder, machine.on_host, programs, HostLauncher(machine.on_host)),
+        MpsDaemon: daemons,
         VfioBinding: VfioBindings(machine.host, machine.sysfs, machine.modules, DriverOfNode(hardware, paused)),
     }
 

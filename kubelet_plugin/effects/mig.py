@@ -13,7 +13,7 @@ Nothing waits inside `NvmlUser.use`: programs that are about to end get a few se
 
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Protocol
 
 import structlog
@@ -39,10 +39,17 @@ class NvmlUser(Protocol):
 
 
 class MigModes:
-    """Facts: `was`, `on` or `off`."""
+    """Facts: `was`, `on` or `off`. Within `paused` no other NVML session of this process is open."""
 
-    def __init__(self, nvml: NvmlUser, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        nvml: NvmlUser,
+        paused: Callable[[], AbstractContextManager[None]] = nullcontext,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._nvml = nvml
+        self._paused = paused
         self._sleep = sleep
 
     def before(self, hold: MigMode, records: Records) -> Made:
@@ -64,7 +71,7 @@ class MigModes:
                 _switch(gpu, hold.gpu, on=True)
             return record.made.with_facts(was)
 
-        return self._nvml.use(switch_on)
+        return self._alone(switch_on)
 
     def undo(self, hold: MigMode, records: Records, boot_id: str) -> None:
         record = records[hold]
@@ -84,7 +91,18 @@ class MigModes:
                 return
             _switch(gpu, hold.gpu, on=False)
 
-        _patiently(lambda: self._nvml.use(switch_off), self._sleep)
+        _patiently(lambda: self._alone(switch_off), self._sleep)
+
+    def _alone[T](self, switch: Callable[[Nvml], T]) -> T:
+        """Do it, and if something has the GPU open do it again while we ourselves have nothing open: a pause of what
+        listens for events takes up to a second, and is seldom needed."""
+        try:
+            return self._nvml.use(switch)
+        except HardwareError as error:
+            if error.code != Code.IN_USE:
+                raise
+        with self._paused():
+            return self._nvml.use(switch)
 
 
 class GpuInstances:

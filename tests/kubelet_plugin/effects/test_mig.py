@@ -1,6 +1,7 @@
 """MIG for claims: made once, found again after a crash, taken back as far as it is ours; and every refusal is clear."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -455,6 +456,24 @@ class TestModeChanges:
     def test_a_client_that_nvml_does_not_name_is_guessed(self, plugin: Plugin, node: Node) -> None:
         node.host.attach_client(0, name="dcgm", kind="monitor")
         assert "perhaps a monitoring agent (DCGM)" in refusal(plugin, *holds_at(node, 3)).message
+
+    def test_a_session_of_our_own_is_in_the_way_only_until_it_pauses(self, plugin: Plugin, node: Node) -> None:
+        pauses: list[int] = []
+
+        @contextmanager
+        def paused() -> Iterator[None]:
+            pauses.append(pid)
+            node.host.detach_client(pid)
+            yield
+
+        before, holds = node.host.snapshots(), holds_at(node, 3)
+        plugin.effects[MigMode] = MigModes(plugin.hardware, paused)
+        pid = node.host.attach_client(0, kind="monitor")
+        plugin.make(*holds)
+        pid = node.host.attach_client(0, kind="monitor")
+        plugin.undo(*holds)
+        assert len(pauses) == 2
+        assert node.host.snapshots() == before
 
     def test_an_ampere_with_mig_off_is_an_administrators_move(self, tmp_path: Path) -> None:
         node = a_node(tmp_path, "dgx-a100-80")
