@@ -1,35 +1,13 @@
 """A claim with a wrong config is refused with the message of the table, and nothing on the node has changed."""
 
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from support.claims import a_claim, a_config, a_ref, a_result
+from support.claims import FakeFacts, a_claim, a_ref, a_result, node_facts
 from support.prepared import Bench, prepare_one
+from support.wrong_configs import PLACES, TABLE, configs_of, messages_of
 
 from dra_driver.errors import InvalidConfig
-from dra_driver.names import CONFIG_API_VERSION
-
-TABLE = Path(__file__).parents[1] / "dra_driver" / "api" / "bad_configs.yaml"
-ROWS: list[dict[str, Any]] = [
-    row
-    for row in yaml.safe_load(TABLE.read_text(encoding="utf-8"))
-    if row["says"][0].startswith("{") and "for" not in row
-]
-"""Those about a full GPU, whatever GPU it is."""
-
-
-def configs(row: dict[str, Any]) -> list[Any]:
-    header = {} if row.get("bare") else {"apiVersion": CONFIG_API_VERSION}
-    of_class = [a_config(header | one, "gpu", source="FromClass") for one in row.get("class", ())]
-    named = ["gpu"] if row.get("names") else []
-    return of_class + [a_config(header | one, *named) for one in row.get("claim", ())]
-
-
-def placed(text: str) -> str:
-    return re.sub(r"\{(\d)\}", r"status.allocation.devices.config[\1].opaque.parameters", text)
 
 
 def left_on_the_node(bench: Bench) -> dict[str, bytes]:
@@ -37,16 +15,21 @@ def left_on_the_node(bench: Bench) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in bench.root.rglob("*") if path.is_file()}
 
 
-async def test_a_wrong_config_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_wrong_config_is_refused_and_changes_nothing(tmp_path: Path, place: str) -> None:
+    """Without effects: whatever reached for the hardware would fail in another way."""
+    facts = FakeFacts(node_facts([PLACES[place].gpu]))
+    bench = Bench(tmp_path, facts=facts, policy=PLACES[place].policy, effects={})
+    rows = [row for row in TABLE if row.get("for", "H100") == place]
+    assert rows
     async with bench.plugin() as service:
         before = left_on_the_node(bench)
-        for row in ROWS:
-            ref = bench.api.put(a_claim(a_ref(), a_result(0, "gpu"), configs=configs(row)))
+        for row in rows:
+            claim = a_claim(a_ref(), a_result(PLACES[place].device), configs=configs_of(row))
 
             with pytest.raises(InvalidConfig) as refused:
-                await prepare_one(service, ref)
+                await prepare_one(service, bench.api.put(claim))
 
-            assert str(refused.value) == f"claim team-a/train: {'; '.join(placed(text) for text in row['says'])}"
+            assert str(refused.value) == f"claim team-a/train: {'; '.join(messages_of(row))}"
             assert left_on_the_node(bench) == before
             assert service.held == {}
