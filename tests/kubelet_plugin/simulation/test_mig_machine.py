@@ -160,6 +160,6 @@ def test_counters_and_hardware_agree(tmp_path_factory: pytest.TempPathFactory) -
     run_state_machine_as_test(
         OnTheseHosts,
         settings=settings(
-            max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+            max_examples=40, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
         ),
     )
