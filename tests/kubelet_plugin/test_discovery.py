@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ from support.nodes import Node, a_node
 from dra_driver.api.inventory import DriverFacts, Problem
 from dra_driver.errors import HardwareError, NodeNotReady
 from kubelet_plugin.discovery import Discovery, Hardware, NodeFacts, NvmlSource, _with_silent
+from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.prepare.holds import GpuIdentity
+from kubelet_plugin.prepare.ours import InUse, Ours
 from kubelet_plugin.simulation.host import SimulatedHost
 from kubelet_plugin.simulation.state import FabricState
 
@@ -320,3 +324,132 @@ class TestDiscovery:
             await discovery.observe()
         with pytest.raises(HardwareError):
             await discovery.observe()
+
+
+class TestChangingHardware:
+    def test_a_change_and_a_look_never_happen_at_once(self, node: Node) -> None:
+        hardware, order = node.hardware, list[str]()
+        begun, done = threading.Event(), threading.Event()
+
+        def change(nvml: Nvml) -> None:
+            begun.set()
+            done.wait(10)
+            order.append("change")
+
+        changing = threading.Thread(target=lambda: hardware.use(change))
+        changing.start()
+        assert begun.wait(10)
+        looking = threading.Thread(target=lambda: order.append(hardware.look().boot_id))
+        looking.start()
+        done.set()
+        changing.join(10)
+        looking.join(10)
+        assert order == ["change", node.hardware.boot_id()]
+
+    def test_a_look_that_hangs_holds_nobody_up_for_ever(self, node: Node) -> None:
+        hardware = Hardware(node.files, node.open_nvml, turn_s=0.05)
+        begun, done = threading.Event(), threading.Event()
+
+        def hang(nvml: Nvml) -> None:
+            begun.set()
+            done.wait(10)
+
+        hanging = threading.Thread(target=lambda: hardware.use(hang))
+        hanging.start()
+        assert begun.wait(10)
+        with pytest.raises(HardwareError, match=r"NVML has been busy for 0\.05 s with an earlier call, which may hang"):
+            hardware.use(lambda nvml: nvml.driver("/"))
+        done.set()
+        hanging.join(10)
+        assert hardware.use(lambda nvml: nvml.driver("/")).root == "/"
+
+    def test_a_session_that_is_over_is_replaced_and_the_change_done(self, node: Node) -> None:
+        hardware = node.hardware
+        hardware.look()
+        node.host.unload_driver()
+        node.host.load_driver("590.48.01")
+        assert hardware.use(lambda nvml: nvml.driver("/")).version == "590.48.01"
+
+    def test_a_gpu_that_came_after_the_session_began_is_found(self, node: Node) -> None:
+        hardware, uuid = node.hardware, node.host.state.gpus[3].uuid
+        node.host.bind(3, "vfio-pci")
+        hardware.look()
+        node.host.bind(3, "nvidia")
+        assert hardware.use(lambda nvml: nvml.compute_mode(uuid)) == 0
+
+    def test_a_refusal_is_not_asked_for_twice(self, node: Node) -> None:
+        asked: list[int] = []
+
+        def refuse(nvml: Nvml) -> None:
+            asked.append(1)
+            raise HardwareError("no", about="GPU", code=19)
+
+        with pytest.raises(HardwareError, match="no"):
+            node.hardware.use(refuse)
+        assert len(asked) == 1
+
+    def test_without_a_driver_nothing_can_be_changed(self, node: Node) -> None:
+        node.host.unload_driver()
+        with pytest.raises(HardwareError, match="kernel module is not loaded"):
+            node.hardware.use(lambda nvml: nvml.driver("/"))
+
+    def test_what_needs_the_gpus_closed_finds_them_closed(self, node: Node) -> None:
+        hardware = node.hardware
+        hardware.look()
+        assert hardware._session is not None
+        assert hardware.without_session(lambda: hardware._session) is None
+        assert len(hardware.look().gpus) == 8
+
+
+class TestLayouts:
+    def test_a_layout_changed_by_hand_is_told_and_looked_for_every_few_seconds(self, node: Node) -> None:
+        hardware = node.hardware
+        assert not hardware.look().divided
+        node.host.set_mig(0, 1)
+        (uuid,) = node.host.make_instance(0, "3g.40gb", 4)
+        facts = hardware.look()
+        assert facts.divided
+        mig = facts.gpus[0].mig
+        assert mig is not None
+        assert [device.uuid for one in mig.instances for device in one.compute_instances] == [uuid]
+
+    async def test_while_a_gpu_is_divided_the_interval_is_short(
+        self, node: Node, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("kubelet_plugin.discovery.DIVIDED_INTERVAL_S", 0.01)
+        node.host.set_mig(0, 1)
+        discovery = node.discovery(interval_s=3600)
+        seen: asyncio.Queue[int] = asyncio.Queue()
+        discovery.subscribe(lambda facts: seen.put_nowait(sum(len(gpu.mig.instances) for gpu in facts.gpus if gpu.mig)))
+        task = asyncio.create_task(discovery.run())
+        try:
+            async with asyncio.timeout(30):
+                assert await seen.get() == 0
+                node.host.make_instance(0, "1g.10gb", 0)
+                assert await seen.get() == 1
+        finally:
+            task.cancel()
+
+    async def test_a_mode_that_claims_need_is_no_news(self, node: Node) -> None:
+        gpu = node.host.state.gpus[0]
+        facts = node.hardware.look().gpus[0]
+        ours = Ours()
+        discovery = Discovery(Hardware(node.files, node.open_nvml, lambda: ours))
+        heard: list[NodeFacts] = []
+        discovery.subscribe(lambda one: heard.append(replace(one, health={})))
+        await discovery.observe()
+        ours = Ours(modes={GpuIdentity(gpu.uuid, gpu.address): facts})
+        node.host.set_mig(0, 1)
+        after = await discovery.observe()
+        assert after.divided
+        assert discovery.facts.divided
+        assert all(one.gpus == after.gpus for one in heard)
+
+    def test_what_a_claim_lost_is_told(self, node: Node) -> None:
+        node.host.set_mig(0, 1)
+        (uuid,) = node.host.make_instance(0, "3g.40gb", 4)
+        gpu = node.host.state.gpus[0].uuid
+        hardware = Hardware(node.files, node.open_nvml, lambda: Ours(in_use=(InUse(gpu, uuid),)))
+        assert hardware.look().lost == ()
+        node.host.destroy_instance(0, 4)
+        assert [(one.gpu_uuid, one.mig_uuid) for one in hardware.look().lost] == [(gpu, uuid)]
