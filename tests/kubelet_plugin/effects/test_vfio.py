@@ -57,6 +57,7 @@ class Acting:
     def __init__(self, kernel: SimulatedKernel, killed_at: int | None = None, *, after: bool = False) -> None:
         self.real = kernel
         self.acts = 0
+        self.written: list[tuple[str, str]] = []
         self._killed_at = killed_at
         self._after = after
 
@@ -69,6 +70,7 @@ class Acting:
             raise Killed
 
     def write(self, host_path: str, text: str) -> None:
+        self.written.append((host_path.removeprefix("/sys/bus/pci/"), text))
         self.act(lambda: self.real.write(host_path, text))
 
     def modprobe(self, module: str) -> None:
@@ -183,6 +185,16 @@ class TestLending:
         plugin.take_back(binding(host))
         assert plugin.files.pci(audio).driver == "snd_hda_intel"
         assert everything(host) == start
+
+    def test_it_is_meant_for_vfio_before_it_is_free(self, host: SimulatedHost, plugin: Plugin) -> None:
+        """A driver that is loaded just then takes what is free and meant for nobody."""
+        address = binding(host).gpu.pci_bus_id
+        plugin.lend(binding(host))
+        assert plugin.kernel.written == [
+            (f"devices/{address}/driver_override", "vfio-pci\n"),
+            (f"devices/{address}/driver/unbind", f"{address}\n"),
+            ("drivers/vfio-pci/bind", f"{address}\n"),
+        ]
 
     def test_nothing_is_changed_twice(self, host: SimulatedHost, plugin: Plugin) -> None:
         made = plugin.lend(binding(host))
@@ -504,5 +516,17 @@ class TestBoots:
         following = Plugin(host, plugin.journal)
         with pytest.raises(HardwareError, match="bound to vfio-pci, and not by this driver"):
             following.lend(binding(host))
+        following.take_back(binding(host))
+        assert following.files.pci(binding(host).gpu.pci_bus_id).driver == "vfio-pci"
+
+    def test_and_not_taken_back_for_a_claim_of_before(self, host: SimulatedHost, plugin: Plugin) -> None:
+        """As tools do it that keep orders about drivers over boots."""
+        plugin.lend(binding(host))
+        host.reboot()
+        kernel = SimulatedKernel(host.root)
+        kernel.modprobe("vfio_pci")
+        kernel.write(f"/sys/bus/pci/devices/{binding(host).gpu.pci_bus_id}/driver_override", "vfio-pci\n")
+        host.bind(0, "vfio-pci")
+        following = Plugin(host, plugin.journal)
         following.take_back(binding(host))
         assert following.files.pci(binding(host).gpu.pci_bus_id).driver == "vfio-pci"
