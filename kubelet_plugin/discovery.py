@@ -272,6 +272,10 @@ class Discovery:
             self._publish(facts)
             return facts
 
+    def poke(self) -> None:
+        """Look soon, and wait for nothing; called in the event loop."""
+        self._begin()
+
     def _begin(self) -> "asyncio.Future[NodeFacts]":
         if self._running is None:
             self._running = self._start_look()

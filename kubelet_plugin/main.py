@@ -7,7 +7,7 @@ for a device, and claims of before can be released.
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -27,7 +27,8 @@ from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import HostModules, Sysfs
 from kubelet_plugin.health import NodeHealth
 from kubelet_plugin.metrics import MeasuredClaims, NodeCollector
-from kubelet_plugin.node_effects import Machine, OursNow, effects_of
+from kubelet_plugin.node_effects import Machine, OursNow, effects_of, mps_daemons
+from kubelet_plugin.node_watch import NodeWatch
 from kubelet_plugin.offers import NodeOffers
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.reporter import Reporter
@@ -57,45 +58,45 @@ async def run(settings: Settings) -> None:
         )
         driver = DriverInstallation(host, configured_root=settings.driver_root, configured_hook=settings.cdi_hook)
         journal = JournalStore(settings.state_dir)
-        hardware = Hardware(host, _nvml(settings, driver), OursNow(journal, host))
-        effects = effects_of(
-            _machine(settings, host),
-            hardware,
-            DriverPrograms(host, driver.root),
-            settings.state_dir / "mps",
-            nullcontext,
-        )
-        discovery = Discovery(hardware, interval_s=settings.discovery_interval_s)
-        reporter = Reporter(kube, settings.node_name, discovery)
+        open_nvml = _nvml(settings, driver)
+        hardware = Hardware(host, open_nvml, OursNow(journal, host))
         policy = _policy(settings)
+        discovery = Discovery(hardware, interval_s=settings.discovery_interval_s)
+        watch = NodeWatch(settings, policy, host, discovery, open_nvml, journal)
+        machine, programs = _machine(settings, host), DriverPrograms(host, driver.root)
+        daemons = mps_daemons(machine, programs, settings.state_dir / "mps")
+        reporter = Reporter(kube, settings.node_name, watch.monitor)
         offers = NodeOffers(kube, policy, settings.node_name)
         claims = ClaimService(
             api=kube,
-            facts=discovery,
+            facts=watch.monitor,
             container_files=ContainerFilesOfNode(driver),
             journal=journal,
             cdi=CdiFiles(settings.cdi_root, settings.driver_name),
-            effects=effects,
+            effects=effects_of(machine, hardware, programs, daemons, watch.events.paused),
             offers=offers,
             driver=settings.driver_name,
             node_name=settings.node_name,
             sweep_interval_s=settings.cleanup_interval_s,
         )
+        watch.watch_mps(daemons, claims.again)
         publisher = _publisher(kube, settings, policy)
         metrics = CollectorRegistry()
-        metrics.register(NodeCollector(discovery, claims))
+        metrics.register(NodeCollector(watch.monitor, claims))
         sockets = plugin_sockets(settings.kubelet_root, settings.driver_name, settings.pod_uid)
-        dra = DraServer(sockets.dra, MeasuredClaims(claims, metrics), NodeHealth(discovery, settings.node_name))
+        health = NodeHealth(watch.monitor, offers, settings.node_name, policy.health, instance_of=watch.instance_of)
+        dra = DraServer(sockets.dra, MeasuredClaims(claims, metrics), health)
         registration = RegistrationServer(
             sockets, settings.driver_name, lambda: reporter.registered(settings.driver_name)
         )
 
         await claims.start()
+        await watch.start()
         async with (
             status_server(settings.http_endpoint, metrics, live={}, ready={"registration": registration.problem}),
             asyncio.TaskGroup() as tasks,
         ):
-            tasks.create_task(forever("discovery", discovery.run))
+            watch.run_in(tasks)
             tasks.create_task(forever("reporter", reporter.run))
             tasks.create_task(forever("offers", offers.run))
             tasks.create_task(forever("claims", claims.run))

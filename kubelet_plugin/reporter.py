@@ -1,6 +1,6 @@
 """Keeps this node's NodeInventory in the cluster true.
 
-Three kinds of news enter: facts of `kubelet_plugin.discovery`, kubelet's registrations (`Reporter.registered`), and
+Three kinds of news enter: facts of `kubelet_plugin.monitor`, kubelet's registrations (`Reporter.registered`), and
 changes of the object by somebody else, among them a publisher's question whether we still live. `wanted_spec` decides
 what the object should say; it is written when the server has something else, and at no other time: a node at rest
 costs one open watch.
@@ -14,6 +14,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 import structlog
 
@@ -22,7 +23,7 @@ from dra_driver.api.meta import NODE_INVENTORIES, NODES, JsonObject
 from dra_driver.errors import Conflict, DriverError, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Reflector
-from kubelet_plugin.discovery import Discovery, NodeFacts
+from kubelet_plugin.discovery import NodeFacts
 
 _log = structlog.get_logger(__name__)
 
@@ -32,6 +33,15 @@ _CREDIBLE_AHEAD = timedelta(days=1)
 _COMPLAIN_AGAIN_S = 600.0
 _QUIET_S = 600.0
 """After as long without interference, the next repair is quick again."""
+
+
+class Facts(Protocol):
+    """What is needed of `kubelet_plugin.monitor.HealthMonitor`."""
+
+    @property
+    def facts(self) -> NodeFacts: ...
+
+    def subscribe(self, listener: Callable[[NodeFacts], None]) -> Callable[[], None]: ...
 
 
 class Reporter:
@@ -45,7 +55,7 @@ class Reporter:
         self,
         kube: Kube,
         node_name: str,
-        discovery: Discovery,
+        discovery: Facts,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         retry: Backoff | None = None,

@@ -28,7 +28,7 @@ from kubelet_plugin.prepare.answer import PreparedDevice
 from kubelet_plugin.prepare.claims import ClaimApi, ClaimReader, explained
 from kubelet_plugin.prepare.execute import CdiFolder, Executor
 from kubelet_plugin.prepare.heal import Healer
-from kubelet_plugin.prepare.holds import Effects
+from kubelet_plugin.prepare.holds import Effects, Hold
 from kubelet_plugin.prepare.lifecycle import (
     Entry,
     Held,
@@ -145,6 +145,19 @@ class ClaimService:
     async def sweep(self) -> RepairReport:
         """Release claims that kubelet will never unprepare, and heal what was damaged meanwhile. Never raises."""
         return self._told(await self._healer.sweep())
+
+    async def again(self, hold: Hold) -> None:
+        """Make a hold once more, with all that its first claim holds: it is not any more as the journal says.
+
+        Nothing to do when no claim has it (any more). Raises NodeNotReady.
+        """
+        held = self._journal.current.held
+        entry = next((entry for entry in held.values() if hold in entry.holds and not entry.releasing), None)
+        if entry is None:
+            return
+        async with self._executor.turn(entry.claim.uid):
+            if self._journal.current.held.get(entry.claim.uid) == entry:
+                await self._executor.reassert(entry)
 
     async def close(self) -> None:
         """Finish what was begun. Called after the last call was accepted."""

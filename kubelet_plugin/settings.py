@@ -5,6 +5,7 @@ Each field says its unit, its default and why one would change it. A flag wins o
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ class Settings:
     policy: Path | None
     """The PublishingPolicy of the cluster, as the publisher has it: it says what a device's name means. None publishes
     every GPU, and nothing else."""
+    validation_command: tuple[str, ...]
+    """Checks a GPU where the policy says `health: {validate: true}`; empty: the built-in check alone."""
     simulate: str | None
     """`PROFILE` or `PROFILE:INDEX`: simulated hardware below host_root, made when it is not there."""
     discovery_interval_s: float
@@ -67,6 +70,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
         cdi_hook=options.cdi_hook or None,
         publisher=options.publisher,
         policy=Path(options.policy) if options.policy else None,
+        validation_command=tuple(shlex.split(options.validation_command)),
         simulate=options.simulate or None,
         discovery_interval_s=options.discovery_interval,
         cleanup_interval_s=options.cleanup_interval,
@@ -93,6 +97,9 @@ def _parser() -> SettingsParser:
     setting("--cdi-hook", "", "nvidia-cdi-hook or nvidia-ctk on the host; default: it is looked for")
     setting("--publisher", "controller", "who writes ResourceSlices", choices=("controller", "node"))
     setting("--policy", "", "file with a PublishingPolicy, the publisher's; default: all GPUs are published")
+    setting(
+        "--validation-command", "", "checks a GPU (GPU_UUID in its environment), beside what is built in; see policy"
+    )
     setting("--simulate", "", "simulate the hardware of a profile, as PROFILE or PROFILE:INDEX", type=_simulated)
     setting("--discovery-interval", 30.0, "seconds between looks at the hardware", type=seconds)
     setting("--cleanup-interval", 600.0, "seconds between looks for claims that are gone", type=seconds)
