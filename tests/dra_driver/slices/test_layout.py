@@ -28,7 +28,8 @@ def devices(*numbers: int, tainted: bool = False) -> list[Device]:
 def laid_out(
     devices: list[Device], now: Mapping[str, int] | None = None, features: ServerFeatures = NONE
 ) -> dict[int, list[str]]:
-    layout = slice_layout([DescribedGpu(tuple(devices))], Places(now or {}), features)
+    """Of GPUs that are one device each."""
+    layout = slice_layout([DescribedGpu((device,)) for device in devices], Places(now or {}), features)
     return {index: [device.name for device in contents.devices] for index, contents in layout.items()}
 
 
@@ -83,16 +84,43 @@ def test_a_wasteful_layout_is_given_up() -> None:
 
 def test_eight_partitioned_gpus_are_four_slices_of_devices_and_one_of_counters() -> None:
     layout = slice_layout(dynamic(*range(8)), NOWHERE, ALL_FEATURES)
-    assert [len(contents.devices) for contents in layout.values()] == [64, 64, 64, 16, 0]
+    assert [len(contents.devices) for contents in layout.values()] == [52, 52, 52, 52, 0]
     assert [len(contents.counter_sets) for contents in layout.values()] == [0, 0, 0, 0, 8]
     assert list(layout) == [0, 1, 2, 3, COUNTER_SLICES]
 
 
-def test_a_ninth_gpu_gets_what_room_there_is_and_moves_nothing() -> None:
+def test_a_ninth_gpu_moves_no_other() -> None:
     before = slice_layout(dynamic(*range(8)), NOWHERE, ALL_FEATURES)
     after = slice_layout(dynamic(*range(9)), now(before), ALL_FEATURES)
-    assert list(after) == [0, 1, 2, 3, COUNTER_SLICES, COUNTER_SLICES + 1]
-    assert [index for index, contents in before.items() if after[index] != contents] == [3]
+    assert list(after) == [0, 1, 2, 3, 4, COUNTER_SLICES, COUNTER_SLICES + 1]
+    assert [index for index, contents in before.items() if after[index] != contents] == []
+
+
+def test_what_befalls_one_gpu_changes_one_slice() -> None:
+    for number in range(8):
+        gpus = dynamic(*range(8))
+        before = slice_layout(gpus, NOWHERE, ALL_FEATURES)
+        taint = Taint(key="k", effect="NoSchedule")
+        tainted = [device.model_copy(update={"taints": [taint]}) for device in gpus[number].devices]
+        changed = (*gpus[:number], replace(gpus[number], devices=tuple(tainted)), *gpus[number + 1 :])
+        after = slice_layout(changed, now(before), ALL_FEATURES)
+        assert sum(after[index] != contents for index, contents in before.items()) == 1
+
+
+def test_a_gpu_with_more_devices_than_a_slice_holds_is_in_several() -> None:
+    layout = slice_layout([DescribedGpu(tuple(devices(*range(129))))], NOWHERE, TAINTS)
+    assert [len(contents.devices) for contents in layout.values()] == [64, 64, 1]
+
+
+def test_partitions_that_are_made_by_hand_stay_in_the_slice_of_their_gpu() -> None:
+    before = [DescribedGpu(tuple(devices(*range(10 * gpu, 10 * gpu + 7)))) for gpu in range(18)]
+    places = now(slice_layout(before, NOWHERE, TAINTS))
+    assert {places.devices["d090"], places.devices["d091"]} == {1}
+    after = [*before]
+    after[9] = DescribedGpu(tuple(devices(91, 98)))
+    layout = slice_layout(after, places, TAINTS)
+    assert now(layout).devices["d098"] == 1
+    assert len(layout) == 2
 
 
 def test_on_servers_before_1_35_a_gpu_and_its_counters_are_in_one_slice() -> None:
