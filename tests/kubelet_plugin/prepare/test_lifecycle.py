@@ -1,22 +1,34 @@
 """What a claim can be on a node: kubelet_plugin/prepare/lifecycle.py."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from support.claims import BOOT, DIGEST, NODE, a_claim, a_held_device, a_ref, a_result, an_entry, device_name, uuid_of
 
 from dra_driver.api.resource import ResourceClaim
+from dra_driver.devices.model import Kind, Partition
 from dra_driver.names import GPU_DRIVER
 from kubelet_plugin.prepare.answer import PreparedDevice
+from kubelet_plugin.prepare.holds import GpuIdentity, Hold, HoldRecord, HoldState, MigMode, MpsDaemon, TimeSlice
 from kubelet_plugin.prepare.lifecycle import (
+    Entry,
     HeldByOther,
+    HeldDevice,
+    LeftBehind,
+    SharedUse,
     Standing,
     State,
     admitted,
+    left_behind,
+    needed,
     released,
     standing_of,
     state_of,
 )
+
+GPU = GpuIdentity(uuid_of(0), "0000:10:00.0")
+SLICE = TimeSlice(GPU, "Long")
 
 
 def test_a_claim_with_a_free_gpu_is_admitted() -> None:
@@ -50,6 +62,117 @@ def test_admin_access_neither_holds_nor_is_refused(first: bool, second: bool) ->
     held = {"uid-of-one": an_entry(a_ref("one"), a_held_device(0, admin_access=first))}
 
     assert len(admitted(held, an_entry(a_ref("two"), a_held_device(0, admin_access=second)))) == 2
+
+
+def part(profile: str, start: int, size: int, **more: Any) -> HeldDevice:
+    return a_held_device(
+        0, device=f"{profile}-{start}", kind=Kind.MIG, partition=Partition(profile, start, size), **more
+    )
+
+
+MPS_SHARE = SharedUse("MPS", True)
+WHOLE = a_held_device(0)
+VFIO = a_held_device(0, device="vfio", kind=Kind.VFIO)
+SHARE = a_held_device(0, sharing=MPS_SHARE, share_id="a")
+SMALL = part("1g.10gb", 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "allowed"),
+    [
+        (SMALL, part("1g.10gb", 1, 1), True),
+        (SMALL, part("2g.20gb", 0, 2), False),
+        (SMALL, SMALL, False),
+        (WHOLE, SMALL, False),
+        (SMALL, WHOLE, False),
+        (WHOLE, VFIO, False),
+        (VFIO, SMALL, False),
+        (SHARE, SHARE, True),
+        (SHARE, WHOLE, False),
+        (SHARE, a_held_device(0, sharing=SharedUse("TimeSlicing", True)), False),
+        (SHARE, a_held_device(0, sharing=SharedUse("MPS", True, settings="MPS for several users")), False),
+        (part("1g.10gb", 0, 1, sharing=MPS_SHARE), part("1g.10gb", 0, 1, sharing=MPS_SHARE), True),
+        (
+            a_held_device(0, sharing=SharedUse("MPS", True, 1)),
+            a_held_device(0, sharing=SharedUse("MPS", True, 2)),
+            True,
+        ),
+        (
+            a_held_device(0, sharing=SharedUse("MPS", True, 1)),
+            a_held_device(0, sharing=SharedUse("MPS", True, 1)),
+            False,
+        ),
+    ],
+)
+def test_what_can_be_side_by_side_is_decided_by_hardware(held: HeldDevice, wanted: HeldDevice, allowed: bool) -> None:
+    journal = {"uid-of-one": an_entry(a_ref("one"), held)}
+    entry = an_entry(a_ref("two"), wanted)
+
+    if allowed:
+        assert len(admitted(journal, entry)) == 2
+    else:
+        with pytest.raises(HeldByOther, match=r"team-a/one"):
+            admitted(journal, entry)
+
+
+def test_the_refused_are_told_with_what_settings_a_device_is_shared() -> None:
+    shared = a_held_device(0, sharing=SharedUse("TimeSlicing", True, settings="time slice Long"))
+    other = a_held_device(0, sharing=SharedUse("TimeSlicing", True, settings="time slice Short"))
+
+    with pytest.raises(HeldByOther, match=r"with time slice Long: .*same settings"):
+        admitted({"uid-of-one": an_entry(a_ref("one"), shared)}, an_entry(a_ref("two"), other))
+
+
+def with_holds(entry: Entry, *holds: Hold) -> Entry:
+    return replace(entry, holds=holds)
+
+
+def test_a_daemon_cannot_be_two_things_at_once() -> None:
+    one = with_holds(an_entry(a_ref("one"), SHARE), MpsDaemon("gpu", (GPU,)))
+    two = with_holds(an_entry(a_ref("two"), SHARE), MpsDaemon("gpu", (GPU,), multi_user=True))
+
+    with pytest.raises(HeldByOther, match=r"for several users .*, but claim team-a/one .* has MPS daemon gpu of GPU"):
+        admitted({"uid-of-one": one}, two)
+
+
+def test_a_hold_is_needed_as_long_as_an_entry_lists_it_even_one_on_its_way_out() -> None:
+    held = {"uid-of-one": replace(with_holds(an_entry(a_ref("one")), SLICE), releasing=True)}
+
+    assert needed(held, SLICE)
+    assert not needed(held, SLICE, but="uid-of-one")
+    assert not needed(held, TimeSlice(GPU, "Short"))
+
+
+def test_what_no_claim_lists_is_in_the_way_of_its_gpu_only() -> None:
+    records = {SLICE: HoldRecord(HoldState.MADE, BOOT)}
+
+    assert left_behind({}, records) == (SLICE,)
+    with pytest.raises(LeftBehind, match="time slice Long"):
+        admitted({}, an_entry(a_ref("two")), records)
+    assert admitted({}, an_entry(a_ref("two"), a_held_device(1)), records)
+    assert admitted({}, an_entry(a_ref("two"), a_held_device(0, admin_access=True)), records)
+    assert admitted({}, with_holds(an_entry(a_ref("two")), SLICE), records)
+
+
+@pytest.mark.parametrize(
+    ("record", "releasing", "state"),
+    [
+        (HoldRecord(HoldState.MADE, BOOT), False, State.PREPARED),
+        (HoldRecord(HoldState.MADE, BOOT), True, State.UNFINISHED),
+        (HoldRecord(HoldState.INTENT, BOOT), False, State.UNFINISHED),
+        (HoldRecord(HoldState.UNDOING, BOOT), False, State.UNFINISHED),
+        (HoldRecord(HoldState.MADE, "boot-0"), False, State.UNFINISHED),
+        (None, False, State.UNFINISHED),
+    ],
+)
+def test_a_claim_is_prepared_when_its_holds_are_made(record: HoldRecord | None, releasing: bool, state: State) -> None:
+    entry = replace(with_holds(an_entry(), MigMode(GPU)), releasing=releasing)
+
+    assert state_of(entry, DIGEST, {} if record is None else {MigMode(GPU): record}) is state
+
+
+def test_an_entry_without_a_digest_is_not_finished_by_having_no_file() -> None:
+    assert state_of(replace(an_entry(), steps=()), None) is State.UNFINISHED
 
 
 def test_a_claim_replaces_its_own_entry() -> None:

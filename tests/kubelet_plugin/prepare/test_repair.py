@@ -1,8 +1,11 @@
 """Every cell of the table of kubelet_plugin/prepare/repair.py."""
 
+from dataclasses import replace
+
 import pytest
 from support.claims import BOOT, DIGEST, an_entry
 
+from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, TimeSlice
 from kubelet_plugin.prepare.lifecycle import Entry, Standing
 from kubelet_plugin.prepare.repair import Action, Finding, RepairReport, remedy_for
 
@@ -84,3 +87,27 @@ def test_where_nothing_is_nothing_is_done() -> None:
 
 def test_reports_add_up() -> None:
     assert RepairReport(("a",), ("b",)) + RepairReport(("c",), ("d",)) == RepairReport(("a", "c"), ("b", "d"))
+
+
+SLICE = TimeSlice(GpuIdentity("GPU-0", "0000:10:00.0"), "Long")
+
+
+def action_with_hold(
+    state: HoldState | None, standing: Standing = Standing.STANDS, *, releasing: bool = False, obstacle: str = ""
+) -> Action:
+    entry = replace(an_entry(), holds=(SLICE,), releasing=releasing)
+    records = {} if state is None else {SLICE: HoldRecord(state, BOOT)}
+    finding = Finding("uid", entry, DIGEST, standing, DIGEST, obstacle, records)
+    return remedy_for(finding, BOOT, incomplete=False).action
+
+
+def test_a_claim_whose_holds_are_not_made_is_finished() -> None:
+    assert action_with_hold(HoldState.MADE) is Action.KEEP
+    assert [action_with_hold(state) for state in (HoldState.INTENT, HoldState.UNDOING, None)] == [Action.REWRITE] * 3
+    assert action_with_hold(HoldState.INTENT, obstacle="the GPU does not answer") is Action.WAIT
+    assert action_with_hold(HoldState.INTENT, Standing.GONE) is Action.RELEASE
+
+
+@pytest.mark.parametrize("standing", Standing)
+def test_what_is_on_its_way_out_goes_whatever_the_api_says(standing: Standing) -> None:
+    assert action_with_hold(HoldState.UNDOING, standing, releasing=True) is Action.RELEASE
