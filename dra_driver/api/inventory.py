@@ -150,13 +150,15 @@ class HealthFacts(Model):
 
 
 class PassthroughFacts(Model):
-    """What VFIO needs of a GPU. None in `GpuFacts` on hosts without an IOMMU."""
+    """What VFIO needs of a GPU. None where it cannot be lent: without an IOMMU, and where the GPU is not alone in its
+    IOMMU group.
+
+    A GPU that somebody else bound to a VFIO driver tells nobody its UUID, so it is no GpuFacts but a Problem.
+    """
 
     iommu_group: int
     iommufd: bool = False
     """Whether /dev/iommu exists."""
-    bound: bool = False
-    """Bound to a VFIO driver by somebody else than this driver; NVML does not see such a GPU."""
 
 
 class GpuFacts(Model):

@@ -213,9 +213,9 @@ LIMITS: tuple[LimitRow, ...] = (
     ),
     LimitRow(
         "the GPU for a virtual machine",
-        "nodes without an IOMMU",
+        "GPUs without an IOMMU group of their own",
         True,
-        "the node has no IOMMU, or it is off, so GPUs cannot be passed to virtual machines",
+        "the node has no IOMMU, or it is off, or the GPU is not alone in its IOMMU group",
         lambda gpu, wish: wish.kind is Kind.VFIO and gpu.passthrough is None,
     ),
     LimitRow(

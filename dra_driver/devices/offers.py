@@ -78,9 +78,7 @@ class _Look:
     def offers(self) -> list[Offer]:
         gpu = self._gpu
         found: list[Offer] = []
-        if gpu.passthrough is not None and gpu.passthrough.bound:
-            self._note("is bound to a VFIO driver; programs of this node cannot use it")
-        elif (rule := self._dynamic_rule()) is not None and gpu.mig is not None:
+        if (rule := self._dynamic_rule()) is not None and gpu.mig is not None:
             found = self._dynamic(gpu.mig, rule)
         elif gpu.mig is not None and gpu.mig.enabled:
             found = self._static(gpu.mig)

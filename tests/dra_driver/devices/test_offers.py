@@ -171,13 +171,6 @@ def test_gpus_for_virtual_machines_come_beside_the_gpu_where_there_is_an_iommu()
     assert "IOMMU" in found.notes[0]
 
 
-def test_a_gpu_bound_to_vfio_is_offered_to_virtual_machines_alone() -> None:
-    rules = policy(passthrough=[{}])
-    bound = gpu(0, passthrough=PassthroughFacts(iommu_group=7, bound=True))
-    assert names(offered(bound, policy=rules)) == [f"{GPU}-vfio"]
-    assert names(offered(bound)) == []
-
-
 def test_what_the_policy_keeps_back_is_not_offered_but_found() -> None:
     rules = policy(withhold=[{"gpus": {"names": [GPU]}}])
     found = offered(gpu(0), gpu(1), policy=rules)
