@@ -197,6 +197,7 @@ class TestLending:
         ]
 
     def test_nothing_is_changed_twice(self, host: SimulatedHost, plugin: Plugin) -> None:
+        with_audio(host)
         made = plugin.lend(binding(host))
         acts = plugin.kernel.acts
         assert plugin.lend(binding(host)) == made
