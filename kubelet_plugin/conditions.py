@@ -48,10 +48,15 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One look at a GPU. `no_action` is whether the driver says that no recovery is needed; None: it does not say."""
+    """One look at a GPU. `no_action` is whether the driver says that no recovery is needed; None: it does not say.
+
+    `untold` are types of which the GPU says nothing now, as one in MIG mode says nothing of rows to remap: what was
+    known of these stays.
+    """
 
     troubles: tuple[Trouble, ...] = ()
     no_action: bool | None = None
+    untold: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -131,7 +136,8 @@ def without_gpus(now: Conditions, present: Iterable[str]) -> Conditions:
 
 def _seen_well(tracked: Tracked, reading: Reading, when: datetime, well_after_s: float) -> Tracked | None:
     """A condition whose GPU looks well now; None when it has for long enough."""
-    if tracked.from_event and reading.no_action is not True:
+    untold = tracked.condition.type in reading.untold
+    if untold or (tracked.from_event and reading.no_action is not True):
         return replace(tracked, well_since=None)
     since = tracked.well_since or when
     if when - since >= timedelta(seconds=well_after_s):

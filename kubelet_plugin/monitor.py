@@ -177,7 +177,12 @@ class HealthMonitor:
         self._publish(replace(seen, gpus=gpus, problems=problems))
 
     def _readings(self, seen: NodeFacts) -> dict[str, Reading]:
-        return {gpu.uuid: reading_of(gpu, seen.health.get(gpu.uuid, HealthReading())) for gpu in seen.gpus}
+        readings = {gpu.uuid: reading_of(gpu, seen.health.get(gpu.uuid, HealthReading())) for gpu in seen.gpus}
+        for one in seen.lost:
+            reading = readings.get(one.gpu_uuid, Reading())
+            trouble = Trouble("InstanceLost", "Critical", one.message, instance=one.mig_uuid)
+            readings[one.gpu_uuid] = replace(reading, troubles=(*reading.troubles, trouble))
+        return readings
 
     def _with_health(
         self, gpu: GpuFacts, conditions: Conditions, more: Sequence[Mapping[str, Sequence[HealthCondition]]]

@@ -83,7 +83,19 @@ def _recovery_action(ask: Ask, library: Any, handle: Any) -> int | None:
 def reading_of(gpu: GpuFacts, health: HealthReading) -> Reading:
     """What is wrong with a GPU that answers, by what it answered. Pure."""
     found = [*_memory(health), *_action(health), *_fabric(gpu)]
-    return Reading(tuple(found), None if health.recovery_action is None else health.recovery_action == 0)
+    untold = [type_ for type_, answer in _answers(health) if answer is None]
+    no_action = None if health.recovery_action is None else health.recovery_action == 0
+    return Reading(tuple(found), no_action, frozenset(untold))
+
+
+def _answers(health: HealthReading) -> tuple[tuple[str, int | bool | None], ...]:
+    """Types of trouble with the answer that tells of each."""
+    return (
+        ("Ecc", health.uncorrected_errors),
+        ("RowRemap", health.remap_failed),
+        ("Repair", health.repair_pending),
+        ("RecoveryAction", health.recovery_action),
+    )
 
 
 def _memory(health: HealthReading) -> list[Trouble]:

@@ -10,9 +10,10 @@ from support.nodes import Node, a_node
 
 from dra_driver.api.inventory import GpuFacts, HealthCondition
 from dra_driver.api.policy import HealthPolicy
-from kubelet_plugin.discovery import Discovery
+from kubelet_plugin.discovery import Discovery, Hardware
 from kubelet_plugin.health_file import NAME, HealthFile
 from kubelet_plugin.monitor import HealthMonitor
+from kubelet_plugin.prepare.ours import InUse, Ours
 from kubelet_plugin.validation import Command, fault_of
 from kubelet_plugin.watcher import Coverage, EventKind, EventWatcher, GpuEvent
 
@@ -144,6 +145,37 @@ async def test_a_reboot_ends_what_was(watched: Watched) -> None:
     watched.xid(0, 79)
     watched.node.host.reboot()
     assert await watched.conditions(0) == []
+
+
+async def test_rows_to_remap_are_not_forgotten_while_the_gpu_is_divided(watched: Watched) -> None:
+    watched.node.host.set_health(0, remap_pending=True)
+    assert await watched.conditions(0) == [("RowRemap", "pending")]
+    watched.node.host.set_mig(0, 1)
+    await watched.look(after_s=1)
+    assert await watched.conditions(0, after_s=3600) == [("RowRemap", "pending")]
+    watched.node.host.set_mig(0, 0)
+    watched.node.host.set_health(0, remap_pending=False)
+    await watched.look(after_s=1)
+    assert await watched.conditions(0, after_s=61) == []
+
+
+async def test_a_mig_device_that_vanishes_from_under_a_claim_is_a_condition_of_that_device(watched: Watched) -> None:
+    host = watched.node.host
+    host.set_mig(0, 1)
+    kept, gone = (host.make_instance(0, "1g.10gb", start)[0] for start in (0, 1))
+    ours = Ours(in_use=tuple(InUse(host.state.gpus[0].uuid, uuid) for uuid in (kept, gone)))
+    watched.discovery._hardware = Hardware(watched.node.files, watched.node.open_nvml, lambda: ours)
+    assert await watched.conditions(0) == []
+    host.destroy_instance(0, 1)
+    (gpu, *others) = await watched.look()
+    (condition,) = gpu.health.conditions
+    assert (condition.type, condition.severity, condition.instance) == ("InstanceLost", "Critical", gone)
+    assert "is not there any more" in condition.message
+    assert gpu.health.healthy
+    assert not any(other.health.conditions for other in others)
+    ours = Ours()
+    await watched.look(after_s=1)
+    assert await watched.conditions(0, after_s=61) == []
 
 
 async def test_a_driver_that_goes_away_takes_no_condition_with_it(watched: Watched) -> None:
