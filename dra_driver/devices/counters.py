@@ -58,8 +58,10 @@ def engines_left(mig: MigFacts) -> dict[str, int]:
 
 def fits_beside_foreign(offer: Offer, mig: MigFacts) -> bool:
     """Whether a partition can be made at all, the GPU instances of somebody else being as they are."""
+    if not mig.instances:
+        return True
     if offer.partition is None or offer.profile is None:
-        return not mig.instances
+        return False
     left = engines_left(mig)
     return all(amount <= left[name] for name, amount in engines(offer.profile).items()) and not any(
         offer.partition.overlaps(Partition(instance.profile, instance.start, instance.size))

@@ -9,19 +9,30 @@ Pure; a table is a few dozen placements.
 """
 
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 
 from dra_driver.api.inventory import MigProfileFacts
 
 type Slices = tuple[int, int]
 """Memory slices of a GPU instance: the first, and how many."""
+type _Shape = tuple[int, int, tuple[int, ...]]
+"""Compute slices, memory slices and starts of a profile. Profiles of one shape that differ in engines only (`+me`,
+`+gfx`) are one way to use a place."""
 
 
 def placement_order(profile: MigProfileFacts, profiles: Sequence[MigProfileFacts]) -> tuple[int, ...]:
     """Every start of `profile`, the one to take first in front. `profiles` are all that the GPU has."""
+    shapes = {(other.slices, other.size, tuple(other.starts)) for other in profiles}
+    return _order(profile.size, tuple(profile.starts), frozenset(shapes))
+
+
+@lru_cache(maxsize=256)
+def _order(size: int, starts: tuple[int, ...], shapes: frozenset[_Shape]) -> tuple[int, ...]:
+    # A cluster has few models of GPUs, and asks this for each device of each GPU.
     order: list[int] = []
-    while left := [start for start in profile.starts if start not in order]:
-        taken = [(start, profile.size) for start in order]
-        order.append(min(left, key=lambda start: (_harm((start, profile.size), taken, profiles), -start)))
+    while left := [start for start in starts if start not in order]:
+        taken = [(start, size) for start in order]
+        order.append(min(left, key=lambda start: (_harm((start, size), taken, shapes), -start)))
     return tuple(order)
 
 
@@ -34,21 +45,17 @@ def overlap(one: Slices, other: Slices) -> bool:
     return one[0] < other[0] + other[1] and other[0] < one[0] + one[1]
 
 
-def _harm(place: Slices, taken: Collection[Slices], profiles: Sequence[MigProfileFacts]) -> tuple[int, ...]:
-    """How many placements `place` breaks that `taken` left whole, for each size of profile, the largest first."""
+def _harm(place: Slices, taken: Collection[Slices], shapes: Collection[_Shape]) -> tuple[int, ...]:
+    """How many placements `place` breaks that `taken` left whole, for each shape of profile, the largest first."""
     harm: dict[tuple[int, int], int] = {}
-    seen: set[tuple[int, int, int]] = set()
-    for profile in profiles:
-        weight = (-profile.slices, -profile.size)
-        harm.setdefault(weight, 0)
-        for start in profile.starts:
-            # Profiles of one shape that differ in engines only (`+me`, `+gfx`) are one way to use the place.
-            if (*weight, start) in seen:
-                continue
-            seen.add((*weight, start))
-            there = (start, profile.size)
-            harm[weight] += overlap(place, there) and not any(overlap(there, other) for other in taken)
-    return tuple(harm[weight] for weight in sorted(harm))
+    for slices, size, starts in shapes:
+        broken = [
+            start
+            for start in starts
+            if overlap(place, (start, size)) and not any(overlap((start, size), other) for other in taken)
+        ]
+        harm[slices, size] = max(harm.get((slices, size), 0), len(broken))
+    return tuple(harm[shape] for shape in sorted(harm, reverse=True))
 
 
 def _engines(profile: MigProfileFacts) -> int:

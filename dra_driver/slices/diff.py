@@ -18,6 +18,7 @@ Source: KEP-4381 on pools and generations; how the scheduler gathers pools (stru
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -368,7 +369,9 @@ def _normal(value: Any, *, amounts: bool = False) -> Any:
     return value
 
 
+@lru_cache(maxsize=4096)
 def _canonical(text: str) -> str:
+    # The same few amounts are in all slices of a cluster.
     try:
         return canonical_quantity(text)
     except ValueError:
