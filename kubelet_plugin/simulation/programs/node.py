@@ -69,16 +69,6 @@ def visible_devices(state: dict[str, Any], visible: str | None) -> list[str]:
 
 
 def mig_uuids(state: dict[str, Any]) -> list[str]:
-    """The UUIDs of all MIG devices of the node, wherever the state keeps them."""
-    return [text for gpu in state["gpus"] for text in _texts(gpu.get("mig")) if text.startswith("MIG-")]
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from _texts(part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from _texts(part)
+    """The UUIDs of all MIG devices of the node."""
+    instances = (instance for gpu in state["gpus"] for instance in gpu["instances"])
+    return [part["uuid"] for instance in instances for part in instance["compute_instances"]]
