@@ -7,7 +7,8 @@ as the plugin and the controller: what it shows is what they would do.
 
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,14 @@ import typer
 from dra_driver.api.inventory import GpuFacts, MigFacts, NodeInventorySpec, NvlinkFacts
 from dra_driver.api.meta import NODE_INVENTORIES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
+from dra_driver.api.resource import Device
 from dra_driver.cdi.edits import ClaimDevice, DriverFiles, claim_spec
 from dra_driver.cdi.model import CdiSpec, json_of
 from dra_driver.cli.output import Format, OutputOption, Status, gibibytes, messages, print_data, print_table
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.names import GPU_DRIVER
+from dra_driver.publish.policy_file import read_policy
+from dra_driver.quantity import Quantity
 from dra_driver.slices.describe import described_devices
 from dra_driver.slices.diff import CreateSlice, NodeRef, new_object, wanted_pool
 from dra_driver.slices.features import ALL_FEATURES
@@ -57,17 +61,27 @@ DriverRootOption = Annotated[
 ]
 
 
+PolicyOption = Annotated[
+    Path | None,
+    typer.Option("--policy", metavar="FILE", help="A PublishingPolicy; without one, every GPU is published as it is."),
+]
+
+
 def inventory(
-    host: HostOption = _REAL, driver_root: DriverRootOption = None, output: OutputOption = Format.TABLE
+    host: HostOption = _REAL,
+    driver_root: DriverRootOption = None,
+    policy: PolicyOption = None,
+    output: OutputOption = Format.TABLE,
 ) -> None:
-    """What this node has, and what it would lead to.
+    """What this node has, and what it would lead to in a cluster that has every feature.
 
     With -o json or yaml: the NodeInventory, the ResourceSlices, and the CDI edits of a claim that has all its GPUs.
     """
+    rules = read_policy(policy)
     if driver_root is not None and host != _REAL:
         raise InvalidInput("a simulated machine has its driver where its profile says", about="--driver-root")
     with _node(host, driver_root) as node:
-        report = _report(node)
+        report = _report(node, rules)
     if output is Format.TABLE:
         _print(report)
     else:
@@ -90,6 +104,7 @@ class _Report:
     inventory: NodeInventorySpec
     facts: NodeFacts
     slices: tuple[JsonObject, ...]
+    devices: tuple[Device, ...]
     notes: tuple[str, ...]
     files: DriverFiles | None
     cdi: CdiSpec | None
@@ -138,7 +153,10 @@ def _report(node: _Node, policy: PublishingPolicy = PublishingPolicy.EVERYTHING)
             ClaimDevice(gpu.name, gpu, available.nodes[gpu.uuid]) for gpu in facts.gpus if gpu.uuid in available.nodes
         )
         cdi = claim_spec(GPU_DRIVER, _CLAIM_UID, devices, files) if devices else None
-    return _Report(spec, facts, slices, described.notes, files, cdi, why_no_cdi)
+    notes = described.notes
+    if policy.asks_for_labels:
+        notes = ("rules of the policy that go by nodes' labels are taken as if this node had none", *notes)
+    return _Report(spec, facts, slices, described.devices, notes, files, cdi, why_no_cdi)
 
 
 def _data(report: _Report) -> JsonObject:
@@ -167,6 +185,9 @@ def _print(report: _Report) -> None:
         print_table(_HEADINGS, [_row(gpu) for gpu in facts.gpus])
         typer.echo()
         typer.echo(_published(report))
+        if kinds := _kinds(report.devices):
+            print_table(_DEVICE_HEADINGS, kinds)
+            typer.echo()
     if report.files is not None and report.cdi is not None:
         typer.echo(_injected(report.files, report.cdi))
     problems = [f"{problem.subject}: {problem.reason}: {problem.message}" for problem in facts.problems]
@@ -177,12 +198,35 @@ def _print(report: _Report) -> None:
 
 
 def _published(report: _Report) -> str:
-    devices = [device for slice_ in report.slices for device in slice_["spec"].get("devices", [])]
-    most = max((len(device["attributes"]) for device in devices), default=0)
+    most = max((len(device.attributes) for device in report.devices), default=0)
     return (
-        f"Published by driver {GPU_DRIVER}: {len(devices)} devices in {len(report.slices)} slice(s),"
+        f"Published by driver {GPU_DRIVER}: {len(report.devices)} devices in {len(report.slices)} slice(s),"
         f" up to {most} attributes each."
     )
+
+
+_DEVICE_HEADINGS = ("TYPE", "PROFILE", "SHARING", "ISOLATION", "MEMORY", "DEVICES")
+
+
+def _kinds(devices: Sequence[Device]) -> list[tuple[str, ...]]:
+    """Devices of one kind in a line; nothing when there are only GPUs for one claim each, as the first table has."""
+    counts = Counter((*(_attribute(device, name) for name in _KIND), _memory(device)) for device in devices)
+    if all(kind[:3] == ("gpu", "-", "exclusive") for kind in counts):
+        return []
+    return [(*kind, str(count)) for kind, count in counts.items()]
+
+
+_KIND = ("type", "profile", "sharing", "isolation")
+
+
+def _attribute(device: Device, name: str) -> str:
+    value = device.attributes.get(name)
+    return value.string or "-" if value is not None else "-"
+
+
+def _memory(device: Device) -> str:
+    amount = device.capacity.get("memory")
+    return gibibytes(int(Quantity.parse(amount.value).value) if amount is not None else None)
 
 
 def _injected(files: DriverFiles, cdi: CdiSpec) -> str:

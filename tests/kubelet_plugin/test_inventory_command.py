@@ -53,6 +53,27 @@ def test_as_data_it_is_what_plugin_and_controller_would_write(form: str, load: C
     assert data["notes"] == []
 
 
+POLICY = """
+apiVersion: dra.gpu/v1alpha1
+kind: PublishingPolicy
+mig: [{mode: Dynamic, profiles: ["1g.10gb", "3g.*"]}]
+sharing: [{devices: mig, profiles: ["1g.*"], strategy: TimeSlicing, replicas: 4}]
+passthrough: [{nodes: {labelSelector: {matchLabels: {virt: "true"}}}}]
+"""
+
+
+def test_with_a_policy_devices_are_counted_by_kind(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    result = run("--host", "dgx-h100", "--policy", str(tmp_path / "policy.yaml"))
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert ["mig", "1g.10gb", "time-slicing", "none", "9.8", "GiB", "56"] in rows
+    assert ["mig", "3g.40gb", "exclusive", "hardware", "39.5", "GiB", "16"] in rows
+    assert ["gpu", "-", "exclusive", "hardware", "79.6", "GiB", "8"] in rows
+    assert "80 devices in 3 slice(s)" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 100
+    assert "as if this node had none" in result.stderr
+
+
 def test_an_unknown_profile_is_a_users_mistake() -> None:
     for host in ("h100", "t4:x"):
         assert isinstance(run("--host", host).exception, InvalidInput)
