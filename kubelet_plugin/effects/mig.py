@@ -6,6 +6,8 @@ there is looked at first: a crash may have left half of it, and an administrator
 * What is at its place and fits is taken for ours when nothing speaks against it: the journal knew of the intent before,
   and the place had been free. A MIG device of another UUID than the journal's does speak against it.
 * Nothing that somebody else made is ever destroyed, and MIG mode stays on as long as such a thing needs it.
+* What a claim has and somebody destroyed is not made again under it: its programs could not use another one. It is
+  made anew when the claim is prepared anew.
 * The mode is switched only on GPUs that need no reset for it. On others an administrator decides, once.
 
 Nothing waits inside `NvmlUser.use`: programs that are about to end get a few seconds, between two calls.
@@ -22,7 +24,16 @@ from dra_driver.errors import HardwareError
 from kubelet_plugin.hardware.calls import Code
 from kubelet_plugin.hardware.mig import LiveComputeInstance, LiveGpuInstance, MigGpu, Mode
 from kubelet_plugin.hardware.nvml import Nvml
-from kubelet_plugin.prepare.holds import ComputeInstance, GpuIdentity, GpuInstance, HoldRecord, Made, MigMode, Records
+from kubelet_plugin.prepare.holds import (
+    ComputeInstance,
+    GpuIdentity,
+    GpuInstance,
+    HoldRecord,
+    HoldState,
+    Made,
+    MigMode,
+    Records,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -65,6 +76,8 @@ class MigModes:
         def switch_on(nvml: Nvml) -> Made:
             gpu = nvml.mig(hold.gpu.uuid)
             mode = _ready_for_mode(gpu, hold.gpu)
+            if same_boot and record.state is HoldState.MADE and not mode.on:
+                raise _lost("MIG mode", hold.gpu, "switched it off")
             # The mode of a GPU that switches without a reset is gone after a boot: who has it on now, is the question.
             was = record.made if same_boot and record.made.get("was") is not None else _was(mode)
             if not mode.on:
@@ -122,11 +135,15 @@ class GpuInstances:
         return self._nvml.use(look)
 
     def make(self, hold: GpuInstance, records: Records) -> Made:
+        stands = _stands(records[hold], self._nvml.boot_id())
+
         def create(nvml: Nvml) -> Made:
             gpu = nvml.mig(hold.gpu.uuid)
             _check_mode_is_on(gpu, hold)
             instances = gpu.instances()
             found = _at_place(hold, instances)
+            if stands and found is None:
+                raise _lost(f"GPU instance {records[hold].made.get('gi')} ({_described(hold)})", hold.gpu)
             if found is not None and all(_is_known(device, found, hold, records) for device in found.devices):
                 return records[hold].made.with_facts(Made((("gi", str(found.id)),)))
             _check_free(hold, instances)
@@ -165,16 +182,16 @@ class ComputeInstances:
         return Made()
 
     def make(self, hold: ComputeInstance, records: Records) -> Made:
+        stands = _stands(records[hold], self._nvml.boot_id())
+
         def create(nvml: Nvml) -> Made:
             gpu = nvml.mig(hold.parent.gpu.uuid)
             parent = _at_place(hold.parent, _instances_if_on(gpu))
             if parent is None:
-                raise HardwareError(
-                    f"its GPU instance ({_described(hold.parent)}) is not there: somebody destroyed it, or switched MIG"
-                    " mode off; it is made again at the next attempt",
-                    about=str(hold.parent.gpu),
-                )
+                raise _lost(f"the GPU instance of its MIG device ({_described(hold.parent)})", hold.parent.gpu)
             device = _ours(hold, parent, records[hold])
+            if stands and device is None:
+                raise _lost(f"MIG device {records[hold].made.get('uuid')} ({_described(hold.parent)})", hold.parent.gpu)
             if device is None:
                 _check_room(hold, parent)
                 device = gpu.create_compute_instance(parent, hold.slices, hold.start)
@@ -200,6 +217,20 @@ class ComputeInstances:
             _refusing(hold.parent.gpu, Code.IN_USE, with_users, lambda: gpu.destroy_compute_instance(device))
 
         _patiently(lambda: self._nvml.use(destroy), self._sleep)
+
+
+def _stands(record: HoldRecord, boot_id: str) -> bool:
+    """Whether a hold was made, for a claim that may be using it."""
+    return record.state is HoldState.MADE and record.boot_id == boot_id
+
+
+def _lost(what: str, identity: GpuIdentity, how: str = "destroyed it") -> HardwareError:
+    return HardwareError(
+        f"{what} is not there any more: somebody {how} while a claim has it; end the pods that use the claim, and it is"
+        " made anew when the claim is prepared again",
+        about=str(identity),
+        code=Code.NOT_FOUND,
+    )
 
 
 def _ready_for_mode(gpu: MigGpu, identity: GpuIdentity) -> Mode:
@@ -264,11 +295,7 @@ def _was(mode: Mode) -> Made:
 def _check_mode_is_on(gpu: MigGpu, hold: GpuInstance) -> None:
     mode = gpu.mode()
     if mode is None or not mode.on:
-        raise HardwareError(
-            f"there is no {_described(hold)}, because MIG mode is not on: somebody switched it off; it is switched on"
-            " again at the next attempt where that needs no reset",
-            about=str(hold.gpu),
-        )
+        raise _lost(f"{_described(hold)} cannot be made: the MIG mode that it needs", hold.gpu, "switched it off")
 
 
 def _check_free(hold: GpuInstance, instances: Iterable[LiveGpuInstance]) -> None:

@@ -395,7 +395,8 @@ class TestWhatIsNotOurs:
         (theirs,) = node.host.make_instance(0, "1g.10gb", 3)
         assert theirs != made["uuid"]
         assert [(one.mig_uuid, one.gpu_uuid) for one in plugin.look().lost] == [(made["uuid"], mode.gpu.uuid)]  # type: ignore[union-attr]
-        assert theirs in refusal(plugin, mode, parent, device).message
+        error = refusal(plugin, mode, parent, device)
+        assert f"in the way is GPU instance {made['gi']} (1g.10gb at 3: {theirs})" in error.message
         plugin.undo(mode, parent, device)
         (instance,) = node.host.state.gpus[0].instances
         assert [one.uuid for one in instance.compute_instances] == [theirs]
@@ -420,27 +421,52 @@ class TestWhatIsNotOurs:
         error = refusal(plugin, device)
         assert f"in the way is {theirs} in GPU instance" in error.message
 
-    def test_an_instance_that_vanished_is_made_again_when_it_is_asked_for(self, plugin: Plugin, node: Node) -> None:
-        holds = holds_at(node, 3)
+    def test_a_mig_device_that_vanished_is_not_made_again_under_its_claim_but_for_the_next(
+        self, plugin: Plugin, node: Node
+    ) -> None:
+        before, holds = node.host.snapshots(), holds_at(node, 3)
         made = plugin.make(*holds)
         node.host.destroy_instance(0, 3)
         (one,) = plugin.look().lost
         assert one.mig_uuid == made["uuid"]
-        again = plugin.make(*holds)
-        assert again["uuid"] != made["uuid"]
+        error = refusal(plugin, *holds)
+        assert f"GPU instance {made['gi']} (1g.10gb at 3) is not there any more" in error.message
+        assert "end the pods" in error.message
+        plugin.undo(*holds)
         assert plugin.look().lost == ()
+        assert plugin.make(*holds)["uuid"] != made["uuid"]
+        plugin.undo(*holds)
+        assert node.host.snapshots() == before
+
+    def test_a_mig_device_that_vanished_alone_is_named(self, plugin: Plugin, node: Node) -> None:
+        holds = holds_at(node, 3)
+        made = plugin.make(*holds)
+        with node.host.edit() as state:
+            state.gpus[0].instances[0].compute_instances = []
+        assert f"MIG device {made['uuid']} (1g.10gb at 3) is not there any more" in refusal(plugin, *holds).message
+
+    def test_a_mode_that_was_switched_off_under_a_claim_is_told(self, plugin: Plugin, node: Node) -> None:
+        holds = holds_at(node, 3)
+        plugin.make(*holds)
+        node.host.set_mig(0, 0)
+        assert "somebody switched it off while a claim has it" in refusal(plugin, *holds).message
 
     def test_a_gpu_instance_that_vanished_between_two_steps_is_told(self, plugin: Plugin, node: Node) -> None:
         mode, parent, device = holds_at(node, 3)
         plugin.make(mode, parent)
         node.host.destroy_instance(0, 3)
-        assert "its GPU instance (1g.10gb at 3) is not there" in refusal(plugin, device).message
+        message = refusal(plugin, device).message
+        assert "the GPU instance of its MIG device (1g.10gb at 3) is not there any more" in message
 
     def test_a_mode_that_was_switched_off_between_two_steps_is_told(self, plugin: Plugin, node: Node) -> None:
         mode, parent, _ = holds_at(node, 3)
         plugin.make(mode)
         node.host.set_mig(0, 0)
-        assert "MIG mode is not on: somebody switched it off" in refusal(plugin, parent).message
+        message = refusal(plugin, parent).message
+        assert (
+            "1g.10gb at 3 cannot be made: the MIG mode that it needs is not there any more: somebody switched"
+            in message
+        )
 
 
 class TestModeChanges:
