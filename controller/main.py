@@ -6,6 +6,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry
 
+from controller.classes import ProfileClasses
 from controller.settings import Settings, from_process
 from controller.slices import PublishedSlices
 from dra_driver.kube.client import Kube, endpoint_from
@@ -28,7 +29,14 @@ async def run(settings: Settings) -> None:
     policy = read_policy(settings.policy)
     metrics = CollectorRegistry()
     async with Kube(endpoint_from(settings.kubeconfig), user_agent="gpu-dra-controller") as kube:
-        slices = PublishedSlices(kube, settings.driver_name, policy, workers=settings.workers, registry=metrics)
+        slices = PublishedSlices(
+            kube,
+            settings.driver_name,
+            policy,
+            workers=settings.workers,
+            registry=metrics,
+            classes=_classes(kube, settings),
+        )
         election = _election(kube, settings)
         work = slices.run if election is None else partial(election.lead, slices.run)
         async with (
@@ -38,6 +46,12 @@ async def run(settings: Settings) -> None:
             tasks.create_task(forever("publishing", work))
             memory.settle()
             await until_signal()
+
+
+def _classes(kube: Kube, settings: Settings) -> ProfileClasses | None:
+    if not settings.mig_classes:
+        return None
+    return ProfileClasses(kube, settings.driver_name, extended_resources=settings.mig_extended_resources)
 
 
 def _election(kube: Kube, settings: Settings) -> LeaderElection | None:

@@ -29,6 +29,10 @@ class Settings:
     """A PublishingPolicy; None publishes every GPU of every node."""
     workers: int
     """Pools written at the same time: more publishes large clusters faster, fewer spares the API server."""
+    mig_classes: bool
+    """Whether each published MIG profile gets a DeviceClass."""
+    mig_extended_resources: bool
+    """Whether those classes answer to `nvidia.com/mig-...`; off while a device plugin hands out the same names."""
     leader_election: bool
     """Off only where one process at most can run."""
     lease_namespace: str
@@ -57,6 +61,8 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
         driver_name=options.driver_name,
         policy=Path(options.policy) if options.policy else None,
         workers=options.workers,
+        mig_classes=options.mig_classes,
+        mig_extended_resources=options.mig_extended_resources,
         leader_election=options.leader_election,
         lease_namespace=options.lease_namespace or pod_namespace() or "default",
         lease_name=options.lease_name,
@@ -75,6 +81,10 @@ def _parser() -> SettingsParser:
     setting("--driver-name", GPU_DRIVER, "name of the DRA driver; DeviceClasses must select the same", type=driver_name)
     setting("--policy", "", "file with a PublishingPolicy; without one, every GPU of every node is published")
     setting("--workers", 16, "pools written at the same time, 1 to 64", type=int)
+    parser.switch("--mig-classes", True, "keep a DeviceClass for each MIG profile that is published")
+    parser.switch(
+        "--mig-extended-resources", False, "those classes answer to nvidia.com/mig-..., as a device plugin does"
+    )
     parser.switch("--leader-election", True, "work only while holding the lease; off only for a single replica")
     setting("--lease-namespace", "", "namespace of the lease; default: that of the pod")
     setting("--lease-name", "gpu-dra-controller", "name of the lease")

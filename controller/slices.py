@@ -10,7 +10,9 @@ from dataclasses import asdict
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from controller.classes import ProfileClasses
 from dra_driver.api.policy import PublishingPolicy
+from dra_driver.api.resource import Device
 from dra_driver.errors import ClusterError, InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.publish import Narrator, PoolPublisher
@@ -22,13 +24,22 @@ class PublishedSlices:
     """The slices of `driver` in the whole cluster, while this process leads."""
 
     def __init__(
-        self, kube: Kube, driver: str, policy: PublishingPolicy, *, workers: int, registry: CollectorRegistry
+        self,
+        kube: Kube,
+        driver: str,
+        policy: PublishingPolicy,
+        *,
+        workers: int,
+        registry: CollectorRegistry,
+        classes: ProfileClasses | None = None,
     ) -> None:
+        """`classes` are kept, too, while this process leads; None: nobody keeps classes of MIG profiles."""
         self._kube = kube
         self._driver = driver
         self._policy = policy
         self._workers = workers
-        self._narrator = CountingNarrator(registry)
+        self._classes = classes
+        self._narrator = CountingNarrator(registry, classes)
         self._publisher: PoolPublisher | None = None
         registry.register(_Pools(self))
 
@@ -45,6 +56,8 @@ class PublishedSlices:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._publisher.run())
+                if self._classes is not None:
+                    group.create_task(self._classes.run())
                 # The first look at a large cluster leaves holes in memory that nobody fills again.
                 await self._publisher.first_pass.wait()
                 memory.settle()
@@ -62,9 +75,10 @@ class PublishedSlices:
 
 
 class CountingNarrator(Narrator):
-    """Counts what it tells."""
+    """Counts what it tells, and passes on to `classes` what is published."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, classes: ProfileClasses | None) -> None:
+        self._classes = classes
         self._writes = Counter("gpu_dra_slice_writes", "Writes of ResourceSlices.", ["verb"], registry=registry)
         self._failures = Counter(
             "gpu_dra_slice_write_failures", "Writes that the API server refused or did not answer.", registry=registry
@@ -81,6 +95,10 @@ class CountingNarrator(Narrator):
         self._questions = Counter(
             "gpu_dra_plugins_asked", "Plugins asked whether they live, because slices were missing.", registry=registry
         )
+
+    def describes(self, pool: str, devices: Sequence[Device]) -> None:
+        if self._classes is not None:
+            self._classes.published(pool, devices)
 
     def wrote(self, pool: str, verb: str, devices: int) -> None:
         super().wrote(pool, verb, devices)

@@ -100,14 +100,14 @@ def simulate(
         typer.Option("--profile", metavar="PROFILE[:N]", help="Make the host first when it is not there yet."),
     ] = None,
 ) -> None:
-    act(host, action, arguments or [], profile)
+    messages.print(act(host, action, arguments or [], profile), markup=False)
 
 
 simulate.__doc__ = f"Let something happen to a simulated node.\n\nGPUs are numbered from 0.\n\n{_HELP}"
 
 
-def act(root: Path, name: str, given: Sequence[str], profile: str | None) -> None:
-    """Do it, and say what happened. Raises InvalidInput for what makes no sense, NodeNotReady when hardware refuses."""
+def act(root: Path, name: str, given: Sequence[str], profile: str | None) -> str:
+    """Do it; says what happened. Raises InvalidInput for what makes no sense, NodeNotReady when hardware refuses."""
     action = ACTIONS.get(name)
     if action is None:
         raise InvalidInput(f"no such action; there are {', '.join(ACTIONS)}", about=f"action {name}")
@@ -116,7 +116,7 @@ def act(root: Path, name: str, given: Sequence[str], profile: str | None) -> Non
         raise InvalidInput(f"wants {action.arguments or 'nothing'}", about=f"action {name}")
     simulated = _host(root, profile)
     try:
-        messages.print(action.do(simulated, given), markup=False)
+        return action.do(simulated, given)
     except Refused as refusal:
         raise NodeNotReady(
             f"the hardware refuses: {pynvml.NVMLError(refusal.code)}", about=f"{name} {' '.join(given)}"

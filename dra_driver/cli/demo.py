@@ -100,10 +100,11 @@ def scenarios_in(folder: Path | None) -> list[Scenario]:
 
 
 def wanted_nodes(nodes: str | None, folder: Path | None) -> tuple[SimulatedNode, ...]:
-    """Those of the command line; else those that the folder's plan, or that of the examples, wants."""
+    """Those of the command line; else those that the plan of the folder, or of the one above it, wants."""
     if nodes is not None:
         return parse_nodes(nodes)
-    return plan.nodes_of(folder or bundled.EXAMPLES_FOLDER) or parse_nodes(DEFAULT_NODES)
+    top = (folder or bundled.EXAMPLES_FOLDER).resolve()
+    return plan.nodes_of(top) or plan.nodes_of(top.parent) or parse_nodes(DEFAULT_NODES)
 
 
 async def _run(

@@ -159,7 +159,7 @@ def container_results(
             one for one in kubelet.claims.records() if one.namespace == metadata["namespace"] and one.name in names
         ]
         for container in kubelet.containers(metadata["uid"]):
-            got = tuple(
+            got = dict.fromkeys(
                 devices[f"{driver}/{device.pool}/{device.device}"]
                 for record in records
                 for driver, answered in record.devices.items()
@@ -171,7 +171,7 @@ def container_results(
                     metadata["name"],
                     node,
                     container["name"],
-                    got,
+                    tuple(got),
                     tuple(one for one in container["env"] if one.startswith("NVIDIA")),
                     tuple(one["path"] for one in container["deviceNodes"]),
                     len(container["mounts"]),

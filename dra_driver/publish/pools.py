@@ -17,6 +17,7 @@ import structlog
 from dra_driver.api.inventory import confirmation_annotation
 from dra_driver.api.meta import NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
+from dra_driver.api.resource import Device
 from dra_driver.errors import ClusterError, Conflict, InvalidInput, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
@@ -77,6 +78,9 @@ class Narrator:
         """The inventory was read; `notes` says which GPUs or attributes are not published, and why."""
         for note in notes:
             _log.warning("not published as reported", pool=pool, note=note)
+
+    def describes(self, pool: str, devices: Sequence[Device]) -> None:
+        """These devices are wanted in the pool, whether or not they are in the cluster already. Told each time."""
 
     def lost_fields(self, pool: str, fields: Sequence[str]) -> None:
         """The API server dropped or altered fields; what it made of them is accepted."""
@@ -289,6 +293,7 @@ class PoolPublisher:
         labels = self._node_labels(pool)
         description = described_devices(inventory.facts(), self._policy, labels, self._driver, features)
         notes = description.notes
+        self._narrator.describes(pool, description.devices)
         self._tell_once((pool, "inventory"), notes, lambda: self._narrator.understood(pool, notes))
         wanted = wanted_pool(self._driver, node, slice_layout(description.gpus, places(observed), features))
         known = self._accepted.get(pool, {})

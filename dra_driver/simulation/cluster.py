@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import yaml
@@ -239,19 +240,12 @@ class SimulatedCluster:
         await self.wait(self._inventories_served, "NodeInventory is not served", 10.0)
 
     async def _befall(self, node: SimulatedNode) -> None:
-        """Let happen to the node's hardware what its description says. Raises InvalidInput with the refusal."""
-        for act in node.acts:
-            host = str(self.node_folder(node.name) / "host")
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "dra_driver.cli", "simulate", host, *act),
-                *("--profile", f"{node.profile}:{node.index}"),
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-                env=_own_environment(),
-            )
-            _, said = await process.communicate()
-            if process.returncode:
-                raise InvalidInput(said.decode(errors="replace").strip(), about=f"node {node.name}")
+        """Let happen to the node's hardware what its description says. Raises InvalidInput or NodeNotReady."""
+        if node.acts:
+            (act,) = entry_points(group="gpu_dra.simulation", name="act")
+            host, profile = self.node_folder(node.name) / "host", f"{node.profile}:{node.index}"
+            for name, *given in node.acts:
+                await asyncio.to_thread(act.load(), host, name, given, profile)
 
     async def _inventories_served(self) -> bool:
         try:
