@@ -23,7 +23,7 @@ class ContainerFilesOfNode:
             raise NodeNotReady(reasons or "no NVIDIA driver answers", about="driver")
         found = self._installation.for_containers(facts.driver.version, facts.gpus)
         missing = {uuid: error.message for uuid, error in found.missing.items()}
-        return ContainerFiles(found.driver, found.nodes, missing, self.mig_nodes)
+        return ContainerFiles(found.driver, found.nodes, missing, self.mig_nodes, self._installation.host_node)
 
     def mig_nodes(self, gpu_uuid: str, minor: int, gi: int, ci: int) -> tuple[DeviceNode, ...]:
         """Of a MIG device, see `DriverInstallation.mig_nodes`. Raises NodeNotReady when one is missing."""

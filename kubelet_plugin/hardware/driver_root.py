@@ -136,6 +136,10 @@ class DriverInstallation:
         parent = gpu_node(self._host, self._dev_root(), gpu_uuid, minor, Seen())
         return (parent, *capability_nodes(self._host, about, minor, gi, ci))
 
+    def host_node(self, path: str) -> DeviceNode | None:
+        """A device node that is not the driver's, as the host has it in its own /dev; None when it has none."""
+        return _node(self._host, "", path, Seen())
+
     def _dev_root(self) -> str:
         with self._looking:
             kept = self._kept

@@ -31,6 +31,14 @@ def no_mig_nodes(gpu_uuid: str, minor: int, gpu_instance: int, compute_instance:
     raise NodeNotReady("there are no device nodes for MIG devices on this node", about=f"GPU {gpu_uuid}")
 
 
+type HostNode = Callable[[str], DeviceNode | None]
+"""Any device node of the host by its path, with its numbers; None when there is none."""
+
+
+def no_host_node(path: str) -> DeviceNode | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerFiles:
     """What containers need to use the GPUs: the driver's files, and the device nodes of each GPU by its UUID."""
@@ -40,3 +48,4 @@ class ContainerFiles:
     missing: Mapping[str, str] = field(default_factory=dict)
     """Why a GPU cannot be used in a container now, by its UUID."""
     mig_nodes: MigNodes = no_mig_nodes
+    host_node: HostNode = no_host_node

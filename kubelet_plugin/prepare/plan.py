@@ -131,7 +131,7 @@ def _claim_devices(entry: Entry, records: Records, node: Node, files: ContainerF
 def _claim_device(entry: Entry, device: HeldDevice, records: Records, node: Node, files: ContainerFiles) -> ClaimDevice:
     _check_present(entry.claim, device, node, files)
     if device.kind is Kind.VFIO:
-        return _vfio_device(entry, device, records)
+        return _vfio_device(entry, device, records, files)
     gpu = node.gpus[device.gpu_uuid]
     identity, nodes = device.gpu_uuid, files.nodes.get(device.gpu_uuid, ())
     if device.kind is Kind.MIG and not (device.admin_access and device.mig_uuid is None):
@@ -168,12 +168,12 @@ def _existing(gpu: GpuFacts, mig_uuid: str) -> tuple[GpuInstanceFacts, ComputeIn
     return next((pair for pair in pairs if pair[1].uuid == mig_uuid), None)
 
 
-def _vfio_device(entry: Entry, device: HeldDevice, records: Records) -> ClaimDevice:
+def _vfio_device(entry: Entry, device: HeldDevice, records: Records, files: ContainerFiles) -> ClaimDevice:
     nodes: tuple[DeviceNode, ...] = ()
     if not device.admin_access:
         made = _record(entry, _of_gpu(entry, device), records).made
         paths = [made.get("node"), made.get("api") if device.vfio_api else None]
-        nodes = tuple(DeviceNode(path, permissions="rw") for path in paths if path is not None)
+        nodes = tuple(_host_node(entry, device, path, files) for path in paths if path is not None)
     return ClaimDevice(
         device.device,
         None,
@@ -183,6 +183,13 @@ def _vfio_device(entry: Entry, device: HeldDevice, records: Records) -> ClaimDev
         share_id=device.share_id,
         driver_files=False,
     )
+
+
+def _host_node(entry: Entry, device: HeldDevice, path: str, files: ContainerFiles) -> DeviceNode:
+    node = files.host_node(path)
+    if node is None:
+        raise _missing(entry.claim, device, f"has no device node {path} now")
+    return replace(node, permissions="rw")
 
 
 def _mps_client(entry: Entry, device: HeldDevice, records: Records) -> MpsClient | None:

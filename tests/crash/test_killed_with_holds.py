@@ -34,6 +34,8 @@ FULL = "gpu-cd9d459d"
 PART = f"{FULL}-mig-1g12gb-0"
 OTHER_PART = f"{FULL}-mig-2g24gb-2"
 
+SHARES = ("00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002")
+
 DYNAMIC = {"mig": [{"mode": "Dynamic"}]}
 MPS_SHARES = {"sharing": [{"strategy": "MPS", "replicas": 2}]}
 TIME_SLICED_SHARES = {"sharing": [{"strategy": "TimeSlicing", "replicas": 2, "interval": "Long"}]}
@@ -57,8 +59,8 @@ class Story:
 
 STORIES = {
     "two parts of one GPU": Story(DYNAMIC, (PART, None, None), (OTHER_PART, None, None)),
-    "two shares by MPS": Story(MPS_SHARES, (FULL, "share-1", None), (FULL, "share-2", None)),
-    "two shares by time-slicing": Story(TIME_SLICED_SHARES, (FULL, "share-1", None), (FULL, "share-2", None)),
+    "two shares by MPS": Story(MPS_SHARES, (FULL, SHARES[0], None), (FULL, SHARES[1], None)),
+    "two shares by time-slicing": Story(TIME_SLICED_SHARES, (FULL, SHARES[0], None), (FULL, SHARES[1], None)),
     "time slice, then MPS": Story(
         {},
         (FULL, None, {"kind": "GpuConfig", "sharing": LONG}),
@@ -187,7 +189,7 @@ async def test_killed_anywhere_with(forks: PluginForks, world: World, name: str)
     undisturbed = await story(forks, node, refs, log, None, pair=pair)
 
     assert not any(isinstance(one, str) and one for answer in undisturbed.answers for one in answer.values()), (
-        undisturbed.answers
+        str(undisturbed.answers)
     )
     assert undisturbed.hardware == at_start
     assert undisturbed.folders == []

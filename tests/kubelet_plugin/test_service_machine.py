@@ -113,7 +113,11 @@ def container_files(facts: NodeFacts) -> ContainerFiles:
     nodes = {
         gpu.uuid: (DeviceNode(f"/dev/nvidia{gpu.minor}", type="c", major=195, minor=gpu.minor),) for gpu in facts.gpus
     }
-    return ContainerFiles(driver, nodes, mig_nodes=mig_nodes)
+    return ContainerFiles(driver, nodes, mig_nodes=mig_nodes, host_node=host_node)
+
+
+def host_node(path: str) -> DeviceNode:
+    return DeviceNode(path, type="c", major=511, minor=0)
 
 
 def mig_nodes(gpu_uuid: str, minor: int, gi: int, ci: int) -> tuple[DeviceNode, ...]:

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
@@ -10,6 +11,7 @@ from dra_driver.cdi.edits import (
     DriverFiles,
     HookProgram,
     Link,
+    MpsClient,
     cdi_device_id,
     claim_kind,
     claim_spec,
@@ -322,3 +324,66 @@ def test_a_gpu_without_drm_nodes_needs_no_hook_of_its_own() -> None:
 def test_groups_of_drm_nodes_count_too() -> None:
     device = ClaimDevice("gpu-0", gpu_facts(), (gpu_node(), *drm_nodes(file_mode=0o660, gid=44)))
     assert the_spec(device).devices[0].container_edits.additional_gids == (44,)
+
+
+# Parts, shares, virtual machines
+
+MPS = MpsClient("/state/mps/one/pipe", "/state/mps/one/shm")
+VFIO = ClaimDevice(
+    "gpu-0-vfio",
+    None,
+    (DeviceNode("/dev/vfio/7", type="c", major=511, minor=7),),
+    identity="0000:1b:00.0",
+    driver_files=False,
+)
+
+
+def test_a_program_is_told_the_uuid_of_its_mig_device_and_gets_its_nodes() -> None:
+    nodes = (gpu_node(), DeviceNode("/dev/nvidia-caps/nvidia-cap21", type="c", major=236, minor=21))
+    device = ClaimDevice("gpu-0-mig-1g10gb-3", gpu_facts(), nodes, identity="MIG-1")
+    got = container([device_id(device)], the_spec(device))
+    assert "NVIDIA_DRA_DEVICE_GPU_0_MIG_1G10GB_3=MIG-1" in got.env
+    assert {"/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap21"} <= {node.path for node in got.device_nodes}
+
+
+def test_a_client_of_mps_meets_its_daemon_where_it_looks_for_it() -> None:
+    device = replace(claim_device(), mps=MPS)
+    got = container([device_id(device)], the_spec(device))
+    mounts = {mount.container_path: mount.host_path for mount in got.mounts}
+    assert (mounts["/tmp/nvidia-mps"], mounts["/dev/shm"]) == (MPS.pipe, MPS.shm)
+    assert "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps" in got.env
+    assert not [variable for variable in got.env if "PERCENTAGE" in variable or "LIMIT" in variable]
+    assert problems_of(the_spec(device)) == ()
+
+
+def test_a_share_has_its_limits_in_its_containers() -> None:
+    device = replace(claim_device(), mps=replace(MPS, thread_percentage=25, memory_bytes=10 << 30))
+    got = container([device_id(device)], the_spec(device))
+    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25" in got.env
+    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=10240M" in got.env
+
+
+def test_two_shares_of_one_device_are_asked_for_apart() -> None:
+    one, two = (replace(claim_device(), share_id=share) for share in ("share-a", "share-b"))
+    names = [device.name for device in the_spec(one, two).devices]
+    assert names == [f"{CLAIM}-gpu-5a7b12c3-share-a", f"{CLAIM}-gpu-5a7b12c3-share-b"]
+    assert cdi_device_id(DRIVER, CLAIM, one.device, "share-a").endswith(names[0])
+
+
+def test_a_virtual_machine_gets_the_vfio_node_and_nothing_of_the_hosts_driver() -> None:
+    got = container([device_id(VFIO)], the_spec(VFIO))
+    assert [node.path for node in got.device_nodes] == ["/dev/vfio/7"]
+    assert set(got.env) == {"NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_DRA_DEVICE_GPU_0_VFIO=0000:1b:00.0"}
+    assert (got.mounts, got.hooks) == ((), ())
+
+
+def test_a_gpu_beside_one_for_a_virtual_machine_brings_the_driver_itself() -> None:
+    gpu = claim_device()
+    spec = the_spec(gpu, VFIO)
+    alone = container([device_id(gpu)], the_spec(gpu))
+    beside = container([device_id(gpu)], spec)
+    assert set(beside.mounts) == set(alone.mounts)
+    assert set(beside.env) == set(alone.env)
+    assert set(beside.device_nodes) == set(alone.device_nodes)
+    assert container([device_id(VFIO)], spec).mounts == ()
+    assert problems_of(spec) == ()
