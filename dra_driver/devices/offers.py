@@ -10,11 +10,18 @@ Pure: same input, same offers.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from dra_driver.api.inventory import ComputeInstanceFacts, GpuFacts, GpuInstanceFacts, MigFacts, NodeInventorySpec
+from dra_driver.api.inventory import (
+    ComputeInstanceFacts,
+    GpuFacts,
+    GpuInstanceFacts,
+    MigFacts,
+    MigProfileFacts,
+    NodeInventorySpec,
+)
 from dra_driver.api.policy import MigRule, PublishingPolicy, SharingRule
 from dra_driver.devices.counters import fits_beside_foreign
 from dra_driver.devices.exclusion import unsupported
@@ -110,26 +117,16 @@ class _Look:
         return partitions if mig.enabled or mig.instances else [*partitions, self._full()]
 
     def _partitions(self, mig: MigFacts, rule: MigRule) -> Iterator[Offer]:
-        wanted = [
-            profile
-            for profile in by_size(mig.profiles)
-            if rule.profiles is None or any(fnmatchcase(profile.name, pattern) for pattern in rule.profiles)
-        ]
-        parts = {part for name in rule.compute_instances for part in _parts_of(name)}
+        parts = [part for name in sorted(set(rule.compute_instances)) for part in _parts_of(name)]
         possible = {profile.name: profile.slices for profile in mig.profiles}
-        for parent, slices in sorted(parts):
+        for parent, slices in parts:
             if not compute_parts(possible.get(parent, 0), slices):
                 self._note(f"cannot have compute instances {slices}c.{parent}")
         for profile in by_size(mig.profiles):
-            starts = placement_order(profile, mig.profiles)
-            for slices in sorted(slices for parent, slices in parts if parent == profile.name):
-                for start in starts:
-                    for compute_start in compute_parts(profile.slices, slices):
-                        place = Partition(profile.name, start, profile.size, slices, compute_start)
-                        yield replace(self._mig(place), profile=profile)
-            if profile in wanted:
-                for start in starts:
-                    yield replace(self._mig(Partition(profile.name, start, profile.size)), profile=profile)
+            own = [slices for parent, slices in parts if parent == profile.name]
+            whole = rule.profiles is None or any(fnmatchcase(profile.name, pattern) for pattern in rule.profiles)
+            for place in _places(profile, mig.profiles, own, whole=whole):
+                yield replace(self._mig(place), profile=profile)
 
     def _static(self, mig: MigFacts) -> list[Offer]:
         profiles = {profile.name: profile for profile in mig.profiles}
@@ -206,6 +203,20 @@ def _parts_of(name: str) -> Iterator[tuple[str, int]]:
     """GPU instance profile and compute slices of `1c.3g.40gb`, as the policy has it."""
     if (match := _PART.fullmatch(name)) is not None:
         yield match[2], int(match[1])
+
+
+def _places(
+    profile: MigProfileFacts, profiles: Sequence[MigProfileFacts], parts: Sequence[int], *, whole: bool
+) -> Iterator[Partition]:
+    """Of compute instances of so many `parts` slices, and then of the GPU instance itself if it is `whole`."""
+    starts = placement_order(profile, profiles)
+    for slices in parts:
+        for start in starts:
+            for compute_start in compute_parts(profile.slices, slices):
+                yield Partition(profile.name, start, profile.size, slices, compute_start)
+    if whole:
+        for start in starts:
+            yield Partition(profile.name, start, profile.size)
 
 
 def _existing_partition(instance: GpuInstanceFacts, part: ComputeInstanceFacts) -> Partition:
