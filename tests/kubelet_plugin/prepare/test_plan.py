@@ -17,17 +17,33 @@ from support.claims import (
     device_name,
     uuid_of,
 )
+from support.inventories import compute_instance, gpu_instance, mig
 from support.prepared import DRIVER_FILES
 
 from dra_driver.api.inventory import GpuFacts, Problem
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.cdi.model import DeviceNode
-from dra_driver.devices.model import Kind, Offer
+from dra_driver.devices.model import Kind, Offer, Partition
 from dra_driver.errors import InvalidConfig, InvalidInput, NodeNotReady, UnknownDevice
 from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER, ClaimRef
-from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
+from kubelet_plugin.prepare.holds import (
+    ComputeInstance,
+    ComputeMode,
+    GpuIdentity,
+    GpuInstance,
+    Hold,
+    HoldRecord,
+    HoldState,
+    Made,
+    MigMode,
+    MpsDaemon,
+    UnknownHold,
+    VfioBinding,
+)
+from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice, SharedUse
 from kubelet_plugin.prepare.node import ContainerFiles, Node
-from kubelet_plugin.prepare.plan import Plan, plan_for, undo_of
+from kubelet_plugin.prepare.ours import KEPT
+from kubelet_plugin.prepare.plan import Plan, finished, plan_for, undo_of
 from kubelet_plugin.prepare.steps import CdiFileRecord, RemoveCdiFile, UnknownRecord, WriteCdiFile, digest_of
 from kubelet_plugin.prepare.wanted import Wanted, wanted_of
 
@@ -183,3 +199,121 @@ def test_steps_are_undone_in_reverse() -> None:
     steps = (WriteCdiFile("one", b"1"), WriteCdiFile("two", b"2"))
 
     assert Plan(plan(0).entry, steps).undo == (RemoveCdiFile("two"), RemoveCdiFile("one"))
+
+
+# Holds
+
+GPU = GpuIdentity(uuid_of(0), a_gpu(0).pci_bus_id)
+INSTANCE = GpuInstance(GPU, "1g.10gb", 19, 3, 1)
+PART = ComputeInstance(INSTANCE)
+PLACE = Partition("1g.10gb", 3, 1)
+DAEMON = MpsDaemon("one", (GPU,))
+FOLDERS = Made((("pipe", "/mps/one/pipe"), ("shm", "/mps/one/shm")))
+
+
+def mig_nodes(gpu_uuid: str, minor: int, gi: int, ci: int) -> tuple[DeviceNode, ...]:
+    return (DeviceNode(f"/dev/nvidia{minor}"), DeviceNode(f"/dev/cap-{gi}"), DeviceNode(f"/dev/cap-{gi}-{ci}"))
+
+
+WITH_PARTS = replace(FILES, mig_nodes=mig_nodes, host_node=lambda path: DeviceNode(path, type="c", major=511, minor=3))
+
+
+def recorded(*made: tuple[Hold, Made]) -> dict[Hold, HoldRecord]:
+    return {hold: HoldRecord(HoldState.MADE, BOOT, facts) for hold, facts in made}
+
+
+def finished_spec(device: HeldDevice, records: dict[Hold, HoldRecord], node: Node = A_NODE) -> dict[str, Any]:
+    made = plan_for(a_ref(), Wanted((device,), tuple(records)), node, WITH_PARTS)
+    return spec_of(finished(made.entry, records, node, WITH_PARTS))
+
+
+def nodes_in(spec: dict[str, Any]) -> list[str]:
+    return [node["path"] for node in spec["devices"][0]["containerEdits"].get("deviceNodes", [])]
+
+
+def env_in(spec: dict[str, Any]) -> list[str]:
+    env: list[str] = spec["devices"][0]["containerEdits"]["env"]
+    return env
+
+
+def test_what_must_be_made_first_has_no_steps_yet_and_remembers_what_will_not_be_seen() -> None:
+    made = plan_for(a_ref(), Wanted((a_held_device(0),), (MigMode(GPU), INSTANCE)), A_NODE, FILES)
+
+    assert (made.steps, made.entry.steps, made.entry.cdi_digest) == ((), (), None)
+    assert [hold for hold, _ in made.kept] == [MigMode(GPU)]
+    assert uuid_of(0) in made.kept[0][1][KEPT]
+    assert "MIG mode of GPU" in str(made)
+
+
+def test_a_part_that_was_made_is_what_the_journal_says_came_of_it() -> None:
+    device = a_held_device(0, device="part", kind=Kind.MIG, partition=PLACE)
+    came = Made((("ci", "0"), ("gi", "9"), ("minor", "5"), ("uuid", "MIG-made")))
+
+    spec = finished_spec(device, recorded((MigMode(GPU), Made()), (INSTANCE, Made()), (PART, came)))
+
+    assert nodes_in(spec) == ["/dev/nvidia5", "/dev/cap-9", "/dev/cap-9-0"]
+    assert env_in(spec) == ["NVIDIA_DRA_DEVICE_PART=MIG-made"]
+
+
+def test_a_part_that_exists_is_looked_up_by_its_uuid() -> None:
+    instances = [gpu_instance("1g.10gb", 3, 1, compute_instance("1g.10gb", 1, number=7))]
+    node = a_node(a_gpu(0, mig=mig(enabled=True, instances=instances)))
+    uuid = instances[0].compute_instances[0].uuid
+    device = a_held_device(0, device="part", kind=Kind.MIG, partition=PLACE, mig_uuid=uuid)
+
+    assert nodes_in(finished_spec(device, {}, node)) == ["/dev/nvidia0", "/dev/cap-4", "/dev/cap-4-0"]
+    with pytest.raises(NodeNotReady, match="not there any more"):
+        finished_spec(replace(device, mig_uuid="MIG-gone"), {}, node)
+
+
+def test_who_only_looks_at_a_part_that_is_made_on_demand_sees_its_gpu() -> None:
+    device = a_held_device(0, device="part", kind=Kind.MIG, partition=PLACE, admin_access=True)
+
+    spec = finished_spec(device, {})
+
+    assert nodes_in(spec) == ["/dev/nvidia0"]
+    assert env_in(spec) == [f"NVIDIA_DRA_ADMIN_DEVICE_PART={uuid_of(0)}"]
+
+
+def test_a_share_is_served_by_the_daemon_of_its_device() -> None:
+    sharing = SharedUse("MPS", True, thread_percentage=25, memory_bytes=1 << 30)
+    part = a_held_device(0, device="part", kind=Kind.MIG, partition=PLACE, mig_uuid="MIG-1", sharing=sharing)
+    other = MpsDaemon("other", (GPU,), "MIG-2")
+    instances = [gpu_instance("1g.10gb", 3, 1, compute_instance("1g.10gb", 1).model_copy(update={"uuid": "MIG-1"}))]
+    node = a_node(a_gpu(0, mig=mig(enabled=True, instances=instances)))
+    elsewhere = Made((("pipe", "/mps/other/pipe"), ("shm", "/mps/other/shm")))
+
+    served = finished_spec(part, recorded((other, elsewhere), (MpsDaemon("one", (GPU,), "MIG-1"), FOLDERS)), node)
+    unserved = finished_spec(part, recorded((other, elsewhere)), node)
+
+    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25" in env_in(served)
+    mounts = served["devices"][0]["containerEdits"]["mounts"]
+    assert [mount["hostPath"] for mount in mounts] == ["/mps/one/pipe", "/mps/one/shm"]
+    assert "mounts" not in unserved["devices"][0]["containerEdits"]
+
+
+def test_a_claim_with_mps_leaves_the_limits_to_its_daemon() -> None:
+    device = a_held_device(0, sharing=SharedUse("MPS"))
+
+    spec = finished_spec(device, recorded((ComputeMode(GPU, 3), Made()), (DAEMON, FOLDERS)))
+
+    assert "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps" in env_in(spec)
+    assert not [variable for variable in env_in(spec) if "PERCENTAGE" in variable]
+
+
+@pytest.mark.parametrize(("api", "paths"), [(False, ["/dev/vfio/7"]), (True, ["/dev/vfio/7", "/dev/vfio/vfio"])])
+def test_a_gpu_for_a_virtual_machine_needs_nothing_that_nvml_says(api: bool, paths: list[str]) -> None:
+    device = a_held_device(0, device="vfio", kind=Kind.VFIO, vfio_api=api)
+    came = Made((("api", "/dev/vfio/vfio"), ("node", "/dev/vfio/7")))
+
+    spec = finished_spec(device, recorded((VfioBinding(GPU, False), came)), a_node())
+
+    assert nodes_in(spec) == paths
+    assert "containerEdits" not in spec
+
+
+def test_a_hold_of_a_newer_release_is_not_undone_by_guessing() -> None:
+    newer = replace(plan(0).entry, holds=(UnknownHold("power-cap", "{}"),))
+
+    with pytest.raises(NodeNotReady, match="power-cap"):
+        undo_of(newer)
