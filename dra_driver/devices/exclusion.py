@@ -227,10 +227,10 @@ LIMITS: tuple[LimitRow, ...] = (
     ),
     LimitRow(
         "the GPU for a virtual machine",
-        "GPUs with MIG devices",
+        "GPUs in MIG mode",
         True,
-        "the GPU is partitioned by an administrator; its MIG devices would be lost",
-        lambda gpu, wish: wish.kind is Kind.VFIO and gpu.mig is not None and bool(gpu.mig.instances),
+        "an administrator has put the GPU into MIG mode, to divide it, and only an administrator takes it out again",
+        lambda gpu, wish: wish.kind is Kind.VFIO and gpu.mig is not None and gpu.mig.enabled,
     ),
     LimitRow(
         "time-slicing or MPS",

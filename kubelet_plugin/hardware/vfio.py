@@ -15,7 +15,7 @@ from typing import Protocol
 
 from dra_driver.api.inventory import PassthroughFacts, Problem
 from dra_driver.errors import NodeNotReady
-from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
+from kubelet_plugin.hardware.sysfs import DeviceFile, HostFiles, PciFacts
 
 VFIO_API = "/dev/vfio/vfio"
 IOMMUFD_API = "/dev/iommu"
@@ -218,18 +218,18 @@ def driver_of(host: HostFiles, module: str) -> str | None:
 class VfioNodes:
     """What a virtual machine's process opens: the group (legacy) or the device (iommufd), and the API beside it."""
 
-    node: str
-    api: str
+    node: DeviceFile
+    api: DeviceFile
 
 
 def vfio_nodes(host: HostFiles, pci: PciFacts, *, iommufd: bool) -> VfioNodes | None:
     """None when they are not there (yet). With `iommufd` those of IOMMUFD where this kernel has them."""
-    if iommufd and host.device_node(IOMMUFD_API) is not None:
-        for name in host.names(f"{_DEVICES}/{pci.address}/vfio-dev"):
-            node = f"/dev/vfio/devices/{name}"
-            return VfioNodes(node, IOMMUFD_API) if host.device_node(node) is not None else None
-    group = f"/dev/vfio/{pci.iommu_group}"
-    return VfioNodes(group, VFIO_API) if host.device_node(group) is not None else None
+    names = host.names(f"{_DEVICES}/{pci.address}/vfio-dev")
+    paths = (f"/dev/vfio/{pci.iommu_group}", VFIO_API)
+    if iommufd and names and host.device_node(IOMMUFD_API) is not None:
+        paths = (f"/dev/vfio/devices/{names[0]}", IOMMUFD_API)
+    node, api = (host.device_node(path) for path in paths)
+    return VfioNodes(node, api) if node is not None and api is not None else None
 
 
 def node_names(host: HostFiles, pci: PciFacts, minor: int | None) -> frozenset[str]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.api.inventory import GpuFacts, GpuInstanceFacts, MigFacts, PassthroughFacts
+from dra_driver.api.inventory import GpuFacts, MigFacts, PassthroughFacts
 from dra_driver.devices import exclusion_docs
 from dra_driver.devices.exclusion import LIMITS, PAIRS, Use, conflict, deciding_row, unsupported, without_effect
 from dra_driver.devices.model import Kind, Partition
@@ -176,11 +176,10 @@ def test_a_gpu_in_mig_mode_is_no_full_gpu_and_none_without_mig_is_partitioned() 
 
 
 def test_virtual_machines_want_a_whole_physical_gpu_behind_an_iommu_and_share_nothing() -> None:
-    instance = GpuInstanceFacts(id=1, profile="1g.10gb", start=0, size=1)
-    partitioned = gpu(mig=MigFacts(enabled=True, pending=True, instances=[instance]))
+    partitioned = gpu(mig=MigFacts(enabled=True, pending=True))
     assert "IOMMU" in (unsupported(gpu(passthrough=None), Kind.VFIO, None) or "")
     assert "virtual" in (unsupported(gpu(virtualization="VGPUGuest"), Kind.VFIO, None) or "")
-    assert "partitioned" in (unsupported(partitioned, Kind.VFIO, None) or "")
+    assert "MIG mode" in (unsupported(partitioned, Kind.VFIO, None) or "")
     assert "for itself" in (unsupported(gpu(), Kind.VFIO, "MPS") or "")
 
 

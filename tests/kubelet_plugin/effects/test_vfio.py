@@ -162,8 +162,10 @@ class TestLending:
         assert pci.driver == made["driver"] == "vfio-pci"
         assert made["group"] == str(pci.iommu_group)
         assert (made["node"], made["api"]) == (f"/dev/vfio/{pci.iommu_group}", "/dev/vfio/vfio")
-        for path in (made["node"], made["api"]):
-            assert plugin.files.device_node(path) is not None
+        for name in ("node", "api"):
+            node = plugin.files.device_node(made[name])
+            assert node is not None
+            assert made[f"{name}_number"] == f"{node.major}:{node.minor}"
 
     def test_a_device_is_lent_to_a_machine_that_wants_iommufd(self, host: SimulatedHost, plugin: Plugin) -> None:
         first, second = (plugin.lend(binding(host, index, iommufd=True)) for index in (0, 1))
@@ -350,6 +352,19 @@ class TestUsers:
     def test_programs_are_waited_for(self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel) -> None:
         kernel.open_gpu(0, 1234, "python3")
         threading.Timer(0.1, kernel.end, (1234,)).start()
+        assert plugin.lend(binding(host))["driver"] == "vfio-pci"
+
+    def test_this_process_has_it_open_until_its_own_session_is_away(
+        self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel
+    ) -> None:
+        kernel.open_gpu(0, 55, "gpu-dra-kubelet")
+        (host.root / "proc" / "self").symlink_to("55")
+
+        def away(work: Callable[[], None]) -> None:
+            kernel.end(55)
+            work()
+
+        plugin.driver.without_nvml = away  # type: ignore[method-assign]
         assert plugin.lend(binding(host))["driver"] == "vfio-pci"
 
     def test_programs_that_stay_are_named_and_the_gpu_stays_theirs(
