@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     order: dict[str, Any] = json.loads(arguments[0])
     doers: Mapping[str, Callable[[dict[str, Any]], object]] = {
         "mount": _mount_tmpfs,
-        "unmount": _unmount,
+        "unmount": lambda order: unmount(order["path"]),
         "start": _start,
         "run": _run,
     }
@@ -72,14 +72,13 @@ def _mount_tmpfs(order: dict[str, Any]) -> None:
     _mount("tmpfs", path, "tmpfs", flags, order["options"])
 
 
-def _unmount(order: dict[str, Any]) -> None:
-    """Everything that is mounted at `path`, one over the other; a path that is gone has nothing."""
-    while True:
-        if _libc.umount2(os.fsencode(order["path"]), _MNT_DETACH):
-            code = ctypes.get_errno()
-            if code in (errno.EINVAL, errno.ENOENT):
-                return
-            raise OSError(code, os.strerror(code), order["path"])
+def unmount(path: str) -> None:
+    """Everything that is mounted at `path`, one over the other; a path that is gone has nothing. Raises OSError."""
+    while not _libc.umount2(os.fsencode(path), _MNT_DETACH):
+        continue
+    code = ctypes.get_errno()
+    if code not in (errno.EINVAL, errno.ENOENT):
+        raise OSError(code, os.strerror(code), path)
 
 
 def _run(order: dict[str, Any]) -> NoReturn:

@@ -68,9 +68,20 @@ class OnHost:
             self._order({"do": "mount", "path": str(path), "options": options}, about=f"folder {path}")
 
     def unmount(self, path: Path) -> None:
-        """Whatever is mounted at `path`, also several times."""
-        if self.isolates:
-            self._order({"do": "unmount", "path": str(path)}, about=f"folder {path}")
+        """Whatever is mounted at `path`, also several times, on the host and in this process' container.
+
+        A container that was started later may have copies of the mount, there and below the host's root. The folder
+        cannot be removed while it has one.
+        """
+        if not self.isolates:
+            return
+        about = f"folder {path}"
+        self._order({"do": "unmount", "path": str(path)}, about=about)
+        try:
+            for copy in (path, self.files.path(str(path))):
+                host_program.unmount(str(copy))
+        except OSError as error:
+            raise NodeNotReady(f"cannot be unmounted: {error.strerror}; {_NEEDS}", about=about) from error
 
     def start(self, process: Start, about: str) -> int:
         """Start it so that it outlives this process and its container; its number on the host."""

@@ -82,7 +82,7 @@ class Machine:
         inside = f'mount --rbind / {self.place}/host && mount -t proc proc /proc && exec "$@"'
         program = [sys.executable, "-m", mps_in_container.__name__, json.dumps(order)]
         namespaces = [*_UNSHARE, *_CONTAINER, *(("--pid", "--fork", "--kill-child") if own_pids else ())]
-        words = [*namespaces, "sh", "-c", inside, "sh", *program]
+        words = ["nsenter", "-t", str(self.host.pid), "-m", *namespaces, "sh", "-c", inside, "sh", *program]
         process = subprocess.Popen(
             ["sh", "-c", f'{joined}exec "$@"', "sh", *words],
             stdin=subprocess.PIPE,
