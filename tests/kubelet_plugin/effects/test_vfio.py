@@ -4,9 +4,12 @@ import errno
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dra_driver.errors import HardwareError
 from kubelet_plugin.effects.vfio import Patience, VfioBindings
@@ -152,6 +155,20 @@ def everything(host: SimulatedHost) -> tuple[Mapping[str, str], NodeState]:
                     yield name, entry.read_text(encoding="utf-8") if entry.is_file() else "folder"
 
     return {name: text for name, text in entries() if name != "dev/vfio/devices"}, host.state.model_copy(deep=True)
+
+
+type Step = tuple[str, int, int | None, bool]
+
+
+def everything_lent(host: SimulatedHost) -> object:
+    """All that lending changes of a node: bindings, orders about them, persistence mode, and device nodes."""
+    files = HostFiles(host.root)
+    functions = [*host.state.gpus, *host.state.passthrough.functions]
+    return (
+        [(files.pci(one.address), driver_override(files, one.address)) for one in functions],
+        [(gpu.bound_to, gpu.persistence_mode) for gpu in host.state.gpus],
+        sorted(name for name in files.names("/dev/vfio") if name.isdigit()),
+    )
 
 
 class TestLending:
@@ -512,6 +529,54 @@ class TestCrashes:
     def rebooted(self, host: SimulatedHost) -> tuple[Mapping[str, str], NodeState]:
         SimulatedKernel(host.root).modprobe("vfio_pci")
         return everything(host)
+
+
+class TestLaw:
+    """After any lives of the plugin and its node, what no claim has is as it was at the start."""
+
+    STEPS = st.lists(
+        st.tuples(
+            st.sampled_from(["lend", "take back", "boot", "reload the driver", "let a program use it"]),
+            st.integers(0, 1),
+            st.none() | st.integers(1, 7),
+            st.booleans(),
+        ),
+        max_size=8,
+    )
+
+    @given(steps=STEPS)
+    @settings(max_examples=25)
+    def test_nothing_is_left(self, tmp_path_factory: pytest.TempPathFactory, steps: list[Step]) -> None:
+        host = create_host(tmp_path_factory.mktemp("law"), "l40s")
+        with_audio(host)
+        start = everything_lent(host)
+        journal = Journal()
+        for what, index, killed_at, after in steps:
+            plugin = Plugin(host, journal, Acting(SimulatedKernel(host.root), killed_at, after=after))
+            with suppress(Killed, HardwareError):
+                self.do(what, index, host, plugin)
+        kernel = SimulatedKernel(host.root)
+        kernel.end(4711)
+        for hold in list(journal):
+            assert isinstance(hold, VfioBinding)
+            Plugin(host, journal).take_back(hold)
+        assert everything_lent(host) == start
+
+    def do(self, what: str, index: int, host: SimulatedHost, plugin: Plugin) -> None:
+        match what:
+            case "lend":
+                plugin.lend(binding(host, index))
+            case "take back":
+                plugin.take_back(binding(host, index))
+            case "boot":
+                host.reboot()
+            case "reload the driver":
+                host.unload_driver()
+                host.load_driver()
+            case "let a program use it":
+                plugin.kernel.real.end(4711)
+                if host.state.gpus[index].bound_to == "nvidia":
+                    plugin.kernel.real.open_gpu(index, 4711, "python3")
 
 
 class TestBoots:
