@@ -3,7 +3,7 @@
 Source: kubernetes/dynamic-resource-allocation, structured allocator, Kubernetes 1.36.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from dra_driver.allocation.snapshot import Candidate
 from dra_driver.api.resource import Constraint, ResourceClaim
@@ -50,6 +50,11 @@ class MatchAttribute(_AttributeConstraint):
         if self.covers(name):
             self._values.pop()
 
+    @property
+    def state(self) -> Hashable:
+        """All that later devices are compared with."""
+        return self._values[0] if self._values else None
+
     def __str__(self) -> str:
         return f"matchAttribute {self.attribute}"
 
@@ -76,6 +81,11 @@ class DistinctAttribute(_AttributeConstraint):
     def remove(self, name: RequestName) -> None:
         if self.covers(name):
             self._values.pop(name.request, None)
+
+    @property
+    def state(self) -> Hashable:
+        """All that later devices are compared with."""
+        return frozenset(self._values.items())
 
     def __str__(self) -> str:
         return f"distinctAttribute {self.attribute}"

@@ -8,7 +8,7 @@ Source: kubernetes/dynamic-resource-allocation, structured allocator ("incubatin
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +18,7 @@ from dra_driver.allocation.prospects import Prospects, Site
 from dra_driver.allocation.reasons import Reasons
 from dra_driver.allocation.requests import Alternatives, Wanted, checked_requests
 from dra_driver.allocation.result import Chosen, ShareIds, allocation_of, derived_share_id
-from dra_driver.allocation.shortcuts import Problem, Twins, impossible, neighbourhood, room, twins
+from dra_driver.allocation.shortcuts import Problem, Symmetry, Twins, impossible, neighbourhood, room
 from dra_driver.allocation.snapshot import Candidate, Snapshot
 from dra_driver.allocation.trace import SILENT, Cause, Listener, Refusal
 from dra_driver.api.resource import Allocation, ResourceClaim
@@ -104,8 +104,10 @@ class _Search:
         """Claims that devices were chosen for, when they are not shared."""
         self._touched: dict[object, int] = defaultdict(int)
         """How many choices touch something; see `neighbourhood`."""
-        self._twins: Mapping[Candidate, Twins] | None = None
-        """Asked for when the search turns back for the first time."""
+        self._symmetry: Symmetry | None = None
+        """Asked for when the search turns back for the first time, if it may skip anything at all."""
+        self._dead_ends: set[Hashable] = set()
+        """States in which a request was tried in vain."""
         self._may_skip = not self._may_fail_hard()
         self.reasons = Reasons(site, self._prospects)
 
@@ -157,6 +159,17 @@ class _Search:
                 return self._claim(claim + 1)
             except _TooMany:
                 return False
+        state = self._state(claim, request)
+        if state is not None and state in self._dead_ends:
+            return False
+        if self._alternatives(claim, request):
+            return True
+        # What failed before there was anything to tell states by is found out again.
+        if state is not None:
+            self._dead_ends.add(state)
+        return False
+
+    def _alternatives(self, claim: int, request: int) -> bool:
         alternatives = self._requests[claim][request]
         if len(alternatives) == 1:
             return self._devices(claim, request, alternatives[0], 0, 0)
@@ -183,13 +196,13 @@ class _Search:
             raise _TooMany
         failed: set[Twins] = set()
         for candidate, next_start in self._tries(prospects, taken, start):
-            if self._is_like_one_of(failed, candidate) or not self._try(claim, request, wanted, candidate):
+            if (failed and self._twins(candidate) in failed) or not self._try(claim, request, wanted, candidate):
                 continue
             if self._devices(claim, request, wanted, taken + 1, next_start):
                 return True
             self._undo(claim, wanted)
-            if self._twins is not None and candidate in self._twins and self._is_untouched(candidate):
-                failed.add(self._twins[candidate])
+            if (twins := self._twins(candidate)) is not None:
+                failed.add(twins)
         return False
 
     def _tries(self, prospects: Prospects, taken: int, start: int) -> Iterator[tuple[Candidate, int]]:
@@ -209,7 +222,7 @@ class _Search:
         if len(places) < needed:
             return False
         # Of a single device the search sees for itself whether it fits.
-        if needed == 1 or self._twins is None or not self._ledger.left:
+        if needed == 1 or self._symmetry is None or not self._ledger.left:
             return True
         return room(self._ledger, (self.site.candidates[place] for place in places)) >= needed
 
@@ -241,7 +254,7 @@ class _Search:
         for constraint in self._constraints[claim]:
             constraint.remove(wanted.name)
         self._listener.took_back(wanted, candidate)
-        if self._twins is None:
+        if self._symmetry is None and self._may_skip:
             self._look_closer()
 
     def _refusal(self, claim: int, wanted: Wanted, candidate: Candidate) -> Refusal | None:
@@ -275,18 +288,25 @@ class _Search:
 
     def _look_closer(self) -> None:
         """Whether it makes sense to go on, and what need not be tried. Raises _Impossible."""
-        if not self._may_skip:
-            self._twins = {}
-            return
         problem = Problem(self.site, self.site.ledger(), self._requests, self._constraints, self._prospects)
         if (why := impossible(problem)) is not None:
             raise _Impossible(why)
-        self._twins = twins(problem)
+        self._symmetry = Symmetry(problem)
 
-    def _is_like_one_of(self, failed: set[Twins], candidate: Candidate) -> bool:
-        if not failed or self._twins is None:
-            return False
-        return self._twins.get(candidate) in failed and self._is_untouched(candidate)
+    def _twins(self, candidate: Candidate) -> Twins | None:
+        """Equal for devices that are as good as each other now."""
+        if self._symmetry is None or any(self._touched[one] for one in neighbourhood(candidate)):
+            return None
+        return self._symmetry.twins(candidate)
 
-    def _is_untouched(self, candidate: Candidate) -> bool:
-        return not any(self._touched[one] for one in neighbourhood(candidate))
+    def _state(self, claim: int, request: int) -> Hashable:
+        """All that the rest of the search depends on; None as long as nobody compares."""
+        if self._symmetry is None:
+            return None
+        taken = (
+            (index, one.candidate, self._ledger.share_of(one.wanted, one.candidate))
+            for index, chosen in enumerate(self.chosen)
+            for one in chosen
+        )
+        constraints = tuple(one.state for one in self._constraints[claim])
+        return claim, request, len(self.chosen[claim]), constraints, self._symmetry.state(taken)

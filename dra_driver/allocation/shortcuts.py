@@ -1,13 +1,14 @@
 """What shows that a search need not go on: bounds that no choice can beat, and devices that are as good as each other.
 
-Nothing here changes an answer. A bound says "impossible" only where the exhaustive search would find nothing, and a
-device is skipped only when a twin of it, that comes first, was tried in the same place and led nowhere: a solution with
-the later one, the twins changed for each other, would be a solution that the search had met before. They are worth
-their price only to a search that had to turn back, so no other asks for them. Pure.
+Nothing here changes an answer. A bound says "impossible" only where the exhaustive search would find nothing. A device
+is skipped only when a twin of it, that comes first, was tried in the same place and led nowhere: a solution with the
+later one, the twins changed for each other, would be a solution that the search had met before. In the same way a
+request is not tried again in a state like one in which it failed. All this is worth its price only to a search that
+had to turn back, so no other asks for it. Pure.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_driver.allocation.amounts import Amount
@@ -17,7 +18,7 @@ from dra_driver.allocation.requests import Alternatives, Wanted
 from dra_driver.allocation.snapshot import Candidate, CounterId
 from dra_driver.allocation.usage import Ledger
 
-type Twins = object
+type Twins = tuple[int, int | None]
 """Equal for devices that are as good as each other."""
 
 type CounterSet = tuple[str, str, str, str]
@@ -124,7 +125,7 @@ def room(ledger: Ledger, candidates: Iterable[Candidate]) -> int:
     """No more of these devices than this can be chosen together."""
     free, sharing = 0, defaultdict[CounterSet, list[Candidate]](list)
     for candidate in candidates:
-        sets = _sets_of(candidate) if ledger.draws(candidate) else ()
+        sets = sets_of(candidate) if ledger.draws(candidate) else ()
         if len(sets) == 1:
             sharing[next(iter(sets))].append(candidate)
         else:
@@ -180,71 +181,98 @@ def _devices(problem: Problem, prospects: Prospects) -> list[Candidate]:
     return [problem.site.candidates[place] for place in prospects.eligible]
 
 
-# -- twins
+# -- what is as good as something else
 
 
-def twins(problem: Problem) -> Mapping[Candidate, Twins]:
-    """Devices that are as good as each other have equal values; a device without an entry is like no other.
+class Symmetry:
+    """Devices that are as good as each other, and states of a search that are.
 
-    Two devices are twins when every request may have both or none, their attributes agree wherever a constraint looks,
-    and so do the counters: partitions of two GPUs are twins when all that the GPUs offer is the same, one by one.
+    Two devices look the same when every request may have both or none, their attributes agree wherever a constraint
+    looks, and they give and draw the same. Devices without counters that look the same are twins; with counters they
+    are when their sets are of one kind: the same is left in them, and devices that look the same draw on them.
     """
-    if any(_minds_order(problem, claim) for claim in range(len(problem.requests))):
-        return {}
-    looks = {
-        candidate: look
-        for candidate in problem.site.candidates
-        if not problem.ledger.shares(candidate) and (look := _look(problem, candidate)) is not None
-    }
-    kinds = _kinds_of_sets(problem, looks)
-    return {
-        candidate: (look, kinds[sets[0]] if sets else None)
-        for candidate, look in looks.items()
-        if not (sets := _sets_of(candidate)) or (len(sets) == 1 and sets[0] in kinds)
-    }
+
+    def __init__(self, problem: Problem) -> None:
+        self._by_claim = any(one.wanted.admin_access for one in problem.prospects.values())
+        self._looks: dict[Candidate, int] = {}
+        self._kinds: dict[CounterSet, int] = {}
+        if not any(_minds_order(problem, claim) for claim in range(len(problem.requests))):
+            self._looks = _numbered({one: _look(problem, one) for one in problem.site.candidates})
+            self._kinds = _numbered(_kinds_of_sets(problem, self._looks))
+
+    def twins(self, candidate: Candidate) -> Twins | None:
+        """Equal for twins; None for a device that is like no other."""
+        sets = sets_of(candidate)
+        if candidate not in self._looks or not all(one in self._kinds for one in sets):
+            return None
+        return self._looks[candidate], self._kinds[sets[0]] if sets else None
+
+    def state(self, taken: Iterable[tuple[int, Candidate, object]]) -> Hashable:
+        """Equal for states from which the same can be reached: what was taken, for which claim, and how much of it."""
+        devices: dict[Candidate, Counter[Hashable]] = defaultdict(Counter)
+        for claim, candidate, share in taken:
+            devices[candidate][claim if self._by_claim else None, share] += 1
+        alone: Counter[Hashable] = Counter()
+        sets: dict[CounterSet, Counter[Hashable]] = defaultdict(Counter)
+        for candidate, marks in devices.items():
+            taking, own = frozenset(marks.items()), sets_of(candidate)
+            if self.twins(candidate) is None:
+                alone[candidate, taking] += 1
+            elif own:
+                sets[own[0]][self._looks[candidate], taking] += 1
+            else:
+                alone[self._looks[candidate], taking] += 1
+        kinds = Counter((self._kinds[key], frozenset(members.items())) for key, members in sets.items())
+        return frozenset(alone.items()), frozenset(kinds.items())
+
+
+def _numbered[K](values: Mapping[K, Hashable]) -> dict[K, int]:
+    """Equal numbers for equal values: they are compared more often than made."""
+    numbers: dict[Hashable, int] = {}
+    return {key: numbers.setdefault(value, len(numbers)) for key, value in values.items()}
 
 
 def _minds_order(problem: Problem, claim: int) -> bool:
     """distinctAttribute remembers one value per request, so of several devices in it the order counts."""
+    distinct = [one for one in problem.constraints[claim] if isinstance(one, DistinctAttribute)]
     return any(
-        isinstance(constraint, DistinctAttribute)
-        and constraint.covers(wanted.name)
-        and problem.prospects[wanted].count > 1
-        for constraint in problem.constraints[claim]
+        constraint.covers(wanted.name) and problem.prospects[wanted].count > 1
+        for constraint in distinct
         for alternatives in problem.requests[claim]
         for wanted in alternatives
     )
 
 
-def _look(problem: Problem, candidate: Candidate) -> Twins:
+def _look(problem: Problem, candidate: Candidate) -> Hashable:
     """What requests, constraints and counters see of the device."""
     place = problem.site.places[candidate]
     serves = tuple(place in one.eligible_set for one in problem.prospects.values())
     values = tuple(constraint.value(candidate) for claim in problem.constraints for constraint in claim)
     draws = tuple(sorted((id_.counter, needed) for id_, needed in candidate.consumes))
-    return serves, values, draws
+    return serves, values, draws, problem.ledger.stock(candidate)
 
 
-def _kinds_of_sets(problem: Problem, looks: Mapping[Candidate, Twins]) -> dict[CounterSet, Twins]:
-    """Equal for counter sets with the same amounts left and the same devices; without those that are unlike others."""
+def _kinds_of_sets(problem: Problem, looks: Mapping[Candidate, int]) -> dict[CounterSet, Hashable]:
+    """Equal for counter sets of one kind; without those that a device draws on together with another set."""
     members: dict[CounterSet, list[Candidate]] = defaultdict(list)
     for candidate in problem.site.candidates:
-        for one in _sets_of(candidate):
+        for one in sets_of(candidate):
             members[one].append(candidate)
-    kinds: dict[CounterSet, Twins] = {}
+    kinds: dict[CounterSet, Hashable] = {}
     for key, own in members.items():
-        if all(one in looks and len(_sets_of(one)) == 1 for one in own):
+        if all(len(sets_of(one)) == 1 for one in own):
             left = problem.ledger.left_for(own[0])
             amounts = sorted((id_.counter, amount) for id_, amount in left.items() if (id_.slice, id_.set) == key[2:])
             kinds[key] = (tuple(amounts), frozenset(Counter(looks[one] for one in own).items()))
     return kinds
 
 
-def _sets_of(candidate: Candidate) -> tuple[CounterSet, ...]:
+def sets_of(candidate: Candidate) -> tuple[CounterSet, ...]:
+    """The counter sets that the device draws on."""
     driver, pool = candidate.id.driver, candidate.id.pool
     return tuple(dict.fromkeys((driver, pool, id_.slice, id_.set) for id_, _ in candidate.consumes))
 
 
-def neighbourhood(candidate: Candidate) -> tuple[object, ...]:
+def neighbourhood(candidate: Candidate) -> tuple[Hashable, ...]:
     """What a choice of the device touches: itself and its counter sets. Twins are twins only while untouched."""
-    return (candidate, *_sets_of(candidate))
+    return (candidate, *sets_of(candidate))

@@ -8,7 +8,7 @@ Source: kubernetes/dynamic-resource-allocation, structured allocator ("incubatin
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from dra_driver.allocation.amounts import Amount, amount, consumed
 from dra_driver.allocation.behaviour import Behaviour
@@ -43,6 +43,19 @@ class Ledger:
     def shares(self, candidate: Candidate) -> bool:
         """Whether several claims may hold the device."""
         return candidate.shareable and self._behaviour.consumable
+
+    def stock(self, candidate: Candidate) -> Hashable:
+        """What a shareable device has to give, and what claims have of it; None for one that is given whole."""
+        if not self.shares(candidate):
+            return None
+        given = sorted(self._consumed_by_claims(candidate).items())
+        return tuple(sorted((name, repr(one)) for name, one in candidate.device.capacity.items())), tuple(given)
+
+    def share_of(self, wanted: Wanted, candidate: Candidate) -> Hashable:
+        """What the request takes of a shareable device; None for one that is given whole."""
+        if not self.shares(candidate):
+            return None
+        return tuple(sorted((name, one.value) for name, one in self.consumption(wanted, candidate).items()))
 
     def draws(self, candidate: Candidate) -> bool:
         """Whether choosing the device draws on counters: a shareable one does only with its first share."""

@@ -6,7 +6,7 @@ from typing import Any
 from dra_driver.allocation.behaviour import CURRENT, Behaviour
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PoolUsage, PublishedSlice, Snapshot, Usage
-from dra_driver.api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dra_driver.api.resource import Allocation, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 
 type Obj = dict[str, Any]
 
@@ -89,15 +89,28 @@ def snapshot(
     *slices: PublishedSlice,
     classes: Sequence[DeviceClass] | None = None,
     in_use: Sequence[str] = (),
+    held: Sequence[Allocation] = (),
+    taint_rules: Sequence[DeviceTaintRule] = (),
     behaviour: Behaviour = CURRENT,
 ) -> Snapshot:
-    """`in_use` are devices of node-1's pool."""
+    """`in_use` are whole devices of node-1's pool; `held` are allocations."""
     known = classes if classes is not None else [device_class()]
     return Snapshot(
         Catalog(slices, behaviour),
         {one.metadata.name: one for one in known},
-        Usage({(DRIVER, "node-1"): PoolUsage(frozenset(in_use))}),
+        Usage({(DRIVER, "node-1"): PoolUsage(frozenset(in_use))}).plus(*held),
+        taint_rules,
     )
+
+
+def held(device: str, *, pool: str = "node-1", admin: bool = False, **capacity: str) -> Allocation:
+    """What a claim has: a whole device, or, when capacity is given, a share of it."""
+    result: Obj = {"request": "gpu", "driver": DRIVER, "pool": pool, "device": device}
+    if capacity:
+        result |= {"shareID": "a671734a-e8e5-11e4-8fde-42010af09327", "consumedCapacity": capacity}
+    if admin:
+        result["adminAccess"] = True
+    return Allocation.of({"devices": {"results": [result]}})
 
 
 def exactly(name: str = "gpu", *expressions: str, class_name: str = "gpu", **fields: Any) -> Obj:

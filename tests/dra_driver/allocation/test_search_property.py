@@ -4,38 +4,68 @@ The oracle knows nothing of backtracking: it lists all combinations of devices, 
 takes the first that is valid as a whole.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from support.allocation import DRIVER, NODE, alternative, claim, exactly, first_of, gpu, published, snapshot
+from support.allocation import DRIVER, NODE, alternative, claim, exactly, first_of, gpu, held, published, snapshot
 
 from dra_driver.allocation.search import Allocated, allocate
+
+type Counter = tuple[str, str]
+"""Set and name."""
+
+LEFT: dict[str, int] = {"m0": 1, "m1": 1, "c": 2}
+"""The counters of every set."""
 
 
 @dataclass(frozen=True)
 class Thing:
-    """A device: its attributes, whether somebody has it, whether it is tainted."""
+    """A device: its attributes, whether somebody has it, whether it is tainted.
+
+    `draws` are counters of the set `of`. `size` is its capacity, None for none; a shareable one gives it away in steps
+    of `step`, and `shared` of it is given away.
+    """
 
     name: str
     kind: str
     link: str | None
-    used: bool
-    tainted: bool
+    used: bool = False
+    tainted: bool = False
+    of: str = ""
+    draws: tuple[tuple[str, int], ...] = ()
+    size: int | None = None
+    shareable: bool = False
+    step: int = 0
+    shared: int = 0
+
+    def takes(self, asked: int | None) -> int | None:
+        """What a share consumes; None when it cannot be had."""
+        if self.size is None:
+            return 0 if asked is None else None
+        if not self.shareable or not self.step:
+            return self.size if asked is None else asked
+        amount = self.step if asked is None else -(-asked // self.step) * self.step
+        return amount if amount <= self.size else None
 
 
 @dataclass(frozen=True)
 class Want:
-    """A request or an alternative. `count` None wants all."""
+    """A request or an alternative. `count` None wants all; `size` is what is asked for of the capacity."""
 
     count: int | None
     kind: str | None
     admin: bool = False
     tolerant: bool = False
+    size: int | None = None
 
     def fits(self, thing: Thing) -> bool:
+        taken = thing.takes(self.size)
+        if taken is None or (thing.size is not None and thing.shared + taken > thing.size):
+            return False
         return self.kind is None or self.kind == thing.kind
 
     @property
@@ -45,6 +75,8 @@ class Want:
             fields["adminAccess"] = True
         if self.tolerant:
             fields["tolerations"] = [{"operator": "Exists"}]
+        if self.size is not None:
+            fields["capacity"] = {"requests": {"memory": str(self.size)}}
         return fields
 
     @property
@@ -60,13 +92,46 @@ class Order:
     constraints: tuple[tuple[str, tuple[int, ...]], ...] = field(default=())
 
 
-def things() -> st.SearchStrategy[list[Thing]]:
-    shape = st.tuples(
-        st.sampled_from("ab"), st.sampled_from(["x", "x", "y", None]), st.sampled_from([False, False, True]),
-        st.sampled_from([False, False, False, True]),
-    )  # fmt: skip
-    shapes = st.lists(shape, min_size=1, max_size=5)
-    return shapes.map(lambda found: [Thing(f"g{index}", *one) for index, one in enumerate(found)])
+@st.composite
+def plain(draw: st.DrawFn, name: str) -> list[Thing]:
+    return [
+        Thing(
+            name,
+            draw(st.sampled_from("ab")),
+            draw(st.sampled_from(["x", "x", "y", None])),
+            used=draw(st.sampled_from([False, False, True])),
+            tainted=draw(st.sampled_from([False, False, False, True])),
+            size=draw(st.sampled_from([None, 4])),
+        )
+    ]
+
+
+_PARTS = {"all": (("c", 2), ("m0", 1), ("m1", 1)), "low": (("c", 1), ("m0", 1)), "high": (("c", 1), ("m1", 1))}
+
+
+@st.composite
+def partitioned(draw: st.DrawFn, name: str) -> list[Thing]:
+    """A GPU of one whole and two halves."""
+    parts = draw(st.lists(st.sampled_from(sorted(_PARTS)), min_size=1, max_size=3, unique=True))
+    used = draw(st.sampled_from([None, None, None, *parts]))
+    kind, link = draw(st.sampled_from("ab")), draw(st.sampled_from(["x", "y", None]))
+    return [Thing(f"{name}-{one}", kind, link, one == used, of=name, draws=_PARTS[one]) for one in parts]
+
+
+@st.composite
+def shared(draw: st.DrawFn, name: str) -> list[Thing]:
+    step = draw(st.sampled_from([0, 2]))
+    given_away = draw(st.sampled_from([0, 0, 2, 4]))
+    thing = Thing(name, "b", draw(st.sampled_from(["x", None])), size=4, shareable=True, step=step, shared=given_away)
+    return [replace(thing, of=name, draws=_PARTS["low"]) if draw(st.booleans()) else thing]
+
+
+@st.composite
+def things(draw: st.DrawFn) -> list[Thing]:
+    found: list[Thing] = []
+    for index in range(draw(st.integers(1, 4))):
+        found += draw(draw(st.sampled_from([plain, plain, partitioned, shared]))(f"g{index}"))
+    return found[:6]
 
 
 WANTS = st.builds(
@@ -74,6 +139,7 @@ WANTS = st.builds(
     count=st.sampled_from([1, 1, 2, 3, None]),
     kind=st.sampled_from([None, None, "a", "b"]),
     tolerant=st.booleans(),
+    size=st.sampled_from([None, None, None, 1, 3]),
 )
 EXACT = st.one_of(WANTS, st.builds(Want, count=st.sampled_from([1, None]), kind=st.none(), admin=st.just(True)))
 REQUESTS = st.one_of(EXACT.map(lambda want: (want,)), st.tuples(WANTS, WANTS))
@@ -81,7 +147,7 @@ REQUESTS = st.one_of(EXACT.map(lambda want: (want,)), st.tuples(WANTS, WANTS))
 
 @st.composite
 def orders(draw: st.DrawFn) -> Order:
-    requests = draw(st.lists(REQUESTS, min_size=1, max_size=3))
+    requests = draw(st.lists(REQUESTS, min_size=1, max_size=2))
     if any(want.count is None for request in requests for want in request):
         # A device of "all" that violates a constraint ends the attempt, and what the search met first is not a law.
         return Order(tuple(requests))
@@ -114,25 +180,67 @@ def solve(wanted: Sequence[Order], known: Sequence[Thing]) -> list[list[Choice]]
         for order in wanted:
             split.append(rest[: len(order.requests)])
             rest = rest[len(order.requests) :]
-        if valid(wanted, split):
+        if valid(wanted, known, split):
             return split
     return None
 
 
-def valid(wanted: Sequence[Order], solution: Sequence[Sequence[Choice]]) -> bool:
-    taken: dict[str, set[int]] = {}
-    for number, (order, chosen) in enumerate(zip(wanted, solution, strict=True)):
-        for request, (index, devices) in zip(order.requests, chosen, strict=True):
-            want = request[index]
-            for thing in devices:
-                holders = taken.setdefault(thing.name, set())
-                busy = number in holders if want.admin else bool(holders) or thing.used
-                if busy or (thing.tainted and not want.tolerant):
-                    return False
-                holders.add(number)
-        if not all(holds(kind, covered, chosen) for kind, covered in order.constraints):
+def valid(wanted: Sequence[Order], known: Sequence[Thing], solution: Sequence[Sequence[Choice]]) -> bool:
+    picks = [
+        (number, request[index], thing)
+        for number, (order, chosen) in enumerate(zip(wanted, solution, strict=True))
+        for request, (index, devices) in zip(order.requests, chosen, strict=True)
+        for thing in devices
+    ]
+    return (
+        all(not thing.tainted or want.tolerant for _, want, thing in picks)
+        and nobody_has(picks)
+        and counters_suffice(known, picks)
+        and capacities_suffice(picks)
+        and all(
+            holds(kind, covered, chosen)
+            for order, chosen in zip(wanted, solution, strict=True)
+            for kind, covered in order.constraints
+        )
+    )
+
+
+type Picks = Sequence[tuple[int, Want, Thing]]
+"""Number of the claim, what was wanted, what is taken; in the order of taking."""
+
+
+def nobody_has(picks: Picks) -> bool:
+    taken: dict[str, set[int]] = defaultdict(set)
+    for number, want, thing in picks:
+        holders = taken[thing.name]
+        if number in holders if want.admin else bool(holders) or thing.used:
             return False
+        if not thing.shareable:
+            holders.add(number)
     return True
+
+
+def counters_suffice(known: Sequence[Thing], picks: Picks) -> bool:
+    """Also for claims that hold something; a shareable device draws once, with its first share."""
+    left: dict[Counter, int] = {(thing.of, name): LEFT[name] for thing in known for name in LEFT if thing.of}
+    drawing = [thing for thing in known if thing.used or thing.shared]
+    shares: set[str] = {thing.name for thing in known if thing.shared}
+    for _, _, thing in picks:
+        if thing.name not in shares:
+            drawing.append(thing)
+        if thing.shareable:
+            shares.add(thing.name)
+    for thing in drawing:
+        for name, amount in thing.draws:
+            left[thing.of, name] -= amount
+    return all(amount >= 0 for amount in left.values())
+
+
+def capacities_suffice(picks: Picks) -> bool:
+    given: dict[Thing, int] = defaultdict(int)
+    for _, want, thing in picks:
+        given[thing] += (thing.takes(want.size) or 0) if thing.shareable else 0
+    return all(thing.size is None or thing.shared + amount <= thing.size for thing, amount in given.items())
 
 
 def holds(kind: str, covered: Sequence[int], chosen: Sequence[Choice]) -> bool:
@@ -175,7 +283,25 @@ def as_claim(order: Order, number: int) -> object:
 def as_device(thing: Thing) -> dict[str, object]:
     attributes = {"kind": thing.kind} | ({"link": thing.link} if thing.link else {})
     taints = [{"key": "bad", "effect": "NoSchedule"}] if thing.tainted else []
-    return gpu(thing.name, taints=taints, **attributes)
+    device = gpu(thing.name, taints=taints, **attributes)
+    if thing.size is not None:
+        device["capacity"] = {"memory": {"value": str(thing.size)}}
+    if thing.shareable:
+        device["allowMultipleAllocations"] = True
+        if thing.step:
+            step = str(thing.step)
+            policy = {"default": step, "validRange": {"min": step, "step": step}}
+            device["capacity"]["memory"]["requestPolicy"] = policy
+    if thing.draws:
+        draws = {name: {"value": str(amount)} for name, amount in thing.draws}
+        device["consumesCounters"] = [{"counterSet": thing.of, "counters": draws}]
+    return device
+
+
+def as_counters(known: Sequence[Thing]) -> list[dict[str, object]]:
+    names = dict.fromkeys(thing.of for thing in known if thing.of)
+    counters = {name: {"value": str(amount)} for name, amount in LEFT.items()}
+    return [{"name": name, "counters": counters} for name in names]
 
 
 @settings(max_examples=300, deadline=None)
@@ -186,8 +312,13 @@ def test_the_first_solution_in_the_order_of_the_rules_is_the_answer_and_none_onl
     expected = solve(wanted, known)
     event("solvable" if expected is not None else "not solvable")
     claims = [as_claim(order, number) for number, order in enumerate(wanted)]
-    within = snapshot(published(*map(as_device, known)), in_use=[thing.name for thing in known if thing.used])
-    result = allocate(claims, NODE, within)
+    sets = as_counters(known)
+    slices = [published(*map(as_device, known), count=2 if sets else 1)]
+    if sets:
+        slices.append(published(name="slice-1", count=2, sharedCounters=sets))
+    taken = [held(thing.name) for thing in known if thing.used]
+    taken += [held(thing.name, memory=str(thing.shared)) for thing in known if thing.shared]
+    result = allocate(claims, NODE, snapshot(*slices, held=taken))
     if expected is None:
         assert not isinstance(result, Allocated)
         assert result.reason
@@ -195,8 +326,12 @@ def test_the_first_solution_in_the_order_of_the_rules_is_the_answer_and_none_onl
     assert isinstance(result, Allocated), result
     for allocation, order, solution in zip(result.allocations, wanted, expected, strict=True):
         want = [
-            (f"r{number}/a{index}" if len(order.requests[number]) > 1 else f"r{number}", thing.name)
+            (f"r{number}/a{index}" if len(order.requests[number]) > 1 else f"r{number}", thing.name, consumed)
             for number, (index, devices) in enumerate(solution)
             for thing in devices
+            for consumed in [thing.takes(order.requests[number][index].size) if thing.shareable else None]
         ]
-        assert [(one.request, one.device) for one in allocation.devices.results] == want
+        assert [
+            (one.request, one.device, int(one.consumed_capacity["memory"]) if one.consumed_capacity else None)
+            for one in allocation.devices.results
+        ] == want

@@ -1,0 +1,154 @@
+"""Shortcuts change no answer: on machines with many equal parts, the quick search agrees with a plain one."""
+
+import random
+from typing import Any
+
+import pytest
+from support.allocation import DRIVER, NODE, alternative, device_class, exactly, first_of, held, published
+from support.naive_allocation import Reference, Stop, TooLong
+
+from dra_driver.allocation.search import Allocated, allocate
+from dra_driver.allocation.snapshot import Catalog, Snapshot, Usage
+from dra_driver.api.resource import ResourceClaim
+from dra_driver.errors import InvalidInput
+
+type Obj = dict[str, Any]
+
+CLASS = device_class("gpu", f"device.driver == '{DRIVER}'")
+CASES = 320
+
+
+def machine(random_: random.Random) -> tuple[list[Obj], list[Obj]]:
+    """Devices and counter sets: GPUs that are alike, each offered whole, in parts, and as shares."""
+    devices: list[Obj] = []
+    sets: list[Obj] = []
+    offers = [_offer(random_) for _ in range(random_.choice([1, 1, 2]))]
+    for index in range(random_.choice([2, 3, 4, 5])):
+        parts = random_.choice(offers)
+        attributes = {"kind": {"string": random_.choice("aab")}, "link": {"string": random_.choice("xxyz")}}
+        name = f"gpu-{index}"
+        if any("draws" in part for part in parts):
+            counters = {counter: {"value": "2" if counter == "c" else "1"} for counter in ("m0", "m1", "m2", "c")}
+            sets.append({"name": name, "counters": counters})
+        devices += [_part(name, place, part, attributes) for place, part in enumerate(parts)]
+    if random_.random() < 0.2:
+        random_.shuffle(devices)
+    return devices, sets
+
+
+def _offer(random_: random.Random) -> list[Obj]:
+    """What a GPU can be had as."""
+    if random_.random() < 0.3:
+        return [{}]
+    known: list[Obj] = [
+        {"draws": {"m0": 1, "m1": 1, "m2": 1, "c": 2}},
+        {"draws": {"m0": 1, "c": 1}},
+        {"draws": {"m1": 1, "c": 1}},
+        {"draws": {"m2": 1, "c": 1}},
+        {"draws": {"m0": 1, "c": 1}, "share": True},
+        {"share": True},
+        {"draws": {"c": 1}, "taint": True},
+    ]
+    return random_.sample(known, random_.randint(2, 3))
+
+
+def _part(gpu: str, place: int, part: Obj, attributes: Obj) -> Obj:
+    found: Obj = {"name": f"{gpu}-{place}", "attributes": {**attributes, "size": {"int": len(part.get("draws", ()))}}}
+    if draws := part.get("draws"):
+        counters = {name: {"value": str(amount)} for name, amount in draws.items()}
+        found["consumesCounters"] = [{"counterSet": gpu, "counters": counters}]
+    if part.get("share"):
+        policy = {"default": "1", "validRange": {"min": "1", "step": "1"}}
+        found |= {"allowMultipleAllocations": True, "capacity": {"units": {"value": "3", "requestPolicy": policy}}}
+    if part.get("taint"):
+        found["taints"] = [{"key": "bad", "effect": "NoSchedule"}]
+    return found
+
+
+def wanted(random_: random.Random) -> list[Obj]:
+    return [_claim(random_, f"claim-{number}") for number in range(random_.choice([1, 1, 2]))]
+
+
+def _claim(random_: random.Random, name: str) -> Obj:
+    requests = []
+    for number in range(random_.choice([1, 2, 2, 3])):
+        if random_.random() < 0.2:
+            alternatives = [alternative(f"a{place}", *_selectors(random_), **_fields(random_)) for place in range(2)]
+            requests.append(first_of(f"r{number}", *alternatives))
+        else:
+            admin = {"adminAccess": True} if random_.random() < 0.05 else {}
+            requests.append(exactly(f"r{number}", *_selectors(random_), **_fields(random_), **admin))
+    constraints = []
+    for _ in range(random_.choice([0, 0, 1, 2])):
+        kind = random_.choice(["matchAttribute", "matchAttribute", "distinctAttribute"])
+        covered = [f"r{number}" for number in range(len(requests)) if random_.random() < 0.5]
+        constraints.append({"requests": covered, kind: f"{DRIVER}/{random_.choice(['link', 'size', 'kind'])}"})
+    return {
+        "metadata": {"name": name, "namespace": "default", "uid": name},
+        "spec": {"devices": {"requests": requests, "constraints": constraints}},
+    }
+
+
+def _selectors(random_: random.Random) -> list[str]:
+    some = [
+        f"device.attributes['{DRIVER}'].kind == 'a'",
+        f"device.attributes['{DRIVER}'].size == 2",
+        f"device.attributes['{DRIVER}'].size >= 2",
+        "device.allowMultipleAllocations",
+    ]
+    return random_.sample(some, 1) if random_.random() < 0.5 else []
+
+
+def _fields(random_: random.Random) -> Obj:
+    fields: Obj = {"count": random_.choice([1, 1, 2, 2, 3, 4])}
+    if random_.random() < 0.05:
+        fields = {"allocationMode": "All"}
+    if random_.random() < 0.1:
+        fields["capacity"] = {"requests": {"units": random_.choice(["1", "2"])}}
+    if random_.random() < 0.3:
+        fields["tolerations"] = [{"operator": "Exists"}]
+    return fields
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_the_quick_search_and_the_plain_one_choose_the_same(part: int) -> None:
+    found = {"solved": 0, "refused": 0, "stopped": 0, "too long": 0}
+    for number in range(CASES // 4):
+        random_ = random.Random(f"{part} {number}")
+        devices, sets = machine(random_)
+        slices = [published(*devices, name="s-0", count=2 if sets else 1)]
+        if sets:
+            slices.append(published(name="s-1", count=2, sharedCounters=sets))
+        free = [one for one in devices if not one.get("allowMultipleAllocations")]
+        in_use = [held(one["name"]) for one in free if random_.random() < 0.05]
+        claims = wanted(random_)
+        plain = Reference(
+            claims,
+            [one.slice.to_wire() for one in slices],
+            {"gpu": CLASS.to_wire()},
+            [one.to_wire() for one in in_use],
+            most_steps=1_000,
+        )
+        snapshot = Snapshot(Catalog(slices), {"gpu": CLASS}, Usage.of(in_use))
+        try:
+            expected = plain.solve()
+        except TooLong:
+            found["too long"] += 1
+            continue
+        except Stop:
+            with pytest.raises(InvalidInput):
+                allocate([ResourceClaim.of(one) for one in claims], NODE, snapshot)
+            found["stopped"] += 1
+            continue
+        result = allocate([ResourceClaim.of(one) for one in claims], NODE, snapshot)
+        found["solved" if expected else "refused"] += 1
+        if not expected:
+            assert not isinstance(result, Allocated), (devices, claims)
+            continue
+        assert isinstance(result, Allocated), (devices, claims, result)
+        assert [[(one.request, one.device) for one in each.devices.results] for each in result.allocations] == [
+            [(request, one.device["name"]) for request, one, _ in each] for each in plain.results
+        ]
+    assert found["solved"] > CASES / 20
+    assert found["refused"] > CASES / 20
+    assert found["too long"] < CASES / 20

@@ -1,0 +1,294 @@
+"""The structured allocator once more, as plainly as its rules are told: a reference for the one that is quick.
+
+It works on API objects, on the pools of one node that are complete and valid, and shares nothing with
+`dra_driver.allocation` but selectors and quantities. `leaks` adds a defect of kube-scheduler up to 1.36.2: counters
+that were drawn for a device stay drawn when the device is then refused for a taint or a constraint, or when it is a
+shareable one that is taken back.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+from typing import Any
+
+from dra_driver.api.resource import Device
+from dra_driver.cel.device import CelDevice, compile_selector
+from dra_driver.cel.errors import CelError
+from dra_driver.quantity import Quantity
+
+type Obj = dict[str, Any]
+type CounterKey = tuple[str, str, str]
+"""Pool, set, counter."""
+
+
+class Stop(Exception):
+    """The whole attempt ends with an error."""
+
+
+class TooLong(Exception):
+    """More steps than a test should take."""
+
+
+@dataclass(frozen=True, eq=False)
+class Published:
+    driver: str
+    pool: str
+    device: Obj
+    cel: CelDevice
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.driver, self.pool, self.device["name"]
+
+    @property
+    def shareable(self) -> bool:
+        return bool(self.device.get("allowMultipleAllocations"))
+
+    def draws(self) -> Iterator[tuple[CounterKey, Fraction]]:
+        for one in self.device.get("consumesCounters") or ():
+            for name, counter in one["counters"].items():
+                yield (self.pool, one["counterSet"], name), _value(counter["value"])
+
+    def attribute(self, name: str) -> object:
+        attributes = self.device.get("attributes") or {}
+        domain, _, id_ = name.rpartition("/")
+        found = attributes.get(name) or (attributes.get(id_) if domain == self.driver else None)
+        return None if found is None else tuple(found.items())
+
+
+class Reference:
+    """One attempt. `held` are allocations of other claims; `solve` once."""
+
+    def __init__(
+        self,
+        claims: Sequence[Obj],
+        slices: Sequence[Obj],
+        classes: Mapping[str, Obj],
+        held: Sequence[Obj] = (),
+        *,
+        leaks: bool = False,
+        most_steps: int = 1_000_000,
+    ) -> None:
+        self._claims, self._classes, self._leaks, self._steps_left = claims, classes, leaks, most_steps
+        ordered = sorted(slices, key=lambda one: (one["spec"]["driver"], one["spec"]["pool"]["name"], _name(one)))
+        self.devices = [
+            Published(spec["driver"], spec["pool"]["name"], device, CelDevice(spec["driver"], Device.of(device)))
+            for spec in (one["spec"] for one in ordered)
+            for device in spec.get("devices") or ()
+        ]
+        self._whole: set[object] = set()
+        self._given: dict[object, dict[str, Fraction]] = {}
+        self._hold(held)
+        self._left: dict[CounterKey, Fraction] = {
+            (one["spec"]["pool"]["name"], counters["name"], name): _value(counter["value"])
+            for one in slices
+            for counters in one["spec"].get("sharedCounters") or ()
+            for name, counter in counters["counters"].items()
+        }
+        for one in self.devices:
+            if one.key in self._whole or one.key in self._given:
+                self._draw(one, -1)
+        self._mine: dict[object, list[int]] = defaultdict(list)
+        self._shares: dict[object, list[dict[str, Fraction]]] = defaultdict(list)
+        self._covered: dict[tuple[int, int], list[tuple[str, object]]] = defaultdict(list)
+        self.results: list[list[tuple[str, Published, dict[str, Fraction]]]] = [[] for _ in claims]
+        """Request, device and consumed capacity, for each claim."""
+
+    def _hold(self, held: Sequence[Obj]) -> None:
+        for result in (result for one in held for result in one["devices"]["results"]):
+            key = (result["driver"], result["pool"], result["device"])
+            if result.get("adminAccess"):
+                continue
+            if "shareID" not in result:
+                self._whole.add(key)
+                continue
+            given = self._given.setdefault(key, {})
+            for name, amount in (result.get("consumedCapacity") or {}).items():
+                given[name] = given.get(name, Fraction(0)) + _value(amount)
+
+    def solve(self) -> bool:
+        """Whether there is a solution; it is in `results` then."""
+        return self._go(0, 0, None, 0, 0)
+
+    def _go(self, claim: int, request: int, alternative: int | None, taken: int, start: int) -> bool:
+        self._steps_left -= 1
+        if self._steps_left < 0:
+            raise TooLong
+        if claim == len(self._claims):
+            return True
+        requests = self._claims[claim]["spec"]["devices"]["requests"]
+        if request == len(requests):
+            return self._go(claim + 1, 0, None, 0, 0)
+        one = requests[request]
+        if alternative is None and one.get("firstAvailable"):
+            return any(self._go(claim, request, index, 0, 0) for index in range(len(one["firstAvailable"])))
+        spec = one["exactly"] if alternative is None else one["firstAvailable"][alternative]
+        name = one["name"] if alternative is None else f"{one['name']}/{spec['name']}"
+        every = self._every(spec) if spec.get("allocationMode") == "All" else None
+        if every == []:
+            return False
+        if taken == (len(every) if every is not None else spec.get("count") or 1):
+            return self._go(claim, request + 1, None, 0, 0)
+        for place in [every[taken]] if every is not None else range(start, len(self.devices)):
+            undo = self._take(claim, name, spec, self.devices[place])
+            if undo is None:
+                continue
+            if self._go(claim, request, alternative, taken + 1, place + 1):
+                return True
+            undo()
+        return False
+
+    def _every(self, spec: Obj) -> list[int]:
+        return [
+            place
+            for place, one in enumerate(self.devices)
+            if self._selected(spec, one) and self._consumed(spec, one, []) is not None
+        ]
+
+    def _take(self, claim: int, name: str, spec: Obj, one: Published) -> Callable[[], None] | None:
+        """Choose the device; how to take it back, or None when it may not be chosen."""
+        admin, mine = bool(spec.get("adminAccess")), self._mine[one.key]
+        if (claim in mine) if admin else (one.key in self._whole or mine):
+            return None
+        if not self._selected(spec, one):
+            return None
+        consumed = self._consumed(spec, one, self._shares[one.key])
+        if consumed is None:
+            return None
+        draws = not (one.shareable and (self._given.get(one.key) or self._shares[one.key]))
+        if draws and not self._draw_if_enough(one):
+            return None
+        if not self._tolerated(spec, one) or not self._allowed(claim, name, spec, one):
+            if draws and not self._leaks:
+                self._draw(one, 1)
+            return None
+        if one.shareable:
+            self._shares[one.key].append(consumed)
+        else:
+            mine.append(claim)
+        self.results[claim].append((name, one, consumed if one.shareable else {}))
+
+        def undo() -> None:
+            self.results[claim].pop()
+            self._forget(claim, name)
+            if one.shareable:
+                self._shares[one.key].pop()
+            else:
+                mine.remove(claim)
+            if draws and not (self._leaks and one.shareable):
+                self._draw(one, 1)
+
+        return undo
+
+    def _selected(self, spec: Obj, one: Published) -> bool:
+        selectors = [*self._classes[spec["deviceClassName"]]["spec"]["selectors"], *(spec.get("selectors") or ())]
+        try:
+            return all(compile_selector(each["cel"]["expression"]).matches(one.cel) for each in selectors)
+        except CelError as error:
+            raise Stop from error
+
+    def _consumed(self, spec: Obj, one: Published, shares: list[dict[str, Fraction]]) -> dict[str, Fraction] | None:
+        asked = (spec.get("capacity") or {}).get("requests") or {}
+        capacities = one.device.get("capacity") or {}
+        if not asked.keys() <= capacities.keys():
+            return None
+        found: dict[str, Fraction] = {}
+        for name, capacity in capacities.items():
+            amount = _share(asked.get(name), capacity)
+            taken = self._given.get(one.key, {}).get(name, 0) + sum(share[name] for share in shares)
+            if amount is None or taken + amount > _value(capacity["value"]):
+                return None
+            found[name] = amount
+        return found
+
+    def _draw(self, one: Published, sign: int) -> None:
+        for key, amount in one.draws():
+            self._left[key] += sign * amount
+
+    def _draw_if_enough(self, one: Published) -> bool:
+        if not one.device.get("consumesCounters"):
+            return True
+        self._draw(one, -1)
+        if any(amount < 0 for key, amount in self._left.items() if key[0] == one.pool):
+            self._draw(one, 1)
+            return False
+        return True
+
+    def _tolerated(self, spec: Obj, one: Published) -> bool:
+        return all(
+            taint["effect"] == "None" or any(_tolerates(each, taint) for each in spec.get("tolerations") or ())
+            for taint in one.device.get("taints") or ()
+        )
+
+    def _allowed(self, claim: int, name: str, spec: Obj, one: Published) -> bool:
+        """Adds the device to the constraints, if it violates none of them."""
+        constraints = self._claims[claim]["spec"]["devices"].get("constraints") or ()
+        covering = [(index, each) for index, each in enumerate(constraints) if _covers(each, name)]
+        for done, (index, each) in enumerate(covering):
+            value, known = one.attribute(each.get("matchAttribute") or each["distinctAttribute"]), self._covered
+            others = [other for _, other in known[claim, index]]
+            fits = value not in others if "distinctAttribute" in each else all(value == other for other in others)
+            if value is None or not fits:
+                for added, _ in covering[:done]:
+                    known[claim, added].pop()
+                if spec.get("allocationMode") == "All":
+                    raise Stop
+                return False
+            request = name.split("/")[0]
+            if "distinctAttribute" in each:
+                # Known defect: one value per request is remembered.
+                known[claim, index] = [other for other in known[claim, index] if other[0] != request]
+            known[claim, index].append((request, value))
+        return True
+
+    def _forget(self, claim: int, name: str) -> None:
+        constraints = self._claims[claim]["spec"]["devices"].get("constraints") or ()
+        for index, each in enumerate(constraints):
+            if not _covers(each, name):
+                continue
+            if "matchAttribute" in each:
+                self._covered[claim, index].pop()
+            else:
+                request, known = name.split("/")[0], self._covered[claim, index]
+                self._covered[claim, index] = [other for other in known if other[0] != request]
+
+
+def _share(asked: str | None, capacity: Obj) -> Fraction | None:
+    policy = capacity.get("requestPolicy") or {}
+    if asked is None:
+        return _value(policy.get("default", capacity["value"]))
+    amount = _value(asked)
+    if "validValues" in policy:
+        return next((value for value in map(_value, policy["validValues"]) if value >= amount), None)
+    if "validRange" in policy:
+        valid = policy["validRange"]
+        low = _value(valid["min"])
+        if amount > low and "step" in valid:
+            step = _value(valid["step"])
+            amount = low + step * ceil((ceil(amount) - low) / step)
+        amount = max(amount, low)
+        if "max" in valid and amount > _value(valid["max"]):
+            return None
+    return amount
+
+
+def _covers(constraint: Obj, name: str) -> bool:
+    names = constraint.get("requests") or ()
+    return not names or name in names or name.split("/")[0] in names
+
+
+def _tolerates(toleration: Obj, taint: Obj) -> bool:
+    same_key = not toleration.get("key") or toleration["key"] == taint["key"]
+    same_effect = not toleration.get("effect") or toleration["effect"] == taint["effect"]
+    same_value = toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", "")
+    return same_key and same_effect and same_value
+
+
+def _value(text: str) -> Fraction:
+    return Quantity.parse(text).value
+
+
+def _name(slice_: Obj) -> str:
+    return str(slice_["metadata"]["name"])
