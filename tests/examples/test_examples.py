@@ -38,6 +38,12 @@ FITTING = {
 }
 """Profile of a node that fits, and the number of devices that the pod gets there."""
 
+SHARING = {
+    "mig-by-hand", "mig-on-demand", "mps-on-mig", "mps-one-claim", "passthrough", "shares-memory-and-cores",
+    "shares-of-mig", "shares-time-sliced", "time-slicing-one-claim",
+}  # fmt: skip
+"""See test_sharing_examples.py."""
+
 UNFIT = {
     "by-memory-and-architecture": ("t4", "4 not selected by the request"),
     "nvlink-pair": ("l40s", "8 against matchAttribute gpu.nvidia.com/nvlinkDomain"),
@@ -100,8 +106,8 @@ async def placed(cluster: Desk, pod: JsonObject) -> str:
 
 
 def test_every_example_is_tested_and_has_a_readme_that_says_how_to_run_it() -> None:
-    assert sorted(FITTING) == EXAMPLES
-    for example in EXAMPLES:
+    assert sorted({*FITTING, *SHARING}) == EXAMPLES
+    for example in FITTING:
         readme = (EXAMPLES_FOLDER / example / "README.md").read_text()
         assert f"kubectl apply -f examples/{example}\n" in readme
         # A namespace of its own takes everything in it along; `delete -f` would look for what is gone already.
@@ -110,7 +116,7 @@ def test_every_example_is_tested_and_has_a_readme_that_says_how_to_run_it() -> N
         assert "\nExpect " in readme
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("example", sorted(FITTING))
 async def test_an_example_gets_its_devices_on_a_node_that_fits(cluster: Desk, example: str, tmp_path: Path) -> None:
     profile, number = FITTING[example]
     await add_node(cluster, tmp_path, profile)
