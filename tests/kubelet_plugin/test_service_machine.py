@@ -32,17 +32,18 @@ from support.claims import (
     a_gpu,
     a_ref,
     a_result,
-    device_name,
     node_facts,
 )
 from support.disk import Disk
-from support.inventories import mig
+from support.inventories import inventory_spec, mig
 
-from dra_driver.api.inventory import PassthroughFacts
+from dra_driver.api.inventory import GpuFacts, PassthroughFacts
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.edits import DriverFiles
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.devices.exclusion import conflict
+from dra_driver.devices.model import Kind, Offer
+from dra_driver.devices.offers import offers
 from dra_driver.errors import DriverError, HardwareError, InvalidInput, Unreachable
 from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER, ClaimRef
 from kubelet_plugin.discovery import NodeFacts
@@ -58,31 +59,53 @@ from kubelet_plugin.service import ClaimService
 
 NAMES = ("one", "two", "three", "four")
 
+KEYS = ("gpu 0", "gpu 1", "gpu 2", "gpu 3", "vfio", "share", "1g at 0", "1g at 5", "2g at 0", "3g at 4", "7g at 0")
+"""What claims are given: GPUs by index, and of the others what they are."""
+
+PARTS = {(1, 0, 1): "1g at 0", (1, 5, 1): "1g at 5", (2, 0, 2): "2g at 0", (3, 4, 4): "3g at 4", (7, 0, 8): "7g at 0"}
+"""By compute slices, start and size."""
+
 GPUS = (
     a_gpu(0, passthrough=PassthroughFacts(iommu_group=7)),
     a_gpu(1, mig=mig()),
     a_gpu(2),
     a_gpu(3),
 )
-POLICY = PublishingPolicy.of(
-    {
-        "mig": [{"gpus": {"names": [device_name(1)]}, "mode": "Dynamic"}],
-        "sharing": [
-            {"gpus": {"names": [device_name(2)]}, "strategy": "MPS", "replicas": 2},
-            {"gpus": {"names": [device_name(3)]}, "strategy": "TimeSlicing", "unlimited": True, "interval": "Long"},
-            {"devices": "mig", "profiles": ["1g.*"], "strategy": "MPS", "replicas": 2},
-        ],
-        "passthrough": [{"gpus": {"names": [device_name(0)]}}],
-    }
-)
-PARTS = ("1g10gb-0", "1g10gb-5", "2g20gb-0", "3g40gb-4", "7g80gb-0")
-SHARED = (device_name(2), device_name(3), f"{device_name(1)}-mig-1g10gb-0", f"{device_name(1)}-mig-1g10gb-5")
-DEVICES = (
-    *(device_name(index) for index in range(4)),
-    f"{device_name(0)}-vfio",
-    f"{device_name(2)}-share-1",
-    *(f"{device_name(1)}-mig-{part}" for part in PARTS),
-)
+
+
+def policy_for(gpus: Sequence[GpuFacts]) -> PublishingPolicy:
+    only = [{"names": [gpu.name]} for gpu in gpus]
+    return PublishingPolicy.of(
+        {
+            "publish": [{"gpus": one} for one in only],
+            "mig": [{"gpus": only[1], "mode": "Dynamic"}],
+            "sharing": [
+                {"gpus": only[2], "strategy": "MPS", "replicas": 2},
+                {"gpus": only[3], "strategy": "TimeSlicing", "unlimited": True, "interval": "Long"},
+                {"devices": "mig", "profiles": ["1g.*"], "strategy": "MPS", "replicas": 2},
+            ],
+            "passthrough": [{"gpus": only[0]}],
+        }
+    )
+
+
+def devices_for(gpus: Sequence[GpuFacts], policy: PublishingPolicy) -> dict[str, Offer]:
+    """What is offered under each of the keys."""
+    found: dict[str, Offer] = {}
+    for offer in offers(inventory_spec(NODE, gpus), policy, {}).offers:
+        if offer.kind is Kind.VFIO:
+            found["vfio"] = offer
+        elif offer.share is not None:
+            if offer.gpu == gpus[2]:
+                found["share"] = offer
+        elif offer.partition is None:
+            found[f"gpu {gpus.index(offer.gpu)}"] = offer
+        elif "+" not in offer.partition.profile and "-" not in offer.partition.profile:
+            place = int(offer.partition.profile[0]), offer.partition.start, offer.partition.size
+            found.setdefault(PARTS.get(place, ""), offer)
+    return {key: found[key] for key in KEYS}
+
+
 LONG = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
 LIMITED = {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 50}}
 CONFIGS = (
@@ -94,7 +117,7 @@ CONFIGS = (
 )
 
 names = st.sampled_from(NAMES)
-some_devices = st.lists(st.sampled_from(DEVICES), min_size=1, max_size=2, unique=True)
+some_devices = st.lists(st.sampled_from(KEYS), min_size=1, max_size=2, unique=True)
 some_config = st.sampled_from(CONFIGS)
 
 
@@ -134,24 +157,33 @@ class Node(RuleBasedStateMachine):
         self.disk = Disk(self.folder)
         self.disk.__enter__()
         self.api = FakeClaims()
-        self.facts = FakeFacts(node_facts(GPUS))
-        self.hardware = FakeHardware(on_act=lambda _: self.disk.operate())
         self.refs: dict[str, ClaimRef] = {}
         self.asked: set[ClaimRef] = set()
         self.generations = 0
         (self.folder / "cdi").mkdir()
+        self.new_machine()
+        gpus = self.facts.facts.gpus[:4]
+        self.policy = policy_for(gpus)
+        self.devices = devices_for(gpus, self.policy)
         self.new_process()
+
+    def new_machine(self) -> None:
+        self.facts = FakeFacts(node_facts(GPUS))
+        self.hardware = FakeHardware(on_act=lambda _: self.disk.operate())
+
+    def surroundings(self, journal: JournalStore) -> dict[str, Any]:
+        """What a plugin process finds: facts, device nodes, effects."""
+        return {"facts": self.facts, "container_files": container_files, "effects": self.hardware.effects}
 
     def new_process(self) -> None:
         self.cdi = CdiFiles(self.folder / "cdi", GPU_DRIVER)
+        journal = JournalStore(self.folder / "state")
         self.service = ClaimService(
+            **self.surroundings(journal),
             api=self.api,
-            facts=self.facts,
-            container_files=container_files,
-            journal=JournalStore(self.folder / "state"),
+            journal=journal,
             cdi=self.cdi,
-            effects=self.hardware.effects,
-            offers=NodeOffers(self.api, POLICY, NODE),
+            offers=NodeOffers(self.api, self.policy, NODE),
             driver=GPU_DRIVER,
             node_name=NODE,
             stale_after_s=0.0,
@@ -170,9 +202,11 @@ class Node(RuleBasedStateMachine):
         flags: dict[str, Any] = {"adminAccess": True} if admin else {}
         ref = a_ref(name, uid)
         results = []
-        for number, device in enumerate(devices):
-            share = {"shareID": f"share-of-{uid}-{number}"} if device in SHARED else {}
-            results.append(a_result(device, f"request-{number}", **flags, **share))
+        for number, key in enumerate(devices):
+            offer = self.devices[key]
+            of_many = offer.sharing is not None and offer.share is None
+            share = {"shareID": f"share-of-{uid}-{number}"} if of_many else {}
+            results.append(a_result(offer.name, f"request-{number}", **flags, **share))
         configs = []
         if config is not None:
             kind, fields = config
@@ -313,9 +347,12 @@ class Node(RuleBasedStateMachine):
     def the_node_reboots(self) -> None:
         self.generations += 1
         shutil.rmtree(self.folder / "cdi", ignore_errors=True)
+        self.reboot()
+        self.restart(boot=True)
+
+    def reboot(self) -> None:
         self.hardware.reboot()
         self.facts.facts = replace(self.facts.facts, boot_id=f"boot-{self.generations}")
-        self.restart(boot=True)
 
     def restart(self, *, boot: bool) -> None:
         self.disk.dies_after = None
@@ -333,6 +370,9 @@ class Node(RuleBasedStateMachine):
             assert digest_of(self.cdi.read(uid) or b"") == entry.cdi_digest
             assert entry.boot_id == self.facts.facts.boot_id
         self.the_hardware_is_as_the_claims_need_it()
+
+    def the_hardware_is_as_at_the_start(self) -> None:
+        assert self.hardware.there == {}
 
     def the_hardware_is_as_the_claims_need_it(self) -> None:
         assert self.hardware.holds == {hold for entry in self.service.held.values() for hold in entry.holds}
@@ -397,7 +437,7 @@ class Node(RuleBasedStateMachine):
                 self.a_claim_is_deleted(name)
             self.run(self.service.sweep())
             assert self.service.held == {}
-            assert self.hardware.there == {}
+            self.the_hardware_is_as_at_the_start()
             assert JournalFile(self.folder / "state").current().holds == {}
             assert list((self.folder / "cdi").glob("*")) + list((self.folder / "cdi").glob(".*")) == []
             assert [path.name for path in (self.folder / "state").glob(".*")] == []
