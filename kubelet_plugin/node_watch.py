@@ -76,9 +76,13 @@ class NodeWatch:
 
     async def start(self) -> None:
         """Take away the MPS daemons and folders that no claim has; once, after the journal was put right."""
-        if self._daemons is not None:
-            for sentence in await asyncio.to_thread(self._daemons.sweep, self._records):
+        if self._daemons is None:
+            return
+        try:
+            for sentence in await asyncio.to_thread(self._daemons.sweep, self._all_records):
                 _log.warning("put right", what=sentence)
+        except DriverError as error:
+            _log.warning("MPS daemons that no claim has may be left", error=str(error))
 
     def run_in(self, tasks: asyncio.TaskGroup) -> None:
         """Start to look, listen and remember; ends with the group."""
@@ -113,6 +117,13 @@ class NodeWatch:
             gpus = ()
         gpu = next((gpu for gpu in gpus if gpu.uuid == gpu_uuid), None)
         return instance_uuid(gpu, self._records(), gpu_uuid, gi, ci)
+
+    def _all_records(self) -> Records:
+        """Raises NodeNotReady while some may be missing: what a lost claim needs must not be taken away."""
+        journal = self._journal.current
+        if journal.incomplete:
+            raise NodeNotReady("claims may be missing from it", about="the journal of prepared claims")
+        return journal.holds
 
     def _records(self) -> Records:
         try:

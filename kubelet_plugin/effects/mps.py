@@ -31,7 +31,7 @@ from kubelet_plugin.effects.launchers import DaemonProcess, Launcher
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.hardware.driver_programs import DriverPrograms, run_program, said_by
 from kubelet_plugin.hardware.processes import Process
-from kubelet_plugin.prepare.holds import Hold, HoldState, Made, MpsDaemon, Records
+from kubelet_plugin.prepare.holds import Hold, HoldState, Made, MpsDaemon, Records, UnknownHold
 
 _log = structlog.get_logger(__name__)
 
@@ -136,16 +136,19 @@ class MpsDaemons:
     def sweep(self, records: Callable[[], Iterable[Hold]]) -> tuple[str, ...]:
         """Remove what no record speaks of: daemons and folders below ours. What was removed, in words.
 
-        `records` is asked after the folders were listed: whoever makes a daemon has written its intent before.
+        `records` is asked after the folders were listed: whoever makes a daemon has written its intent before. What it
+        raises is passed on, and nothing is removed. A hold of a newer release keeps whatever its text names.
         """
         try:
             found = {entry.name for entry in self._folder.iterdir()}
         except OSError:
             found = set()
         orphans = {Path(_folder_of(process)).name for process in self._all() if self._is_below(process)}
-        keys = {hold.key for hold in records() if isinstance(hold, MpsDaemon)}
+        holds = tuple(records())
+        keys = {hold.key for hold in holds if isinstance(hold, MpsDaemon)}
+        untold = "\n".join(hold.text for hold in holds if isinstance(hold, UnknownHold))
         done = []
-        for key in sorted((found | orphans) - keys):
+        for key in sorted(key for key in (found | orphans) - keys if key not in untold):
             place = _Place(self._folder / key)
             self._end(self._processes(place), f"MPS daemon {key}")
             self._clear(place)

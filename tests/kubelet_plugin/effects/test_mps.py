@@ -15,10 +15,12 @@ from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     GpuIdentity,
     GpuInstance,
+    Hold,
     HoldRecord,
     HoldState,
     Made,
     MpsDaemon,
+    UnknownHold,
 )
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 
@@ -280,6 +282,20 @@ def test_what_no_record_speaks_of_is_swept_away(
     assert [entry.name for entry in folder.iterdir()] == ["claim-a"]
     assert [process.pid for process in processes_below(folder)] == [_pid(kept)]
     assert effect_for(host, folder).sweep(lambda: [hold]) == ()
+
+
+def test_what_cannot_be_told_to_be_nobodys_is_not_swept_away(folder: Path, effect: MpsDaemons, hold: MpsDaemon) -> None:
+    effect.make(hold, {})
+
+    def unreadable() -> list[Hold]:
+        raise NodeNotReady("claims may be missing")
+
+    with pytest.raises(NodeNotReady):
+        effect.sweep(unreadable)
+    newer = UnknownHold("mps-daemon", '{"kind":"mps-daemon","key":"claim-a","colour":"green"}')
+    assert effect.sweep(lambda: [newer]) == ()
+    assert len(processes_below(folder)) == 1
+    assert len(effect.sweep(list)) == 1
 
 
 def test_a_daemon_whose_folder_was_removed_is_swept_away(
