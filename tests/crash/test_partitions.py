@@ -1,0 +1,146 @@
+"""Claims for parts of GPUs through a real plugin: what containers are told, and what the API server hears of it."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest_asyncio
+import yaml
+from support.plugin_process import NodeUnderTest, PluginForks, plugin_on
+from support.world import World
+
+from dra_driver import bundled
+from dra_driver.api.meta import CRDS, NODE_INVENTORIES, JsonObject
+from dra_driver.errors import NotFound
+from kubelet_plugin.simulation.host import create_host
+
+GPU = "gpu-cd9d459d"
+"""The name of GPU 0 of the profile."""
+DYNAMIC = {"mig": [{"mode": "Dynamic"}]}
+
+
+def a_node(world: World, policy: JsonObject) -> NodeUnderTest:
+    folder = world.folder / f"n{next(world.nodes)}"
+    node = NodeUnderTest(folder, world.kubeconfig, create_host(folder / "host", "h100-nvl"))
+    file = folder / "policy.yaml"
+    file.write_text(yaml.safe_dump({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **policy}))
+    node.options = (f"--policy={file}", "--discovery-interval=0.2")
+    return node
+
+
+def told(node: NodeUnderTest, uid: str) -> dict[str, Any]:
+    """The edits for the claim's only device, with those for all."""
+    (path,) = [path for path in node.cdi.iterdir() if uid in path.name]
+    spec = json.loads(path.read_text())
+    (device,) = spec["devices"]
+    edits = [spec.get("containerEdits", {}), device["containerEdits"]]
+    return {
+        "nodes": {one["path"]: one for part in edits for one in part.get("deviceNodes", [])},
+        "env": dict(line.split("=", 1) for part in edits for line in part.get("env", [])),
+    }
+
+
+@pytest_asyncio.fixture
+async def cluster(world: World) -> World:
+    """With what an administrator installs."""
+    for path in sorted(bundled.CRDS_FOLDER.glob("*.yaml")):
+        await world.kube.create(CRDS, yaml.safe_load(path.read_text()))
+    return world
+
+
+async def inventory(world: World) -> JsonObject:
+    (found,) = (await world.kube.list(NODE_INVENTORIES)).items
+    return found
+
+
+async def eventually_told(world: World, right: Callable[[JsonObject], Any]) -> JsonObject:
+    async with asyncio.timeout(30):
+        while True:
+            with suppress(NotFound, ValueError):
+                found = await inventory(world)
+                if right(found):
+                    return found
+            await asyncio.sleep(0.05)
+
+
+def instances_of(found: JsonObject) -> list[JsonObject]:
+    instances: list[JsonObject] = found["spec"]["gpus"][0]["mig"].get("instances", [])
+    return instances
+
+
+def conditions(found: JsonObject) -> list[tuple[str, str]]:
+    return [
+        (one["type"], one.get("instance", ""))
+        for gpu in found["spec"]["gpus"]
+        for one in gpu["health"].get("conditions", [])
+        if one["type"] != "Unmonitored"
+    ]
+
+
+async def test_a_part_that_is_made_for_a_claim_is_given_with_its_nodes_and_the_api_server_hears_nothing(
+    forks: PluginForks, cluster: World
+) -> None:
+    node = a_node(cluster, DYNAMIC)
+    before = node.host.snapshots()
+    claim = await cluster.allocated("one", [f"{GPU}-mig-3g47gb-4"])
+    async with plugin_on(forks, node) as plugin:
+        assert await plugin.ready(), node.log.read_text()
+        at_start = await eventually_told(cluster, lambda found: found["spec"].get("driver"))
+        answer = (await plugin.prepare(claim))[claim.uid]
+        assert not isinstance(answer, str), answer
+        gpu = node.host.state.gpus[0]
+        (instance,) = gpu.instances
+        (device,) = instance.compute_instances
+        given = told(node, claim.uid)
+        first = 3 + 135 * gpu.minor + 9 * instance.id
+        assert {f"/dev/nvidia{gpu.minor}", f"/dev/nvidia-caps/nvidia-cap{first}", "/dev/nvidiactl"} <= set(
+            given["nodes"]
+        )
+        assert given["nodes"][f"/dev/nvidia-caps/nvidia-cap{first + device.id + 1}"]["major"] == 237
+        assert not {"/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap2"} & set(given["nodes"])
+        assert [path for path in given["nodes"] if re.fullmatch(r"/dev/nvidia\d+|/dev/dri/.*", path)] == [
+            f"/dev/nvidia{gpu.minor}"
+        ]
+        await asyncio.sleep(1)  # some looks
+        assert (await plugin.unprepare(claim))[claim.uid] == ""
+        await asyncio.sleep(1)
+        assert (await inventory(cluster))["metadata"]["resourceVersion"] == at_start["metadata"]["resourceVersion"]
+    assert node.host.snapshots() == before
+
+
+async def test_an_administrators_mig_device_is_given_and_told_as_lost_when_it_vanishes_in_use(
+    forks: PluginForks, cluster: World
+) -> None:
+    node = a_node(cluster, {})
+    node.host.set_mig(0, 1)
+    (uuid,) = node.host.make_instance(0, "2g.24gb", 2)
+    claim = await cluster.allocated("one", [f"{GPU}-mig-2g24gb-2"])
+    async with plugin_on(forks, node) as plugin:
+        assert await plugin.ready(), node.log.read_text()
+        answer = (await plugin.prepare(claim))[claim.uid]
+        assert not isinstance(answer, str), answer
+        assert len([path for path in told(node, claim.uid)["nodes"] if path.startswith("/dev/nvidia-caps/")]) == 2
+        published = await eventually_told(cluster, lambda found: found["spec"].get("driver"))
+        assert conditions(published) == []
+        node.host.destroy_instance(0, 2)
+        lost = await eventually_told(cluster, conditions)
+        assert conditions(lost) == [("InstanceLost", uuid)]
+        assert [one["uuid"] for found in instances_of(lost) for one in found["computeInstances"]] == [uuid]
+        assert (await plugin.unprepare(claim))[claim.uid] == ""
+        await eventually_told(cluster, lambda found: not instances_of(found))
+    assert node.host.snapshot(0).mig == (1, 1)
+
+
+async def test_a_layout_changed_by_hand_is_told_within_seconds(forks: PluginForks, cluster: World) -> None:
+    node = a_node(cluster, {})
+    node.host.set_mig(0, 1)
+    async with plugin_on(forks, node) as plugin:
+        assert await plugin.ready(), node.log.read_text()
+        await eventually_told(cluster, lambda found: found["spec"].get("driver"))
+        uuids = [node.host.make_instance(0, "1g.12gb", start)[0] for start in (0, 5)]
+        async with asyncio.timeout(5):
+            found = await eventually_told(cluster, lambda one: len(instances_of(one)) == 2)
+        assert [one["uuid"] for each in instances_of(found) for one in each["computeInstances"]] == uuids
