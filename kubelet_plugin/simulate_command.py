@@ -123,6 +123,11 @@ def act(root: Path, name: str, given: Sequence[str], profile: str | None) -> str
         ) from refusal
 
 
+def standing(root: Path) -> dict[str, str]:
+    """How each GPU of the host stands, by UUID: equal before claims came and after all are gone."""
+    return {uuid: str(snapshot) for uuid, snapshot in SimulatedHost(root).snapshots().items()}
+
+
 def _host(root: Path, profile: str | None) -> SimulatedHost:
     if profile is not None:
         name, _, index = profile.partition(":")

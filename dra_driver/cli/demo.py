@@ -125,6 +125,7 @@ async def _run(
 
 async def _outcome(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float) -> Outcome:
     outcome = Outcome(scenario.name)
+    before = cluster.hardware()
     try:
         await scenarios.apply(cluster.kube, scenario)
         pods = await scenarios.wait_running(cluster, scenario, timeout_s)
@@ -136,7 +137,7 @@ async def _outcome(cluster: SimulatedCluster, scenario: Scenario, timeout_s: flo
     except DriverError as error:
         outcome.error = str(error)
     try:
-        await scenarios.remove(cluster, scenario, timeout_s)
+        await scenarios.remove(cluster, scenario, timeout_s, before)
     except DriverError as error:
         outcome.error = "; ".join(filter(None, (outcome.error, str(error))))
     return outcome
@@ -178,7 +179,7 @@ def _devices(devices: Sequence[PublishedDevice]) -> str:
 
 
 def _gpu_files(paths: Sequence[str]) -> str:
-    """`/dev/nvidia0-3,5` of all device nodes."""
+    """`/dev/nvidia0-3,5` of all GPUs' nodes; `+MIG` with capabilities of MIG devices; or the VFIO group."""
     minors = sorted(int(path[11:]) for path in paths if path[:11] == "/dev/nvidia" and path[11:].isdigit())
     runs: list[list[int]] = []
     for minor in minors:
@@ -187,7 +188,9 @@ def _gpu_files(paths: Sequence[str]) -> str:
         else:
             runs.append([minor])
     spans = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-    return f"/dev/nvidia{spans}" if runs else "no GPU"
+    mig = " +MIG" if any(path.startswith("/dev/nvidia-caps/") for path in paths) else ""
+    groups = [path for path in paths if path.startswith("/dev/vfio/") and path[10:].isdigit()]
+    return f"/dev/nvidia{spans}{mig}" if runs else " ".join(groups) or "no GPU"
 
 
 def _data(outcome: Outcome) -> dict[str, object]:

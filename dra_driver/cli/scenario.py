@@ -3,7 +3,7 @@
 Works on manifests as a person writes them; used by `dractl demo` and by end-to-end tests.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,8 +159,9 @@ def container_results(
             one for one in kubelet.claims.records() if one.namespace == metadata["namespace"] and one.name in names
         ]
         for container in kubelet.containers(metadata["uid"]):
+            # Pods that share a claim have a record each.
             got = dict.fromkeys(
-                devices[f"{driver}/{device.pool}/{device.device}"]
+                f"{driver}/{device.pool}/{device.device}"
                 for record in records
                 for driver, answered in record.devices.items()
                 for device in answered
@@ -171,7 +172,7 @@ def container_results(
                     metadata["name"],
                     node,
                     container["name"],
-                    tuple(got),
+                    tuple(devices[name] for name in got),
                     tuple(one for one in container["env"] if one.startswith("NVIDIA")),
                     tuple(one["path"] for one in container["deviceNodes"]),
                     len(container["mounts"]),
@@ -185,10 +186,10 @@ def _drivers(slices: Sequence[ResourceSlice]) -> list[str]:
     return sorted({item.spec.driver for item in slices})
 
 
-async def remove(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float) -> None:
+async def remove(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float, hardware: Mapping[str, str]) -> None:
     """Delete what `apply` made, and wait until the claims are gone and the nodes have nothing left of them.
 
-    Raises NodeNotReady that says what is left.
+    `hardware` is how the GPUs stood before. Raises NodeNotReady that says what is left.
     """
     kube = cluster.kube
     for document in reversed(scenario.documents):
@@ -199,18 +200,20 @@ async def remove(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float
     async def gone() -> bool:
         claims = [one for name in namespaces for one in (await kube.list(RESOURCE_CLAIMS, namespace=name)).items]
         pods = [one for name in namespaces for one in (await kube.list(PODS, namespace=name)).items]
-        return not claims and not pods and not leftovers(cluster)
+        return not claims and not pods and not leftovers(cluster, hardware)
 
     try:
         await cluster.wait(gone, "", timeout_s)
     except NodeNotReady as error:
-        left = leftovers(cluster) or ("pods or claims that are not deleted",)
+        left = leftovers(cluster, hardware) or ("pods or claims that are not deleted",)
         raise NodeNotReady(f"after deletion there is still: {', '.join(left)}") from error
 
 
-def leftovers(cluster: SimulatedCluster) -> tuple[str, ...]:
-    """CDI files on the nodes, and claims in the kubelets' records."""
+def leftovers(cluster: SimulatedCluster, hardware: Mapping[str, str]) -> tuple[str, ...]:
+    """CDI files on the nodes, claims in kubelets' records, MPS daemons, and GPUs that stand otherwise than before."""
     files = [str(path) for node in cluster.nodes for path in sorted(cluster.cdi_folder(node.name).glob("*"))]
+    files += [str(path) for path in cluster.daemons()]
+    files += [f"{gpu} in another state" for gpu, how in cluster.hardware().items() if hardware.get(gpu) != how]
     records = [
         f"claim {record.namespace}/{record.name} in the record of node {name}"
         for name, kubelet in cluster.kubelets.items()

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -202,6 +203,20 @@ class SimulatedCluster:
     def cdi_folder(self, name: str) -> Path:
         return self.node_folder(name) / "cdi"
 
+    def hardware(self) -> dict[str, str]:
+        """How every GPU of the cluster stands, by node and UUID; equal before claims came and after all are gone."""
+        standing = _of_node("standing")
+        return {
+            f"GPU {uuid} of node {node.name}": how
+            for node in self.nodes
+            for uuid, how in standing(self.node_folder(node.name) / "host").items()
+        }
+
+    def daemons(self) -> tuple[Path, ...]:
+        """Folders of MPS daemons on the nodes."""
+        folders = [self.node_folder(node.name) / "kubelet" / "plugins" for node in self.nodes]
+        return tuple(sorted(path for folder in folders for path in folder.glob("*/mps/*")))
+
     def check(self) -> None:
         """Raises NodeNotReady when a process of ours ended by itself."""
         for process in self.processes():
@@ -242,10 +257,10 @@ class SimulatedCluster:
     async def _befall(self, node: SimulatedNode) -> None:
         """Let happen to the node's hardware what its description says. Raises InvalidInput or NodeNotReady."""
         if node.acts:
-            (act,) = entry_points(group="gpu_dra.simulation", name="act")
+            act = _of_node("act")
             host, profile = self.node_folder(node.name) / "host", f"{node.profile}:{node.index}"
             for name, *given in node.acts:
-                await asyncio.to_thread(act.load(), host, name, given, profile)
+                await asyncio.to_thread(act, host, name, given, profile)
 
     async def _inventories_served(self) -> bool:
         try:
@@ -289,6 +304,13 @@ class SimulatedCluster:
             *("--policy", str(self.policy)),
         ]
         return Process(f"plugin of node {node.name}", command, self.folder / "logs" / f"plugin-{node.name}.log")
+
+
+def _of_node(name: str) -> Callable[..., Any]:
+    """A function of the simulated node, which this package does not import: it comes with the node plugin."""
+    (found,) = entry_points(group="gpu_dra.simulation", name=name)
+    loaded: Callable[..., Any] = found.load()
+    return loaded
 
 
 @asynccontextmanager
