@@ -129,7 +129,7 @@ class GpuInstances:
         def look(nvml: Nvml) -> Made:
             gpu = nvml.mig(hold.gpu.uuid)
             mode = gpu.mode()
-            _check_free(hold, gpu.instances() if mode is not None and mode.on else ())
+            _check_free(hold, gpu.instances() if mode is not None and mode.on else (), records)
             return Made()
 
         return self._nvml.use(look)
@@ -146,7 +146,7 @@ class GpuInstances:
                 raise _lost(f"GPU instance {records[hold].made.get('gi')} ({_described(hold)})", hold.gpu)
             if found is not None and all(_is_known(device, found, hold, records) for device in found.devices):
                 return records[hold].made.with_facts(Made((("gi", str(found.id)),)))
-            _check_free(hold, instances)
+            _check_free(hold, instances, records)
             return records[hold].made.with_facts(Made((("gi", str(_create(gpu, hold, instances))),)))
 
         return self._nvml.use(create)
@@ -298,16 +298,27 @@ def _check_mode_is_on(gpu: MigGpu, hold: GpuInstance) -> None:
         raise _lost(f"{_described(hold)} cannot be made: the MIG mode that it needs", hold.gpu, "switched it off")
 
 
-def _check_free(hold: GpuInstance, instances: Iterable[LiveGpuInstance]) -> None:
+def _check_free(hold: GpuInstance, instances: Iterable[LiveGpuInstance], records: Records) -> None:
     in_the_way = [one for one in instances if one.overlaps(hold.start, hold.size)]
-    if in_the_way:
-        raise HardwareError(
-            f"{_described(hold)} cannot be made: in the way is {_listed(in_the_way)}, which this driver did not make"
-            f" for a claim that it knows; an administrator destroys it (`nvidia-smi mig -i {hold.gpu.uuid} -dci`, then"
-            " `-dgi`, with `-gi <id>`), or takes the GPU out of dynamic MIG in the policy",
-            about=str(hold.gpu),
-            code=Code.INSUFFICIENT_RESOURCES,
+    if not in_the_way:
+        return
+    others = {
+        (other.profile, other.start)
+        for other in records
+        if isinstance(other, GpuInstance) and other != hold and other.gpu == hold.gpu
+    }
+    if all((one.profile, one.start) in others for one in in_the_way):
+        whose = "which this driver made for another claim; it is tried again until that one is released"
+    else:
+        whose = (
+            "which this driver did not make for a claim that it knows; an administrator destroys it (`nvidia-smi mig -i"
+            f" {hold.gpu.uuid} -dci`, then `-dgi`, with `-gi <id>`), or takes the GPU out of dynamic MIG in the policy"
         )
+    raise HardwareError(
+        f"{_described(hold)} cannot be made: in the way is {_listed(in_the_way)}, {whose}",
+        about=str(hold.gpu),
+        code=Code.INSUFFICIENT_RESOURCES,
+    )
 
 
 def _create(gpu: MigGpu, hold: GpuInstance, instances: Iterable[LiveGpuInstance]) -> int:

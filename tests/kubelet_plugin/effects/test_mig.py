@@ -365,6 +365,14 @@ class TestWhatIsNotOurs:
         assert node.host.snapshots() == before
         assert plugin.records == {}
 
+    def test_an_instance_of_another_claim_is_waited_for(self, plugin: Plugin, node: Node) -> None:
+        first, second = holds_at(node, 3), holds_at(node, 2, "2g.20gb")
+        plugin.make(*first)
+        error = refusal(plugin, *second)
+        assert "which this driver made for another claim; it is tried again until that one is released" in error.message
+        plugin.undo(*first)
+        plugin.make(*second)
+
     def test_an_instance_that_came_after_the_intent_is_named_and_left(self, plugin: Plugin, node: Node) -> None:
         mode, parent, device = holds_at(node, 3)
         plugin.make(mode)
@@ -468,9 +476,9 @@ class TestWhatIsNotOurs:
 
 class TestModeChanges:
     def test_a_client_in_the_way_is_named(self, plugin: Plugin, node: Node) -> None:
-        pid = node.host.attach_client(0)
+        pid = node.host.attach_client(0, name="python3")
         error = refusal(plugin, *holds_at(node, 3))
-        assert f"cannot be switched on while programs have the GPU open: {pid}" in error.message
+        assert f"cannot be switched on while programs have the GPU open: {pid} (python3)" in error.message
         assert error.code == Code.IN_USE
         assert node.host.snapshot(0).mig == (0, 0)
         node.host.detach_client(pid)
