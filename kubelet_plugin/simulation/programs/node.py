@@ -70,5 +70,5 @@ def visible_devices(state: dict[str, Any], visible: str | None) -> list[str]:
 
 def mig_uuids(state: dict[str, Any]) -> list[str]:
     """The UUIDs of all MIG devices of the node."""
-    instances = (instance for gpu in state["gpus"] for instance in gpu["instances"])
-    return [part["uuid"] for instance in instances for part in instance["compute_instances"]]
+    instances = [instance for gpu in state["gpus"] for instance in gpu["instances"]]
+    return [device["uuid"] for instance in instances for device in instance["compute_instances"]]

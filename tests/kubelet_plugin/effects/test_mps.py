@@ -210,6 +210,17 @@ def test_a_daemon_serves_a_mig_device_that_was_made_for_the_claim(host: Simulate
         devices_of(hold, {})
 
 
+def test_clients_of_a_mig_device_get_that_and_its_limit(tmp_path: Path, folder: Path) -> None:
+    host = create_host(tmp_path / "divided", "dgx-h100")
+    host.set_mig(0, 1)
+    (uuid,) = host.make_instance(0, "1g.10gb", 0)
+    hold = MpsDaemon("claim-a", (identity(host),), mig=uuid, memory_limits=(("mig", 2 << 30),))
+    made = effect_for(host, folder).make(hold, {})
+    client = Client(host, made["pipe"])
+    assert (client.granted["devices"], client.granted["memory"]) == ([uuid], {uuid: 2 << 30})
+    assert client.end() == 0
+
+
 def test_a_daemon_that_ends_at_once_says_why_and_leaves_nothing(
     host: SimulatedHost, folder: Path, effect: MpsDaemons, hold: MpsDaemon
 ) -> None:
