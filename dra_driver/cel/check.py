@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from dra_driver.cel.errors import CelTypeError
-from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS
+from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS, first_version_with
 from dra_driver.cel.library.formatting import clauses, need, need_count
 from dra_driver.cel.library.lists import COMPARABLE
 from dra_driver.cel.library.regexes import compiled_pattern
@@ -33,12 +33,16 @@ from dra_driver.cel.tree import (
     Select,
 )
 from dra_driver.cel.types import (
+    ANY,
     BOOL,
     DYN,
     INT,
+    TYPE,
+    TYPE_NAMES,
     Type,
     filled,
     fits,
+    is_dynamic,
     joined,
     list_of,
     map_of,
@@ -67,9 +71,10 @@ class ObjectType:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The variables that an expression sees, in the order of their slots."""
+    """The variables that an expression sees, in the order of their slots, and the functions."""
 
     variables: Mapping[str, ObjectType]
+    functions: Mapping[str, tuple[Overload, ...]] = field(default_factory=lambda: FUNCTIONS)
 
 
 @dataclass(slots=True)
@@ -84,6 +89,8 @@ class Checked:
     """The slot that a Name reads, or the first one that a macro fills."""
     attributes: dict[Node, str] = field(default_factory=dict)
     """Of a Select on an object: the Python attribute."""
+    constants: dict[Node, object] = field(default_factory=dict)
+    """Names that mean a type, as in `type(x) == int`."""
     slots: int = 0
 
 
@@ -98,6 +105,7 @@ class _Checker:
     def __init__(self, expression: str, environment: Environment, found: Checked) -> None:
         self.found = found
         self._expression = expression
+        self._functions = environment.functions
         self._objects = {one.type: one for one in environment.variables.values()}
         self._scope: list[tuple[str, Type]] = [(name, one.type) for name, one in environment.variables.items()]
         self.found.slots = len(self._scope)
@@ -151,10 +159,17 @@ class _Checker:
             if name == node.name:
                 self.found.variables[node] = slot
                 return kind
+        if node.name in TYPE_NAMES:
+            self.found.constants[node] = TYPE_NAMES[node.name]
+            return TYPE
         known = [name for name, _ in self._scope]
         raise self._error(f"unknown name `{node.name}`{_meant(node.name, known)}", node.start, node.end)
 
     def _select(self, node: Select) -> Type:
+        dotted = self._dotted(node)
+        if dotted in TYPE_NAMES:
+            self.found.constants[node] = TYPE_NAMES[dotted]
+            return TYPE
         operand = self.type_of(node.operand)
         chained = operand.name == "optional_type"
         if chained:
@@ -162,8 +177,17 @@ class _Checker:
         result = self._field(node, operand)
         return optional_of(result) if node.optional or chained else result
 
+    def _dotted(self, node: Node) -> str:
+        """`a.b.c` as a name, empty when it begins with a variable or is something else."""
+        match node:
+            case Name(name=name) if all(name != known for known, _ in self._scope):
+                return name
+            case Select(operand=operand, field=field, optional=False) if before := self._dotted(operand):
+                return f"{before}.{field}"
+        return ""
+
     def _field(self, node: Select, operand: Type) -> Type:
-        if operand == DYN:
+        if is_dynamic(operand):
             return DYN
         if operand.name == "map":
             return operand.parameters[1]
@@ -185,19 +209,21 @@ class _Checker:
         if chained:
             (operand,) = operand.parameters
         sign = "[?]" if node.optional or chained else "[]"
-        result = self._resolved(node, sign, FUNCTIONS[sign], [operand, index], node.index)
-        return DYN if operand == DYN else result
+        result = self._resolved(node, sign, self._functions[sign], [operand, index], node.index)
+        return DYN if is_dynamic(operand) else result
 
     # -- operators and functions
 
     def _call(self, node: Call) -> Type:
         qualified = self._qualified(node)
         if qualified is not None:
-            candidates = [one for one in FUNCTIONS[qualified] if not one.is_method]
+            candidates = [one for one in self._functions[qualified] if not one.is_method]
             return self._resolved(node, qualified, candidates, [self.type_of(one) for one in node.arguments], node)
         if node.target is not None and node.function in LAZY_METHODS:
             return self._lazy(node, node.target)
-        candidates = [one for one in FUNCTIONS.get(node.function, ()) if one.is_method == (node.target is not None)]
+        candidates = [
+            one for one in self._functions.get(node.function, ()) if one.is_method == (node.target is not None)
+        ]
         if not candidates:
             raise self._unknown(node)
         operands = ((node.target,) if node.target else ()) + node.arguments
@@ -231,7 +257,7 @@ class _Checker:
                     need_count(len(letters), len(items))
                     for letter, place in zip(letters, items, strict=True):
                         kind = self.found.types[place]
-                        if kind != DYN:
+                        if not is_dynamic(kind):
                             need(letter, kind.name)
         except Failed as error:
             raise self._error(str(error), *_span(place)) from None
@@ -242,7 +268,7 @@ class _Checker:
         if not isinstance(target, Name) or any(name == target.name for name, _ in self._scope):
             return None
         name = f"{target.name}.{node.function}"
-        return name if name in FUNCTIONS else None
+        return name if name in self._functions else None
 
     def _resolved(
         self, node: Node, name: str, candidates: Sequence[Overload], given: Sequence[Type], where: Node
@@ -269,16 +295,16 @@ class _Checker:
             raise self._error(f"`{node.function}` takes one argument", node.name_start, node.end)
         (argument,) = node.arguments
         given = self.type_of(argument)
-        if owner.name not in ("optional_type", "dyn"):
+        if owner.name not in ("optional_type", "dyn", "any"):
             message = f"`{node.function}` is a method of optional values, not of {owner}"
             raise self._error(message, node.name_start, node.end)
         if node.function == "or":
-            given = optional_of(DYN) if given == DYN else given
-            wanted = given if owner == DYN else owner
+            given = optional_of(DYN) if is_dynamic(given) else given
+            wanted = given if is_dynamic(owner) else owner
             wanted = wanted if wanted.name == "optional_type" else optional_of(DYN)
             result = joined(wanted, given)
         else:
-            wanted = given if owner == DYN else owner.parameters[0]
+            wanted = given if is_dynamic(owner) else owner.parameters[0]
             result = joined(wanted, given)
         if result is None:
             raise self._error(f"`{node.function}` needs {wanted} here, not {given}", *_span(argument))
@@ -310,7 +336,7 @@ class _Checker:
     def _comprehension(self, node: Comprehension) -> Type:
         target = self.type_of(node.target)
         if target.name not in ("list", "map", "dyn") or (node.kind == "sortBy" and target.name == "map"):
-            raise self._error(f"`{node.kind}` needs a list or a map, not {target}", *_span(node.target))
+            raise self._error(f"`{node.kind}` needs a list or a map, not {_said(target)}", *_span(node.target))
         variables = _elements(node, target)
         if node.condition is not None:
             self._within(node, variables, node.condition)
@@ -322,11 +348,11 @@ class _Checker:
             case "transformMap":
                 return map_of(variables[0][1], body)
             case "transformMapEntry":
-                if body.name not in ("map", "dyn"):
+                if body.name not in ("map", "dyn", "any"):
                     raise self._error(f"transformMapEntry needs a map as its result, not {body}", *_span(node.body))
                 return body if body.name == "map" else map_of(DYN, DYN)
             case "sortBy":
-                if body not in (*COMPARABLE, DYN):
+                if body not in COMPARABLE and not is_dynamic(body):
                     raise self._error(f"sortBy cannot sort by {body}", *_span(node.body))
                 return list_of(variables[0][1])
         self._must_be_bool(node.body, f"the condition of `{node.kind}`")
@@ -334,13 +360,13 @@ class _Checker:
 
     def _optional_map(self, node: OptionalMap) -> Type:
         target = self.type_of(node.target)
-        if target.name not in ("optional_type", "dyn"):
+        if target.name not in ("optional_type", "dyn", "any"):
             raise self._error(f"optMap is a method of optional values, not of {target}", *_span(node.target))
         item = target.parameters[0] if target.parameters else DYN
         body = self._within(node, [(node.variable, item)], node.body)
         if not node.flat:
             return optional_of(body)
-        if body.name not in ("optional_type", "dyn"):
+        if body.name not in ("optional_type", "dyn", "any"):
             raise self._error(f"optFlatMap needs an optional value as its result, not {body}", *_span(node.body))
         return body
 
@@ -362,16 +388,22 @@ class _Checker:
 
     def _must_be_bool(self, node: Node, what: str) -> None:
         kind = self.found.types[node]
-        if kind not in (BOOL, DYN):
+        if kind != BOOL and not is_dynamic(kind):
             raise self._error(f"{what} needs bool, not {kind}", *_span(node))
 
     def _unknown(self, node: Call) -> CelTypeError:
         is_method = node.target is not None
-        names = [name for name, all_ in FUNCTIONS.items() if any(one.is_method == is_method for one in all_)]
-        other = node.function in FUNCTIONS
+        names = [name for name, all_ in self._functions.items() if any(one.is_method == is_method for one in all_)]
+        other = node.function in self._functions
         what, hint = ("method", "function") if is_method else ("function", "method")
         message = f"unknown {what} `{node.function}`"
-        message += f"; it is a {hint}" if other else _meant(node.function, [one for one in names if one.isidentifier()])
+        since = first_version_with(node.function)
+        if other:
+            message += f"; it is a {hint}"
+        elif since is not None:
+            message += f"; it can be used from Kubernetes 1.{since} on, and in new objects from the version after that"
+        else:
+            message += _meant(node.function, [one for one in names if one.isidentifier()])
         return self._error(message, node.name_start, node.name_start + len(node.function))
 
     def _mismatch(
@@ -392,6 +424,11 @@ def _elements(node: Comprehension, target: Type) -> list[tuple[str, Type]]:
         return [(node.variable, parameters[0])]
     first = INT if target.name == "list" else parameters[0]
     return [(node.variable, first), (node.second, parameters[-1])]
+
+
+def _said(kind: Type) -> str:
+    """The type in words."""
+    return "an attribute, which has one value while DRAListTypeAttributes is off" if kind == ANY else str(kind)
 
 
 def _span(node: Node) -> tuple[int, int]:

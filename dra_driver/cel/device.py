@@ -13,8 +13,10 @@ from dra_driver.api.resource import Attribute, Device
 from dra_driver.cel.check import Environment, Field, ObjectType, check
 from dra_driver.cel.errors import CelRuntimeError, CelTypeError
 from dra_driver.cel.evaluate import Program
+from dra_driver.cel.functions import functions_of
 from dra_driver.cel.parser import parse
-from dra_driver.cel.types import BOOL, DYN, QUANTITY, STRING, Type, map_of, type_name
+from dra_driver.cel.server import CURRENT, Server
+from dra_driver.cel.types import ANY, BOOL, DYN, QUANTITY, STRING, Type, map_of, type_name
 from dra_driver.quantity import Quantity, Version
 
 _NOTHING: Mapping[str, object] = MappingProxyType({})
@@ -43,7 +45,11 @@ class CelDevice:
             self.attributes.setdefault(domain, {})[id_] = attribute_value(attribute)
         for name, capacity in device.capacity.items():
             domain, id_ = _qualified(name, driver)
-            self.capacity.setdefault(domain, {})[id_] = Quantity.parse(capacity.value)
+            self.capacity.setdefault(domain, {})[id_] = _quantity(capacity.value)
+
+
+_quantity = lru_cache(maxsize=4096)(Quantity.parse)
+"""Of thousands of devices there are a few amounts."""
 
 
 def attribute_value(attribute: Attribute) -> object:
@@ -61,16 +67,18 @@ def _qualified(name: str, driver: str) -> tuple[str, str]:
     return domain or driver, id_
 
 
-_DEVICE = ObjectType(
-    Type("device"),
-    {
+@lru_cache
+def device_environment(server: Server) -> Environment:
+    """The one variable `device`, as a server of this version and with these gates has it."""
+    attribute = DYN if server.list_attributes else ANY
+    fields = {
         "driver": Field(STRING, "driver"),
-        "attributes": Field(map_of(STRING, map_of(STRING, DYN)), "attributes"),
+        "attributes": Field(map_of(STRING, map_of(STRING, attribute)), "attributes"),
         "capacity": Field(map_of(STRING, map_of(STRING, QUANTITY)), "capacity"),
-        "allowMultipleAllocations": Field(BOOL, "allow_multiple_allocations"),
-    },
-)
-DEVICE_ENVIRONMENT = Environment({"device": _DEVICE})
+    }
+    if server.consumable_capacity:
+        fields["allowMultipleAllocations"] = Field(BOOL, "allow_multiple_allocations")
+    return Environment({"device": ObjectType(Type("device"), fields)}, functions_of(server))
 
 
 class Selector:
@@ -91,11 +99,11 @@ class Selector:
 
 
 @lru_cache(maxsize=4096)
-def compile_selector(expression: str) -> Selector:
-    """Compiled once per expression. Raises CelSyntaxError, CelTypeError."""
+def compile_selector(expression: str, server: Server = CURRENT) -> Selector:
+    """Compiled once per expression and server. Raises CelSyntaxError, CelTypeError."""
     root = parse(expression)
-    checked = check(root, expression, DEVICE_ENVIRONMENT)
+    checked = check(root, expression, device_environment(server))
     result = checked.types[root]
-    if result not in (BOOL, DYN):
+    if result not in (BOOL, ANY) and not (server.list_attributes and result == DYN):
         raise CelTypeError(f"a selector must be bool, not {result}", expression, root.start, root.end)
     return Selector(Program(checked))

@@ -51,14 +51,18 @@ class Program:
 class _Compiler:
     def __init__(self, checked: Checked) -> None:
         self._checked = checked
+        self._bound: dict[int, Run] = {}
+        """By slot: how a variable of `cel.bind` gets its value; only where the body is compiled."""
 
     def run_of(self, node: Node) -> Run:
+        if node in self._checked.constants:
+            named = self._checked.constants[node]
+            return lambda frame: named
         match node:
             case Constant(value=value):
                 return lambda frame: value
             case Name():
-                slot = self._checked.variables[node]
-                return lambda frame: frame[slot]
+                return self._name(self._checked.variables[node])
             case Select():
                 return self._select(node)
             case Has(select=select):
@@ -82,6 +86,20 @@ class _Compiler:
             case OptionalMap():
                 return self._optional_map(node)
         raise AssertionError(f"unknown node {node}")
+
+    def _name(self, slot: int) -> Run:
+        value = self._bound.get(slot)
+        if value is None:
+            return lambda frame: frame[slot]
+
+        def bound(frame: Frame) -> Any:
+            found = frame[slot]
+            if found is _NOT_YET:
+                # A copy: the value's own variables share slots with those of the body.
+                found = frame[slot] = value(frame.copy())
+            return found
+
+        return bound
 
     def _error(self, message: str, node: Node) -> CelRuntimeError:
         return CelRuntimeError(message, self._checked.expression, node.start, node.end)
@@ -355,10 +373,16 @@ class _Compiler:
         return double if node.second else single
 
     def _bind(self, node: Bind) -> Run:
-        value, body, slot = self.run_of(node.value), self.run_of(node.body), self._checked.variables[node]
+        """The value is found when it is first asked for: an error in one that nobody needs does not count."""
+        value, slot = self.run_of(node.value), self._checked.variables[node]
+        outer, self._bound[slot] = self._bound.get(slot), value
+        body = self.run_of(node.body)
+        del self._bound[slot]
+        if outer is not None:
+            self._bound[slot] = outer
 
         def run(frame: Frame) -> Any:
-            frame[slot] = value(frame)
+            frame[slot] = _NOT_YET
             return body(frame)
 
         return run
@@ -382,6 +406,9 @@ class _Compiler:
 def _attribute_of(operand: Run, attribute: str) -> Run:
     return lambda frame: getattr(operand(frame), attribute)
 
+
+_NOT_YET = object()
+"""In the slot of a variable of `cel.bind` that nobody has asked for."""
 
 _ANY = ""
 

@@ -1,24 +1,30 @@
-"""The functions and operators that expressions can use: signatures and what they do.
+"""The functions and operators that expressions can use: signatures, what they do, and which server knows them.
 
 One table serves the check (which types fit) and the evaluation (which Python function runs), so the two cannot
-disagree. Here are the operators and the standard functions; `library` has the others.
+disagree. Here are the operators and the standard functions; `library` has the others. Kubernetes declares functions
+of authorizers too, but gives selectors no authorizer to call them on: they are absent on purpose.
 
-Source: CEL language definition, standard definitions.
+Source: CEL language definition, standard definitions; k8s.io/apiserver environment.
 """
 
 import math
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from dra_driver.cel.library.formatting import FORMATTING, short_double
-from dra_driver.cel.library.lists import LISTS, SETS
+from dra_driver.cel.library.lists import INCLUDES, LISTS, LISTS_OF_1_34, SETS
+from dra_driver.cel.library.named_formats import NAMED_FORMATS
+from dra_driver.cel.library.network import NETWORK
 from dra_driver.cel.library.optionals import OPTIONALS
-from dra_driver.cel.library.quantities import COMPARISONS, QUANTITIES
+from dra_driver.cel.library.quantities import QUANTITIES, VERSIONS
 from dra_driver.cel.library.regexes import REGEXES
 from dra_driver.cel.library.strings import STRINGS
 from dra_driver.cel.library.times import TIMES
+from dra_driver.cel.library.urls import URLS
 from dra_driver.cel.overloads import Failed, Library, Overload, function, method
+from dra_driver.cel.server import CURRENT, Server
 from dra_driver.cel.types import (
     BOOL,
     BYTES,
@@ -28,6 +34,7 @@ from dra_driver.cel.types import (
     INT,
     STRING,
     TIMESTAMP,
+    TYPE,
     UINT,
     A,
     B,
@@ -35,6 +42,7 @@ from dra_driver.cel.types import (
     map_of,
     optional_of,
     type_name,
+    type_value,
 )
 from dra_driver.cel.values import ABSENT, INT_MAX, INT_MIN, UINT_MAX, Optional, Uint, equality, find
 
@@ -239,6 +247,7 @@ _STANDARD: Library = {
     ],
     "bytes": [function(BYTES, lambda value: value, BYTES), function(BYTES, str.encode, STRING)],
     "dyn": [function(DYN, lambda value: value, A)],
+    "type": [function(TYPE, type_value, A)],
 }
 
 
@@ -250,10 +259,34 @@ def _merged(*libraries: Library) -> dict[str, tuple[Overload, ...]]:
     return merged
 
 
-FUNCTIONS: Mapping[str, tuple[Overload, ...]] = _merged(
-    _OPERATORS, _STANDARD, OPTIONALS, STRINGS, FORMATTING, REGEXES, TIMES, LISTS, SETS, QUANTITIES, *COMPARISONS
+_LIBRARIES: tuple[tuple[int, Library], ...] = (
+    *((0, library) for library in (_OPERATORS, _STANDARD, TIMES, REGEXES, URLS, LISTS)),
+    *((28, library) for library in (OPTIONALS, QUANTITIES)),
+    *((29, library) for library in (STRINGS, FORMATTING, SETS)),
+    (30, NETWORK),
+    (31, NAMED_FORMATS),
+    (33, VERSIONS),
+    (34, LISTS_OF_1_34),
+    (37, INCLUDES),
 )
-"""By name; operators by their sign, prefix operators with a trailing `_`."""
+"""Libraries and the minor version that was the first to have them."""
+
+
+@lru_cache
+def functions_of(server: Server) -> Mapping[str, tuple[Overload, ...]]:
+    """By name; operators by their sign, prefix operators with a trailing `_`."""
+    libraries = [library for since, library in _LIBRARIES if since <= server.known]
+    if server.list_attributes and server.known == 36:
+        libraries.append(INCLUDES)
+    return _merged(*libraries)
+
+
+def first_version_with(name: str) -> int | None:
+    """The minor version whose functions were the first with this name; None when there is none."""
+    return next((since for since, library in _LIBRARIES if name in library), None)
+
+
+FUNCTIONS = functions_of(CURRENT)
 
 LAZY_METHODS = frozenset({"or", "orValue"})
 """Methods of optionals whose argument is evaluated only when it is needed; the evaluation knows them."""

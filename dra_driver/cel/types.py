@@ -1,13 +1,24 @@
 """Types of expressions and how they fit.
 
-`DYN` is "known only when evaluated": device attributes have it. It fits everything, and what it turns out to be is
-looked at during evaluation. Types named by one capital letter are variables of a function's signature.
+`DYN` is "known only when evaluated": it fits everything, and what it turns out to be is looked at during evaluation.
+`ANY`, which device attributes have, is the same but for two things: it cannot be looped over, and a selector's result
+may be ANY where it may not be DYN. Types named by one capital letter are variables of a function's signature.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dra_driver.cel.values import Duration, Optional, Timestamp, Uint
+from dra_driver.cel.values import (
+    Address,
+    Duration,
+    NamedFormat,
+    Optional,
+    Prefix,
+    Timestamp,
+    TypeValue,
+    Uint,
+    Url,
+)
 from dra_driver.quantity import Quantity, Version
 
 
@@ -26,6 +37,7 @@ class Type:
 
 
 DYN = Type("dyn")
+ANY = Type("any")
 BOOL = Type("bool")
 INT = Type("int")
 UINT = Type("uint")
@@ -37,10 +49,22 @@ QUANTITY = Type("quantity")
 SEMVER = Type("semver")
 DURATION = Type("duration")
 TIMESTAMP = Type("timestamp")
+TYPE = Type("type")
+IP = Type("net.IP")
+CIDR = Type("net.CIDR")
+URL = Type("kubernetes.URL")
+FORMAT = Type("kubernetes.NamedFormat")
 A, B = Type("A"), Type("B")
 
-_NULLABLE = frozenset({"quantity", "semver", "optional_type", "duration", "timestamp"})
+_NULLABLE = frozenset(
+    {"quantity", "semver", "optional_type", "duration", "timestamp"} | {kind.name for kind in (IP, CIDR, URL, FORMAT)}
+)
 """Types whose values may be compared with null: it fits wherever they are expected, and equals none of them."""
+
+
+def is_dynamic(kind: Type) -> bool:
+    """Whether only the evaluation shows what type it is."""
+    return kind is DYN or kind is ANY or kind in (DYN, ANY)
 
 
 def list_of(item: Type) -> Type:
@@ -58,8 +82,22 @@ def optional_of(value: Type) -> Type:
 _NAMES: Mapping[type, str] = {
     bool: "bool", int: "int", Uint: "uint", float: "double", str: "string", bytes: "bytes", type(None): "null_type",
     tuple: "list", dict: "map", Optional: "optional_type", Quantity: "quantity", Version: "semver",
-    Duration: "duration", Timestamp: "timestamp",
+    Duration: "duration", Timestamp: "timestamp", TypeValue: "type", Address: "net.IP", Prefix: "net.CIDR",
+    Url: "kubernetes.URL", NamedFormat: "kubernetes.NamedFormat",
 }  # fmt: skip
+
+_FULL_NAMES = {
+    "duration": "google.protobuf.Duration", "timestamp": "google.protobuf.Timestamp",
+    "quantity": "kubernetes.Quantity", "semver": "kubernetes.Semver",
+}  # fmt: skip
+_NAMED = (
+    "bool", "bytes", "double", "duration", "int", "list", "map", "null_type", "optional_type", "string", "timestamp",
+    "type", "uint", "net.IP", "net.CIDR",
+)  # fmt: skip
+TYPE_NAMES: Mapping[str, TypeValue] = {
+    _FULL_NAMES.get(name, name): TypeValue(_FULL_NAMES.get(name, name)) for name in _NAMED
+}
+"""Types that an expression can name, as in `type(x) == int`."""
 
 
 def type_name(value: object) -> str:
@@ -70,15 +108,21 @@ def type_name(value: object) -> str:
     return name
 
 
+def type_value(value: object) -> TypeValue:
+    """The value's type as a value."""
+    name = type_name(value)
+    return TypeValue(_FULL_NAMES.get(name, name))
+
+
 def fits(wanted: Type, given: Type, variables: dict[str, Type]) -> bool:
     """Whether a value of type `given` may stand where `wanted` is declared; binds the variables of `wanted`."""
     if wanted.is_variable:
         bound = variables.get(wanted.name)
-        if bound is None or bound == DYN:
+        if bound is None or is_dynamic(bound):
             variables[wanted.name] = given
             return True
         return fits(bound, given, variables)
-    if DYN in (wanted, given) or (given == NULL and wanted.name in _NULLABLE):
+    if is_dynamic(wanted) or is_dynamic(given) or (given == NULL and wanted.name in _NULLABLE):
         return True
     if wanted == NULL and given.name in _NULLABLE:
         return True
@@ -97,9 +141,10 @@ def filled(signature: Type, variables: Mapping[str, Type]) -> Type:
 
 
 def joined(left: Type, right: Type) -> Type | None:
-    """One type for values of both, DYN where one of them is; None when there is none."""
-    if DYN in (left, right):
-        return DYN
+    """One type for values of both, DYN or ANY where one of them is; None when there is none."""
+    for one in (left, right):
+        if is_dynamic(one):
+            return one
     if not fits(left, right, {}):
         return None
     if left.name != right.name:

@@ -6,6 +6,7 @@ tuple, a map is a dict; quantities and versions are `Quantity` and `Version`, ti
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address
 
 from dra_driver.quantity import Quantity, Version
 
@@ -35,6 +36,47 @@ class Timestamp:
 
 
 @dataclass(frozen=True, slots=True)
+class TypeValue:
+    """What `type(x)` gives, and what names like `int` mean where a value is expected."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`ip('…')`."""
+
+    address: IPv4Address | IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """`cidr('…')`: an address, whose later bits need not be 0, and how many bits count."""
+
+    address: IPv4Address | IPv6Address
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """`url('…')`: the parts of an absolute URL or path. `path` is escaped, `host` has the port."""
+
+    scheme: str
+    user: str
+    host: str
+    path: str
+    query: str
+    fragment: str
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFormat:
+    """`format.<name>()`, one of Kubernetes' own formats of texts."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Optional:
     """A value that may be absent, as `map.?key` gives it."""
 
@@ -50,8 +92,9 @@ _NUMBERS = (int, Uint, float)
 def equality(left: object, right: object) -> bool | None:
     """CEL's `==`: numbers by value across their types, else values of different types differ.
 
-    None for a quantity or version on the left of something else: for Kubernetes that is an error ("no such overload"),
-    while the same two the other way round are simply not equal. Inside of lists and maps it counts as equal.
+    None for a value of one of Kubernetes' own types on the left of something else: for Kubernetes that is an error
+    ("no such overload"), while the same two the other way round are simply not equal. Inside of lists and maps it
+    counts as equal.
     Source: cel-go's Equal of lists, maps and optionals; Equal of Quantity and Semver in k8s.io/apiserver.
     """
     if left is None or right is None:
@@ -72,7 +115,7 @@ def equality(left: object, right: object) -> bool | None:
 
 def _unlike(left: object) -> bool | None:
     """Of a value and one of another type."""
-    return None if isinstance(left, Quantity | Version) else False
+    return None if isinstance(left, Quantity | Version | Address | Prefix | Url | NamedFormat) else False
 
 
 def _equal_maps(left: Mapping[object, object], right: Mapping[object, object]) -> bool:

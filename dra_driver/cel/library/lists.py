@@ -1,6 +1,7 @@
 """Functions of lists, and of lists as sets.
 
-Sources: Kubernetes' list library (isSorted to lastIndexOf); cel-go's ext/lists version 3 and ext/sets.
+Sources: Kubernetes' list library (isSorted to lastIndexOf); cel-go's ext/lists version 3 and ext/sets; `includes` of
+k8s.io/dynamic-resource-allocation.
 """
 
 from collections.abc import Sequence
@@ -126,6 +127,22 @@ def _intersects(left: Items, right: Items) -> bool:
     return any(equality(item, other) for item in left for other in right)
 
 
+_MOST_INCLUDED = 48
+"""Values of an attribute; `includes` fails for longer lists."""
+
+
+def _includes(target: object, wanted: object) -> bool:
+    """A list includes its items, everything else itself."""
+    if not isinstance(target, tuple):
+        return equality(target, wanted) is True
+    for item in target[:_MOST_INCLUDED]:
+        if equality(item, wanted):
+            return True
+    if len(target) > _MOST_INCLUDED:
+        raise Failed(f"`includes` cannot be applied to lists longer than {_MOST_INCLUDED} values")
+    return False
+
+
 def _of_each(result: Type | None, run: Any, kinds: Sequence[Type]) -> list[Overload]:
     """A method of lists of each of `kinds`; its result is an item where `result` is None."""
     return [method(result or kind, run, list_of(kind)) for kind in kinds]
@@ -145,6 +162,9 @@ LISTS: Library = {
     ],
     "indexOf": [method(INT, _index, _LIST, A)],
     "lastIndexOf": [method(INT, _last_index, _LIST, A)],
+}
+
+LISTS_OF_1_34: Library = {
     "slice": [method(_LIST, _slice, _LIST, INT, INT)],
     "flatten": [method(_LIST, _flat, list_of(_LIST)), method(list_of(DYN), _flat, list_of(DYN), INT)],
     "distinct": [method(_LIST, _distinct, _LIST)],
@@ -158,3 +178,6 @@ SETS: Library = {
     "sets.equivalent": [function(BOOL, lambda a, b: _contains(a, b) and _contains(b, a), _LIST, _LIST)],
     "sets.intersects": [function(BOOL, _intersects, _LIST, _LIST)],
 }
+
+INCLUDES: Library = {"includes": [method(BOOL, _includes, DYN, DYN)]}
+"""For attributes, which may be one value or a list of them."""

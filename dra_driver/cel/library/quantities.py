@@ -94,6 +94,10 @@ QUANTITIES: Library = {
         method(QUANTITY, lambda a, b: _plus(a, -b.value), QUANTITY, QUANTITY),
         method(QUANTITY, lambda a, b: _plus(a, -b), QUANTITY, INT),
     ],
+    **_versioned(QUANTITY),
+}
+
+VERSIONS: Library = {
     "semver": [function(SEMVER, _version, STRING), function(SEMVER, _normalized_version, STRING, BOOL)],
     "isSemver": [
         function(BOOL, _is(Version.parse), STRING),
@@ -102,7 +106,5 @@ QUANTITIES: Library = {
     "major": [method(INT, lambda version: version.major, SEMVER)],
     "minor": [method(INT, lambda version: version.minor, SEMVER)],
     "patch": [method(INT, lambda version: version.patch, SEMVER)],
+    **_versioned(SEMVER),
 }
-
-
-COMPARISONS = (_versioned(QUANTITY), _versioned(SEMVER))

@@ -1,7 +1,7 @@
 """The libraries' functions give the values that a real API server gives for the same expressions."""
 
 import pytest
-from support.cel_values import COSTLY, FAIL, HOLD, NO_EXPRESSION
+from support.cel_values import BIND_HOLD, COSTLY, FAIL, HOLD, NO_EXPRESSION
 
 from dra_driver.api.resource import Device
 from dra_driver.cel.device import CelDevice, compile_selector
@@ -10,7 +10,7 @@ from dra_driver.cel.errors import CelError, CelRuntimeError
 _DEVICE = CelDevice("gpu.nvidia.com", Device.of({"name": "gpu-0"}))
 
 
-@pytest.mark.parametrize("expression", [*HOLD, *COSTLY])
+@pytest.mark.parametrize("expression", [*HOLD, *BIND_HOLD, *COSTLY])
 def test_what_is_true_for_the_api_server_is_true_here(expression: str) -> None:
     assert compile_selector(expression).matches(_DEVICE) is True
 

@@ -1,0 +1,36 @@
+"""Which Kubernetes evaluates an expression: its version and gates decide what `device` has and which functions exist.
+
+An API server accepts a new or changed expression only when the version before it knew all of its functions, so that it
+can still be read after a rollback; for stored expressions, and in the scheduler, everything counts that it knows.
+Everything older than 1.34 has (two-variable loops, `cel.bind`, optionals) is always there.
+
+Source: k8s.io/apiserver environment.EnvSet; compiler of k8s.io/dynamic-resource-allocation.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """`minor` is the version 1.`minor`."""
+
+    minor: int = 36
+    consumable_capacity: bool = True
+    """DRAConsumableCapacity: `device.allowMultipleAllocations` exists."""
+    list_attributes: bool = False
+    """DRAListTypeAttributes: attributes may be lists, so they can be looped over; they have `includes`."""
+    stored: bool = True
+    """Whether expressions are stored already, or read by the scheduler; False for what a user is about to create."""
+
+    @classmethod
+    def of(cls, minor: int, *, stored: bool = True, list_attributes: bool = False) -> "Server":
+        """Kubernetes 1.`minor` with its default gates."""
+        return cls(minor, consumable_capacity=minor >= 36, list_attributes=list_attributes, stored=stored)
+
+    @property
+    def known(self) -> int:
+        """The version whose functions can be used."""
+        return self.minor if self.stored else self.minor - 1
+
+
+CURRENT = Server()
