@@ -5,9 +5,12 @@ in time-sliced ones. Claims may have configs, right or wrong for their devices.
 """
 
 import asyncio
+import os
 import shutil
+import signal
 import tempfile
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +39,7 @@ from support.claims import (
 )
 from support.disk import Disk
 from support.inventories import inventory_spec, mig
+from support.mps import QUICK, effect_for, no_daemons_left, processes_below
 
 from dra_driver.api.inventory import GpuFacts, PassthroughFacts
 from dra_driver.api.policy import PublishingPolicy
@@ -46,16 +50,36 @@ from dra_driver.devices.model import Kind, Offer
 from dra_driver.devices.offers import offers
 from dra_driver.errors import DriverError, HardwareError, InvalidInput, Unreachable
 from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER, ClaimRef
-from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.container_files import ContainerFilesOfNode
+from kubelet_plugin.discovery import Hardware, NodeFacts, NvmlSource
 from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.effects.on_host import OnHost
+from kubelet_plugin.effects.timeslicing import INTERVALS
+from kubelet_plugin.hardware.driver_programs import DriverPrograms
+from kubelet_plugin.hardware.driver_root import DriverInstallation
+from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.node_effects import Machine, OursNow, effects_of
 from kubelet_plugin.offers import NodeOffers
 from kubelet_plugin.prepare.answer import PreparedDevice
 from kubelet_plugin.prepare.fake_effects import FakeHardware
-from kubelet_plugin.prepare.holds import Hold
+from kubelet_plugin.prepare.holds import (
+    ComputeInstance,
+    ComputeMode,
+    GpuInstance,
+    Hold,
+    MigMode,
+    MpsDaemon,
+    TimeSlice,
+    VfioBinding,
+)
 from kubelet_plugin.prepare.node import ContainerFiles
+from kubelet_plugin.prepare.ours import NOTHING, Ours
 from kubelet_plugin.prepare.steps import digest_of
 from kubelet_plugin.prepare.store import JournalFile, JournalStore
 from kubelet_plugin.service import ClaimService
+from kubelet_plugin.simulation.host import create_host
+from kubelet_plugin.simulation.nvml import SimulatedNvml
+from kubelet_plugin.simulation.vfio import SimulatedKernel
 
 NAMES = ("one", "two", "three", "four")
 
@@ -166,6 +190,8 @@ class Node(RuleBasedStateMachine):
         self.policy = policy_for(gpus)
         self.devices = devices_for(gpus, self.policy)
         self.new_process()
+
+    facts: "FakeFacts | LookingFacts"
 
     def new_machine(self) -> None:
         self.facts = FakeFacts(node_facts(GPUS))
@@ -453,4 +479,127 @@ def test_nothing_is_given_twice_or_left_over() -> None:
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
     run_state_machine_as_test(
         Node, settings=settings(max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=checks)
+    )
+
+
+type Trait = tuple[str, ...]
+
+
+class SimulatedNode(Node):
+    """The same with the real effects, on a simulated host with H100s: a small file that every NVML call reads."""
+
+    def new_machine(self) -> None:
+        self.host_folder = Path(tempfile.mkdtemp(prefix="host", dir=self.folder.parent))  # no disk that dies or is full
+        self.host = create_host(self.host_folder / "host", "h100-nvl")
+        self.at_start = self.traits()
+        self.facts = LookingFacts(self.hardware_for(lambda: NOTHING))
+
+    def hardware_for(self, ours: Callable[[], Ours]) -> Hardware:
+        source = NvmlSource(SimulatedNvml(self.host.root), str(self.host.driver_root))
+        return Hardware(HostFiles(self.host.root), lambda: source, ours)
+
+    def surroundings(self, journal: JournalStore) -> dict[str, Any]:
+        files = HostFiles(self.host.root, runtime_root=str(self.host.root))
+        installation = DriverInstallation(files)
+        hardware = self.hardware_for(OursNow(journal, files))
+        kernel = SimulatedKernel(self.host.root)
+        machine = Machine(files, OnHost.simulated(files), kernel, kernel)
+        self.daemons = effect_for(self.host, self.host_folder / "mps", replace(QUICK, quit_s=0.2))
+        effects = effects_of(machine, hardware, DriverPrograms(files, installation.root), self.daemons, nullcontext)
+        self.facts = LookingFacts(hardware)
+        return {
+            "facts": self.facts,
+            "container_files": ContainerFilesOfNode(installation),
+            "effects": effects,
+        }
+
+    the_hardware_refuses = None  # type: ignore[assignment]
+
+    @rule(number=st.integers(0, 3))
+    def something_vanishes_from_the_hardware_while_the_plugin_is_away(self, number: int) -> None:
+        processes = processes_below(self.host_folder / "mps")
+        if number < len(processes):
+            os.kill(processes[number].pid, signal.SIGKILL)
+        self.restart(boot=False)
+
+    def reboot(self) -> None:
+        for process in processes_below(self.host_folder / "mps"):
+            os.kill(process.pid, signal.SIGKILL)
+        self.host.reboot()
+
+    def traits(self) -> set[Trait]:
+        """What the hardware is like, where it is not as ever."""
+        found: set[Trait] = set()
+        for gpu in self.host.state.gpus:
+            if gpu.mig is not None and (gpu.mig.current or gpu.mig.pending):
+                found.add(("MIG mode", gpu.uuid))
+            for instance in gpu.instances:
+                found.add(("instance", gpu.uuid, str(instance.start), str(instance.size)))
+                found |= {
+                    ("part", gpu.uuid, str(instance.start), str(one.slices)) for one in instance.compute_instances
+                }
+            if gpu.compute_mode:
+                found.add(("compute mode", gpu.uuid, str(gpu.compute_mode)))
+            if gpu.time_slice:
+                found.add(("time slice", gpu.uuid, str(gpu.time_slice)))
+            if gpu.bound_to != "nvidia":
+                found.add(("VFIO", gpu.uuid))
+        folders = (self.host_folder / "mps").glob("*")
+        return found | {("daemon", folder.name) for folder in folders}
+
+    def the_hardware_is_as_the_claims_need_it(self) -> None:
+        holds = {hold for entry in self.service.held.values() for hold in entry.holds}
+        assert self.traits() == {trait_of(hold) for hold in holds}
+        for hold in holds:
+            if isinstance(hold, MpsDaemon):
+                assert processes_below(self.host_folder / "mps" / hold.key)
+
+    def the_hardware_is_as_at_the_start(self) -> None:
+        assert self.traits() == self.at_start
+        assert processes_below(self.host_folder / "mps") == ()
+
+    def teardown(self) -> None:
+        with no_daemons_left(self.host_folder):
+            super().teardown()
+        shutil.rmtree(self.host_folder)
+
+
+class LookingFacts:
+    """What Discovery knows, without its thread."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self._hardware = hardware
+        self.facts = hardware.look()
+
+    async def observe(self) -> NodeFacts:
+        self.facts = self._hardware.look()
+        return self.facts
+
+
+def trait_of(hold: Hold) -> Trait:
+    match hold:
+        case MigMode(gpu):
+            return "MIG mode", gpu.uuid
+        case GpuInstance(gpu, _, _, start, size):
+            return "instance", gpu.uuid, str(start), str(size)
+        case ComputeInstance(parent):
+            return "part", parent.gpu.uuid, str(parent.start), parent.profile[0]
+        case ComputeMode(gpu, mode):
+            return "compute mode", gpu.uuid, str(mode)
+        case TimeSlice(gpu, interval):
+            return "time slice", gpu.uuid, str(INTERVALS[interval])
+        case MpsDaemon(key):
+            return "daemon", key
+        case VfioBinding(gpu):
+            return "VFIO", gpu.uuid
+        case _:
+            raise AssertionError(hold)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_same_on_a_simulated_host() -> None:
+    checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+    run_state_machine_as_test(
+        SimulatedNode,
+        settings=settings(max_examples=6, stateful_step_count=15, deadline=None, suppress_health_check=checks),
     )
