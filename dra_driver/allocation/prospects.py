@@ -77,8 +77,9 @@ class Prospects:
         places = self._site.places
         meant = set(self.every) if self.every is not None else None
         for pool in self._site.usable:
+            held = () if self.wanted.admin_access else self._ledger.usage_of(pool.id).whole
             for candidate in pool.select(self.wanted.expressions).matching:
-                if meant is not None and candidate not in meant:
+                if candidate.id.device in held or (meant is not None and candidate not in meant):
                     continue
                 if self._unsuitable(candidate) is None and self._unavailable(candidate) is None:
                     yield places[candidate]
@@ -115,8 +116,8 @@ class Prospects:
         return not self.wanted.admin_access and self._ledger.in_use(candidate)
 
     def _unselected(self, candidate: Candidate) -> Refusal | None:
-        wanted, id_ = self.wanted, candidate.id
-        pool = next(one for one in self._site.usable if one.id == (id_.driver, id_.pool))
+        wanted = self.wanted
+        pool = next(one for one in self._site.usable if one.id == candidate.pool)
         if candidate in pool.select(wanted.expressions).matching:
             return None
         own = len(wanted.device_class.spec.selectors)
@@ -132,8 +133,6 @@ class Prospects:
         return self._ledger.short_of_capacity(self.wanted, candidate)
 
     def _unavailable(self, candidate: Candidate) -> Refusal | None:
-        if self._is_held(candidate):
-            return Refusal(Cause.IN_USE, "in use")
         behaviour = self._site.behaviour
         if candidate.device.consumes_counters and not behaviour.partitionable:
             return Refusal(Cause.GATE, "a partition, which this scheduler does not know")
@@ -144,10 +143,9 @@ class Prospects:
         return Refusal(Cause.TAINT, f"tainted {taint}") if taint else None
 
     def _error(self, candidate: Candidate) -> InvalidInput:
-        id_ = candidate.id
-        pool = next(one for one in self._site.pools if one.id == (id_.driver, id_.pool))
+        pool = next(one for one in self._site.pools if one.id == candidate.pool)
         index, error = pool.select(self.wanted.expressions).failing[candidate]
         about, own_index = self.wanted.writer_of(index)
-        found = InvalidInput(f"selector {own_index} on device {id_}: {error}\n{error.excerpt}", about=about)
+        found = InvalidInput(f"selector {own_index} on device {candidate.id}: {error}\n{error.excerpt}", about=about)
         found.__cause__ = error
         return found

@@ -15,14 +15,11 @@ from dra_driver.allocation.amounts import Amount
 from dra_driver.allocation.constraints import AnyConstraint, DistinctAttribute, MatchAttribute, Value
 from dra_driver.allocation.prospects import Prospects, Site
 from dra_driver.allocation.requests import Alternatives, Wanted
-from dra_driver.allocation.snapshot import Candidate, CounterId
+from dra_driver.allocation.snapshot import Candidate, CounterId, CounterSetId
 from dra_driver.allocation.usage import Ledger
 
 type Twins = tuple[int, int | None]
 """Equal for devices that are as good as each other."""
-
-type CounterSet = tuple[str, str, str, str]
-"""Driver, pool, slice (empty where sets belong to the pool) and name."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +120,9 @@ def _too_little_room(problem: Problem, prospects: Prospects) -> str | None:
 
 def room(ledger: Ledger, candidates: Iterable[Candidate]) -> int:
     """No more of these devices than this can be chosen together."""
-    free, sharing = 0, defaultdict[CounterSet, list[Candidate]](list)
+    free, sharing = 0, defaultdict[CounterSetId, list[Candidate]](list)
     for candidate in candidates:
-        sets = sets_of(candidate) if ledger.draws(candidate) else ()
+        sets = candidate.counter_sets if ledger.draws(candidate) else ()
         if len(sets) == 1:
             sharing[next(iter(sets))].append(candidate)
         else:
@@ -195,14 +192,14 @@ class Symmetry:
     def __init__(self, problem: Problem) -> None:
         self._by_claim = any(one.wanted.admin_access for one in problem.prospects.values())
         self._looks: dict[Candidate, int] = {}
-        self._kinds: dict[CounterSet, int] = {}
+        self._kinds: dict[CounterSetId, int] = {}
         if not any(_minds_order(problem, claim) for claim in range(len(problem.requests))):
             self._looks = _numbered({one: _look(problem, one) for one in problem.site.candidates})
             self._kinds = _numbered(_kinds_of_sets(problem, self._looks))
 
     def twins(self, candidate: Candidate) -> Twins | None:
         """Equal for twins; None for a device that is like no other."""
-        sets = sets_of(candidate)
+        sets = candidate.counter_sets
         if candidate not in self._looks or not all(one in self._kinds for one in sets):
             return None
         return self._looks[candidate], self._kinds[sets[0]] if sets else None
@@ -213,9 +210,9 @@ class Symmetry:
         for claim, candidate, share in taken:
             devices[candidate][claim if self._by_claim else None, share] += 1
         alone: Counter[Hashable] = Counter()
-        sets: dict[CounterSet, Counter[Hashable]] = defaultdict(Counter)
+        sets: dict[CounterSetId, Counter[Hashable]] = defaultdict(Counter)
         for candidate, marks in devices.items():
-            taking, own = frozenset(marks.items()), sets_of(candidate)
+            taking, own = frozenset(marks.items()), candidate.counter_sets
             if self.twins(candidate) is None:
                 alone[candidate, taking] += 1
             elif own:
@@ -252,27 +249,21 @@ def _look(problem: Problem, candidate: Candidate) -> Hashable:
     return serves, values, draws, problem.ledger.stock(candidate)
 
 
-def _kinds_of_sets(problem: Problem, looks: Mapping[Candidate, int]) -> dict[CounterSet, Hashable]:
+def _kinds_of_sets(problem: Problem, looks: Mapping[Candidate, int]) -> dict[CounterSetId, Hashable]:
     """Equal for counter sets of one kind; without those that a device draws on together with another set."""
-    members: dict[CounterSet, list[Candidate]] = defaultdict(list)
+    members: dict[CounterSetId, list[Candidate]] = defaultdict(list)
     for candidate in problem.site.candidates:
-        for one in sets_of(candidate):
+        for one in candidate.counter_sets:
             members[one].append(candidate)
-    kinds: dict[CounterSet, Hashable] = {}
+    kinds: dict[CounterSetId, Hashable] = {}
     for key, own in members.items():
-        if all(len(sets_of(one)) == 1 for one in own):
+        if all(len(one.counter_sets) == 1 for one in own):
             left = problem.ledger.left_for(own[0])
-            amounts = sorted((id_.counter, amount) for id_, amount in left.items() if (id_.slice, id_.set) == key[2:])
+            amounts = sorted((id_.counter, amount) for id_, amount in left.items() if (id_.slice, id_.set) == key[1:])
             kinds[key] = (tuple(amounts), frozenset(Counter(looks[one] for one in own).items()))
     return kinds
 
 
-def sets_of(candidate: Candidate) -> tuple[CounterSet, ...]:
-    """The counter sets that the device draws on."""
-    driver, pool = candidate.id.driver, candidate.id.pool
-    return tuple(dict.fromkeys((driver, pool, id_.slice, id_.set) for id_, _ in candidate.consumes))
-
-
 def neighbourhood(candidate: Candidate) -> tuple[Hashable, ...]:
     """What a choice of the device touches: itself and its counter sets. Twins are twins only while untouched."""
-    return (candidate, *sets_of(candidate))
+    return (candidate, *candidate.counter_sets)

@@ -35,6 +35,10 @@ type PoolId = tuple[str, str]
 type SliceId = str
 
 
+type CounterSetId = tuple[PoolId, SliceId, str]
+"""The last one is its name."""
+
+
 class CounterId(NamedTuple):
     """`slice` is empty where counter sets belong to the whole pool."""
 
@@ -48,6 +52,7 @@ class Candidate:
 
     def __init__(self, id_: DeviceId, device: Device, slice_: ResourceSlice) -> None:
         self.id = id_
+        self.pool: PoolId = (id_.driver, id_.pool)
         self.device = device
         self.slice = slice_
         self.shareable = bool(device.allow_multiple_allocations)
@@ -66,6 +71,11 @@ class Candidate:
             for one in self.device.consumes_counters or ()
             for name, value in one.counters.items()
         )
+
+    @cached_property
+    def counter_sets(self) -> tuple[CounterSetId, ...]:
+        """Those that it draws on."""
+        return tuple(dict.fromkeys((self.pool, id_.slice, id_.set) for id_, _ in self.consumes))
 
     def is_for(self, node: NodeView) -> bool:
         """Whether the node can use it, of the nodes that its slice is for."""
@@ -135,6 +145,11 @@ class Pool:
     @cached_property
     def attached(self) -> bool:
         return any(one.device.binding_conditions is not None for one in self.candidates)
+
+    @cached_property
+    def draws(self) -> Mapping[str, tuple[tuple[CounterId, Amount], ...]]:
+        """What each device draws on the counters, by name, on whatever node it is."""
+        return {one.id.device: one.consumes for one in (*self.elsewhere, *self.candidates) if one.consumes}
 
     def select(self, expressions: tuple[str, ...]) -> Selection:
         """Evaluated once; the answer is kept with the pool."""
@@ -291,9 +306,6 @@ class PoolUsage:
     whole: frozenset[str] = frozenset()
     shared: Mapping[str, Mapping[str, Amount]] = MappingProxyType({})
 
-    def holds(self, device: str) -> bool:
-        return device in self.whole or device in self.shared
-
     def plus_share(self, device: str, capacity: Mapping[str, str]) -> "PoolUsage":
         before = self.shared.get(device, {})
         taken = {name: before.get(name, 0) + amount(value) for name, value in capacity.items()}
@@ -341,6 +353,8 @@ class Snapshot:
     def taints(self, candidate: Candidate) -> tuple[Taint, ...]:
         """The driver's own, and those of rules."""
         own = candidate.device.taints or ()
+        if not self.taint_rules:
+            return tuple(own)
         return (*own, *(rule.spec.taint for rule in self.taint_rules if _is_about(rule, candidate.id)))
 
 

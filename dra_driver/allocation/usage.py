@@ -9,6 +9,7 @@ Source: kubernetes/dynamic-resource-allocation, structured allocator ("incubatin
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property
 
 from dra_driver.allocation.amounts import Amount, amount, consumed
 from dra_driver.allocation.behaviour import Behaviour
@@ -24,21 +25,32 @@ class Ledger:
     def __init__(self, pools: Sequence[Pool], usage: Usage, behaviour: Behaviour) -> None:
         self._behaviour = behaviour
         self._usage = usage
-        self.left: dict[PoolId, dict[CounterId, Amount]] = {
-            pool.id: _left(pool, usage.pools.get(pool.id, UNUSED)) for pool in pools if pool.counters
-        }
-        self._blocked: dict[PoolId, str | None] = {
-            id_: next((one.counter for one, amount in left.items() if amount < 0), None)
-            for id_, left in self.left.items()
-        }
+        self._pools = pools
         self._shares: dict[Candidate, list[Mapping[str, Amount]]] = defaultdict(list)
         """Chosen in this search."""
 
+    @cached_property
+    def left(self) -> dict[PoolId, dict[CounterId, Amount]]:
+        """Of the counters of each pool that has some; negative when they are overdrawn."""
+        return {pool.id: _left(pool, self.usage_of(pool.id)) for pool in self._pools if pool.counters}
+
+    @cached_property
+    def _blocked(self) -> dict[PoolId, str | None]:
+        """The counter that was overdrawn before anything was chosen."""
+        return {
+            id_: next((one.counter for one, amount in left.items() if amount < 0), None)
+            for id_, left in self.left.items()
+        }
+
     # -- questions
+
+    def usage_of(self, pool: PoolId) -> PoolUsage:
+        """What claims hold of it."""
+        return self._usage.pools.get(pool, UNUSED)
 
     def in_use(self, candidate: Candidate) -> bool:
         """Whether a claim holds the whole device."""
-        return candidate.id.device in self._of(candidate).whole
+        return candidate.id.device in self.usage_of(candidate.pool).whole
 
     def shares(self, candidate: Candidate) -> bool:
         """Whether several claims may hold the device."""
@@ -65,12 +77,12 @@ class Ledger:
 
     def left_for(self, candidate: Candidate) -> Mapping[CounterId, Amount]:
         """The counters of the device's pool."""
-        return self.left[_pool_of(candidate)]
+        return self.left[candidate.pool]
 
     def short_of_counters(self, candidate: Candidate) -> Refusal | None:
         if not self.draws(candidate):
             return None
-        id_ = _pool_of(candidate)
+        id_ = candidate.pool
         if (counter := self._blocked[id_]) is not None:
             return Refusal(Cause.COUNTERS, f"of a pool whose counter {counter} is overdrawn")
         left = self.left[id_]
@@ -81,12 +93,12 @@ class Ledger:
 
     def short_of_capacity(self, wanted: Wanted, candidate: Candidate) -> Refusal | None:
         """Whether what the request takes of the device's capacities fits beside what is taken already."""
+        if not (wanted.capacity or self._shares.get(candidate) or self._consumed_by_claims(candidate)):
+            return None
         capacity = candidate.device.capacity
         for name in wanted.capacity:
             if name not in capacity:
                 return Refusal(Cause.CAPACITY, f"without capacity {name}")
-        if not (wanted.capacity or self._shares.get(candidate) or self._consumed_by_claims(candidate)):
-            return None
         for name, one in sorted(capacity.items()):
             requested = wanted.capacity.get(name)
             taking = consumed(requested, one, self._behaviour)
@@ -122,33 +134,23 @@ class Ledger:
 
     # -- inside
 
-    def _of(self, candidate: Candidate) -> PoolUsage:
-        return self._usage.pools.get(_pool_of(candidate), UNUSED)
-
     def _consumed_by_claims(self, candidate: Candidate) -> Mapping[str, Amount]:
-        return self._of(candidate).shared.get(candidate.id.device, {})
+        return self.usage_of(candidate.pool).shared.get(candidate.id.device, {})
 
     def _taken(self, candidate: Candidate, name: str) -> Amount:
         held = self._consumed_by_claims(candidate).get(name, 0)
         return held + sum(share.get(name, 0) for share in self._shares.get(candidate, ()))
 
     def _draw(self, candidate: Candidate, sign: int) -> None:
-        left = self.left[_pool_of(candidate)]
+        left = self.left[candidate.pool]
         for id_, needed in candidate.consumes:
             left[id_] += sign * needed
 
 
 def _left(pool: Pool, usage: PoolUsage) -> dict[CounterId, Amount]:
-    """What claims leave of the pool's counters, on whatever node their devices are; negative when overdrawn."""
+    """What claims leave of the pool's counters, on whatever node their devices are."""
     left = dict(pool.counters)
-    if not usage.whole and not usage.shared:
-        return left
-    for candidate in (*pool.candidates, *pool.elsewhere):
-        if usage.holds(candidate.id.device):
-            for id_, needed in candidate.consumes:
-                left[id_] -= needed
+    for name in {*usage.whole, *usage.shared} if usage.shared else usage.whole:
+        for id_, needed in pool.draws.get(name, ()):
+            left[id_] -= needed
     return left
-
-
-def _pool_of(candidate: Candidate) -> PoolId:
-    return candidate.id.driver, candidate.id.pool
