@@ -41,13 +41,18 @@ MARK = "GPU_DRA_MPS"
 """A daemon's environment and that of its servers have it: the daemon's folder, and a digest of what it was told."""
 
 _KEY = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_ANSWER = re.compile(r"\s*\d+(\.\d+)?[KMG]?B?\s*")
-"""What the daemon says when it did as it was told: nothing, or the value. Anything else is a complaint."""
+_COMPLAINT = re.compile(r"\b(invalid|illegal|fail|error|cannot|unable|unknown|denied|not|out of)", re.IGNORECASE)
+"""In what the daemon says when it does not do as it is told; its status does not tell. Otherwise it says nothing, or
+repeats the value."""
+
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 
 _LABEL = "system_u:object_r:container_file_t:s0"
 """What containers may use under SELinux."""
 _SHM_IF_UNKNOWN = 64 << 20
 _TAIL_LINES = 5
+_SOCKET_S = 1.0
+"""How long a daemon takes to make its socket, at most. After that it is asked whether there is one or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +188,11 @@ class MpsDaemons:
 
     def _await(self, hold: MpsDaemon, place: "_Place") -> None:
         """Until it has the defaults. A daemon that ends, or refuses them, is not waited for. Raises NodeNotReady."""
-        deadline = time.monotonic() + self._patience.start_s
+        begun = time.monotonic()
+        deadline = begun + self._patience.start_s
         while True:
-            if place.control.exists():
+            # To ask costs a process; the socket tells when it is worth while.
+            if place.control.exists() or time.monotonic() > begun + _SOCKET_S:
                 try:
                     return self._tell(hold, place)
                 except _NoDaemon as error:
@@ -199,7 +206,7 @@ class MpsDaemons:
                 ) from failure
             if not place.control.exists() and not self._processes(place):
                 raise NodeNotReady("ended at once", about=_about(hold)) from failure
-            time.sleep(0.01)
+            time.sleep(0.01 if time.monotonic() < begun + _SOCKET_S else 0.2)
 
     def _tell(self, hold: MpsDaemon, place: "_Place") -> None:
         """Give it its defaults, and see that it has them. Raises NodeNotReady when it refuses, or is not there."""
@@ -214,12 +221,12 @@ class MpsDaemons:
                 raise
             raise NodeNotReady(f"refuses its limits: {error.message}", about=_about(hold)) from error
         lines = [line.strip() for line in answer.splitlines() if line.strip()]
-        complaints = [line for line in lines if not _ANSWER.fullmatch(line)]
+        complaints = [line for line in lines if _COMPLAINT.search(line)]
         if complaints:
             raise NodeNotReady(f"refuses its limits: {' '.join(complaints)}", about=_about(hold))
-        if percent is not None and (not lines or float(lines[-1]) != percent):
-            found = f"{lines[-1]} percent" if lines else "none"
-            raise NodeNotReady(f"was told to give {percent} percent of threads, and gives {found}", about=_about(hold))
+        has = lines[-1] if lines else "nothing"
+        if percent is not None and (not _NUMBER.fullmatch(has) or float(has) != percent):
+            raise NodeNotReady(f"was told to give {percent} percent of threads, and answers {has}", about=_about(hold))
 
     def _answers(self, place: "_Place", about: str) -> bool:
         try:

@@ -249,6 +249,33 @@ def test_a_daemon_that_refuses_its_limits_is_stopped(
     assert processes_below(folder) == () and list(folder.iterdir()) == []
 
 
+def _quiet(host: SimulatedHost, answer: str = "") -> None:
+    """A control program whose status is always good; `answer` instead of what the daemon says of its threads."""
+    program = host.root / "usr/bin/nvidia-cuda-mps-control"
+    real = program.with_suffix(".real")
+    program.rename(real)
+    said = f"echo {answer}" if answer else f'{real} "$@"'
+    program.write_text(f'#!/bin/sh\nif [ "$1" = -f ]; then exec {real} "$@"; fi\n{said}\nexit 0\n')
+    program.chmod(0o755)
+
+
+def test_a_refusal_is_heard_whatever_the_programs_status(host: SimulatedHost, folder: Path, hold: MpsDaemon) -> None:
+    _quiet(host)
+    wrong = replace(hold, memory_limits=((identity(host, 2).uuid, 1 << 30),))
+    with pytest.raises(NodeNotReady, match=r"refuses its limits: Failed: .* no such device"):
+        effect_for(host, folder).make(wrong, {})
+    assert processes_below(folder) == ()
+
+
+def test_a_daemon_that_does_not_have_the_percentage_it_was_told_is_stopped(
+    host: SimulatedHost, folder: Path, hold: MpsDaemon
+) -> None:
+    _quiet(host, "100.0")
+    with pytest.raises(NodeNotReady, match=r"was told to give 40 percent of threads, and answers 100\.0"):
+        effect_for(host, folder).make(replace(hold, thread_percentage=40), {})
+    assert processes_below(folder) == ()
+
+
 @pytest.mark.parametrize(
     "wrong", [{"key": "../claim"}, {"key": ""}, {"thread_percentage": 0}, {"memory_limits": (("GPU-1", 0),)}]
 )
