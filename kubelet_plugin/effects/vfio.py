@@ -28,7 +28,7 @@ import structlog
 from dra_driver.errors import HardwareError, NodeNotReady
 from kubelet_plugin.hardware.calls import Code
 from kubelet_plugin.hardware.nvml import Nvml
-from kubelet_plugin.hardware.sysfs import DeviceFile, HostFiles, PciFacts
+from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 from kubelet_plugin.hardware.vfio import (
     KernelModules,
     Process,
@@ -204,14 +204,7 @@ class VfioBindings:
             self._lend_companion(hold.gpu, address)
         nodes = self._nodes(hold)
         pci = self._host.pci(hold.gpu.pci_bus_id)
-        facts = {
-            "api": nodes.api.path,
-            "api_number": _number(nodes.api),
-            "driver": pci.driver or "",
-            "group": str(pci.iommu_group),
-            "node": nodes.node.path,
-            "node_number": _number(nodes.node),
-        }
+        facts = {"driver": pci.driver or "", "group": str(pci.iommu_group), "node": nodes.node, "api": nodes.api}
         return Made(tuple(sorted({**dict(before.facts), **facts}.items())))
 
     def undo(self, hold: VfioBinding, records: Records, boot_id: str) -> None:
@@ -443,10 +436,6 @@ class _Patient:
             ) from error
         if error is not None:
             raise error
-
-
-def _number(node: DeviceFile) -> str:
-    return f"{node.major}:{node.minor}"
 
 
 def _other_driver(pci: PciFacts) -> str:

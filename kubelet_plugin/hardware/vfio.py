@@ -15,7 +15,7 @@ from typing import Protocol
 
 from dra_driver.api.inventory import PassthroughFacts, Problem
 from dra_driver.errors import NodeNotReady
-from kubelet_plugin.hardware.sysfs import DeviceFile, HostFiles, PciFacts
+from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 
 VFIO_API = "/dev/vfio/vfio"
 IOMMUFD_API = "/dev/iommu"
@@ -115,18 +115,18 @@ def bound_elsewhere(pci: PciFacts) -> Problem:
 
 def companions(host: HostFiles, pci: PciFacts) -> tuple[PciFacts, ...]:
     """The other functions of the GPU's own board in its group, by address: audio, USB. They go where the GPU goes."""
-    return tuple(
-        other
-        for other in _others(host, pci)
-        if _slot(other) == _slot(pci) and other.vendor == _NVIDIA_VENDOR and not other.is_nvidia_gpu
-    )
+    return tuple(other for other in _others(host, pci) if _is_companion(other, pci))
 
 
 def intruders(host: HostFiles, pci: PciFacts) -> tuple[PciFacts, ...]:
     """The devices that keep the GPU's group from being lent, by address: other GPUs whatever holds them, and what a
     driver of the node works with. Bridges and devices without a driver do no harm."""
-    own = set(companions(host, pci))
-    return tuple(other for other in _others(host, pci) if other not in own and not _harmless(other))
+    return tuple(other for other in _others(host, pci) if not _is_companion(other, pci) and not _harmless(other))
+
+
+def _is_companion(other: PciFacts, pci: PciFacts) -> bool:
+    """Whatever driver it has, which changes as the GPU is lent."""
+    return _slot(other) == _slot(pci) and other.vendor == _NVIDIA_VENDOR and not other.is_nvidia_gpu
 
 
 def _harmless(other: PciFacts) -> bool:
@@ -218,8 +218,8 @@ def driver_of(host: HostFiles, module: str) -> str | None:
 class VfioNodes:
     """What a virtual machine's process opens: the group (legacy) or the device (iommufd), and the API beside it."""
 
-    node: DeviceFile
-    api: DeviceFile
+    node: str
+    api: str
 
 
 def vfio_nodes(host: HostFiles, pci: PciFacts, *, iommufd: bool) -> VfioNodes | None:
@@ -228,8 +228,7 @@ def vfio_nodes(host: HostFiles, pci: PciFacts, *, iommufd: bool) -> VfioNodes | 
     paths = (f"/dev/vfio/{pci.iommu_group}", VFIO_API)
     if iommufd and names and host.device_node(IOMMUFD_API) is not None:
         paths = (f"/dev/vfio/devices/{names[0]}", IOMMUFD_API)
-    node, api = (host.device_node(path) for path in paths)
-    return VfioNodes(node, api) if node is not None and api is not None else None
+    return VfioNodes(*paths) if all(host.device_node(path) is not None for path in paths) else None
 
 
 def node_names(host: HostFiles, pci: PciFacts, minor: int | None) -> frozenset[str]:

@@ -179,10 +179,8 @@ class TestLending:
         assert pci.driver == made["driver"] == "vfio-pci"
         assert made["group"] == str(pci.iommu_group)
         assert (made["node"], made["api"]) == (f"/dev/vfio/{pci.iommu_group}", "/dev/vfio/vfio")
-        for name in ("node", "api"):
-            node = plugin.files.device_node(made[name])
-            assert node is not None
-            assert made[f"{name}_number"] == f"{node.major}:{node.minor}"
+        for path in (made["node"], made["api"]):
+            assert plugin.files.device_node(path) is not None
 
     def test_a_device_is_lent_to_a_machine_that_wants_iommufd(self, host: SimulatedHost, plugin: Plugin) -> None:
         first, second = (plugin.lend(binding(host, index, iommufd=True)) for index in (0, 1))

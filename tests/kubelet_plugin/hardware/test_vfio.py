@@ -1,6 +1,7 @@
 """What the kernel's files say about lending a GPU."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,19 @@ class TestGroups:
             function(files.root, f"0000:41:00.{number}", device_class, driver)
         assert names(companions(files, files.pci(GPU))) == ["0000:41:00.1", "0000:41:00.2", "0000:41:00.3"]
         assert intruders(files, files.pci(GPU)) == ()
+
+    @pytest.mark.parametrize("driver", ["snd_hda_intel", "vfio-pci", None])
+    def test_they_are_that_whoever_has_them_now(self, files: HostFiles, driver: str | None) -> None:
+        """A look at the node may fall between any two steps of lending it."""
+        function(files.root, "0000:41:00.1", 0x040300, "snd_hda_intel")
+        seen = iter(["snd_hda_intel", driver])
+
+        class Changing(HostFiles):
+            def pci(self, address: str) -> PciFacts:
+                found = super().pci(address)
+                return replace(found, driver=next(seen, driver)) if address == "0000:41:00.1" else found
+
+        assert intruders(Changing(files.root), files.pci(GPU)) == ()
 
 
 class TestModules:
