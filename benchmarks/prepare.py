@@ -7,6 +7,11 @@ all files are real; journal and CDI files lie on the disk of the temporary folde
 from the API server and every durable write. Printed with them: what one claim read and one durable write cost on this
 machine, and an empty call: what cannot be saved.
 
+Then the same plugin is started again with a policy, and claims that change hardware are measured: parts of GPUs that
+are made on demand, claims with MPS, shares. The hardware is simulated: NVML's calls cost a small file each, and MPS and
+nvidia-smi the start of a Python program, where real ones take from some milliseconds to seconds. What is the plugin's
+own, journal and order, is in the lines `beside another`, where nothing has to be started.
+
 Plugin and controller are started as in a pod, where there is no kubeconfig to read and the packages of the command line
 are not installed; what they take of memory is what a node pays, and 1 MB for the simulated hardware.
 """
@@ -31,7 +36,7 @@ from dra_driver.cli.output import print_table
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.kubelet_api.generated import dra_v1_pb2, registration_pb2
-from dra_driver.names import GPU_DRIVER
+from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER
 from dra_driver.runtime.files import write_durably
 from dra_driver.simulation.cluster import Process
 from kubelet_plugin.simulation.host import open_host
@@ -39,6 +44,18 @@ from kubelet_plugin.simulation.host import open_host
 NODE = "node-1"
 GPUS = 8
 WARM_UP = 20
+
+POLICY = """
+apiVersion: dra.gpu/v1alpha1
+kind: PublishingPolicy
+mig: [{mode: Dynamic}]
+sharing:
+- {gpus: {names: [%(mps)s]}, strategy: MPS, replicas: 4}
+- {gpus: {names: [%(sliced)s]}, strategy: TimeSlicing, replicas: 4}
+"""
+SHARES = [f"00000000-0000-4000-8000-{number:012x}" for number in range(2)]
+MPS = {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 50}}
+TIME_SLICE = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
 
 IN_POD = """
 import sys
@@ -94,18 +111,20 @@ class Bench:
         self.kube: Kube
         self.channel: grpc.Channel
         self.claims: list[JsonObject] = []
+        self._names: list[str] = []
 
     def _in_pod(self, name: str, module: str, *arguments: str) -> Process:
         server = endpoint_from(self.kubeconfig).server
         return Process(name, [sys.executable, "-c", IN_POD, server, module, *arguments], self.folder / f"{name}.log")
 
-    def _plugin(self) -> Process:
+    def _plugin(self, *more: str) -> Process:
         return self._in_pod(
             "plugin",
             "kubelet_plugin.main",
             *("--node-name", NODE, "--simulate", "dgx-h100", "--log-level", "warning"),
             *("--kubelet-root", str(self.folder / "kubelet"), "--cdi-root", str(self.folder / "cdi")),
             *("--host-root", str(self.folder / "host"), "--http-endpoint", "127.0.0.1:0"),
+            *more,
         )
 
     async def start(self, stack: AsyncExitStack) -> float:
@@ -132,10 +151,29 @@ class Bench:
             devices = sorted(device["name"] for item in slices for device in item["spec"].get("devices") or ())
             await asyncio.sleep(0.01)
         visible_s = time.perf_counter() - started
-        socket = self.folder / "kubelet" / "plugins" / GPU_DRIVER / "dra.sock"
-        self.channel = stack.enter_context(grpc.insecure_channel(f"unix:{socket}"))
-        self.claims = [await self._claim(index, device) for index, device in enumerate(devices)]
+        self._connect(stack)
+        self._names = devices
+        self.claims = [await self._claim(f"claim-{index}", device) for index, device in enumerate(devices)]
         return visible_s
+
+    def _connect(self, stack: AsyncExitStack) -> None:
+        # A subchannel of its own: one that has seen its server end waits before it tries again.
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        self.channel = stack.enter_context(grpc.insecure_channel(f"unix:{self._socket}", options))
+
+    @property
+    def _socket(self) -> Path:
+        return self.folder / "kubelet" / "plugins" / GPU_DRIVER / "dra.sock"
+
+    async def start_again_with_policy(self, stack: AsyncExitStack) -> None:
+        """The plugin, with parts on all GPUs, and shares of the last two."""
+        await self.plugin.stop()
+        file = self.folder / "policy.yaml"
+        file.write_text(POLICY % {"mps": self.gpus[-1], "sliced": self.gpus[-2]})
+        self.plugin = self._plugin("--policy", str(file))
+        await self._process(stack, self.plugin)
+        await self._until(lambda: _true(self._socket.exists()))
+        self._connect(stack)
 
     async def _process(self, stack: AsyncExitStack, process: Process) -> None:
         await process.start()
@@ -176,9 +214,10 @@ class Bench:
                 response_deserializer=registration_pb2.RegistrationStatusResponse.FromString,
             )(registration_pb2.RegistrationStatus(plugin_registered=True), wait_for_ready=True)
 
-    async def _claim(self, index: int, device: str) -> JsonObject:
+    async def _claim(
+        self, name: str, device: str, *, share: str | None = None, config: JsonObject | None = None
+    ) -> JsonObject:
         request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
-        name = f"claim-{index}"
         claim = await self.kube.create(
             RESOURCE_CLAIMS,
             {
@@ -189,7 +228,14 @@ class Bench:
             },
         )
         result = {"request": "gpu", "driver": GPU_DRIVER, "pool": NODE, "device": device}
-        status = {"allocation": {"devices": {"results": [result]}}}
+        if share is not None:
+            result["shareID"] = share
+        devices: JsonObject = {"results": [result]}
+        if config is not None:
+            parameters = {"apiVersion": CONFIG_API_VERSION, "kind": "GpuConfig", "sharing": config}
+            opaque = {"driver": GPU_DRIVER, "parameters": parameters}
+            devices["config"] = [{"source": "FromClaim", "requests": [], "opaque": opaque}]
+        status = {"allocation": {"devices": devices}}
         await self.kube.merge_patch(
             RESOURCE_CLAIMS, name, {"status": status}, namespace="default", subresource="status"
         )
@@ -234,6 +280,41 @@ class Bench:
                     samples[name].append(seconds)
         return {name: percentiles(values) for name, values in samples.items()}
 
+    @property
+    def gpus(self) -> list[str]:
+        """Names of the GPUs, sorted."""
+        return self._names
+
+    async def holds(self, count: int) -> dict[str, dict[str, tuple[float, float]]]:
+        """Claims that change hardware: the first on its device, and one beside another."""
+        part, other = f"{self.gpus[0]}-mig-1g10gb-0", f"{self.gpus[0]}-mig-1g10gb-1"
+        shared, sliced = self.gpus[-1], self.gpus[-2]
+        one_part, other_part = await self._claim("part", part), await self._claim("other-part", other)
+        shares = [await self._claim(f"share-{n}", shared, share=share) for n, share in enumerate(SHARES)]
+        slices = [await self._claim(f"slice-{n}", sliced, share=share) for n, share in enumerate(SHARES)]
+        mps = await self._claim("mps", self.gpus[1], config=MPS)
+        interval = await self._claim("interval", self.gpus[2], config=TIME_SLICE)
+        return {
+            "part of a GPU, alone on it": self._repeated(count, one_part),
+            "part of a GPU, beside another": self._repeated(count, one_part, beside=other_part),
+            "MPS for one claim, daemon included": self._repeated(count, mps),
+            "share by MPS, the first": self._repeated(count, shares[0]),
+            "share by MPS, beside another": self._repeated(count, shares[0], beside=shares[1]),
+            "share by time-slicing, beside another": self._repeated(count, slices[0], beside=slices[1]),
+            "time slice for one claim": self._repeated(count, interval),
+        }
+
+    def _repeated(self, count: int, claim: JsonObject, *, beside: JsonObject | None = None) -> dict[str, Any]:
+        if beside is not None:
+            self.call("NodePrepareResources", [beside])
+        samples: dict[str, list[float]] = {"prepare": [], "unprepare": []}
+        for _ in range(count):
+            samples["prepare"].append(self.call("NodePrepareResources", [claim]))
+            samples["unprepare"].append(self.call("NodeUnprepareResources", [claim]))
+        if beside is not None:
+            self.call("NodeUnprepareResources", [beside])
+        return {name: percentiles(values) for name, values in samples.items()}
+
     async def floor(self) -> dict[str, tuple[float, float]]:
         """What an empty call, one claim read and one durable write cost here."""
         path, content = self.folder / "floor", b"x" * 8192
@@ -274,7 +355,7 @@ async def measure(rounds: int, quiet_s: float) -> JsonObject:
             floor = await bench.floor()
             assert bench.plugin.pid is not None
             assert bench.controller.pid is not None
-            return {
+            figures = {
                 "one claim per call, ms (p50, p99)": one,
                 "eight claims in one call, ms (p50, p99)": eight,
                 "floor, ms (p50, p99)": floor,
@@ -283,6 +364,10 @@ async def measure(rounds: int, quiet_s: float) -> JsonObject:
                 "plugin start to slices visible, s": visible_s,
                 "API writes an hour at rest, the Lease aside": await bench.writes_at_rest(quiet_s) * 3600 / quiet_s,
             }
+            await bench.start_again_with_policy(stack)
+            for name, found in (await bench.holds(max(rounds // 10, 10))).items():
+                figures[f"{name}, ms (p50, p99)"] = found
+            return figures
 
 
 def main() -> None:
