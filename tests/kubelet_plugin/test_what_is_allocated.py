@@ -1,0 +1,223 @@
+"""What the published counters allow, the hardware accepts; and neither claims that come nor claims that go change a
+slice or leave a trace. Random claims on every simulated GPU model, allocated as the scheduler does and prepared by the
+real service over simulated NVML, kernel and programs."""
+
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.allocation import device_class, exactly, snapshot
+from support.claims import NODE, FakeClaims
+from support.nodes import Node, a_node
+from support.prepared import prepare_one, unprepare_one
+
+from dra_driver.allocation.nodes import NodeView
+from dra_driver.allocation.search import Allocated, allocate
+from dra_driver.allocation.snapshot import PublishedSlice
+from dra_driver.api.inventory import NodeInventorySpec
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.policy import PublishingPolicy, Rule
+from dra_driver.api.resource import Allocation, Device, ResourceClaim, ResourceSlice
+from dra_driver.names import GPU_DRIVER, ClaimRef
+from dra_driver.slices.describe import described_devices
+from dra_driver.slices.diff import CreateSlice, NodeRef, new_object, wanted_pool
+from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
+from dra_driver.slices.layout import Places, slice_layout
+from kubelet_plugin.container_files import ContainerFilesOfNode
+from kubelet_plugin.discovery import Discovery, Hardware
+from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.effects.on_host import OnHost
+from kubelet_plugin.hardware.driver_programs import DriverPrograms
+from kubelet_plugin.hardware.driver_root import DriverInstallation
+from kubelet_plugin.node_effects import Machine, OursNow, effects_of, mps_daemons
+from kubelet_plugin.offers import NodeOffers
+from kubelet_plugin.prepare.store import JournalStore
+from kubelet_plugin.reporter import wanted_spec
+from kubelet_plugin.service import ClaimService
+from kubelet_plugin.simulation.vfio import SimulatedKernel
+
+ANY = device_class("any", f"device.driver == '{GPU_DRIVER}'")
+OWN = f"device.attributes['{GPU_DRIVER}']"
+
+
+@dataclass
+class Plugin:
+    """The service of one node, wired as `kubelet_plugin.main` wires it."""
+
+    node: Node
+    policy: PublishingPolicy
+    discovery: Discovery
+    claims: ClaimService
+    api: FakeClaims
+    features: ServerFeatures
+    held: dict[ClaimRef, Allocation] = field(default_factory=dict)
+
+    async def slices(self) -> tuple[JsonObject, ...]:
+        """What the publisher makes of the node now."""
+        facts = await self.discovery.observe()
+        spec = NodeInventorySpec.of(wanted_spec(NODE, facts, {}))
+        found = described_devices(spec, self.policy, {}, GPU_DRIVER, self.features)
+        pool = wanted_pool(GPU_DRIVER, NodeRef(NODE, "uid"), slice_layout(found.gpus, Places(), self.features))
+        return tuple(new_object(pool, CreateSlice(item, 1, len(pool.slices))) for item in pool.slices)
+
+    def allocated(self, slices: Sequence[JsonObject], claim: ResourceClaim) -> Allocation | None:
+        """As a scheduler that sees `slices` and what other claims hold."""
+        found = snapshot(*(_published(item) for item in slices), classes=[ANY], held=list(self.held.values()))
+        result = allocate([claim], NodeView(NODE, {}), found)
+        return result.allocations[0] if isinstance(result, Allocated) else None
+
+    async def prepare(self, claim: ResourceClaim, allocation: Allocation) -> None:
+        body = {**claim.to_wire(), "status": {"allocation": allocation.to_wire(), "reservedFor": [POD]}}
+        ref = self.api.put(body)
+        self.held[ref] = allocation
+        assert await prepare_one(self.claims, ref)
+
+    async def unprepare(self, ref: ClaimRef) -> None:
+        await unprepare_one(self.claims, ref)
+        self.api.remove(ref)
+        del self.held[ref]
+
+
+POD = {"resource": "pods", "name": "pod", "uid": "uid-of-pod"}
+
+
+def _published(obj: JsonObject) -> PublishedSlice:
+    name = obj["metadata"]["generateName"]
+    return PublishedSlice(ResourceSlice.of({**obj, "metadata": {**obj["metadata"], "name": name}}))
+
+
+@asynccontextmanager
+async def plugin(
+    folder: Path, profile: str, policy: PublishingPolicy, features: ServerFeatures
+) -> AsyncIterator[Plugin]:
+    """Two GPUs are published, so that claims get in each other's way; Ampere ones were put into MIG mode by hand."""
+    node = a_node(folder, profile)
+    for index in range(2 if profile in AMPERE else 0):
+        node.host.set_mig(index, 1)
+    two = {"uuids": [gpu.uuid for gpu in node.host.state.gpus[:2]]}
+    policy = policy.model_copy(update={"publish": [Rule.model_validate({"gpus": two})]})
+    journal, driver = JournalStore(folder / "state"), DriverInstallation(node.files)
+    hardware = Hardware(node.files, node.open_nvml, OursNow(journal, node.files))
+    discovery, api = Discovery(hardware), FakeClaims()
+    await discovery.observe()
+    kernel = SimulatedKernel(node.host.root)
+    machine = Machine(node.files, OnHost.simulated(node.files), kernel, kernel)
+    programs = DriverPrograms(node.files, driver.root)
+    daemons = mps_daemons(machine, programs, folder / "mps")
+    (folder / "cdi").mkdir()
+    claims = ClaimService(
+        api=api,
+        facts=discovery,
+        container_files=ContainerFilesOfNode(driver),
+        journal=journal,
+        cdi=CdiFiles(folder / "cdi", GPU_DRIVER),
+        effects=effects_of(machine, hardware, programs, daemons, nullcontext),
+        offers=NodeOffers(api, policy, NODE),
+        driver=GPU_DRIVER,
+        node_name=NODE,
+    )
+    await claims.start()
+    try:
+        yield Plugin(node, policy, discovery, claims, api, features)
+    finally:
+        await claims.close()
+
+
+def a_claim_like(device: Device, number: int, chance: random.Random) -> ResourceClaim:
+    """A claim that asks for a device of this kind, and for a random part of one that is shared."""
+    kind = [
+        f"{OWN}.{name} == '{device.attributes[name].string}'"
+        for name in ("type", "profile")
+        if name in device.attributes
+    ]
+    fields: dict[str, Any] = {}
+    wishes = _wishes(device, chance)
+    if wishes:
+        fields["capacity"] = {"requests": wishes}
+    obj = {
+        "metadata": {"name": f"claim-{number}", "namespace": "default", "uid": f"uid-{number}"},
+        "spec": {"devices": {"requests": [exactly("gpu", *kind, class_name="any", **fields)]}},
+    }
+    return ResourceClaim.of(obj)
+
+
+def _wishes(device: Device, chance: random.Random) -> Mapping[str, str]:
+    if not device.allow_multiple_allocations:
+        return {}
+    ways = {"memory": f"{chance.randrange(1, 9)}Gi", "cores": str(chance.randrange(1, 60)), "shares": "1"}
+    return {name: amount for name, amount in ways.items() if name in device.capacity and chance.random() < 0.7}
+
+
+def policy(**rules: Any) -> PublishingPolicy:
+    return PublishingPolicy.of({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rules}, about="test")
+
+
+NO_SHARES = replace(ALL_FEATURES, consumable=False)
+STEPS = 30
+AMPERE = ("a30", "dgx-a100-40", "dgx-a100-80")
+VIRTUAL: list[dict[str, Any]] = [{}]
+WORLDS: dict[str, tuple[str, PublishingPolicy]] = {
+    **{
+        profile: (profile, policy(mig=[{"mode": "Dynamic"}], passthrough=VIRTUAL))
+        for profile in ("hgx-h200", "dgx-b200", "gb200", "gh200", "h100-nvl", "rtx-pro-6000", *AMPERE)
+    },
+    "parts": ("dgx-h100", policy(mig=[{"mode": "Dynamic", "computeInstances": ["1c.3g.40gb", "2c.3g.40gb"]}])),
+    "shared partitions": (
+        "dgx-h100",
+        policy(
+            mig=[{"mode": "Dynamic", "profiles": ["1g.10gb", "3g.*"]}],
+            sharing=[{"devices": "mig", "strategy": "TimeSlicing", "replicas": 4}],
+        ),
+    ),
+    "shares": (
+        "t4",
+        policy(sharing=[{"strategy": "TimeSlicing", "replicas": 4, "interval": "Long"}], passthrough=VIRTUAL),
+    ),
+    "separate shares": (
+        "t4",
+        policy(sharing=[{"strategy": "TimeSlicing", "replicas": 3, "interval": "Short"}], passthrough=VIRTUAL),
+    ),
+    "daemons in partitions": (
+        "dgx-h100",
+        policy(
+            mig=[{"mode": "Dynamic", "profiles": ["3g.*"]}],
+            sharing=[{"devices": "mig", "strategy": "MPS", "replicas": 2}],
+        ),
+    ),
+    "memory and compute": (
+        "l40s",
+        policy(sharing=[{"strategy": "MPS", "capacity": ["memory", "cores"]}]),
+    ),
+}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+async def test_what_is_allocated_is_prepared_and_leaves_nothing_behind(tmp_path: Path, world: str) -> None:
+    profile, rules = WORLDS[world]
+    chance = random.Random(world)
+    features = NO_SHARES if world.startswith("separate") else ALL_FEATURES
+    async with plugin(tmp_path, profile, rules, features) as node:
+        before, slices = node.node.host.snapshots(), await node.slices()
+        devices = [Device.of(device) for item in slices for device in item["spec"].get("devices", ())]
+        kinds = {tuple(str(device.attributes.get(name)) for name in ("type", "profile")): device for device in devices}
+        outcomes: list[Allocation | None] = []
+        for number in range(STEPS):
+            if node.held and chance.random() < 0.35:
+                await node.unprepare(chance.choice(list(node.held)))
+                continue
+            claim = a_claim_like(chance.choice(list(kinds.values())), number, chance)
+            allocation = node.allocated(slices, claim)
+            outcomes.append(allocation)
+            if allocation is not None:
+                await node.prepare(claim, allocation)
+        assert node.held and None in outcomes
+        assert await node.slices() == slices
+        for ref in list(node.held):
+            await node.unprepare(ref)
+        assert node.node.host.snapshots() == before
+        assert await node.slices() == slices
+        assert not list((tmp_path / "cdi").iterdir())
