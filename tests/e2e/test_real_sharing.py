@@ -1,0 +1,149 @@
+"""Partitions, shares, MPS and passthrough as real pods on a real cluster: its scheduler, its kubelet, its runtime.
+
+The GPUs are simulated; everything that asks for them is real. For each example the node is the one that the examples'
+cluster has for it. Needs what test_real_cluster.py needs, and Kubernetes 1.36 or newer.
+"""
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from support.real_cluster import (
+    IS_THERE,
+    WHY_NOT,
+    Services,
+    allocated,
+    apply,
+    get,
+    inside,
+    install,
+    kubectl,
+    nothing_left,
+    remove,
+    until,
+    wait_running,
+)
+
+from dra_driver import bundled
+from dra_driver.cli.plan import nodes_of, policy_of
+from dra_driver.cli.scenario import read_scenario
+from dra_driver.simulation.cluster import SimulatedNode
+from kubelet_plugin.simulate_command import act, standing
+
+pytestmark = pytest.mark.skipif(not IS_THERE, reason=WHY_NOT)
+
+PLACES = {
+    "mig-by-hand": "a30-1",
+    "mps-on-mig": "a30-1",
+    "mig-on-demand": "dgx-h100-1",
+    "mps-one-claim": "dgx-h100-1",
+    "time-slicing-one-claim": "dgx-h100-1",
+    "passthrough": "rtx-pro-6000-1",
+    "shares-memory-and-cores": "hgx-h200-1",
+    "shares-of-mig": "dgx-a100-80-1",
+    "shares-time-sliced": "l40s-1",
+}
+
+
+def place_of(example: str) -> SimulatedNode:
+    return next(node for node in nodes_of(bundled.EXAMPLES_FOLDER) or () if node.name == PLACES[example])
+
+
+@pytest.fixture
+def services(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Services]:
+    """Controller and plugin on the hardware, and with the policy, that the example wants."""
+    example: str = request.param
+    place = place_of(example)
+    node = install()
+    policy = tmp_path / "policy.yaml"
+    wanted = policy_of(read_scenario(bundled.EXAMPLES_FOLDER / example).policies)
+    policy.write_text(yaml.safe_dump(wanted.to_wire(), sort_keys=False))
+    for name, *given in place.acts:
+        act(tmp_path / "host", name, given, place.profile)
+    for key, value in place.labels:
+        kubectl("label", "node", node, f"{key}={value}", "--overwrite")
+    services = Services(tmp_path, "controller", node, place.profile, policy)
+    services.start("controller")
+    services.start("plugin")
+    until(lambda: bool(get("resourceslices")["items"]), "devices are published")
+    yield services
+    remove(example)
+    for running in list(services.running):
+        services.stop(running)
+    for key, _ in place.labels:
+        kubectl("label", "node", node, f"{key}-")
+    kubectl("delete", "nodeinventories", "--all")
+    kubectl("delete", "resourceslices", "--all")
+
+
+def versions() -> dict[str, str]:
+    return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in get("resourceslices")["items"]}
+
+
+@pytest.mark.parametrize(("services", "example"), [(one, one) for one in sorted(PLACES)], indirect=["services"])
+def test_a_sharing_example_runs_and_the_hardware_is_as_before_afterwards(services: Services, example: str) -> None:
+    before, slices = standing(services.folder / "host"), versions()
+    pods = apply(example)
+    wait_running(pods)
+    assert standing(services.folder / "host") != before or example in ("mig-by-hand",)
+    for pod in pods:
+        environment, listing = inside(pod, "main", "env"), inside(pod, "main", "ls -R /dev")
+        assert "NVIDIA_VISIBLE_DEVICES=void" in environment
+        (device,) = allocated(pod)
+        if device.endswith("-vfio"):
+            assert re.search(r"^/dev/vfio:\n\d+\nvfio$", listing, re.MULTILINE), listing
+            assert "nvidia" not in listing
+            continue
+        assert len(re.findall(r"^nvidia\d+$", listing, re.MULTILINE)) == 1
+        variable = f"NVIDIA_DRA_DEVICE_{device.upper().replace('-', '_')}=(GPU|MIG)-[0-9a-f-]{{36}}"
+        assert re.search(variable, environment), environment
+        assert ("MIG-" in environment) == ("-mig-" in device)
+        assert len(re.findall(r"^nvidia-cap\d+$", listing, re.MULTILINE)) == (2 if "-mig-" in device else 0)
+        if example.startswith("mps") or "memory" in example:
+            assert "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps" in environment
+            assert "control" in inside(pod, "main", "ls -a /tmp/nvidia-mps")
+    assert versions() == slices, "claims that come and go write no slices"
+    remove(example)
+    nothing_left(services)
+    until(lambda: standing(services.folder / "host") == before, "the hardware stands as before")
+
+
+@pytest.mark.parametrize("services", ["mig-on-demand"], indirect=True)
+def test_a_plugin_killed_while_pods_with_partitions_start_heals_and_they_run(services: Services) -> None:
+    before = standing(services.folder / "host")
+    pods = apply("mig-on-demand")
+    services.stop("plugin", signal.SIGKILL)
+    services.start("plugin")
+    wait_running(pods)
+    remove("mig-on-demand")
+    nothing_left(services)
+    until(lambda: standing(services.folder / "host") == before, "the hardware stands as before")
+
+
+@pytest.mark.parametrize("services", ["time-slicing-one-claim"], indirect=True)
+def test_a_sick_gpu_is_tainted_and_said_to_be_unhealthy_in_the_pods_status(services: Services) -> None:
+    pods = apply("time-slicing-one-claim")
+    wait_running(pods)
+    (device,) = allocated(pods[0])
+    (inventory,) = get("nodeinventories")["items"]
+    index = [gpu["name"] for gpu in inventory["spec"]["gpus"]].index(device)
+    act(services.folder / "host", "xid", [str(index), "79"], None)
+
+    def taints() -> set[str]:
+        found = [one for item in get("resourceslices")["items"] for one in item["spec"].get("devices") or ()]
+        return {one["name"] for one in found if one.get("taints")}
+
+    until(lambda: bool(taints()), "the GPU is tainted")
+    assert {name.split("-mig-")[0] for name in taints()} == {device}
+
+    def unhealthy() -> bool:
+        status = get("pod", "-n", pods[0][0], pods[0][1])["status"]["containerStatuses"][0]
+        return '"health": "Unhealthy"' in json.dumps(status.get("allocatedResourcesStatus") or [])
+
+    until(unhealthy, "the pod's status says that its device is unhealthy")
+    remove("time-slicing-one-claim")
+    nothing_left(services)
