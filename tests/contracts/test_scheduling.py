@@ -14,6 +14,7 @@ from functools import partial
 import pytest
 import pytest_asyncio
 from support import real_api_server, real_scheduler
+from support.naive_allocation import Reference, Stop
 from support.real_api_server import RealApiServer
 from support.scheduling import Desk, desk, device
 
@@ -27,7 +28,7 @@ from dra_driver.api.meta import (
     RESOURCE_SLICES,
     JsonObject,
 )
-from dra_driver.api.resource import DeviceClass, ResourceClaim, ResourceSlice
+from dra_driver.api.resource import Allocation, DeviceClass, ResourceClaim, ResourceSlice
 from dra_driver.errors import DriverError
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.simulation.apiserver import SimulatedApiServer
@@ -204,6 +205,8 @@ class Case:
     """For each pod its claims."""
     decided: list[Decision] = field(default_factory=list)
     """What the real scheduler decided, for each pod."""
+    allocated: list[list[JsonObject]] = field(default_factory=list)
+    """The allocations that it wrote for each pod, in the order of the claims."""
 
     @property
     def text(self) -> str:
@@ -214,20 +217,36 @@ def _case(random_: random.Random, name: str) -> Case:
     pools = random_.choice([1, 1, 2])
     slices: list[JsonObject] = []
     for pool in range(pools):
-        count = random_.choice([1, 1, 2])
+        count, sets = random_.choice([1, 1, 2]), _counter_sets(random_)
+        slice_count = count + bool(sets)
         for index in range(count):
-            devices = [_device(random_, f"g{pool}{index}{place}") for place in range(random_.randint(1, 4))]
-            slices.append(
-                _slice(name, f"{name}-p{pool}", f"{name}-{pool}-{random_.randrange(10)}{index}", count, devices)
-            )
+            devices = [_device(random_, f"g{pool}{index}{place}", sets) for place in range(random_.randint(1, 4))]
+            slice_name = f"{name}-{pool}-{random_.randrange(10)}{index}"
+            slices.append(_slice(name, f"{name}-p{pool}", slice_name, slice_count, devices))
+        if sets:
+            slices.append(_slice(name, f"{name}-p{pool}", f"{name}-{pool}-counters", slice_count, []))
+            slices[-1]["spec"]["sharedCounters"] = sets
+            del slices[-1]["spec"]["devices"]
     pods = [
         [_claim(random_, name, f"{name}-c{pod}{claim}") for claim in range(random_.choice([1, 1, 2]))]
-        for pod in range(random_.choice([1, 2, 3]))
+        for pod in range(random_.choice([1, 2, 3, 4]))
     ]
     return Case(name, slices, pods)
 
 
-def _device(random_: random.Random, name: str) -> JsonObject:
+def _counter_sets(random_: random.Random) -> list[JsonObject]:
+    if random_.random() < 0.4:
+        return []
+    return [
+        {
+            "name": f"set-{index}",
+            "counters": {name: {"value": str(random_.randint(1, 4))} for name in ("memory", "engines")},
+        }
+        for index in range(random_.choice([1, 2]))
+    ]
+
+
+def _device(random_: random.Random, name: str, sets: list[JsonObject]) -> JsonObject:
     attributes: JsonObject = {"kind": {"string": random_.choice("aab")}, "size": {"int": random_.randint(1, 3)}}
     if random_.random() < 0.8:
         attributes["link"] = random_.choice([{"string": "x"}, {"string": "y"}, {"int": 1}, {"version": "1.0.0"}])
@@ -236,10 +255,38 @@ def _device(random_: random.Random, name: str) -> JsonObject:
     found: JsonObject = {"name": name, "attributes": attributes}
     if random_.random() < 0.7:
         found["capacity"] = {"memory": {"value": random_.choice(["40Gi", "80Gi", "81559Mi"])}}
+    if random_.random() < 0.3:
+        _make_shareable(random_, found)
+    if sets and random_.random() < 0.7:
+        found["consumesCounters"] = [
+            {"counterSet": one["name"], "counters": _draws(random_)}
+            for one in random_.sample(sets, random_.choice([1, 1, len(sets)]))
+        ]
     if random_.random() < 0.15:
         effect = random_.choice(["NoSchedule", "NoExecute", "None"])
         found["taints"] = [{"key": "bad", "value": "yes", "effect": effect}]
     return found
+
+
+def _draws(random_: random.Random) -> JsonObject:
+    names = random_.choice([("memory",), ("memory", "engines")])
+    return {name: {"value": random_.choice(["1", "1", "2", "500m"])} for name in names}
+
+
+def _make_shareable(random_: random.Random, device: JsonObject) -> None:
+    device["allowMultipleAllocations"] = True
+    policies: list[JsonObject | None] = [
+        None,
+        {"default": "10Gi"},
+        {"default": "10Gi", "validRange": {"min": "2Gi", "step": "4Gi"}},
+        {"default": "8Gi", "validRange": {"min": "8Gi", "max": "32Gi", "step": "8Gi"}},
+        {"default": "20Gi", "validValues": ["5Gi", "20Gi", "40Gi"]},
+    ]
+    policy = random_.choice(policies)
+    if "capacity" in device and policy is not None:
+        device["capacity"]["memory"]["requestPolicy"] = policy
+    if random_.random() < 0.3:
+        device.setdefault("capacity", {})["slots"] = {"value": "3", "requestPolicy": {"default": "1"}}
 
 
 def _slice(node: str, pool: str, name: str, count: int, devices: list[JsonObject]) -> JsonObject:
@@ -264,6 +311,7 @@ _SELECTORS = [
     f"has(device.capacity['{DRIVER}'].memory) && device.capacity['{DRIVER}'].memory.compareTo(quantity('80Gi')) <= 0",
     f"device.attributes['{DRIVER}'].link == 'x' || device.attributes['{DRIVER}'].kind == 'b'",
     f"cel.bind(a, device.attributes['{DRIVER}'], a.size > 1 && a.kind.startsWith('a'))",
+    "device.allowMultipleAllocations",
 ]
 
 
@@ -279,8 +327,8 @@ def _wanted(random_: random.Random, *, exact: bool) -> JsonObject:
         wanted["count"] = random_.choice([1, 1, 1, 2, 3])
     if random_.random() < 0.3:
         wanted["tolerations"] = [random_.choice([{"operator": "Exists"}, {"key": "bad", "value": "yes"}])]
-    if random_.random() < 0.1:
-        wanted["capacity"] = {"requests": {"memory": "64Gi"}}
+    if random_.random() < 0.2:
+        wanted["capacity"] = {"requests": {"memory": random_.choice(["1Gi", "9Gi", "20Gi", "64Gi", "1500m"])}}
     if exact and random_.random() < 0.1:
         wanted["adminAccess"] = True
     return wanted
@@ -326,15 +374,27 @@ async def test_the_real_kube_scheduler_chooses_the_same_devices(control_plane: R
             await found.node(case.name)
             for slice_ in case.slices:
                 await kube.create(RESOURCE_SLICES, slice_)
-        for round_ in range(3):
+        for round_ in range(4):
             await _schedule_round(found, [case for case in cases if len(case.pods) > round_], round_)
         await found.clear()
-    assert sum(one != REFUSED for case in cases for one in case.decided) >= CASES / 3
-    wrong = [case for case in cases if _ours(case) != case.decided]
-    assert not wrong, "\n\n".join(f"{case.text}\nreal {case.decided}\nours {_ours(case)}" for case in wrong[:3])
+    decisions = [one for case in cases for one in case.decided]
+    assert sum(one != REFUSED for one in decisions) >= CASES / 3
+    other = [(case, pod) for case in cases for pod, real in enumerate(case.decided) if _ours(case, pod) != real]
+    wrong = [(case, pod) for case, pod in other if not _is_leak(case, pod)]
+    print(
+        f"{len(cases)} cases, {len(decisions)} pods: {len(other)} differ, {len(other) - len(wrong)} by leaked counters"
+    )
+    assert not wrong, "\n\n".join(
+        f"{case.text}\npod {pod}\nreal {case.decided}\nours {_ours(case, pod)}" for case, pod in wrong[:3]
+    )
+    assert len(other) <= len(decisions) / 20
 
 
 _CLASS_CONFIG = {"opaque": {"driver": DRIVER, "parameters": {"note": "class"}}}
+
+
+_ROUND_S = 120.0
+"""A search that finds nothing takes the real scheduler up to ten seconds, and it does one after the other."""
 
 
 async def _schedule_round(found: Desk, cases: list[Case], round_: int) -> None:
@@ -345,7 +405,8 @@ async def _schedule_round(found: Desk, cases: list[Case], round_: int) -> None:
         selector = {"kubernetes.io/hostname": case.name}
         await found.pod(f"{case.name}-{round_}", claims=names, nodeSelector=selector)
     for case in cases:
-        case.decided.append(await found.until(partial(_decision, found, case, round_)))
+        case.allocated.append([])
+        case.decided.append(await found.until(partial(_decision, found, case, round_), within_s=_ROUND_S))
 
 
 async def _decision(found: Desk, case: Case, round_: int) -> Decision | None:
@@ -358,6 +419,7 @@ async def _decision(found: Desk, case: Case, round_: int) -> Decision | None:
     decided: Decision = {}
     for claim in case.pods[round_]:
         stored = await found.get_claim(claim["metadata"]["name"])
+        case.allocated[round_].append(stored["status"]["allocation"])
         decided[claim["metadata"]["name"]] = _shown(stored["status"]["allocation"])
     return decided
 
@@ -367,7 +429,8 @@ def _shown(allocation: JsonObject) -> list[str]:
     devices = allocation["devices"]
     lines = [
         f"{one['request']}={one['pool']}/{one['device']}{' admin' if one.get('adminAccess') else ''}"
-        f"{' tolerant' if one.get('tolerations') else ''}"
+        f"{' tolerant' if one.get('tolerations') else ''}{' share' if one.get('shareID') else ''}"
+        f"{sorted((one.get('consumedCapacity') or {}).items())}"
         for one in devices["results"]
     ]
     return lines + [
@@ -376,31 +439,42 @@ def _shown(allocation: JsonObject) -> list[str]:
     ]
 
 
-def _ours(case: Case) -> list[Decision]:
-    """What our allocator decides for the pods of a case, one after the other."""
-    everything = DeviceClass.of(
-        {
-            "metadata": {"name": "everything"},
-            "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}], "config": [_CLASS_CONFIG]},
-        }
-    )
+_EVERYTHING: JsonObject = {
+    "metadata": {"name": "everything"},
+    "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}], "config": [_CLASS_CONFIG]},
+}
+
+
+def _ours(case: Case, pod: int) -> Decision:
+    """What our allocator decides for a pod after the real decisions for those before it."""
     slices = [PublishedSlice(ResourceSlice.of(one)) for one in case.slices]
-    catalog, usage = Catalog(slices), Usage()
-    decided: list[Decision] = []
-    for pod in case.pods:
-        within = Snapshot(catalog, {"everything": everything}, usage)
-        try:
-            result = allocate([ResourceClaim.of(claim) for claim in pod], NodeView(case.name), within)
-        except DriverError:
-            result = None
-        if not isinstance(result, Allocated):
-            decided.append(REFUSED)
-            continue
-        decided.append(
-            {
-                claim["metadata"]["name"]: _shown(allocation.to_wire())
-                for claim, allocation in zip(pod, result.allocations, strict=True)
-            }
-        )
-        usage = usage.plus(*result.allocations)
-    return decided
+    before = [Allocation.of(one) for each in case.allocated[:pod] for one in each]
+    within = Snapshot(Catalog(slices), {"everything": DeviceClass.of(_EVERYTHING)}, Usage.of(before))
+    claims = case.pods[pod]
+    try:
+        result = allocate([ResourceClaim.of(claim) for claim in claims], NodeView(case.name), within)
+    except DriverError:
+        return REFUSED
+    if not isinstance(result, Allocated):
+        return REFUSED
+    return {
+        claim["metadata"]["name"]: _shown(allocation.to_wire())
+        for claim, allocation in zip(claims, result.allocations, strict=True)
+    }
+
+
+def _is_leak(case: Case, pod: int) -> bool:
+    """Whether the rules lead to the real decision with the defect of kube-scheduler that `naive_allocation` knows."""
+    before = [one for each in case.allocated[:pod] for one in each]
+    plain = Reference(case.pods[pod], case.slices, {"everything": _EVERYTHING}, before, leaks=True)
+    try:
+        solved = plain.solve()
+    except Stop:
+        solved = False
+    if not solved or case.decided[pod] == REFUSED:
+        return not solved and case.decided[pod] == REFUSED
+    real = [
+        [(one["request"], one["pool"], one["device"]) for one in allocation["devices"]["results"]]
+        for allocation in case.allocated[pod]
+    ]
+    return real == [[(name, one.pool, one.device["name"]) for name, one, _ in each] for each in plain.results]

@@ -201,9 +201,9 @@ class Desk:
 
     # -- waiting
 
-    async def until[T](self, look: Callable[[], Awaitable[T | None]]) -> T:
+    async def until[T](self, look: Callable[[], Awaitable[T | None]], *, within_s: float = _DEADLINE_S) -> T:
         """The first answer that is true."""
-        deadline = asyncio.get_running_loop().time() + _DEADLINE_S
+        deadline = asyncio.get_running_loop().time() + within_s
         while True:
             for task in self._tasks:
                 if task.done():
@@ -211,7 +211,7 @@ class Desk:
             if found := await look():
                 return found
             if asyncio.get_running_loop().time() > deadline:
-                raise AssertionError(f"not within {_DEADLINE_S} s: {look}")
+                raise AssertionError(f"not within {within_s} s: {look}")
             await asyncio.sleep(0.01)
 
     async def scheduled(self, name: str) -> str:
