@@ -2,7 +2,7 @@
 
 The first part is one suite for both. The second compares decisions: random small clusters, claims and pods are given
 to a real kube-scheduler, and the devices that it chose must be those that our allocator chooses. `SCHEDULING_CASES`
-sets how many (default 40).
+sets how many (default 40), `SCHEDULING_SEED` which ones.
 """
 
 import os
@@ -361,7 +361,7 @@ def _claim(random_: random.Random, node: str, name: str) -> JsonObject:
 
 @pytest.mark.skipif(real_api_server.ASSETS not in os.environ, reason="needs a real kube-scheduler")
 async def test_the_real_kube_scheduler_chooses_the_same_devices(control_plane: RealApiServer, unique: str) -> None:
-    random_ = random.Random(f"scheduling {CASES}")
+    random_ = random.Random(os.environ.get("SCHEDULING_SEED", f"scheduling {CASES}"))
     cases = [_case(random_, f"{unique}-{number}") for number in range(CASES)]
     async with real_scheduler.client(control_plane) as kube, desk(None, kube) as found:
         found.namespace = unique

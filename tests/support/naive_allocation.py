@@ -1,9 +1,9 @@
 """The structured allocator once more, as plainly as its rules are told: a reference for the one that is quick.
 
 It works on API objects, on the pools of one node that are complete and valid, and shares nothing with
-`dra_driver.allocation` but selectors and quantities. `leaks` adds a defect of kube-scheduler up to 1.36.2: counters
+`dra_driver.allocation` but selectors and quantities. `leaks` adds defects of kube-scheduler up to 1.36.2: counters
 that were drawn for a device stay drawn when the device is then refused for a taint or a constraint, or when it is a
-shareable one that is taken back.
+shareable one that is taken back; and one without any capacity that was taken once counts as in use ever after.
 """
 
 from collections import defaultdict
@@ -92,6 +92,8 @@ class Reference:
                 self._draw(one, -1)
         self._mine: dict[object, list[int]] = defaultdict(list)
         self._shares: dict[object, list[dict[str, Fraction]]] = defaultdict(list)
+        self._never_forgotten: set[object] = set()
+        """Shareable devices without capacity that were taken once; see `leaks`."""
         self._covered: dict[tuple[int, int], list[tuple[str, object]]] = defaultdict(list)
         self.results: list[list[tuple[str, Published, dict[str, Fraction]]]] = [[] for _ in claims]
         """Request, device and consumed capacity, for each claim."""
@@ -157,7 +159,8 @@ class Reference:
         consumed = self._consumed(spec, one, self._shares[one.key])
         if consumed is None:
             return None
-        draws = not (one.shareable and (self._given.get(one.key) or self._shares[one.key]))
+        in_use = self._given.get(one.key) or self._shares[one.key] or one.key in self._never_forgotten
+        draws = not (one.shareable and in_use)
         if draws and not self._draw_if_enough(one):
             return None
         if not self._tolerated(spec, one) or not self._allowed(claim, name, spec, one):
@@ -166,6 +169,8 @@ class Reference:
             return None
         if one.shareable:
             self._shares[one.key].append(consumed)
+            if self._leaks and not consumed:
+                self._never_forgotten.add(one.key)
         else:
             mine.append(claim)
         self.results[claim].append((name, one, consumed if one.shareable else {}))
