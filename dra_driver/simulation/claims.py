@@ -12,12 +12,7 @@ from typing import Never
 import structlog
 
 from dra_driver.api.meta import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, JsonObject
-from dra_driver.errors import ClusterError, NotFound, Rejected
-from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import Backoff, Change, Key, Reflector
-from dra_driver.kube.workqueue import WorkQueue
-from dra_driver.simulation.events import tell
-from dra_driver.simulation.pods import (
+from dra_driver.api.pods import (
     CLAIM_FINALIZER,
     EXTENDED_CLAIM_ANNOTATION,
     POD_CLAIM_ANNOTATION,
@@ -29,6 +24,11 @@ from dra_driver.simulation.pods import (
     is_scheduled,
     owner_reference,
 )
+from dra_driver.errors import ClusterError, NotFound, Rejected
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Backoff, Change, Key, Reflector
+from dra_driver.kube.workqueue import WorkQueue
+from dra_driver.simulation.events import tell
 
 _log = structlog.get_logger(__name__)
 

@@ -18,6 +18,13 @@ from uuid import uuid4
 import structlog
 
 from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.extended import (
+    ExtendedRequests,
+    class_by_resource,
+    extended_claim,
+    extended_requests,
+    extended_resources,
+)
 from dra_driver.allocation.nodes import NodeView, provides, selector_matches, unfit_for
 from dra_driver.allocation.search import Allocated, allocate
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
@@ -30,20 +37,7 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
-from dra_driver.api.resource import Allocation, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
-from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, NotFound
-from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import Backoff, Change, Key, Reflector, key_of
-from dra_driver.names import DeviceId, RequestName
-from dra_driver.simulation.events import tell, timestamp
-from dra_driver.simulation.extended import (
-    ExtendedRequests,
-    class_by_resource,
-    extended_claim,
-    extended_requests,
-    extended_resources,
-)
-from dra_driver.simulation.pods import (
+from dra_driver.api.pods import (
     CLAIM_FINALIZER,
     EXTENDED_CLAIM_ANNOTATION,
     claim_entries,
@@ -53,6 +47,12 @@ from dra_driver.simulation.pods import (
     is_owned_by,
     is_scheduled,
 )
+from dra_driver.api.resource import Allocation, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, NotFound
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Backoff, Change, Key, Reflector, key_of
+from dra_driver.names import DeviceId, RequestName
+from dra_driver.simulation.events import tell, timestamp
 
 _log = structlog.get_logger(__name__)
 

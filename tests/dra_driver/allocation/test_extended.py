@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from dra_driver.allocation.extended import class_by_resource, extended_claim, extended_requests, extended_resources
 from dra_driver.api.resource import DeviceClass
-from dra_driver.simulation.extended import class_by_resource, extended_claim, extended_requests, extended_resources
 
 GPU = "nvidia.com/gpu"
 

@@ -1,4 +1,4 @@
-"""What scheduler and claim controller read from pods. Pure."""
+"""What schedulers, claim controllers and explanations read from pods. Pure."""
 
 from dataclasses import dataclass
 

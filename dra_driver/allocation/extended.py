@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
+from dra_driver.api.pods import EXTENDED_CLAIM_ANNOTATION, owner_reference
 from dra_driver.api.resource import DeviceClass, DeviceRequest, ExactRequest
 from dra_driver.quantity import Quantity
-from dra_driver.simulation.pods import EXTENDED_CLAIM_ANNOTATION, owner_reference
 
 IMPLICIT_PREFIX = "deviceclass.resource.kubernetes.io/"
 """With a class's name: a resource that every class answers to without saying so."""
