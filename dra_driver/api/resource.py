@@ -15,12 +15,19 @@ type AttributeValue = str | int | bool
 
 
 class Attribute(Model):
-    """Exactly one is set. `version` is semver 2.0.0; strings and versions are at most 64 bytes."""
+    """Exactly one is set. `version` is semver 2.0.0; strings and versions are at most 64 bytes.
+
+    The lists, of up to 48 values, exist where DRAListTypeAttributes is on (alpha since 1.36).
+    """
 
     int_: int | None = Field(default=None, alias="int")
     bool_: bool | None = Field(default=None, alias="bool")
     string: str | None = None
     version: str | None = None
+    ints: list[int] | None = None
+    bools: list[bool] | None = None
+    strings: list[str] | None = None
+    versions: list[str] | None = None
 
 
 class Capacity(Model):

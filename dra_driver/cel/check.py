@@ -7,9 +7,8 @@ What is known only during evaluation is DYN and passes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
-from dra_driver.cel.errors import CelTypeError
+from dra_driver.cel.errors import CelTypeError, closest
 from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS, first_version_with
 from dra_driver.cel.library.formatting import clauses, need, need_count
 from dra_driver.cel.library.lists import COMPARABLE
@@ -436,8 +435,8 @@ def _span(node: Node) -> tuple[int, int]:
 
 
 def _meant(name: str, known: Sequence[str] | Mapping[str, object]) -> str:
-    close = get_close_matches(name, list(known), n=1)
-    return f"; did you mean `{close[0]}`?" if close else ""
+    close = closest(name, known)
+    return f"; did you mean `{close}`?" if close else ""
 
 
 def _mismatch(name: str, candidates: Sequence[Overload], given: Sequence[Type]) -> str:

@@ -10,10 +10,12 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from dra_driver.api.resource import Attribute, Device
-from dra_driver.cel.check import Environment, Field, ObjectType, check
-from dra_driver.cel.errors import CelRuntimeError, CelTypeError
-from dra_driver.cel.evaluate import Program
+from dra_driver.cel.check import Checked, Environment, Field, ObjectType, check
+from dra_driver.cel.cost import LIMIT, estimate
+from dra_driver.cel.errors import CelCostError, CelRuntimeError, CelTypeError
+from dra_driver.cel.evaluate import Program, WatchedProgram
 from dra_driver.cel.functions import functions_of
+from dra_driver.cel.metering import Meter, OverLimit
 from dra_driver.cel.parser import parse
 from dra_driver.cel.server import CURRENT, Server
 from dra_driver.cel.types import ANY, BOOL, DYN, QUANTITY, STRING, Type, map_of, type_name
@@ -32,7 +34,7 @@ class _Domains[T](dict[str, dict[str, T]]):
 class CelDevice:
     """A device as selectors see it. Made once per device, used for any number of evaluations."""
 
-    __slots__ = ("allow_multiple_allocations", "attributes", "capacity", "driver")
+    __slots__ = ("allow_multiple_allocations", "attributes", "capacity", "driver", "list_attribute")
 
     def __init__(self, driver: str, device: Device) -> None:
         """Raises ValueError for a quantity or version that is none; the API server does not store such a device."""
@@ -40,9 +42,13 @@ class CelDevice:
         self.attributes: _Domains[object] = _Domains()
         self.capacity: _Domains[Quantity] = _Domains()
         self.allow_multiple_allocations = bool(device.allow_multiple_allocations)
+        self.list_attribute: str | None = None
+        """An attribute that is a list, which a scheduler without DRAListTypeAttributes cannot read."""
         for name, attribute in device.attributes.items():
             domain, id_ = _qualified(name, driver)
-            self.attributes.setdefault(domain, {})[id_] = attribute_value(attribute)
+            value = self.attributes.setdefault(domain, {})[id_] = attribute_value(attribute)
+            if isinstance(value, tuple):
+                self.list_attribute = name
         for name, capacity in device.capacity.items():
             domain, id_ = _qualified(name, driver)
             self.capacity.setdefault(domain, {})[id_] = _quantity(capacity.value)
@@ -53,7 +59,12 @@ _quantity = lru_cache(maxsize=4096)(Quantity.parse)
 
 
 def attribute_value(attribute: Attribute) -> object:
-    """The value as CEL and constraints compare it: int, bool, str or Version."""
+    """The value as CEL and constraints compare it: int, bool, str or Version, or a tuple of one of them."""
+    for values in (attribute.ints, attribute.bools, attribute.strings):
+        if values is not None:
+            return tuple(values)
+    if attribute.versions is not None:
+        return tuple(map(Version.parse, attribute.versions))
     if attribute.version is not None:
         return Version.parse(attribute.version)
     for value in (attribute.int_, attribute.bool_, attribute.string):
@@ -82,28 +93,59 @@ def device_environment(server: Server) -> Environment:
 
 
 class Selector:
-    """A compiled selector. `matches` is asked for every candidate device."""
+    """A compiled selector. `matches` is asked for every candidate device; `cost` is what it can cost at most."""
 
-    def __init__(self, program: Program) -> None:
-        self.expression = program.expression
-        self._program = program
+    def __init__(self, checked: Checked, server: Server, cost: int) -> None:
+        self.expression = checked.expression
+        self.cost = cost
+        self._checked = checked
+        self._lists = server.list_values
+        self._program = Program(checked)
+        self._metered = WatchedProgram(checked) if cost > _UNMETERED else None
 
     def matches(self, device: CelDevice) -> bool:
         """Raises CelRuntimeError, which ends the scheduling attempt of the whole pod."""
-        result = self._program.evaluate(device)
+        if device.list_attribute is not None and not self._lists:
+            raise self._error(f"attribute {device.list_attribute}: unsupported attribute value")
+        result = self._program.evaluate(device) if self._metered is None else self._evaluate(self._metered, device)
         if result is True or result is False:
             return bool(result)
-        root = self._program.root
-        message = f"the result must be bool, not {type_name(result)}"
-        raise CelRuntimeError(message, self.expression, root.start, root.end)
+        raise self._error(f"the result must be bool, not {type_name(result)}")
+
+    def _evaluate(self, program: WatchedProgram, device: CelDevice) -> object:
+        try:
+            return program.evaluate(device, Meter(self._checked, LIMIT))
+        except OverLimit:
+            raise self._error("operation cancelled: actual cost limit exceeded") from None
+
+    def _error(self, message: str) -> CelRuntimeError:
+        root = self._checked.root
+        return CelRuntimeError(message, self.expression, root.start, root.end)
 
 
-@lru_cache(maxsize=4096)
-def compile_selector(expression: str, server: Server = CURRENT) -> Selector:
-    """Compiled once per expression and server. Raises CelSyntaxError, CelTypeError."""
+_UNMETERED = LIMIT // 1000
+"""Selectors that are estimated to cost no more are not counted: no estimate is wrong by a factor of a thousand."""
+
+
+def checked_selector(expression: str, server: Server = CURRENT) -> Checked:
+    """Raises CelSyntaxError, CelTypeError."""
     root = parse(expression)
     checked = check(root, expression, device_environment(server))
     result = checked.types[root]
     if result not in (BOOL, ANY) and not (server.list_attributes and result == DYN):
         raise CelTypeError(f"a selector must be bool, not {result}", expression, root.start, root.end)
-    return Selector(Program(checked))
+    return checked
+
+
+@lru_cache(maxsize=4096)
+def compile_selector(expression: str, server: Server = CURRENT, *, cost_limit: int | None = LIMIT) -> Selector:
+    """Compiled once per expression and server. Raises CelSyntaxError, CelTypeError, CelCostError.
+
+    `cost_limit` None is the scheduler's way: whatever is stored is compiled, and ended when it really costs too much.
+    """
+    checked = checked_selector(expression, server)
+    estimated = estimate(checked)
+    if cost_limit is not None and estimated.cost > cost_limit:
+        place = estimated.dearest
+        raise CelCostError(estimated.cost, cost_limit, expression, place.start, place.end)
+    return Selector(checked, server, estimated.cost)

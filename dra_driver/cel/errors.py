@@ -1,7 +1,11 @@
 """What can be wrong with an expression, and where: every error knows the character it points at.
 
-CelSyntaxError and CelTypeError are found before any device is looked at; CelRuntimeError is about one evaluation.
+CelSyntaxError, CelTypeError and CelCostError are found before any device is looked at; CelRuntimeError is about one
+evaluation.
 """
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 from dra_driver.errors import InvalidInput
 
@@ -44,5 +48,48 @@ class CelTypeError(CelError):
     """The expression can never be evaluated: an unknown name, a function for other types, a result that is no bool."""
 
 
+class CelCostError(CelError):
+    """The expression may cost more than the API server allows. `cost` is its estimate."""
+
+    def __init__(self, cost: int, limit: int, expression: str, start: int, end: int) -> None:
+        self.cost = cost
+        bound = f"may cost {cost}" if cost < 2**60 else "works on values of unlimited size"
+        super().__init__(
+            f"too complex, exceeds cost limit: this part {bound}, {limit} is allowed", expression, start, end
+        )
+
+
 class CelRuntimeError(CelError):
-    """The evaluation failed for these values. The scheduler gives up on the whole pod then, not just on the device."""
+    """The evaluation failed for these values. The scheduler gives up on the whole pod then, not just on the device.
+
+    `name` is what was looked for and `known` what there is, where that is what failed.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        expression: str,
+        start: int,
+        end: int | None = None,
+        *,
+        name: str | None = None,
+        known: Iterable[object] = (),
+    ) -> None:
+        super().__init__(message, expression, start, end)
+        self.name = name
+        self._known = known
+
+    @property
+    def suggestion(self) -> str | None:
+        """A name that there is and that is close to the one looked for; found only when somebody asks."""
+        names = [one for one in self._known if isinstance(one, str)]
+        return closest(self.name, names) if self.name is not None else None
+
+    def __str__(self) -> str:
+        return super().__str__() + (f"; did you mean `{self.suggestion}`?" if self.suggestion else "")
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like `name`; None when none is."""
+    close = get_close_matches(name, list(known), n=1)
+    return close[0] if close else None

@@ -3,10 +3,13 @@
 A closure takes a frame (a list of variables by slot) and answers a value or raises CelRuntimeError with its place.
 Where the types are known the function is called at once; where they are not, the overload is chosen by what the values
 turn out to be.
+
+An evaluation can be watched: then an Observer in the last slot of the frame hears of every node's value. Programs that
+are not watched have no trace of it, and are as fast as they can be.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from dra_driver.cel.check import Checked
 from dra_driver.cel.errors import CelRuntimeError
@@ -34,8 +37,13 @@ from dra_driver.cel.types import BOOL, type_name
 from dra_driver.cel.values import ABSENT, Optional, find
 
 
+class Observer(Protocol):
+    def seen(self, node: Node, value: object) -> None:
+        """The node has this value, or failed with this CelRuntimeError; called again for each round of a loop."""
+
+
 class Program:
-    """A compiled expression. `slots` is the length of the frame it needs; the environment's variables come first."""
+    """A compiled expression, evaluated for an environment of one variable."""
 
     def __init__(self, checked: Checked) -> None:
         self.expression = checked.expression
@@ -44,8 +52,22 @@ class Program:
         self._rest: Frame = [None] * (checked.slots - 1)
 
     def evaluate(self, variable: object) -> Any:
-        """The value, for an environment of one variable. Raises CelRuntimeError."""
+        """The value. Raises CelRuntimeError."""
         return self._run([variable, *self._rest])
+
+
+class WatchedProgram:
+    """The same, slower, with somebody who watches."""
+
+    def __init__(self, checked: Checked) -> None:
+        self.expression = checked.expression
+        self.root = checked.root
+        self._run = _WatchedCompiler(checked).run_of(checked.root)
+        self._rest: Frame = [None] * (checked.slots - 1)
+
+    def evaluate(self, variable: object, observer: Observer) -> Any:
+        """The value. Raises CelRuntimeError, and whatever the observer raises."""
+        return self._run([variable, *self._rest, observer])
 
 
 class _Compiler:
@@ -104,6 +126,10 @@ class _Compiler:
     def _error(self, message: str, node: Node) -> CelRuntimeError:
         return CelRuntimeError(message, self._checked.expression, node.start, node.end)
 
+    def _no_such_key(self, key: str, entries: Any, node: Node) -> CelRuntimeError:
+        message = f"no such key: {key}"
+        return CelRuntimeError(message, self._checked.expression, node.start, node.end, name=key, known=entries)
+
     # -- fields and elements
 
     def _select(self, node: Select) -> Run:
@@ -126,7 +152,7 @@ class _Compiler:
             if optional or chained:
                 return found
             if not found.present:
-                raise self._error(f"no such key: {field}", node)
+                raise self._no_such_key(field, value, node)
             return found.value
 
         return run
@@ -135,10 +161,11 @@ class _Compiler:
         """A key of what is known to be a map: the step that nearly every selector consists of."""
 
         def run(frame: Frame) -> Any:
+            entries = operand(frame)
             try:
-                return operand(frame)[key]
+                return entries[key]
             except KeyError:
-                raise self._error(f"no such key: {key}", node) from None
+                raise self._no_such_key(key, entries, node) from None
 
         return run
 
@@ -401,6 +428,24 @@ class _Compiler:
             return result if node.flat else Optional(result)
 
         return run
+
+
+class _WatchedCompiler(_Compiler):
+    """Tells the observer in the frame about every node."""
+
+    def run_of(self, node: Node) -> Run:
+        run = super().run_of(node)
+
+        def watched(frame: Frame) -> Any:
+            try:
+                value = run(frame)
+            except CelRuntimeError as error:
+                frame[-1].seen(node, error)
+                raise
+            frame[-1].seen(node, value)
+            return value
+
+        return watched
 
 
 def _attribute_of(operand: Run, attribute: str) -> Run:

@@ -28,6 +28,11 @@ class Server:
         return cls(minor, consumable_capacity=minor >= 36, list_attributes=list_attributes, stored=stored)
 
     @property
+    def list_values(self) -> bool:
+        """Whether lists that devices have can be read; from 1.37 on the gate only says whether they can be stored."""
+        return self.list_attributes or self.minor >= 37
+
+    @property
     def known(self) -> int:
         """The version whose functions can be used."""
         return self.minor if self.stored else self.minor - 1

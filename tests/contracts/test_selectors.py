@@ -13,10 +13,13 @@ from itertools import batched
 import pytest
 from support import real_api_server
 from support.api import Api, Refused
-from support.cel_values import COSTLY, FAIL, HOLD, NO_EXPRESSION
+from support.cel_values import BIND_HOLD, COSTLY, COSTS, FAIL, HOLD, NO_EXPRESSION, TOO_LONG
 from support.dra_objects import CLASSES
 from support.real_api_server import RealApiServer
 from support.selectors import ACCEPTED, REFUSED
+
+from dra_driver.cel.cost import LIMIT
+from dra_driver.cel.device import CURRENT, compile_selector
 
 pytestmark = pytest.mark.skipif(
     real_api_server.ASSETS not in os.environ, reason=f"{real_api_server.ASSETS} is not set: nothing to compare with"
@@ -40,13 +43,31 @@ async def stored(server: RealApiServer, expressions: list[str]) -> dict[str, boo
 
 
 async def test_selectors_that_we_compile_are_stored(real_server: Callable[..., RealApiServer]) -> None:
-    answers = await stored(real_server({}), [*ACCEPTED, *HOLD, *(expression for expression, _ in FAIL)])
+    answers = await stored(real_server({}), [*ACCEPTED, *HOLD, *BIND_HOLD, *COSTS, *(one for one, _ in FAIL)])
     assert [one for one, accepted in answers.items() if not accepted] == []
 
 
 async def test_selectors_that_we_refuse_are_not_stored(real_server: Callable[..., RealApiServer]) -> None:
-    answers = await stored(real_server({}), [*(one for one, _, _ in REFUSED), *NO_EXPRESSION])
+    answers = await stored(real_server({}), [*(one for one, _, _ in REFUSED), *NO_EXPRESSION, *COSTLY, *TOO_LONG])
     assert [one for one, accepted in answers.items() if accepted] == []
+
+
+def padded(expression: str, cost: int) -> str:
+    """The same with something behind it, so that all of it is estimated to cost this much."""
+    rest = compile_selector(f"({expression}) && lists.range(0).size() >= 0").cost
+    return f"({expression}) && lists.range({cost - rest}).size() >= 0"
+
+
+async def test_costs_are_estimated_as_the_api_server_does_it_to_the_unit(
+    real_server: Callable[..., RealApiServer],
+) -> None:
+    """A selector that reaches the limit exactly is stored; one that costs one unit more is not."""
+    server, expressions = real_server({}), [*ACCEPTED, *HOLD, *BIND_HOLD, *COSTS]
+    just, above = ([padded(one, cost) for one in expressions] for cost in (LIMIT, LIMIT + 1))
+    answers = await stored(server, [*just, *above])
+    assert {compile_selector(one, CURRENT, cost_limit=None).cost for one in just} == {LIMIT}
+    assert [one for one in just if not answers[one]] == []
+    assert [one for one in above if answers[one]] == []
 
 
 _POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"

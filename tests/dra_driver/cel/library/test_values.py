@@ -1,18 +1,33 @@
 """The libraries' functions give the values that a real API server gives for the same expressions."""
 
 import pytest
-from support.cel_values import BIND_HOLD, COSTLY, FAIL, HOLD, NO_EXPRESSION
+from support.cel_values import BIND_HOLD, COSTLY, FAIL, HOLD, NO_EXPRESSION, TOO_LONG
 
 from dra_driver.api.resource import Device
 from dra_driver.cel.device import CelDevice, compile_selector
-from dra_driver.cel.errors import CelError, CelRuntimeError
+from dra_driver.cel.errors import CelCostError, CelError, CelRuntimeError
 
 _DEVICE = CelDevice("gpu.nvidia.com", Device.of({"name": "gpu-0"}))
 
 
 @pytest.mark.parametrize("expression", [*HOLD, *BIND_HOLD, *COSTLY])
 def test_what_is_true_for_the_api_server_is_true_here(expression: str) -> None:
-    assert compile_selector(expression).matches(_DEVICE) is True
+    assert compile_selector(expression, cost_limit=None).matches(_DEVICE) is True
+
+
+@pytest.mark.parametrize("expression", [*HOLD, *BIND_HOLD, *COSTLY])
+def test_what_the_api_server_finds_too_complex_is_refused_and_nothing_else(expression: str) -> None:
+    if expression not in COSTLY:
+        compile_selector(expression)
+        return
+    with pytest.raises(CelCostError, match="too complex, exceeds cost limit"):
+        compile_selector(expression)
+
+
+@pytest.mark.parametrize("expression", TOO_LONG)
+def test_an_evaluation_that_costs_more_than_the_limit_is_ended(expression: str) -> None:
+    with pytest.raises(CelRuntimeError, match="actual cost limit exceeded"):
+        compile_selector(expression, cost_limit=None).matches(_DEVICE)
 
 
 @pytest.mark.parametrize(("expression", "message"), FAIL)
