@@ -1,35 +1,59 @@
 """`dractl`: the commands, and where they live.
 
-Each command is a module of this folder. Commands that need the node's own code come from the entry point group
-`gpu_dra.commands`, so that this package never imports the node plugin.
+Each command is a module of this folder, or of another package that is named here as text only: this package imports
+the node plugin nowhere. They are imported when they are run; see `dra_driver.cli.lazy`.
 """
 
 from importlib.metadata import entry_points
 
 import typer
 
-from dra_driver.cli import cluster, demo, get
+from dra_driver.cli.lazy import LazyCommand, lazy_group
 from dra_driver.cli.output import plain_errors
-from dra_driver.runtime.telemetry import configure_logging
+
+COMMANDS = (
+    LazyCommand("demo", "dra_driver.cli.demo:demo", "Run the examples and show what containers got."),
+    LazyCommand("cluster", "dra_driver.cli.cluster:cluster", "Keep a simulated cluster with GPUs running."),
+    LazyCommand("get", "dra_driver.cli.get:app", "Show nodes, devices or claims, and who uses what."),
+)
+"""In the order of the help."""
+
+_HELP_OF_OTHERS = {
+    "inventory": "What this node has, and what it would lead to in a cluster.",
+    "simulate": "Let something happen to a simulated node.",
+}
+"""Of commands that come from the entry point group `gpu_dra.commands`, because they need the node's own code."""
+
+
+def commands() -> tuple[LazyCommand, ...]:
+    """Our own, and those that are installed beside us."""
+    others = sorted(entry_points(group="gpu_dra.commands"), key=lambda entry: entry.name)
+    return (*COMMANDS, *(LazyCommand(one.name, one.value, _HELP_OF_OTHERS.get(one.name, "")) for one in others))
+
+
+def _configure_logging() -> None:
+    from dra_driver.runtime.telemetry import configure_logging
+
+    configure_logging("error", "console")
+
 
 app = typer.Typer(
     name="dractl",
-    help="GPUs on Kubernetes by Dynamic Resource Allocation: try it, see it, ask it.",
+    cls=lazy_group(commands(), before=_configure_logging),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-app.command("demo", short_help="Run the examples and show what containers got.")(demo.demo)
-app.command("cluster", short_help="Keep a simulated cluster with GPUs running.")(cluster.cluster)
-app.add_typer(get.app, name="get")
-for _command in sorted(entry_points(group="gpu_dra.commands"), key=lambda entry: entry.name):
-    app.command(_command.name)(_command.load())
+
+
+@app.callback()
+def dractl() -> None:
+    """GPUs on Kubernetes by Dynamic Resource Allocation: try it, see it, ask it."""
 
 
 def main() -> None:
     """What the console script runs."""
-    configure_logging("error", "console")
     with plain_errors():
         app()

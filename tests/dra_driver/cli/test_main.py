@@ -1,0 +1,36 @@
+"""`dractl` itself: its help is quick and complete, and commands are what the help says."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from dra_driver.cli.lazy import LazyCommand
+from dra_driver.cli.main import app, commands
+
+_NOT_FOR_HELP = ("aiohttp", "pydantic", "structlog", "kubernetes", "grpc", "dra_driver.cel", "dra_driver.simulation")
+
+
+def test_the_help_imports_nothing_that_is_slow() -> None:
+    """What `dractl --help` takes is what these would take; seconds depend on the machine, this does not."""
+    ask = "import sys; sys.argv = ['dractl', '--help']; from dra_driver.cli.main import main\n"
+    tell = "try: main()\nexcept SystemExit: pass\nprint(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", ask + tell], capture_output=True, text=True, timeout=60, check=True)
+    assert "Show nodes, devices or claims" in done.stdout
+    assert not set(_NOT_FOR_HELP) & set(done.stderr.split())
+
+
+@pytest.mark.parametrize("command", commands(), ids=lambda one: one.name)
+def test_every_command_loads_and_has_a_line_of_help(command: LazyCommand) -> None:
+    assert command.help.endswith(".")
+    assert len(command.help) <= 80
+    answer = CliRunner().invoke(app, [command.name, "--help"])
+    assert answer.exit_code == 0, answer.output
+    assert answer.output.startswith(f"Usage: dractl {command.name}")
+
+
+def test_a_mistyped_command_is_met_with_what_was_meant() -> None:
+    answer = CliRunner().invoke(app, ["gte"])
+    assert answer.exit_code == 2
+    assert "'get'" in answer.output
