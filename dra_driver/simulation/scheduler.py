@@ -11,22 +11,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Never
 from uuid import uuid4
 
 import structlog
 
 from dra_driver.allocation.behaviour import Behaviour
-from dra_driver.allocation.extended import (
-    ExtendedRequests,
-    class_by_resource,
-    extended_claim,
-    extended_requests,
-    extended_resources,
-)
-from dra_driver.allocation.nodes import NodeView, provides, selector_matches, unfit_for
-from dra_driver.allocation.search import Allocated, allocate
+from dra_driver.allocation.extended import ExtendedRequests, extended_claim
+from dra_driver.allocation.nodes import NodeView
+from dra_driver.allocation.placement import Placement, highest_score, place_on
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.api.meta import (
     DEVICE_CLASSES,
@@ -51,7 +44,7 @@ from dra_driver.api.resource import Allocation, DeviceClass, DeviceTaintRule, Re
 from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Key, Reflector, key_of
-from dra_driver.names import DeviceId, RequestName
+from dra_driver.names import DeviceId
 from dra_driver.simulation.events import tell, timestamp
 
 _log = structlog.get_logger(__name__)
@@ -60,7 +53,6 @@ NAME = "default-scheduler"
 MAX_CONSUMERS = 256
 """Of one claim; the API has no room for more."""
 
-_PREFERENCES = 8
 _TAINT_RULES = tuple(
     Resource("resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", False) for version in ("v1", "v1beta2")
 )
@@ -73,16 +65,6 @@ class _Waits(Exception):
 
 class _NotReady(Exception):
     """The pod waits for the claim controller, whose turn it is to complain if that takes long."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Placement:
-    """A node for a pod: an allocation for each claim that has none, and what its extended resources became."""
-
-    node: str
-    allocations: tuple[Allocation, ...]
-    extended: ExtendedRequests | None
-    score: int
 
 
 class SimulatedScheduler:
@@ -256,61 +238,26 @@ class SimulatedScheduler:
             return self._written_claims.get(key) or self._claims.objects[key]
         return None
 
-    def _placement(self, pod: JsonObject, claims: Sequence[JsonObject]) -> _Placement:
+    def _placement(self, pod: JsonObject, claims: Sequence[JsonObject]) -> Placement:
         """The best node: the first one, unless preference lists make another one better. Raises _Waits."""
         snapshot = self._snapshot()
         typed = [ResourceClaim.of(claim) for claim in claims]
         refusals: Counter[str] = Counter()
-        best: _Placement | None = None
+        best: Placement | None = None
         nodes = [NodeView.of(node) for _, node in sorted(self._nodes.objects.items())]
         if not nodes:
             raise _Waits("there are no nodes")
         for node in nodes:
-            found = self._on_node(pod, typed, node, snapshot)
+            found = place_on(pod, typed, node, snapshot, share_ids=_random_share_id)
             if isinstance(found, str):
                 refusals[found] += 1
             elif best is None or found.score > best.score:
                 best = found
-            if best is not None and best.score == _highest_score(typed):
+            if best is not None and best.score == highest_score(typed):
                 break
         if best is None:
             raise _Waits(_no_node(len(nodes), refusals))
         return best
-
-    def _on_node(
-        self, pod: JsonObject, claims: Sequence[ResourceClaim], node: NodeView, snapshot: Snapshot
-    ) -> _Placement | str:
-        """The placement on one node, or why there is none."""
-        if problem := unfit_for(pod, node):
-            return problem
-        for claim in claims:
-            selector = claim.status.allocation.node_selector if claim.status.allocation is not None else None
-            if selector is not None and not selector_matches(selector, node):
-                return f"claim {claim.metadata.name} is allocated to devices of another node"
-        extended = self._extended_on(pod, node, snapshot)
-        if isinstance(extended, str):
-            return extended
-        wanted = [claim for claim in claims if claim.status.allocation is None]
-        if extended is not None:
-            wanted.append(ResourceClaim.of(extended_claim(pod, extended.requests)))
-        result = allocate(wanted, node, snapshot, share_ids=_random_share_id)
-        if not isinstance(result, Allocated):
-            return result.reason
-        return _Placement(node.name, result.allocations, extended, _score(wanted, result.allocations))
-
-    def _extended_on(self, pod: JsonObject, node: NodeView, snapshot: Snapshot) -> ExtendedRequests | str | None:
-        """What DRA must serve on this node; None for nothing, a text for resources that the node has not."""
-        by_class = class_by_resource(snapshot.classes.values())
-        served: dict[str, str] = {}
-        for resource, amount in extended_resources(pod).items():
-            if provides(node, resource) and provides(node, resource) < amount:
-                return f"too little {resource}"
-            if provides(node, resource):
-                continue  # a device plugin's; Kubernetes never mixes the two on one node
-            if resource not in by_class:
-                return f"no {resource}"
-            served[resource] = by_class[resource]
-        return extended_requests(pod, served) if served else None
 
     def _snapshot(self) -> Snapshot:
         if self._catalog is None:
@@ -333,7 +280,7 @@ class SimulatedScheduler:
 
     # -- do
 
-    async def _commit(self, pod: JsonObject, claims: Sequence[JsonObject], placement: _Placement) -> None:
+    async def _commit(self, pod: JsonObject, claims: Sequence[JsonObject], placement: Placement) -> None:
         """Claims first, then the pod: a pod on a node without its devices would be the worse half."""
         allocations = list(placement.allocations)
         for claim in claims:
@@ -457,29 +404,6 @@ def _allocation(claim: JsonObject) -> Allocation | None:
 
 def _random_share_id(claim: ResourceClaim, request: str, device: DeviceId) -> str:
     return str(uuid4())
-
-
-def _score(claims: Sequence[ResourceClaim], allocations: Sequence[Allocation]) -> int:
-    """Higher when preference lists got what stands earlier in them. Source: kube-scheduler, DRA scoring."""
-    total = 0
-    for claim, allocation in zip(claims, allocations, strict=True):
-        chosen = {RequestName.of(result.request) for result in allocation.devices.results}
-        for request in claim.spec.devices.requests:
-            for index, one in enumerate(request.first_available or ()):
-                if RequestName(request.name, one.name) in chosen:
-                    total += _PREFERENCES - index
-    return total
-
-
-def _highest_score(claims: Sequence[ResourceClaim]) -> int:
-    lists = [
-        request
-        for claim in claims
-        if claim.status.allocation is None
-        for request in claim.spec.devices.requests
-        if request.first_available
-    ]
-    return _PREFERENCES * len(lists)
 
 
 def _no_node(nodes: int, refusals: Counter[str]) -> str:
