@@ -248,7 +248,8 @@ class Executor:
         await self._begin(plan)
         try:
             for hold in entry.holds:
-                await self._make(hold, entry)
+                # One that was prepared before is repaired: what the journal calls made may not be so any more.
+                await self._make(hold, entry, again=before is not None)
             done = await finish(entry, self._journal.current.holds)
             staged = await self._in_thread(self._stage, done)
             try:

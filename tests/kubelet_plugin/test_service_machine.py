@@ -274,6 +274,19 @@ class Node(RuleBasedStateMachine):
             else:
                 self.check_prepared(uid, answer)
 
+    @rule(name=names, devices=some_devices, config=some_config)
+    def a_pod_with_a_claim_of_its_own_starts(self, name: str, devices: list[str], config: Any) -> None:
+        self.a_claim_is_created_again_under_its_name(name, devices, config, admin=False)
+        self.kubelet_prepares({name})
+
+    @rule(name=names, devices=some_devices)
+    def a_pod_takes_the_place_of_another(self, name: str, devices: list[str]) -> None:
+        """What the first one had is free for the second: there is nothing to wait for."""
+        if name in self.refs:
+            old = self.refs[name]
+            assert self.run(self.service.unprepare([old])) == {old.uid: None}
+        self.a_pod_with_a_claim_of_its_own_starts(name, devices, None)
+
     def check_prepared(self, uid: str, answer: Sequence[PreparedDevice]) -> None:
         (claim,) = [obj for obj in self.api.objects.values() if obj["metadata"]["uid"] == uid]
         results = claim["status"]["allocation"]["devices"]["results"]
