@@ -144,8 +144,9 @@ class Prospects:
 
     def _error(self, candidate: Candidate) -> InvalidInput:
         pool = next(one for one in self._site.pools if one.id == candidate.pool)
-        index, error = pool.select(self.wanted.expressions).failing[candidate]
-        about, own_index = self.wanted.writer_of(index)
-        found = InvalidInput(f"selector {own_index} on device {candidate.id}: {error}\n{error.excerpt}", about=about)
-        found.__cause__ = error
+        failure = pool.select(self.wanted.expressions).failing[candidate]
+        about, index = self.wanted.writer_of(failure.index)
+        message = f"selector {index} on device {candidate.id}: {failure.error}\n{failure.error.excerpt}"
+        found = InvalidInput(message, about=about)
+        found.__cause__ = failure.error
         return found

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from dra_driver.allocation.amounts import Amount, amount
 from dra_driver.allocation.behaviour import CURRENT, Behaviour
 from dra_driver.allocation.nodes import NodeView, selector_matches
+from dra_driver.allocation.selection import Failure, verdict
 from dra_driver.api.resource import (
     Allocation,
     Device,
@@ -25,8 +26,6 @@ from dra_driver.api.resource import (
     ResourceSliceSpec,
     Taint,
 )
-from dra_driver.cel.device import CelDevice, compile_selector
-from dra_driver.cel.errors import CelError
 from dra_driver.names import DeviceId
 
 type PoolId = tuple[str, str]
@@ -56,10 +55,6 @@ class Candidate:
         self.device = device
         self.slice = slice_
         self.shareable = bool(device.allow_multiple_allocations)
-
-    @cached_property
-    def cel(self) -> CelDevice:
-        return CelDevice(self.id.driver, self.device)
 
     @cached_property
     def consumes(self) -> tuple[tuple[CounterId, Amount], ...]:
@@ -116,10 +111,10 @@ def _selects(selection: ResourceSliceSpec | Device, node: NodeView) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a list of selectors makes of a pool's devices. `failing` has the selector's index and its error."""
+    """What a list of selectors makes of a pool's devices."""
 
     matching: tuple[Candidate, ...]
-    failing: Mapping[Candidate, tuple[int, CelError]]
+    failing: Mapping[Candidate, Failure]
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,17 +158,13 @@ class Pool:
 
 def _select(candidates: Iterable[Candidate], expressions: tuple[str, ...]) -> Selection:
     matching: list[Candidate] = []
-    failing: dict[Candidate, tuple[int, CelError]] = {}
+    failing: dict[Candidate, Failure] = {}
     for candidate in candidates:
-        for index, expression in enumerate(expressions):
-            try:
-                if not compile_selector(expression).matches(candidate.cel):
-                    break
-            except CelError as error:
-                failing[candidate] = (index, error)
-                break
-        else:
+        found = verdict(expressions, candidate.id.driver, candidate.device)
+        if found is True:
             matching.append(candidate)
+        elif isinstance(found, Failure):
+            failing[candidate] = found
     return Selection(tuple(matching), failing)
 
 

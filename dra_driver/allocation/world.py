@@ -76,6 +76,10 @@ class Pod:
         """Whether a scheduler still has to find a node for it."""
         return not (self.node or self.is_done)
 
+    def on(self, node: str) -> "Pod":
+        """The pod once it is bound to the node."""
+        return Pod({**self.obj, "spec": {**self.obj["spec"], "nodeName": node}})
+
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 
@@ -137,6 +141,10 @@ class World:
     def with_claim(self, claim: ResourceClaim) -> "World":
         """With this version of the claim."""
         return self._keeping_catalog(claims={**self.claims, claim_key(claim): claim})
+
+    def with_pod(self, pod: Pod) -> "World":
+        """With this version of the pod."""
+        return self._keeping_catalog(pods={**self.pods, pod.key: pod})
 
     def without_allocations(self, keys: Iterable[Key]) -> "World":
         """As if these claims held nothing."""

@@ -1,0 +1,126 @@
+"""Pods and claims of a world to nodes and devices, one after the other, each taking what it got. Pure.
+
+What a cluster's scheduler would do with them, alone and in this order; other plugins of it (scores, spreading) may
+prefer another node that fits as well.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from dra_driver.allocation.nodes import NodeView
+from dra_driver.allocation.placement import Placement, highest_score, place_on, unallocated
+from dra_driver.allocation.resources import shortage_on
+from dra_driver.allocation.world import Key, Pod, World, claim_key, claims_of
+from dra_driver.api.resource import Allocation, ResourceClaim
+from dra_driver.errors import InvalidInput, NodeNotReady
+
+EXTENDED = "extended resources"
+"""Stands where a claim's name is for what a pod's extended resources got."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A pod, or a claim of no pod, and what it got. `node` None is one that fits nowhere, for the `reasons` of nodes.
+
+    `allocations` are by the claim's name, new ones only.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    node: str | None
+    allocations: Mapping[str, Allocation] = MappingProxyType({})
+    reasons: Mapping[str, int] = MappingProxyType({})
+    """Sentence to the number of nodes that it is true of; 0 for what keeps it from every node."""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def allocate_all(world: World) -> tuple[Placed, ...]:
+    """Waiting pods in the order in which they are in the world, then claims that no pod uses and that have nothing."""
+    return tuple(_placed(world))
+
+
+def _placed(world: World) -> Iterator[Placed]:
+    used: set[Key] = set()
+    for pod in world.pods.values():
+        claims = claims_of(world, pod)
+        used |= {claim_key(one.claim) for one in claims if one.claim is not None}
+        if not pod.waits:
+            continue
+        missing = [one.missing for one in claims if one.missing is not None]
+        if missing:
+            yield Placed("Pod", *pod.key, None, reasons=dict.fromkeys(missing, 0))
+            continue
+        found = [one.claim for one in claims if one.claim is not None]
+        placed, world = _place(world, pod, _without_twice(found))
+        yield placed
+    for key, claim in list(world.claims.items()):
+        if key not in used and claim.status.allocation is None:
+            placed, world = _place(world, None, [claim])
+            yield placed
+
+
+def _without_twice(claims: Sequence[ResourceClaim]) -> list[ResourceClaim]:
+    return list({claim_key(claim): claim for claim in claims}.values())
+
+
+def _place(world: World, pod: Pod | None, claims: Sequence[ResourceClaim]) -> tuple[Placed, World]:
+    """With the world in which it was placed."""
+    kind, key = ("Pod", pod.key) if pod is not None else ("ResourceClaim", claim_key(claims[0]))
+    try:
+        best, reasons = _best(world, pod, claims)
+    except (InvalidInput, NodeNotReady) as error:
+        return Placed(kind, *key, None, reasons={str(error): 0}), world
+    if best is None:
+        return Placed(kind, *key, None, reasons=reasons or {"there are no nodes": 0}), world
+    wanted = unallocated(claims)
+    names = [claim.metadata.name for claim in wanted] + ([EXTENDED] if best.extended is not None else [])
+    allocations = dict(zip(names, best.allocations, strict=True))
+    for claim, allocation in zip(wanted, best.allocations, strict=False):
+        world = world.with_claim(_allocated(claim, allocation))
+    if best.extended is not None and pod is not None:
+        world = world.with_claim(_extended_holder(pod, best.allocations[-1]))
+    if pod is not None:
+        world = world.with_pod(pod.on(best.node))
+    return Placed(kind, *key, best.node, allocations), world
+
+
+def _allocated(claim: ResourceClaim, allocation: Allocation) -> ResourceClaim:
+    return claim.model_copy(update={"status": claim.status.model_copy(update={"allocation": allocation})})
+
+
+def _extended_holder(pod: Pod, allocation: Allocation) -> ResourceClaim:
+    metadata = {"name": f"{pod.name}-extended-resources", "namespace": pod.namespace}
+    return _allocated(ResourceClaim.model_validate({"metadata": metadata}), allocation)
+
+
+def _best(world: World, pod: Pod | None, claims: Sequence[ResourceClaim]) -> tuple[Placement | None, dict[str, int]]:
+    """The best node, by preference lists, then by name; and why the others are none."""
+    best: Placement | None = None
+    reasons: dict[str, int] = {}
+    for node in world.nodes.values():
+        found = placement_of(world, pod, claims, node)
+        if isinstance(found, str):
+            reasons[found] = reasons.get(found, 0) + 1
+        elif best is None or found.score > best.score:
+            best = found
+        if best is not None and best.score == highest_score(claims):
+            break
+    return best, reasons
+
+
+NO_POD = {"metadata": {"name": ""}, "spec": {"containers": [], "tolerations": [{"operator": "Exists"}]}}
+"""Stands for the pod of a claim that none uses: it may run anywhere."""
+
+
+def placement_of(world: World, pod: Pod | None, claims: Sequence[ResourceClaim], node: NodeView) -> Placement | str:
+    """The placement on one node, or why there is none. Raises what `allocate` raises."""
+    if pod is not None:
+        others = (one.obj for one in world.pods_by_node.get(node.name, ()))
+        shortage = shortage_on(node, pod.obj, others)
+        if shortage is not None:
+            return f"too little {shortage}"
+    return place_on(pod.obj if pod is not None else NO_POD, claims, node, world.snapshot)

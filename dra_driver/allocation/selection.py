@@ -1,0 +1,145 @@
+"""Selectors on many devices: those that a selector cannot tell apart are one class, and it is evaluated once per class.
+
+What a selector reads of a device is seen in its text, as long as it names every attribute and capacity in full. Of one
+that does more, such as looking through all attributes, nothing is known, and every device is a class of its own. Pure.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from dra_driver.api.resource import Attribute, Capacity, Device
+from dra_driver.cel.device import CelDevice, compile_selector
+from dra_driver.cel.errors import CelError
+from dra_driver.cel.parser import parse
+from dra_driver.cel.tree import Constant, Index, Name, Node, Select, children
+
+_MOST_CLASSES = 10_000
+"""Remembered per selector; a selector on UUIDs has as many as there are devices."""
+
+type _Kind = Literal["attributes", "capacity"]
+
+
+class Read(NamedTuple):
+    """An attribute or capacity that an expression reads: `device.attributes["domain"].id`."""
+
+    kind: _Kind
+    domain: str
+    id: str
+
+
+class ClassSelector:
+    """A selector that remembers what it said of devices like this one."""
+
+    def __init__(self, expression: str) -> None:
+        """Raises CelError when it does not compile."""
+        self._selector = compile_selector(expression)
+        self._reads = reads(parse(expression))
+        self._known: dict[Hashable, bool | CelError] = {}
+
+    def matches(self, driver: str, device: Device) -> bool:
+        """Raises CelError when the evaluation fails."""
+        seen = self._seen(driver, device)
+        if seen is None:
+            return self._selector.matches(CelDevice(driver, device))
+        if seen not in self._known:
+            if len(self._known) >= _MOST_CLASSES:
+                self._known.clear()
+            self._known[seen] = self._evaluated(driver, device)
+        known = self._known[seen]
+        if isinstance(known, CelError):
+            raise known
+        return known
+
+    def _evaluated(self, driver: str, device: Device) -> bool | CelError:
+        try:
+            return self._selector.matches(CelDevice(driver, device))
+        except CelError as error:
+            return error
+
+    def _seen(self, driver: str, device: Device) -> Hashable:
+        """All that the selector sees of the device; None when that is not known."""
+        if self._reads is None:
+            return None
+        seen: list[Hashable] = [driver, bool(device.allow_multiple_allocations)]
+        for kind, domain, id_ in self._reads:
+            values: Mapping[str, Attribute | Capacity] = device.attributes if kind == "attributes" else device.capacity
+            full, bare = values.get(f"{domain}/{id_}"), values.get(id_) if domain == driver else None
+            if full is not None and bare is not None:
+                return None  # which of the two counts depends on their order
+            seen.append(_value(full if full is not None else bare))
+        return tuple(seen)
+
+
+class_selector = lru_cache(maxsize=4096)(ClassSelector)
+
+
+def _value(found: Attribute | Capacity | None) -> Hashable:
+    if found is None:
+        return None
+    if isinstance(found, Capacity):
+        return found.value
+    return found.int_, found.bool_, found.string, found.version
+
+
+def reads(root: Node) -> tuple[Read, ...] | None:
+    """Every attribute and capacity that the expression can read; None when that cannot be told from its text."""
+    found: dict[Read, None] = {}
+    return tuple(found) if _collect(root, found) else None
+
+
+def _collect(node: Node, found: dict[Read, None]) -> bool:
+    if (read := _read(node)) is not None:
+        found[read] = None
+        return True
+    if _field_of_device(node) in ("driver", "allowMultipleAllocations"):
+        return True
+    if isinstance(node, Name) and node.name == "device":
+        return False
+    return all(_collect(child, found) for child in children(node))
+
+
+def _read(node: Node) -> Read | None:
+    """`device.attributes["domain"].id`, also as `["id"]` and in its optional forms."""
+    match node:
+        case Select(operand=Index(operand=whole, index=Constant(value=str(domain)), optional=False), field=id_):
+            pass
+        case Index(
+            operand=Index(operand=whole, index=Constant(value=str(domain)), optional=False),
+            index=Constant(value=str(id_)),
+        ):
+            pass
+        case _:
+            return None
+    field = _field_of_device(whole)
+    return Read(field, domain, id_) if field == "attributes" or field == "capacity" else None
+
+
+def _field_of_device(node: Node) -> str | None:
+    match node:
+        case Select(operand=Name(name="device"), field=field, optional=False):
+            return field
+    return None
+
+
+# -- lists of selectors
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The selector that failed on a device, by its index in the list."""
+
+    index: int
+    error: CelError
+
+
+def verdict(expressions: Iterable[str], driver: str, device: Device) -> bool | Failure:
+    """Whether all selectors hold for the device. They are asked in order, and those after one that says no are not."""
+    for index, expression in enumerate(expressions):
+        try:
+            if not class_selector(expression).matches(driver, device):
+                return False
+        except CelError as error:
+            return Failure(index, error)
+    return True
