@@ -1,0 +1,48 @@
+"""Manifests as arguments: files, folders and `-`, read here and turned into documents by `dra_driver.api.documents`."""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from dra_driver.api.documents import Reading, read_documents, together
+from dra_driver.errors import DriverError
+
+STDIN = "-"
+_ENDINGS = frozenset((".yaml", ".yml", ".json"))
+
+
+class UnreadableFile(DriverError):
+    """A file or folder that is not there or may not be read: the user's move, and exit status 3."""
+
+
+def read_files(paths: Sequence[str]) -> Reading:
+    """The documents of all `paths`, in their order; what is no YAML is among the problems.
+
+    A folder stands for its YAML and JSON files, at any depth, in order of their names; hidden ones are passed over.
+    Raises UnreadableFile for the first path that cannot be read.
+    """
+    return together(read_documents(_bytes(name), name) for name in _names(paths))
+
+
+def _names(paths: Iterable[str]) -> Iterator[str]:
+    for path in paths:
+        if path != STDIN and Path(path).is_dir():
+            yield from sorted(_files_below(Path(path)))
+        else:
+            yield path
+
+
+def _files_below(folder: Path) -> Iterator[str]:
+    for path in folder.rglob("*"):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.suffix in _ENDINGS and not hidden and path.is_file():
+            yield str(path)
+
+
+def _bytes(name: str) -> bytes:
+    if name == STDIN:
+        return sys.stdin.buffer.read()
+    try:
+        return Path(name).read_bytes()
+    except OSError as error:
+        raise UnreadableFile(f"cannot be read: {error.strerror}", about=name) from error
