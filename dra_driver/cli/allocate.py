@@ -1,0 +1,78 @@
+"""`dractl allocate -f FILES`: the devices that pods and claims would get on the nodes in the files."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from dra_driver.allocation.offline import Placed, allocate_all
+from dra_driver.api.resource import AllocatedDevice
+from dra_driver.cli.offline import CURRENT_VERSION, FilesOption, KubernetesOption, SlicesOption, world_in
+from dra_driver.cli.output import Cell, Format, OutputOption, Sheet, Status, print_data, show
+from dra_driver.errors import InvalidInput
+
+_MOST_REPLICAS = 1000
+
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only the exit status says whether all fits.")]
+
+
+def allocate(
+    files: FilesOption,
+    slices: SlicesOption = [],  # noqa: B006 - typer reads it and copies
+    output: OutputOption = Format.TABLE,
+    kubernetes: KubernetesOption = CURRENT_VERSION,
+    quiet: QuietOption = False,
+) -> None:
+    """The devices that each claim would get, on the nodes and slices in the files; nothing is asked or changed.
+
+    Pods come one after the other in the order of the files, each taking what it got; claims that no pod uses come
+    last. A workload (Deployment, Job, …) counts with all its replicas. Exit status 1 when something does not fit.
+    """
+    world = world_in([*files, *slices], kubernetes, replicas=_MOST_REPLICAS)
+    if not world.slices:
+        raise InvalidInput("there is no ResourceSlice; give them with --slices", about=", ".join(files))
+    placed = allocate_all(world)
+    if not placed:
+        raise InvalidInput("there is no waiting pod and no claim without devices", about=", ".join(files))
+    if not quiet:
+        _print(placed, output)
+    if any(one.node is None for one in placed):
+        raise SystemExit(Status.NO)
+
+
+def _print(placed: tuple[Placed, ...], output: Format) -> None:
+    if output is Format.TABLE:
+        rows = tuple(row for one in placed for row in _rows(one))
+        show(Sheet(("POD OR CLAIM", "NODE", "CLAIM", "REQUEST", "DEVICE"), (), rows, ""), output)
+    else:
+        print_data([_data(one) for one in placed], output)
+
+
+def _rows(placed: Placed) -> Iterator[tuple[Cell, ...]]:
+    if placed.node is None:
+        for reason, nodes in sorted(placed.reasons.items(), key=lambda item: -item[1]):
+            where = f"{nodes} node{'s' if nodes != 1 else ''}: " if nodes else ""
+            yield str(placed), "does not fit", None, None, f"{where}{reason}"
+        return
+    results = [(name, result) for name, one in placed.allocations.items() for result in one.devices.results]
+    if not results:
+        yield str(placed), placed.node, None, None, None
+    for name, result in results:
+        yield str(placed), placed.node, name, result.request, _device(result)
+
+
+def _device(result: AllocatedDevice) -> str:
+    share = ", ".join(f"{name} {amount}" for name, amount in sorted((result.consumed_capacity or {}).items()))
+    return f"{result.pool}/{result.device}" + (f" (share: {share})" if share else "")
+
+
+def _data(placed: Placed) -> dict[str, object]:
+    return {
+        "kind": placed.kind,
+        "namespace": placed.namespace,
+        "name": placed.name,
+        "fits": placed.node is not None,
+        "node": placed.node,
+        "claims": [{"name": name, "allocation": one.to_wire()} for name, one in placed.allocations.items()],
+        "reasons": [{"reason": reason, "nodes": nodes} for reason, nodes in placed.reasons.items()],
+    }

@@ -1,0 +1,67 @@
+"""A world from files: manifests, slices and whatever else lies in them, for commands that ask no cluster."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from dra_driver import bundled
+from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.world import Loaded, World, pods_of_workload, world_of
+from dra_driver.api.documents import Document
+from dra_driver.api.meta import JsonObject
+from dra_driver.cli.files import read_files
+from dra_driver.errors import InvalidInput
+
+# Options are plain assignments: typer does not look through a `type` statement.
+FilesOption = Annotated[
+    list[str],
+    typer.Option("--file", "-f", help="Manifests: a file, a folder, or - for standard input; may be repeated."),
+]
+SlicesOption = Annotated[
+    list[str],
+    typer.Option("--slices", help="More files, with what the cluster has: slices, classes, nodes, claims in use."),
+]
+KubernetesOption = Annotated[
+    str, typer.Option("--kubernetes", help="Version of the cluster, as 1.36: it decides what schedulers can do.")
+]
+CURRENT_VERSION = "1.36"
+
+
+def behaviour_of(version: str) -> Behaviour:
+    """Of `1.36` or `v1.36.2`. Raises InvalidInput."""
+    parts = version.removeprefix("v").split(".")
+    if len(parts) < 2 or parts[0] != "1" or not parts[1].isdigit():
+        raise InvalidInput(f"{version!r} is not a Kubernetes version like 1.36", about="--kubernetes")
+    if int(parts[1]) < 34:
+        raise InvalidInput("claims of resource.k8s.io/v1 need Kubernetes 1.34 or later", about="--kubernetes")
+    return Behaviour.of(int(parts[1]))
+
+
+def read_world(files: Sequence[str], behaviour: Behaviour, *, replicas: int = 1) -> Loaded:
+    """All objects of the files. DeviceClasses that they lack are those that come with the driver.
+
+    Raises InvalidInput for files that cannot be read. `replicas` is how many pods of a workload are looked at.
+    """
+    documents = read_files(files).raise_problems()
+    shipped = read_files([str(bundled.DEVICE_CLASSES_FOLDER)]).documents
+    about = {id(one.obj): f"{one.file}:{one.line}" for one in documents}
+    objects = [obj for one in (*shipped, *documents) for obj in _expanded(one, replicas)]
+    return world_of(objects, behaviour=behaviour, about=about)
+
+
+def _expanded(document: Document, replicas: int) -> list[JsonObject]:
+    """The pods of a workload, the slices in what `dractl inventory -o yaml` prints, or the object itself."""
+    obj = document.obj
+    if not document.kind and isinstance(obj.get("slices"), list):
+        inventory = obj.get("inventory")
+        return [*(one for one in obj["slices"] if isinstance(one, dict)), *([inventory] if inventory else [])]
+    return list(pods_of_workload(obj, replicas=replicas)) or [obj]
+
+
+def world_in(files: Sequence[str], kubernetes: str, *, replicas: int = 1) -> World:
+    """As `read_world`. Raises InvalidInput with all objects that are not valid."""
+    loaded = read_world(files, behaviour_of(kubernetes), replicas=replicas)
+    if loaded.problems:
+        raise InvalidInput("\n".join(map(str, loaded.problems)), problems=[str(one) for one in loaded.problems])
+    return loaded.world

@@ -1,0 +1,97 @@
+"""`dractl allocate -f`: devices for what is in the files, as a user sees it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.allocation import gpu
+from typer.testing import CliRunner, Result
+
+from dra_driver.cli.main import app
+from dra_driver.cli.output import Status
+
+type Obj = dict[str, Any]
+
+
+def _slice(node: str, *devices: Obj) -> Obj:
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.nvidia.com", "nodeName": node, "pool": pool, "devices": list(devices)}
+    metadata = {"name": f"{node}-gpus"}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
+
+
+def _claim(name: str, count: int = 1) -> Obj:
+    exactly = {"deviceClassName": "gpu.nvidia.com", "count": count}
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec}
+
+
+def _template(name: str) -> Obj:
+    claim = _claim(name)
+    return {**claim, "kind": "ResourceClaimTemplate", "spec": {"spec": claim["spec"]}}
+
+
+def _deployment(name: str, replicas: int, template: str) -> Obj:
+    entries = [{"name": "gpu", "resourceClaimTemplateName": template}]
+    container = {"name": "main", "image": "image", "resources": {"claims": [{"name": "gpu"}]}}
+    pod = {"spec": {"containers": [container], "resourceClaims": entries}}
+    spec = {"replicas": replicas, "template": pod}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
+
+
+def _run(tmp_path: Path, *objects: Obj, options: tuple[str, ...] = ("-o", "json")) -> Result:
+    path = tmp_path / "objects.yaml"
+    path.write_text(yaml.safe_dump_all(objects))
+    return CliRunner().invoke(app, ["allocate", "-f", str(path), *options])
+
+
+def _devices(result: Result) -> list[tuple[str, str | None, list[str]]]:
+    return [
+        (
+            one["name"],
+            one["node"],
+            [device["device"] for claim in one["claims"] for device in claim["allocation"]["devices"]["results"]],
+        )
+        for one in json.loads(result.stdout)
+    ]
+
+
+def test_each_claim_takes_what_it_got_from_those_after_it(tmp_path: Path) -> None:
+    result = _run(tmp_path, _slice("node-1", gpu("gpu-0"), gpu("gpu-1")), _claim("first"), _claim("second"))
+    assert result.exit_code == Status.DONE, result.stderr
+    assert _devices(result) == [("first", "node-1", ["gpu-0"]), ("second", "node-1", ["gpu-1"])]
+
+
+def test_what_does_not_fit_is_named_with_the_reason_and_the_exit_status_is_1(tmp_path: Path) -> None:
+    result = _run(tmp_path, _slice("node-1", gpu("gpu-0")), _claim("first"), _claim("second"), options=())
+    assert result.exit_code == Status.NO
+    assert 'default/second  does not fit  -      -        1 node: request "gpu"' in result.stdout
+
+
+def test_a_workload_counts_with_all_its_replicas(tmp_path: Path) -> None:
+    objects = (_slice("node-1", gpu("gpu-0")), _slice("node-2", gpu("gpu-0")), _template("one"))
+    result = _run(tmp_path, *objects, _deployment("web", 3, "one"))
+    assert result.exit_code == Status.NO
+    expected = [("web-0", "node-1", ["gpu-0"]), ("web-1", "node-2", ["gpu-0"]), ("web-2", None, [])]
+    assert _devices(result) == expected
+
+
+def test_devices_of_claims_in_the_files_that_have_some_are_in_use(tmp_path: Path) -> None:
+    taken = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "node-1", "device": "gpu-0"}
+    held = {**_claim("held"), "status": {"allocation": {"devices": {"results": [taken]}}}}
+    result = _run(tmp_path, _slice("node-1", gpu("gpu-0"), gpu("gpu-1")), held, _claim("new"))
+    assert _devices(result) == [("new", "node-1", ["gpu-1"])]
+
+
+def test_quiet_says_it_with_the_exit_status_alone(tmp_path: Path) -> None:
+    result = _run(tmp_path, _slice("node-1", gpu("gpu-0")), _claim("one"), options=("--quiet",))
+    assert (result.exit_code, result.stdout) == (Status.DONE, "")
+
+
+@pytest.mark.parametrize("version", ["36", "1.33", "2.0", "1.x"])
+def test_a_version_that_has_no_claims_is_refused(tmp_path: Path, version: str) -> None:
+    result = _run(tmp_path, _slice("node-1"), _claim("one"), options=("--kubernetes", version))
+    assert result.exit_code != Status.DONE
+    assert "--kubernetes" in str(result.exception)
