@@ -50,6 +50,14 @@ def _return(host: SimulatedHost, given: Sequence[str]) -> str:
     return f"GPU {given[0]} answers again"
 
 
+def _health(host: SimulatedHost, given: Sequence[str]) -> str:
+    name, number = given[1].replace("-", "_"), _number(given[2], "a number")
+    if name not in _HEALTH:
+        raise InvalidInput(f"there are {', '.join(_HEALTH)}", about=f"fact {given[1]!r}")
+    host.set_health(_gpu(host, given[0]), **{name: bool(number) if name in _FLAGS else number})
+    return f"GPU {given[0]} says {given[1]} {number}"
+
+
 def _mig_mode(host: SimulatedHost, given: Sequence[str]) -> str:
     if given[1] not in ("on", "off"):
         raise InvalidInput("wants on or off", about=f"MIG mode {given[1]!r}")
@@ -76,10 +84,16 @@ def _reboot(host: SimulatedHost, given: Sequence[str]) -> str:
     return "the node has booted; its plugin is still the old process, as no real one would be"
 
 
+_FLAGS = ("remap_pending", "remap_failed")
+_HEALTH = ("uncorrected_errors", "recovery_action", *_FLAGS)
+
 ACTIONS: dict[str, _Action] = {
     "xid": _Action("GPU NUMBER", "the GPU tells an Xid", _xid),
     "lose-gpu": _Action("GPU", "the GPU falls off the bus", _lose),
     "return-gpu": _Action("GPU", "a lost GPU answers again", _return),
+    "health": _Action(
+        "GPU FACT NUMBER", "what the GPU says of itself: uncorrected-errors, remap-failed, …; 0 is well", _health
+    ),
     "mig-mode": _Action("GPU on|off", "MIG mode, as an administrator switches it", _mig_mode),
     "make-mig": _Action("GPU PROFILE [START]", "a MIG device made by hand", _make_mig),
     "destroy-mig": _Action("GPU START", "a MIG device taken away by hand", _destroy_mig),

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.skipif(not IS_THERE, reason=WHY_NOT)
 EXAMPLES = sorted(
     path.name
     for path in bundled.EXAMPLES_FOLDER.iterdir()
-    if path.is_dir() and not path.name.startswith(("mig-", "mps-on-mig", "shares-", "passthrough"))
+    if path.is_dir() and not path.name.startswith(("diagnose-", "mig-", "mps-on-mig", "shares-", "passthrough"))
 )
 """Those of whole GPUs; the others are in test_real_sharing.py."""
 

@@ -38,6 +38,12 @@ def test_an_xid_and_a_boot_are_told(node: Node) -> None:
     assert node.hardware.look().boot_id != before
 
 
+def test_what_a_gpu_says_of_itself_is_read_with_the_next_look(node: Node) -> None:
+    act(node.host.root, "health", ["1", "remap-failed", "1"], None)
+    facts = node.hardware.look()
+    assert [facts.health[gpu.uuid].remap_failed for gpu in facts.gpus] == [False, True, False, False]
+
+
 def test_a_host_that_is_not_there_is_made_when_its_profile_is_given(tmp_path: Path) -> None:
     act(tmp_path / "new", "xid", ["0", "13"], "t4:1")
     assert (tmp_path / "new" / "sim" / "state.json").is_file()
@@ -51,6 +57,7 @@ def test_a_host_that_is_not_there_is_made_when_its_profile_is_given(tmp_path: Pa
         (["xid", "0", "x"], "is not an Xid"),
         (["xid", "9", "79"], "the node has 4 GPUs"),
         (["mig-mode", "0", "maybe"], "wants on or off"),
+        (["health", "0", "mood", "1"], "there are uncorrected_errors"),
         (["destroy-mig", "0", "2"], "has no GPU instance at memory slice 2"),
         (["make-mig", "0", "9g.1gb"], "9g.1gb"),
     ],
@@ -77,6 +84,7 @@ def test_every_action_says_how_many_arguments_it_wants() -> None:
         "xid": (2, 2),
         "lose-gpu": (1, 1),
         "return-gpu": (1, 1),
+        "health": (3, 3),
         "mig-mode": (2, 2),
         "make-mig": (2, 3),
         "destroy-mig": (2, 2),

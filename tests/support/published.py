@@ -15,6 +15,8 @@ from dra_driver.slices.describe import described_devices
 from dra_driver.slices.diff import CreateSlice, NodeRef, new_object, slice_writes, wanted_pool
 from dra_driver.slices.features import ALL_FEATURES
 from dra_driver.slices.layout import Places, slice_layout
+from kubelet_plugin.health_file import HealthFile
+from kubelet_plugin.monitor import HealthMonitor
 from kubelet_plugin.reporter import wanted_spec
 from kubelet_plugin.simulate_command import act
 
@@ -32,7 +34,8 @@ async def published_slices(
     machine = a_node(folder, profile)
     for name, *given in acts:
         act(machine.host.root, name, given, None)
-    inventory = NodeInventorySpec.of(wanted_spec(node.name, await machine.discovery().observe(), {}))
+    monitor = HealthMonitor(machine.discovery(), HealthFile(folder), policy.health)
+    inventory = NodeInventorySpec.of(wanted_spec(node.name, await monitor.observe(), {}))
     found = described_devices(inventory, policy, labels, GPU_DRIVER, ALL_FEATURES)
     pool = wanted_pool(GPU_DRIVER, node, slice_layout(found.gpus, Places(), ALL_FEATURES))
     writes = slice_writes(pool, ())
