@@ -1,0 +1,299 @@
+"""Claims that change hardware, from kubelet's side: kubelet_plugin/service.py over real files and fake hardware."""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.claims import BOOT, FakeFacts, a_claim, a_config, a_gpu, a_ref, a_result, device_name, node_facts, uuid_of
+from support.inventories import mig
+from support.prepared import Bench, prepare_one, unprepare_one
+
+from dra_driver.api.policy import PublishingPolicy
+from dra_driver.cdi.model import DeviceNode
+from dra_driver.errors import DeviceInUse, HardwareError, NodeNotReady
+from dra_driver.names import CONFIG_API_VERSION, ClaimRef
+from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.prepare.checkpoint import Journal, encode
+from kubelet_plugin.prepare.fake_effects import FakeHardware
+from kubelet_plugin.prepare.holds import (
+    ComputeInstance,
+    GpuIdentity,
+    Hold,
+    HoldRecord,
+    HoldState,
+    MigMode,
+    MpsDaemon,
+    TimeSlice,
+    subject_of,
+)
+from kubelet_plugin.prepare.node import ContainerFiles
+from kubelet_plugin.prepare.store import JOURNAL, JournalFile, JournalStore
+
+PART, OTHER_PART = f"{device_name(0)}-mig-1g10gb-0", f"{device_name(0)}-mig-1g10gb-3"
+GPU = GpuIdentity(uuid_of(1), a_gpu(1).pci_bus_id)
+MODE = MigMode(GpuIdentity(uuid_of(0), a_gpu(0).pci_bus_id))
+
+
+class HoldBench(Bench):
+    """GPU 0 in parts that are made on demand, GPU 1 whole, GPU 2 in MPS shares."""
+
+    def __init__(self, root: Path) -> None:
+        self.hardware = FakeHardware()
+        gpus = [a_gpu(0, mig=mig()), a_gpu(1), a_gpu(2)]
+        rules = {
+            "mig": [{"gpus": {"names": [device_name(0)]}, "mode": "Dynamic"}],
+            "sharing": [{"gpus": {"names": [device_name(2)]}, "strategy": "MPS", "replicas": 2}],
+        }
+        super().__init__(
+            root,
+            facts=FakeFacts(node_facts(gpus)),
+            policy=PublishingPolicy.of(rules),
+            effects=self.hardware.effects,
+        )
+
+    def container_files(self, facts: NodeFacts) -> ContainerFiles:
+        files = super().container_files(facts)
+        return ContainerFiles(files.driver, files.nodes, files.missing, mig_nodes)
+
+    @property
+    def journal(self) -> Journal:
+        return JournalFile(self.state).current()
+
+    def claim(self, name: str, device: str, *, sharing: Any = None, share: str | None = None) -> ClaimRef:
+        extra = {} if share is None else {"shareID": share}
+        parameters = {"apiVersion": CONFIG_API_VERSION, "kind": "GpuConfig", "sharing": sharing}
+        configs = [] if sharing is None else [a_config(parameters)]
+        return self.api.put(a_claim(a_ref(name), a_result(device, **extra), configs=configs))
+
+    def long(self, name: str) -> ClaimRef:
+        sharing = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
+        return self.claim(name, device_name(1), sharing=sharing)
+
+
+def mig_nodes(gpu_uuid: str, minor: int, gi: int, ci: int) -> tuple[DeviceNode, ...]:
+    return (DeviceNode(f"/dev/nvidia-caps/nvidia-cap{gi}", type="c", major=236, minor=gi),)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> HoldBench:
+    return HoldBench(tmp_path)
+
+
+async def test_what_is_made_is_told_to_the_container_and_taken_back_in_reverse(bench: HoldBench) -> None:
+    ref = bench.claim("train", PART)
+    async with bench.plugin() as service:
+        await prepare_one(service, ref)
+        text = bench.cdi.path(ref.uid).read_text()
+        await unprepare_one(service, ref)
+
+    assert "MIG-3" in text
+    assert "/dev/nvidia-caps/nvidia-cap3" in text
+    made = [act.removeprefix("make ") for act in bench.hardware.acts if act.startswith("make ")]
+    undone = [act.removeprefix("undo ") for act in bench.hardware.acts if act.startswith("undo ")]
+    assert len(made) == 3
+    assert undone == made[::-1]
+    assert (bench.journal.held, bench.journal.holds, bench.files) == ({}, {}, [])
+
+
+async def test_a_claim_that_asked_for_nothing_changes_nothing(bench: HoldBench) -> None:
+    ref = bench.claim("train", device_name(1))
+    async with bench.plugin() as service:
+        await prepare_one(service, ref)
+        await unprepare_one(service, ref)
+
+    assert bench.hardware.acts == []
+    assert not (bench.state / "holds.lock").exists()
+
+
+async def test_two_that_come_and_go_at_once_share_the_mode_and_leave_nothing(bench: HoldBench) -> None:
+    refs = [bench.claim("one", PART), bench.claim("two", OTHER_PART)]
+    async with bench.plugin() as service:
+        answers = await service.prepare(refs)
+        assert all(isinstance(answer, tuple) for answer in answers.values())
+        assert await service.unprepare(refs) == {ref.uid: None for ref in refs}
+
+    modes = [act for act in bench.hardware.acts if "MIG mode" in act]
+    assert [act.split()[0] for act in modes] == ["make", "undo"]
+    assert bench.hardware.there == {}
+    assert bench.journal.holds == {}
+
+
+async def test_the_last_share_takes_the_daemon_with_it(bench: HoldBench) -> None:
+    refs = [bench.claim(share, device_name(2), share=share) for share in ("a", "b")]
+    async with bench.plugin() as service:
+        await service.prepare(refs)
+        acts = len(bench.hardware.acts)
+        await unprepare_one(service, refs[0])
+        assert len(bench.hardware.acts) == acts
+        await unprepare_one(service, refs[1])
+
+    assert bench.hardware.there == {}
+
+
+async def test_who_needs_what_is_being_made_waits_for_it_and_nobody_else_does(bench: HoldBench) -> None:
+    slow, beside, elsewhere = (
+        bench.claim("slow", device_name(2), share="a"),
+        bench.claim("beside", device_name(2), share="b"),
+        bench.claim("elsewhere", PART),
+    )
+    ready, begun = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def wait_for_the_daemon(hold: Hold) -> None:
+        if isinstance(hold, MpsDaemon) and not ready.is_set():
+            loop.call_soon_threadsafe(begun.set)
+            assert ready.wait(10)
+
+    bench.hardware.on_act = wait_for_the_daemon
+    async with bench.plugin() as service:
+        first = asyncio.ensure_future(prepare_one(service, slow))
+        await begun.wait()
+        second = asyncio.ensure_future(prepare_one(service, beside))
+        other = bench.claim("other", device_name(1))
+        await prepare_one(service, other)
+        assert not first.done()
+        assert not second.done()
+        ready.set()
+        await asyncio.gather(first, second)
+        await prepare_one(service, elsewhere)
+        daemons = [act for act in bench.hardware.acts if act.startswith("make MPS")]
+        assert len(daemons) == 1
+
+
+async def test_what_cannot_be_made_leaves_nothing(bench: HoldBench) -> None:
+    ref = bench.claim("train", PART)
+    refusals = [HardwareError("a client is attached")]
+
+    def refuse_once(hold: Hold) -> None:
+        if isinstance(hold, ComputeInstance) and refusals:
+            bench.hardware.failures = [refusals.pop()]
+
+    bench.hardware.on_act = refuse_once
+    async with bench.plugin() as service:
+        with pytest.raises(HardwareError, match="a client is attached"):
+            await prepare_one(service, ref)
+        assert bench.hardware.there == {}
+        assert (bench.journal.held, bench.journal.holds) == ({}, {})
+
+        await prepare_one(service, ref)
+
+
+async def test_what_cannot_be_taken_back_stays_with_its_claim_until_it_can(bench: HoldBench) -> None:
+    ref, heir = bench.claim("train", PART), bench.claim("heir", device_name(0))
+    async with bench.plugin() as service:
+        await prepare_one(service, ref)
+        bench.hardware.failures = [HardwareError("a program runs")] * 2
+
+        with pytest.raises(HardwareError, match="a program runs"):
+            await unprepare_one(service, ref)
+        assert bench.claims_with_file == set()
+        assert service.held[ref.uid].releasing
+        bench.hardware.failures = []
+        with pytest.raises(DeviceInUse, match="team-a/train"):
+            await prepare_one(service, heir)
+
+        await unprepare_one(service, ref)
+        await prepare_one(service, heir)
+    assert bench.hardware.there == {}
+
+
+async def test_a_release_that_was_begun_is_finished_even_if_the_claim_stands(bench: HoldBench) -> None:
+    ref = bench.claim("train", PART)
+    async with bench.plugin() as service:
+        await prepare_one(service, ref)
+        bench.hardware.failures = [HardwareError("a program runs")]
+        with pytest.raises(HardwareError):
+            await unprepare_one(service, ref)
+
+        report = await service.sweep()
+
+    assert any("was being released" in sentence for sentence in report.done)
+    assert bench.hardware.there == {}
+    assert bench.journal.held == {}
+
+
+async def test_what_was_left_by_lost_entries_is_taken_back_before_somebody_has_the_gpu(bench: HoldBench) -> None:
+    slice_ = TimeSlice(GPU, "Short")
+    bench.hardware.there = {subject_of(slice_): (slice_, 1)}
+    bench.state.mkdir()
+    async with bench.plugin() as service:
+        lost = Journal({}, holds={slice_: HoldRecord(HoldState.MADE, BOOT)})
+        (bench.state / JOURNAL).write_bytes(encode(lost))
+        await prepare_one(service, bench.claim("train", device_name(1)))
+
+    assert bench.hardware.there == {}
+    assert bench.journal.holds == {}
+
+
+async def test_after_a_boot_what_stands_is_made_again_and_what_does_not_is_forgotten(bench: HoldBench) -> None:
+    stands, gone = bench.long("stands"), bench.claim("gone", PART)
+    async with bench.plugin() as service:
+        await service.prepare([stands, gone])
+    bench.api.remove(gone)
+    bench.hardware.reboot()
+    bench.hardware.acts.clear()
+    bench.facts.facts = node_facts(bench.facts.facts.gpus, boot_id="boot-2")
+
+    async with bench.plugin() as service:
+        assert list(service.held) == [stands.uid]
+
+    assert bench.hardware.acts == [f"make time slice Long of {GPU}"]
+    assert {record.boot_id for record in bench.journal.holds.values()} == {"boot-2"}
+
+
+async def test_what_went_while_nobody_watched_is_made_again_at_start(bench: HoldBench) -> None:
+    ref = bench.claim("train", device_name(2), share="a")
+    async with bench.plugin() as service:
+        await prepare_one(service, ref)
+    (daemon,) = [hold for hold in bench.hardware.holds if isinstance(hold, MpsDaemon)]
+    bench.hardware.vanish(daemon)
+
+    async with bench.plugin():
+        assert daemon in bench.hardware.holds
+
+
+async def test_what_came_back_otherwise_is_told_to_containers_anew(bench: HoldBench) -> None:
+    ref = bench.claim("train", PART)
+    async with bench.plugin() as service:
+        await prepare_one(service, ref)
+    before = bench.cdi.path(ref.uid).read_text()
+    bench.hardware.there.clear()
+
+    async with bench.plugin() as service:
+        after = bench.cdi.path(ref.uid).read_text()
+        assert (await service.sweep()).done == ()
+
+    assert "MIG-3" in before
+    assert "MIG-6" in after
+
+
+async def test_a_claim_that_was_allocated_again_gives_back_what_it_had(bench: HoldBench) -> None:
+    ref = bench.claim("train", PART)
+    async with bench.plugin() as service:
+        await prepare_one(service, ref)
+        bench.long("train")
+        await prepare_one(service, ref)
+
+    assert bench.hardware.holds == {TimeSlice(GPU, "Long")}
+
+
+async def test_two_instances_of_the_plugin_make_one_thing_once(bench: HoldBench) -> None:
+    """In a rolling update kubelet's retry may reach the new instance while the old one is at work."""
+    ref = bench.claim("train", device_name(2), share="a")
+    async with bench.plugin() as old, bench.plugin(journal=JournalStore(bench.state)) as new:
+        answers = await asyncio.gather(prepare_one(old, ref), prepare_one(new, ref))
+        assert answers[0] == answers[1]
+        await asyncio.gather(unprepare_one(old, ref), unprepare_one(new, ref))
+
+    assert bench.hardware.there == {}
+    assert bench.journal.holds == {}
+
+
+async def test_a_kind_of_hold_that_the_node_cannot_make_is_refused(bench: HoldBench) -> None:
+    ref = bench.long("train")
+    async with bench.plugin(effects={}) as service:
+        with pytest.raises(NodeNotReady, match="time slice Long"):
+            await prepare_one(service, ref)
+        assert service.held == {}
