@@ -112,8 +112,10 @@ def _read(node: Node) -> Read | None:
             pass
         case _:
             return None
-    field = _field_of_device(whole)
-    return Read(field, domain, id_) if field == "attributes" or field == "capacity" else None
+    match _field_of_device(whole):
+        case "attributes" | "capacity" as kind:
+            return Read(kind, domain, id_)
+    return None
 
 
 def _field_of_device(node: Node) -> str | None:

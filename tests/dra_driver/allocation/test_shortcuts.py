@@ -4,7 +4,18 @@ import random
 from typing import Any
 
 import pytest
-from support.allocation import DRIVER, NODE, alternative, device_class, exactly, first_of, held, published
+from support.allocation import (
+    DRIVER,
+    NODE,
+    alternative,
+    claim,
+    device_class,
+    exactly,
+    first_of,
+    gpu,
+    held,
+    published,
+)
 from support.naive_allocation import Reference, Stop, TooLong
 
 from dra_driver.allocation.search import Allocated, allocate
@@ -15,7 +26,7 @@ from dra_driver.errors import InvalidInput
 type Obj = dict[str, Any]
 
 CLASS = device_class("gpu", f"device.driver == '{DRIVER}'")
-CASES = 320
+CASES = 800
 
 
 def machine(random_: random.Random) -> tuple[list[Obj], list[Obj]]:
@@ -152,3 +163,13 @@ def test_the_quick_search_and_the_plain_one_choose_the_same(part: int) -> None:
     assert found["solved"] > CASES / 20
     assert found["refused"] > CASES / 20
     assert found["too long"] < CASES / 20
+
+
+def test_distinct_attribute_remembers_one_value_per_request_so_equal_devices_are_not_as_good_as_each_other() -> None:
+    links = {"g0": ("y", "a"), "g1": ("x", "a"), "g2": ("y", "b"), "g3": ("y", "a"), "g4": ("z", "b")}
+    devices = [gpu(name, link=link, kind=kind) for name, (link, kind) in links.items()]
+    requests = [exactly("r0", count=2), exactly("r1", count=3)]
+    wanted = claim(*requests, constraints=[{"distinctAttribute": f"{DRIVER}/link"}])
+    result = allocate([wanted], NODE, Snapshot(Catalog([published(*devices)]), {"gpu": CLASS}))
+    assert isinstance(result, Allocated), result
+    assert [one.device for one in result.allocations[0].devices.results] == ["g2", "g4", "g0", "g1", "g3"]
