@@ -39,7 +39,7 @@ from support.claims import (
 )
 from support.disk import Disk
 from support.inventories import inventory_spec, mig
-from support.mps import QUICK, effect_for, no_daemons_left, processes_below
+from support.mps import QUICK, effect_for, no_daemons_left, processes_below, until
 
 from dra_driver.api.inventory import GpuFacts, PassthroughFacts
 from dra_driver.api.policy import PublishingPolicy
@@ -57,6 +57,7 @@ from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.effects.timeslicing import INTERVALS
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
+from kubelet_plugin.hardware.processes import Process
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.node_effects import Machine, OursNow, effects_of
 from kubelet_plugin.offers import NodeOffers
@@ -530,15 +531,18 @@ class SimulatedNode(Node):
 
     @rule(number=st.integers(0, 3))
     def something_vanishes_from_the_hardware_while_the_plugin_is_away(self, number: int) -> None:
-        processes = processes_below(self.host_folder / "mps")
-        if number < len(processes):
-            os.kill(processes[number].pid, signal.SIGKILL)
+        self.kill(processes_below(self.host_folder / "mps")[number : number + 1])
         self.restart(boot=False)
 
     def reboot(self) -> None:
-        for process in processes_below(self.host_folder / "mps"):
-            os.kill(process.pid, signal.SIGKILL)
+        self.kill(processes_below(self.host_folder / "mps"))
         self.host.reboot()
+
+    def kill(self, processes: Sequence[Process]) -> None:
+        """And wait for their end: a daemon that is about to die still looks as if it were there."""
+        for process in processes:
+            os.kill(process.pid, signal.SIGKILL)
+        until(lambda: not {one.pid for one in processes_below(self.host_folder)} & {one.pid for one in processes})
 
     def traits(self) -> set[Trait]:
         """What the hardware is like, where it is not as ever."""
