@@ -35,6 +35,7 @@ from dra_driver.cel.types import (
     ANY,
     BOOL,
     DYN,
+    FREE,
     INT,
     TYPE,
     TYPE_NAMES,
@@ -133,12 +134,12 @@ class _Checker:
                 return BOOL
             case Conditional():
                 return self._conditional(node)
-            case ListLiteral(items=items):
-                return list_of(self._common(items, "list items"))
-            case MapLiteral(entries=entries):
+            case ListLiteral(items=items, optional=optional):
+                return list_of(self._common(items, "list items", optional))
+            case MapLiteral(entries=entries, optional=optional):
                 return map_of(
                     self._common([key for key, _ in entries], "map keys"),
-                    self._common([value for _, value in entries], "map values"),
+                    self._common([value for _, value in entries], "map values", optional),
                 )
             case Call():
                 return self._call(node)
@@ -294,7 +295,7 @@ class _Checker:
             raise self._error(f"`{node.function}` takes one argument", node.name_start, node.end)
         (argument,) = node.arguments
         given = self.type_of(argument)
-        if owner.name not in ("optional_type", "dyn", "any"):
+        if owner.name not in ("optional_type", "dyn", "any", "free"):
             message = f"`{node.function}` is a method of optional values, not of {owner}"
             raise self._error(message, node.name_start, node.end)
         if node.function == "or":
@@ -319,22 +320,31 @@ class _Checker:
             )
         return result
 
-    def _common(self, nodes: Sequence[Node], what: str) -> Type:
-        """One type for all, as Kubernetes demands of literals."""
+    def _common(self, nodes: Sequence[Node], what: str, optional: frozenset[int] = frozenset()) -> Type:
+        """One type for all, as Kubernetes demands of literals: what is known only later goes with nothing else."""
         common: Type | None = None
-        for node in nodes:
-            kind = self.type_of(node)
+        for place, node in enumerate(nodes):
+            kind = self._unwrapped(node) if place in optional else self.type_of(node)
             result = kind if common is None else joined(common, kind)
-            if result is None:
-                raise self._error(f"{what} must have one type, not {common} and {kind}", *_span(node))
+            if result is None or (common is not None and not _alike(common, kind)):
+                message = f"{what} must have one type, not {common} and {kind}"
+                mixed = common is not None and is_dynamic(common) != is_dynamic(kind)
+                raise self._error(f"{message}; write dyn(…) around each" if mixed else message, *_span(node))
             common = result
-        return common or DYN
+        return common or FREE
+
+    def _unwrapped(self, node: Node) -> Type:
+        """The type of the value of an optional one. The API server cannot read what is known only later."""
+        kind = self.type_of(node)
+        if kind.name != "optional_type":
+            raise self._error(f"`?` needs an optional value, not {kind}", *_span(node))
+        return kind.parameters[0]
 
     # -- macros
 
     def _comprehension(self, node: Comprehension) -> Type:
         target = self.type_of(node.target)
-        if target.name not in ("list", "map", "dyn") or (node.kind == "sortBy" and target.name == "map"):
+        if target.name not in ("list", "map", "dyn", "free") or (node.kind == "sortBy" and target.name == "map"):
             raise self._error(f"`{node.kind}` needs a list or a map, not {_said(target)}", *_span(node.target))
         variables = _elements(node, target)
         if node.condition is not None:
@@ -347,7 +357,7 @@ class _Checker:
             case "transformMap":
                 return map_of(variables[0][1], body)
             case "transformMapEntry":
-                if body.name not in ("map", "dyn", "any"):
+                if body.name not in ("map", "dyn", "any", "free"):
                     raise self._error(f"transformMapEntry needs a map as its result, not {body}", *_span(node.body))
                 return body if body.name == "map" else map_of(DYN, DYN)
             case "sortBy":
@@ -359,13 +369,13 @@ class _Checker:
 
     def _optional_map(self, node: OptionalMap) -> Type:
         target = self.type_of(node.target)
-        if target.name not in ("optional_type", "dyn", "any"):
+        if target.name not in ("optional_type", "dyn", "any", "free"):
             raise self._error(f"optMap is a method of optional values, not of {target}", *_span(node.target))
         item = target.parameters[0] if target.parameters else DYN
         body = self._within(node, [(node.variable, item)], node.body)
         if not node.flat:
             return optional_of(body)
-        if body.name not in ("optional_type", "dyn", "any"):
+        if body.name not in ("optional_type", "dyn", "any", "free"):
             raise self._error(f"optFlatMap needs an optional value as its result, not {body}", *_span(node.body))
         return body
 
@@ -423,6 +433,11 @@ def _elements(node: Comprehension, target: Type) -> list[tuple[str, Type]]:
         return [(node.variable, parameters[0])]
     first = INT if target.name == "list" else parameters[0]
     return [(node.variable, first), (node.second, parameters[-1])]
+
+
+def _alike(left: Type, right: Type) -> bool:
+    """Not whether one type fits the other, but whether they are of one kind."""
+    return left.name == right.name or FREE in (left, right)
 
 
 def _said(kind: Type) -> str:

@@ -127,14 +127,24 @@ def estimate(checked: Checked, limit: int = LIMIT) -> Estimate:
     return Estimate(cost, dearest)
 
 
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """The sizes of what is in a list or map; keys of a list are its indices."""
+
+    keys: Size
+    items: Size
+
+    def __or__(self, other: "Inside") -> "Inside":
+        return Inside(self.keys | other.keys, self.items | other.items)
+
+
 @dataclass(slots=True)
 class _Local:
     """What is known about a variable of a macro."""
 
     path: Path = ()
     size: Size | None = None
-    items: Size | None = None
-    """The size of what is in it."""
+    inside: "Inside | None" = None
 
 
 @dataclass(slots=True)
@@ -153,7 +163,7 @@ class Operand:
     kind: Type
     size: Size
     path: Path
-    items: Size | None
+    inside: Inside | None
 
 
 type _Rule = Callable[[Operands], tuple[int, Size | None]]
@@ -165,7 +175,7 @@ class _Estimator:
     checked: Checked
     paths: dict[Node, Path] = field(default_factory=dict)
     sizes: dict[Node, Size] = field(default_factory=dict)
-    items: dict[Node, Size] = field(default_factory=dict)
+    inside: dict[Node, Inside] = field(default_factory=dict)
     scope: dict[str, _Local] = field(default_factory=dict)
     locals_of: dict[Node, _Local] = field(default_factory=dict)
     costs: dict[Node, int] = field(default_factory=dict)
@@ -194,11 +204,12 @@ class _Estimator:
                 return self._conditional(node)
             case ListLiteral(items=items):
                 total = sum(map(self.cost, items))
-                self.items[node] = self._joint(items)
+                self.inside[node] = Inside(fixed(1), self._joint(items))
                 return _within(total + LIST_COST)
             case MapLiteral(entries=entries):
                 total = sum(self.cost(key) + self.cost(value) for key, value in entries)
-                self.items[node] = self._joint([value for _, value in entries])
+                keys, values = ([entry[place] for entry in entries] for place in (0, 1))
+                self.inside[node] = Inside(self._joint(keys), self._joint(values))
                 return _within(total + MAP_COST)
             case Call():
                 return self._call(node)
@@ -226,9 +237,9 @@ class _Estimator:
     def _path(self, node: Node) -> Path:
         return self.paths.get(node, ())
 
-    def _items(self, node: Node) -> Size | None:
+    def _inside(self, node: Node) -> Inside | None:
         local = self.locals_of.get(node)
-        return self.items.get(node) or (local.items if local else None)
+        return self.inside.get(node) or (local.inside if local else None)
 
     def _joint(self, nodes: Sequence[Node]) -> Size:
         """A size that fits all of them."""
@@ -261,8 +272,8 @@ class _Estimator:
         if not node.optional and kind.name != "optional_type":
             place = "@items" if kind.name == "list" else "@values"
             self.paths[node] = (*self._path(node.operand), place)
-            if (items := self._items(node.operand)) is not None:
-                self.sizes[node] = items
+            if (inside := self._inside(node.operand)) is not None:
+                self.sizes[node] = inside.items
         return _within(total + 1)
 
     # -- functions
@@ -270,9 +281,9 @@ class _Estimator:
     def _conditional(self, node: Conditional) -> int:
         total = self.cost(node.condition) + max(self.cost(node.then), self.cost(node.otherwise))
         self.sizes[node] = self.size(node.then) | self.size(node.otherwise)
-        then, otherwise = self._items(node.then), self._items(node.otherwise)
+        then, otherwise = self._inside(node.then), self._inside(node.otherwise)
         if then is not None and otherwise is not None:
-            self.items[node] = then | otherwise
+            self.inside[node] = then | otherwise
         return _within(total)
 
     def _call(self, node: Call) -> int:
@@ -292,24 +303,21 @@ class _Estimator:
         own, size = own_cost(node, call, is_method=is_method)
         if size is not None:
             self.sizes[node] = size
-        if node.function == "+" and all(one.items is not None for one in described):
-            self.items[node] = self._joint_items(described)
+        if node.function == "+":
+            left, right = (one.inside for one in described)
+            if left is not None and right is not None:
+                self.inside[node] = left | right
         return _within(total + own)
 
-    @staticmethod
-    def _joint_items(operands: Sequence[Operand]) -> Size:
-        first, second = (one.items or UNKNOWN for one in operands)
-        return first | second
-
     def _operand(self, node: Node) -> Operand:
-        return Operand(node, self.checked.types[node], self.size(node), self._path(node), self._items(node))
+        return Operand(node, self.checked.types[node], self.size(node), self._path(node), self._inside(node))
 
     def _copy(self, node: Node, source: Node) -> None:
         """The two are equally large."""
         if (size := self._known_size(source)) is not None:
             self.sizes[node] = size
-        if (items := self._items(source)) is not None:
-            self.items[node] = items
+        if (inside := self._inside(source)) is not None:
+            self.inside[node] = inside
 
     # -- macros
 
@@ -323,7 +331,7 @@ class _Estimator:
 
     def _bind(self, node: Bind) -> int:
         total = LIST_COST + self.cost(node.value)
-        local = _Local(self._path(node.value), self._known_size(node.value), self._items(node.value))
+        local = _Local(self._path(node.value), self._known_size(node.value), self._inside(node.value))
         total += self._within_scope({node.variable: local}, node.body)
         self._copy(node, node.body)
         return _within(total)
@@ -356,24 +364,24 @@ class _Estimator:
             return
         self.sizes[node] = count
         if node.kind in ("map", "transformList"):
-            self.items[node] = Size(0, self.size(node.body).most)
+            self.inside[node] = Inside(fixed(1), Size(0, self.size(node.body).most))
         elif node.kind == "filter":
-            self.items[node] = Size(0, (self._items(node.target) or self._size_of_element(node)).most)
+            self.inside[node] = Inside(fixed(1), Size(0, self._size_of_element(node).most))
 
     def _size_of_element(self, node: Comprehension) -> Size:
         (local,) = self._variables(node, self._path(node.target)).values()
         element = self.checked.types[node.target].parameters[:1]
         scalar = bool(element) and _is_scalar(element[0])
-        return device_size(local.path) or (fixed(1) if scalar else UNKNOWN)
+        return device_size(local.path) or (fixed(1) if scalar else local.size) or UNKNOWN
 
     def _variables(self, node: Comprehension, path: Path) -> dict[str, _Local]:
-        kind, items = self.checked.types[node.target], self._items(node.target)
-        is_list = kind.name == "list"
-        inside = _Local((*path, "@items" if is_list else "@values"), items)
-        keys = _Local((*path, "@indices" if is_list else "@keys"))
+        inside = self._inside(node.target)
+        is_list = self.checked.types[node.target].name == "list"
+        items = _Local((*path, "@items" if is_list else "@values"), inside.items if inside else None)
+        keys = _Local((*path, "@indices" if is_list else "@keys"), inside.keys if inside else None)
         if node.second is None:
-            return {node.variable: inside if is_list else keys}
-        return {node.variable: keys, node.second: inside}
+            return {node.variable: items if is_list else keys}
+        return {node.variable: keys, node.second: items}
 
     def _sorted(self, node: Comprehension, target: int) -> int:
         """`cel.bind(all, target, all.sortedBy(all.map(variable, body)))`, with quadratic sorting."""

@@ -87,7 +87,7 @@ def device_environment(server: Server) -> Environment:
         "attributes": Field(map_of(STRING, map_of(STRING, attribute)), "attributes"),
         "capacity": Field(map_of(STRING, map_of(STRING, QUANTITY)), "capacity"),
     }
-    if server.consumable_capacity:
+    if server.multiple_allocations:
         fields["allowMultipleAllocations"] = Field(BOOL, "allow_multiple_allocations")
     return Environment({"device": ObjectType(Type("device"), fields)}, functions_of(server))
 

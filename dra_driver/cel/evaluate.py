@@ -97,8 +97,9 @@ class _Compiler:
                 return self._logical([self._bool(part) for part in parts], deciding=operator == "||")
             case Conditional():
                 return self._conditional(node)
-            case ListLiteral(items=items):
-                return self._list([self.run_of(item) for item in items])
+            case ListLiteral(items=items, optional=optional):
+                runs = [self.run_of(item) for item in items]
+                return self._list_with_gaps(node, runs, optional) if optional else self._list(runs)
             case MapLiteral():
                 return self._map(node)
             case Comprehension():
@@ -332,18 +333,39 @@ class _Compiler:
     def _list(items: Sequence[Run]) -> Run:
         return lambda frame: tuple([item(frame) for item in items])
 
+    def _list_with_gaps(self, node: Node, items: Sequence[Run], optional: frozenset[int]) -> Run:
+        def run(frame: Frame) -> Any:
+            found = []
+            for place, item in enumerate(items):
+                value = self._maybe(item(frame), node) if place in optional else Optional(item(frame))
+                found.extend([value.value] if value.present else [])
+            return tuple(found)
+
+        return run
+
+    def _maybe(self, value: object, node: Node) -> Optional:
+        if not isinstance(value, Optional):
+            raise self._error(f"no such overload: `?` needs an optional value, not {type_name(value)}", node)
+        return value
+
     def _map(self, node: MapLiteral) -> Run:
-        entries = [(self.run_of(key), self.run_of(value), key) for key, value in node.entries]
+        optional = node.optional
+        entries = [
+            (self.run_of(key), self.run_of(value), key, place in optional)
+            for place, (key, value) in enumerate(node.entries)
+        ]
 
         def run(frame: Frame) -> dict[object, object]:
             built: dict[object, object] = {}
-            for key_of, value_of, place in entries:
+            for key_of, value_of, place, may_lack in entries:
                 key = key_of(frame)
                 if type_name(key) not in ("string", "int", "uint", "bool"):
                     raise self._error(f"unsupported key type: {type_name(key)}", place)
                 if find(built, key).present:
                     raise self._error(f"duplicate key: {key}", place)
-                built[key] = value_of(frame)
+                value = self._maybe(value_of(frame), place) if may_lack else Optional(value_of(frame))
+                if value.present:
+                    built[key] = value.value
             return built
 
         return run

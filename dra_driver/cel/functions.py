@@ -275,10 +275,13 @@ _LIBRARIES: tuple[tuple[int, Library], ...] = (
 @lru_cache
 def functions_of(server: Server) -> Mapping[str, tuple[Overload, ...]]:
     """By name; operators by their sign, prefix operators with a trailing `_`."""
-    libraries = [library for since, library in _LIBRARIES if since <= server.known]
-    if server.list_attributes and server.known == 36:
-        libraries.append(INCLUDES)
-    return _merged(*libraries)
+    return _merged(
+        *(
+            library
+            for since, library in _LIBRARIES
+            if since <= server.known or (library is INCLUDES and server.includes)
+        )
+    )
 
 
 def first_version_with(name: str) -> int | None:

@@ -243,24 +243,30 @@ class _Parser:
     def _list(self) -> Node:
         opening = self._take()
         items: list[Node] = []
+        optional: set[int] = set()
         while not self._at("]"):
+            if self._skip("?"):
+                optional.add(len(items))
             items.append(self._expression())
             if not self._skip(","):
                 break
         end = self._expect("]", "to close the list").end
-        return ListLiteral(tuple(items), start=opening.start, end=end)
+        return ListLiteral(tuple(items), frozenset(optional), start=opening.start, end=end)
 
     def _map(self) -> Node:
         opening = self._take()
         entries: list[tuple[Node, Node]] = []
+        optional: set[int] = set()
         while not self._at("}"):
+            if self._skip("?"):
+                optional.add(len(entries))
             key = self._expression()
             self._expect(":", "between key and value")
             entries.append((key, self._expression()))
             if not self._skip(","):
                 break
         end = self._expect("}", "to close the map").end
-        return MapLiteral(tuple(entries), start=opening.start, end=end)
+        return MapLiteral(tuple(entries), frozenset(optional), start=opening.start, end=end)
 
     # -- calls and macros
 

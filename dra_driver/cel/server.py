@@ -1,8 +1,9 @@
 """Which Kubernetes evaluates an expression: its version and gates decide what `device` has and which functions exist.
 
 An API server accepts a new or changed expression only when the version before it knew all of its functions, so that it
-can still be read after a rollback; for stored expressions, and in the scheduler, everything counts that it knows.
-Everything older than 1.34 has (two-variable loops, `cel.bind`, optionals) is always there.
+can still be read after a rollback, and when the gates of the others are on. For stored expressions, and in the
+scheduler, everything counts that it knows, whatever the gates are. What every server since 1.33 has (loops over two
+variables, `cel.bind`, optionals, versions) is not asked about.
 
 Source: k8s.io/apiserver environment.EnvSet; compiler of k8s.io/dynamic-resource-allocation.
 """
@@ -16,9 +17,9 @@ class Server:
 
     minor: int = 36
     consumable_capacity: bool = True
-    """DRAConsumableCapacity: `device.allowMultipleAllocations` exists."""
+    """DRAConsumableCapacity."""
     list_attributes: bool = False
-    """DRAListTypeAttributes: attributes may be lists, so they can be looped over; they have `includes`."""
+    """DRAListTypeAttributes: attributes may be lists, so they can be looped over."""
     stored: bool = True
     """Whether expressions are stored already, or read by the scheduler; False for what a user is about to create."""
 
@@ -26,6 +27,16 @@ class Server:
     def of(cls, minor: int, *, stored: bool = True, list_attributes: bool = False) -> "Server":
         """Kubernetes 1.`minor` with its default gates."""
         return cls(minor, consumable_capacity=minor >= 36, list_attributes=list_attributes, stored=stored)
+
+    @property
+    def multiple_allocations(self) -> bool:
+        """Whether `device.allowMultipleAllocations` exists."""
+        return self.consumable_capacity or (self.stored and self.minor >= 34)
+
+    @property
+    def includes(self) -> bool:
+        """Whether values have the function `includes`."""
+        return self.list_attributes or (self.stored and self.minor >= 36) or self.known >= 37
 
     @property
     def list_values(self) -> bool:

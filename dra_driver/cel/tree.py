@@ -90,12 +90,18 @@ class Conditional(Node):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ListLiteral(Node):
+    """`optional` are the places of items written `?item`, which are left out when they have no value."""
+
     items: tuple[Node, ...]
+    optional: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class MapLiteral(Node):
+    """`optional` are the places of entries written `?key: value`, which are left out when the value has no value."""
+
     entries: tuple[tuple[Node, Node], ...]
+    optional: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False, slots=True)

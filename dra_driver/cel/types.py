@@ -38,6 +38,8 @@ class Type:
 
 DYN = Type("dyn")
 ANY = Type("any")
+FREE = Type("free")
+"""Of what is in an empty list or optional: it becomes what others make of it, and is DYN when nobody does."""
 BOOL = Type("bool")
 INT = Type("int")
 UINT = Type("uint")
@@ -56,6 +58,7 @@ URL = Type("kubernetes.URL")
 FORMAT = Type("kubernetes.NamedFormat")
 A, B = Type("A"), Type("B")
 
+_DYNAMIC = frozenset({"dyn", "any", "free"})
 _NULLABLE = frozenset(
     {"quantity", "semver", "optional_type", "duration", "timestamp"} | {kind.name for kind in (IP, CIDR, URL, FORMAT)}
 )
@@ -64,7 +67,7 @@ _NULLABLE = frozenset(
 
 def is_dynamic(kind: Type) -> bool:
     """Whether only the evaluation shows what type it is."""
-    return kind is DYN or kind is ANY or kind in (DYN, ANY)
+    return kind.name in _DYNAMIC
 
 
 def list_of(item: Type) -> Type:
@@ -142,9 +145,11 @@ def filled(signature: Type, variables: Mapping[str, Type]) -> Type:
 
 def joined(left: Type, right: Type) -> Type | None:
     """One type for values of both, DYN or ANY where one of them is; None when there is none."""
-    for one in (left, right):
-        if is_dynamic(one):
-            return one
+    if FREE in (left, right):
+        return right if left == FREE else left
+    for dynamic in (DYN, ANY):
+        if dynamic in (left, right):
+            return dynamic
     if not fits(left, right, {}):
         return None
     if left.name != right.name:

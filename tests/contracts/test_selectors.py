@@ -19,7 +19,9 @@ from support.real_api_server import RealApiServer
 from support.selectors import ACCEPTED, REFUSED
 
 from dra_driver.cel.cost import LIMIT
-from dra_driver.cel.device import CURRENT, compile_selector
+from dra_driver.cel.device import compile_selector
+from dra_driver.cel.errors import CelError
+from dra_driver.cel.server import Server
 
 pytestmark = pytest.mark.skipif(
     real_api_server.ASSETS not in os.environ, reason=f"{real_api_server.ASSETS} is not set: nothing to compare with"
@@ -47,6 +49,39 @@ async def test_selectors_that_we_compile_are_stored(real_server: Callable[..., R
     assert [one for one, accepted in answers.items() if not accepted] == []
 
 
+OF_LISTS = [
+    "device.attributes['a'].x.exists(v, v == 'b')",
+    "device.attributes['a'].x.all(v, v.startsWith('b')) || 'b' in device.attributes['a'].x",
+    "device.attributes['a'].x.size() > 2 && device.attributes['a'].x[0] == 'b'",
+    "device.attributes['a'].x.map(v, v + 1).sum() > 3",
+    "device.attributes['a'].x == ['a', 'b']",
+    "device.attributes['a'].x",
+    "dyn(device.attributes['a'].x)",
+    "dyn(true)",
+    "true ? device.attributes['a'].x : dyn(true)",
+    "device.attributes['a'].x.includes('a')",
+    "device.driver.includes('a')",
+    "[1, 2].includes(1)",
+]
+
+
+@pytest.mark.parametrize("lists", [False, True])
+async def test_lists_are_for_servers_that_have_lists(real_server: Callable[..., RealApiServer], lists: bool) -> None:
+    """With the gate attributes may be looped over, and any result may be a bool; `includes` needs the next version."""
+    server = Server.of(36, stored=False, list_attributes=lists)
+    answers = await stored(real_server({"DRAListTypeAttributes": lists}), OF_LISTS)
+    assert answers == {one: is_selector(one, server) for one in OF_LISTS}
+    assert any(answers.values())
+
+
+def is_selector(expression: str, server: Server) -> bool:
+    try:
+        compile_selector(expression, server)
+    except CelError:
+        return False
+    return True
+
+
 async def test_selectors_that_we_refuse_are_not_stored(real_server: Callable[..., RealApiServer]) -> None:
     answers = await stored(real_server({}), [*(one for one, _, _ in REFUSED), *NO_EXPRESSION, *COSTLY, *TOO_LONG])
     assert [one for one, accepted in answers.items() if accepted] == []
@@ -65,7 +100,7 @@ async def test_costs_are_estimated_as_the_api_server_does_it_to_the_unit(
     server, expressions = real_server({}), [*ACCEPTED, *HOLD, *BIND_HOLD, *COSTS]
     just, above = ([padded(one, cost) for one in expressions] for cost in (LIMIT, LIMIT + 1))
     answers = await stored(server, [*just, *above])
-    assert {compile_selector(one, CURRENT, cost_limit=None).cost for one in just} == {LIMIT}
+    assert {compile_selector(one, cost_limit=None).cost for one in just} == {LIMIT}
     assert [one for one in just if not answers[one]] == []
     assert [one for one in above if answers[one]] == []
 
@@ -98,6 +133,8 @@ async def warnings(server: RealApiServer, expressions: list[str]) -> list[str]:
 async def test_values_are_those_that_the_api_server_computes(real_server: Callable[..., RealApiServer]) -> None:
     (heard,) = await warnings(real_server({}), [*HOLD, *COSTLY])
     assert "failed expression: false" in heard
+    *stopped, last = await warnings(real_server({}), TOO_LONG)
+    assert ["actual cost limit exceeded" in one for one in stopped] == [True] * len(TOO_LONG)
     # In small parts: the server cuts off long lists of warnings.
     for part in batched((expression for expression, _ in FAIL), 6):
         *failed, last = await warnings(real_server({}), list(part))

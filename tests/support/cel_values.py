@@ -21,6 +21,20 @@ LISTS_HOLD = [
     "[1, 2].first().value() == 1 && [1, 2].last().value() == 2 && !lists.range(0).first().hasValue()",
     "optional.unwrap([optional.of(1), optional.none()]) == [1] && [optional.of(1)].unwrapOpt() == [1]",
 ]
+LITERALS_HOLD = [
+    "[?optional.of(1), ?optional.none(), 2] == [1, 2] && [?optional.none()].size() == 0",
+    "{?'a': optional.of(1), ?'b': optional.none(), 'c': 2} == {'a': 1, 'c': 2}",
+    "[dyn(1), dyn('a')].size() == 2 && [[], [1]].size() == 2 && {'a': [], 'b': [1]}.size() == 2",
+]
+LITERALS_REFUSED = [
+    "[dyn(1), 'a'].size() == 2",
+    "['a', dyn('b')].size() == 2",
+    "{'a': dyn(1), 'b': 2}.size() == 2",
+    "[device.attributes['a'].x, 'b'].size() == 2",
+    "[quantity('1'), null].size() == 2",
+    "[?1].size() == 1",
+    "{?'a': 1}.size() == 1",
+]
 LISTS_FAIL = [
     ("[dyn(quantity('1'))].isSorted()", "no such overload"),
     ("[dyn(1), dyn(quantity('1'))].max() == 1", "no such overload"),
@@ -330,7 +344,7 @@ COSTS = [
     "format.named('date').value().validate(device.driver).hasValue() && format.date() == format.named('x').value()",
     "format.dns1123Label().validate('abcdefghijklmnop').orValue([]).size() == 0",
     "device.attributes['a'].n == 1 && device.attributes['a'].n * 2 + 1 > 3 && -device.attributes['a'].n < 4.5",
-    "dyn(device.driver) == dyn('abcdefghijklmnop') && [dyn(1), 'a'].exists(x, x == 'abcdefghijklmnop')",
+    "dyn(device.driver) == dyn('abcdefghijklmnop') && [dyn(1), dyn('a')].exists(x, x == 'abcdefghijklmnop')",
     "[1, 2, 3].slice(1, 2).size() == 1 && [[1], [2]].flatten() == [1] && [1, 1].distinct() == [1]",
     "[1, 2].reverse() == [2, 1] && [[[1]]].flatten(2) == [1] && lists.range(7).exists(n, n == 3)",
     "sets.contains([1, 2], [2]) && sets.equivalent(['a'], ['b', 'c']) && sets.intersects([1], [])",
@@ -348,11 +362,11 @@ TOO_LONG = [
 """Stopped during the evaluation: they cost more than is allowed."""
 
 HOLD = [
-    *(*LISTS_HOLD, *TWO_VARIABLES_HOLD, *TEXTS_HOLD, *TIMES_HOLD),
+    *(*LITERALS_HOLD, *LISTS_HOLD, *TWO_VARIABLES_HOLD, *TEXTS_HOLD, *TIMES_HOLD),
     *(*NETWORK_HOLD, *URLS_HOLD, *FORMATS_HOLD),
 ]
 FAIL = [*LISTS_FAIL, *TWO_VARIABLES_FAIL, *TEXTS_FAIL, *TIMES_FAIL, *NETWORK_FAIL, *URLS_FAIL]
 NO_EXPRESSION = [
-    *(*LISTS_REFUSED, *TWO_VARIABLES_REFUSED, *TEXTS_REFUSED, *TIMES_REFUSED),
+    *(*LITERALS_REFUSED, *LISTS_REFUSED, *TWO_VARIABLES_REFUSED, *TEXTS_REFUSED, *TIMES_REFUSED),
     *(*TYPES_REFUSED, *NETWORK_REFUSED, *URLS_REFUSED, *FORMATS_REFUSED, *BIND_REFUSED),
 ]

@@ -1,7 +1,7 @@
 """Functions of values that may be absent. Source: cel-go's optional types, version 2."""
 
 from dra_driver.cel.overloads import Failed, Library, function, method
-from dra_driver.cel.types import BOOL, DYN, A, list_of, optional_of
+from dra_driver.cel.types import BOOL, FREE, A, list_of, optional_of
 from dra_driver.cel.values import ABSENT, Optional
 
 
@@ -34,7 +34,7 @@ def _present(items: tuple[object, ...]) -> tuple[object, ...]:
 
 OPTIONALS: Library = {
     "optional.of": [function(optional_of(A), Optional, A)],
-    "optional.none": [function(optional_of(DYN), lambda: ABSENT)],
+    "optional.none": [function(optional_of(FREE), lambda: ABSENT)],
     "optional.ofNonZeroValue": [function(optional_of(A), _non_zero, A)],
     "hasValue": [method(BOOL, lambda optional: optional.present, optional_of(A))],
     "first": [method(optional_of(A), _first, list_of(A))],

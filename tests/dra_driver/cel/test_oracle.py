@@ -116,13 +116,13 @@ def _larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
             lambda t: f"{t[0]}({t[1]})"
         ),
         st.tuples(inner, inner).map(lambda t: f"{t[0]}[{t[1]}]"),
-        st.tuples(inner, inner).map(lambda t: f"[dyn({t[0]}), {t[1]}]"),
-        st.tuples(inner, inner).map(lambda t: f"{{'a': dyn({t[0]}), 'b': {t[1]}}}"),
+        st.tuples(inner, inner).map(lambda t: f"[dyn({t[0]}), dyn({t[1]})]"),
+        st.tuples(inner, inner).map(lambda t: f"{{'a': dyn({t[0]}), 'b': dyn({t[1]})}}"),
         st.tuples(inner, st.sampled_from(["all", "exists", "exists_one", "map", "filter"]), inner).map(
             lambda t: f"{t[0]}.{t[1]}(v, {t[2]} == v)"
         ),
         st.tuples(inner, st.sampled_from(["a", "missing"])).map(lambda t: f"has({t[0]}.{t[1]})"),
-        st.tuples(inner, inner).map(lambda t: f"cel.bind(w, {t[0]}, [dyn(w), {t[1]}])"),
+        st.tuples(inner, inner).map(lambda t: f"cel.bind(w, {t[0]}, [dyn(w), dyn({t[1]})])"),
         st.tuples(inner, st.sampled_from(["charAt", "substring", "join"]), inner).map(
             lambda t: f"{t[0]}.{t[1]}({t[2]})"
         ),
@@ -138,7 +138,7 @@ def _larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         _optionals(inner).map(lambda t: f"{t}.hasValue()"),
         st.tuples(_optionals(inner), _optionals(inner)).map(lambda t: f"{t[0]}.or({t[1]}).value()"),
         st.tuples(_optionals(inner), inner, inner).map(
-            lambda t: f"{t[0]}.optMap(v, [dyn(v), {t[1]}]).orValue([{t[2]}])"
+            lambda t: f"{t[0]}.optMap(v, [dyn(v), dyn({t[1]})]).orValue([{t[2]}])"
         ),
         st.tuples(_optionals(inner), _optionals(inner)).map(lambda t: f"{t[0]}.optFlatMap(v, {t[1]}).hasValue()"),
     )
@@ -177,10 +177,10 @@ def expected(expression: str, mine: object) -> object:
 @example("x.d.one == 1.0 && x.d.one == 1u")
 @example("x.d.missing || true")
 @example("false && x.d.missing")
-@example('[dyn(1), 2u].exists(v, v == "a" || v == 2)')
+@example('[dyn(1), dyn(2u)].exists(v, v == "a" || v == 2)')
 @example("[[1], [2]].map(v, v.map(w, w + 1))")
 @example("x.d.names[dyn(1u)]")
-@example("[dyn(x.d.one), x.d.two].join(',')")
+@example("[dyn(x.d.one), dyn(x.d.two)].join(',')")
 def test_generated_expressions_have_the_value_that_google_s_evaluator_gives(expression: str) -> None:
     mine = ours(expression)
     assert mine == expected(expression, mine)
