@@ -82,10 +82,10 @@ async def run(settings: Settings) -> None:
         watch.watch_mps(daemons, claims.again)
         publisher = _publisher(kube, settings, policy)
         metrics = CollectorRegistry()
-        metrics.register(NodeCollector(watch.monitor, claims))
+        metrics.register(NodeCollector(watch.monitor, journal, node=settings.node_name, driver=settings.driver_name))
         sockets = plugin_sockets(settings.kubelet_root, settings.driver_name, settings.pod_uid)
         health = NodeHealth(watch.monitor, offers, settings.node_name, policy.health, instance_of=watch.instance_of)
-        dra = DraServer(sockets.dra, MeasuredClaims(claims, metrics), health)
+        dra = DraServer(sockets.dra, MeasuredClaims(claims, metrics, settings.driver_name), health)
         registration = RegistrationServer(
             sockets, settings.driver_name, lambda: reporter.registered(settings.driver_name)
         )

@@ -1,30 +1,41 @@
-"""What Prometheus may know of the node plugin: kubelet's calls, the claims that hold devices, the GPUs.
+"""What Prometheus may know of the node plugin: kubelet's calls, the claims that hold devices, the GPUs and their state.
 
-`main` puts `MeasuredClaims` between kubelet's calls and the claim service, so that neither knows of metrics.
+`main` puts `MeasuredClaims` between kubelet's calls and the claim service, so that neither knows of metrics. Families
+whose name begins with `nvidia_dra_` are those of NVIDIA's own driver, with its labels, so that its dashboards work;
+ours begin with `gpu_dra_`. Per claim there are a few series, and they go with it.
 """
 
 import time
+from collections import Counter as Tally
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from dra_driver.api.inventory import GpuFacts
+from dra_driver.devices.model import Kind
 from dra_driver.errors import DriverError
 from dra_driver.names import ClaimRef
 from kubelet_plugin.discovery import NodeFacts
-from kubelet_plugin.prepare.lifecycle import Held
+from kubelet_plugin.prepare.checkpoint import Journal
+from kubelet_plugin.prepare.holds import ComputeInstance, HoldState, MpsDaemon, TimeSlice
+from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.rpc.messages import Prepared, Unprepared
 from kubelet_plugin.rpc.server import ClaimHandler
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 45.0)
+_COMPATIBLE_BUCKETS_S = tuple(0.05 * 2**power for power in range(9))
+_CALLS = ("prepare", "unprepare")
 
 
 class MeasuredClaims:
     """Passes kubelet's calls on, and counts and times them."""
 
-    def __init__(self, claims: ClaimHandler, registry: CollectorRegistry) -> None:
+    def __init__(self, claims: ClaimHandler, registry: CollectorRegistry, driver: str) -> None:
         self._claims = claims
+        self._driver = driver
         self._seconds = Histogram(
             "gpu_dra_call_seconds",
             "Duration of kubelet's calls, each with one or more claims.",
@@ -38,58 +49,222 @@ class MeasuredClaims:
             ["call", "outcome"],
             registry=registry,
         )
+        self._compatible = _Compatible(registry, driver)
 
     async def prepare(self, claims: Sequence[ClaimRef]) -> Prepared:
         started = time.perf_counter()
-        answers = await self._claims.prepare(claims)
+        with self._compatible.request("prepare"):
+            answers = await self._claims.prepare(claims)
         self._count("prepare", started, answers)
         return answers
 
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Unprepared:
         started = time.perf_counter()
-        answers = await self._claims.unprepare(claims)
+        with self._compatible.request("unprepare"):
+            answers = await self._claims.unprepare(claims)
         self._count("unprepare", started, answers)
         return answers
 
     def _count(self, call: str, started: float, answers: Mapping[str, object]) -> None:
-        self._seconds.labels(call).observe(time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        self._seconds.labels(call).observe(seconds)
+        failed = 0
         for answer in answers.values():
             outcome = type(answer).__name__ if isinstance(answer, DriverError) else "ok"
+            failed += outcome != "ok"
             self._outcomes.labels(call, outcome).inc()
+        self._compatible.ended(call, seconds, failed)
+
+
+class _Compatible:
+    """The families of NVIDIA's own driver. Series are there from the start; only calls that succeed are timed."""
+
+    def __init__(self, registry: CollectorRegistry, driver: str) -> None:
+        self._driver = driver
+        labels = ["driver", "operation"]
+        self._requests = Counter(
+            "nvidia_dra_requests", "Prepare and unprepare requests that ended.", labels, registry=registry
+        )
+        self._seconds = Histogram(
+            "nvidia_dra_request_duration_seconds",
+            "Duration of prepare and unprepare requests.",
+            labels,
+            buckets=_COMPATIBLE_BUCKETS_S,
+            registry=registry,
+        )
+        self._inflight = Gauge(
+            "nvidia_dra_requests_inflight", "Prepare and unprepare requests under way.", labels, registry=registry
+        )
+        self._errors = {
+            call: Counter(
+                f"nvidia_dra_node_{call}_errors",
+                f"Claims that could not be {call}d.",
+                ["driver", "error_type"],
+                registry=registry,
+            )
+            for call in _CALLS
+        }
+        for call in _CALLS:
+            self._requests.labels(driver, call)
+            self._seconds.labels(driver, call)
+            self._inflight.labels(driver, call)
+            self._errors[call].labels(driver, f"{call}_devices")
+
+    def request(self, call: str) -> AbstractContextManager[object]:
+        """A context in which one more request is under way."""
+        return self._inflight.labels(self._driver, call).track_inprogress()
+
+    def ended(self, call: str, seconds: float, failed: int) -> None:
+        self._requests.labels(self._driver, call).inc()
+        if failed:
+            self._errors[call].labels(self._driver, f"{call}_devices").inc(failed)
+        else:
+            self._seconds.labels(self._driver, call).observe(seconds)
 
 
 class Facts(Protocol):
-    """What is needed of `kubelet_plugin.discovery.Discovery`."""
+    """What is needed of `kubelet_plugin.monitor.HealthMonitor`."""
 
     @property
     def facts(self) -> NodeFacts: ...
 
 
-class Holder(Protocol):
-    """What is needed of `kubelet_plugin.service.ClaimService`."""
+class Journals(Protocol):
+    """What is needed of `kubelet_plugin.prepare.store.JournalStore`."""
 
     @property
-    def held(self) -> Held: ...
+    def current(self) -> Journal: ...
 
 
 class NodeCollector:
-    """Gauges that are read from their owners when somebody scrapes."""
+    """Gauges that are read from their owners when somebody scrapes. What is not known has no series."""
 
-    def __init__(self, discovery: Facts, claims: Holder) -> None:
-        self._discovery = discovery
-        self._claims = claims
+    def __init__(self, facts: Facts, journal: Journals, *, node: str, driver: str) -> None:
+        self._facts = facts
+        self._journal = journal
+        self._node = node
+        self._driver = driver
 
     def collect(self) -> Iterator[Metric]:
         try:
-            facts = self._discovery.facts
-            held = self._claims.held
+            facts, journal = self._facts.facts, self._journal.current
         except DriverError:
-            return  # not known yet, or not readable; a missing series says so
-        gpus = GaugeMetricFamily("gpu_dra_gpus", "GPUs of this node that can be read, by health.", labels=["health"])
-        healthy = sum(gpu.health.healthy for gpu in facts.gpus)
-        gpus.add_metric(["healthy"], healthy)
-        gpus.add_metric(["unhealthy"], len(facts.gpus) - healthy)
-        yield gpus
-        problems = "Things that keep a GPU, or all of them, from being offered."
-        yield GaugeMetricFamily("gpu_dra_problems", problems, value=len(facts.problems))
-        yield GaugeMetricFamily("gpu_dra_claims_held", "Claims that hold devices of this node.", value=len(held))
+            return
+        yield from _hardware(facts)
+        yield from _claims(journal, self._node, self._driver)
+        yield from _holds(journal)
+
+
+def _hardware(facts: NodeFacts) -> Iterator[Metric]:
+    gpus = _family("gpu_dra_gpus", "GPUs of this node that can be read, by health.", "health")
+    healthy = sum(gpu.health.healthy for gpu in facts.gpus)
+    gpus.add_metric(["healthy"], healthy)
+    gpus.add_metric(["unhealthy"], len(facts.gpus) - healthy)
+    yield gpus
+    problems = "Things that keep a GPU, or all of them, from being offered."
+    yield GaugeMetricFamily("gpu_dra_problems", problems, value=len(facts.problems))
+    info = _family("gpu_dra_gpu_info", "1 for each GPU, with what it is.", "gpu", "device", "product", "pci_bus_id")
+    memory = _family("gpu_dra_gpu_memory_bytes", "Memory of each GPU that has its own.", "gpu", "device")
+    conditions = _family(
+        "gpu_dra_gpu_condition", "1 for each condition of a GPU.", "gpu", "device", "type", "value", "severity"
+    )
+    for gpu in facts.gpus:
+        info.add_metric([gpu.uuid, gpu.name, gpu.product_name, gpu.pci_bus_id], 1)
+        if gpu.memory_bytes is not None:
+            memory.add_metric([gpu.uuid, gpu.name], gpu.memory_bytes)
+        for labels in sorted({(one.type, one.value or "", one.severity) for one in gpu.health.conditions}):
+            conditions.add_metric([gpu.uuid, gpu.name, *labels], 1)
+    yield from (info, memory, conditions, _static_instances(facts.gpus))
+
+
+def _static_instances(gpus: Sequence[GpuFacts]) -> Metric:
+    found = _family("gpu_dra_static_mig_devices", "MIG devices that an administrator made.", "gpu", "device", "profile")
+    for gpu in gpus:
+        instances = gpu.mig.instances if gpu.mig is not None else []
+        profiles = Tally(part.profile for instance in instances for part in instance.compute_instances)
+        for profile, number in sorted(profiles.items()):
+            found.add_metric([gpu.uuid, gpu.name, profile], number)
+    return found
+
+
+def _claims(journal: Journal, node: str, driver: str) -> Iterator[Metric]:
+    entries = [journal.held[uid] for uid in sorted(journal.held)]
+    yield GaugeMetricFamily("gpu_dra_claims_held", "Claims that hold devices of this node.", value=len(entries))
+    allocated = _family(
+        "gpu_dra_claim_device",
+        "1 for each device that a claim holds; `share` is the share of a device that several claims hold.",
+        *("namespace", "claim", "device", "gpu", "type", "share", "admin_access"),
+    )
+    memory = _family(
+        "gpu_dra_claim_memory_limit_bytes",
+        "Memory that a claim's programs are limited to.",
+        *("namespace", "claim", "device"),
+    )
+    threads = _family(
+        "gpu_dra_claim_thread_limit_percent",
+        "Percent of the threads that a claim's programs are limited to.",
+        *("namespace", "claim", "device"),
+    )
+    for entry in entries:
+        for device in entry.devices:
+            allocated.add_metric([*_claim(entry), *_device(device)], 1)
+            labels = [*_claim(entry), device.device]
+            if device.sharing is not None and device.sharing.memory_bytes is not None:
+                memory.add_metric(labels, device.sharing.memory_bytes)
+            if device.sharing is not None and device.sharing.thread_percentage is not None:
+                threads.add_metric(labels, device.sharing.thread_percentage)
+    yield from (allocated, memory, threads, _prepared(entries, node, driver))
+
+
+def _prepared(entries: Sequence[Entry], node: str, driver: str) -> Metric:
+    prepared = _family(
+        "nvidia_dra_prepared_devices", "Devices that are prepared now, by type.", "node", "driver", "device_type"
+    )
+    types = Tally(_compatible_type(device) for entry in entries for device in entry.devices)
+    for type_ in ("gpu", "mig", "migdyn", "vfio"):
+        prepared.add_metric([node, driver, type_], types[type_])
+    return prepared
+
+
+def _holds(journal: Journal) -> Iterator[Metric]:
+    made = _family("gpu_dra_mig_devices", "MIG devices that were made for claims.", "gpu", "profile")
+    slices = _family("gpu_dra_time_slice", "1 for each GPU whose time slice a claim has set.", "gpu", "interval")
+    daemons = _family("gpu_dra_mps_daemon", "1 for each MPS daemon that serves claims.", "gpu", "daemon")
+    states = Tally(record.state for record in journal.holds.values())
+    profiles: Tally[tuple[str, str]] = Tally()
+    for hold, record in journal.holds.items():
+        if isinstance(hold, ComputeInstance) and record.state is HoldState.MADE:
+            part = "" if hold.slices is None else f"{hold.slices}c."
+            profiles[hold.parent.gpu.uuid, part + hold.parent.profile] += 1
+        elif isinstance(hold, TimeSlice):
+            slices.add_metric([hold.gpu.uuid, hold.interval], 1)
+        elif isinstance(hold, MpsDaemon):
+            for gpu in hold.gpus:
+                daemons.add_metric([gpu.uuid, hold.key], 1)
+    for labels, number in sorted(profiles.items()):
+        made.add_metric(list(labels), number)
+    under_way = _family("gpu_dra_holds", "Settings and objects of the hardware that claims need, by state.", "state")
+    for state in HoldState:
+        under_way.add_metric([state.value], states[state])
+    yield from (made, slices, daemons, under_way)
+
+
+def _family(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=labels)
+
+
+def _claim(entry: Entry) -> list[str]:
+    return [entry.claim.namespace, entry.claim.name]
+
+
+def _device(device: HeldDevice) -> list[str]:
+    number = device.sharing.number if device.sharing is not None else None
+    share = device.share_id or ("" if number is None else str(number))
+    return [device.device, device.gpu_uuid, device.kind.value, share, str(device.admin_access).lower()]
+
+
+def _compatible_type(device: HeldDevice) -> str:
+    """NVIDIA's driver tells MIG devices that were made for claims from those of an administrator."""
+    if device.kind is Kind.MIG and device.mig_uuid is None:
+        return "migdyn"
+    return device.kind.value

@@ -3,14 +3,25 @@
 from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
-from support.claims import a_ref, an_entry, node_facts
+from support.claims import BOOT, a_gpu, a_held_device, a_ref, an_entry, node_facts
 from support.plugin import ScriptedClaims
 
-from dra_driver.api.inventory import Problem
+from dra_driver.api.inventory import HealthCondition, HealthFacts, Problem
+from dra_driver.devices.model import Kind, Partition
 from dra_driver.errors import DeviceInUse, NodeNotReady
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.metrics import MeasuredClaims, NodeCollector
-from kubelet_plugin.prepare.lifecycle import Held
+from kubelet_plugin.prepare.checkpoint import Journal
+from kubelet_plugin.prepare.holds import (
+    ComputeInstance,
+    GpuIdentity,
+    GpuInstance,
+    HoldRecord,
+    HoldState,
+    MpsDaemon,
+    TimeSlice,
+)
+from kubelet_plugin.prepare.lifecycle import SharedUse
 
 
 def lines(registry: CollectorRegistry, *names: str) -> Sequence[str]:
@@ -21,7 +32,7 @@ async def test_calls_are_passed_on_counted_and_timed() -> None:
     registry = CollectorRegistry()
     claims = ScriptedClaims()
     claims.failures["unprepare"] = [DeviceInUse("busy")]
-    measured = MeasuredClaims(claims, registry)
+    measured = MeasuredClaims(claims, registry, "gpu.nvidia.com")
     refs = [a_ref("one"), a_ref("two")]
     assert await measured.prepare(refs) == {ref.uid: () for ref in refs}
     await measured.unprepare(refs[:1])
@@ -35,12 +46,32 @@ async def test_calls_are_passed_on_counted_and_timed() -> None:
     ]
 
 
-class Node:
-    """Discovery and the claim service, as far as metrics look."""
+async def test_the_families_of_nvidias_driver_are_there_from_the_start_and_count_like_its_own() -> None:
+    registry = CollectorRegistry()
+    claims = ScriptedClaims()
+    measured = MeasuredClaims(claims, registry, "gpu.nvidia.com")
+    labels = 'driver="gpu.nvidia.com",operation="prepare"'
+    start = lines(registry, "nvidia_dra_requests_total", "nvidia_dra_requests_inflight", "nvidia_dra_node_prepare")
+    assert {f"nvidia_dra_requests_total{{{labels}}} 0.0", f"nvidia_dra_requests_inflight{{{labels}}} 0.0"} <= set(start)
+    error = 'nvidia_dra_node_prepare_errors_total{driver="gpu.nvidia.com",error_type="prepare_devices"}'
+    assert f"{error} 0.0" in start
+    refs = [a_ref("one"), a_ref("two")]
+    await measured.prepare(refs)
+    claims.failures["prepare"] = [DeviceInUse("busy")]
+    await measured.prepare(refs[:1])
+    now = lines(registry, "nvidia_dra_")
+    assert f"nvidia_dra_requests_total{{{labels}}} 2.0" in now
+    assert f"nvidia_dra_request_duration_seconds_count{{{labels}}} 1.0" in now
+    assert f"{error} 1.0" in now
+    assert f"nvidia_dra_requests_inflight{{{labels}}} 0.0" in now
 
-    def __init__(self, facts: NodeFacts | None, held: Held) -> None:
+
+class Node:
+    """The monitor and the journal, as far as metrics look."""
+
+    def __init__(self, facts: NodeFacts | None, journal: Journal) -> None:
         self._facts = facts
-        self.held = held
+        self.current = journal
 
     @property
     def facts(self) -> NodeFacts:
@@ -48,13 +79,16 @@ class Node:
             raise NodeNotReady("not looked at yet")
         return self._facts
 
+    def registry(self) -> CollectorRegistry:
+        registry = CollectorRegistry()
+        registry.register(NodeCollector(self, self, node="node-a", driver="gpu.nvidia.com"))
+        return registry
+
 
 def test_gpus_problems_and_held_claims_are_gauges() -> None:
     problem = Problem(subject="GPU at index 3", reason="GpuIsLost", message="gone")
-    node = Node(node_facts(7, problems=[problem]), {"uid": an_entry()})
-    registry = CollectorRegistry()
-    registry.register(NodeCollector(node, node))
-    assert lines(registry, "gpu_dra_") == [
+    registry = Node(node_facts(7, problems=[problem]), Journal({"uid": an_entry()})).registry()
+    assert lines(registry, "gpu_dra_gpus", "gpu_dra_problems", "gpu_dra_claims_held") == [
         'gpu_dra_gpus{health="healthy"} 7.0',
         'gpu_dra_gpus{health="unhealthy"} 0.0',
         "gpu_dra_problems 1.0",
@@ -63,7 +97,56 @@ def test_gpus_problems_and_held_claims_are_gauges() -> None:
 
 
 def test_before_the_hardware_was_seen_there_are_no_gauges_rather_than_zeros() -> None:
-    node = Node(None, {})
-    registry = CollectorRegistry()
-    registry.register(NodeCollector(node, node))
-    assert lines(registry, "gpu_dra_") == []
+    assert lines(Node(None, Journal({})).registry(), "gpu_dra_", "nvidia_dra_") == []
+
+
+def test_each_gpu_says_what_it_is_and_what_is_wrong_with_it() -> None:
+    lost = HealthCondition(type="Xid", value="79", severity="Critical", message="m", since="2026-01-01T00:00:00Z")
+    gpu = a_gpu(0, health=HealthFacts(healthy=False, conditions=[lost, lost.model_copy(update={"instance": "MIG-a"})]))
+    registry = Node(node_facts([gpu]), Journal({})).registry()
+    assert lines(registry, "gpu_dra_gpu_condition") == [
+        f'gpu_dra_gpu_condition{{device="{gpu.name}",gpu="{gpu.uuid}",severity="Critical",type="Xid",value="79"}} 1.0'
+    ]
+    (info,) = lines(registry, "gpu_dra_gpu_info")
+    assert f'product="{gpu.product_name}"' in info
+
+
+def test_a_claims_devices_shares_and_limits_are_told_by_claim() -> None:
+    share = SharedUse("MPS", shared=True, thread_percentage=25, memory_bytes=8 << 30)
+    device = a_held_device(0, share_id="a-share", sharing=share)
+    registry = Node(node_facts(1), Journal({"uid": an_entry(a_ref("train"), device)})).registry()
+    (told,) = lines(registry, "gpu_dra_claim_device")
+    for label in ('claim="train"', 'namespace="team-a"', 'share="a-share"', 'type="gpu"', 'admin_access="false"'):
+        assert label in told
+    assert [line.rsplit(" ", 1)[1] for line in lines(registry, "gpu_dra_claim_memory_limit_bytes")] == [
+        "8.589934592e+09"
+    ]
+    assert [line.rsplit(" ", 1)[1] for line in lines(registry, "gpu_dra_claim_thread_limit_percent")] == ["25.0"]
+
+
+def test_what_was_made_of_the_hardware_is_told_by_gpu() -> None:
+    gpu = GpuIdentity("GPU-a", "0000:10:00.0")
+    parent = GpuInstance(gpu, "3g.40gb", 9, 0, 4)
+    made, begun = HoldRecord(HoldState.MADE, BOOT), HoldRecord(HoldState.INTENT, BOOT)
+    holds = {
+        parent: made,
+        ComputeInstance(parent, slices=1): made,
+        ComputeInstance(parent, slices=1, start=1): made,
+        ComputeInstance(parent, slices=1, start=2): begun,
+        TimeSlice(gpu, "Long"): made,
+        MpsDaemon("a-key", (gpu,)): made,
+    }
+    part = Partition("3g.40gb", 0, 4, 1, 0)
+    device = a_held_device(0, kind=Kind.MIG, partition=part)
+    registry = Node(node_facts(1), Journal({"uid": an_entry(a_ref(), device)}, holds=holds)).registry()
+    assert lines(registry, "gpu_dra_mig_devices") == ['gpu_dra_mig_devices{gpu="GPU-a",profile="1c.3g.40gb"} 2.0']
+    assert lines(registry, "gpu_dra_time_slice") == ['gpu_dra_time_slice{gpu="GPU-a",interval="Long"} 1.0']
+    assert lines(registry, "gpu_dra_mps_daemon") == ['gpu_dra_mps_daemon{daemon="a-key",gpu="GPU-a"} 1.0']
+    assert lines(registry, "gpu_dra_holds") == [
+        'gpu_dra_holds{state="intent"} 1.0',
+        'gpu_dra_holds{state="made"} 5.0',
+        'gpu_dra_holds{state="undoing"} 0.0',
+    ]
+    prepared = lines(registry, "nvidia_dra_prepared_devices")
+    assert 'nvidia_dra_prepared_devices{device_type="migdyn",driver="gpu.nvidia.com",node="node-a"} 1.0' in prepared
+    assert 'nvidia_dra_prepared_devices{device_type="gpu",driver="gpu.nvidia.com",node="node-a"} 0.0' in prepared
