@@ -348,9 +348,9 @@ def _claim(random_: random.Random, node: str, name: str) -> JsonObject:
         kind = random_.choice(["matchAttribute", "matchAttribute", "distinctAttribute"])
         attribute = random_.choice([f"{DRIVER}/link", f"{DRIVER}/size", "example.com/link"])
         constraints.append({"requests": names, kind: attribute})
-    config = [
-        {"requests": [requests[0]["name"]], "opaque": {"driver": DRIVER, "parameters": {"note": name}}}
-    ] if random_.random() < 0.3 else []  # fmt: skip
+    named = [one["name"] for one in requests if random_.random() < 0.6]
+    opaque = {"driver": DRIVER, "parameters": {"note": name}}
+    config = [{"requests": named, "opaque": opaque}] if random_.random() < 0.3 else []
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
