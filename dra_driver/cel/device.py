@@ -15,7 +15,7 @@ from dra_driver.cel.cost import LIMIT, estimate
 from dra_driver.cel.errors import CelCostError, CelRuntimeError, CelTypeError
 from dra_driver.cel.evaluate import Program, WatchedProgram
 from dra_driver.cel.functions import functions_of
-from dra_driver.cel.metering import Meter, OverLimit
+from dra_driver.cel.metering import Meter, OverLimit, rounds_of
 from dra_driver.cel.parser import parse
 from dra_driver.cel.server import CURRENT, Server
 from dra_driver.cel.types import ANY, BOOL, DYN, QUANTITY, STRING, Type, map_of, type_name
@@ -102,6 +102,7 @@ class Selector:
         self._lists = server.list_values
         self._program = Program(checked)
         self._metered = WatchedProgram(checked) if cost > _UNMETERED else None
+        self._rounds = rounds_of(checked.root) if self._metered else {}
 
     def matches(self, device: CelDevice) -> bool:
         """Raises CelRuntimeError, which ends the scheduling attempt of the whole pod."""
@@ -114,7 +115,7 @@ class Selector:
 
     def _evaluate(self, program: WatchedProgram, device: CelDevice) -> object:
         try:
-            return program.evaluate(device, Meter(self._checked, LIMIT))
+            return program.evaluate(device, Meter(self._checked, LIMIT, self._rounds))
         except OverLimit:
             raise self._error("operation cancelled: actual cost limit exceeded") from None
 

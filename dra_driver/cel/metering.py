@@ -34,14 +34,17 @@ class OverLimit(Exception):
 
 
 class Meter:
-    """Counts one evaluation. Raises OverLimit when it has cost more than `limit`."""
+    """Counts one evaluation. `seen` raises OverLimit when it has cost more than `limit`.
 
-    def __init__(self, checked: Checked, limit: int) -> None:
+    `rounds` are those of the expression's root, found once for any number of evaluations.
+    """
+
+    def __init__(self, checked: Checked, limit: int, rounds: Mapping[Node, int]) -> None:
         self.spent = 0
         self._checked = checked
         self._limit = limit
         self._values: dict[Node, object] = {}
-        self._rounds = _rounds(checked.root)
+        self._rounds = rounds
 
     def seen(self, node: Node, value: object) -> None:
         if not isinstance(value, CelRuntimeError):
@@ -99,7 +102,7 @@ class Meter:
         return node.value if isinstance(node, Constant) else self._values.get(node)
 
 
-def _rounds(root: Node) -> dict[Node, int]:
+def rounds_of(root: Node) -> dict[Node, int]:
     """Of each body of a loop: what a round costs besides the body."""
     found: dict[Node, int] = {}
     level = [root]
