@@ -106,8 +106,10 @@ class _Search:
         """How many choices touch something; see `neighbourhood`."""
         self._symmetry: Symmetry | None = None
         """Asked for when the search turns back for the first time, if it may skip anything at all."""
+        self._later: dict[tuple[int, int], list[Prospects]] = {}
+        """By claim and request, those after it that have no alternatives; made together with `_symmetry`."""
         self._dead_ends: set[Hashable] = set()
-        """States in which a request was tried in vain."""
+        """States from which the search went on in vain."""
         self._may_skip = not self._may_fail_hard()
         self.reasons = Reasons(site, self._prospects)
 
@@ -159,17 +161,6 @@ class _Search:
                 return self._claim(claim + 1)
             except _TooMany:
                 return False
-        state = self._state(claim, request)
-        if state is not None and state in self._dead_ends:
-            return False
-        if self._alternatives(claim, request):
-            return True
-        # What failed before there was anything to tell states by is found out again.
-        if state is not None:
-            self._dead_ends.add(state)
-        return False
-
-    def _alternatives(self, claim: int, request: int) -> bool:
         alternatives = self._requests[claim][request]
         if len(alternatives) == 1:
             return self._devices(claim, request, alternatives[0], 0, 0)
@@ -194,11 +185,23 @@ class _Search:
             return self._request(claim, request + 1)
         if len(self.chosen[claim]) + prospects.count - taken > MAX_RESULTS:
             raise _TooMany
-        failed: set[Twins] = set()
+        state = self._state(claim, request, wanted, taken, start)
+        if state is not None and state in self._dead_ends:
+            return False
+        if self._goes_on(claim, request, wanted, taken, start):
+            return True
+        # What failed before there was anything to tell states by is found out again.
+        if state is not None:
+            self._dead_ends.add(state)
+        return False
+
+    def _goes_on(self, claim: int, request: int, wanted: Wanted, taken: int, start: int) -> bool:
+        """Whether some device for the next place leads to a solution."""
+        prospects, failed = self._prospects[wanted], set[Twins]()
         for candidate, next_start in self._tries(prospects, taken, start):
             if (failed and self._twins(candidate) in failed) or not self._try(claim, request, wanted, candidate):
                 continue
-            if self._devices(claim, request, wanted, taken + 1, next_start):
+            if self._leaves_room(claim, request) and self._devices(claim, request, wanted, taken + 1, next_start):
                 return True
             self._undo(claim, wanted)
             if (twins := self._twins(candidate)) is not None:
@@ -292,6 +295,27 @@ class _Search:
         if (why := impossible(problem)) is not None:
             raise _Impossible(why)
         self._symmetry = Symmetry(problem)
+        certain = problem.certain
+        self._later = {
+            (claim, request): [one for one in certain if one.wanted in later]
+            for claim, requests in enumerate(self._requests)
+            for request in range(len(requests))
+            for later in [self._after(claim, request)]
+        }
+
+    def _after(self, claim: int, request: int) -> set[Wanted]:
+        later = [*self._requests[claim][request + 1 :], *(one for each in self._requests[claim + 1 :] for one in each)]
+        return {wanted for alternatives in later for wanted in alternatives}
+
+    def _leaves_room(self, claim: int, request: int) -> bool:
+        """Whether each later request still finds enough devices for itself."""
+        return all(self._has_room(one) for one in self._later.get((claim, request), ()))
+
+    def _has_room(self, prospects: Prospects) -> bool:
+        devices = (self.site.candidates[place] for place in prospects.eligible)
+        if not prospects.wanted.admin_access:
+            devices = (one for one in devices if not self._holders.get(one))
+        return room(self._ledger, devices) >= prospects.count
 
     def _twins(self, candidate: Candidate) -> Twins | None:
         """Equal for devices that are as good as each other now."""
@@ -299,14 +323,15 @@ class _Search:
             return None
         return self._symmetry.twins(candidate)
 
-    def _state(self, claim: int, request: int) -> Hashable:
+    def _state(self, claim: int, request: int, wanted: Wanted, taken: int, start: int) -> Hashable:
         """All that the rest of the search depends on; None as long as nobody compares."""
         if self._symmetry is None:
             return None
-        taken = (
+        have = (
             (index, one.candidate, self._ledger.share_of(one.wanted, one.candidate))
             for index, chosen in enumerate(self.chosen)
             for one in chosen
         )
         constraints = tuple(one.state for one in self._constraints[claim])
-        return claim, request, len(self.chosen[claim]), constraints, self._symmetry.state(taken)
+        place = (claim, request, wanted.name.alternative, taken, start, len(self.chosen[claim]))
+        return place, constraints, self._symmetry.state(have, start)

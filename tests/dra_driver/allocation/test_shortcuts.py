@@ -18,8 +18,10 @@ from support.allocation import (
 )
 from support.naive_allocation import Reference, Stop, TooLong
 
-from dra_driver.allocation.search import Allocated, allocate
-from dra_driver.allocation.snapshot import Catalog, Snapshot, Usage
+from dra_driver.allocation.requests import Wanted
+from dra_driver.allocation.search import Allocated, NotAllocatable, allocate
+from dra_driver.allocation.snapshot import Candidate, Catalog, PublishedSlice, Snapshot, Usage
+from dra_driver.allocation.trace import Listener, Refusal
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import InvalidInput
 
@@ -173,3 +175,84 @@ def test_distinct_attribute_remembers_one_value_per_request_so_equal_devices_are
     result = allocate([wanted], NODE, Snapshot(Catalog([published(*devices)]), {"gpu": CLASS}))
     assert isinstance(result, Allocated), result
     assert [one.device for one in result.allocations[0].devices.results] == ["g2", "g4", "g0", "g1", "g3"]
+
+
+# -- searches that would take for ever
+
+
+class Steps(Listener):
+    """Counts what a search does."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.gave_up_because = ""
+
+    def chose(self, wanted: Wanted, candidate: Candidate) -> None:
+        self.count += 1
+
+    def refused(self, wanted: Wanted, candidate: Candidate, refusal: Refusal) -> None:
+        self.count += 1
+
+    def gave_up(self, reason: str) -> None:
+        self.gave_up_because = reason
+
+
+def of_groups(count: int, size: int) -> list[PublishedSlice]:
+    """Devices that link in groups."""
+    return [published(*(gpu(f"g{index:03}", link=f"l{index // size}", uuid=f"u{index}") for index in range(count)))]
+
+
+def of_cards(count: int) -> list[PublishedSlice]:
+    """Eight-slice GPUs that can be had whole, in seven ones, three twos, and one of the ones with the media engines."""
+    places = [("7g", 0, 8), *(("1g", start, 1) for start in range(7)), *(("2g", start, 2) for start in (0, 2, 4))]
+    cards = [f"card-{number}" for number in range(count)]
+    devices = [
+        gpu(f"{card}-{profile}-{start}{media}", profile=f"{profile}{media}")
+        | {"consumesCounters": [{"counterSet": card, "counters": _slices(start, size, media=bool(media))}]}
+        for card in cards
+        for profile, start, size in places
+        for media in (("", "-me") if profile == "1g" else ("",))
+    ]
+    sets = [{"name": card, "counters": _slices(0, 8, media=True)} for card in cards]
+    chunks = [devices[start : start + 64] for start in range(0, len(devices), 64)]
+    slices = [published(*chunk, name=f"d-{index}", count=len(chunks) + 1) for index, chunk in enumerate(chunks)]
+    return [*slices, published(name="c", count=len(chunks) + 1, sharedCounters=sets)]
+
+
+def _slices(start: int, size: int, *, media: bool) -> Obj:
+    counters = {f"slice-{one}": {"value": "1"} for one in range(start, start + size)}
+    return counters | ({"media": {"value": "1"}} if media else {})
+
+
+def profile(name: str, request: str, count: int) -> Obj:
+    return exactly(request, f"device.attributes['{DRIVER}'].profile == '{name}'", count=count)
+
+
+SAME = [{"requests": [], "matchAttribute": f"{DRIVER}/link"}]
+SAME_TYPE_TOO = [*SAME, {"requests": [], "matchAttribute": f"{DRIVER}/type"}]
+
+
+@pytest.mark.parametrize(
+    ("slices", "claims", "fits"),
+    [
+        (of_groups(128, 7), [claim(exactly(count=8), constraints=SAME)], False),
+        (of_groups(128, 7), [claim(exactly(count=8), constraints=SAME_TYPE_TOO)], False),
+        (of_groups(128, 31), [claim(exactly(count=32), constraints=SAME)], False),
+        (of_groups(128, 31), [claim(exactly("a", count=16), exactly("b", count=16), constraints=SAME)], False),
+        (of_groups(60, 30), [claim(exactly(count=20), constraints=SAME, name=name) for name in "abc"], False),
+        (of_groups(64, 16), [claim(exactly(count=10), constraints=SAME, name=name) for name in "abcd"], True),
+        (of_groups(128, 128), [claim(exactly("some", count=30), exactly("none", "false"))], False),
+        (of_cards(8), [claim(profile("1g-me", "media", 9))], False),
+        (of_cards(8), [claim(profile("1g-me", "media", 8))], True),
+        (of_cards(8), [claim(profile("1g", "ones", 7), profile("7g", "whole", 8))], False),
+        (of_cards(4), [claim(profile("2g", "twos", 9), profile("7g", "whole", 2))], False),
+        (of_cards(8), [claim(profile("1g", "ones", 20), profile("2g", "twos", 12))], True),
+    ],
+)
+def test_hard_searches_end_soon(slices: list[PublishedSlice], claims: list[ResourceClaim], fits: bool) -> None:
+    steps = Steps()
+    result = allocate(claims, NODE, Snapshot(Catalog(slices), {"gpu": CLASS}), listener=steps)
+    assert isinstance(result, Allocated) == fits
+    assert steps.count < 5000
+    assert fits or isinstance(result, NotAllocatable)
+    assert isinstance(result, Allocated) or not steps.gave_up_because or result.reason == steps.gave_up_because
