@@ -1,104 +1,381 @@
-"""`dractl get nodes|devices|claims`: who uses which GPU, and what is free."""
+"""`dractl get nodes|devices|claims`: who uses which GPU, what is free, and how much of it one claim could have."""
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
+from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.headroom import Headroom
+from dra_driver.allocation.nodes import NodeView
+from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.api.inventory import NodeInventory
-from dra_driver.api.meta import NODE_INVENTORIES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from dra_driver.api.resource import ResourceClaim, ResourceSlice
-from dra_driver.cli.output import Cell, Format, OutputOption, Sheet, Shown, duration, gibibytes, show
+from dra_driver.api.meta import (
+    NODE_INVENTORIES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    JsonObject,
+    Resource,
+)
+from dra_driver.api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_driver.cli.bars import MEANINGS, Mark, colour, drawn, letters
+from dra_driver.cli.output import (
+    Cell,
+    Sheet,
+    Shown,
+    WideFormat,
+    WideOutputOption,
+    duration,
+    gibibytes,
+    messages,
+    print_table,
+    show,
+)
 from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
-from dra_driver.cli.usage import PublishedDevice, claim_name, published_devices
+from dra_driver.cli.usage import (
+    Holder,
+    PublishedDevice,
+    PublishedGpu,
+    claim_name,
+    consumers_of,
+    published_devices,
+    published_gpus,
+)
+from dra_driver.errors import NotFound, Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
+from dra_driver.quantity import Quantity
 
 app = typer.Typer(help="Show nodes, devices or claims, and who uses what.", no_args_is_help=True)
 
 DriverOption = Annotated[list[str], typer.Option("--driver", help="Drivers to show; may be given more than once.")]
+GpuDriverOption = Annotated[str, typer.Option("--driver", help="The driver of the GPUs.")]
+NodeOption = Annotated[str | None, typer.Option("--node", help="Only devices of this node.", show_default=False)]
 _DRIVERS = [GPU_DRIVER, COMPUTE_DOMAIN_DRIVER]
+_TAINT_RULES = tuple(
+    Resource("resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", False) for version in ("v1", "v1beta2")
+)
+_SHOWN_PLACES = 2
+"""Of what is left of a GPU, where that is not all of it."""
 
 
-async def _claims(kube: Kube, namespace: str | None = None) -> list[ResourceClaim]:
-    return [ResourceClaim.of(item) for item in (await kube.list(RESOURCE_CLAIMS, namespace=namespace)).items]
+@dataclass(frozen=True)
+class _Cluster:
+    """What was read of a cluster, typed."""
+
+    slices: tuple[ResourceSlice, ...]
+    claims: tuple[ResourceClaim, ...]
+    nodes: tuple[NodeView, ...]
+    inventories: tuple[NodeInventory, ...]
+    pods: tuple[JsonObject, ...]
+    taint_rules: tuple[DeviceTaintRule, ...]
+    behaviour: Behaviour
+
+    def headrooms(self, driver: str) -> dict[str, Headroom]:
+        """By node, of all nodes that a slice is for."""
+        catalog = Catalog([PublishedSlice(one) for one in self.slices], self.behaviour)
+        held = [one.status.allocation for one in self.claims if one.status.allocation is not None]
+        snapshot = Snapshot(catalog, {}, Usage.of(held), self.taint_rules)
+        known = {node.name: node for node in self.nodes}
+        names = {*known, *(one.spec.node_name for one in self.slices if one.spec.node_name is not None)}
+        return {name: Headroom(known.get(name) or NodeView(name), snapshot, driver) for name in sorted(names)}
+
+    def devices(self, headrooms: Iterable[Headroom], drivers: Sequence[str]) -> tuple[PublishedDevice, ...]:
+        standings = {one.candidate.id: one for headroom in headrooms for one in headroom.standings}
+        return published_devices(
+            self.slices, self.claims, drivers, consumers=consumers_of(self.pods), standings=standings
+        )
 
 
-async def _devices(kube: Kube, drivers: list[str]) -> tuple[PublishedDevice, ...]:
-    slices = [ResourceSlice.of(item) for item in (await kube.list(RESOURCE_SLICES)).items]
-    return published_devices(slices, await _claims(kube), drivers)
+async def _cluster(kube: Kube) -> _Cluster:
+    """Slices and claims must be there to be read; all else only makes the answer better."""
+    _, minor = await kube.server_version()
+    slices = [ResourceSlice.of(one) for one in (await kube.list(RESOURCE_SLICES)).items]
+    claims = [ResourceClaim.of(one) for one in (await kube.list(RESOURCE_CLAIMS)).items]
+    return _Cluster(
+        tuple(slices),
+        tuple(claims),
+        tuple(NodeView.of(one) for one in await _readable(kube, NODES)),
+        tuple(NodeInventory.of(one) for one in await _readable(kube, NODE_INVENTORIES)),
+        tuple(await _readable(kube, PODS)),
+        tuple(DeviceTaintRule.of(one) for one in await _taint_rules(kube)),
+        # Fields of features that are switched off are not in the objects, so no gate needs to be known.
+        Behaviour.of(minor, partitionable=True, consumable=True, taints=True),
+    )
 
 
-async def _inventories(kube: Kube) -> list[NodeInventory]:
-    return [NodeInventory.of(item) for item in (await kube.list(NODE_INVENTORIES)).items]
+async def _readable(kube: Kube, resource: Resource) -> list[JsonObject]:
+    """All objects; none, with a message, where they do not exist or may not be read."""
+    try:
+        return (await kube.list(resource)).items
+    except NotFound:
+        return []
+    except Rejected as error:
+        messages.print(f"{resource.plural} are left out: {error}", markup=False, soft_wrap=True)
+        return []
+
+
+async def _taint_rules(kube: Kube) -> list[JsonObject]:
+    for resource in _TAINT_RULES:
+        if found := await _readable(kube, resource):
+            return found
+    return []
+
+
+# -- nodes
 
 
 @app.command("nodes")
 def nodes(
-    output: OutputOption = Format.TABLE, kubeconfig: KubeconfigOption = None, context: ContextOption = None
+    output: WideOutputOption = WideFormat.TABLE,
+    driver: GpuDriverOption = GPU_DRIVER,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
 ) -> None:
-    """Nodes with GPUs: hardware, health, and how many devices are free."""
+    """Nodes with GPUs: hardware, health, what is free, and the largest request that still fits.
 
-    async def question(kube: Kube) -> tuple[list[NodeInventory], tuple[PublishedDevice, ...]]:
-        return await _inventories(kube), await _devices(kube, [GPU_DRIVER])
+    The largest request is what a claim without tolerations would get now: that many whole GPUs, or a MIG device of that
+    profile, or a device or share with that much memory.
+    """
+    show(_node_sheet(ask(kubeconfig, context, _cluster), driver), output)
 
-    show(_node_sheet(*ask(kubeconfig, context, question)), output)
 
-
-def _node_sheet(inventories: list[NodeInventory], devices: tuple[PublishedDevice, ...]) -> Sheet:
-    rows: list[tuple[Cell, ...]] = []
-    for inventory in sorted(inventories, key=lambda item: item.spec.node_name):
-        node, summary = inventory.spec.node_name, inventory.spec.summary
-        here = [device for device in devices if device.node == node]
-        free = f"{sum(device.free for device in here)}/{len(here)}"
-        clique = None if summary.clique == "-" else summary.clique
-        product = Shown(summary.product.removeprefix("NVIDIA "), summary.product)
-        problems = tuple(f"{problem.subject}: {problem.reason}" for problem in inventory.spec.problems)
-        rows.append((node, summary.gpus, summary.healthy, free, product, summary.driver, clique, problems))
+def _node_sheet(cluster: _Cluster, driver: str) -> Sheet:
+    headrooms = cluster.headrooms(driver)
+    gpus: dict[str, list[PublishedGpu]] = {}
+    for gpu in published_gpus(cluster.devices(headrooms.values(), [driver])):
+        gpus.setdefault(gpu.whole.node or "-", []).append(gpu)
+    inventories = {one.spec.node_name: one for one in cluster.inventories}
+    names = sorted({*gpus, *inventories})
     return Sheet(
-        ("NODE", "GPUS", "HEALTHY", "FREE", "PRODUCT", "DRIVER", "CLIQUE", "PROBLEMS"),
-        ("node", "gpus", "healthy", "free", "product", "driver", "clique", "problems"),
-        tuple(rows),
+        (
+            "NODE",
+            "GPUS",
+            "HEALTHY",
+            "FREE",
+            "MOST GPUS",
+            "LARGEST MIG",
+            "LARGEST MEMORY",
+            "PRODUCT",
+            "DRIVER",
+            "CLIQUE",
+            "PROBLEMS",
+        ),
+        (
+            *("node", "gpus", "healthy", "free", "largestGpus", "largestMigProfile", "largestMemoryBytes"),
+            *("product", "driver", "clique", "problems"),
+        ),
+        tuple(_node_row(name, gpus.get(name, []), inventories.get(name), headrooms.get(name)) for name in names),
         "No node has reported GPUs. Is the node plugin running? kubectl get nodeinventories shows what it wrote.",
+        frozenset({"DRIVER", "CLIQUE"}),
     )
+
+
+def _node_row(
+    name: str, gpus: Sequence[PublishedGpu], inventory: NodeInventory | None, headroom: Headroom | None
+) -> tuple[Cell, ...]:
+    problems: list[str] = []
+    products = sorted({gpu.whole.attribute("productName") for gpu in gpus})
+    count, healthy, driver, clique = len(gpus), "-", gpus[0].whole.attribute("driverVersion") if gpus else "-", "-"
+    if inventory is not None:
+        summary = inventory.spec.summary
+        count, healthy, driver, clique = summary.gpus, summary.healthy, summary.driver, summary.clique
+        products = [summary.product]
+        problems += [f"{problem.subject}: {problem.reason}" for problem in inventory.spec.problems]
+    problems += headroom.problems if headroom is not None else ()
+    problems += [f"{gpu.name}: {', '.join(gpu.taints)}" for gpu in gpus if gpu.taints]
+    largest = headroom.largest if headroom is not None else None
+    free = sum(gpu.state == "free" for gpu in gpus)
+    return (
+        name,
+        count,
+        healthy,
+        f"{free}/{len(gpus)}",
+        largest.whole_gpus if largest else 0,
+        largest.mig_profile if largest else None,
+        Shown(gibibytes(largest.memory_bytes if largest else None), largest.memory_bytes if largest else None),
+        Shown(", ".join(one.removeprefix("NVIDIA ") for one in products), ", ".join(products)),
+        driver,
+        None if clique == "-" else clique,
+        tuple(problems),
+    )
+
+
+# -- devices
 
 
 @app.command("devices")
 def devices(
-    output: OutputOption = Format.TABLE,
-    free: Annotated[bool, typer.Option("--free", help="Only devices that nobody uses.")] = False,
+    output: WideOutputOption = WideFormat.TABLE,
+    every: Annotated[bool, typer.Option("--all", help="Every published device: partitions and shares, too.")] = False,
+    free: Annotated[bool, typer.Option("--free", help="Only those of which a claim could have something.")] = False,
+    node: NodeOption = None,
     driver: DriverOption = _DRIVERS,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Published devices, and the claims that have them."""
-    found = ask(kubeconfig, context, lambda kube: _devices(kube, driver))
-    show(_device_sheet([device for device in found if device.free or not free]), output)
+    """GPUs, each drawn as its memory slices, and the claims that have them.
+
+    A letter is a claim; what the others mean is said below. One GPU can be published as many devices, partitions and
+    shares: --all lists them.
+    """
+    cluster = ask(kubeconfig, context, _cluster)
+    headrooms = cluster.headrooms(driver[0])
+    found = [one for one in cluster.devices(headrooms.values(), driver) if node is None or one.node == node]
+    if every:
+        show(_device_sheet([device for device in found if device.free or not free]), output)
+        return
+    counters = {
+        (pool, name, counter): amounts
+        for headroom in headrooms.values()
+        for (pool, name, counter), amounts in headroom.counters.items()
+    }
+    _show_gpus([gpu for gpu in published_gpus(found) if gpu.free or not free], counters, output)
 
 
 def _device_sheet(found: list[PublishedDevice]) -> Sheet:
     return Sheet(
-        ("NODE", "DEVICE", "TYPE", "PRODUCT", "MEMORY", "USED BY", "PODS"),
-        ("node", "device", "type", "product", "memoryBytes", "usedBy", "pods"),
+        ("NODE", "DEVICE", "TYPE", "PROFILE", "PRODUCT", "MEMORY", "STATE", "USED BY", "PODS", "LEFT", "TAINTS"),
+        (
+            *("node", "device", "type", "profile", "product", "memoryBytes", "state", "usedBy", "pods"),
+            *("memoryLeftBytes", "taints"),
+        ),
         tuple(
             (
                 device.node,
                 device.id.device,
-                device.attribute("type"),
+                device.kind,
+                device.attribute("profile"),
                 device.attribute("productName"),
                 Shown(gibibytes(device.memory_bytes()), device.memory_bytes()),
-                Shown(", ".join(device.users) or "free", list(device.users)),
-                tuple(sorted({pod for holder in device.holders for pod in holder.pods})),
+                device.state,
+                Shown(", ".join(device.users) or "-", [_holder_data(holder) for holder in device.holders]),
+                device.pods,
+                Shown(gibibytes(device.memory_left()), device.memory_left()),
+                device.taints,
             )
             for device in found
         ),
         "No devices are published, or none match.",
+        frozenset({"PRODUCT", "LEFT", "TAINTS"}),
     )
+
+
+def _holder_data(holder: Holder) -> JsonObject:
+    return {
+        "claim": holder.claim,
+        "request": holder.request,
+        "share": holder.share,
+        "consumed": dict(holder.consumed),
+        "adminAccess": holder.admin_access,
+        "pods": list(holder.pods),
+        "containers": list(holder.containers),
+    }
+
+
+type _Held = tuple[PublishedDevice, Holder]
+type _Counters = Mapping[tuple[str, str, str], tuple[object, object]]
+"""What is left of what, by pool, counter set and counter."""
+
+
+def _show_gpus(gpus: Sequence[PublishedGpu], counters: _Counters, output: WideFormat) -> None:
+    drawn_first = [cell for gpu in gpus for cell in gpu.cells if not isinstance(cell, Mark)]
+    holders = [holder.claim for gpu in gpus for _, holder in gpu.held if not holder.admin_access]
+    letter_of = letters([*drawn_first, *holders])
+    show(_gpu_sheet(gpus, counters, letter_of), output)
+    if output in (WideFormat.JSON, WideFormat.YAML):
+        return
+    if letter_of:
+        typer.echo()
+        print_table(("", "CLAIM", "PODS", "HAS"), _legend(gpus, letter_of))
+    marks = [mark for mark in Mark if any(mark in gpu.cells for gpu in gpus) and mark is not Mark.FREE]
+    if marks:
+        messages.print("; ".join(f"{mark.value} {MEANINGS[mark]}" for mark in marks), markup=False)
+
+
+def _gpu_sheet(gpus: Sequence[PublishedGpu], counters: _Counters, letter_of: Mapping[str, str]) -> Sheet:
+    return Sheet(
+        ("NODE", "GPU", "PRODUCT", "MEMORY", "USE", "STATE", "LEFT", "TAINTS", "DEVICES", "COUNTERS", "UUID"),
+        (
+            *("node", "gpu", "product", "memoryBytes", "cells", "state", "left", "taints", "devices", "counters"),
+            "uuid",
+        ),
+        tuple(_gpu_row(gpu, counters, letter_of) for gpu in gpus),
+        "No GPUs are published, or none match.",
+        frozenset({"DEVICES", "COUNTERS", "UUID"}),
+    )
+
+
+def _gpu_row(gpu: PublishedGpu, counters: _Counters, letter_of: Mapping[str, str]) -> tuple[Cell, ...]:
+    cells, left = gpu.cells, gpu.left()
+    product = gpu.whole.attribute("productName")
+    in_use = [
+        {"device": device.id.device, **_holder_data(holder)} for device in gpu.devices for holder in device.holders
+    ]
+    own = _counters_of(gpu, counters)
+    shown = left[: 1 if gpu.state == "free" else _SHOWN_PLACES]
+    return (
+        gpu.whole.node,
+        gpu.name,
+        Shown(product.removeprefix("NVIDIA "), product),
+        Shown(gibibytes(gpu.memory_bytes()), gpu.memory_bytes()),
+        Shown(drawn(cells, letter_of), [None if isinstance(one, Mark) else one for one in cells]),
+        gpu.state,
+        Shown(", ".join([*shown, *(["…"] if len(left) > len(shown) > 1 else [])]) or "-", list(left)),
+        gpu.taints,
+        Shown(str(len(gpu.devices)), in_use),
+        Shown(
+            ", ".join(f"{name} {left}/{total}" for name, (left, total) in own.items()) or "-",
+            {name: {"left": left, "total": total} for name, (left, total) in own.items()},
+        ),
+        gpu.uuid,
+    )
+
+
+def _counters_of(gpu: PublishedGpu, counters: _Counters) -> dict[str, tuple[str, str]]:
+    """What is left, except of single memory slices, which the bar shows, and of what only keeps parts apart."""
+    sets = {one.counter_set for device in gpu.devices for one in device.device.consumes_counters or ()}
+    return {
+        counter: (_amount(counter, left), _amount(counter, total))
+        for (pool, name, counter), (left, total) in counters.items()
+        if pool == gpu.whole.id.pool and name in sets and not counter.startswith(("memory-slice-", "ci-"))
+    }
+
+
+def _amount(counter: str, value: object) -> str:
+    return str(Quantity.of_bytes(int(str(value)))) if counter == "memory" else str(value)
+
+
+def _legend(gpus: Sequence[PublishedGpu], letter_of: Mapping[str, str]) -> list[tuple[str | Text, ...]]:
+    by_claim = _by_claim(held for gpu in gpus for held in gpu.held)
+    rows: list[tuple[str | Text, ...]] = []
+    for claim, letter in letter_of.items():
+        had = by_claim[claim]
+        pods = sorted({pod for _, holder in had for pod in holder.containers or holder.pods})
+        has = [f"{device.id.device}{f' ({holder.takes})' if holder.takes else ''}" for device, holder in had]
+        coloured = Text(letter, style=f"bold {colour(claim, letter_of)}")
+        rows.append((coloured, claim, ", ".join(pods) or "-", ", ".join(has)))
+    return rows
+
+
+def _by_claim(held: Iterable[_Held]) -> dict[str, list[_Held]]:
+    found: dict[str, list[_Held]] = {}
+    for device, holder in held:
+        found.setdefault(holder.claim, []).append((device, holder))
+    return found
+
+
+# -- claims
 
 
 @app.command("claims")
 def claims(
-    output: OutputOption = Format.TABLE,
+    output: WideOutputOption = WideFormat.TABLE,
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", help="One namespace; default: all.", show_default=False)
     ] = None,
@@ -106,30 +383,66 @@ def claims(
     context: ContextOption = None,
 ) -> None:
     """ResourceClaims: what each asked for, what it got, and for whom."""
-    found = ask(kubeconfig, context, lambda kube: _claims(kube, namespace))
-    show(_claim_sheet(found, datetime.now(UTC)), output)
+
+    async def question(kube: Kube) -> tuple[list[ResourceClaim], list[JsonObject], list[JsonObject]]:
+        found = [ResourceClaim.of(item) for item in (await kube.list(RESOURCE_CLAIMS, namespace=namespace)).items]
+        return found, await _readable(kube, PODS), await _readable(kube, RESOURCE_SLICES)
+
+    found, pods, slices = ask(kubeconfig, context, question)
+    typed = [ResourceSlice.of(one) for one in slices]
+    drivers = sorted({one.spec.driver for one in typed})
+    devices = published_devices(typed, found, drivers, consumers=consumers_of(pods))
+    show(_claim_sheet(found, devices, datetime.now(UTC)), output)
 
 
-def _claim_sheet(found: list[ResourceClaim], now: datetime) -> Sheet:
+def _claim_sheet(found: list[ResourceClaim], devices: Sequence[PublishedDevice], now: datetime) -> Sheet:
+    had = _by_claim((device, holder) for device in devices for holder in device.holders)
     return Sheet(
-        ("NAMESPACE", "CLAIM", "STATE", "DEVICES", "PODS", "AGE"),
-        ("namespace", "claim", "state", "devices", "pods", "created"),
-        tuple(_claim_row(claim, now) for claim in sorted(found, key=claim_name)),
+        ("NAMESPACE", "CLAIM", "STATE", "ASKED", "DEVICES", "HAS", "PODS", "AGE", "SHARES"),
+        ("namespace", "claim", "state", "requests", "devices", "results", "pods", "created", "shares"),
+        tuple(_claim_row(claim, had.get(claim_name(claim), []), now) for claim in sorted(found, key=claim_name)),
         "No ResourceClaims.",
+        frozenset({"ASKED", "SHARES"}),
     )
 
 
-def _claim_row(claim: ResourceClaim, now: datetime) -> tuple[Cell, ...]:
+def _claim_row(claim: ResourceClaim, had: Sequence[tuple[PublishedDevice, Holder]], now: datetime) -> tuple[Cell, ...]:
     allocation = claim.status.allocation
     results = allocation.devices.results if allocation is not None else []
     state = "pending" if allocation is None else "in use" if claim.status.reserved_for else "allocated"
     created = claim.metadata.creation_timestamp
     age = duration((now - datetime.fromisoformat(created)).total_seconds()) if created else "-"
+    pods = {pod for _, holder in had for pod in holder.containers} or {one.name for one in claim.status.reserved_for}
     return (
         claim.metadata.namespace or "-",
         claim.metadata.name,
         "deleting" if claim.metadata.deletion_timestamp else state,
+        tuple(_asked(claim)),
         tuple(f"{result.pool}/{result.device}" for result in results),
-        tuple(user.name for user in claim.status.reserved_for),
+        Shown(
+            ", ".join(dict.fromkeys(_has(device, holder) for device, holder in had)) or "-",
+            [{"device": str(device.id), **_holder_data(holder)} for device, holder in had],
+        ),
+        tuple(sorted(pods)),
         Shown(age, created),
+        tuple(result.share_id for result in results if result.share_id is not None),
     )
+
+
+def _asked(claim: ResourceClaim) -> list[str]:
+    """`gpu: 4 x gpu.nvidia.com` a request."""
+    found = []
+    for request in claim.spec.devices.requests:
+        wanted = [request.exactly] if request.exactly is not None else request.first_available or []
+        ways = [
+            f"{'all' if one.allocation_mode == 'All' else one.count or 1} x {one.device_class_name}" for one in wanted
+        ]
+        found.append(f"{request.name}: {' or '.join(ways)}")
+    return found
+
+
+def _has(device: PublishedDevice, holder: Holder) -> str:
+    """What one device is: its profile or product, and what a share takes of it."""
+    profile = device.attribute("profile")
+    what = profile if profile != "-" else device.attribute("productName").removeprefix("NVIDIA ")
+    return f"{what} ({holder.takes})" if holder.takes else what

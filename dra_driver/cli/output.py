@@ -16,6 +16,7 @@ import typer
 import yaml
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from dra_driver.errors import DriverError, InvalidInput
 
@@ -38,15 +39,27 @@ class Format(StrEnum):
     YAML = "yaml"
 
 
+class WideFormat(StrEnum):
+    """For commands that know more than fits beside each other."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+
+
 # Options are plain assignments: typer does not look through a `type` statement.
 OutputOption = Annotated[Format, typer.Option("--output", "-o", help="How to print the data.")]
+WideOutputOption = Annotated[
+    WideFormat, typer.Option("--output", "-o", help="How to print the data; wide has more columns.")
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
     """A value that people read in another form than programs."""
 
-    text: str
+    text: str | Text
     data: object
 
 
@@ -63,20 +76,23 @@ class Sheet:
     rows: tuple[tuple[Cell, ...], ...]
     empty: str
     """What to say, to standard error, when there are no rows."""
+    wide: frozenset[str] = frozenset()
+    """Headings of columns that a table has only when it may be wide."""
 
 
-def show(sheet: Sheet, output: Format) -> None:
+def show(sheet: Sheet, output: Format | WideFormat) -> None:
     """Print a sheet. An empty table prints nothing to standard output."""
-    if output is Format.TABLE:
-        if sheet.rows:
-            print_table(sheet.headings, [tuple(map(_text, row)) for row in sheet.rows])
-        else:
-            messages.print(sheet.empty)
-        return
-    print_data([dict(zip(sheet.keys, map(_plain, row), strict=True)) for row in sheet.rows], output)
+    if output in (Format.JSON, Format.YAML):
+        print_data([dict(zip(sheet.keys, map(_plain, row), strict=True)) for row in sheet.rows], output)
+    elif not sheet.rows:
+        messages.print(sheet.empty)
+    else:
+        shown = [index for index, one in enumerate(sheet.headings) if output == "wide" or one not in sheet.wide]
+        rows = [[_text(row[index]) for index in shown] for row in sheet.rows]
+        print_table([sheet.headings[index] for index in shown], rows)
 
 
-def _text(cell: Cell) -> str:
+def _text(cell: Cell) -> str | Text:
     if isinstance(cell, Shown):
         return cell.text
     return (", ".join(cell) if isinstance(cell, tuple) else "" if cell is None else str(cell)) or "-"
@@ -88,7 +104,7 @@ def _plain(cell: Cell) -> object:
     return list(cell) if isinstance(cell, tuple) else cell
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
     """Columns as wide as they need. A terminal folds what does not fit; a pipe or file gets one line a row."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
@@ -99,14 +115,14 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     Console(highlight=False, markup=False, emoji=False, width=width).print(table)
 
 
-def _natural_width(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+def _natural_width(headings: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> int:
     columns = zip(headings, *rows, strict=True)
     return sum(max(map(len, column)) + 2 for column in columns)
 
 
-def print_data(data: object, output: Format) -> None:
+def print_data(data: object, output: Format | WideFormat) -> None:
     """Print plain data as JSON or YAML."""
-    if output is Format.JSON:
+    if output == Format.JSON:
         typer.echo(json.dumps(data, indent=2))
     else:
         typer.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)

@@ -1,15 +1,38 @@
-"""Who uses which device: slices and claims to rows that a person reads. Pure.
+"""Who uses which device: slices, claims and pods to rows that a person reads. Pure.
 
-A device is free, held by claims, or visible to monitoring claims only (admin access does not hold a device).
+A device is free, held by a claim, shared out to several, visible to monitoring claims only (admin access does not hold
+a device), or closed: nobody holds it, but what is held of the same GPU stands in its way. The devices that one GPU is
+published as (itself, its partitions, its shares, its twin for virtual machines) are put together again here.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from dra_driver.api.resource import Device, ResourceClaim, ResourceSlice
-from dra_driver.names import DeviceId
+from dra_driver.allocation.headroom import Standing
+from dra_driver.allocation.trace import Cause
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.resource import AllocatedDevice, Device, ResourceClaim, ResourceSlice
+from dra_driver.cli.bars import DEFAULT_CELLS, Cell, Holding, Mark, bar
+from dra_driver.names import DeviceId, RequestName
 from dra_driver.quantity import Quantity
+
+_SLICE_COUNTER = "memory-slice-"
+_SLICE_CAPACITY = "memorySlice"
+_SHARE_CAPACITIES = ("shares", "memory", "cores")
+"""By which a share is measured: the first of them that claims consume of the device."""
+
+type Consumers = Mapping[str, Mapping[str, Sequence["Container"]]]
+"""Claim to name of the pod to those of its containers that use the claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """`request` None is for all of the claim's devices."""
+
+    name: str
+    request: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +42,18 @@ class Holder:
     claim: str
     pods: tuple[str, ...]
     admin_access: bool
+    request: str = ""
+    share: str | None = None
+    """ID of its share, of a device that several claims may hold."""
+    consumed: Mapping[str, str] = field(default_factory=dict)
+    """What the share takes of the device's capacities."""
+    containers: tuple[str, ...] = ()
+    """`pod/container` of those that use it, where pods could be read."""
+
+    @property
+    def takes(self) -> str:
+        """`memory 8Gi, cores 50`; empty for who has the device for itself."""
+        return ", ".join(f"{name} {value}" for name, value in sorted(self.consumed.items()) if value != "0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +64,54 @@ class PublishedDevice:
     node: str | None
     device: Device
     holders: tuple[Holder, ...] = field(default=())
+    standing: Standing | None = None
+    """What the allocator says of it; None where it was not asked, or cannot use the pool."""
 
     @property
     def free(self) -> bool:
+        """Whether a claim could have it, or a share of it."""
+        if self.standing is not None:
+            return self.standing.refusal is None
         return all(holder.admin_access for holder in self.holders)
+
+    @property
+    def holding(self) -> tuple[Holder, ...]:
+        return tuple(holder for holder in self.holders if not holder.admin_access)
+
+    @property
+    def state(self) -> str:
+        """`free`, `in use`, `shared` (with room for another claim), `full`, `tainted` or `closed`."""
+        if self.holding:
+            return "in use" if not self.device.allow_multiple_allocations else "shared" if self.free else "full"
+        if self.free:
+            return "free"
+        refusal = self.standing.refusal if self.standing is not None else None
+        return "tainted" if refusal is not None and refusal.cause is Cause.TAINT else "closed"
 
     @property
     def users(self) -> tuple[str, ...]:
         """The claims that have it."""
         return tuple(f"{holder.claim}{' (admin)' if holder.admin_access else ''}" for holder in self.holders)
+
+    @property
+    def pods(self) -> tuple[str, ...]:
+        """`pod/container` where that is known, else names of pods."""
+        return tuple(sorted({pod for holder in self.holders for pod in holder.containers or holder.pods}))
+
+    @property
+    def taints(self) -> tuple[str, ...]:
+        return tuple(
+            f"{one.key}{f'={one.value}' if one.value else ''}:{one.effect}" for one in self.device.taints or ()
+        )
+
+    @property
+    def kind(self) -> str:
+        return self.attribute("type")
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is a share as a device of its own, which clusters without consumable capacity have."""
+        return not self.device.allow_multiple_allocations and self.attribute("sharing") in ("time-slicing", "mps")
 
     def attribute(self, name: str) -> str:
         """An attribute as text, by name or by driver-qualified name; `-` when it has none."""
@@ -48,21 +122,110 @@ class PublishedDevice:
         return next((str(value) for value in values if value is not None), "-")
 
     def memory_bytes(self) -> int | None:
-        capacity = self.device.capacity.get("memory")
-        return int(Quantity.parse(capacity.value).value) if capacity is not None else None
+        return self._amount("memory")
+
+    def memory_left(self) -> int | None:
+        """Of a device that several claims may hold, what no claim has; otherwise all or nothing."""
+        if self.standing is not None and "memory" in self.standing.left:
+            return int(self.standing.left["memory"])
+        return self.memory_bytes() if self.free else 0
+
+    def slices(self) -> range | None:
+        """Which memory slices of its GPU a partition has."""
+        numbers = [name.removeprefix(_SLICE_CAPACITY) for name in self.device.capacity if _is_slice(name)]
+        if numbers:
+            return range(min(map(int, numbers)), max(map(int, numbers)) + 1)
+        start, size = self.attribute("placementStart"), self.attribute("memorySlices")
+        return range(int(start), int(start) + int(size)) if start.isdecimal() and size.isdecimal() else None
+
+    def part_of(self, holder: Holder) -> float:
+        """How much of the device a holder has, 0 to 1."""
+        for name in _SHARE_CAPACITIES:
+            total = self._amount(name)
+            if holder.share is not None and total and _quantity(holder.consumed.get(name, "0")):
+                return _quantity(holder.consumed[name]) / total
+        return 1.0 / len(self.holding) if holder.share is not None else 1.0
+
+    def _amount(self, name: str) -> int | None:
+        capacity = self.device.capacity.get(name)
+        return _quantity(capacity.value) if capacity is not None else None
 
 
-def holders_by_device(claims: Iterable[ResourceClaim]) -> Mapping[DeviceId, tuple[Holder, ...]]:
+def _quantity(text: str) -> int:
+    return int(Quantity.parse(text).value)
+
+
+def _is_slice(capacity: str) -> bool:
+    return capacity.startswith(_SLICE_CAPACITY) and capacity.removeprefix(_SLICE_CAPACITY).isdecimal()
+
+
+# -- who holds what
+
+
+def consumers_of(pods: Iterable[JsonObject]) -> Consumers:
+    """Which containers use which claims."""
+    found: defaultdict[str, dict[str, list[Container]]] = defaultdict(dict)
+    for pod in pods:
+        metadata, spec = pod["metadata"], pod["spec"]
+        names = claims_of_pod(pod)
+        for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+            for use in (container.get("resources") or {}).get("claims") or ():
+                if (claim := names.get(use["name"])) is not None:
+                    users = found[f"{metadata['namespace']}/{claim}"].setdefault(metadata["name"], [])
+                    users.append(Container(container["name"], use.get("request")))
+        for claim, mapping in _extended(pod):
+            users = found[f"{metadata['namespace']}/{claim}"].setdefault(metadata["name"], [])
+            users.append(Container(mapping["containerName"], mapping["requestName"]))
+    return found
+
+
+def claims_of_pod(pod: JsonObject) -> dict[str, str]:
+    """Claim by the name of the pod's entry for it, as far as the claims exist."""
+    named = {one["name"]: one.get("resourceClaimName") for one in pod["spec"].get("resourceClaims") or ()}
+    made = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    named |= {one["name"]: one.get("resourceClaimName") for one in made}
+    return {entry: claim for entry, claim in named.items() if claim is not None}
+
+
+def _extended(pod: JsonObject) -> list[tuple[str, JsonObject]]:
+    """Claims for extended resources, with what each container uses of them."""
+    status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    return [(status["resourceClaimName"], one) for one in status.get("requestMappings") or ()]
+
+
+def holders_by_device(
+    claims: Iterable[ResourceClaim], consumers: Consumers | None = None
+) -> Mapping[DeviceId, tuple[Holder, ...]]:
     """Allocated device to the claims that have it, in order of claim name."""
     found: defaultdict[DeviceId, list[Holder]] = defaultdict(list)
     for claim in sorted(claims, key=claim_name):
         if claim.status.allocation is None:
             continue
-        pods = tuple(user.name for user in claim.status.reserved_for if user.resource == "pods")
         for result in claim.status.allocation.devices.results:
             device = DeviceId(result.driver, result.pool, result.device)
-            found[device].append(Holder(claim_name(claim), pods, bool(result.admin_access)))
+            found[device].append(_holder(claim, result, consumers or {}))
     return {device: tuple(holders) for device, holders in found.items()}
+
+
+def _holder(claim: ResourceClaim, result: AllocatedDevice, consumers: Consumers) -> Holder:
+    pods = tuple(user.name for user in claim.status.reserved_for if user.resource == "pods")
+    using = consumers.get(claim_name(claim), {})
+    request = RequestName.of(result.request).request
+    containers = [
+        f"{pod}/{container.name}"
+        for pod in pods
+        for container in using.get(pod, ())
+        if container.request in (None, request)
+    ]
+    return Holder(
+        claim_name(claim),
+        pods,
+        bool(result.admin_access),
+        result.request,
+        result.share_id,
+        result.consumed_capacity or {},
+        tuple(dict.fromkeys(containers)),
+    )
 
 
 def claim_name(claim: ResourceClaim) -> str:
@@ -70,7 +233,12 @@ def claim_name(claim: ResourceClaim) -> str:
 
 
 def published_devices(
-    slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim], drivers: Sequence[str]
+    slices: Iterable[ResourceSlice],
+    claims: Iterable[ResourceClaim],
+    drivers: Sequence[str],
+    *,
+    consumers: Consumers | None = None,
+    standings: Mapping[DeviceId, Standing] | None = None,
 ) -> tuple[PublishedDevice, ...]:
     """The devices of these drivers as the scheduler sees them: newest generation of each pool, in order of name."""
     ours = [item for item in slices if item.spec.driver in drivers]
@@ -78,12 +246,148 @@ def published_devices(
     for item in ours:
         pool = (item.spec.driver, item.spec.pool.name)
         newest[pool] = max(newest.get(pool, 0), item.spec.pool.generation)
-    holders = holders_by_device(claims)
+    holders = holders_by_device(claims, consumers)
+    known = standings or {}
     devices = [
-        PublishedDevice(identity, item.spec.node_name, device, holders.get(identity, ()))
+        PublishedDevice(identity, item.spec.node_name, device, holders.get(identity, ()), known.get(identity))
         for item in ours
         if item.spec.pool.generation == newest[(item.spec.driver, item.spec.pool.name)]
         for device in item.spec.devices or ()
         for identity in (DeviceId(item.spec.driver, item.spec.pool.name, device.name),)
     ]
     return tuple(sorted(devices, key=lambda device: device.id))
+
+
+# -- GPUs
+
+
+@dataclass(frozen=True)
+class PublishedGpu:
+    """A physical GPU: all devices that it is published as."""
+
+    devices: tuple[PublishedDevice, ...]
+
+    @property
+    def whole(self) -> PublishedDevice:
+        """The device that is the GPU itself; where that is not published, the first that is a part of it."""
+        return next((one for one in self.devices if one.kind == "gpu" and not one.is_share), self.devices[0])
+
+    @property
+    def name(self) -> str:
+        return self.whole.id.device
+
+    @property
+    def uuid(self) -> str:
+        return _gpu_uuid(self.whole) or "-"
+
+    @property
+    def free(self) -> bool:
+        """Whether a claim could have something of it."""
+        return any(one.free for one in self.devices)
+
+    @property
+    def state(self) -> str:
+        """`free`, `in use`, `partly` (something is left of it), `tainted` or `closed`."""
+        if not any(one.holding for one in self.devices):
+            return "free" if self.free else self.whole.state
+        return "partly" if self.free else "in use"
+
+    def memory_bytes(self) -> int | None:
+        """Of the GPU; where it is not published, of the largest part that it is published as."""
+        return max((size for one in self.devices if (size := one.memory_bytes()) is not None), default=None)
+
+    @property
+    def held(self) -> tuple[tuple[PublishedDevice, Holder], ...]:
+        return tuple((device, holder) for device in self.devices for holder in device.holders)
+
+    @property
+    def taints(self) -> tuple[str, ...]:
+        """With how many devices have each when not all do."""
+        counted = Counter(taint for one in self.devices for taint in one.taints)
+        every = len(self.devices)
+        return tuple(
+            taint if count == every else f"{taint} ({count} of {every} devices)" for taint, count in counted.items()
+        )
+
+    def left(self) -> tuple[str, ...]:
+        """What a claim could still have of it: the whole, shares, and how many places each profile still has."""
+        found = []
+        if self.whole.free and self.whole.kind in ("gpu", "vfio") and not self.whole.is_share:
+            found.append(_room(self.whole))
+        shares = sum(one.free for one in self.devices if one.kind == "gpu" and one.is_share)
+        found += [f"{shares} shares"] if shares else []
+        places = Counter(one.attribute("profile") for one in self.devices if one.free and one.kind == "mig")
+        sizes = {one.attribute("profile"): one.memory_bytes() or 0 for one in self.devices if one.kind == "mig"}
+        largest_first = sorted(places, key=lambda name: (-sizes[name], name))
+        return (*found, *(f"{places[name]} x {name}" for name in largest_first))
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """As `dra_driver.cli.bars` draws it."""
+        count = self._cell_count()
+        holdings = [
+            Holding(holder.claim, *self._place(device, count), device.part_of(holder))
+            for device in self.devices
+            for holder in device.holding
+        ]
+        return bar(count, holdings, [self._rest(cell, count) for cell in range(count)])
+
+    def _cell_count(self) -> int:
+        """Memory slices, as far as partitions or counters name them."""
+        ends = [places.stop for one in self.devices if (places := one.slices()) is not None]
+        counters = {
+            int(number)
+            for one in self.devices
+            for taken in one.device.consumes_counters or ()
+            for name in taken.counters
+            if (number := name.removeprefix(_SLICE_COUNTER)).isdecimal() and name.startswith(_SLICE_COUNTER)
+        }
+        return max([*ends, *(number + 1 for number in counters)], default=DEFAULT_CELLS)
+
+    def _place(self, device: PublishedDevice, count: int) -> tuple[int, int]:
+        places = device.slices()
+        if places is not None:
+            return places.start, len(places)
+        separate = [one for one in self.devices if one.kind == "gpu" and one.is_share]
+        if device in separate and len(separate) <= count:
+            width = count // len(separate)
+            return separate.index(device) * width, width
+        return 0, count
+
+    def _rest(self, cell: int, count: int) -> Mark:
+        """What a cell is when nobody holds it."""
+        over = [one for one in self.devices if cell in range(*_ends(self._place(one, count)))]
+        if any(one.free for one in over):
+            return Mark.FREE
+        return Mark.TAINTED if any(one.state == "tainted" for one in over) else Mark.CLOSED
+
+
+def _ends(place: tuple[int, int]) -> tuple[int, int]:
+    start, size = place
+    return start, start + size
+
+
+def _room(device: PublishedDevice) -> str:
+    left = device.standing.left if device.standing is not None else {}
+    if not left:
+        return "whole GPU"
+    amounts = [
+        f"{name} {Quantity.of_bytes(int(left[name])) if name == 'memory' else left[name]}"
+        for name in _SHARE_CAPACITIES
+        if name in left
+    ]
+    return "share: " + ", ".join(amounts)
+
+
+def _gpu_uuid(device: PublishedDevice) -> str | None:
+    own = device.attribute("parentUUID")
+    uuid = own if own != "-" else device.attribute("uuid")
+    return uuid if uuid != "-" else None
+
+
+def published_gpus(devices: Iterable[PublishedDevice]) -> tuple[PublishedGpu, ...]:
+    """Devices by GPU, in their order. One that does not say of which GPU it is stands alone."""
+    found: dict[tuple[str, str, str], list[PublishedDevice]] = {}
+    for device in devices:
+        found.setdefault((device.id.driver, device.id.pool, _gpu_uuid(device) or device.id.device), []).append(device)
+    return tuple(PublishedGpu(tuple(group)) for group in found.values())

@@ -1,13 +1,12 @@
 """`dractl get`: what it says of nodes, devices and claims, as a user sees it."""
 
-import asyncio
 import json
 from pathlib import Path
 
 import pytest
 import yaml
+from support.dractl import dractl
 from support.objects import allocate, claim, node, pod, result
-from typer.testing import CliRunner
 
 from dra_driver import bundled
 from dra_driver.api.meta import (
@@ -80,37 +79,56 @@ async def kubeconfig(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path)
     return api_server.kubeconfig(tmp_path / "kubeconfig")
 
 
-async def dractl(*arguments: str) -> tuple[int, str]:
-    """Exit status and standard output; the command has an event loop of its own, so it runs in a thread."""
-    outcome = await asyncio.to_thread(CliRunner().invoke, app, list(arguments))
-    if outcome.exception is not None and not isinstance(outcome.exception, SystemExit):
-        raise outcome.exception
-    return outcome.exit_code, outcome.stdout
-
-
 async def test_nodes_show_hardware_health_and_what_is_free(kubeconfig: Path) -> None:
     status, text = await dractl("get", "nodes", "--kubeconfig", str(kubeconfig))
     assert status == Status.DONE
     heading, row = text.splitlines()
-    assert heading.split() == ["NODE", "GPUS", "HEALTHY", "FREE", "PRODUCT", "DRIVER", "CLIQUE", "PROBLEMS"]
+    assert heading.split("  ")[0] == "NODE"
+    assert heading.split() == [
+        *(
+            "NODE",
+            "GPUS",
+            "HEALTHY",
+            "FREE",
+            "MOST",
+            "GPUS",
+            "LARGEST",
+            "MIG",
+            "LARGEST",
+            "MEMORY",
+            "PRODUCT",
+            "PROBLEMS",
+        ),
+    ]
     assert row.split() == [
-        *("node-1", "3", "2/3", "1/2", "H100", "80GB", "HBM3", "580.65.06", "-", "GPU", "0000:1b:00.0:", "GpuIsLost"),
+        *("node-1", "3", "2/3", "1/2", "1", "-", "80.0", "GiB", "H100", "80GB", "HBM3", "GPU", "0000:1b:00.0:"),
+        "GpuIsLost",
     ]
 
 
+async def test_wide_tables_have_more_columns(kubeconfig: Path) -> None:
+    _, text = await dractl("get", "nodes", "--kubeconfig", str(kubeconfig), "-o", "wide")
+    assert {"DRIVER", "CLIQUE"} <= set(text.splitlines()[0].split())
+    assert "580.65.06" in text
+
+
 async def test_devices_are_those_of_the_newest_generation_with_their_users(kubeconfig: Path) -> None:
-    _, text = await dractl("get", "devices", "--kubeconfig", str(kubeconfig), "-o", "json")
-    assert [(one["device"], one["memoryBytes"], one["usedBy"], one["pods"]) for one in json.loads(text)] == [
-        ("gpu-a", 80 * 2**30, ["default/gpu"], ["train"]),
-        ("gpu-b", 80 * 2**30, [], []),
+    _, text = await dractl("get", "devices", "--all", "--kubeconfig", str(kubeconfig), "-o", "json")
+    found = [
+        (one["device"], one["memoryBytes"], one["state"], [user["claim"] for user in one["usedBy"]], one["pods"])
+        for one in json.loads(text)
+    ]
+    assert found == [
+        ("gpu-a", 80 * 2**30, "in use", ["default/gpu"], ["train/main"]),
+        ("gpu-b", 80 * 2**30, "free", [], []),
     ]
 
 
 async def test_for_people_devices_show_memory_in_gibibytes_and_who_has_them(kubeconfig: Path) -> None:
-    _, text = await dractl("get", "devices", "--kubeconfig", str(kubeconfig))
-    assert [line.split()[-4:] for line in text.splitlines()[1:]] == [
-        ["80.0", "GiB", "default/gpu", "train"],
-        ["80.0", "GiB", "free", "-"],
+    _, text = await dractl("get", "devices", "--all", "--kubeconfig", str(kubeconfig))
+    assert [line.split()[-6:] for line in text.splitlines()[1:]] == [
+        ["80.0", "GiB", "in", "use", "default/gpu", "train/main"],
+        ["-", "80.0", "GiB", "free", "-", "-"],
     ]
 
 
@@ -123,13 +141,14 @@ async def test_a_device_that_only_an_administrator_watches_is_free(kubeconfig: P
     await allocate(kube, created, result("gpu-b", adminAccess=True))
     _, text = await dractl("get", "devices", "--free", "--kubeconfig", str(kubeconfig), "-o", "yaml")
     (free,) = yaml.safe_load(text)
-    assert (free["device"], free["usedBy"]) == ("gpu-b", ["default/watching (admin)"])
+    assert (free["gpu"], free["state"], free["cells"]) == ("gpu-b", "free", [None] * 8)
+    assert [(one["claim"], one["adminAccess"]) for one in free["devices"]] == [("default/watching", True)]
 
 
 async def test_claims_show_their_state_devices_and_pods(kubeconfig: Path) -> None:
     _, text = await dractl("get", "claims", "--kubeconfig", str(kubeconfig), "-o", "json")
     assert [(one["claim"], one["state"], one["devices"], one["pods"]) for one in json.loads(text)] == [
-        ("gpu", "in use", ["node-1/gpu-a"], ["train"]),
+        ("gpu", "in use", ["node-1/gpu-a"], ["train/main"]),
         ("waiting", "pending", [], []),
     ]
 

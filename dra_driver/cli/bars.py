@@ -1,0 +1,101 @@
+"""A GPU as a bar: a cell for each of its memory slices, coloured by who holds it. Pure.
+
+`[AAAA··BB]` is a GPU of eight slices, half of which A holds and a quarter B. Colours are only an addition: letters say
+the same on paper, in a log and to people who see no colours.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+from string import ascii_lowercase, ascii_uppercase
+
+from rich.text import Text
+
+DEFAULT_CELLS = 8
+_LETTERS = ascii_uppercase + ascii_lowercase
+_COLOURS = ("green", "yellow", "blue", "magenta", "cyan", "bright_red", "bright_green", "bright_blue", "bright_magenta")
+
+
+class Mark(StrEnum):
+    """A cell that no single claim holds."""
+
+    FREE = "·"
+    CLOSED = "-"
+    """Free, but no device that is left can have it: what others hold of the GPU stands in the way."""
+    TAINTED = "!"
+    SEVERAL = "+"
+    """More holders than cells."""
+
+
+MEANINGS: Mapping[Mark, str] = {
+    Mark.FREE: "free",
+    Mark.CLOSED: "cannot be given beside what is in use",
+    Mark.TAINTED: "tainted",
+    Mark.SEVERAL: "several claims",
+}
+
+type Cell = str | Mark
+"""A claim, or what stands instead of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one claim has of a GPU: cells from `start` on. `part` is how much of them, for shares: 0 to 1."""
+
+    claim: str
+    start: int
+    size: int
+    part: float = 1.0
+
+
+def bar(cells: int, holdings: Sequence[Holding], rest: Sequence[Mark]) -> tuple[Cell, ...]:
+    """The cells. `rest` says for each of them what it is when nobody holds it.
+
+    Holdings in the same cells divide these among them by their parts, in order; each has at least one cell as long as
+    there are enough of them.
+    """
+    found: list[Cell] = list(rest)
+    places = dict.fromkeys((one.start, min(one.size, cells - one.start)) for one in holdings)
+    for start, size in places:
+        sharers = [one for one in holdings if one.start == start]
+        for index, cell in enumerate(_divided(size, sharers)):
+            if cell is not None:
+                found[start + index] = cell if found[start + index] is rest[start + index] else Mark.SEVERAL
+    return tuple(found)
+
+
+def _divided(size: int, sharers: Sequence[Holding]) -> list[Cell | None]:
+    if len(sharers) > size:
+        return [Mark.SEVERAL] * size
+    widths = [1] * len(sharers)
+    # What is not given yet goes to whoever is furthest below what it has; nobody gets more than it has.
+    while sum(widths) < size:
+        short, who = max((one.part * size - widths[index], -index) for index, one in enumerate(sharers))
+        if short < 0.5:
+            break
+        widths[-who] += 1
+    cells: list[Cell | None] = [one.claim for one, width in zip(sharers, widths, strict=True) for _ in range(width)]
+    return cells + [None] * (size - len(cells))
+
+
+def letters(claims: Iterable[str]) -> dict[str, str]:
+    """A letter for each claim, in order of first appearance; after 52 they begin anew."""
+    return {claim: _LETTERS[index % len(_LETTERS)] for index, claim in enumerate(dict.fromkeys(claims))}
+
+
+def drawn(cells: Sequence[Cell], letter_of: Mapping[str, str]) -> Text:
+    """`[AAAA··BB]`. Without colours it is the text alone."""
+    text = Text("[", no_wrap=True)
+    for cell, run in groupby(cells):
+        width = len(list(run))
+        if isinstance(cell, Mark):
+            text.append(cell.value * width, style="red" if cell is Mark.TAINTED else "dim")
+        else:
+            text.append(letter_of[cell] * width, style=f"bold {colour(cell, letter_of)}")
+    return text.append("]")
+
+
+def colour(claim: str, letter_of: Mapping[str, str]) -> str:
+    """The same for the same claim in one output; neighbours in the order of letters differ."""
+    return _COLOURS[list(letter_of).index(claim) % len(_COLOURS)]

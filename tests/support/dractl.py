@@ -1,0 +1,21 @@
+"""Runs `dractl` in a test as a user would."""
+
+import asyncio
+
+from typer.testing import CliRunner, Result
+
+from dra_driver.cli.main import app
+
+
+async def dractl(*arguments: str) -> tuple[int, str]:
+    """Exit status and standard output; the command has an event loop of its own, so it runs in a thread."""
+    outcome = await asyncio.to_thread(run, *arguments)
+    return outcome.exit_code, outcome.stdout
+
+
+def run(*arguments: str, typed: str | None = None) -> Result:
+    """Of a command that has no need of an event loop. Errors that users never meet are raised."""
+    outcome = CliRunner().invoke(app, list(arguments), input=typed)
+    if outcome.exception is not None and not isinstance(outcome.exception, SystemExit):
+        raise outcome.exception
+    return outcome
