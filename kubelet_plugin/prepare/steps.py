@@ -4,9 +4,9 @@
 be printed and compared. What the journal remembers is enough to undo the step after a restart, without the claim
 object, the hardware or anything else.
 
-The one step so far *restores*: it makes something look as the journal says, may be repeated at any time, and whether it
-was carried out can be seen. A step that changes hardware is of another sort, and needs an intent and a result of its
-own in the journal.
+The one step *restores*: it makes something look as the journal says, may be repeated at any time, and whether it was
+carried out can be seen. What changes hardware is of another sort, needs an intent and a result of its own in the
+journal, and may be shared by claims: see `kubelet_plugin.prepare.holds`.
 """
 
 import hashlib
