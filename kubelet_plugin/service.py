@@ -1,8 +1,8 @@
 """Prepares and unprepares claims: kubelet's calls enter here through `kubelet_plugin.rpc`.
 
 For each claim: observe (its object, the node, what it holds already), decide (`kubelet_plugin.prepare.wanted`,
-`kubelet_plugin.prepare.plan`), do (`kubelet_plugin.prepare.execute`), answer. Every claim of a call is answered on its own, different claims run side by
-side, and one claim has one turn at a time, whoever asks.
+`kubelet_plugin.prepare.plan`), do (`kubelet_plugin.prepare.execute`), answer. Every claim of a call is answered on its
+own, different claims run side by side, and one claim has one turn at a time, whoever asks.
 
 * A claim's object is read for every prepare, also a repeated one: only so a claim that was created again under its
   name, or allocated again with other devices, gets the right answer. If the API server cannot be asked, a claim that is
