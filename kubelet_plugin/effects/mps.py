@@ -255,8 +255,9 @@ class MpsDaemons:
                 passed=(fd,),
                 timeout_s=self._patience.answer_s,
             )
-        except HardwareError as error:
-            raise _NoDaemon(error.message, about=about, code=error.code) from error
+        except NodeNotReady as error:
+            # Also while the driver's programs are not there: it is being replaced below a daemon that still runs.
+            raise _NoDaemon(error.message, about=about) from error
         finally:
             os.close(fd)
 

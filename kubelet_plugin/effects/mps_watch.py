@@ -130,7 +130,10 @@ class MpsWatch:
     async def run(self) -> None:
         """Look at every interval, for ever."""
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except DriverError as error:
+                _log.warning("MPS daemons cannot be looked at", error=str(error))
             await asyncio.sleep(self._interval_s)
 
     async def look(self) -> None:
@@ -141,8 +144,12 @@ class MpsWatch:
         self._looks += 1
         for hold, record in made.items():
             # Its history says that something was wrong: then it is asked until it is well.
-            if asked or self._suspect(hold) or not await asyncio.to_thread(self._daemons.stands, record.made):
-                await self._look_at(hold)
+            try:
+                if asked or self._suspect(hold) or not await asyncio.to_thread(self._daemons.stands, record.made):
+                    await self._look_at(hold)
+            except DriverError as error:
+                # One daemon that cannot be looked at keeps nobody from looking at the others.
+                _log.warning("an MPS daemon cannot be looked at", daemon=hold.key, error=str(error))
 
     def _made(self) -> Mapping[MpsDaemon, HoldRecord]:
         boot_id = self._boot_id()

@@ -355,3 +355,16 @@ def test_errors_name_the_daemon() -> None:
     with pytest.raises(DriverError) as caught:
         devices_of(MpsDaemon("k", (), mig=ComputeInstance(GpuInstance(GpuIdentity("GPU", "0"), "p", 0, 0, 1))), {})
     assert str(caught.value).startswith("MPS daemon k: ")
+
+
+def test_a_daemon_is_stopped_while_the_drivers_programs_are_gone(
+    host: SimulatedHost, folder: Path, effect: MpsDaemons, hold: MpsDaemon
+) -> None:
+    """As while a driver is replaced: a claim must be released without it."""
+    made = effect.make(hold, {})
+    (host.root / "usr/bin/nvidia-cuda-mps-control").unlink()
+    sight = effect.look(hold)
+    assert not sight.answers and sight.processes
+    _undone(effect, hold, made)
+    assert processes_below(folder) == ()
+    assert list(folder.iterdir()) == []

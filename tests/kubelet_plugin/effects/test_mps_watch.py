@@ -1,5 +1,6 @@
 """Daemons that die: what is decided, and what a watch over real processes of a simulated node does."""
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -164,3 +165,20 @@ async def test_a_trouble_of_a_mig_device_names_it(node: _Node) -> None:
     await node.watch.look()
     (trouble,) = node.watch.troubles
     assert (trouble.gpu, trouble.instance) == (node.hold.gpus[0].uuid, "MIG-1")
+
+
+async def test_a_driver_without_programs_ends_no_watch(node: _Node) -> None:
+    (node.host.root / "usr/bin/nvidia-cuda-mps-control").unlink()
+    for _ in range(8):
+        await node.watch.look()
+    assert node.watch.troubles
+
+
+async def test_a_node_that_does_not_tell_its_boot_ends_no_watch(node: _Node) -> None:
+    def no_boot_id() -> str:
+        raise NodeNotReady("cannot be read", about="file boot_id")
+
+    watch = MpsWatch(node.daemons, lambda: node.records, no_boot_id, node._again, interval_s=0.01)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await watch.run()
