@@ -54,8 +54,7 @@ def _expanded(document: Document, replicas: int) -> list[JsonObject]:
     """The pods of a workload, the slices in what `dractl inventory -o yaml` prints, or the object itself."""
     obj = document.obj
     if not document.kind and isinstance(obj.get("slices"), list):
-        inventory = obj.get("inventory")
-        return [*(one for one in obj["slices"] if isinstance(one, dict)), *([inventory] if inventory else [])]
+        return [one for one in obj["slices"] if isinstance(one, dict)]
     return list(pods_of_workload(obj, replicas=replicas)) or [obj]
 
 

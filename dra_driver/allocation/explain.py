@@ -1,0 +1,279 @@
+"""Why a pod or claim waits: every node's first reason, grouped; findings; and the nearest changes that would help.
+
+`explain` answers values, `dra_driver.allocation.sentences` makes text of them, `Explanation.to_data` what `-o json`
+prints (documented in docs/explain.md, stable). Pure.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dra_driver.allocation.findings import Finding, findings_of
+from dra_driver.allocation.holders import holder_of
+from dra_driver.allocation.suggest import Suggestion, suggestions
+from dra_driver.allocation.verdicts import Code, DeviceVerdict, Judge, NodeVerdict
+from dra_driver.allocation.world import Key, Pod, PodClaim, Unread, World, claim_key, claims_of
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.resource import AllocatedDevice, ResourceClaim
+from dra_driver.errors import InvalidInput
+
+
+class Answer(StrEnum):
+    """How the pod or claim stands."""
+
+    WAITS = "waits"
+    FITS = "fits"
+    """A node has room for it now; whoever is to decide has not yet, or another part of the scheduler refuses."""
+    ALLOCATED = "allocated"
+    SCHEDULED = "scheduled"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes with one reason. `claim` and `request` say what it is about, where it is about devices."""
+
+    code: Code
+    text: str
+    nodes: tuple[str, ...]
+    claim: str | None = None
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimState:
+    """One claim of the subject. `state` is missing, to-be-made, pending, allocated or deleting."""
+
+    entry: str | None
+    name: str | None
+    state: str
+    devices: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`nodes` are in order of name, `groups` the largest first. `devices` are those that were asked for."""
+
+    kind: str
+    namespace: str
+    name: str
+    answer: Answer
+    node: str | None
+    claims: tuple[ClaimState, ...]
+    nodes: tuple[NodeVerdict, ...]
+    groups: tuple[Group, ...]
+    findings: tuple[Finding, ...]
+    suggestions: tuple[Suggestion, ...]
+    devices: tuple[tuple[str, DeviceVerdict], ...] = ()
+    """Node, and what one of its devices is to one request."""
+    unread: tuple[Unread, ...] = ()
+
+    @property
+    def fitting(self) -> tuple[str, ...]:
+        return tuple(one.node for one in self.nodes if one.fits)
+
+    @property
+    def stops(self) -> tuple[Finding, ...]:
+        """What keeps it from every node."""
+        return tuple(one for one in self.findings if one.stops)
+
+    def to_data(self) -> JsonObject:
+        """As docs/explain.md has it."""
+        return {
+            "kind": self.kind,
+            "namespace": self.namespace,
+            "name": self.name,
+            "answer": self.answer.value,
+            "node": self.node,
+            "claims": [
+                {
+                    "entry": one.entry,
+                    "name": one.name,
+                    "state": one.state,
+                    "devices": list(one.devices),
+                    "users": list(one.users),
+                }
+                for one in self.claims
+            ],
+            "fittingNodes": list(self.fitting),
+            "groups": [
+                {
+                    "code": one.code.value,
+                    "reason": one.text,
+                    "count": len(one.nodes),
+                    "nodes": list(one.nodes),
+                    "claim": one.claim,
+                    "request": one.request,
+                }
+                for one in self.groups
+            ],
+            "findings": [
+                {"code": one.code, "about": one.about, "text": one.text, "fix": one.fix, "stops": one.stops}
+                for one in self.findings
+            ],
+            "suggestions": [
+                {
+                    "kind": one.kind.value,
+                    "text": one.text,
+                    "change": one.change,
+                    "node": one.node,
+                    "distance": round(one.distance, 3),
+                }
+                for one in self.suggestions
+            ],
+            "devices": [_device_data(node, one) for node, one in self.devices],
+            "notRead": [{"kind": one.kind, "why": one.why} for one in self.unread],
+        }
+
+
+def _device_data(node: str, verdict: DeviceVerdict) -> JsonObject:
+    writer, index = verdict.wanted.writer_of(verdict.selector) if verdict.selector is not None else (None, None)
+    return {
+        "node": node,
+        "driver": verdict.candidate.id.driver,
+        "pool": verdict.candidate.id.pool,
+        "device": verdict.candidate.id.device,
+        "claim": verdict.wanted.claim.metadata.name,
+        "request": str(verdict.wanted.name),
+        "code": verdict.code.value,
+        "reason": verdict.text,
+        "selector": {"of": writer, "index": index} if writer is not None else None,
+        "failing": [{"text": one.text, "start": one.start, "end": one.end, "said": one.said} for one in verdict.parts],
+        "holders": [{"claim": str(one), "pods": list(one.pods), "gone": list(one.gone)} for one in verdict.holders],
+    }
+
+
+def _never() -> bool:
+    return False
+
+
+def explain_pod(
+    world: World, key: Key, *, devices_of: Collection[str] | None = (), enough: Callable[[], bool] = _never
+) -> Explanation:
+    """Raises InvalidInput when the world has no such pod.
+
+    `devices_of` names the nodes of which every device is told; None is all nodes. `enough` is asked between attempts
+    at finding what would fit, and ends them.
+    """
+    pod = world.pods.get(key)
+    if pod is None:
+        raise InvalidInput(f"there is no such pod{_elsewhere(key, world.pods)}", about=f"pod {'/'.join(key)}")
+    entries = claims_of(world, pod)
+    return _explained(world, "Pod", key, pod, entries, devices_of, enough)
+
+
+def explain_claim(
+    world: World, key: Key, *, devices_of: Collection[str] | None = (), enough: Callable[[], bool] = _never
+) -> Explanation:
+    """As `explain_pod`, of a claim alone: a pod that uses it may have more wishes."""
+    claim = world.claims.get(key)
+    if claim is None:
+        raise InvalidInput(f"there is no such claim{_elsewhere(key, world.claims)}", about=f"claim {'/'.join(key)}")
+    entry = PodClaim("", claim)
+    return _explained(world, "ResourceClaim", key, None, (entry,), devices_of, enough)
+
+
+def _elsewhere(key: Key, known: Iterable[Key]) -> str:
+    others = [namespace for namespace, name in known if name == key[1]]
+    return f"; there is one in namespace {others[0]}" if others else ""
+
+
+def _explained(
+    world: World,
+    kind: str,
+    key: Key,
+    pod: Pod | None,
+    entries: tuple[PodClaim, ...],
+    devices_of: Collection[str] | None,
+    enough: Callable[[], bool],
+) -> Explanation:
+    claims = tuple({claim_key(one.claim): one.claim for one in entries if one.claim is not None}.values())
+    answer = _answer(pod, claims)
+    judge = Judge(world, pod, claims)
+    verdicts: tuple[NodeVerdict, ...] = ()
+    if answer is None:
+        verdicts = tuple(judge.node(node) for node in world.nodes.values())
+    findings = findings_of(world, pod, entries, verdicts) if answer is None else ()
+    stopped = any(one.stops for one in findings)
+    found: tuple[Suggestion, ...] = ()
+    if answer is None:
+        answer = Answer.FITS if any(one.fits for one in verdicts) and not stopped else Answer.WAITS
+        if answer is Answer.WAITS and verdicts and not _is_hopeless(findings):
+            found = suggestions(world, pod, entries, verdicts, enough)
+    return Explanation(
+        kind,
+        *key,
+        answer,
+        pod.node if pod is not None else _node_of(claims),
+        tuple(_state(world, one) for one in entries),
+        verdicts,
+        _groups(verdicts),
+        findings,
+        found,
+        tuple(_devices(world, judge, devices_of))
+        if answer in (Answer.WAITS, Answer.FITS) and not _is_hopeless(findings)
+        else (),
+        world.unread,
+    )
+
+
+_HOPELESS = frozenset(("missing-class", "missing-claim", "missing-template", "invalid-claim", "selector-error"))
+
+
+def _is_hopeless(findings: Iterable[Finding]) -> bool:
+    """Whether it makes no sense to ask the allocator."""
+    return any(one.code in _HOPELESS for one in findings)
+
+
+def _answer(pod: Pod | None, claims: Sequence[ResourceClaim]) -> Answer | None:
+    """None when that depends on the nodes."""
+    if pod is not None:
+        if pod.is_done:
+            return Answer.DONE
+        return Answer.SCHEDULED if pod.node is not None else None
+    return Answer.ALLOCATED if all(one.status.allocation is not None for one in claims) else None
+
+
+def _node_of(claims: Sequence[ResourceClaim]) -> str | None:
+    for claim in claims:
+        if claim.status.allocation is not None:
+            return ", ".join(dict.fromkeys(one.pool for one in claim.status.allocation.devices.results)) or None
+    return None
+
+
+def _state(world: World, entry: PodClaim) -> ClaimState:
+    claim = entry.claim
+    name = entry.entry or None
+    if claim is None:
+        return ClaimState(name, None, "missing")
+    allocation = claim.status.allocation
+    devices = tuple(map(_device_text, allocation.devices.results)) if allocation is not None else ()
+    if claim.metadata.deletion_timestamp:
+        state = "deleting"
+    elif entry.generated:
+        state = "to-be-made"
+    else:
+        state = "allocated" if allocation is not None else "pending"
+    return ClaimState(name, claim.metadata.name, state, devices, holder_of(claim, world).pods)
+
+
+def _device_text(result: AllocatedDevice) -> str:
+    return f"{result.pool}/{result.device}"
+
+
+def _groups(verdicts: Iterable[NodeVerdict]) -> tuple[Group, ...]:
+    """Largest first; those that fit are no group."""
+    found: dict[tuple[Code, str, str | None, str | None], list[str]] = {}
+    for one in verdicts:
+        if not one.fits:
+            found.setdefault((one.code, one.text, one.claim, one.request), []).append(one.node)
+    groups = [Group(code, text, tuple(nodes), claim, request) for (code, text, claim, request), nodes in found.items()]
+    return tuple(sorted(groups, key=lambda one: (-len(one.nodes), one.text)))
+
+
+def _devices(world: World, judge: Judge, devices_of: Collection[str] | None) -> Iterable[tuple[str, DeviceVerdict]]:
+    for node in world.nodes.values():
+        if devices_of is None or node.name in devices_of:
+            for verdict in judge.devices(node):
+                yield node.name, verdict

@@ -1,0 +1,321 @@
+"""What keeps a pod or claim waiting besides devices that do not fit, and what a look at the cluster brings up. Pure.
+
+Each finding says what is wrong, with which object, and what to do. Those that `stops` keep the pod from every node.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.extended import class_by_resource, extended_resources
+from dra_driver.allocation.holders import Holder, holder_of
+from dra_driver.allocation.nodes import NodeView, provides, selector_matches
+from dra_driver.allocation.prospects import Site
+from dra_driver.allocation.verdicts import Code, NodeVerdict
+from dra_driver.allocation.world import Pod, PodClaim, World, claim_key
+from dra_driver.api.pods import is_owned_by
+from dra_driver.api.resource import ExactRequest, ResourceClaim, SubRequest
+from dra_driver.names import ADMIN_ACCESS_LABEL
+from dra_driver.quantity import Quantity
+
+_MOST_CONSUMERS = 256
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`code` is stable. `stops` is true when no node can help as long as this is so."""
+
+    code: str
+    about: str
+    text: str
+    fix: str
+    stops: bool = False
+
+
+def findings_of(
+    world: World, pod: Pod | None, claims: Sequence[PodClaim], verdicts: Sequence[NodeVerdict]
+) -> tuple[Finding, ...]:
+    """Those that stop everything first, otherwise in a fixed order of kinds."""
+    known = [one.claim for one in claims if one.claim is not None]
+    found = [
+        *_of_pod(pod),
+        *_of_entries(world, pod, claims),
+        *(finding for claim in known for finding in _of_claim(world, claim)),
+        *_of_reservations(world, known),
+        *_of_places(known),
+        *_of_resources(world, pod),
+        *_of_errors(verdicts),
+        *_of_quotas(world, claims),
+        *_of_pools(world, verdicts),
+        *_of_plugins(world),
+        *_of_forgotten(world, verdicts),
+        *_of_nodes(world),
+    ]
+    unique = list(dict.fromkeys(found))
+    return tuple(sorted(unique, key=lambda one: not one.stops))
+
+
+# -- the pod and its entries
+
+
+def _of_pod(pod: Pod | None) -> Iterator[Finding]:
+    gates = [one["name"] for one in (pod.obj["spec"].get("schedulingGates") or () if pod is not None else ())]
+    if gates:
+        text = f"has scheduling gates ({', '.join(gates)}); no scheduler looks at it before they are removed"
+        yield Finding("scheduling-gates", f"pod {pod}", text, "Whoever set the gates has to remove them.", stops=True)
+
+
+def _of_entries(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> Iterator[Finding]:
+    for one in claims:
+        if one.claim is None and one.missing is not None:
+            if one.template is not None and "Template" in one.missing:
+                kind, code = "ResourceClaimTemplate", "missing-template"
+            else:
+                kind, code = "ResourceClaim", "missing-claim"
+            fix = f"Create it in the pod's namespace{_close(world, pod, kind, one)}."
+            yield Finding(code, f"pod {pod}, claim entry {one.entry}", one.missing, fix, stops=True)
+        elif pod is not None and _is_foreign(world, pod, one):
+            text = f"claim {one.claim.metadata.name if one.claim else ''} was not made for this pod"
+            fix = "Delete the pod, so that it is made again with a claim of its own."
+            yield Finding("foreign-claim", f"pod {pod}, claim entry {one.entry}", text, fix, stops=True)
+        if one.generated and world.live and one.claim is not None:
+            text = f"its claim has not been made from template {one.template} yet"
+            fix = "If this lasts, see the pod's events: kube-controller-manager says why it makes none."
+            yield Finding("claim-not-made", f"pod {pod}, claim entry {one.entry}", text, fix, stops=True)
+
+
+def _is_foreign(world: World, pod: Pod, entry: PodClaim) -> bool:
+    if entry.claim is None or entry.template is None or entry.generated:
+        return False
+    return world.live and not is_owned_by(entry.claim.to_wire(), pod.obj)
+
+
+def _close(world: World, pod: Pod | None, kind: str, entry: PodClaim) -> str:
+    """Where one of that name is, when it is in another namespace."""
+    name = (entry.missing or "").rpartition("/")[2]
+    known = world.templates if kind == "ResourceClaimTemplate" else world.claims
+    others = [namespace for namespace, other in known if other == name]
+    return f" (there is one in namespace {others[0]}; pods can use those of their own only)" if others else ""
+
+
+# -- claims
+
+
+def _of_claim(world: World, claim: ResourceClaim) -> Iterator[Finding]:
+    about = f"claim {'/'.join(claim_key(claim))}"
+    if claim.metadata.deletion_timestamp:
+        fix = "It goes when the last pod that uses it is gone; then create it again."
+        yield Finding("claim-deleted", about, "is being deleted, so no more pods may use it", fix, stops=True)
+    if len(claim.status.reserved_for) >= _MOST_CONSUMERS:
+        text = f"is in use by {len(claim.status.reserved_for)} pods, and there is no room for more"
+        yield Finding("too-many-users", about, text, "Use another claim for further pods.", stops=True)
+    for name, spec in _requests(claim):
+        yield from _of_request(world, claim, f'{about}, request "{name}"', spec)
+    for constraint in claim.spec.devices.constraints:
+        if constraint.distinct_attribute is not None and not world.behaviour.consumable:
+            yield _gate(about, "distinctAttribute", "DRAConsumableCapacity", world.behaviour)
+
+
+def _requests(claim: ResourceClaim) -> Iterator[tuple[str, ExactRequest | SubRequest]]:
+    for request in claim.spec.devices.requests:
+        if request.exactly is not None:
+            yield request.name, request.exactly
+        for one in request.first_available or ():
+            yield f"{request.name}/{one.name}", one
+
+
+def _of_request(world: World, claim: ResourceClaim, about: str, spec: ExactRequest | SubRequest) -> Iterator[Finding]:
+    if spec.device_class_name not in world.classes:
+        classes = ", ".join(sorted(world.classes)) or "none"
+        text = f"there is no DeviceClass {spec.device_class_name}"
+        yield Finding("missing-class", about, text, f"Create it, or ask for one that there is: {classes}.", stops=True)
+    if isinstance(spec, ExactRequest) and spec.admin_access:
+        namespace = claim_key(claim)[0]
+        labels = world.namespaces.get(namespace)
+        if labels is not None and labels.get(ADMIN_ACCESS_LABEL) != "true":
+            text = f"wants admin access, and namespace {namespace} is not labelled for it, so the claim is refused"
+            fix = f"kubectl label namespace {namespace} {ADMIN_ACCESS_LABEL}=true"
+            yield Finding("admin-access", about, text, fix, stops=True)
+    if spec.capacity is not None and not world.behaviour.consumable:
+        yield _gate(about, "capacity", "DRAConsumableCapacity", world.behaviour)
+    if spec.tolerations and not world.behaviour.taints:
+        yield _gate(about, "tolerations", "DRADeviceTaints", world.behaviour)
+
+
+def _gate(about: str, field: str, gate: str, behaviour: Behaviour) -> Finding:
+    text = f"`{field}` is dropped by a cluster of version 1.{behaviour.minor} with its default gates"
+    return Finding("dropped-field", about, text, f"Switch {gate} on in API server and scheduler, or do without it.")
+
+
+# -- who has the claims already
+
+
+def _of_reservations(world: World, claims: Iterable[ResourceClaim]) -> Iterator[Finding]:
+    for claim in claims:
+        holder = holder_of(claim, world)
+        if holder.gone:
+            text = f"is reserved for pod {holder.gone[0]}, which does not exist any more"
+            fix = "kube-controller-manager takes it back; if this lasts, it does not run or may not write claims."
+            yield Finding("held-by-deleted-pod", f"claim {holder}", text, fix)
+
+
+def _of_places(claims: Sequence[ResourceClaim]) -> Iterator[Finding]:
+    """Claims that have devices already, in places that exclude each other."""
+    placed: dict[str, list[str]] = defaultdict(list)
+    for claim in claims:
+        allocation = claim.status.allocation
+        if allocation is not None and allocation.node_selector is not None:
+            pools = ", ".join(dict.fromkeys(one.pool for one in allocation.devices.results))
+            placed[pools].append(claim.metadata.name)
+    if len(placed) > 1 and not _have_a_node_in_common(claims):
+        where = "; ".join(f"{' and '.join(names)} on {pools}" for pools, names in sorted(placed.items()))
+        fix = "Delete one of them and let it be allocated again together with the other; nobody else may use it then."
+        yield Finding("claims-apart", "the pod's claims", f"have devices of different nodes: {where}", fix, stops=True)
+
+
+def _have_a_node_in_common(claims: Sequence[ResourceClaim]) -> bool:
+    """Whether one of the nodes that the claims name is in all selectors; selectors on labels may meet anywhere."""
+    selectors = [
+        one.status.allocation.node_selector
+        for one in claims
+        if one.status.allocation is not None and one.status.allocation.node_selector is not None
+    ]
+    names = {
+        value
+        for selector in selectors
+        for term in selector.get("nodeSelectorTerms") or ()
+        for field in term.get("matchFields") or ()
+        for value in field.get("values") or ()
+    }
+    if any(term.get("matchExpressions") for one in selectors for term in one.get("nodeSelectorTerms") or ()):
+        return True
+    return any(all(selector_matches(one, NodeView(name)) for one in selectors) for name in names)
+
+
+# -- extended resources, errors, quota
+
+
+def _of_resources(world: World, pod: Pod | None) -> Iterator[Finding]:
+    if pod is None:
+        return
+    served = class_by_resource(world.classes.values())
+    for resource in extended_resources(pod.obj):
+        if resource not in served and not any(provides(node, resource) for node in world.nodes.values()):
+            text = f"no node has {resource} from a device plugin, and no DeviceClass stands for it"
+            fix = f"Set extendedResourceName: {resource} in a DeviceClass, or use a claim instead."
+            yield Finding("unknown-resource", f"pod {pod}", text, fix, stops=True)
+
+
+def _of_errors(verdicts: Sequence[NodeVerdict]) -> Iterator[Finding]:
+    errors: dict[str, list[str]] = defaultdict(list)
+    for verdict in verdicts:
+        if verdict.code is Code.ERROR:
+            errors[verdict.text].append(verdict.node)
+    for text, nodes in errors.items():
+        about, text = _split_about(text)
+        if "there is no DeviceClass" in text:
+            continue  # has a finding of its own
+        if "selector" in text.partition("\n")[0]:
+            where = f"This stops the pod on every node, not only on {_some(nodes)}."
+            fix = f"{where} Guard the lookup: has(…) && …, or compare only where the attribute exists."
+            yield Finding("selector-error", about, text, fix, stops=True)
+        else:
+            yield Finding("invalid-claim", about, text, "Change the claim; trying again will not help.", stops=True)
+
+
+def _split_about(text: str) -> tuple[str, str]:
+    about, separator, rest = text.partition(": ")
+    return (about, rest) if separator else ("claim", text)
+
+
+def _of_quotas(world: World, claims: Sequence[PodClaim]) -> Iterator[Finding]:
+    new = [one.claim for one in claims if one.generated and one.claim is not None]
+    asked: Counter[tuple[str, str]] = Counter()
+    for claim in new:
+        namespace = claim_key(claim)[0]
+        asked[namespace, "count/resourceclaims.resource.k8s.io"] += 1
+        for _, spec in _requests(claim):
+            if spec.allocation_mode == "ExactCount":
+                asked[namespace, f"{spec.device_class_name}.deviceclass.resource.k8s.io/devices"] += spec.count or 1
+    for quota in world.quotas:
+        for (namespace, resource), number in sorted(asked.items()):
+            if namespace == quota.namespace and resource in quota.hard:
+                hard, used = _number(quota.hard[resource]), _number(quota.used.get(resource, "0"))
+                if used + number > hard:
+                    text = f"allows {hard} of {resource}; {used} used, {number} more wanted"
+                    fix = "Delete claims that are not needed, or raise the quota."
+                    yield Finding("quota", f"quota {quota.namespace}/{quota.name}", text, fix, stops=True)
+
+
+def _number(text: str) -> int:
+    return int(Quantity.parse(str(text)).value)
+
+
+# -- the cluster
+
+
+def _of_pools(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[Finding]:
+    if all(one.fits for one in verdicts):
+        return
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for node in world.nodes.values():
+        for pool in Site(node, world.snapshot).pools:
+            if pool.problem is not None:
+                found[str(pool), pool.problem].append(node.name)
+    for (name, problem), nodes in sorted(found.items()):
+        if problem.startswith("is invalid"):
+            fix = "Its driver published it wrongly; none of its devices can be used until it is published anew."
+            yield Finding("invalid-pool", f"pool {name}", f"{problem} ({_some(nodes)})", fix)
+        else:
+            fix = "None of its devices can be used meanwhile. If this lasts, its driver or controller is stuck."
+            yield Finding("incomplete-pool", f"pool {name}", f"{problem} ({_some(nodes)})", fix)
+
+
+def _of_plugins(world: World) -> Iterator[Finding]:
+    """Nodes whose kubelet does not know a plugin that reported from there: pods with claims would hang there."""
+    known = {driver for drivers in world.registered.values() for driver in drivers}
+    silent: dict[str, list[str]] = defaultdict(list)
+    for node, drivers in sorted(world.registered.items()):
+        published = {one.spec.driver for one in world.slices if one.spec.node_name == node}
+        for driver in sorted((published & known) - drivers) or ([""] if not drivers else []):
+            silent[driver].append(node)
+    for driver, nodes in sorted(silent.items()):
+        what = f"the plugin of driver {driver}" if driver else "the node plugin"
+        text = f"{what} is not registered with kubelet"
+        fix = "Look at the node plugin's pod there and its log; without it no claim is prepared on that node."
+        yield Finding("plugin-not-registered", _some(nodes), text, fix)
+
+
+def _of_forgotten(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[Finding]:
+    """Claims in the way that nobody uses any more."""
+    holders: dict[Holder, None] = {}
+    for verdict in verdicts:
+        for device in verdict.devices:
+            holders.update(dict.fromkeys(device.holders))
+    for holder in holders:
+        if holder.is_forgotten and not holder.pods and world.live:
+            text = "has devices that this needs, and no pod uses it"
+            fix = "If this lasts, delete the claim; kube-controller-manager should have freed its devices."
+            yield Finding("unused-claim", f"claim {holder}", text, fix)
+        elif holder.is_forgotten and holder.pods:
+            text = f"has devices that this needs, and is held by pod {holder.gone[0]}, which does not exist any more"
+            fix = "kube-controller-manager takes it back; if this lasts, it does not run or may not write claims."
+            yield Finding("held-by-deleted-pod", f"claim {holder}", text, fix)
+
+
+def _of_nodes(world: World) -> Iterator[Finding]:
+    if not world.nodes:
+        fix = "Give ResourceSlices or Nodes with --slices." if not world.live else "Add a node."
+        yield Finding("no-nodes", "the cluster" if world.live else "the files", "there is no node", fix, stops=True)
+    elif not world.slices:
+        fix = "Is a driver installed? Its node plugins or its controller publish ResourceSlices."
+        yield Finding("no-slices", "the cluster" if world.live else "the files", "no devices are published", fix)
+
+
+def _some(nodes: Sequence[str]) -> str:
+    """`node-1, node-2 and 5 others`."""
+    named = ", ".join(nodes[:_MOST_NAMED])
+    more = len(nodes) - _MOST_NAMED
+    return f"{named} and {more} other{'s' if more > 1 else ''}" if more > 0 else named

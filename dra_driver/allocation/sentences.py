@@ -1,0 +1,149 @@
+"""An explanation as text for people: the answer first, then why, then what to do. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import wrap
+
+from dra_driver.allocation.explain import Answer, ClaimState, Explanation, Group
+from dra_driver.allocation.findings import Finding
+from dra_driver.allocation.suggest import Suggestion
+from dra_driver.allocation.verdicts import Code, DeviceVerdict
+
+_MOST_NAMED = 4
+_MOST_GROUPS = 12
+
+
+def summary(explanation: Explanation) -> str:
+    """One line: the answer, and the reasons of all groups of nodes."""
+    stops = [f"{one.about}: {_first_line(one.text)}" for one in explanation.stops]
+    groups = [f"{_number(one)}: {_first_line(one.text)}" for one in explanation.groups if one.code is not Code.ERROR]
+    return "; ".join([*stops, *groups]) or headline(explanation)
+
+
+def headline(explanation: Explanation) -> str:
+    """What there is to know when there is time for one sentence."""
+    who = f"{'Pod' if explanation.kind == 'Pod' else 'Claim'} {explanation.namespace}/{explanation.name}"
+    match explanation.answer:
+        case Answer.DONE:
+            return f"{who} has ended; it waits for nothing."
+        case Answer.SCHEDULED:
+            return f"{who} is on node {explanation.node}, with all its devices."
+        case Answer.ALLOCATED:
+            return f"{who} has its devices: {', '.join(d for one in explanation.claims for d in one.devices)}."
+        case Answer.FITS:
+            return f"{who} fits on {_these(explanation.fitting)} of {len(explanation.nodes)} now."
+    nodes = len(explanation.nodes)
+    if explanation.stops:
+        return f"{who} waits: {_first_line(explanation.stops[0].text)}."
+    if nodes == 1:
+        return f"{who} waits: the only node does not fit."
+    return f"{who} waits: none of {nodes} nodes fits." if nodes else f"{who} waits: there are no nodes."
+
+
+def sentences(explanation: Explanation, width: int = 100) -> tuple[str, ...]:
+    """Lines, none longer than `width` where words allow it."""
+    lines: list[str] = [*_wrapped(headline(explanation), width)]
+    for title, body in (
+        ("Claims", _claims(explanation.claims, width)),
+        ("What stops it", _findings(explanation.stops, width)),
+        ("Nodes", _nodes(explanation, width)),
+        ("Also noticed", _findings([one for one in explanation.findings if not one.stops], width)),
+        ("What would fit", _suggestions(explanation.suggestions, width)),
+        ("Devices", _devices(explanation.devices, width)),
+        ("Not known", _unread(explanation, width)),
+    ):
+        found = list(body)
+        if found:
+            lines += ["", title, *found]
+    lines += _next_step(explanation, width)
+    return tuple(lines)
+
+
+def _claims(claims: Sequence[ClaimState], width: int) -> Iterator[str]:
+    for one in claims:
+        name = one.name or "(no claim)"
+        entry = f"{one.entry}: " if one.entry else ""
+        devices = f": {', '.join(one.devices)}" if one.devices else ""
+        users = f", used by {', '.join(one.users)}" if one.users else ""
+        yield from _wrapped(f"  {entry}{name}, {one.state.replace('-', ' ')}{devices}{users}", width, "    ")
+
+
+def _findings(findings: Iterable[Finding], width: int) -> Iterator[str]:
+    for one in findings:
+        first, *rest = f"{one.about}: {one.text}".split("\n")
+        yield from _wrapped(f"  {first}", width, "    ")
+        # An expression with marks below it: as it is.
+        yield from (f"      {line}" for line in rest)
+        yield from _wrapped(f"    {one.fix}", width, "    ")
+
+
+def _nodes(explanation: Explanation, width: int) -> Iterator[str]:
+    shown = explanation.groups[:_MOST_GROUPS]
+    if explanation.fitting:
+        yield from _wrapped(f"  fits: {_these(explanation.fitting)}", width, "    ")
+    for group in shown:
+        names = f" ({', '.join(group.nodes)})" if len(group.nodes) <= _MOST_NAMED else ""
+        first, *rest = group.text.split("\n")
+        yield from _wrapped(f"  {_number(group)}{names}: {first}", width, "    ")
+        yield from (f"      {line}" for line in rest if group.code is not Code.ERROR)
+    left = explanation.groups[_MOST_GROUPS:]
+    if left:
+        yield f"  and {sum(len(one.nodes) for one in left)} nodes with {len(left)} other reasons (all with -o json)"
+
+
+def _suggestions(suggestions: Iterable[Suggestion], width: int) -> Iterator[str]:
+    for number, one in enumerate(suggestions, 1):
+        yield from _wrapped(f"  {number}. {one.text} [{one.node}]", width, "     ")
+        if one.change:
+            yield from _wrapped(f"     {one.change}", width, "       ")
+
+
+def _devices(devices: Iterable[tuple[str, DeviceVerdict]], width: int) -> Iterator[str]:
+    heading: tuple[str, str] | None = None
+    for node, verdict in devices:
+        own = (node, f'{node}, request "{verdict.wanted.name}" of claim {verdict.wanted.claim.metadata.name}')
+        if own != heading:
+            heading = own
+            yield from _wrapped(f"  {own[1]}", width, "    ")
+        text = f"    {verdict.candidate.id.device}: {verdict.text}"
+        if verdict.parts and verdict.selector is not None:
+            writer, index = verdict.wanted.writer_of(verdict.selector)
+            text += f" [selector {index} of {writer}]"
+        yield from _wrapped(text, width, "      ")
+
+
+def _unread(explanation: Explanation, width: int) -> Iterator[str]:
+    for one in explanation.unread:
+        yield from _wrapped(f"  {one.kind}: {one.why}", width, "    ")
+
+
+def _next_step(explanation: Explanation, width: int) -> Iterator[str]:
+    if explanation.answer is Answer.FITS:
+        yield ""
+        text = (
+            "If it goes on waiting, the scheduler has another reason: see the pod's events (kubectl describe pod)."
+            if explanation.kind == "Pod"
+            else "Devices are chosen when a pod that uses the claim is scheduled."
+        )
+        yield from _wrapped(text, width)
+    elif explanation.answer is Answer.SCHEDULED:
+        yield ""
+        text = "If it does not start, its node has the reason: see the pod's events and the node plugin's log there."
+        yield from _wrapped(text, width)
+
+
+def _number(group: Group) -> str:
+    return "1 node" if len(group.nodes) == 1 else f"{len(group.nodes)} nodes"
+
+
+def _these(nodes: Sequence[str]) -> str:
+    if len(nodes) <= _MOST_NAMED:
+        return ", ".join(nodes)
+    return f"{', '.join(nodes[:_MOST_NAMED])} and {len(nodes) - _MOST_NAMED} more"
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    return wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]

@@ -1,0 +1,516 @@
+"""What would fit: the nearest changes of a request, or of the cluster, that succeed. The allocator is asked. Pure.
+
+Ideas come from what kept devices away; each is tried on the nodes that came nearest, and only what then gets devices is
+suggested. Distances order them: 0 is waiting, 1 and more is changing a request, the more the further.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import Any
+
+from dra_driver.allocation.amounts import amount, quantity
+from dra_driver.allocation.failing import amount_text, failing_parts
+from dra_driver.allocation.nodes import untolerated
+from dra_driver.allocation.offline import placement_of
+from dra_driver.allocation.requests import Wanted
+from dra_driver.allocation.verdicts import Code, DeviceVerdict, NodeVerdict
+from dra_driver.allocation.world import Pod, PodClaim, World, claim_key
+from dra_driver.api.resource import ResourceClaim, Taint, Toleration
+from dra_driver.cel.device import CelDevice
+from dra_driver.cel.errors import CelError
+from dra_driver.errors import InvalidInput, NodeNotReady
+from dra_driver.quantity import Quantity
+
+
+class Kind(StrEnum):
+    """What is to be changed; part of what `-o json` promises."""
+
+    WAIT = "wait"
+    COUNT = "count"
+    SELECTOR = "selector"
+    CAPACITY = "capacity"
+    TOLERATION = "toleration"
+    CONSTRAINT = "constraint"
+    CLASS = "class"
+    POD = "pod"
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """`change` is what to write and where; `node` is one on which it fits then."""
+
+    kind: Kind
+    text: str
+    change: str
+    node: str
+    distance: float
+
+
+MOST = 5
+_MOST_TRIES = 400
+_MOST_NODES = 24
+_NODES_PER_REASON = 3
+_MOST_PER_IDEA = 12
+_MOST_LITERALS = 4
+_OF_OTHER_USE = ("vfio", "compute-domain")
+"""Parts of names of classes whose devices are no GPUs for containers; nobody who wants one is helped with them."""
+
+
+@dataclass(frozen=True)
+class _Idea:
+    """A change that may help. `claims` are those to ask for, in the world `world`, for the pod `pod`."""
+
+    kind: Kind
+    text: str
+    change: str
+    distance: float
+    claims: tuple[ResourceClaim, ...]
+    world: World
+    pod: Pod | None
+
+
+def suggestions(
+    world: World,
+    pod: Pod | None,
+    entries: Sequence[PodClaim],
+    verdicts: Sequence[NodeVerdict],
+    enough: Callable[[], bool],
+) -> tuple[Suggestion, ...]:
+    """At most MOST, the nearest first. `enough` is asked before each attempt and ends the search for more."""
+    asked = _Asked(world, pod, entries)
+    found: dict[str, Suggestion] = {}
+    tries = 0
+    satisfied: set[tuple[Kind, str]] = set()
+    for idea, scope in sorted(asked.ideas(_nearest(verdicts)), key=lambda one: one[0].distance):
+        if (idea.kind, scope) in satisfied or idea.text in found:
+            continue
+        for node in _nearest(verdicts):
+            if tries >= _MOST_TRIES or enough():
+                return tuple(found.values())
+            tries += 1
+            if _fits(idea, node.node):
+                found[idea.text] = Suggestion(idea.kind, idea.text, idea.change, node.node, idea.distance)
+                satisfied.add((idea.kind, scope))
+                break
+        if len(found) == MOST:
+            break
+    return tuple(found.values())
+
+
+def _nearest(verdicts: Sequence[NodeVerdict]) -> list[NodeVerdict]:
+    """Some nodes of each reason, those first that failed last."""
+    order = {code: index for index, code in enumerate(Code)}
+    per_reason: dict[str, int] = {}
+    found: list[NodeVerdict] = []
+    for verdict in sorted(verdicts, key=lambda one: (-order[one.code], one.node)):
+        per_reason[verdict.text] = per_reason.get(verdict.text, 0) + 1
+        if per_reason[verdict.text] <= _NODES_PER_REASON:
+            found.append(verdict)
+    return found[:_MOST_NODES]
+
+
+def _fits(idea: _Idea, name: str) -> bool:
+    try:
+        return not isinstance(placement_of(idea.world, idea.pod, idea.claims, idea.world.nodes[name]), str)
+    except (InvalidInput, NodeNotReady):
+        return False
+
+
+class _Asked:
+    """What is asked for, and ideas for asking something else."""
+
+    def __init__(self, world: World, pod: Pod | None, entries: Sequence[PodClaim]) -> None:
+        self._world = world
+        self._pod = pod
+        self._entries = {claim_key(one.claim): one for one in entries if one.claim is not None}
+        self._claims = tuple(one.claim for one in self._entries.values() if one.claim is not None)
+
+    def ideas(self, nodes: Sequence[NodeVerdict]) -> Iterator[tuple[_Idea, str]]:
+        """Each with its scope: of ideas of one kind and scope only the nearest that works is told."""
+        yield from self._waiting(nodes)
+        yield from self._pod_changes(nodes)
+        for claim in self._claims:
+            if claim.status.allocation is not None:
+                continue
+            yield from self._fewer(claim)
+            yield from self._without_constraints(claim)
+            yield from self._other_classes(claim)
+        yield from self._tolerations(nodes)
+        yield from self._selectors(nodes)
+        yield from self._less_capacity(nodes)
+
+    def _idea(
+        self, kind: Kind, text: str, change: str, distance: float, claim: ResourceClaim | None = None, **other: Any
+    ) -> _Idea:
+        claims = self._claims
+        if claim is not None:
+            claims = tuple(claim if claim_key(one) == claim_key(claim) else one for one in claims)
+        return _Idea(
+            kind,
+            text,
+            change,
+            distance,
+            other.get("claims", claims),
+            other.get("world", self._world),
+            other.get("pod", self._pod),
+        )
+
+    def _path(self, claim: ResourceClaim) -> str:
+        """Where its `devices` are written."""
+        entry = self._entries[claim_key(claim)]
+        namespace, name = claim_key(claim)
+        if entry.template is not None:
+            return f"ResourceClaimTemplate {namespace}/{entry.template}: spec.spec.devices"
+        return f"ResourceClaim {namespace}/{name}: spec.devices"
+
+    # -- waiting
+
+    def _waiting(self, nodes: Sequence[NodeVerdict]) -> Iterator[tuple[_Idea, str]]:
+        for claim in self._claims:
+            # Its own devices may be in the wrong place.
+            if claim.status.allocation is not None:
+                yield (
+                    self._freeing(
+                        [claim_key(claim)], f"claim {'/'.join(claim_key(claim))} is deleted and allocated anew", 0.5
+                    ),
+                    "own",
+                )
+        for verdict in nodes:
+            holders = list(dict.fromkeys(holder for one in verdict.devices for holder in one.holders if one.is_meant))
+            for holder in holders[:_MOST_PER_IDEA]:
+                yield self._freeing([holder.claim], f"{holder.described} ends", 0.0), ""
+            for number in range(2, min(len(holders), _MOST_PER_IDEA) + 1):
+                names = " and ".join(map(str, holders[:number])) if number < 4 else f"{number} claims like {holders[0]}"
+                yield self._freeing([one.claim for one in holders[:number]], f"{names} end", number / 20), ""
+
+    def _freeing(self, keys: list[tuple[str, str]], event: str, distance: float) -> _Idea:
+        world = self._world.without_allocations(keys)
+        claims = tuple(world.claims.get(claim_key(one), one) if claim_key(one) in keys else one for one in self._claims)
+        return self._idea(Kind.WAIT, f"It fits when {event}.", "", distance, world=world, claims=claims)
+
+    # -- the pod
+
+    def _pod_changes(self, nodes: Sequence[NodeVerdict]) -> Iterator[tuple[_Idea, str]]:
+        if self._pod is None:
+            return
+        spec = self._pod.obj["spec"]
+        for verdict in nodes:
+            if verdict.code is Code.NODE_TAINT:
+                taints = self._world.nodes[verdict.node].taints
+                hard = [one for one in taints if untolerated([one], _pod_tolerations(spec)) is not None]
+                added = [_toleration_of(one) for one in hard]
+                changed = self._pod_with(
+                    tolerations=[*(spec.get("tolerations") or ()), *(one.to_wire() for one in added)]
+                )
+                names = " and ".join(_taint_text(one) for one in hard)
+                change = f"Pod {self._pod}: spec.tolerations: add {_flow([one.to_wire() for one in added])}"
+                yield (
+                    self._idea(
+                        Kind.POD,
+                        f"It fits with a toleration of the pod for the node's taint {names}.",
+                        change,
+                        2.0,
+                        pod=changed,
+                    ),
+                    names,
+                )
+            if verdict.code is Code.NODE_SELECTOR and spec.get("nodeSelector"):
+                changed = self._pod_with(nodeSelector={})
+                written = ", ".join(f"{key}={value}" for key, value in spec["nodeSelector"].items())
+                change = f"Pod {self._pod}: spec.nodeSelector: remove"
+                yield (
+                    self._idea(
+                        Kind.POD, f"It fits without the pod's nodeSelector ({written}).", change, 3.0, pod=changed
+                    ),
+                    "selector",
+                )
+
+    def _pod_with(self, **spec: Any) -> Pod:
+        assert self._pod is not None
+        return Pod({**self._pod.obj, "spec": {**self._pod.obj["spec"], **spec}})
+
+    # -- the claim as a whole
+
+    def _fewer(self, claim: ResourceClaim) -> Iterator[tuple[_Idea, str]]:
+        for index, request in enumerate(claim.spec.devices.requests):
+            spec = request.exactly
+            if spec is None or spec.allocation_mode != "ExactCount" or (spec.count or 1) < 2:
+                continue
+            wanted = spec.count or 1
+            for number in range(wanted - 1, 0, -1):
+                changed = _with_exact(claim, index, count=number)
+                devices = "1 device" if number == 1 else f"{number} devices"
+                text = f'It fits with {devices} instead of {wanted} in request "{request.name}".'
+                change = f"{self._path(claim)}.requests[{index}].exactly.count: {number}"
+                yield (
+                    self._idea(Kind.COUNT, text, change, 1 + (wanted - number) / wanted, changed),
+                    f"{claim_key(claim)}{index}",
+                )
+
+    def _without_constraints(self, claim: ResourceClaim) -> Iterator[tuple[_Idea, str]]:
+        for index, constraint in enumerate(claim.spec.devices.constraints):
+            kept = [one for other, one in enumerate(claim.spec.devices.constraints) if other != index]
+            changed = _with_devices(claim, constraints=kept)
+            what = (
+                f"matchAttribute {constraint.match_attribute}"
+                if constraint.match_attribute
+                else f"distinctAttribute {constraint.distinct_attribute}"
+            )
+            change = f"{self._path(claim)}.constraints[{index}]: remove"
+            yield (
+                self._idea(Kind.CONSTRAINT, f"It fits without the constraint {what}.", change, 1.9, changed),
+                str(index),
+            )
+
+    def _other_classes(self, claim: ResourceClaim) -> Iterator[tuple[_Idea, str]]:
+        for index, request in enumerate(claim.spec.devices.requests):
+            if request.exactly is None:
+                continue
+            own = request.exactly.device_class_name
+            if _is_of_other_use(own):
+                continue
+            others = [name for name in sorted(self._world.classes) if name != own and not _is_of_other_use(name)]
+            for name in others[:_MOST_PER_IDEA]:
+                changed = _with_exact(claim, index, device_class_name=name)
+                text = f'It fits with class {name} instead of {own} in request "{request.name}".'
+                change = f"{self._path(claim)}.requests[{index}].exactly.deviceClassName: {name}"
+                yield self._idea(Kind.CLASS, text, change, 4.0, changed), f"{index}"
+
+    # -- what devices say
+
+    def _tolerations(self, nodes: Sequence[NodeVerdict]) -> Iterator[tuple[_Idea, str]]:
+        for verdict in nodes:
+            for device in _with_code(verdict, Code.TAINT):
+                taints = self._world.snapshot.taints(device.candidate)
+                hard = [one for one in taints if untolerated([one], device.wanted.tolerations) is not None]
+                added = [_toleration_of(one) for one in hard]
+                names = " and ".join(_taint_text(one) for one in hard)
+                changed = self._with_wanted(device.wanted, tolerations=[*device.wanted.tolerations, *added])
+                if changed is None:
+                    continue
+                text = (
+                    f'It fits with a toleration for {names} in request "{device.wanted.name}", if the taint is no harm.'
+                )
+                change = f"{self._place(device.wanted)}.tolerations: add {_flow([one.to_wire() for one in added])}"
+                yield self._idea(Kind.TOLERATION, text, change, 1.5, changed), names
+
+    def _selectors(self, nodes: Sequence[NodeVerdict]) -> Iterator[tuple[_Idea, str]]:
+        """Other values in the claim's own selectors: those that a device there has."""
+        seen: set[str] = set()
+        for verdict in nodes:
+            for device in verdict.devices:
+                if device.code is not Code.SELECTOR:
+                    continue
+                relaxed = _relaxed(device)
+                if relaxed is None:
+                    continue
+                selectors, said, distance = relaxed
+                distance += _size_difference(verdict, device)
+                changed = self._with_wanted(device.wanted, selectors=selectors)
+                text = f'It fits with {said} in request "{device.wanted.name}".'
+                if changed is None or text in seen:
+                    continue
+                seen.add(text)
+                written = "; ".join(one["cel"]["expression"] for one in selectors)
+                change = f"{self._place(device.wanted)}.selectors: {' '.join(written.split())}"
+                yield self._idea(Kind.SELECTOR, text, change, distance, changed), str(device.wanted.name)
+
+    def _less_capacity(self, nodes: Sequence[NodeVerdict]) -> Iterator[tuple[_Idea, str]]:
+        for verdict in nodes:
+            for device in verdict.devices:
+                if device.code not in (Code.CAPACITY, Code.TOO_SMALL) or not device.wanted.capacity:
+                    continue
+                less = _what_is_left(self._world, device)
+                if less is None:
+                    continue
+                requests, ratio = less
+                changed = self._with_wanted(device.wanted, capacity={"requests": requests})
+                if changed is None:
+                    continue
+                said = ", ".join(
+                    f"{name} {amount_text(quantity(value))}"
+                    for name, value in requests.items()
+                    if value != device.wanted.capacity[name]
+                )
+                text = f'It fits with {said} in request "{device.wanted.name}".'
+                change = f"{self._place(device.wanted)}.capacity.requests: {_flow(requests)}"
+                yield self._idea(Kind.CAPACITY, text, change, 1 + ratio, changed), str(device.wanted.name)
+
+    def _with_wanted(self, wanted: Wanted, **fields: Any) -> ResourceClaim | None:
+        """The claim with other fields in this request or alternative; None for a claim that nobody wrote."""
+        claim = next((one for one in self._claims if claim_key(one) == claim_key(wanted.claim)), None)
+        if claim is None or claim.status.allocation is not None:
+            return None
+        data = claim.to_wire()
+        for request in data["spec"]["devices"]["requests"]:
+            if request["name"] != wanted.name.request:
+                continue
+            if wanted.name.alternative is None:
+                request["exactly"] |= _wire(fields)
+            for one in request.get("firstAvailable") or ():
+                if one["name"] == wanted.name.alternative:
+                    one |= _wire(fields)
+        return ResourceClaim.model_validate(data)
+
+    def _place(self, wanted: Wanted) -> str:
+        claim = wanted.claim
+        requests = claim.spec.devices.requests
+        index = next(index for index, one in enumerate(requests) if one.name == wanted.name.request)
+        if wanted.name.alternative is None:
+            return f"{self._path(claim)}.requests[{index}].exactly"
+        alternatives = requests[index].first_available or ()
+        inner = next(number for number, one in enumerate(alternatives) if one.name == wanted.name.alternative)
+        return f"{self._path(claim)}.requests[{index}].firstAvailable[{inner}]"
+
+
+def _wire(fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: [one.to_wire() if isinstance(one, Toleration) else one for one in value]
+        if isinstance(value, list)
+        else value
+        for name, value in fields.items()
+    }
+
+
+def _with_code(verdict: NodeVerdict, code: Code) -> list[DeviceVerdict]:
+    return [one for one in verdict.devices if one.code is code][:_MOST_PER_IDEA]
+
+
+def _with_devices(claim: ResourceClaim, **fields: Any) -> ResourceClaim:
+    devices = claim.spec.devices.model_copy(update=fields)
+    return claim.model_copy(update={"spec": claim.spec.model_copy(update={"devices": devices})})
+
+
+def _with_exact(claim: ResourceClaim, index: int, **fields: Any) -> ResourceClaim:
+    requests = list(claim.spec.devices.requests)
+    exactly = requests[index].exactly
+    assert exactly is not None, "asked for requests without alternatives only"
+    requests[index] = requests[index].model_copy(update={"exactly": exactly.model_copy(update=fields)})
+    return _with_devices(claim, requests=requests)
+
+
+def _is_of_other_use(class_name: str) -> bool:
+    return any(part in class_name for part in _OF_OTHER_USE)
+
+
+# -- selectors
+
+
+def _relaxed(device: DeviceVerdict) -> tuple[list[dict[str, Any]], str, float] | None:
+    """The request's own selectors with the values that this device has; what changes, in words; and how far it is."""
+    own = len(device.wanted.device_class.spec.selectors)
+    cel = CelDevice(device.candidate.id.driver, device.candidate.device)
+    selectors: list[dict[str, Any]] = []
+    said: dict[str, str] = {}
+    distance = 1.0
+    for expression in device.wanted.expressions[own:]:
+        for _ in range(_MOST_LITERALS):
+            try:
+                parts = failing_parts(expression, cel)
+            except CelError:
+                return None
+            if not parts:
+                break
+            literal = parts[0].literal
+            if literal is None or literal.attribute in said:
+                return None
+            before = expression[literal.start : literal.end]
+            expression = expression[: literal.start] + literal.fitting + expression[literal.end :]
+            said[literal.attribute] = f"{literal.attribute} {_plain(literal.fitting)} instead of {_plain(before)}"
+            distance += literal.worse if literal.worse is not None else 0.5
+        else:
+            return None
+        selectors.append({"cel": {"expression": expression}})
+    return (selectors, " and ".join(said.values()), distance) if said else None
+
+
+def _plain(literal: str) -> str:
+    text = literal.strip("'\"")
+    try:
+        return amount_text(quantity(text))
+    except ValueError:
+        return text
+
+
+def _size_difference(verdict: NodeVerdict, device: DeviceVerdict) -> float:
+    """How much smaller or larger it is than what is asked for, by memory, where such a device exists."""
+    meant = [one for one in verdict.devices if one.wanted is device.wanted and one.is_meant]
+    sizes = [
+        amount(one.candidate.device.capacity["memory"].value)
+        for one in meant
+        if "memory" in one.candidate.device.capacity
+    ]
+    own = device.candidate.device.capacity.get("memory")
+    if not sizes or own is None or not max(sizes):
+        return 0.0
+    return min(1.0, abs(float(amount(own.value)) / float(max(sizes)) - 1))
+
+
+# -- shares
+
+
+def _what_is_left(world: World, device: DeviceVerdict) -> tuple[dict[str, str], float] | None:
+    """The capacities that the request names, no more than are left on the device; and how much less that is."""
+    usage = world.usage.pools.get(device.candidate.pool)
+    held = usage.shared.get(device.candidate.id.device, {}) if usage is not None else {}
+    requests: dict[str, str] = {}
+    ratio = 0.0
+    for name, text in device.wanted.capacity.items():
+        capacity = device.candidate.device.capacity.get(name)
+        if capacity is None:
+            return None
+        wanted, left = Fraction(amount(text)), Fraction(amount(capacity.value)) - Fraction(held.get(name, 0))
+        if left <= 0:
+            return None
+        fitting = min(wanted, _stepped_down(left, capacity.request_policy or {}))
+        if fitting <= 0:
+            return None
+        requests[name] = text if fitting == wanted else str(Quantity(fitting, quantity(text).format))
+        ratio = max(ratio, float((wanted - fitting) / wanted))
+    return (requests, ratio) if ratio else None
+
+
+def _stepped_down(left: Fraction, policy: dict[str, Any]) -> Fraction:
+    """The largest amount up to `left` that the policy allows."""
+    valid = policy.get("validRange")
+    if policy.get("validValues"):
+        allowed = [Fraction(amount(one)) for one in policy["validValues"]]
+        return max((one for one in allowed if one <= left), default=Fraction(0))
+    if not valid:
+        return left
+    least = Fraction(amount(valid["min"]))
+    if left < least:
+        return Fraction(0)
+    most = min(left, Fraction(amount(valid["max"]))) if "max" in valid else left
+    if "step" not in valid:
+        return most
+    step = Fraction(amount(valid["step"]))
+    return least + step * ((most - least) // step)
+
+
+# -- taints
+
+
+def _pod_tolerations(spec: dict[str, Any]) -> list[Toleration]:
+    return [Toleration.model_validate(one) for one in spec.get("tolerations") or ()]
+
+
+def _toleration_of(taint: Taint) -> Toleration:
+    if taint.value:
+        return Toleration(key=taint.key, operator="Equal", value=taint.value, effect=taint.effect)
+    return Toleration(key=taint.key, operator="Exists", effect=taint.effect)
+
+
+def _taint_text(taint: Taint) -> str:
+    return f"{taint.key}={taint.value}" if taint.value else taint.key
+
+
+def _flow(value: Any) -> str:
+    """As YAML would have it in one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_flow(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return f'"{value}"' if str(value).isdigit() else str(value)

@@ -1,0 +1,118 @@
+"""`dractl explain`: why a pod or claim waits, and what would fit; of a cluster, or of files."""
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dra_driver.allocation.explain import Answer, Explanation, explain_claim, explain_pod
+from dra_driver.allocation.sentences import sentences
+from dra_driver.allocation.world import Key, World, claim_key, claims_of
+from dra_driver.cli.offline import CURRENT_VERSION, FilesOption, KubernetesOption, SlicesOption, world_in
+from dra_driver.cli.output import Format, OutputOption, Status, print_data
+from dra_driver.errors import InvalidInput
+
+KubeconfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig", help="Which cluster to ask; default: $KUBECONFIG, then ~/.kube/config.", show_default=False
+    ),
+]
+ContextOption = Annotated[
+    str | None,
+    typer.Option("--context", help="Context of the kubeconfig; default: its current one.", show_default=False),
+]
+"""As in `dra_driver.cli.session`, whose HTTP client takes longer to import than files take to explain."""
+
+
+class Kind(StrEnum):
+    POD = "pod"
+    CLAIM = "claim"
+
+
+_LONGEST_S = 5.0
+"""To look for what would fit; the reasons are there at once."""
+_WIDEST = 120
+_WIDTH_OF_FILES = 100
+
+NamespaceOption = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="Of the pod or claim; default: default.", show_default=False)
+]
+DevicesOption = Annotated[bool, typer.Option("--devices", help="Every device of every node, with what it lacks.")]
+NodeOption = Annotated[list[str], typer.Option("--node", help="Every device of this node; may be repeated.")]
+
+
+def explain(
+    kind: Annotated[Kind | None, typer.Argument(help="What to explain.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(help="Its name.", show_default=False)] = None,
+    namespace: NamespaceOption = None,
+    files: FilesOption = [],  # noqa: B006 - typer reads it and copies
+    slices: SlicesOption = [],  # noqa: B006
+    devices: DevicesOption = False,
+    node: NodeOption = [],  # noqa: B006
+    output: OutputOption = Format.TABLE,
+    kubernetes: KubernetesOption = CURRENT_VERSION,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+) -> None:
+    """Why a pod or claim waits: per node the first reason, then what would fit.
+
+    `dractl explain pod NAME` asks the cluster. With -f everything comes from files: all pods and claims in them that
+    wait are explained, or the named one. Exit status 1 when something waits and nothing fits.
+    """
+    if name is None and (kind is not None or not files):
+        raise InvalidInput("say what to explain: pod NAME or claim NAME, or files with -f", about="dractl explain")
+    if files:
+        world = world_in([*files, *slices], kubernetes)
+    else:
+        from dra_driver.cli.live import ask_world  # files need no HTTP client
+
+        world = ask_world(kubeconfig, context, namespace or "default")
+    found = _explanations(world, kind, name, namespace, None if devices else tuple(node))
+    _print(found, output)
+    if any(one.answer is Answer.WAITS for one in found):
+        raise SystemExit(Status.NO)
+
+
+def _explanations(
+    world: World, kind: Kind | None, name: str | None, namespace: str | None, nodes: Sequence[str] | None
+) -> list[Explanation]:
+    unknown = [one for one in nodes or () if one not in world.nodes]
+    if unknown:
+        raise InvalidInput(f"there is no node {unknown[0]}", about="--node")
+    subjects = _subjects(world, namespace) if kind is None else [(kind, (namespace or "default", str(name)))]
+    if not subjects:
+        raise InvalidInput("there is no pod and no claim that waits", about="the files")
+    enough = _deadline()
+    return [
+        (explain_pod if kind is Kind.POD else explain_claim)(world, key, devices_of=nodes, enough=enough)
+        for kind, key in subjects
+    ]
+
+
+def _subjects(world: World, namespace: str | None) -> list[tuple[Kind, Key]]:
+    """Pods that wait, and claims that wait and that no pod uses."""
+    waiting = [pod for pod in world.pods.values() if pod.waits]
+    used = {
+        claim_key(one.claim) for pod in world.pods.values() for one in claims_of(world, pod) if one.claim is not None
+    }
+    claims = [key for key, one in world.claims.items() if one.status.allocation is None and key not in used]
+    found = [*((Kind.POD, pod.key) for pod in waiting), *((Kind.CLAIM, key) for key in claims)]
+    return [(kind, key) for kind, key in found if namespace in (None, key[0])]
+
+
+def _deadline() -> Callable[[], bool]:
+    end = time.monotonic() + _LONGEST_S
+    return lambda: time.monotonic() > end
+
+
+def _print(found: Sequence[Explanation], output: Format) -> None:
+    if output is not Format.TABLE:
+        print_data([one.to_data() for one in found], output)
+        return
+    width = min(shutil.get_terminal_size((_WIDTH_OF_FILES, 0)).columns, _WIDEST)
+    typer.echo("\n\n".join("\n".join(sentences(one, width)) for one in found))

@@ -1,0 +1,117 @@
+"""A world from a cluster: what an explanation needs, read at once; what may not be read is noted and left out."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.world import Unread, World, world_of
+from dra_driver.api.meta import (
+    DEVICE_CLASSES,
+    NAMESPACES,
+    NODE_INVENTORIES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    JsonObject,
+    Resource,
+)
+from dra_driver.cli.session import ask
+from dra_driver.errors import ClusterError, NotFound, Rejected
+from dra_driver.kube.client import Kube
+
+_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", True)
+_TAINT_RULES = tuple(
+    Resource("resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", False) for version in ("v1", "v1beta2")
+)
+_OPTIONAL = (NODE_INVENTORIES.plural, "devicetaintrules")
+"""Kinds that a cluster need not have."""
+_FORBIDDEN = (401, 403)
+
+
+def ask_world(kubeconfig: Path | None, context: str | None, namespace: str) -> World:
+    """The world of the cluster that the kubeconfig names. Raises ClusterError when it cannot be asked at all."""
+    return ask(kubeconfig, context, lambda kube: live_world(kube, namespace))
+
+
+async def live_world(kube: Kube, namespace: str) -> World:
+    """`namespace` is that of what is to be explained; templates and quotas of others are not needed."""
+    _, minor = await kube.server_version()
+    readings = await asyncio.gather(
+        _read(kube, RESOURCE_SLICES),
+        _read(kube, DEVICE_CLASSES),
+        _read(kube, NODES),
+        _read(kube, PODS, or_in=namespace),
+        _read(kube, RESOURCE_CLAIMS, or_in=namespace),
+        _read(kube, RESOURCE_CLAIM_TEMPLATES, namespace),
+        _read(kube, _QUOTAS, namespace),
+        _read(kube, NODE_INVENTORIES),
+        _read_namespace(kube, namespace),
+        *(_read(kube, rules) for rules in _TAINT_RULES),
+    )
+    objects = _each_once(obj for found, _ in readings for obj in found)
+    unread = tuple(one for _, one in readings if one is not None)
+    loaded = world_of(objects, behaviour=_behaviour(minor, objects), unread=unread, live=True)
+    # The server has accepted them, so what we cannot read is new to us: better said than guessed.
+    strange = tuple(Unread(one.about or "object", one.message) for one in loaded.problems)
+    return replace(loaded.world, unread=(*loaded.world.unread, *strange))
+
+
+async def _read(
+    kube: Kube, resource: Resource, namespace: str | None = None, *, or_in: str | None = None
+) -> tuple[list[JsonObject], Unread | None]:
+    """All objects, or those of namespace `or_in` where all of them are not for this user."""
+    try:
+        found = (await kube.list(resource, namespace=namespace)).items
+    except NotFound:
+        return [], None if resource.plural in _OPTIONAL else Unread(resource.kind, "this cluster does not have it")
+    except Rejected as error:
+        if error.status not in _FORBIDDEN:
+            raise
+        if or_in is not None:
+            found, unread = await _read(kube, resource, or_in)
+            return found, unread or Unread(resource.kind, f"you may list those of namespace {or_in} only")
+        return [], Unread(resource.kind, "you may not list them; the answer leaves them out")
+    # Items of a list do not say what they are.
+    typed = [{**one, "apiVersion": resource.api_version, "kind": resource.kind} for one in found]
+    return typed, None
+
+
+async def _read_namespace(kube: Kube, name: str) -> tuple[list[JsonObject], Unread | None]:
+    try:
+        return [{**await kube.get(NAMESPACES, name), "kind": NAMESPACES.kind}], None
+    except NotFound:
+        return [], None
+    except ClusterError as error:
+        if error.status not in _FORBIDDEN:
+            raise
+        return [], Unread(NAMESPACES.kind, f"you may not read {name}; its labels are not known")
+
+
+def _each_once(objects: Iterable[JsonObject]) -> list[JsonObject]:
+    """Taint rules are served in more than one version."""
+    found = {(obj["kind"], obj["metadata"].get("namespace"), obj["metadata"]["name"]): obj for obj in objects}
+    return list(found.values())
+
+
+def _behaviour(minor: int, objects: Iterable[JsonObject]) -> Behaviour:
+    """Of the version with its default gates, and those that must be on, since the server kept what they are for."""
+    behaviour = Behaviour.of(minor)
+    for obj in objects:
+        spec = obj.get("spec") or {}
+        if obj["kind"] == "ResourceSlice":
+            devices = spec.get("devices") or ()
+            behaviour = replace(
+                behaviour,
+                partitionable=behaviour.partitionable
+                or bool(spec.get("sharedCounters"))
+                or any(one.get("consumesCounters") for one in devices),
+                consumable=behaviour.consumable or any(one.get("allowMultipleAllocations") for one in devices),
+                taints=behaviour.taints or any(one.get("taints") for one in devices),
+            )
+        elif obj["kind"] == "DeviceTaintRule" and not behaviour.taints:
+            behaviour = replace(behaviour, taints=True)
+    return behaviour
