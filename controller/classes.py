@@ -62,6 +62,16 @@ def wanted_class(profile: str, driver: str, *, extended_resource: bool) -> JsonO
     }
 
 
+def is_profile_class(observed: JsonObject, driver: str) -> bool:
+    """Whether it is one of those that are made here for `driver`, as the server has it."""
+    if (observed["metadata"].get("labels") or {}).get(LABEL) != OWNER:
+        return False
+    selectors = (observed.get("spec") or {}).get("selectors") or ()
+    return any(
+        f"device.driver == '{driver}'" in selector.get("cel", {}).get("expression", "") for selector in selectors
+    )
+
+
 class ProfileClasses:
     """Keeps the classes of published profiles; lives in one event loop, `run` runs until cancelled."""
 

@@ -1,0 +1,273 @@
+"""Writes what the chart has from elsewhere: copies of definitions and classes, values.schema.json, README.md.
+
+`make generate` runs it, and a test compares what it would write with what is committed. The schema comes from
+values.yaml (types of the defaults, and the `@schema` lines above them), from the models of the publishing policy, and
+from the schemas of Kubernetes' own types: whatever is misspelt anywhere in the values is refused by Helm.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dra_driver.api.policy import PublishingPolicy
+
+type Json = dict[str, Any]
+
+REPOSITORY = Path(__file__).parents[1]
+CHART = REPOSITORY / "charts" / "gpu-dra-driver"
+KUBERNETES = REPOSITORY / "dra_driver" / "simulation" / "apiserver" / "schemas"
+COPIES = {"crds": REPOSITORY / "dra_driver" / "api" / "crds", "deviceclasses": REPOSITORY / "deviceclasses"}
+
+_ANNOTATION = "@schema "
+_LONGEST_DEFAULT = 60
+
+
+@dataclass(frozen=True)
+class Value:
+    """One entry of values.yaml, and what the comment above it says."""
+
+    path: tuple[str, ...]
+    default: Any
+    text: str
+    annotation: Json | None
+    children: "tuple[Value, ...] | None"
+    """None: a leaf, whatever its default is."""
+
+    def leaves(self) -> Iterator["Value"]:
+        for child in self.children or ():
+            yield from child.leaves()
+        if self.children is None:
+            yield self
+
+
+def read_values(text: str) -> tuple[Value, ...]:
+    """In the order of the file."""
+    root = yaml.compose(text)
+    assert isinstance(root, yaml.MappingNode)
+    return _entries(root, text.splitlines(), ())
+
+
+def _entries(node: yaml.MappingNode, lines: list[str], path: tuple[str, ...]) -> tuple[Value, ...]:
+    found = []
+    for key, value in node.value:
+        text, annotation = _comment(lines, key.start_mark.line)
+        here = (*path, key.value)
+        # Whoever says what an object may have makes it one value.
+        nested = annotation is None and isinstance(value, yaml.MappingNode) and value.value
+        children = _entries(value, lines, here) if nested else None
+        default = yaml.safe_load(yaml.serialize(value))
+        found.append(Value(here, default, text, annotation, children))
+    return tuple(found)
+
+
+def _comment(lines: list[str], line: int) -> tuple[str, Json | None]:
+    above = []
+    while line > 0 and lines[line - 1].strip().startswith("#"):
+        line -= 1
+        above.append(lines[line].strip().lstrip("#").strip())
+    above.reverse()
+    annotations = [one.removeprefix(_ANNOTATION) for one in above if one.startswith(_ANNOTATION)]
+    text = " ".join(one for one in above if not one.startswith(_ANNOTATION))
+    return text, yaml.safe_load(annotations[0]) if annotations else None
+
+
+class Schema:
+    """The JSON schema of the values; `definitions` grows while it is made."""
+
+    def __init__(self) -> None:
+        self._definitions: Json = {}
+        self._kubernetes: Json = {}
+        for file in sorted(KUBERNETES.glob("*.json")):
+            self._kubernetes |= json.loads(file.read_text())
+        classes = sorted(path.name.removesuffix(".yaml") for path in COPIES["deviceclasses"].glob("*.yaml"))
+        self._class_names = {name: {"type": "string"} for name in classes}
+
+    def of(self, values: tuple[Value, ...]) -> Json:
+        body = self._object(values)
+        # A chart that has this one as a part of it may have values for all its parts.
+        body["properties"]["global"] = {"type": "object"}
+        # Draft 7 is what every Helm 3 and 4 understands.
+        return {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "$comment": "Generated from values.yaml by `make generate`; do not edit.",
+            **body,
+            "definitions": {name: self._definitions[name] for name in sorted(self._definitions)},
+        }
+
+    def _object(self, values: tuple[Value, ...]) -> Json:
+        properties = {value.path[-1]: self._value(value) for value in values}
+        return {"type": "object", "additionalProperties": False, "properties": properties}
+
+    def _value(self, value: Value) -> Json:
+        described = {"description": value.text} if value.text else {}
+        if value.children is not None:
+            return {**described, **self._object(value.children)}
+        return {**described, **self._leaf(value)}
+
+    def _leaf(self, value: Value) -> Json:
+        said = dict(value.annotation or {})
+        if said.pop("policy", False):
+            return self._policy()
+        if said.pop("deviceClassNames", False):
+            return {"type": "object", "additionalProperties": False, "properties": self._class_names}
+        said = self._resolved(said)
+        if "$ref" in said or "type" in said:
+            return said
+        kinds: Mapping[type, str] = {
+            str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object",
+        }  # fmt: skip
+        kind = kinds[type(value.default)]
+        if kind in ("array", "object") and not said:
+            raise ValueError(f"values.yaml: {'.'.join(value.path)} needs a line `# @schema`")
+        return {"type": kind, **said}
+
+    def _resolved(self, said: Any) -> Any:
+        """With every `{kubernetes: core.v1.Affinity}` as a reference."""
+        if isinstance(said, dict):
+            if said.keys() == {"kubernetes"}:
+                return self._reference(f"io.k8s.api.{said['kubernetes']}")
+            return {key: self._resolved(one) for key, one in said.items()}
+        return [self._resolved(one) for one in said] if isinstance(said, list) else said
+
+    def _reference(self, name: str) -> Json:
+        if name not in self._definitions:
+            self._definitions[name] = {}
+            self._definitions[name] = self._kubernetes_type(self._kubernetes[name])
+        return {"$ref": f"#/definitions/{name}"}
+
+    def _kubernetes_type(self, raw: Json) -> Json:
+        """As a JSON schema that knows no other fields; what only merging and validation on the server need is left."""
+        if "$ref" in raw:
+            return self._reference(raw["$ref"])
+        if raw.get("x-kubernetes-int-or-string") or raw.get("format") in ("int-or-string", "quantity"):
+            return {"type": ["string", "number"]}
+        made: Json = {key: raw[key] for key in ("type", "enum", "required") if key in raw}
+        if "properties" in raw:
+            made["properties"] = {name: self._kubernetes_type(one) for name, one in raw["properties"].items()}
+            made["additionalProperties"] = False
+        elif isinstance(raw.get("additionalProperties"), dict):
+            made["additionalProperties"] = self._kubernetes_type(raw["additionalProperties"])
+        if "items" in raw:
+            made["items"] = self._kubernetes_type(raw["items"])
+        return made
+
+    def _policy(self) -> Json:
+        return policy_schema(self._definitions)
+
+
+def policy_schema(definitions: Json) -> Json:
+    """The fields of a PublishingPolicy, as the model has them; the chart adds apiVersion and kind itself."""
+    made = PublishingPolicy.model_json_schema(by_alias=True, ref_template="#/definitions/{model}")
+    types: Json = {name: _plain(one) for name, one in made.pop("$defs").items()}
+    # The model shows what values become; this is what is written: a string, a number, true or false, or a version.
+    version = {
+        "type": "object", "additionalProperties": False, "required": ["version"],
+        "properties": {"version": {"type": "string"}},
+    }  # fmt: skip
+    types["AttributeRule"]["properties"]["values"] = {
+        "type": "object", "minProperties": 1,
+        "additionalProperties": {"anyOf": [{"type": ["string", "integer", "boolean"]}, version]},
+    }  # fmt: skip
+    del types["Attribute"]
+    # What validators of the model say across fields.
+    ways = ("replicas", "capacity", "unlimited")
+    types["SharingRule"]["oneOf"] = [
+        {"required": [way], **({"properties": {way: {"const": True}}} if way == "unlimited" else {})} for way in ways
+    ]
+    definitions.update(types)
+    properties = {name: _plain(one) for name, one in made["properties"].items() if name not in ("apiVersion", "kind")}
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def _plain(schema: Any) -> Any:
+    """Without titles and defaults, and without null: whoever wants the default leaves a field out."""
+    if isinstance(schema, list):
+        return [_plain(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "anyOf" in schema:
+        (one,) = [option for option in schema["anyOf"] if option != {"type": "null"}]
+        return {**_plain(one), **_plain({key: schema[key] for key in schema.keys() - {"anyOf", "default", "title"}})}
+    made = {}
+    for key, one in schema.items():
+        if key in ("title", "default") and not isinstance(one, dict):
+            continue
+        if key == "default":
+            continue
+        made[key] = {name: _plain(child) for name, child in one.items()} if key == "properties" else _plain(one)
+    return made
+
+
+def render_schema() -> str:
+    values = read_values((CHART / "values.yaml").read_text())
+    return json.dumps(Schema().of(values), indent=1, ensure_ascii=False) + "\n"
+
+
+_README = """\
+<!-- Generated from values.yaml by `make generate`; do not edit. -->
+# gpu-dra-driver: the chart
+
+```
+helm install gpu-dra-driver charts/gpu-dra-driver --namespace gpu-dra --create-namespace \\
+  --set image.repository=REGISTRY/gpu-dra-driver
+helm test gpu-dra-driver --namespace gpu-dra
+```
+
+Kubernetes 1.34 or newer. How to build the image, what to do on which cluster, upgrades and removal: `docs/install.md`.
+Misspelt values are refused. A value that is not in the table below does not exist.
+
+"""
+
+
+def render_readme() -> str:
+    lines = [_README.rstrip("\n"), ""]
+    plain: list[Value] = []
+    for value in read_values((CHART / "values.yaml").read_text()):
+        if value.children is None:
+            plain.append(value)
+    lines += ["## Of the whole release", "", *_table(plain), ""]
+    for value in read_values((CHART / "values.yaml").read_text()):
+        if value.children is not None:
+            lines += [f"## {value.path[0]}", ""]
+            lines += [value.text, ""] if value.text else []
+            lines += [*_table(list(value.leaves())), ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _table(values: list[Value]) -> Iterator[str]:
+    yield "| Value | Default | |"
+    yield "|---|---|---|"
+    for value in values:
+        default = json.dumps(value.default, ensure_ascii=False)
+        if len(default) > _LONGEST_DEFAULT:
+            default = "see values.yaml"
+        text = re.sub(r"\|", r"\\|", value.text)
+        yield f"| `{'.'.join(value.path)}` | `{default}` | {text} |"
+
+
+def generated() -> dict[Path, str]:
+    """Every generated file and its content."""
+    files = {CHART / "values.schema.json": render_schema(), CHART / "README.md": render_readme()}
+    for folder, source in COPIES.items():
+        for file in sorted(source.glob("*.yaml")):
+            files[CHART / "files" / folder / file.name] = file.read_text(encoding="utf-8")
+    return files
+
+
+def main() -> None:
+    files = generated()
+    for folder in COPIES:
+        for stale in set((CHART / "files" / folder).glob("*")) - files.keys():
+            stale.unlink()
+    for path, content in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

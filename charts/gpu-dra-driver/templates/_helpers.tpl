@@ -1,0 +1,173 @@
+{{- define "gpu-dra.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end }}
+
+{{/* At most 40 characters: what is appended must fit into 63. */}}
+{{- define "gpu-dra.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains (include "gpu-dra.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "gpu-dra.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end }}
+
+{{/* Cluster-scoped objects also carry the namespace: releases of one name in two namespaces must not meet. */}}
+{{- define "gpu-dra.clusterName" -}}
+{{- if eq .Release.Namespace (include "gpu-dra.fullname" .) -}}
+{{- include "gpu-dra.fullname" . -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Namespace (include "gpu-dra.fullname" .) -}}
+{{- end -}}
+{{- end }}
+
+{{- define "gpu-dra.plugin" -}}
+{{ include "gpu-dra.fullname" . }}-kubelet-plugin
+{{- end }}
+
+{{- define "gpu-dra.controller" -}}
+{{ include "gpu-dra.fullname" . }}-controller
+{{- end }}
+
+{{- define "gpu-dra.cleanup" -}}
+{{ include "gpu-dra.fullname" . }}-cleanup
+{{- end }}
+
+{{- define "gpu-dra.pluginAccount" -}}
+{{- default (include "gpu-dra.plugin" .) .Values.serviceAccounts.kubeletPlugin -}}
+{{- end }}
+
+{{- define "gpu-dra.controllerAccount" -}}
+{{- default (include "gpu-dra.controller" .) .Values.serviceAccounts.controller -}}
+{{- end }}
+
+{{- define "gpu-dra.pluginUser" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "gpu-dra.pluginAccount" . }}
+{{- end }}
+
+{{- define "gpu-dra.controllerUser" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "gpu-dra.controllerAccount" . }}
+{{- end }}
+
+{{- define "gpu-dra.cleanupUser" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "gpu-dra.cleanup" . }}
+{{- end }}
+
+{{- define "gpu-dra.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "gpu-dra.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/* Those of pods come from here too: no chart version, or every release would restart every plugin. */}}
+{{- define "gpu-dra.labels" -}}
+{{ include "gpu-dra.selectorLabels" . }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "gpu-dra.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{- define "gpu-dra.stateDir" -}}
+{{ .Values.kubeletPlugin.kubeletRoot }}/plugins/{{ .Values.driverName }}
+{{- end }}
+
+{{- define "gpu-dra.policy" -}}
+apiVersion: dra.gpu/v1alpha1
+kind: PublishingPolicy
+{{- with .Values.policy }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* What containers of ours need that touch nothing of the node. */}}
+{{- define "gpu-dra.harmless" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "gpu-dra.probes" -}}
+# Long enough for a node on which the driver takes half a minute to answer.
+startupProbe:
+  httpGet: {path: /healthz, port: http}
+  periodSeconds: 2
+  failureThreshold: 60
+livenessProbe:
+  httpGet: {path: /healthz, port: http}
+  periodSeconds: 20
+  timeoutSeconds: 5
+  failureThreshold: 3
+readinessProbe:
+  httpGet: {path: /readyz, port: http}
+  periodSeconds: 5
+  timeoutSeconds: 5
+{{- end }}
+
+{{/* Whether a label selector requirement (key, operator, values) holds for labels: "yes" or nothing. */}}
+{{- define "gpu-dra.holds" -}}
+{{- $has := hasKey .labels .key -}}
+{{- $value := get .labels .key -}}
+{{- if eq .operator "Exists" -}}{{- if $has -}}yes{{- end -}}
+{{- else if eq .operator "DoesNotExist" -}}{{- if not $has -}}yes{{- end -}}
+{{- else if eq .operator "In" -}}{{- if and $has (has $value .values) -}}yes{{- end -}}
+{{- else if eq .operator "NotIn" -}}{{- if not (and $has (has $value .values)) -}}yes{{- end -}}
+{{- else if eq .operator "Gt" -}}{{- if and $has (gt (int64 $value) (int64 (first .values))) -}}yes{{- end -}}
+{{- else if eq .operator "Lt" -}}{{- if and $has (lt (int64 $value) (int64 (first .values))) -}}yes{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/*
+The nodes on which the plugin would run, as JSON: {"nodes": [name…], "devicePlugin": [name…]}; the latter are those with
+nvidia.com/gpu to give. Empty lists where Helm does not talk to a cluster.
+*/}}
+{{- define "gpu-dra.nodes" -}}
+{{- $selector := .Values.kubeletPlugin.nodeSelector | default dict -}}
+{{- $terms := list -}}
+{{- $required := dig "nodeAffinity" "requiredDuringSchedulingIgnoredDuringExecution" dict (.Values.kubeletPlugin.affinity | default dict) -}}
+{{- if $required -}}{{- $terms = $required.nodeSelectorTerms | default list -}}{{- end -}}
+{{- $names := list -}}
+{{- $taken := list -}}
+{{- range (lookup "v1" "Node" "" "").items | default list -}}
+  {{- $labels := .metadata.labels | default dict -}}
+  {{- $fields := dict "metadata.name" .metadata.name -}}
+  {{- $fits := true -}}
+  {{- range $key, $value := $selector -}}
+    {{- if ne (toString (get $labels $key)) (toString $value) -}}{{- $fits = false -}}{{- end -}}
+  {{- end -}}
+  {{- if $terms -}}
+    {{- $any := false -}}
+    {{- range $terms -}}
+      {{- $all := true -}}
+      {{- range .matchExpressions | default list -}}
+        {{- if not (include "gpu-dra.holds" (merge (dict "labels" $labels) .)) -}}{{- $all = false -}}{{- end -}}
+      {{- end -}}
+      {{- range .matchFields | default list -}}
+        {{- if not (include "gpu-dra.holds" (merge (dict "labels" $fields) .)) -}}{{- $all = false -}}{{- end -}}
+      {{- end -}}
+      {{- if and $all (or .matchExpressions .matchFields) -}}{{- $any = true -}}{{- end -}}
+    {{- end -}}
+    {{- if not $any -}}{{- $fits = false -}}{{- end -}}
+  {{- end -}}
+  {{- if $fits -}}
+    {{- $names = append $names .metadata.name -}}
+    {{- $gpus := dig "status" "allocatable" "nvidia.com/gpu" "0" . | toString -}}
+    {{- if ne $gpus "0" -}}{{- $taken = append $taken .metadata.name -}}{{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- dict "nodes" $names "devicePlugin" $taken | toJson -}}
+{{- end }}

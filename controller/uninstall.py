@@ -1,0 +1,104 @@
+"""Takes away what the driver made while it ran and no Helm release owns: `python -m controller.uninstall`.
+
+The chart runs it once as the last thing of `helm uninstall`, when neither controller nor plugins are left to make it
+again: DeviceClasses of MIG profiles, ResourceSlices (which kubelet would take away itself some time later, on nodes
+that still run) and the leader's Lease. Claims, and what they hold on nodes, are left alone: pods go on with their GPUs.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from controller.classes import is_profile_class
+from dra_driver.api.meta import DEVICE_CLASSES, LEASES, RESOURCE_SLICES, Resource
+from dra_driver.errors import ClusterError, NotFound
+from dra_driver.kube.client import Kube, endpoint_from
+from dra_driver.kube.endpoint import pod_namespace
+from dra_driver.names import GPU_DRIVER
+from dra_driver.runtime.settings import SettingsParser, driver_name
+from dra_driver.runtime.telemetry import configure_logging
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What is to go."""
+
+    kubeconfig: Path | None
+    driver_name: str
+    lease_namespace: str
+    lease_name: str
+
+
+def main() -> None:
+    configure_logging("info", "console")
+    try:
+        asyncio.run(run(read_settings(sys.argv[1:], os.environ)))
+    except ClusterError as error:
+        sys.exit(f"not everything could be removed: {error}")
+
+
+def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    parser = SettingsParser("controller.uninstall", "Removes what the driver made in the cluster while it ran.")
+    parser.setting("--kubeconfig", "", "kubeconfig file; without one, the pod's service account is used")
+    parser.setting("--driver-name", GPU_DRIVER, "name of the DRA driver that is removed", type=driver_name)
+    parser.setting("--lease-namespace", "", "namespace of the controller's lease; default: that of the pod")
+    parser.setting("--lease-name", "gpu-dra-controller", "name of the controller's lease")
+    options = parser.parse(arguments, environment)
+    return Settings(
+        kubeconfig=Path(options.kubeconfig) if options.kubeconfig else None,
+        driver_name=options.driver_name,
+        lease_namespace=options.lease_namespace or pod_namespace() or "default",
+        lease_name=options.lease_name,
+    )
+
+
+async def run(settings: Settings) -> None:
+    """Everything is tried; raises the first ClusterError of what could not be removed."""
+    async with Kube(endpoint_from(settings.kubeconfig), user_agent="gpu-dra-cleanup") as kube:
+        steps: tuple[Callable[[], Awaitable[None]], ...] = (
+            lambda: _remove_classes(kube, settings.driver_name),
+            lambda: _remove_slices(kube, settings.driver_name),
+            lambda: _remove(kube, LEASES, settings.lease_name, settings.lease_namespace),
+        )
+        failures = [failure for step in steps if (failure := await _failure(step)) is not None]
+    if failures:
+        raise failures[0]
+
+
+async def _failure(step: Callable[[], Awaitable[None]]) -> ClusterError | None:
+    try:
+        await step()
+    except ClusterError as error:
+        _log.error("could not be removed", error=str(error))
+        return error
+    return None
+
+
+async def _remove_classes(kube: Kube, driver: str) -> None:
+    for found in (await kube.list(DEVICE_CLASSES)).items:
+        if is_profile_class(found, driver):
+            await _remove(kube, DEVICE_CLASSES, found["metadata"]["name"])
+
+
+async def _remove_slices(kube: Kube, driver: str) -> None:
+    for found in (await kube.list(RESOURCE_SLICES, field_selector=f"spec.driver={driver}")).items:
+        await _remove(kube, RESOURCE_SLICES, found["metadata"]["name"])
+
+
+async def _remove(kube: Kube, resource: Resource, name: str, namespace: str | None = None) -> None:
+    try:
+        await kube.delete(resource, name, namespace=namespace)
+    except NotFound:
+        return
+    _log.info("removed", kind=resource.kind, name=name)
+
+
+if __name__ == "__main__":
+    main()

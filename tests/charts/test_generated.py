@@ -1,0 +1,39 @@
+"""What the chart has from elsewhere is what is there now."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from charts import generate
+
+_ROOT = Path(__file__).parents[2]
+CHART = _ROOT / "charts" / "gpu-dra-driver"
+
+
+@pytest.mark.parametrize("path", sorted(generate.generated()), ids=lambda path: str(path.relative_to(CHART)))
+def test_committed_files_are_those_that_make_generate_writes(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == generate.generated()[path], "run `make generate`"
+
+
+def test_nothing_else_lies_among_the_copies() -> None:
+    there = {path for folder in generate.COPIES for path in (CHART / "files" / folder).iterdir()}
+    assert there <= generate.generated().keys()
+
+
+def test_every_value_is_documented() -> None:
+    values = generate.read_values((CHART / "values.yaml").read_text())
+    leaves = [leaf for value in values for leaf in value.leaves()]
+    assert not [".".join(leaf.path) for leaf in leaves if not leaf.text]
+
+
+def test_every_value_of_the_file_is_known_to_the_schema() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert schema["properties"].keys() - {"global"} == values.keys()
+
+
+def test_the_chart_has_the_version_of_the_package() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    project = (_ROOT / "pyproject.toml").read_text()
+    assert f'version = "{chart["appVersion"]}"' in project
