@@ -92,7 +92,12 @@ class MigModes:
             return
 
         def switch_off(nvml: Nvml) -> None:
-            gpu = nvml.mig(hold.gpu.uuid)
+            try:
+                gpu = nvml.mig(hold.gpu.uuid)
+            except HardwareError as error:
+                if error.code == Code.NOT_FOUND and record.boot_id != boot_id:
+                    return  # it was taken out of the node
+                raise
             mode = gpu.mode()
             if mode is None or not (mode.on or mode.pending):
                 return

@@ -119,21 +119,22 @@ def to_undo(journal: Journal, entry: Entry, undone: Collection[Hold]) -> tuple[H
     )
 
 
-def gone(claim_uid: str, undone: Collection[Hold]) -> Transition:
+def gone(claim_uid: str, undone: Collection[Hold], out_of_reach: Collection[Hold] = ()) -> Transition:
     """The claim holds nothing any more, and what was `undone` of its holds is forgotten.
 
-    Unless it is now the last one that needs another hold: then it stays, and that one goes first.
+    Unless it is now the last one that needs another hold: then it stays, and that one goes first. Holds that are
+    `out_of_reach` could not be undone, and do not keep the claim: their records stay, as of what is left behind.
     """
 
     def change(journal: Journal) -> Journal:
         entry = journal.held.get(claim_uid)
         if entry is None:
             return journal
-        remaining = to_undo(journal, entry, undone)
+        remaining = to_undo(journal, entry, {*undone, *out_of_reach})
         if remaining:
             return _undoing(journal, remaining)
         held = without(journal.held, claim_uid)
-        mine = {hold for hold in entry.holds if not needed(held, hold)}
+        mine = {hold for hold in entry.holds if not needed(held, hold) and hold not in out_of_reach}
         return replace(
             journal, held=held, holds={hold: record for hold, record in journal.holds.items() if hold not in mine}
         )

@@ -39,6 +39,7 @@ A claim with holds (`kubelet_plugin.prepare.holds`) takes a longer way: hardware
 * Two that need the same hold take turns with it (`kubelet_plugin.prepare.turns`), over all instances of the plugin, and
   with nothing else. The second finds it made.
 * A claim that cannot be prepared is released at once, if it had nothing before.
+* What cannot be undone because its GPU is lost keeps no claim: its record stays behind, and is cleared later.
 """
 
 import asyncio
@@ -51,8 +52,9 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from dra_driver.errors import DriverError, NodeNotReady
+from dra_driver.errors import DriverError, HardwareError, NodeNotReady
 from dra_driver.runtime.files import StagedFile
+from kubelet_plugin.hardware.calls import Code
 from kubelet_plugin.prepare.changes import (
     Outdated,
     admitted_to,
@@ -67,9 +69,21 @@ from kubelet_plugin.prepare.changes import (
     to_undo,
     with_entry,
 )
-from kubelet_plugin.prepare.holds import Effect, Effects, Hold, HoldState, Made, Records, described, in_order
+from kubelet_plugin.prepare.holds import (
+    Effect,
+    Effects,
+    GpuIdentity,
+    Hold,
+    HoldState,
+    Made,
+    Records,
+    described,
+    gpus_of,
+    in_order,
+)
 from kubelet_plugin.prepare.lifecycle import Entry, left_behind, needed
 from kubelet_plugin.prepare.plan import Plan, undo_of
+from kubelet_plugin.prepare.repair import RepairReport
 from kubelet_plugin.prepare.steps import digest_of
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.prepare.turns import Turns
@@ -78,6 +92,12 @@ _log = structlog.get_logger(__name__)
 
 _FILE_THREADS = 8
 """Files of different claims are flushed side by side; more than a file system can merge gains nothing."""
+
+_OUT_OF_REACH = (
+    Code.NOT_FOUND, Code.DRIVER_NOT_LOADED, Code.GPU_IS_LOST, Code.RESET_REQUIRED, Code.LIB_RM_VERSION_MISMATCH,
+)  # fmt: skip
+"""Nobody can use the GPU now, so a claim on it may go, and with it its pod, which otherwise would be stuck until the
+node boots. What it left there is taken back when the GPU can be reached again; until then nobody else gets it."""
 
 _HARDWARE_THREADS = 16
 """Most of the time they wait: for a driver, or for a daemon to be ready."""
@@ -148,14 +168,24 @@ class Executor:
             for hold in entry.holds:
                 await self._make(hold, entry, again=True)
 
-    async def clear_left_behind(self, boot_id: str) -> tuple[str, ...]:
-        """Undo the holds that no entry lists; says which. Raises NodeNotReady."""
+    async def clear_left_behind(self, boot_id: str) -> RepairReport:
+        """Undo the holds that no entry lists; says which, and which not. Raises NodeNotReady when the disk refuses."""
         journal = self._journal.current
-        found = left_behind(journal.held, journal.holds)
-        undone = [hold for hold in reversed(in_order(found)) if await self._take_back(hold, None, boot_id)]
+        undone: list[Hold] = []
+        pending: list[str] = []
+        stuck: set[GpuIdentity] = set()
+        for hold in reversed(in_order(left_behind(journal.held, journal.holds))):
+            if stuck.intersection(gpus_of(hold)):
+                continue  # what is still there may need it
+            try:
+                if await self._take_back(hold, None, boot_id):
+                    undone.append(hold)
+            except DriverError as error:
+                stuck.update(gpus_of(hold))
+                pending.append(f"{described(hold)} was left behind, and cannot be taken back now: {error}")
         if undone:
             await self._journal.commit(forgotten(undone))
-        return tuple(f"{described(hold)} was left behind: taken back" for hold in undone)
+        return RepairReport(tuple(f"{described(hold)} was left behind: taken back" for hold in undone), tuple(pending))
 
     def turn(self, claim_uid: str) -> asyncio.Lock:
         """Held by whoever does something about this claim; other claims are not affected."""
@@ -312,11 +342,21 @@ class Executor:
             return
         journal = await self._journal.commit(releasing(uid), before=self._removal(entry))
         undone: set[Hold] = set()
+        out_of_reach: set[Hold] = set()
         while uid in journal.held:
-            for hold in reversed(in_order(to_undo(journal, entry, undone))):
-                if await self._take_back(hold, uid, boot_id):
-                    undone.add(hold)
-            journal = await self._journal.commit(gone(uid, frozenset(undone)))
+            for hold in reversed(in_order(to_undo(journal, entry, undone | out_of_reach))):
+                if any(set(gpus_of(hold)) & set(gpus_of(other)) for other in out_of_reach):
+                    out_of_reach.add(hold)  # what is still there may need it
+                    continue
+                try:
+                    if await self._take_back(hold, uid, boot_id):
+                        undone.add(hold)
+                except HardwareError as error:
+                    if error.code not in _OUT_OF_REACH:
+                        raise
+                    _log.warning("left behind for now", hold=described(hold), claim=str(entry.claim), error=str(error))
+                    out_of_reach.add(hold)
+            journal = await self._journal.commit(gone(uid, frozenset(undone), frozenset(out_of_reach)))
 
     async def _take_back(self, hold: Hold, claim_uid: str | None, boot_id: str) -> bool:
         """Undo a hold, unless somebody needs it again: whether it was undone. Its record stays."""

@@ -110,7 +110,7 @@ class Healer:
         if self._journal.current.incomplete:
             return RepairReport()
         try:
-            return RepairReport(await self._executor.clear_left_behind(self._view.boot_id()))
+            return await self._executor.clear_left_behind(self._view.boot_id())
         except DriverError as error:
             return RepairReport(pending=(str(error),))
 

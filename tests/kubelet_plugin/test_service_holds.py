@@ -15,6 +15,7 @@ from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import DeviceInUse, HardwareError, NodeNotReady
 from dra_driver.names import CONFIG_API_VERSION, ClaimRef
 from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.hardware.calls import Code
 from kubelet_plugin.prepare.checkpoint import Journal, encode
 from kubelet_plugin.prepare.fake_effects import FakeHardware
 from kubelet_plugin.prepare.holds import (
@@ -197,6 +198,39 @@ async def test_what_cannot_be_taken_back_stays_with_its_claim_until_it_can(bench
         await unprepare_one(service, ref)
         await prepare_one(service, heir)
     assert bench.hardware.there == {}
+
+
+async def test_a_lost_gpu_keeps_no_claim_and_is_put_right_when_it_is_back(bench: HoldBench) -> None:
+    ref, other = bench.claim("train", PART), bench.claim("next", OTHER_PART)
+    async with bench.plugin() as service:
+        await prepare_one(service, ref)
+        bench.hardware.failures = [HardwareError("GPU is lost", code=Code.GPU_IS_LOST)]
+        await unprepare_one(service, ref)
+
+        assert (bench.journal.held, bench.files) == ({}, [])
+        assert bench.hardware.holds == set(bench.journal.holds)
+        assert {record.state for record in bench.journal.holds.values()} == {HoldState.UNDOING}
+        bench.hardware.failures = [HardwareError("GPU is lost", code=Code.GPU_IS_LOST)]
+        with pytest.raises(NodeNotReady, match="was left by a claim that is gone"):
+            await prepare_one(service, other)
+        bench.hardware.failures = [HardwareError("GPU is lost", code=Code.GPU_IS_LOST)]
+        assert len((await service.sweep()).pending) == 1
+        await service.sweep()
+
+    assert (bench.journal.holds, bench.hardware.there) == ({}, {})
+
+
+async def test_a_claim_that_comes_back_to_a_gpu_that_was_lost_finds_its_part_or_makes_it(bench: HoldBench) -> None:
+    async with bench.plugin() as service:
+        ref = bench.claim("train", PART)
+        await prepare_one(service, ref)
+        bench.hardware.failures = [HardwareError("GPU is lost", code=Code.GPU_IS_LOST)]
+        await unprepare_one(service, ref)
+        again = bench.claim("again", PART)
+        await prepare_one(service, again)
+        await unprepare_one(service, again)
+
+    assert (bench.journal.held, bench.journal.holds, bench.hardware.there) == ({}, {}, {})
 
 
 async def test_a_release_that_was_begun_is_finished_even_if_the_claim_stands(bench: HoldBench) -> None:

@@ -682,3 +682,18 @@ def release(plugin: Plugin, places: list[tuple[Hold, ...]], standing: set[int], 
     """Holds that another claim has, too, stay."""
     shared = {hold for other in standing if other != which for hold in places[other]}
     plugin.undo(*(hold for hold in places[which] if hold not in shared))
+
+
+def test_the_mode_of_a_gpu_that_was_taken_out_of_the_node_is_nobodys(plugin: Plugin) -> None:
+    """It went while the node was off, so there was a boot since."""
+    node = plugin.node
+    mode, *_ = holds_at(node, 0)
+    gone = MigMode(GpuIdentity("GPU-11111111-2222-3333-4444-555555555555", "0000:1b:00.0"))
+    plugin.make(mode)
+    before = plugin.records[mode]
+    effect = plugin.effects[MigMode]
+    with pytest.raises(HardwareError) as refused:
+        effect.undo(gone, {gone: before}, before.boot_id)
+    assert refused.value.code == Code.NOT_FOUND
+    effect.undo(gone, {gone: before}, "another-boot")
+    plugin.undo(mode)
