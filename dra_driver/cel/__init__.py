@@ -1,5 +1,14 @@
 """CEL, the expression language of device selectors, in the dialect that Kubernetes' scheduler evaluates.
 
 Text becomes tokens (`lexer`), a tree (`parser`), a checked tree with types and resolved functions (`check`), and
-Python closures (`evaluate`). What `device` means is in `device`, whose `compile_selector` is what everybody else calls.
+Python closures (`evaluate`). What others call:
+
+- `device.compile_selector(expression, server)` gives a `Selector` (`matches(device)`, `cost`), compiled once;
+  `device.CelDevice(driver, device)` is what it is asked about.
+- `server.Server.of(36, stored=False)` is a version and its gates: which functions and fields an expression may use.
+- `trace.trace(expression, device)` gives a `Trace` with the value of every part, `trace.failing_part` the smallest
+  parts that made it false or failed, with their values in words.
+- `names.unknown_names(expression, published)` finds domains, attributes and capacities that no device publishes.
+- `cost.LIMIT`; `errors`: `CelSyntaxError`, `CelTypeError`, `CelCostError` before, `CelRuntimeError` in an evaluation,
+  each with `line`, `column` and `excerpt`.
 """

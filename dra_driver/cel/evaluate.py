@@ -219,6 +219,9 @@ class _Compiler:
         if node.function == "==" and (fast := self._equals_text(node, operands, runs)):
             return fast
         chosen = self._chosen(node, overloads)
+        literals = [one.value for one in operands if isinstance(one, Constant)]
+        if node.function in _OF_LITERALS and len(literals) == len(operands):
+            return _once(lambda: chosen(*literals))
         if len(runs) == 1:
             (only,) = runs
             return lambda frame: chosen(only(frame))
@@ -468,6 +471,22 @@ class _WatchedCompiler(_Compiler):
             return value
 
         return watched
+
+
+_OF_LITERALS = frozenset({"quantity", "semver", "duration", "timestamp", "ip", "cidr"})
+"""Functions that read a text: a literal is read once, not for every device."""
+
+
+def _once(value_of: Callable[[], Any]) -> Run:
+    """A value that is the same each time, or fails each time."""
+    found: list[Any] = []
+
+    def run(_: Frame) -> Any:
+        if not found:
+            found.append(value_of())
+        return found[0]
+
+    return run
 
 
 def _attribute_of(operand: Run, attribute: str) -> Run:

@@ -70,13 +70,20 @@ def _order(left: Any, right: Any) -> int:
     return int(left > right) - int(left < right)
 
 
-def _versioned(kind: Type) -> Library:
+def _compared(kind: Type, order: Callable[[Any, Any], int]) -> Library:
     """What quantities and versions share."""
     return {
-        "compareTo": [method(INT, _order, kind, kind)],
-        "isLessThan": [method(BOOL, lambda a, b: a < b, kind, kind)],
-        "isGreaterThan": [method(BOOL, lambda a, b: a > b, kind, kind)],
+        "compareTo": [method(INT, order, kind, kind)],
+        "isLessThan": [method(BOOL, lambda a, b: order(a, b) < 0, kind, kind)],
+        "isGreaterThan": [method(BOOL, lambda a, b: order(a, b) > 0, kind, kind)],
     }
+
+
+def _order_of_quantities(left: Quantity, right: Quantity) -> int:
+    """By cross-multiplication, several times faster than comparing fractions: nearly every selector does it."""
+    a, b = left.value, right.value
+    difference = a.numerator * b.denominator - b.numerator * a.denominator
+    return (difference > 0) - (difference < 0)
 
 
 QUANTITIES: Library = {
@@ -94,7 +101,7 @@ QUANTITIES: Library = {
         method(QUANTITY, lambda a, b: _plus(a, -b.value), QUANTITY, QUANTITY),
         method(QUANTITY, lambda a, b: _plus(a, -b), QUANTITY, INT),
     ],
-    **_versioned(QUANTITY),
+    **_compared(QUANTITY, _order_of_quantities),
 }
 
 VERSIONS: Library = {
@@ -106,5 +113,5 @@ VERSIONS: Library = {
     "major": [method(INT, lambda version: version.major, SEMVER)],
     "minor": [method(INT, lambda version: version.minor, SEMVER)],
     "patch": [method(INT, lambda version: version.patch, SEMVER)],
-    **_versioned(SEMVER),
+    **_compared(SEMVER, _order),
 }

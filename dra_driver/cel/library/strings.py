@@ -41,6 +41,8 @@ def _joined(texts: Sequence[object], separator: str = "") -> str:
 
 
 def _ascii(text: str, change: Callable[[str], str]) -> str:
+    if text.isascii():
+        return change(text)
     return "".join(change(character) if character.isascii() else character for character in text)
 
 
