@@ -21,7 +21,7 @@ from support.selectors import ACCEPTED, REFUSED
 from dra_driver.cel.cost import LIMIT
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
-from dra_driver.cel.server import Server
+from dra_driver.cel.server import CURRENT, Server
 
 pytestmark = pytest.mark.skipif(
     real_api_server.ASSETS not in os.environ, reason=f"{real_api_server.ASSETS} is not set: nothing to compare with"
@@ -87,9 +87,9 @@ async def test_selectors_that_we_refuse_are_not_stored(real_server: Callable[...
     assert [one for one, accepted in answers.items() if accepted] == []
 
 
-def padded(expression: str, cost: int) -> str:
+def padded(expression: str, cost: int, server: Server = CURRENT) -> str:
     """The same with something behind it, so that all of it is estimated to cost this much."""
-    rest = compile_selector(f"({expression}) && lists.range(0).size() >= 0").cost
+    rest = compile_selector(f"({expression}) && lists.range(0).size() >= 0", server).cost
     return f"({expression}) && lists.range({cost - rest}).size() >= 0"
 
 
@@ -97,10 +97,19 @@ async def test_costs_are_estimated_as_the_api_server_does_it_to_the_unit(
     real_server: Callable[..., RealApiServer],
 ) -> None:
     """A selector that reaches the limit exactly is stored; one that costs one unit more is not."""
-    server, expressions = real_server({}), [*ACCEPTED, *HOLD, *BIND_HOLD, *COSTS]
-    just, above = ([padded(one, cost) for one in expressions] for cost in (LIMIT, LIMIT + 1))
-    answers = await stored(server, [*just, *above])
-    assert {compile_selector(one, cost_limit=None).cost for one in just} == {LIMIT}
+    await need_same_limit(real_server({}), [*ACCEPTED, *HOLD, *BIND_HOLD, *COSTS], CURRENT)
+
+
+async def test_costs_of_lists_are_estimated_to_the_unit_too(real_server: Callable[..., RealApiServer]) -> None:
+    server = Server.of(36, stored=False, list_attributes=True)
+    cheap = [one for one in [*ACCEPTED, *OF_LISTS] if is_selector(one, server)]
+    await need_same_limit(real_server({"DRAListTypeAttributes": True}), cheap, server)
+
+
+async def need_same_limit(real: RealApiServer, expressions: list[str], server: Server) -> None:
+    just, above = ([padded(one, cost, server) for one in expressions] for cost in (LIMIT, LIMIT + 1))
+    answers = await stored(real, [*just, *above])
+    assert {compile_selector(one, server).cost for one in just} == {LIMIT}
     assert [one for one in just if not answers[one]] == []
     assert [one for one in above if answers[one]] == []
 
