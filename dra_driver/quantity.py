@@ -56,8 +56,8 @@ class Quantity:
 
     @classmethod
     def of_bytes(cls, count: int) -> "Quantity":
-        """An amount of memory: `Quantity.of_bytes(2**30)` is written `1Gi`."""
-        return cls(Fraction(count), "BinarySI")
+        """An amount of memory: `Quantity.of_bytes(2**30)` is written `1Gi`, and 625000, which no Ki divides, `625k`."""
+        return cls(Fraction(count), "DecimalSI" if count % 1024 else "BinarySI")
 
     def __str__(self) -> str:
         if self.value == 0:

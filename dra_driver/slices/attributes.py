@@ -75,10 +75,12 @@ def _sharing(offer: Offer) -> str:
 def _isolation(offer: Offer) -> str:
     """What keeps other programs from taking what this device has: `hardware`, `limits` or `none`.
 
-    Compute instances that are parts of one GPU instance share its memory and engines.
+    Compute instances that are parts of one GPU instance share its memory and engines. Shares without a limit of memory
+    (`capacity: [cores]`) can leave each other none.
     """
-    if offer.sharing is not None:
-        return "limits" if offer.sharing.enforced else "none"
+    rule = offer.sharing
+    if rule is not None:
+        return "limits" if rule.enforced and (rule.capacity is None or "memory" in rule.capacity) else "none"
     part = offer.partition is not None and offer.partition.compute_slices is not None
     return "none" if part else "hardware"
 

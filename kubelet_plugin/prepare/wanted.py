@@ -135,6 +135,7 @@ def wanted_of(claim: ResourceClaim, asked: ClaimRef, node: Node) -> Wanted:
     results = _results(asked, ours, allocation, node)
     devices = tuple(_device(asked, result, node) for result in results)
     _check_distinct(asked, devices)
+    _check_one_daemon(asked, results)
     return Wanted(devices, in_order(_holds(asked, results)))
 
 
@@ -269,8 +270,12 @@ def _amounts(asked: ClaimRef, result: _Result, rule: SharingRule, node: Node) ->
         return None, None
     if rule.replicas is not None:
         shares = int(_consumed(result, "shares", node) or 1)
+        threads = max(1, 100 * shares // rule.replicas)
+        # Where memory is consumed, the scheduler counts on everybody having just that.
+        if consumed := _consumed(result, "memory", node):
+            return threads, consumed
         memory = _memory_bytes(result.offer)
-        return max(1, 100 * shares // rule.replicas), None if memory is None else memory * shares // rule.replicas
+        return threads, None if memory is None else memory * shares // rule.replicas
     amounts: dict[str, int] = {}
     for name in rule.capacity or ():
         amount = _consumed(result, name, node)
@@ -316,6 +321,35 @@ def _check_distinct(asked: ClaimRef, devices: Sequence[HeldDevice]) -> None:
                     field=_RESULTS,
                 )
         held.append(device)
+
+
+def _check_one_daemon(asked: ClaimRef, results: Sequence[_Result]) -> None:
+    """A container has all devices of a request and reaches one MPS daemon. The others' devices would not answer it."""
+    daemons: dict[str, dict[object, str]] = {}
+    for result in results:
+        if (daemon := _daemon_of(result)) is not None:
+            request = RequestName.of(result.allocated.request).request
+            daemons.setdefault(request, {})[daemon] = result.offer.name
+    for request, found in daemons.items():
+        if len(found) > 1:
+            raise InvalidInput(
+                f"request {request} has {', '.join(sorted(found.values()))}, each with an MPS daemon of its own, and a"
+                " container can reach one; ask for each in a request of its own, for a container of its own",
+                about=str(asked),
+                field=_RESULTS,
+            )
+
+
+def _daemon_of(result: _Result) -> object | None:
+    """What tells the MPS daemon of a device from others; None when it has none."""
+    rule, sharing = result.offer.sharing, result.sharing
+    if result.admin_access:
+        return None
+    if rule is not None:
+        return _key_of_device(result.offer) if rule.strategy == "MPS" else None
+    if sharing is None or sharing.mps is None:
+        return None
+    return result.config if result.offer.kind is Kind.GPU else _key_of_device(result.offer)
 
 
 def _holds(asked: ClaimRef, results: Sequence[_Result]) -> Iterator[Hold]:

@@ -122,3 +122,8 @@ def test_every_dotted_number_makes_a_valid_version(text: str) -> None:
     version = padded_version(text)
     assert version is not None
     assert Version.parse(str(version)) == version
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0"), (1000, "1k"), (1024, "1Ki"), (625000, "625k"), (2**30, "1Gi")])
+def test_bytes_are_written_as_the_server_writes_them(count: int, text: str) -> None:
+    assert str(Quantity.of_bytes(count)) == canonical_quantity(text) == text

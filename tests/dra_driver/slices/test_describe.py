@@ -241,7 +241,7 @@ MEMORY = "81559Mi"
         ),
         (
             {"strategy": "MPS", "capacity": ["cores"]},
-            "limits",
+            "none",
             {"cores": ("100", "100", "1", "100", "1"), "memory": (MEMORY, "0", "0", MEMORY, "1Mi")},
         ),
         ({"strategy": "MPS", "unlimited": True}, "none", {"memory": (MEMORY, "0", "0", MEMORY, "1Mi")}),

@@ -126,7 +126,10 @@ class TestParts:
     def test_each_mig_device_has_a_daemon_of_its_own_with_its_own_limit(self) -> None:
         sharing = mps(defaultPerDevicePinnedMemoryLimit={"1": "2Gi"}, defaultActiveThreadPercentage=40)
         holds = wanted(
-            DYNAMIC, a_result(ONE_PART), a_result(BIG_PART), configs=(config("MigDeviceConfig", sharing=sharing),)
+            DYNAMIC,
+            a_result(ONE_PART, "small"),
+            a_result(BIG_PART, "big"),
+            configs=(config("MigDeviceConfig", sharing=sharing),),
         ).holds
 
         small, big = sorted(daemons(holds), key=lambda daemon: len(daemon.memory_limits))
@@ -135,6 +138,12 @@ class TestParts:
         assert (small.thread_percentage, big.thread_percentage) == (40, 40)
         assert small.key != big.key
         assert not [hold for hold in holds if isinstance(hold, ComputeMode)]
+
+    def test_two_daemons_are_too_many_for_the_containers_of_one_request(self) -> None:
+        """Both would be at the same place in the container, and hide each other."""
+        with pytest.raises(InvalidInput, match="can reach one") as refused:
+            wanted(DYNAMIC, a_result(ONE_PART), a_result(BIG_PART), configs=(config("MigDeviceConfig", sharing=mps()),))
+        assert ONE_PART in refused.value.message and BIG_PART in refused.value.message
 
     def test_the_daemon_of_a_device_that_exists_serves_its_uuid(self) -> None:
         holds = wanted(STATIC, a_result(ONE_PART), configs=(config("MigDeviceConfig", sharing=mps()),)).holds
@@ -233,6 +242,21 @@ class TestShares:
 
         assert device.sharing is not None
         assert (device.sharing.thread_percentage, device.sharing.memory_bytes) == (75, 60 * GIB)
+
+    @pytest.mark.parametrize("memory", ["1Gi", "40Gi"])
+    def test_equal_shares_have_the_memory_that_was_consumed(self, memory: str) -> None:
+        consumed = {"shares": "1", "memory": memory}
+
+        (device,) = self.share({"strategy": "MPS", "replicas": 4}, consumedCapacity=consumed).devices
+
+        assert device.sharing is not None
+        assert device.sharing.memory_bytes == int(memory.removesuffix("Gi")) * GIB
+
+    def test_shares_of_several_gpus_are_too_many_for_one_container(self) -> None:
+        node = a_node(a_gpu(0), a_gpu(1), sharing=[{"strategy": "MPS", "replicas": 4}])
+        with pytest.raises(InvalidInput, match="can reach one"):
+            wanted(node, a_result(0, shareID="a"), a_result(1, shareID="b"))
+        assert len(daemons(wanted(node, a_result(0, "one", shareID="a"), a_result(1, "two", shareID="b")).holds)) == 2
 
     def test_amounts_are_what_was_consumed(self) -> None:
         rule = {"strategy": "MPS", "capacity": ["memory", "cores"]}
