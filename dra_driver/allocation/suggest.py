@@ -15,7 +15,7 @@ from dra_driver.allocation.failing import amount_text, failing_parts
 from dra_driver.allocation.nodes import untolerated
 from dra_driver.allocation.offline import placement_of
 from dra_driver.allocation.requests import Wanted
-from dra_driver.allocation.verdicts import Code, DeviceVerdict, NodeVerdict
+from dra_driver.allocation.verdicts import Code, DeviceVerdict, NodeVerdict, left_of
 from dra_driver.allocation.world import Pod, PodClaim, World, claim_key
 from dra_driver.api.resource import ResourceClaim, Taint, Toleration
 from dra_driver.cel.device import CelDevice
@@ -418,12 +418,20 @@ def _relaxed(device: DeviceVerdict) -> tuple[list[dict[str, Any]], str, float] |
                 return None
             before = expression[literal.start : literal.end]
             expression = expression[: literal.start] + literal.fitting + expression[literal.end :]
-            said[literal.attribute] = f"{literal.attribute} {_plain(literal.fitting)} instead of {_plain(before)}"
+            said[literal.attribute] = f"{literal.attribute} {_instead(literal.fitting, before)}"
             distance += literal.worse if literal.worse is not None else 0.5
         else:
             return None
         selectors.append({"cel": {"expression": expression}})
     return (selectors, " and ".join(said.values()), distance) if said else None
+
+
+def _instead(fitting: str, before: str) -> str:
+    """`79.6Gi instead of 80Gi`; exact where rounding would make them equal."""
+    texts = _plain(fitting), _plain(before)
+    if texts[0] == texts[1]:
+        texts = fitting.strip("'\""), before.strip("'\"")
+    return f"{texts[0]} instead of {texts[1]}"
 
 
 def _plain(literal: str) -> str:
@@ -453,15 +461,13 @@ def _size_difference(verdict: NodeVerdict, device: DeviceVerdict) -> float:
 
 def _what_is_left(world: World, device: DeviceVerdict) -> tuple[dict[str, str], float] | None:
     """The capacities that the request names, no more than are left on the device; and how much less that is."""
-    usage = world.usage.pools.get(device.candidate.pool)
-    held = usage.shared.get(device.candidate.id.device, {}) if usage is not None else {}
     requests: dict[str, str] = {}
     ratio = 0.0
     for name, text in device.wanted.capacity.items():
         capacity = device.candidate.device.capacity.get(name)
         if capacity is None:
             return None
-        wanted, left = Fraction(amount(text)), Fraction(amount(capacity.value)) - Fraction(held.get(name, 0))
+        wanted, left = Fraction(amount(text)), left_of(world.usage, device.candidate, name)
         if left <= 0:
             return None
         fitting = min(wanted, _stepped_down(left, capacity.request_policy or {}))

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from fractions import Fraction
 
-from dra_driver.allocation.amounts import quantity
+from dra_driver.allocation.amounts import amount, quantity
 from dra_driver.allocation.extended import extended_claim
-from dra_driver.allocation.failing import Part, failing_parts
+from dra_driver.allocation.failing import Part, amount_text, failing_parts
 from dra_driver.allocation.holders import Holder, Holders, listed_holders
 from dra_driver.allocation.nodes import NodeView, unfit_for, untolerated
 from dra_driver.allocation.offline import NO_POD
@@ -28,6 +29,7 @@ from dra_driver.api.resource import Allocation, ResourceClaim
 from dra_driver.cel.device import CelDevice
 from dra_driver.cel.errors import CelError
 from dra_driver.errors import InvalidInput, NodeNotReady
+from dra_driver.quantity import Quantity
 
 
 class Code(StrEnum):
@@ -266,11 +268,12 @@ class _View:
             return DeviceVerdict(wanted, candidate, Code.IN_USE, f"in use by {listed_holders(holders)}", holders)
         if (short := self._ledger.short_of_capacity(wanted, candidate)) is not None:
             holders = self._holders.of(candidate.id)
-            text = f"{short.text}, because of {listed_holders(holders)}"
+            scarce = _short_of(self.site.snapshot.usage, wanted, candidate) or short.text
+            text = f"{scarce}, beside {listed_holders(holders)}"
             return DeviceVerdict(wanted, candidate, Code.CAPACITY, text, holders)
         if (short := self._ledger.short_of_counters(candidate)) is not None:
             holders = self.sharers(candidate)
-            text = f"{short.text}, because of {listed_holders(holders)}" if holders else short.text
+            text = f"{short.text}, beside {listed_holders(holders)}" if holders else short.text
             return DeviceVerdict(wanted, candidate, Code.COUNTERS, text, holders)
         taints = self.site.snapshot.taints(candidate) if self.behaviour.taints else ()
         if taints and (taint := untolerated(taints, wanted.tolerations)) is not None:
@@ -332,10 +335,26 @@ def _too_small(wanted: Wanted, candidate: Candidate) -> str | None:
     missing = [name for name in wanted.capacity if name not in candidate.device.capacity]
     if missing:
         return f"has no capacity {missing[0]}"
-    for name, amount in sorted(wanted.capacity.items()):
+    for name, text in sorted(wanted.capacity.items()):
         capacity = candidate.device.capacity[name]
-        if quantity(amount) > quantity(capacity.value):
-            return f"{name} {capacity.value} < {amount}"
+        if quantity(text) > quantity(capacity.value):
+            return f"{name} {capacity.value} < {text}"
+    return None
+
+
+def left_of(usage: Usage, candidate: Candidate, capacity: str) -> Fraction:
+    """What claims leave of a capacity of a device that is given away in parts."""
+    pool = usage.pools.get(candidate.pool)
+    held = pool.shared.get(candidate.id.device, {}) if pool is not None else {}
+    return Fraction(amount(candidate.device.capacity[capacity].value)) - Fraction(held.get(capacity, 0))
+
+
+def _short_of(usage: Usage, wanted: Wanted, candidate: Candidate) -> str | None:
+    """`has 20Gi of memory left, 40Gi wanted`; None where the request does not name what is short."""
+    for name, text in sorted(wanted.capacity.items()):
+        left = left_of(usage, candidate, name)
+        if Fraction(amount(text)) > left:
+            return f"has {amount_text(Quantity(left, quantity(text).format))} of {name} left, {text} wanted"
     return None
 
 
@@ -365,8 +384,8 @@ def _of(number: int, one: str, many: str) -> str:
 
 _LEADS = {
     Code.IN_USE: "in use by",
-    Code.CAPACITY: "no room left beside",
-    Code.COUNTERS: "no room left beside",
+    Code.CAPACITY: "without room left beside",
+    Code.COUNTERS: "without room left beside",
 }
 
 
@@ -374,6 +393,7 @@ def _kept_away(verdicts: Sequence[DeviceVerdict]) -> str:
     """`2 devices in use by team-a/train, 1 tainted gpu.nvidia.com/xid=79`."""
     groups: dict[tuple[Code, str], list[DeviceVerdict]] = {}
     for one in verdicts:
+        # Those whose reasons differ in who is in the way only are told of together.
         text = one.text if one.code not in _LEADS or not one.holders else ""
         groups.setdefault((one.code, text), []).append(one)
     several = len(groups) > 1
@@ -385,6 +405,8 @@ def _kept_away(verdicts: Sequence[DeviceVerdict]) -> str:
 
 def _group_of_devices(code: Code, text: str, members: Sequence[DeviceVerdict], several: bool) -> str:
     number = f"{len(members)} " if several or len(members) > 1 else ""
+    if code is Code.CAPACITY and len(members) == 1:
+        text = members[0].text
     noun = "device" if len(members) == 1 else "devices"
     if not text:
         holders = [holder for one in members for holder in one.holders]
