@@ -17,6 +17,10 @@ COMMANDS = (
     LazyCommand("get", "dra_driver.cli.get:app", "Show nodes, devices or claims, and who uses what."),
     LazyCommand("explain", "dra_driver.cli.explain:explain", "Why a pod or claim waits, and what would fit."),
     LazyCommand("allocate", "dra_driver.cli.allocate:allocate", "Offline: the devices that claims would get."),
+    LazyCommand(
+        "check", "dra_driver.cli.check:check", "Offline: what is wrong with manifests, before they are applied."
+    ),
+    LazyCommand("new", "dra_driver.cli.new:app", "Write a claim, a template or a class from what you want."),
 )
 """In the order of the help."""
 

@@ -1,0 +1,331 @@
+"""The way through: documents are sorted by kind, cleaned, known to each other, and then each is judged."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dra_driver.api.documents import Document, Reading
+from dra_driver.api.fields import meant, shown
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.policy import PublishingPolicy
+from dra_driver.checking.claims import check_claim, check_class, report_problems
+from dra_driver.checking.codes import ADMIN_ACCESS, API_VERSION, DEPRECATED, POLICY, TWICE, Severity
+from dra_driver.checking.configs import check_configs, check_configs_of_claim
+from dra_driver.checking.fields import Cleaner
+from dra_driver.checking.findings import Finding, Report, unreadable
+from dra_driver.checking.fit import check_claim_fit, check_class_fit
+from dra_driver.checking.knowledge import Knowledge
+from dra_driver.checking.pods import KINDS, check_pod, pod_spec, pod_specs_inside, report_missing
+from dra_driver.checking.selectors import KnownNames, fix_of
+from dra_driver.checking.world import ClaimPart, ClassPart, Manifests, PodPart, key_of, typed_claim, typed_class
+from dra_driver.errors import InvalidInput
+from dra_driver.names import ADMIN_ACCESS_LABEL
+from dra_driver.simulation.apiserver.conversion import inward
+from dra_driver.simulation.apiserver.dra_slices import SliceLimits, problems_of_slice, problems_of_taint_rule
+from dra_driver.simulation.apiserver.metadata import problems_of_metadata, template_problems
+from dra_driver.simulation.apiserver.schema import Schema, builtin_schema, definition_name, definitions
+
+_GROUP = "resource.k8s.io"
+_POLICY = ("dra.gpu/v1alpha1", "PublishingPolicy")
+_POD_SPEC = "io.k8s.api.core.v1.PodSpec"
+
+# Kind: API version, the minor versions of Kubernetes that serve it, the last one None while there is no end.
+_COMMON = {"v1": (34, None), "v1beta2": (33, 38), "v1beta1": (32, 37)}
+_SERVED: Mapping[str, Mapping[str, tuple[int, int | None]]] = {
+    "ResourceClaim": _COMMON,
+    "ResourceClaimTemplate": _COMMON,
+    "DeviceClass": _COMMON,
+    "ResourceSlice": _COMMON,
+    "DeviceTaintRule": {"v1": (37, None), "v1beta2": (36, 38), "v1alpha3": (33, 38)},
+}
+_MOVED = {
+    "ResourceClaim": "put deviceClassName, selectors, allocationMode, count, adminAccess, tolerations and capacity of "
+    "each request under `exactly`",
+    "ResourceSlice": "move what is under `basic` of each device one level up",
+}
+_MOVED["ResourceClaimTemplate"] = _MOVED["ResourceClaim"]
+
+
+def check(reading: Reading, knowledge: Knowledge) -> tuple[Finding, ...]:
+    """Everything that there is to say, by file and line. Raises nothing, whatever the documents are."""
+    judged = _Judged(knowledge, _names(reading.documents, knowledge))
+    for document in reading.documents:
+        judged.take(document)
+    judged.judge()
+    found = [finding for report in judged.reports for finding in report.findings]
+    return tuple(sorted([*map(unreadable, reading.problems), *found], key=_order))
+
+
+def policies_in(documents: Iterable[Document]) -> tuple[PublishingPolicy, ...]:
+    """The policies among the documents that are right; how they publish devices belongs to what is known."""
+    found = []
+    for document in documents:
+        if (document.api_version, document.kind) == _POLICY:
+            try:
+                found.append(PublishingPolicy.of(document.obj))
+            except InvalidInput:
+                continue
+    return tuple(found)
+
+
+def _order(finding: Finding) -> tuple[object, ...]:
+    return (finding.file, finding.line, finding.column, finding.code, finding.message)
+
+
+def _names(documents: Iterable[Document], knowledge: Knowledge) -> KnownNames:
+    names = {name for policy in policies_in(documents) for rule in policy.attributes for name in rule.values}
+    if knowledge.certain:
+        # Of a cluster, or of chosen models, the devices themselves tell; names of our driver stay known.
+        for site in knowledge.sites.broad:
+            names |= {
+                name if "/" in name else f"{pool.driver}/{name}"
+                for pool in site.catalog.pools(site.node)
+                for candidate in pool.candidates
+                for name in candidate.device.attributes
+            }
+    return KnownNames.of_driver(names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A document of a kind that we look into, with fields of the right types, in the shape of v1."""
+
+    document: Document
+    report: Report
+    obj: JsonObject
+
+    @property
+    def spec(self) -> JsonObject:
+        spec = self.obj.get("spec")
+        return spec if isinstance(spec, dict) else {}
+
+
+class _Judged:
+    def __init__(self, knowledge: Knowledge, names: KnownNames) -> None:
+        self.reports: list[Report] = []
+        self._knowledge = knowledge
+        self._manifests = Manifests(knowledge, names)
+        self._classes: list[_Taken] = []
+        self._others: list[_Taken] = []
+        self._defined: dict[tuple[str, str, str], Document] = {}
+
+    # -- reading
+
+    def take(self, document: Document) -> None:
+        """Sort a document in. Those of no kind are not for Kubernetes, and nothing is said about them."""
+        report = Report(document, _written_as(document))
+        self.reports.append(report)
+        if not document.kind:
+            return
+        if (document.api_version, document.kind) == _POLICY:
+            _check_policy(document, report)
+        elif document.kind in _SERVED or document.api_version.startswith(f"{_GROUP}/"):
+            if _check_version(document, report, self._knowledge.minor):
+                self._take_dra(document, report)
+        elif document.kind in KINDS:
+            self._take_pod(document, report)
+        elif document.kind == "Namespace":
+            self._take_namespace(document)
+        else:
+            self._take_unknown(document, report)
+        self._note_twice(document, report)
+
+    def _take_dra(self, document: Document, report: Report) -> None:
+        group, _, version = document.api_version.partition("/")
+        schema = builtin_schema(group, "v1beta2" if version == "v1alpha3" else version, document.kind)
+        cleaned = Cleaner(report, self._knowledge.minor).clean(document.obj, schema)
+        taken = _Taken(document, report, inward(cleaned, document.api_version))
+        _check_metadata(taken)
+        key = key_of(document)
+        if document.kind == "ResourceClaim":
+            self._manifests.claims[key] = ClaimPart(report, "spec", taken.spec, typed_claim(taken.spec))
+        elif document.kind == "ResourceClaimTemplate":
+            inner = taken.spec.get("spec")
+            spec = inner if isinstance(inner, dict) else {}
+            self._manifests.templates[key] = ClaimPart(report, "spec.spec", spec, typed_claim(spec))
+            report_problems(template_problems(taken.spec.get("metadata") or {}, "spec.metadata"), report)
+        elif document.kind == "DeviceClass":
+            self._classes.append(taken)
+        elif document.kind in ("ResourceSlice", "DeviceTaintRule"):
+            self._others.append(taken)
+
+    def _take_pod(self, document: Document, report: Report) -> None:
+        group, _, version = document.api_version.rpartition("/")
+        if definition_name(group, version, document.kind) is None:
+            _unknown_version(document, report, _versions_of(document.kind))
+            return
+        schema = builtin_schema(group, version, document.kind)
+        cleaned = Cleaner(report, self._knowledge.minor).clean(document.obj, schema)
+        _check_metadata(_Taken(document, report, cleaned))
+        found = pod_spec(document.kind, cleaned)
+        if found is not None:
+            path, spec = found
+            self._manifests.pods.append(PodPart(report, path, spec, document.namespace or ""))
+
+    def _take_namespace(self, document: Document) -> None:
+        metadata = document.obj.get("metadata")
+        labels = metadata.get("labels") if isinstance(metadata, dict) else None
+        self._manifests.namespaces[document.name] = labels if isinstance(labels, dict) else {}
+
+    def _take_unknown(self, document: Document, report: Report) -> None:
+        """Kinds of others can have pods inside: jobs of operators, for instance."""
+        schema = Schema({"$ref": _POD_SPEC}, definitions())
+        for path, spec in pod_specs_inside(document.obj):
+            inner = Report(document, _prefixed(path))
+            self.reports.append(inner)
+            cleaned = Cleaner(inner, self._knowledge.minor).clean(spec, schema)
+            self._manifests.pods.append(PodPart(inner, "spec", {**cleaned}, document.namespace or ""))
+
+    def _note_twice(self, document: Document, report: Report) -> None:
+        if not document.name:
+            return
+        key = (document.kind, document.namespace or "", document.name)
+        first = self._defined.setdefault(key, document)
+        if first is not document:
+            report.find(TWICE, "metadata.name", f"{document.title} is defined in {first.file}:{first.line}, too")
+
+    # -- judging
+
+    def judge(self) -> None:
+        """Classes first, since claims stand on them; then claims, then pods."""
+        for taken in self._classes:
+            self._judge_class(taken)
+        for key, part in self._manifests.claim_parts():
+            self._judge_claim(key[0], part)
+        for pod in self._manifests.pods:
+            check_pod(pod, self._manifests)
+        for taken in self._others:
+            _judge_other(taken, self._knowledge.minor)
+
+    def _judge_class(self, taken: _Taken) -> None:
+        check_class(taken.spec, taken.report, self._manifests)
+        check_configs(taken.spec.get("config") or (), "spec.config", taken.report)
+        typed = None if _has_errors(taken.report) else typed_class(taken.document.name, taken.spec)
+        part = ClassPart(taken.report, taken.spec, typed)
+        self._manifests.classes[taken.document.name] = part
+        check_class_fit(part, self._manifests)
+
+    def _judge_claim(self, namespace: str, part: ClaimPart) -> None:
+        check_claim(part, self._manifests)
+        self._check_classes(part)
+        self._check_admin_access(namespace, part)
+        sound = not _has_errors(part.report)
+        check_configs_of_claim(part, self._manifests)
+        if sound:
+            check_claim_fit(part, self._manifests)
+
+    def _check_classes(self, part: ClaimPart) -> None:
+        classes = {*self._manifests.classes, *self._knowledge.classes}
+        for _, path, request in part.alternatives():
+            name = request.get("deviceClassName")
+            if isinstance(name, str) and name and name not in classes:
+                where = f"{path}.deviceClassName"
+                report_missing(part.report, where, "DeviceClass", name, classes, "", self._manifests)
+
+    def _check_admin_access(self, namespace: str, part: ClaimPart) -> None:
+        labels = self._manifests.namespaces.get(namespace)
+        if labels is None or labels.get(ADMIN_ACCESS_LABEL) == "true":
+            return
+        for _, path, request in part.alternatives():
+            if request.get("adminAccess"):
+                message = f"namespace {namespace} does not allow admin access"
+                fix = f'label the namespace `{ADMIN_ACCESS_LABEL}: "true"`'
+                part.report.find(ADMIN_ACCESS, f"{path}.adminAccess", message, fix=fix)
+
+
+def _has_errors(report: Report) -> bool:
+    return any(finding.severity is Severity.ERROR for finding in report.findings)
+
+
+def _judge_other(taken: _Taken, minor: int) -> None:
+    if _has_errors(taken.report):
+        return
+    if taken.document.kind == "ResourceSlice":
+        report_problems(problems_of_slice(taken.spec, None, SliceLimits.of(minor)), taken.report)
+    else:
+        report_problems(problems_of_taint_rule(taken.spec, None), taken.report)
+
+
+def _check_metadata(taken: _Taken) -> None:
+    metadata = dict(taken.obj.get("metadata") or {})
+    if metadata.get("generateName"):
+        metadata.setdefault("name", "generated")
+    report_problems(problems_of_metadata(("", ""), metadata), taken.report)
+
+
+def _check_policy(document: Document, report: Report) -> None:
+    try:
+        PublishingPolicy.of(document.obj)
+    except InvalidInput as error:
+        for problem in error.problems or (error.message,):
+            field, colon, message = problem.partition(": ")
+            report.find(POLICY, field if colon else "", message if colon else problem)
+
+
+# -- versions
+
+
+def _check_version(document: Document, report: Report, minor: int) -> bool:
+    """Whether the kind exists in this version, so that its fields are known."""
+    kind, (group, _, version) = document.kind, document.api_version.partition("/")
+    if kind not in _SERVED:
+        guess = meant(kind, _SERVED)
+        if guess:
+            message = f"{_GROUP} has no kind {shown(kind)}{guess}"
+            report.find(API_VERSION, "kind", message, fix=fix_of(guess))
+        return False
+    served = _SERVED[kind]
+    if group != _GROUP or version not in served:
+        _unknown_version(document, report, [f"{_GROUP}/{one}" for one in served])
+        return False
+    first, last = served[version]
+    best = next((one for one, (since, _) in served.items() if since <= minor), "v1")
+    if minor < first or (last is not None and minor > last):
+        when = f"came with Kubernetes 1.{first}" if minor < first else f"is gone since Kubernetes 1.{(last or 0) + 1}"
+        message = f"{document.api_version} {when}; this is for 1.{minor}"
+        report.find(API_VERSION, "apiVersion", message, fix=_rewrite(kind, version, best))
+    elif version != best:
+        end = f" and gone in Kubernetes 1.{last + 1}" if last is not None else ""
+        message = f"{document.api_version} is an old version: off by default{end}"
+        report.find(DEPRECATED, "apiVersion", message, fix=_rewrite(kind, version, best))
+    return True
+
+
+def _rewrite(kind: str, version: str, best: str) -> str:
+    moved = f", and {_MOVED[kind]}" if version == "v1beta1" and best != version and kind in _MOVED else ""
+    return f"write `apiVersion: {_GROUP}/{best}`{moved}"
+
+
+def _unknown_version(document: Document, report: Report, known: Sequence[str]) -> None:
+    written = shown(document.api_version or None)
+    message = f"{document.kind} is not served as apiVersion {written}" if document.api_version else "is missing"
+    fix = f"write `apiVersion: {known[0]}`" if known else None
+    report.find(API_VERSION, "apiVersion", message, fix=fix)
+
+
+def _versions_of(kind: str) -> list[str]:
+    groups = (("", "v1"), ("apps", "v1"), ("batch", "v1"))
+    found = [(group, version) for group, version in groups if definition_name(group, version, kind) is not None]
+    return [f"{group}/{version}" if group else version for group, version in found]
+
+
+# -- places
+
+
+def _written_as(document: Document) -> Callable[[str], str]:
+    """From paths of v1 to those of the version that the document is in."""
+    if document.api_version != f"{_GROUP}/v1beta1":
+        return lambda path: path
+    if document.kind == "ResourceSlice":
+        return lambda path: re.sub(r"(\.devices\[[0-9]+\])\.(?!name|basic)", r"\1.basic.", path)
+    return lambda path: re.sub(r"(\.requests\[[0-9]+\])\.exactly", r"\1", path)
+
+
+def _prefixed(prefix: str) -> Callable[[str], str]:
+    """A pod's spec inside something else, which the checks call `spec`, and cleaning calls nothing."""
+
+    def written(path: str) -> str:
+        inner = path.removeprefix("spec.") if path != "spec" else ""
+        return f"{prefix}.{inner}" if prefix and inner else prefix or inner
+
+    return written

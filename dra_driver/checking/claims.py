@@ -1,0 +1,172 @@
+"""Claims, templates and classes, each for itself: limits and forms, gates, requests that are named, selectors."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from dra_driver.api.fields import listed, meant, shown
+from dra_driver.api.meta import JsonObject
+from dra_driver.checking.codes import (
+    DUPLICATE,
+    INVALID,
+    MISSING_FIELD,
+    NEEDS_GATE,
+    TOO_MANY,
+    UNKNOWN_ATTRIBUTE,
+    UNKNOWN_REQUEST,
+    Code,
+)
+from dra_driver.checking.findings import Report
+from dra_driver.checking.selectors import KnownNames, check_selector, fix_of
+from dra_driver.checking.world import ClaimPart, Manifests
+from dra_driver.names import GPU_DRIVER
+from dra_driver.simulation.apiserver.dra_claims import problems_of_claim_spec, problems_of_class_spec
+from dra_driver.simulation.apiserver.feature_gates import FeatureGates
+from dra_driver.simulation.apiserver.status import Problem
+
+_CODES: dict[str, Code] = {
+    "FieldValueRequired": MISSING_FIELD,
+    "FieldValueTooMany": TOO_MANY,
+    "FieldValueTooLong": TOO_MANY,
+    "FieldValueDuplicate": DUPLICATE,
+}
+_REFERENCE = re.compile(r".*\.(constraints|config)\[[0-9]+\]\.requests\[[0-9]+\]")
+_NEWEST = 37
+
+
+def report_problems(problems: Iterable[Problem], report: Report) -> None:
+    """What the API server's own rules say, where nothing was found yet."""
+    for problem in problems:
+        code = _CODES.get(problem.reason, INVALID)
+        if not report.has(problem.field):
+            report.find(code, problem.field, problem.message)
+
+
+def check_claim(part: ClaimPart, manifests: Manifests) -> None:
+    """One claim, be it a template's."""
+    problems = problems_of_claim_spec(_defaulted(part.spec), part.path, _no_cel, consumable=True)
+    report_problems((one for one in problems if not _REFERENCE.fullmatch(one.field)), part.report)
+    _check_named_requests(part)
+    _check_gates(part, manifests.knowledge.minor)
+    _check_constraints(part, manifests.names)
+    for _, path, request in part.alternatives():
+        check_selectors(request.get("selectors") or (), f"{path}.selectors", part.report, manifests)
+        _check_capacity(request, path, part.report, manifests.names)
+
+
+def check_class(spec: JsonObject, report: Report, manifests: Manifests) -> None:
+    report_problems(problems_of_class_spec(spec, _no_cel), report)
+    check_selectors(spec.get("selectors") or (), "spec.selectors", report, manifests)
+    if spec.get("extendedResourceName"):
+        check_gate("DRAExtendedResource", "spec.extendedResourceName", report, manifests.knowledge.minor)
+
+
+def check_selectors(selectors: Sequence[JsonObject], path: str, report: Report, manifests: Manifests) -> None:
+    for index, selector in enumerate(selectors):
+        expression = (selector.get("cel") or {}).get("expression")
+        where = f"{path}[{index}].cel.expression"
+        if isinstance(expression, str) and expression and not report.has(where):
+            check_selector(expression, where, report, manifests.knowledge.server, manifests.names)
+
+
+def check_gate(gate: str, path: str, report: Report, minor: int) -> None:
+    """A field that a server drops whose gate is off."""
+    if FeatureGates(minor).enabled(gate):
+        return
+    since = next((one for one in range(minor, _NEWEST + 1) if FeatureGates(one).enabled(gate)), None)
+    later = f"; from 1.{since} on it is" if since is not None else ""
+    name = path.rpartition(".")[2]
+    message = f"Kubernetes 1.{minor} drops `{name}`, for its gate {gate} is not on by default{later}"
+    report.find(NEEDS_GATE, path, message, fix=f"switch on {gate} in kube-apiserver and kube-scheduler")
+
+
+def _no_cel(expression: str) -> None:
+    """Selectors are looked at by `check_selector`, which knows more of where."""
+
+
+def _defaulted(spec: JsonObject) -> JsonObject:
+    """With what the API server fills in before it looks."""
+    devices = spec.get("devices") or {}
+    requests = []
+    for request in devices.get("requests") or ():
+        filled = dict(request)
+        if isinstance(request.get("exactly"), dict):
+            filled["exactly"] = _defaulted_request(request["exactly"])
+        if request.get("firstAvailable"):
+            filled["firstAvailable"] = [_defaulted_request(one) for one in request["firstAvailable"]]
+        requests.append(filled)
+    return {**spec, "devices": {**devices, "requests": requests}}
+
+
+def _defaulted_request(request: JsonObject) -> JsonObject:
+    filled = {"allocationMode": "ExactCount", **request}
+    if filled["allocationMode"] == "ExactCount" and "count" not in filled:
+        filled["count"] = 1
+    if filled.get("tolerations"):
+        filled["tolerations"] = [{"operator": "Equal", **one} for one in filled["tolerations"]]
+    return filled
+
+
+def request_names(part: ClaimPart) -> dict[str, tuple[str, ...]]:
+    """With the names of their alternatives."""
+    return {
+        str(one.get("name", "")): tuple(str(sub.get("name", "")) for sub in one.get("firstAvailable") or ())
+        for one in part.requests
+    }
+
+
+def _check_named_requests(part: ClaimPart) -> None:
+    requests = request_names(part)
+    known = [*requests, *(f"{name}/{sub}" for name, subs in requests.items() for sub in subs)]
+    for path, name in _named_requests(part):
+        if name not in known:
+            guess = meant(name, known)
+            message = f"the claim has no request {shown(name)}{guess}"
+            message += "" if guess or not known else f"; it has {listed(known)}"
+            part.report.find(UNKNOWN_REQUEST, path, message, fix=fix_of(guess))
+
+
+def _named_requests(part: ClaimPart) -> Iterator[tuple[str, str]]:
+    devices = part.spec.get("devices") or {}
+    for field in ("constraints", "config"):
+        for index, one in enumerate(devices.get(field) or ()):
+            for at, name in enumerate(one.get("requests") or ()):
+                yield f"{part.path}.devices.{field}[{index}].requests[{at}]", name
+
+
+def _check_gates(part: ClaimPart, minor: int) -> None:
+    for _, path, request in part.alternatives():
+        if request.get("tolerations"):
+            check_gate("DRADeviceTaints", f"{path}.tolerations", part.report, minor)
+        if request.get("capacity"):
+            check_gate("DRAConsumableCapacity", f"{path}.capacity", part.report, minor)
+    for index, constraint in enumerate((part.spec.get("devices") or {}).get("constraints") or ()):
+        if constraint.get("distinctAttribute"):
+            path = f"{part.path}.devices.constraints[{index}].distinctAttribute"
+            check_gate("DRAConsumableCapacity", path, part.report, minor)
+
+
+def _check_constraints(part: ClaimPart, names: KnownNames) -> None:
+    for index, constraint in enumerate((part.spec.get("devices") or {}).get("constraints") or ()):
+        path = f"{part.path}.devices.constraints[{index}]"
+        if constraint.get("matchAttribute") and constraint.get("distinctAttribute"):
+            part.report.find(INVALID, path, "one constraint is either about matchAttribute or about distinctAttribute")
+        for field in ("matchAttribute", "distinctAttribute"):
+            domain, _, id_ = str(constraint.get(field) or "").rpartition("/")
+            problem = names.problem("attributes", domain, id_) if domain and id_ else None
+            if problem is not None:
+                message, guess = problem
+                fix = fix_of(guess)
+                if fix is not None and "/" not in guess and "device." not in guess:
+                    fix = f"write `{domain}/{guess.split('`')[1]}`" if domain in names.attributes else fix
+                part.report.find(UNKNOWN_ATTRIBUTE, f"{path}.{field}", f"{message}; no devices meet this", fix=fix)
+
+
+def _check_capacity(request: JsonObject, path: str, report: Report, names: KnownNames) -> None:
+    if not str(request.get("deviceClassName", "")).endswith(GPU_DRIVER):
+        return  # an unqualified name is the driver's, and whose devices these are is not known
+    for name in ((request.get("capacity") or {}).get("requests")) or ():
+        domain, _, id_ = name.rpartition("/")
+        problem = names.problem("capacity", domain or GPU_DRIVER, id_)
+        if problem is not None:
+            message, guess = problem
+            report.find(UNKNOWN_ATTRIBUTE, f"{path}.capacity.requests[{name}]", message, fix=fix_of(guess))

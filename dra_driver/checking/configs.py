@@ -1,0 +1,134 @@
+"""Opaque configs of claims and classes: decoded as the node would, for each kind of device that they can meet."""
+
+from collections.abc import Iterator, Sequence
+
+from dra_driver.api.config import DEVICE_CONFIGS, DeviceConfig, kind_of, meant_for, written_config
+from dra_driver.api.fields import meant
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.resource import AllocatedConfig, DeviceClass, Opaque
+from dra_driver.checking.codes import CONFIG, CONFIG_KIND, UNKNOWN_DRIVER, Severity
+from dra_driver.checking.findings import Report
+from dra_driver.checking.fit import class_expressions, expressions_of, kinds_of
+from dra_driver.checking.selectors import fix_of, suggested_in
+from dra_driver.checking.world import ClaimPart, Manifests
+from dra_driver.errors import InvalidConfig
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, RequestName
+from dra_driver.opaque import config_for, listed_configs
+
+_KINDS: dict[str, type[DeviceConfig]] = dict(zip(("gpu", "mig", "vfio"), DEVICE_CONFIGS, strict=True))
+_OF_DEVICES = tuple(one.kind for one in DEVICE_CONFIGS)
+
+
+def check_configs(configs: Sequence[JsonObject], path: str, report: Report) -> bool:
+    """Each for itself; whether all for our driver are right. `path` is that of the list."""
+    right = True
+    for index, config in enumerate(configs):
+        opaque, where = config.get("opaque") or {}, f"{path}[{index}].opaque"
+        driver = opaque.get("driver")
+        if driver == GPU_DRIVER:
+            right &= _check_parameters(opaque.get("parameters"), f"{where}.parameters", report)
+        elif isinstance(driver, str) and driver != COMPUTE_DOMAIN_DRIVER:
+            guess = meant(driver, (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER))
+            if guess:
+                report.find(
+                    UNKNOWN_DRIVER, f"{where}.driver", f"no driver {driver!r} is known{guess}", fix=fix_of(guess)
+                )
+    return right
+
+
+def _check_parameters(parameters: object, path: str, report: Report) -> bool:
+    if not isinstance(parameters, dict):
+        return False  # that it is missing, or no map, was said already
+    try:
+        kind = kind_of(parameters, field=path)
+        if kind not in _OF_DEVICES:
+            message = f"{kind} is for {meant_for(kind)}, which are devices of {COMPUTE_DOMAIN_DRIVER}"
+            report.find(CONFIG_KIND, f"{path}.kind", message)
+            return False
+        described = next(one for one in DEVICE_CONFIGS if one.kind == kind)
+        written_config(parameters, described, field=path)
+    except InvalidConfig as error:
+        for field, message in _problems(error, path):
+            report.find(CONFIG, field, message, fix=suggested_in(message))
+        return False
+    return True
+
+
+def _problems(error: InvalidConfig, path: str) -> Iterator[tuple[str, str]]:
+    """Field and message of each problem; the texts of several have the field before the message."""
+    if len(error.problems) <= 1:
+        yield error.field or path, error.message
+        return
+    for text in error.problems:
+        field, colon, message = text.partition(": ")
+        yield (field, message) if colon else (path, text)
+
+
+def check_configs_of_claim(part: ClaimPart, manifests: Manifests) -> None:
+    """The claim's configs against the devices that its requests can get, together with those of the classes."""
+    configs = (part.spec.get("devices") or {}).get("config") or ()
+    path = f"{part.path}.devices.config"
+    if not check_configs(configs, path, part.report) or not manifests.knowledge.sites:
+        return
+    for name, where, request in part.alternatives():
+        device_class = manifests.device_class(str(request.get("deviceClassName", "")))
+        if device_class is not None:
+            _check_request(part, RequestName.of(name), where, request, device_class, manifests)
+
+
+def _check_request(
+    part: ClaimPart,
+    name: RequestName,
+    where: str,
+    request: JsonObject,
+    device_class: DeviceClass,
+    manifests: Manifests,
+) -> None:
+    """A config that fits none of the devices is an error, one that fits some of them a warning."""
+    listed, places = _stack(part, name, where, device_class)
+    configs = listed_configs(listed, GPU_DRIVER)
+    if not any(one.source == "FromClaim" and name.covered_by(one.requests) for one in configs):
+        return
+    own = expressions_of(request.get("selectors") or ())
+    kinds = kinds_of((*class_expressions(device_class), *own), manifests.knowledge)
+    failed: dict[str, list[tuple[str, str]]] = {}
+    for kind in sorted(kinds & _KINDS.keys()):
+        config = _KINDS[kind]
+        try:
+            config_for(name, configs, config, config())
+        except InvalidConfig as error:
+            failed[kind] = list(_problems(error, where))
+    severity = None if len(failed) == len(kinds) else Severity.WARNING
+    for kind, problems in failed.items():
+        for field, message in problems:
+            place = _place(field, places, where)
+            said = message if severity is None else f"on devices of type {kind}: {message}"
+            code = CONFIG_KIND if place.endswith(".kind") else CONFIG
+            if not part.report.has(place):
+                part.report.find(code, place, said, severity=severity)
+
+
+def _stack(
+    part: ClaimPart, name: RequestName, where: str, device_class: DeviceClass
+) -> tuple[list[AllocatedConfig], list[str]]:
+    """As an allocation would list them, and where each one is written; those of the class count as the request's."""
+    found = [
+        AllocatedConfig(source="FromClass", requests=[str(name)], opaque=one.opaque) for one in device_class.spec.config
+    ]
+    places = [f"{where}.deviceClassName" for _ in found]
+    for index, one in enumerate((part.spec.get("devices") or {}).get("config") or ()):
+        opaque = one.get("opaque") or {}
+        if isinstance(opaque.get("parameters"), dict) and isinstance(opaque.get("driver"), str):
+            inner = Opaque(driver=opaque["driver"], parameters=opaque["parameters"])
+            found.append(AllocatedConfig(source="FromClaim", requests=list(one.get("requests") or ()), opaque=inner))
+            places.append(f"{part.path}.devices.config[{index}].opaque.parameters")
+    return found, places
+
+
+def _place(field: str, places: Sequence[str], otherwise: str) -> str:
+    """From the path in an allocation to that in the claim."""
+    for index, place in enumerate(places):
+        prefix = f"status.allocation.devices.config[{index}].opaque.parameters"
+        if field.startswith(prefix):
+            return place if place.endswith("deviceClassName") else place + field.removeprefix(prefix)
+    return otherwise

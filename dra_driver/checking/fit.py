@@ -1,0 +1,245 @@
+"""Whether the devices that there are can ever serve a claim: on a node of each kind, with nothing in use."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dra_driver.allocation.search import Allocated, allocate
+from dra_driver.allocation.selection import Failure
+from dra_driver.allocation.snapshot import Candidate, Selection, Snapshot
+from dra_driver.api.meta import JsonObject, ObjectMeta
+from dra_driver.api.resource import DeviceClass, ResourceClaim, ResourceClaimSpec
+from dra_driver.checking.codes import NEVER_FITS, SELECTOR_FAILS, Severity
+from dra_driver.checking.knowledge import Knowledge, Site
+from dra_driver.checking.world import ClaimPart, ClassPart, Manifests
+from dra_driver.errors import DriverError
+from dra_driver.names import GPU_DRIVER, RequestName
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """A request, or one alternative of it, of a class that is about known devices. `own` are its own selectors."""
+
+    name: str
+    path: str
+    request: JsonObject
+    of_class: tuple[str, ...]
+    own: tuple[str, ...]
+
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        return (*self.of_class, *self.own)
+
+    @property
+    def wants_all(self) -> bool:
+        return self.request.get("allocationMode") == "All"
+
+    @property
+    def count(self) -> int:
+        count = self.request.get("count", 1)
+        return count if isinstance(count, int) else 1
+
+
+def expressions_of(selectors: Sequence[JsonObject]) -> tuple[str, ...]:
+    return tuple(str((one.get("cel") or {}).get("expression", "")) for one in selectors)
+
+
+def class_expressions(device_class: DeviceClass) -> tuple[str, ...]:
+    return tuple(one.cel.expression for one in device_class.spec.selectors if one.cel is not None)
+
+
+def selected(site: Site, expressions: tuple[str, ...]) -> Selection:
+    """What selectors make of all devices of a site."""
+    matching: list[Candidate] = []
+    failing: dict[Candidate, Failure] = {}
+    for pool in site.catalog.pools(site.node):
+        found = pool.select(expressions)
+        matching += found.matching
+        failing.update(found.failing)
+    return Selection(tuple(matching), failing)
+
+
+def kinds_of(expressions: tuple[str, ...], knowledge: Knowledge) -> frozenset[str]:
+    """The types (`gpu`, `mig`, `vfio`) of the devices of our driver that selectors let through; all that there can be.
+
+    Nothing where that is not known, or where a selector cannot be compiled.
+    """
+    types: set[str] = set()
+    for site in knowledge.sites.broad:
+        for candidate in selected(site, expressions).matching:
+            attribute = candidate.device.attributes.get("type")
+            if candidate.id.driver == GPU_DRIVER and attribute is not None and attribute.string:
+                types.add(attribute.string)
+    return frozenset(types)
+
+
+def check_class_fit(part: ClassPart, manifests: Manifests) -> None:
+    """A class that is about our devices should select some of them."""
+    knowledge = manifests.knowledge
+    if part.typed is None or not knowledge.sites or part.report.findings:
+        return
+    expressions = class_expressions(part.typed)
+    if not any(GPU_DRIVER in one for one in expressions):
+        return
+    if not _find_failures(part, expressions, knowledge) and not any(
+        selected(site, expressions).matching for site in knowledge.sites
+    ):
+        message = "no known device satisfies all selectors of the class"
+        part.report.find(NEVER_FITS, "spec.selectors", message, severity=_severity(knowledge))
+
+
+def _find_failures(part: ClassPart, expressions: tuple[str, ...], knowledge: Knowledge) -> bool:
+    paths = [f"spec.selectors[{index}].cel.expression" for index in range(len(expressions))]
+    return _report_failures(part, expressions, paths, knowledge)
+
+
+def check_claim_fit(part: ClaimPart, manifests: Manifests) -> None:
+    """Requests that fail on some devices, that no device satisfies, or that cannot be had together."""
+    knowledge, claim = manifests.knowledge, part.typed
+    if claim is None or not knowledge.sites:
+        return
+    wishes = [one for name, path, request in part.alternatives() if (one := _wish(name, path, request, manifests))]
+    fine = True
+    for wish in wishes:
+        start = len(wish.of_class)
+        paths = [f"{wish.path}.selectors[{index}].cel.expression" for index in range(len(wish.own))]
+        fine &= not _report_failures(part, wish.expressions, paths, knowledge, first=start)
+    if not fine or not wishes or any(one.code == "selector" for one in part.report.findings):
+        return
+    spec = _only(claim, [wish.name for wish in wishes])
+    if not _fits(spec, manifests):
+        _report_misfit(part, spec, wishes, manifests)
+
+
+def _report_failures(
+    part: ClaimPart | ClassPart,
+    expressions: tuple[str, ...],
+    paths: Sequence[str],
+    knowledge: Knowledge,
+    first: int = 0,
+) -> bool:
+    """Selectors that end with an error on a known device; those before `first` are reported where they are written."""
+    found = False
+    for site in knowledge.sites.broad:
+        for candidate, failure in selected(site, expressions).failing.items():
+            found = True
+            if failure.index >= first:
+                attribute = candidate.device.attributes.get("type")
+                kind = attribute.string if attribute is not None and attribute.string else candidate.id.driver
+                message = f"{failure.error.message}, on devices of type {kind} ({site.title}); then no pod gets devices"
+                fix = "guard it with has(…) &&, or ask for it with .?… and orValue(…)"
+                path = paths[failure.index - first]
+                if not part.report.has(path):
+                    part.report.find(SELECTOR_FAILS, path, message, fix=fix, offset=failure.error.start)
+    return found
+
+
+def _wish(name: str, path: str, request: JsonObject, manifests: Manifests) -> _Wish | None:
+    """None for a request of another driver's devices, or of a class that nobody knows."""
+    device_class = manifests.device_class(str(request.get("deviceClassName", "")))
+    if device_class is None:
+        return None
+    of_class, own = class_expressions(device_class), expressions_of(request.get("selectors") or ())
+    knowledge = manifests.knowledge
+    if not any(selected(site, of_class).matching for site in knowledge.sites.broad):
+        ours = any(GPU_DRIVER in one for one in (*of_class, *own))
+        if not ours or not any(selected(site, of_class).matching for site in knowledge.sites):
+            return None
+    return _Wish(name, path, request, of_class, own)
+
+
+def _only(claim: ResourceClaimSpec, names: Sequence[str]) -> ResourceClaimSpec:
+    """The claim without requests of other drivers, and without what is about them."""
+    kept = {RequestName.of(name).request for name in names}
+    devices = claim.devices
+    requests = [
+        one.model_copy(
+            update={"first_available": [sub for sub in one.first_available if f"{one.name}/{sub.name}" in names]}
+            if one.first_available
+            else {}
+        )
+        for one in devices.requests
+        if one.name in kept
+    ]
+    everything = len(requests) == len(devices.requests)
+    constraints = [
+        one
+        for one in devices.constraints
+        if (everything if not one.requests else all(RequestName.of(name).request in kept for name in one.requests))
+    ]
+    changed = devices.model_copy(update={"requests": requests, "constraints": constraints, "config": []})
+    return claim.model_copy(update={"devices": changed})
+
+
+def _fits(spec: ResourceClaimSpec, manifests: Manifests) -> bool:
+    known = repr(spec.devices)
+    if known not in manifests.fitting:
+        sites = manifests.knowledge.sites
+        manifests.fitting[known] = any(_refusal(spec, site, manifests) is None for site in sites)
+    return manifests.fitting[known]
+
+
+def _refusal(spec: ResourceClaimSpec, site: Site, manifests: Manifests) -> str | None:
+    claim = ResourceClaim(metadata=ObjectMeta(name="claim", namespace="default"), spec=spec)
+    try:
+        answer = allocate([claim], site.node, Snapshot(site.catalog, manifests.all_classes()))
+    except DriverError as error:
+        return error.message
+    return None if isinstance(answer, Allocated) else answer.reason
+
+
+def _report_misfit(part: ClaimPart, spec: ResourceClaimSpec, wishes: Sequence[_Wish], manifests: Manifests) -> None:
+    severity, fits_alone = _severity(manifests.knowledge), True
+    for request in spec.devices.requests:
+        alone = spec.model_copy(
+            update={"devices": spec.devices.model_copy(update={"requests": [request], "constraints": []})}
+        )
+        if _fits(alone, manifests):
+            continue
+        fits_alone = False
+        for wish in wishes:
+            if RequestName.of(wish.name).request == request.name:
+                path, message = _why(wish, alone, manifests)
+                part.report.find(NEVER_FITS, path, message, severity=severity)
+    if not fits_alone:
+        return
+    message = f"each request can be had, but not all together on one node: {_reason(spec, manifests)}"
+    part.report.find(NEVER_FITS, f"{part.path}.devices.requests", message, severity=severity)
+
+
+def _why(wish: _Wish, alone: ResourceClaimSpec, manifests: Manifests) -> tuple[str, str]:
+    """Where, and the sentence."""
+    sites = list(manifests.knowledge.sites)
+    most = max(len(selected(site, wish.expressions).matching) for site in sites)
+    if most == 0:
+        for index, expression in enumerate(wish.own):
+            if not any(selected(site, (*wish.of_class, expression)).matching for site in sites):
+                path = f"{wish.path}.selectors[{index}].cel.expression"
+                return path, f"no device of the known {_models(sites)} satisfies this selector"
+        path = f"{wish.path}.selectors" if wish.own else f"{wish.path}.deviceClassName"
+        return path, f"no device of the known {_models(sites)} satisfies all selectors at once"
+    if not wish.wants_all and most < wish.count:
+        message = f"asks for {wish.count} devices; no known node has more than {most} that match"
+        return f"{wish.path}.count", message
+    return wish.path, f"fits no known node: {_reason(alone, manifests)}"
+
+
+def _reason(spec: ResourceClaimSpec, manifests: Manifests) -> str:
+    """Of the first nodes, each with what it says."""
+    reasons: dict[str, list[str]] = {}
+    for site in manifests.knowledge.sites.broad:
+        refusal = _refusal(spec, site, manifests)
+        if refusal is not None:
+            reasons.setdefault(refusal, []).append(site.title)
+    shown = [f"{', '.join(titles[:_SHOWN])}: {reason}" for reason, titles in list(reasons.items())[:_SHOWN]]
+    return "; ".join(shown)
+
+
+def _models(sites: Sequence[Site]) -> str:
+    titles = list(dict.fromkeys(site.title for site in sites))
+    return f"nodes ({', '.join(titles)})" if len(titles) <= _SHOWN else f"{len(titles)} kinds of nodes"
+
+
+def _severity(knowledge: Knowledge) -> Severity:
+    return Severity.ERROR if knowledge.certain else NEVER_FITS.severity

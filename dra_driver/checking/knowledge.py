@@ -1,0 +1,193 @@
+"""What manifests are judged against: a Kubernetes version, classes, and nodes with the devices that they would publish.
+
+The nodes are those of the GPU models that the driver simulates (`models.json`, made of the simulated profiles by
+tests/dra_driver/checking/extract_models.py), each published in every way that a PublishingPolicy can ask for; or the
+nodes of a live cluster. They are made when they are first looked at, since most manifests need few of them.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
+from importlib.resources import files
+from itertools import islice
+from typing import Any
+
+from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.nodes import NodeView
+from dra_driver.allocation.snapshot import Catalog, PublishedSlice
+from dra_driver.api.inventory import NodeInventorySpec
+from dra_driver.api.meta import JsonObject, ObjectMeta
+from dra_driver.api.policy import PublishingPolicy
+from dra_driver.api.resource import DeviceClass, Pool, ResourceSlice, ResourceSliceSpec
+from dra_driver.cel.server import Server
+from dra_driver.errors import InvalidInput
+from dra_driver.names import GPU_DRIVER
+from dra_driver.slices.describe import described_devices
+from dra_driver.slices.features import ALL_FEATURES
+
+type Key = tuple[str, str]
+"""Namespace and name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A node on which nothing is in use. `title` is for people: `dgx-h100`."""
+
+    title: str
+    node: NodeView
+    catalog: Catalog
+
+
+class Sites:
+    """Nodes, made one after the other when somebody asks. `broad` are the first ones, which have devices of each kind
+    that the models can have; the others differ from them in how devices are shared."""
+
+    def __init__(self, makers: Sequence[Callable[[], Site]], broad: int) -> None:
+        self._makers = list(makers)
+        self._made: list[Site] = []
+        self._broad = broad
+
+    def __iter__(self) -> Iterator[Site]:
+        for index, make in enumerate(self._makers):
+            if index == len(self._made):
+                self._made.append(make())
+            yield self._made[index]
+
+    @cached_property
+    def broad(self) -> tuple[Site, ...]:
+        return tuple(islice(self, self._broad))
+
+    def __bool__(self) -> bool:
+        return bool(self._makers)
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """`classes` come with the driver, or are in the cluster. `certain`: `sites` are all nodes that there are, so that
+    what fits none of them is an error. `existing` are the objects of the cluster by kind, None without one."""
+
+    minor: int = 36
+    sites: Sites = field(default_factory=lambda: Sites((), 0))
+    classes: Mapping[str, DeviceClass] = field(default_factory=dict)
+    certain: bool = False
+    existing: Mapping[str, Collection[Key]] | None = None
+
+    @property
+    def server(self) -> Server:
+        """For expressions that somebody is about to create."""
+        return Server.of(self.minor, stored=False)
+
+
+@cache
+def _models() -> Mapping[str, JsonObject]:
+    """Inventories by profile. GPUs after the first are written as what differs from it, null for what they lack."""
+    models: dict[str, JsonObject] = json.loads(files(__package__).joinpath("models.json").read_text("utf-8"))
+    return {name: {**spec, "gpus": _whole(spec["gpus"])} for name, spec in models.items()}
+
+
+@cache
+def _inventory(model: str) -> NodeInventorySpec:
+    return NodeInventorySpec.of(_models()[model])
+
+
+def _whole(gpus: Sequence[JsonObject]) -> list[JsonObject]:
+    return [_partitionable({**gpus[0], **gpu}) for gpu in gpus]
+
+
+def _partitionable(gpu: JsonObject) -> JsonObject:
+    """As if an administrator had switched MIG mode on where that takes a reset of the GPU."""
+    facts = {name: value for name, value in gpu.items() if value is not None}
+    return {**facts, "mig": {**facts["mig"], "switchable": True}} if "mig" in facts else facts
+
+
+def model_names() -> tuple[str, ...]:
+    return tuple(_models())
+
+
+_DYNAMIC: JsonObject = {"mig": [{"mode": "Dynamic"}]}
+
+
+def _sharing(devices: str, strategy: str, **how: object) -> JsonObject:
+    base = _DYNAMIC if devices == "mig" else {}
+    return {**base, "sharing": [{"devices": devices, "strategy": strategy, **how}]}
+
+
+_POLICIES: tuple[JsonObject, ...] = (
+    {**_DYNAMIC, "passthrough": [{}]},
+    {},
+    *(
+        _sharing("gpu", strategy, **how)
+        for strategy in ("MPS", "TimeSlicing")
+        for how in ({"capacity": ["memory", "cores"]}, {"replicas": 8}, {"unlimited": True})
+    ),
+    *(
+        _sharing("mig", strategy, **how)
+        for strategy in ("MPS", "TimeSlicing")
+        for how in ({"capacity": ["memory", "cores"]}, {"replicas": 2})
+    ),
+)
+"""The first one offers every kind of device."""
+
+_FEW = 2
+"""GPUs of a node suffice where each of them has dozens of partitions; the whole nodes come last, for claims of many."""
+
+
+def sites_of_models(names: Sequence[str], policies: Sequence[PublishingPolicy] = (), minor: int = 36) -> Sites:
+    """Of GPU models by the names of their profiles; all when there are no names. `policies` are tried, too, on nodes
+    with whatever labels they ask for. Raises InvalidInput for a model that does not exist."""
+    unknown = [name for name in names if name not in _models()]
+    if unknown:
+        raise InvalidInput(f"{unknown[0]!r} is none of {', '.join(_models())}", about="--profiles")
+    models = tuple(names) or model_names()
+    ours = tuple(PublishingPolicy.of(_with_header(one)) for one in _POLICIES)
+    tried = [(one, _FEW if one.mig else None) for one in (*ours[:2], *map(_everywhere, policies), *ours[2:])]
+    behaviour = Behaviour.of(max(minor, 36))
+    makers = [
+        partial(_site_of_model, model, policy, gpus, behaviour)
+        for policy, gpus in (*tried, (ours[0], None))
+        for model in models
+    ]
+    return Sites(makers, broad=len(models))
+
+
+def _with_header(rules: JsonObject) -> JsonObject:
+    return {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rules}
+
+
+def _everywhere(policy: PublishingPolicy) -> PublishingPolicy:
+    """Without its choice of nodes: which labels a node has is not known here."""
+    names = ("attributes", "mig", "sharing", "passthrough")
+    rules = {name: [rule.model_copy(update={"nodes": None}) for rule in getattr(policy, name)] for name in names}
+    return policy.model_copy(update={**rules, "publish": None, "withhold": []})
+
+
+def _site_of_model(model: str, policy: PublishingPolicy, gpus: int | None, behaviour: Behaviour) -> Site:
+    """`gpus` is of how many of its GPUs the node is made; None for all."""
+    whole = _inventory(model)
+    inventory = whole.model_copy(update={"gpus": whole.gpus[:gpus]})
+    described = described_devices(inventory, policy, {}, GPU_DRIVER, ALL_FEATURES)
+    counters = tuple(gpu.counters for gpu in described.gpus if gpu.counters is not None)
+    contents: list[dict[str, Any]] = [
+        {"devices": list(described.devices)},
+        *([{"shared_counters": list(counters)}] if counters else []),
+    ]
+    pool = Pool(name=model, generation=1, resource_slice_count=len(contents))
+    published = [
+        PublishedSlice(
+            ResourceSlice(
+                metadata=ObjectMeta(name=f"{model}-{index}"),
+                spec=ResourceSliceSpec.model_construct(driver=GPU_DRIVER, pool=pool, node_name=model, **one),
+            )
+        )
+        for index, one in enumerate(contents)
+    ]
+    return Site(model, NodeView(model), Catalog(published, behaviour))
+
+
+def sites_of_cluster(nodes: Sequence[JsonObject], slices: Sequence[JsonObject], minor: int) -> Sites:
+    """Of the nodes and ResourceSlices that a cluster has."""
+    catalog = Catalog([PublishedSlice(ResourceSlice.of(one)) for one in slices], Behaviour.of(minor))
+    found = [Site(one.name, one, catalog) for one in map(NodeView.of, nodes)]
+    with_devices = [site for site in found if any(pool.candidates for pool in catalog.pools(site.node))]
+    return Sites([(lambda site=site: site) for site in with_devices], broad=len(with_devices))  # type: ignore[misc]

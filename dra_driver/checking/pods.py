@@ -1,0 +1,264 @@
+"""Pods and whatever has a pod's spec inside: claims that are listed and used, and the objects that they name."""
+
+from collections.abc import Collection, Iterator, Mapping
+
+from dra_driver.allocation.extended import IMPLICIT_PREFIX, class_by_resource
+from dra_driver.api.fields import listed, meant, shown
+from dra_driver.api.meta import JsonObject
+from dra_driver.checking.claims import check_gate, request_names
+from dra_driver.checking.codes import (
+    DUPLICATE,
+    EXTENDED_RESOURCE,
+    INVALID,
+    MISNAMED,
+    MISSING_FIELD,
+    NOT_FOUND,
+    UNKNOWN_CLAIM,
+    UNKNOWN_REQUEST,
+    UNUSED_CLAIM,
+    UNUSED_REQUEST,
+    Severity,
+)
+from dra_driver.checking.findings import Report
+from dra_driver.checking.knowledge import Key
+from dra_driver.checking.selectors import fix_of
+from dra_driver.checking.world import ClaimPart, Manifests, PodPart
+from dra_driver.names import is_dns_label
+
+_WHERE: Mapping[str, str] = {
+    "Pod": "spec",
+    "PodTemplate": "template.spec",
+    "ReplicationController": "spec.template.spec",
+    "Deployment": "spec.template.spec",
+    "ReplicaSet": "spec.template.spec",
+    "StatefulSet": "spec.template.spec",
+    "DaemonSet": "spec.template.spec",
+    "Job": "spec.template.spec",
+    "CronJob": "spec.jobTemplate.spec.template.spec",
+}
+KINDS = frozenset(_WHERE)
+_CONTAINERS = ("initContainers", "containers")
+_SIMILAR_GPU = ("nvidia.com/",)
+
+
+def pod_spec(kind: str, obj: JsonObject) -> tuple[str, JsonObject] | None:
+    """The path and the spec of the pod that an object of one of `KINDS` describes."""
+    value: object = obj
+    for name in _WHERE[kind].split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return (_WHERE[kind], value) if isinstance(value, dict) else None
+
+
+def pod_specs_inside(value: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, JsonObject]]:
+    """What looks like the spec of a pod with claims, anywhere in an object of a kind that we do not know."""
+    if depth > 12:
+        return
+    if isinstance(value, dict):
+        if isinstance(value.get("containers"), list) and isinstance(value.get("resourceClaims"), list):
+            yield path, value
+            return
+        for name, item in value.items():
+            yield from pod_specs_inside(item, f"{path}.{name}" if path else str(name), depth + 1)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from pod_specs_inside(item, f"{path}[{index}]", depth + 1)
+
+
+def check_pod(pod: PodPart, manifests: Manifests) -> None:
+    """Once everything that the documents define is known."""
+    claims = _check_listed(pod)
+    used = _check_uses(pod, claims, manifests)
+    for name, path in claims.items():
+        if name not in used and pod.spec.get("containers"):
+            pod.report.find(UNUSED_CLAIM, path, f"no container uses claim {shown(name)}", fix=_use(name))
+    for index, entry in enumerate(pod.spec.get("resourceClaims") or ()):
+        _check_named(pod, f"{pod.path}.resourceClaims[{index}]", entry, manifests)
+        _check_unused_requests(pod, f"{pod.path}.resourceClaims[{index}]", entry, used, manifests)
+    _check_extended(pod, manifests)
+
+
+def _use(name: str) -> str:
+    return f"add `resources: {{claims: [{{name: {name}}}]}}` to a container"
+
+
+def _check_listed(pod: PodPart) -> dict[str, str]:
+    """The pod's claims by name, with their paths."""
+    claims: dict[str, str] = {}
+    for index, entry in enumerate(pod.spec.get("resourceClaims") or ()):
+        path, name = f"{pod.path}.resourceClaims[{index}]", str(entry.get("name", ""))
+        both = entry.get("resourceClaimName"), entry.get("resourceClaimTemplateName")
+        if all(both):
+            pod.report.find(INVALID, path, "names a claim and a template; one of them is enough")
+        elif not any(both):
+            message = "names neither a claim (`resourceClaimName`) nor a template (`resourceClaimTemplateName`)"
+            pod.report.find(MISSING_FIELD, path, message)
+        if name and not is_dns_label(name):
+            pod.report.find(INVALID, f"{path}.name", f"is {shown(name)}; must be a DNS label like `gpu`")
+        if name in claims:
+            pod.report.find(DUPLICATE, f"{path}.name", f"the pod has two claims called {shown(name)}")
+        claims.setdefault(name, path)
+    return claims
+
+
+def containers(pod: PodPart) -> Iterator[tuple[str, JsonObject]]:
+    for field in _CONTAINERS:
+        for index, container in enumerate(pod.spec.get(field) or ()):
+            yield f"{pod.path}.{field}[{index}]", container
+
+
+def _check_uses(pod: PodPart, claims: Mapping[str, str], manifests: Manifests) -> dict[str, set[str]]:
+    """Which requests of which claims containers use; the empty name stands for all requests."""
+    used: dict[str, set[str]] = {}
+    for path, container in containers(pod):
+        seen: set[tuple[str, str]] = set()
+        for index, use in enumerate((container.get("resources") or {}).get("claims") or ()):
+            where = f"{path}.resources.claims[{index}]"
+            name, request = str(use.get("name", "")), str(use.get("request", ""))
+            if name not in claims:
+                _unknown_claim(pod, f"{where}.name", name, claims)
+                continue
+            if (name, request) in seen or (name, "") in seen or (not request and any(name == one for one, _ in seen)):
+                pod.report.find(DUPLICATE, where, f"the container uses claim {shown(name)} already")
+            seen.add((name, request))
+            used.setdefault(name, set()).add(request)
+            if request:
+                _check_request(pod, f"{where}.request", claims[name], request, manifests)
+    return used
+
+
+def _unknown_claim(pod: PodPart, path: str, name: str, claims: Collection[str]) -> None:
+    if not name:
+        return  # that it is missing was said already
+    guess = meant(name, claims)
+    message = f"the pod has no claim {shown(name)}{guess}"
+    message += "" if guess or not claims else f"; it has {listed(claims)}"
+    fix = fix_of(guess) or f"add an entry `name: {name}` to {pod.path}.resourceClaims"
+    pod.report.find(UNKNOWN_CLAIM, path, message, fix=fix)
+
+
+def _claim_of(pod: PodPart, entry: JsonObject, manifests: Manifests) -> ClaimPart | None:
+    if entry.get("resourceClaimTemplateName"):
+        return manifests.templates.get((pod.namespace, str(entry["resourceClaimTemplateName"])))
+    return manifests.claims.get((pod.namespace, str(entry.get("resourceClaimName"))))
+
+
+def _entry(pod: PodPart, path: str) -> JsonObject:
+    index = int(path.removesuffix("]").rpartition("[")[2])
+    entry: JsonObject = pod.spec["resourceClaims"][index]
+    return entry
+
+
+def _check_request(pod: PodPart, path: str, listed_at: str, request: str, manifests: Manifests) -> None:
+    part = _claim_of(pod, _entry(pod, listed_at), manifests)
+    if part is None:
+        return
+    known = list(request_names(part))
+    if request in known:
+        return
+    top = request.partition("/")[0]
+    if top in known:
+        message = f"containers name requests, not their alternatives: `{top}`, not `{request}`"
+        pod.report.find(UNKNOWN_REQUEST, path, message, fix=f"write `{top}`")
+        return
+    guess = meant(request, known)
+    message = f"{part.report.document.title} has no request {shown(request)}{guess}"
+    message += "" if guess or not known else f"; it has {listed(known)}"
+    pod.report.find(UNKNOWN_REQUEST, path, message, fix=fix_of(guess))
+
+
+def _check_unused_requests(
+    pod: PodPart, path: str, entry: JsonObject, used: Mapping[str, set[str]], manifests: Manifests
+) -> None:
+    """A named claim may have requests for other pods; a template's claim is this pod's alone."""
+    name = str(entry.get("name", ""))
+    part = _claim_of(pod, entry, manifests) if entry.get("resourceClaimTemplateName") else None
+    if part is None or not used.get(name) or "" in used[name]:
+        return
+    unused = [one for one in request_names(part) if one not in used[name]]
+    if unused:
+        message = f"no container uses request {listed(unused)} of claim {shown(name)}"
+        pod.report.find(UNUSED_REQUEST, path, message)
+
+
+def _check_named(pod: PodPart, path: str, entry: JsonObject, manifests: Manifests) -> None:
+    for field, kind, known in (
+        ("resourceClaimTemplateName", "ResourceClaimTemplate", manifests.templates),
+        ("resourceClaimName", "ResourceClaim", manifests.claims),
+    ):
+        name = entry.get(field)
+        if isinstance(name, str) and name:
+            other = manifests.claims if field == "resourceClaimTemplateName" else manifests.templates
+            _check_key(pod, f"{path}.{field}", kind, (pod.namespace, name), known, other, manifests)
+
+
+def _check_key(
+    pod: PodPart,
+    path: str,
+    kind: str,
+    key: Key,
+    known: Collection[Key],
+    other: Collection[Key],
+    manifests: Manifests,
+) -> None:
+    namespace, name = key
+    if key in known:
+        return
+    if key in other:
+        right = "resourceClaimName" if kind == "ResourceClaimTemplate" else "resourceClaimTemplateName"
+        message = (
+            f"{shown(name)} is no {kind}; the files have {'a claim' if right == 'resourceClaimName' else 'a template'}"
+        )
+        pod.report.find(MISNAMED, path, f"{message} of this name", fix=f"write `{right}: {name}`")
+        return
+    elsewhere = sorted(one for one, other_name in known if other_name == name)
+    if elsewhere:
+        message = f"{kind} {name} is in namespace {elsewhere[0] or 'default'}, the pod is not"
+        pod.report.find(MISNAMED, path, message, fix="put both into one namespace")
+        return
+    report_missing(pod.report, path, kind, name, [one for ns, one in known if ns == namespace], namespace, manifests)
+
+
+def report_missing(
+    report: Report, path: str, kind: str, name: str, known: Collection[str], namespace: str, manifests: Manifests
+) -> None:
+    """An object that nobody here knows."""
+    existing = manifests.knowledge.existing
+    in_cluster = (existing or {}).get(kind, ())
+    if (namespace or ("" if kind == "DeviceClass" else "default"), name) in in_cluster:
+        return
+    guess = meant(name, [*known, *(one for ns, one in in_cluster if ns == namespace)])
+    if guess:
+        report.find(MISNAMED, path, f"there is no {kind} {shown(name)}{guess}", fix=fix_of(guess))
+    elif existing is not None:
+        message = f"{kind} {shown(name)} is neither in these files nor in the cluster"
+        report.find(NOT_FOUND, path, message, severity=Severity.ERROR)
+    else:
+        report.find(NOT_FOUND, path, f"{kind} {shown(name)} is not in these files; it must be in the cluster")
+
+
+def _check_extended(pod: PodPart, manifests: Manifests) -> None:
+    classes = class_by_resource(manifests.all_classes().values())
+    for path, container in containers(pod):
+        resources = container.get("resources") or {}
+        limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+        for field, amounts in (("limits", limits), ("requests", requests)):
+            for name, amount in amounts.items():
+                if name in limits and field == "requests":
+                    if name in classes and str(limits[name]) != str(amount):
+                        message = f"asks for {amount}, and {limits[name]} in limits; both must be the same"
+                        pod.report.find(INVALID, f"{path}.resources.requests[{name}]", message)
+                    continue
+                _check_resource(pod, f"{path}.resources.{field}[{name}]", name, classes, manifests)
+
+
+def _check_resource(pod: PodPart, path: str, name: str, classes: Mapping[str, str], manifests: Manifests) -> None:
+    if name in classes:
+        check_gate("DRAExtendedResource", path, pod.report, manifests.knowledge.minor)
+        return
+    if not name.startswith((IMPLICIT_PREFIX, *_SIMILAR_GPU)):
+        return
+    guess = meant(name, classes)
+    message = f"no DeviceClass answers to {name}{guess}"
+    if name.startswith("nvidia.com/mig-"):
+        message += "; ask for the profile with a claim of class mig.nvidia.com instead"
+    pod.report.find(EXTENDED_RESOURCE, path, message, fix=fix_of(guess))

@@ -1,0 +1,125 @@
+"""Selectors: compiled as the API server would compile them, and the attributes that they read known or not."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from dra_driver.api.fields import meant
+from dra_driver.cel.device import compile_selector
+from dra_driver.cel.errors import CelError
+from dra_driver.cel.parser import parse
+from dra_driver.cel.server import Server
+from dra_driver.cel.tree import Bind, Call, Constant, Index, Name, Node, Select, children
+from dra_driver.checking.codes import SELECTOR, UNKNOWN_ATTRIBUTE
+from dra_driver.checking.findings import Report
+from dra_driver.names import DEVICE_ATTRIBUTES, GPU_DRIVER, STANDARD_DOMAIN
+
+_CAPACITIES = (
+    "memory", "multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines", "cores", "shares",
+)  # fmt: skip
+_STANDARD = ("pciBusID", "pcieRoot", "numaNode", "cpuSocketID")
+
+
+@dataclass(frozen=True)
+class KnownNames:
+    """Ids of attributes and of capacities, by domain."""
+
+    attributes: Mapping[str, Collection[str]]
+    capacity: Mapping[str, Collection[str]]
+
+    @classmethod
+    def of_driver(cls, extra: Collection[str] = ()) -> "KnownNames":
+        """Of our driver; `extra` are names of attributes that policies add."""
+        names = [*DEVICE_ATTRIBUTES, *(f"{STANDARD_DOMAIN}/{id_}" for id_ in _STANDARD), *extra]
+        return cls(_by_domain(names), _by_domain(_CAPACITIES))
+
+    def problem(self, kind: str, domain: str, id_: str) -> tuple[str, str] | None:
+        """What is strange about a name, and what was meant. Domains that nobody here knows are somebody else's."""
+        known = self.attributes if kind == "attributes" else self.capacity
+        word = "attribute" if kind == "attributes" else "capacity"
+        domains = {*self.attributes, *self.capacity}
+        if domain not in domains:
+            guess = meant(domain, domains)
+            return (f"no known device has {word} `{domain}/{id_}`{guess}", guess) if guess else None
+        if id_ in known.get(domain, ()):
+            return None
+        guess = meant(id_, known.get(domain, ()))
+        other = self.capacity if kind == "attributes" else self.attributes
+        if not guess and id_ in other.get(domain, ()):
+            place = "capacity" if kind == "attributes" else "attributes"
+            guess = f"; did you mean `device.{place}['{domain}'].{id_}`?"
+        return f"no known device has {word} `{domain}/{id_}`{guess}", guess
+
+
+def _by_domain(names: Collection[str]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for name in names:
+        domain, _, id_ = name.rpartition("/")
+        found.setdefault(domain or GPU_DRIVER, set()).add(id_)
+    return found
+
+
+def check_selector(expression: str, path: str, report: Report, server: Server, names: KnownNames) -> bool:
+    """Whether it compiles. `path` is that of the expression."""
+    try:
+        compile_selector(expression, server)
+    except CelError as error:
+        report.find(SELECTOR, path, error.message, fix=suggested_in(error.message), offset=error.start)
+        return False
+    for kind, domain, id_, start in _read(parse(expression)):
+        problem = names.problem(kind, domain, id_)
+        if problem is not None:
+            message, guess = problem
+            report.find(UNKNOWN_ATTRIBUTE, path, message, fix=fix_of(guess), offset=start)
+    return True
+
+
+def fix_of(guess: str) -> str | None:
+    """`write `x`` from `; did you mean `x`?`."""
+    parts = guess.split("`")
+    return f"write `{parts[1]}`" if len(parts) > 2 else None
+
+
+def suggested_in(message: str) -> str | None:
+    """The fix that a sentence with `did you mean` suggests."""
+    _, found, rest = message.rpartition("did you mean ")
+    return fix_of(f"{found}{rest}") if found else None
+
+
+def _read(root: Node) -> Iterator[tuple[str, str, str, int]]:
+    """What an expression reads: attributes or capacity, domain, id, and where the id begins."""
+    yield from _below(root, {})
+
+
+def _below(node: Node, bound: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, str, str, int]]:
+    """`bound` are variables of `cel.bind` that stand for a domain's map."""
+    if isinstance(node, Bind):
+        yield from _below(node.value, bound)
+        owner = _domain(node.value, bound)
+        inner = {name: value for name, value in bound.items() if name != node.variable}
+        yield from _below(node.body, {**inner, node.variable: owner} if owner is not None else inner)
+        return
+    match node:
+        case Select(operand=operand, field=id_) if (owner := _domain(operand, bound)) is not None:
+            yield *owner, id_, node.field_start
+        case Index(operand=operand, index=Constant(value=str(id_)) as index) if (
+            owner := _domain(operand, bound)
+        ) is not None:
+            yield *owner, id_, index.start
+        case Call(function="in", arguments=(Constant(value=str(id_)) as key, operand)) if (
+            owner := _domain(operand, bound)
+        ) is not None:
+            yield *owner, id_, key.start
+    for child in children(node):
+        yield from _below(child, bound)
+
+
+def _domain(node: Node, bound: Mapping[str, tuple[str, str]]) -> tuple[str, str] | None:
+    match node:
+        case Name(name=name):
+            return bound.get(name)
+        case Index(
+            operand=Select(operand=Name(name="device"), field=("attributes" | "capacity") as kind),
+            index=Constant(value=str(domain)),
+        ):
+            return kind, domain
+    return None

@@ -1,0 +1,101 @@
+"""The objects that manifests define together, as far as they can be read: what one document may name in another."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dra_driver.api.documents import Document
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.resource import DeviceClass, ResourceClaimSpec
+from dra_driver.checking.findings import Report
+from dra_driver.checking.knowledge import Key, Knowledge
+from dra_driver.checking.selectors import KnownNames
+from dra_driver.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPart:
+    """The spec of a claim, in its v1 form and with fields of the right types. `path` is where it is in `report`."""
+
+    report: Report
+    path: str
+    spec: JsonObject
+    typed: ResourceClaimSpec | None
+    """None when it breaks rules, so that nothing can be allocated for it."""
+
+    @property
+    def requests(self) -> Sequence[JsonObject]:
+        found: Sequence[JsonObject] = (self.spec.get("devices") or {}).get("requests") or ()
+        return found
+
+    def alternatives(self) -> Iterator[tuple[str, str, JsonObject]]:
+        """Each request or alternative: its name (`request/alternative`), its path, and itself."""
+        for index, request in enumerate(self.requests):
+            path, name = f"{self.path}.devices.requests[{index}]", str(request.get("name", ""))
+            if isinstance(request.get("exactly"), dict):
+                yield name, f"{path}.exactly", request["exactly"]
+            for at, one in enumerate(request.get("firstAvailable") or ()):
+                yield f"{name}/{one.get('name', '')}", f"{path}.firstAvailable[{at}]", one
+
+
+@dataclass(frozen=True, slots=True)
+class ClassPart:
+    report: Report
+    spec: JsonObject
+    typed: DeviceClass | None
+
+
+@dataclass(frozen=True, slots=True)
+class PodPart:
+    """The spec of a pod, wherever it was found."""
+
+    report: Report
+    path: str
+    spec: JsonObject
+    namespace: str
+
+
+@dataclass
+class Manifests:
+    """All that the documents define."""
+
+    knowledge: Knowledge
+    names: KnownNames
+    claims: dict[Key, ClaimPart] = field(default_factory=dict)
+    templates: dict[Key, ClaimPart] = field(default_factory=dict)
+    classes: dict[str, ClassPart] = field(default_factory=dict)
+    namespaces: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    """Labels by name."""
+    pods: list[PodPart] = field(default_factory=list)
+    fitting: dict[str, bool] = field(default_factory=dict)
+    """What is known already: whether a claim like this one fits somewhere."""
+
+    def device_class(self, name: str) -> DeviceClass | None:
+        """Of the files, else the one that is known; None when it is neither, or not valid."""
+        written = self.classes.get(name)
+        return written.typed if written is not None else self.knowledge.classes.get(name)
+
+    def all_classes(self) -> Mapping[str, DeviceClass]:
+        written = {name: one.typed for name, one in self.classes.items() if one.typed is not None}
+        return {**self.knowledge.classes, **written}
+
+    def claim_parts(self) -> Iterator[tuple[Key, ClaimPart]]:
+        yield from self.claims.items()
+        yield from self.templates.items()
+
+
+def typed_claim(spec: JsonObject) -> ResourceClaimSpec | None:
+    try:
+        return ResourceClaimSpec.of(spec)
+    except InvalidInput:
+        return None
+
+
+def typed_class(name: str, spec: JsonObject) -> DeviceClass | None:
+    try:
+        return DeviceClass.of({"metadata": {"name": name}, "spec": spec})
+    except InvalidInput:
+        return None
+
+
+def key_of(document: Document) -> Key:
+    return document.namespace or "", document.name

@@ -1,0 +1,183 @@
+"""`dractl check FILES`: manifests judged before they are applied; nothing is asked or changed without `--live`."""
+
+import json
+from collections.abc import Sequence
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dra_driver import bundled
+from dra_driver.api.documents import Document
+from dra_driver.api.meta import (
+    DEVICE_CLASSES,
+    NODES,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    JsonObject,
+    Resource,
+)
+from dra_driver.api.resource import DeviceClass
+from dra_driver.checking.check import check as findings_in
+from dra_driver.checking.check import policies_in
+from dra_driver.checking.codes import Severity
+from dra_driver.checking.findings import Finding
+from dra_driver.checking.formats import as_data, as_github, as_sarif, sentence
+from dra_driver.checking.knowledge import Key, Knowledge, sites_of_cluster, sites_of_models
+from dra_driver.cli.files import read_files
+from dra_driver.cli.output import Format, Status, messages, print_data, print_table
+from dra_driver.errors import InvalidInput
+
+
+class CheckFormat(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    SARIF = "sarif"
+    GITHUB = "github"
+
+
+_OLDEST, _NEWEST = 34, 37
+
+FilesArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="FILES", help="YAML or JSON files, folders with such files, or - for standard input."),
+]
+OutputOption = Annotated[
+    CheckFormat,
+    typer.Option("--output", "-o", help="sarif is for code scanning, github for annotations in GitHub Actions."),
+]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")]
+VersionOption = Annotated[
+    str | None,
+    typer.Option("--kubernetes", metavar="1.36", help="The version to check for; with --live it is asked for."),
+]
+ProfilesOption = Annotated[
+    str,
+    typer.Option(
+        "--profiles",
+        metavar="MODEL,…",
+        help="The GPU models that there are, by the names of simulated nodes (dgx-h100, t4, …): what fits none of them "
+        "is an error. Without it all models are looked at, and it is a warning.",
+    ),
+]
+LiveOption = Annotated[bool, typer.Option("--live", help="Against the nodes, classes and claims of a cluster.")]
+KubeconfigOption = Annotated[
+    Path | None,
+    typer.Option("--kubeconfig", help="Which cluster, for --live; default as with kubectl.", show_default=False),
+]
+ContextOption = Annotated[
+    str | None, typer.Option("--context", help="Context of the kubeconfig, for --live.", show_default=False)
+]
+
+
+def check(
+    files: FilesArgument,
+    output: OutputOption = CheckFormat.TABLE,
+    strict: StrictOption = False,
+    kubernetes: VersionOption = None,
+    profiles: ProfilesOption = "",
+    live: LiveOption = False,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+) -> None:
+    """Find what is wrong with claims, templates, DeviceClasses, pods and PublishingPolicies before they are applied.
+
+    Exit status 0 when there is nothing, or nothing but warnings; 1 when there are errors; 3 when a file cannot be read.
+    """
+    reading = read_files(files)
+    if live:
+        if profiles:
+            raise InvalidInput("the nodes come from the cluster; leave it out with --live", about="--profiles")
+        knowledge = _of_cluster(kubeconfig, context, kubernetes)
+    else:
+        knowledge = _offline(_minor(kubernetes or "1.36"), profiles, reading.documents)
+    found = findings_in(reading, knowledge)
+    _print(found, output, len(reading.documents) + len(reading.problems))
+    bad = (Severity.ERROR, Severity.WARNING) if strict else (Severity.ERROR,)
+    if any(one.severity in bad for one in found):
+        raise SystemExit(Status.NO)
+
+
+def _minor(text: str) -> int:
+    parts = text.removeprefix("v").split(".")
+    if len(parts) < 2 or parts[0] != "1" or not parts[1].isdecimal():
+        raise InvalidInput(f"{text!r} is not a Kubernetes version like 1.36", about="--kubernetes")
+    minor = int(parts[1])
+    if not _OLDEST <= minor <= _NEWEST:
+        raise InvalidInput(f"known are Kubernetes 1.{_OLDEST} to 1.{_NEWEST}, not {text}", about="--kubernetes")
+    return minor
+
+
+def _offline(minor: int, profiles: str, documents: Sequence[Document]) -> Knowledge:
+    names = [name.strip() for name in profiles.split(",") if name.strip()]
+    sites = sites_of_models(names, policies_in(documents), minor)
+    return Knowledge(minor, sites, _shipped_classes(), certain=bool(names))
+
+
+def _shipped_classes() -> dict[str, DeviceClass]:
+    documents = read_files([str(bundled.DEVICE_CLASSES_FOLDER)]).raise_problems()
+    return {one.name: DeviceClass.of(one.obj) for one in documents if one.kind == "DeviceClass"}
+
+
+# -- a cluster
+
+
+def _of_cluster(kubeconfig: Path | None, context: str | None, kubernetes: str | None) -> Knowledge:
+    from dra_driver.cli.session import ask
+    from dra_driver.kube.client import Kube
+
+    async def gather(kube: Kube) -> tuple[int, dict[Resource, list[JsonObject]]]:
+        wanted = (NODES, RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES)
+        _, server = await kube.server_version()
+        return server, {kind: (await kube.list(kind)).items for kind in wanted}
+
+    server, objects = ask(kubeconfig, context, gather)
+    minor = _minor(kubernetes) if kubernetes else min(max(server, _OLDEST), _NEWEST)
+    return Knowledge(
+        minor,
+        sites_of_cluster(objects[NODES], objects[RESOURCE_SLICES], minor),
+        {one["metadata"]["name"]: DeviceClass.of(one) for one in objects[DEVICE_CLASSES]},
+        certain=True,
+        existing={kind.kind: frozenset(map(_key, items)) for kind, items in objects.items()},
+    )
+
+
+def _key(obj: JsonObject) -> Key:
+    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+
+
+# -- printing
+
+
+def _print(found: Sequence[Finding], output: CheckFormat, documents: int) -> None:
+    if output is CheckFormat.TABLE:
+        _print_table(found, documents)
+    elif output is CheckFormat.SARIF:
+        typer.echo(json.dumps(as_sarif(found, version("gpu-dra-driver")), indent=2))
+    elif output is CheckFormat.GITHUB:
+        for line in as_github(found):
+            typer.echo(line)
+    else:
+        print_data(as_data(found), Format(output.value))
+
+
+def _print_table(found: Sequence[Finding], documents: int) -> None:
+    if found:
+        print_table(("PLACE", "SEVERITY", "CODE", "WHAT"), [_row(one) for one in found])
+    counted = {severity: sum(one.severity is severity for one in found) for severity in Severity}
+    parts = [f"{count} {name}" for severity, count in counted.items() if count for name in (_plural(severity, count),)]
+    summary = ", ".join(parts) if parts else "nothing to say"
+    messages.print(f"{documents} document{'' if documents == 1 else 's'}: {summary}", markup=False)
+
+
+def _plural(severity: Severity, count: int) -> str:
+    return {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}[severity] + "s" * (count != 1)
+
+
+def _row(finding: Finding) -> tuple[str, ...]:
+    place = f"{finding.file}:{finding.line}:{finding.column}"
+    return place, str(finding.severity), finding.code, sentence(finding)
