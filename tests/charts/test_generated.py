@@ -5,20 +5,24 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from charts import generate
 
 _ROOT = Path(__file__).parents[2]
 CHART = _ROOT / "charts" / "gpu-dra-driver"
 
 
-@pytest.mark.parametrize("path", sorted(generate.generated()), ids=lambda path: str(path.relative_to(CHART)))
+GENERATED = generate.generated()
+
+
+@pytest.mark.parametrize("path", sorted(GENERATED), ids=lambda path: str(path.relative_to(CHART)))
 def test_committed_files_are_those_that_make_generate_writes(path: Path) -> None:
-    assert path.read_text(encoding="utf-8") == generate.generated()[path], "run `make generate`"
+    assert path.read_text(encoding="utf-8") == GENERATED[path], "run `make generate`"
 
 
 def test_nothing_else_lies_among_the_copies() -> None:
     there = {path for folder in generate.COPIES for path in (CHART / "files" / folder).iterdir()}
-    assert there <= generate.generated().keys()
+    assert there <= GENERATED.keys()
 
 
 def test_every_value_is_documented() -> None:

@@ -113,8 +113,8 @@ class ServerThread:
     def objects(self, api_version: str, kind: str) -> list[Object]:
         """All objects of a kind, of every namespace."""
         listing = self._kube(lambda kube, resource: kube.list(resource), api_version, kind)
-        found: list[Object] = listing.items
-        return found
+        # The items of a list leave out what the list says.
+        return [{"apiVersion": api_version, "kind": kind, **item} for item in listing.items]
 
     def all_objects(self) -> set[tuple[str, str, str]]:
         """Kind, namespace and name of everything that is stored."""

@@ -1,0 +1,145 @@
+"""On which nodes plugins run, what the notes say of them, and the guard against a device plugin."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.helm import Helm, HelmError, Object, ServerThread, simulated_server
+
+type Render = Any
+
+
+def node(name: str, labels: dict[str, str], gpus: str | None = None) -> Object:
+    status = {"allocatable": {"cpu": "8"} | ({} if gpus is None else {"nvidia.com/gpu": gpus})}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
+
+
+NFD = {"feature.node.kubernetes.io/pci-10de.present": "true"}
+
+WITH_GPUS = {
+    "NFD": NFD,
+    "NFD, display controller": {"feature.node.kubernetes.io/pci-0300_10de.present": "true"},
+    "NFD, 3D controller": {"feature.node.kubernetes.io/pci-0302_10de.present": "true"},
+    "NFD, Grace": {"feature.node.kubernetes.io/cpu-model.vendor_id": "NVIDIA"},
+    "GFD": {"nvidia.com/gpu.present": "true"},
+    "GKE": {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"},
+    "EKS": {"k8s.amazonaws.com/accelerator": "nvidia-tesla-t4"},
+    "EKS, Karpenter": {"karpenter.k8s.aws/instance-gpu-manufacturer": "nvidia"},
+    "EKS, Auto Mode": {"eks.amazonaws.com/instance-gpu-manufacturer": "nvidia"},
+    "AKS": {"kubernetes.azure.com/accelerator": "nvidia"},
+    "AKS, old": {"accelerator": "nvidia"},
+}
+WITHOUT = {
+    "no labels": {},
+    "GFD says no": {"nvidia.com/gpu.present": "false"},
+    "TPU": {"cloud.google.com/gke-tpu-accelerator": "tpu-v5"},
+    "another vendor": {"karpenter.k8s.aws/instance-gpu-manufacturer": "amd"},
+    "Intel": {"feature.node.kubernetes.io/cpu-model.vendor_id": "Intel"},
+}
+
+
+def test_the_notes_count_the_nodes_that_get_a_plugin(render: Render) -> None:
+    nodes = [node(f"gpu-{index}", labels) for index, labels in enumerate(WITH_GPUS.values())]
+    others = [node(f"cpu-{index}", labels) for index, labels in enumerate(WITHOUT.values())]
+    notes = render(before=(*nodes, *others)).notes
+    assert f"\n{len(nodes)} of the cluster's nodes match" in notes and "No node matches" not in notes
+    assert "gpu-0, gpu-1" in notes and "cpu-" not in notes and "…" in notes
+
+
+def test_the_notes_say_what_to_do_when_no_node_matches(render: Render) -> None:
+    assert "kubectl label node NODE nvidia.com/gpu.present=true" in render(before=(node("a", {}),)).notes
+
+
+def test_a_node_selector_narrows(render: Render) -> None:
+    before = (node("a", {**NFD, "pool": "x"}), node("b", NFD))
+    assert "get a plugin: a.\n" in render({"kubeletPlugin": {"nodeSelector": {"pool": "x"}}}, before=before).notes
+
+
+def test_a_node_with_a_device_plugin_is_refused(server: ServerThread, helm: Helm) -> None:
+    server.create(node("busy", NFD, gpus="8"))
+    with pytest.raises(HelmError, match=r"on 1 of the nodes that this driver is for \(busy\)"):
+        helm.install()
+    assert not server.objects("apps/v1", "DaemonSet")
+
+
+def test_on_request_it_is_only_told(render: Render) -> None:
+    before = (node("busy", NFD, gpus="8"), node("free", NFD))
+    release = render({"devicePluginGuard": "warn"}, before=before)
+    assert "WARNING: a device plugin hands out nvidia.com/gpu on 1 of these nodes" in release.notes
+    assert release.all("DaemonSet")
+    assert render({"devicePluginGuard": "ignore"}, before=before).all("DaemonSet")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(node("elsewhere", {}, gpus="8"), id="a node that gets no plugin"),
+        pytest.param(node("former", NFD, gpus="0"), id="a device plugin that was removed"),
+        pytest.param(node("never", NFD), id="none ever"),
+    ],
+)
+def test_nothing_stands_in_the_way_of(other: Object, render: Render) -> None:
+    release = render(before=(other,))
+    assert release.all("DaemonSet") and "WARNING" not in release.notes
+
+
+def test_simulated_hardware_has_no_rival(render: Render) -> None:
+    values = {"kubeletPlugin": {"simulate": "t4"}}
+    assert render(values, before=(node("busy", NFD, gpus="8"),)).all("DaemonSet")
+
+
+def test_an_upgrade_is_guarded_too(server: ServerThread, helm: Helm) -> None:
+    helm.install()
+    server.create(node("busy", NFD, gpus="8"))
+    with pytest.raises(HelmError, match="device plugin"):
+        helm.upgrade()
+
+
+def holds(requirement: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Source: NodeSelectorRequirement, core/v1."""
+    value, values = labels.get(requirement["key"]), requirement.get("values", [])
+    match requirement["operator"]:
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Gt":
+            return value is not None and value.isdigit() and int(value) > int(values[0])
+        case _:
+            return value is not None and value.isdigit() and int(value) < int(values[0])
+
+
+_KEY, _VALUE = st.sampled_from(["a", "b"]), st.sampled_from(["1", "2", "3"])
+_REQUIREMENT = st.one_of(
+    st.fixed_dictionaries({"key": _KEY, "operator": st.sampled_from(["Exists", "DoesNotExist"])}),
+    st.fixed_dictionaries(
+        {"key": _KEY, "operator": st.sampled_from(["In", "NotIn"]), "values": st.lists(_VALUE, min_size=1, max_size=2)}
+    ),
+    st.fixed_dictionaries(
+        {"key": _KEY, "operator": st.sampled_from(["Gt", "Lt"]), "values": st.lists(_VALUE, min_size=1, max_size=1)}
+    ),
+)
+_TERMS = st.lists(st.lists(_REQUIREMENT, min_size=1, max_size=2), min_size=1, max_size=2)
+_LABELS = st.dictionaries(_KEY, _VALUE)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(terms=_TERMS, labels=st.lists(_LABELS, min_size=4, max_size=8))
+def test_the_chart_sees_nodes_as_the_scheduler_does(
+    terms: list[list[dict[str, Any]]], labels: list[dict[str, str]], tmp_path: Any
+) -> None:
+    """All requirements of one of the terms hold."""
+    selector = {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}}
+    wanted = [any(all(holds(one, mine) for one in term) for term in terms) for mine in labels]
+    with simulated_server() as thread:
+        for index, mine in enumerate(labels):
+            thread.create(node(f"n{index}", mine))
+        helm = Helm(thread.server.kubeconfig(tmp_path / "kubeconfig"))
+        notes = helm.install({"kubeletPlugin": {"affinity": affinity}}).notes
+    assert [f"n{index}" in notes for index in range(len(labels))] == wanted, notes

@@ -1,0 +1,238 @@
+"""Whatever is chosen, every object of the chart is one that an API server takes, and says what was chosen."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from support.chart_values import EXTRA_CLASS, POLICY, VARIANTS, Values, combinations
+from support.helm import CHART, NAMESPACE, Helm, Object, Release, ServerThread, simulated_server
+
+from dra_driver.api.policy import decode_policy
+
+type Render = Any
+
+_SCC = ("security.openshift.io", "v1", "securitycontextconstraints", "SecurityContextConstraints", "Cluster")
+_MONITOR = ("monitoring.coreos.com", "v1", "podmonitors", "PodMonitor", "Namespaced")
+
+
+def definition(group: str, version: str, plural: str, kind: str, scope: str) -> Object:
+    """A CustomResourceDefinition that takes anything."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
+            "scope": scope,
+            "versions": [
+                {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}},
+            ],
+        },
+    }
+
+
+EVERYTHING_SERVED = (definition(*_SCC), definition(*_MONITOR))
+
+
+def accepted(values: Values, tmp_path: Path) -> Release:
+    """Installed on a server that serves everything we could make; hooks are created as Helm would later."""
+    with simulated_server() as thread:
+        for one in EVERYTHING_SERVED:
+            thread.create(one)
+        release = Helm(thread.server.kubeconfig(tmp_path / "kubeconfig")).install(values)
+        for hook in release.hooks:
+            thread.create(hook)
+        nothing_dropped(thread, release)
+    return release
+
+
+def nothing_dropped(thread: ServerThread, release: Release) -> None:
+    """Every field that we send is stored: a field that the server does not know would silently be gone."""
+    for sent in (*release.objects, *release.hooks):
+        found = thread.objects(sent["apiVersion"], sent["kind"])
+        (stored,) = [one for one in found if one["metadata"]["name"] == sent["metadata"]["name"]]
+        missing = _missing(sent, stored, sent["kind"])
+        assert not missing, missing
+
+
+def _missing(sent: Any, stored: Any, where: str) -> list[str]:
+    if isinstance(sent, dict):
+        if not isinstance(stored, dict):
+            return [where] if sent else []
+        return [
+            one
+            for key, value in sent.items()
+            if value not in (None, [], {}, "", False)
+            for one in _missing(value, stored.get(key), f"{where}.{key}")
+        ]
+    if isinstance(sent, list):
+        if not isinstance(stored, list) or len(stored) != len(sent):
+            return [where]
+        return [
+            one
+            for index, (a, b) in enumerate(zip(sent, stored, strict=True))
+            for one in _missing(a, b, f"{where}[{index}]")
+        ]
+    return [where] if stored is None else []
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_is_accepted(name: str, tmp_path: Path) -> None:
+    release = accepted(VARIANTS[name], tmp_path)
+    assert release.revision == 1
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(values=combinations())
+def test_combinations_are_accepted(values: Values, tmp_path: Path) -> None:
+    assert accepted(values, tmp_path).objects
+
+
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(values=combinations())
+def test_every_object_says_whose_it_is_and_lies_in_the_releases_namespace(values: Values, tmp_path: Path) -> None:
+    release = accepted(values, tmp_path)
+    for one in (*release.objects, *release.hooks):
+        labels = one["metadata"]["labels"]
+        assert labels["app.kubernetes.io/managed-by"] == "Helm" and labels["app.kubernetes.io/instance"]
+        assert one["metadata"].get("namespace", NAMESPACE) == NAMESPACE
+        assert len(one["metadata"]["name"]) <= 100
+
+
+def test_two_releases_live_side_by_side(server: ServerThread, tmp_path: Path) -> None:
+    kubeconfig = server.server.kubeconfig(tmp_path / "kubeconfig")
+    Helm(kubeconfig, namespace="one").install()
+    only_once = {"crds": {"install": False}, "deviceClasses": {"install": False}, "driverName": "gpu.example.com"}
+    assert Helm(kubeconfig, namespace="two").install(only_once).objects
+
+
+def test_no_template_depends_on_the_version_of_the_chart_in_a_pod(render: Render) -> None:
+    """A release that changes nothing restarts no plugin."""
+    plugin = render().one("DaemonSet")
+    assert "helm.sh/chart" not in plugin["spec"]["template"]["metadata"]["labels"]
+
+
+def test_an_update_of_plugins_leaves_no_gap(render: Render) -> None:
+    spec = render().one("DaemonSet")["spec"]
+    assert spec["updateStrategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert "--pod-uid=$(POD_UID)" in container["args"]
+    assert {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}} in container["env"]
+    # Two pods of a DaemonSet share a node while it is updated: neither may hold what the other needs.
+    assert not pod.get("hostNetwork") and not any("hostPort" in port for port in container["ports"])
+
+
+def test_paths_that_hosts_programs_hear_of_are_the_same_inside(render: Render) -> None:
+    pod = render({"kubeletPlugin": {"kubeletRoot": "/var/lib/k0s/kubelet"}}).one("DaemonSet")["spec"]["template"][
+        "spec"
+    ]
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+    assert {paths[name] == mounts[name] for name in ("plugins", "registry", "cdi", "dev", "persistenced")} == {True}
+    assert paths["plugins"] == "/var/lib/k0s/kubelet/plugins"
+
+
+def test_the_policy_of_the_values_is_the_policy_of_both(render: Render) -> None:
+    release = render({"policy": POLICY})
+    text = release.one("ConfigMap")["data"]["policy.yaml"]
+    assert (
+        decode_policy(text, about="chart").to_wire()
+        == decode_policy(
+            yaml.safe_dump({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **POLICY}), about="values"
+        ).to_wire()
+    )
+    for kind in ("DaemonSet", "Deployment"):
+        (container,) = release.one(kind)["spec"]["template"]["spec"]["containers"]
+        assert "--policy=/etc/gpu-dra-driver/policy.yaml" in container["args"]
+
+
+def test_another_policy_restarts_both_and_other_values_do_not(render: Render) -> None:
+    def checksums(values: Values) -> list[str]:
+        release = render(values)
+        return [
+            release.one(kind)["spec"]["template"]["metadata"]["annotations"]["checksum/policy"]
+            for kind in ("DaemonSet", "Deployment")
+        ]
+
+    before = checksums({})
+    assert checksums({"metrics": {"interval": "10s"}}) == before
+    assert not set(checksums({"policy": POLICY})) & set(before)
+
+
+def test_without_a_policy_everything_is_published(render: Render) -> None:
+    text = render().one("ConfigMap")["data"]["policy.yaml"]
+    assert decode_policy(text, about="chart").publish is None
+
+
+def test_without_a_controller_nothing_of_it_is_there(render: Render) -> None:
+    release = render(VARIANTS["publisher-node"])
+    assert not release.all("Deployment") and not release.all("PodDisruptionBudget")
+    assert not [one for one in release.objects if "controller" in one["metadata"]["name"]]
+
+
+def test_classes_select_the_driver_that_was_named(render: Render) -> None:
+    release = render({"driverName": "gpu.example.com"})
+    (expression,) = [
+        one["cel"]["expression"] for one in release.one("DeviceClass", "gpu.nvidia.com")["spec"]["selectors"]
+    ]
+    assert expression == "device.driver == 'gpu.example.com' && device.attributes['gpu.example.com'].type == 'gpu'"
+
+
+def test_classes_are_those_of_the_repository(render: Render) -> None:
+    source = {
+        document["metadata"]["name"]: document["spec"]
+        for path in (CHART.parents[1] / "deviceclasses").glob("*.yaml")
+        for document in yaml.safe_load_all(path.read_text())
+    }
+    assert {one["metadata"]["name"]: one["spec"] for one in render().all("DeviceClass")} == source
+
+
+def test_extended_resources_are_given_and_taken_by_class(render: Render) -> None:
+    def names(values: Values) -> dict[str, str]:
+        classes = render(values).all("DeviceClass")
+        spec = {one["metadata"]["name"]: one["spec"] for one in classes}
+        return {name: one["extendedResourceName"] for name, one in spec.items() if "extendedResourceName" in one}
+
+    assert names({}) == {"gpu.nvidia.com": "nvidia.com/gpu"}
+    assert names(VARIANTS["no-extended-resource"]) == {}
+    assert names(VARIANTS["extended-resources"]) == {
+        "gpu.nvidia.com": "example.com/gpu",
+        "mig.nvidia.com": "example.com/mig",
+    }
+
+
+def test_classes_of_ones_own_come_as_they_are(render: Render) -> None:
+    assert render(VARIANTS["extra-class"]).one("DeviceClass", EXTRA_CLASS["name"])["spec"] == EXTRA_CLASS["spec"]
+
+
+def test_openshift_and_prometheus_get_their_objects_where_they_are(render: Render) -> None:
+    kinds = {"SecurityContextConstraints", "PodMonitor"}
+    assert not kinds & {one["kind"] for one in render().objects}
+    assert kinds <= {one["kind"] for one in render(before=EVERYTHING_SERVED).objects}
+    assert not kinds & {one["kind"] for one in render(VARIANTS["no-monitors"], before=EVERYTHING_SERVED).objects}
+
+
+def test_the_constraint_of_openshift_is_for_the_account_that_the_plugin_has(render: Render) -> None:
+    release = render(VARIANTS["accounts"], before=EVERYTHING_SERVED)
+    account = release.one("DaemonSet")["spec"]["template"]["spec"]["serviceAccountName"]
+    assert release.one("SecurityContextConstraints")["users"] == [f"system:serviceaccount:{NAMESPACE}:{account}"]
+
+
+def test_monitors_and_network_policies_select_the_pods_and_their_port(render: Render) -> None:
+    release = render(VARIANTS["network"], before=EVERYTHING_SERVED)
+    pods = [release.one(kind)["spec"]["template"] for kind in ("DaemonSet", "Deployment")]
+    for kind, key in (("PodMonitor", "selector"), ("NetworkPolicy", "podSelector")):
+        for one in release.all(kind):
+            wanted = one["spec"][key]["matchLabels"].items()
+            (pod,) = [pod for pod in pods if wanted <= pod["metadata"]["labels"].items()]
+            (port,) = pod["spec"]["containers"][0]["ports"]
+            if kind == "PodMonitor":
+                assert one["spec"]["podMetricsEndpoints"][0]["port"] == port["name"]
+            else:
+                assert one["spec"]["ingress"][0]["ports"][0]["port"] == port["containerPort"]
+        assert len(release.all(kind)) == 2

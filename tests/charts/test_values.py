@@ -1,0 +1,153 @@
+"""Whatever is misspelt or makes no sense in the values is refused before anything is changed."""
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.chart_values import POLICY, VARIANTS, Values, combinations, merged
+from support.helm import CHART, Helm, HelmError, ServerThread
+
+from dra_driver.api.policy import decode_policy
+from dra_driver.errors import InvalidInput
+
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
+VALIDATOR = jsonschema.Draft7Validator(SCHEMA)
+
+
+def problems(values: Values) -> list[str]:
+    return [error.message for error in VALIDATOR.iter_errors(merged(DEFAULTS, values))]
+
+
+WRONG: dict[str, Values] = {
+    "misspelt": {"publsher": "node"},
+    "misspelt below": {"kubeletPlugin": {"kubeletroot": "/x"}},
+    "misspelt in a toleration": {"kubeletPlugin": {"tolerations": [{"key": "a", "effekt": "NoSchedule"}]}},
+    "misspelt in an affinity": {"kubeletPlugin": {"affinity": {"nodeAffinities": {}}}},
+    "misspelt in resources": {"controller": {"resources": {"limit": {"memory": "1Gi"}}}},
+    "misspelt in a class": {"deviceClasses": {"extra": [{"name": "a", "spec": {"selector": []}}]}},
+    "a class without a spec": {"deviceClasses": {"extra": [{"name": "a"}]}},
+    "a class that does not exist": {"deviceClasses": {"extendedResources": {"gpu.nvidia.con": "x/y"}}},
+    "neither": {"publisher": "both"},
+    "a number that is none": {"controller": {"replicas": "two"}},
+    "too few": {"controller": {"replicas": 0}},
+    "too many": {"controller": {"workers": 65}},
+    "a port": {"kubeletPlugin": {"httpPort": 70000}},
+    "a relative path": {"kubeletPlugin": {"kubeletRoot": "var/lib/kubelet"}},
+    "a path that ends with a slash": {"kubeletPlugin": {"kubeletRoot": "/var/lib/kubelet/"}},
+    "no driver's name": {"driverName": "GPU"},
+    "no digest": {"image": {"digest": "latest"}},
+    "a boolean for a word": {"devicePluginGuard": False},
+    "no policy's field": {"policy": {"publishing": []}},
+    "the policy's kind": {"policy": {"kind": "PublishingPolicy"}},
+    "a rule": {"policy": {"publish": [{"gpu": {"products": ["x"]}}]}},
+    "an empty list of rules": {"policy": {"publish": []}},
+    "a MIG mode": {"policy": {"mig": [{"mode": "dynamic"}]}},
+    "two ways to share": {"policy": {"sharing": [{"strategy": "MPS", "replicas": 2, "unlimited": True}]}},
+    "no way to share": {"policy": {"sharing": [{"strategy": "MPS"}]}},
+    "an Xid": {"policy": {"health": {"ignoreXids": ["94"]}}},
+    "an attribute": {"policy": {"attributes": [{"values": {"a": [1]}}]}},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_it_is_refused(name: str, server: ServerThread, helm: Helm) -> None:
+    before = len(server.server.writes)
+    with pytest.raises(HelmError, match="schema"):
+        helm.install(WRONG[name], create_namespace=False)
+    assert [one for one in server.server.writes[before:] if one.verb == "create"] == []
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_what_is_documented_is_accepted(name: str) -> None:
+    assert problems(VARIANTS[name]) == []
+
+
+def _paths(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Of every mapping of fixed keys in the values."""
+    found = [path]
+    for key, child in value.get("properties", {}).items():
+        if child.get("additionalProperties") is False:
+            found += _paths(child, (*path, key))
+    return found
+
+
+@settings(max_examples=60)
+@given(path=st.sampled_from(_paths(SCHEMA)), name=st.text("abcdefgh", min_size=3, max_size=6), values=combinations())
+def test_a_typo_anywhere_is_refused(path: tuple[str, ...], name: str, values: Values) -> None:
+    typo: Values = {name: True}
+    for key in reversed(path):
+        typo = {key: typo}
+    assert problems(merged(values, typo))
+
+
+_PATTERNS = st.lists(st.text("ab*-", min_size=1, max_size=4), min_size=1, max_size=2)
+_RULE = st.fixed_dictionaries(
+    {},
+    optional={
+        "nodes": st.fixed_dictionaries({}, optional={"names": _PATTERNS}),
+        "gpus": st.fixed_dictionaries({}, optional={"products": _PATTERNS, "uuids": _PATTERNS, "names": _PATTERNS}),
+    },
+)
+_POLICY = st.fixed_dictionaries(
+    {},
+    optional={
+        "publish": st.lists(_RULE, max_size=2),
+        "withhold": st.lists(_RULE, max_size=2),
+        "passthrough": st.lists(_RULE, max_size=2),
+        "sharing": st.lists(
+            st.fixed_dictionaries(
+                {"strategy": st.sampled_from(["MPS", "TimeSlicing"])},
+                optional={
+                    "replicas": st.integers(0, 200),
+                    "unlimited": st.booleans(),
+                    "capacity": st.lists(st.sampled_from(["memory", "cores", "x"]), max_size=2),
+                },
+            ),
+            max_size=2,
+        ),
+        "health": st.fixed_dictionaries(
+            {}, optional={"ignoreXids": st.lists(st.integers(-1, 10_000), max_size=2), "evict": st.booleans()}
+        ),
+    },
+)
+
+
+@given(policy=_POLICY)
+@settings(max_examples=150)
+def test_the_schema_says_of_policies_what_the_programs_say(policy: Values) -> None:
+    """Which are refused by Helm would be refused by the controller, and the other way round."""
+    text = yaml.safe_dump({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **policy})
+    try:
+        decode_policy(text, about="policy")
+        understood = True
+    except InvalidInput:
+        understood = False
+    assert (problems({"policy": policy}) == []) == understood
+
+
+def test_a_policy_that_uses_everything_is_accepted() -> None:
+    assert problems({"policy": POLICY}) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (
+            {"controller": {"leaderElection": {"leaseDuration": 10, "renewDeadline": 10}}},
+            "leaseDuration must be longer than renewDeadline",
+        ),
+        ({"serviceAccounts": {"kubeletPlugin": "one", "controller": "one"}}, "need an account each"),
+        (
+            {"deviceClasses": {"extendedResources": {"gpu.nvidia.com": "a/b", "mig.nvidia.com": "a/b"}}},
+            "gpu.nvidia.com and mig.nvidia.com cannot both be a/b",
+        ),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused(values: Values, says: str, helm: Helm) -> None:
+    with pytest.raises(HelmError, match=says):
+        helm.install(values)
