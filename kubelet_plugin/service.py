@@ -10,6 +10,7 @@ own, different claims run side by side, and one claim has one turn at a time, wh
 * A repeated prepare writes nothing; it looks whether the CDI file is still as it was left.
 * Unprepare never asks the API server: the object may be gone.
 * When kubelet gives up a call, what was begun is finished in the background, and its retry finds the result.
+* Every operation on a claim ends with one line in the log, and with a word to the `listener`.
 """
 
 import asyncio
@@ -39,6 +40,7 @@ from kubelet_plugin.prepare.lifecycle import (
     standing_of,
     state_of,
 )
+from kubelet_plugin.prepare.listener import AllocatedTo, Call, ClaimListener, Operation, timed
 from kubelet_plugin.prepare.node import ContainerFiles, Node
 from kubelet_plugin.prepare.plan import Plan, plan_for
 from kubelet_plugin.prepare.repair import RepairReport
@@ -109,9 +111,12 @@ class ClaimService:
         stale_after_s: float = STALE_AFTER_S,
         holder_patience_s: float = _HOLDER_PATIENCE_S,
         api_patience_s: float = _PATIENCE_S,
+        listener: ClaimListener | None = None,
     ) -> None:
         self._journal = journal
-        self._executor = Executor(journal, cdi, effects)
+        self._driver = driver
+        self._listener = listener or ClaimListener()
+        self._executor = Executor(journal, cdi, effects, self._listener)
         self._claims = ClaimReader(api)
         self._view = _View(facts, container_files, offers, driver, node_name)
         self._healer = Healer(journal, self._executor, self._claims, self._view, stale_after_s=stale_after_s)
@@ -170,20 +175,52 @@ class ClaimService:
         files = _Once(self._view.files)
         if not self._all_held(claims):
             files.begin()  # while the claims are read
-        return await self._each(claims, lambda claim: self._prepare(claim, files))
+        return await self._each("prepare", claims, lambda claim, notes: self._prepare(claim, files, notes))
 
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, DriverError | None]:
         """None for each released claim, or why not, by claim UID. A claim that is not held is released already."""
-        return await self._each(claims, self._unprepare)
+        return await self._each("unprepare", claims, self._unprepare)
 
     async def _each[T](
-        self, claims: Sequence[ClaimRef], act: Callable[[ClaimRef], Coroutine[None, None, T]]
+        self,
+        call: Call,
+        claims: Sequence[ClaimRef],
+        act: "Callable[[ClaimRef, _Notes], Coroutine[None, None, T]]",
     ) -> dict[str, T | DriverError]:
-        tasks = {
-            claim.uid: (claim, self._begin(act(claim))) for claim in {claim.uid: claim for claim in claims}.values()
-        }
-        answers = await asyncio.shield(asyncio.gather(*(task for _, task in tasks.values()), return_exceptions=True))
-        return {claim.uid: _answer(claim, answer) for (claim, _), answer in zip(tasks.values(), answers, strict=True)}
+        tasks = [
+            self._begin(self._one(call, claim, act)) for claim in {claim.uid: claim for claim in claims}.values()
+        ]
+        return dict(await asyncio.shield(asyncio.gather(*tasks)))
+
+    async def _one[T](
+        self, call: Call, claim: ClaimRef, act: "Callable[[ClaimRef, _Notes], Coroutine[None, None, T]]"
+    ) -> tuple[str, T | DriverError]:
+        """The claim's UID and its answer; also the only place that tells how an operation ended."""
+        notes, started = _Notes(), time.perf_counter()
+        answer: T | DriverError
+        try:
+            answer = await act(claim, notes)
+        except DriverError as error:
+            answer = error
+        except Exception as error:  # noqa: BLE001 - one claim's defect is not the others'
+            _log.error("failed unexpectedly", claim=str(claim), uid=claim.uid, exc_info=error)
+            answer = DriverError(f"internal error, see the log of the node plugin: {error!r}", about=str(claim))
+        self._ended(
+            Operation(
+                call=call,
+                claim=claim,
+                seconds=time.perf_counter() - started,
+                pods=notes.pods,
+                devices=notes.devices,
+                repeated=notes.repeated,
+                error=answer if isinstance(answer, DriverError) else None,
+            )
+        )
+        return claim.uid, answer
+
+    def _ended(self, operation: Operation) -> None:
+        _log_line(operation)
+        self._listener.ended(operation)
 
     def _begin[T](self, work: Coroutine[None, None, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
@@ -198,7 +235,9 @@ class ClaimService:
             return True  # every claim will be refused for that reason
         return all(claim.uid in held for claim in claims)
 
-    async def _prepare(self, ref: ClaimRef, files: "_Once[ContainerFiles]") -> tuple[PreparedDevice, ...]:
+    async def _prepare(
+        self, ref: ClaimRef, files: "_Once[ContainerFiles]", notes: "_Notes"
+    ) -> tuple[PreparedDevice, ...]:
         well_formed(ref)
         await self._healer.complete()
         async with self._executor.turn(ref.uid):
@@ -206,26 +245,33 @@ class ClaimService:
             entry = self._journal.current.held.get(ref.uid)
             prepared = entry is not None and await self._is_prepared(entry, node)
             try:
-                claim = await self._claims.read(ref, patience_s=0.0 if prepared else self._api_patience_s)
+                with timed(self._listener.step_ended, "read_claim"):
+                    claim = await self._claims.read(ref, patience_s=0.0 if prepared else self._api_patience_s)
             except ClusterError as error:
                 if prepared and entry is not None:
                     _log.warning("answered from the journal", claim=str(ref), error=str(error))
+                    notes.held(entry)
+                    notes.repeated = True
                     return entry.answer
                 raise explained(error, ref) from error
             if claim is None:
                 raise InvalidInput("does not exist any more; nothing is left to prepare", about=str(ref))
             checked(claim, ref)
+            notes.read(claim, self._driver)
             if prepared and entry is not None and self._stands(entry, claim, node):
+                notes.repeated = True
                 return entry.answer
-            try:
-                plan = plan_for(ref, wanted_of(claim, ref, node), node, await files.begin())
-            except (UnknownDevice, NodeNotReady):
-                # What is missing may have come since the last look.
-                node = await self._view.look_again()
-                plan = plan_for(ref, wanted_of(claim, ref, node), node, await self._view.files())
-            plan = await self._carry_out(plan)
-            _log.info("prepared", claim=str(ref), uid=ref.uid, devices=[device.device for device in plan.entry.devices])
-            return plan.entry.answer
+            with timed(self._listener.step_ended, "look_at_node"):
+                plan = await self._plan(ref, claim, node, files)
+            return (await self._carry_out(plan)).entry.answer
+
+    async def _plan(self, ref: ClaimRef, claim: ResourceClaim, node: Node, files: "_Once[ContainerFiles]") -> Plan:
+        try:
+            return plan_for(ref, wanted_of(claim, ref, node), node, await files.begin())
+        except (UnknownDevice, NodeNotReady):
+            # What is missing may have come since the last look.
+            node = await self._view.look_again()
+            return plan_for(ref, wanted_of(claim, ref, node), node, await self._view.files())
 
     async def _is_prepared(self, entry: Entry, node: Node) -> bool:
         if entry.boot_id != node.boot_id:
@@ -249,15 +295,16 @@ class ClaimService:
                 if not (await self._healer.clear_left_behind()).done:
                     raise
 
-    async def _unprepare(self, ref: ClaimRef) -> None:
+    async def _unprepare(self, ref: ClaimRef, notes: "_Notes") -> None:
         async with self._executor.turn(ref.uid):
             entry = self._journal.current.held.get(ref.uid)
             if entry is None:
+                notes.repeated = True
                 await self._executor.remove_orphan(ref.uid)
             else:
+                notes.held(entry)
                 # A claim without holds can be released on a node that knows nothing of itself.
                 await self._executor.undo(entry, self._view.boot_id() if entry.holds else entry.boot_id)
-                _log.info("released", claim=str(ref), uid=ref.uid)
 
     def _told(self, report: RepairReport) -> RepairReport:
         self._pending = bool(report.pending)
@@ -317,11 +364,36 @@ class _View:
         return Node(self._driver, self._node_name, facts.boot_id, self._offers.of(facts), gpus, facts.problems)
 
 
-def _answer[T](claim: ClaimRef, answer: T | BaseException) -> T | DriverError:
-    if isinstance(answer, DriverError):
-        _log.warning("refused", claim=str(claim), uid=claim.uid, error=str(answer))
-        return answer
-    if isinstance(answer, BaseException):
-        _log.error("failed unexpectedly", claim=str(claim), uid=claim.uid, exc_info=answer)
-        return DriverError(f"internal error, see the log of the node plugin: {answer!r}", about=str(claim))
-    return answer
+class _Notes:
+    """What is found out of a claim while something is done about it."""
+
+    __slots__ = ("devices", "pods", "repeated")
+
+    def __init__(self) -> None:
+        self.pods: tuple[str, ...] = ()
+        self.devices: tuple[AllocatedTo, ...] = ()
+        self.repeated = False
+
+    def read(self, claim: ResourceClaim, driver: str) -> None:
+        self.pods = tuple(one.name for one in claim.status.reserved_for if one.resource == "pods")
+        results = claim.status.allocation.devices.results if claim.status.allocation is not None else []
+        self.devices = tuple(AllocatedTo(one.pool, one.device, one.share_id) for one in results if one.driver == driver)
+
+    def held(self, entry: Entry) -> None:
+        self.devices = tuple(AllocatedTo(one.pool, one.device, one.share_id) for one in entry.devices)
+
+
+def _log_line(operation: Operation) -> None:
+    """One for each operation on a claim."""
+    line = {
+        "claim": f"{operation.claim.namespace}/{operation.claim.name}",
+        "uid": operation.claim.uid,
+        "pods": list(operation.pods),
+        "devices": [one.device for one in operation.devices],
+        "duration_ms": round(1000 * operation.seconds, 1),
+        "outcome": operation.outcome,
+    }
+    if operation.error is not None:
+        _log.warning(operation.call, **line, error=str(operation.error))
+    else:
+        _log.info(operation.call, **line, repeated=operation.repeated)

@@ -45,7 +45,7 @@ A claim with holds (`kubelet_plugin.prepare.holds`) takes a longer way: hardware
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -82,6 +82,7 @@ from kubelet_plugin.prepare.holds import (
     in_order,
 )
 from kubelet_plugin.prepare.lifecycle import Entry, left_behind, needed
+from kubelet_plugin.prepare.listener import ClaimListener, timed
 from kubelet_plugin.prepare.plan import Plan, undo_of
 from kubelet_plugin.prepare.repair import RepairReport
 from kubelet_plugin.prepare.steps import digest_of
@@ -131,8 +132,11 @@ class CdiFolder(Protocol):
 class Executor:
     """Runs plans of different claims at once; the caller sees to it that each claim has one at a time."""
 
-    def __init__(self, journal: JournalStore, cdi: CdiFolder, effects: Effects) -> None:
+    def __init__(
+        self, journal: JournalStore, cdi: CdiFolder, effects: Effects, listener: ClaimListener | None = None
+    ) -> None:
         self._journal = journal
+        self._step_ended = (listener or ClaimListener()).step_ended
         self._cdi = cdi
         self._effects = effects
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -151,7 +155,8 @@ class Executor:
         if plan.entry.holds or (before is not None and before.holds):
             async with self._turn_with_holds(plan.entry):
                 return await self._carry_out_with_holds(plan, finish)
-        await self._write(plan, before)
+        with self._timed("write"):
+            await self._write(plan, before)
         return plan
 
     async def undo(self, entry: Entry, boot_id: str) -> None:
@@ -159,7 +164,8 @@ class Executor:
         if entry.holds:
             async with self._turn_with_holds(entry):
                 return await self._release(entry.claim.uid, boot_id)
-        await self._journal.commit(released(entry.claim.uid), before=self._removal(entry))
+        with self._timed("remove"):
+            await self._journal.commit(released(entry.claim.uid), before=self._removal(entry))
         return None
 
     async def reassert(self, entry: Entry) -> None:
@@ -281,19 +287,23 @@ class Executor:
                 # One that was prepared before is repaired: what the journal calls made may not be so any more.
                 await self._make(hold, entry, again=before is not None)
             done = await finish(entry, self._journal.current.holds)
-            staged = await self._in_thread(self._stage, done)
-            try:
-                await self._journal.commit(finished(done.entry))
-            except DriverError:
-                for file in staged:
-                    file.discard()
-                raise
-            await self._in_thread(self._cdi.publish, staged)
+            with self._timed("write"):
+                await self._finish(done)
         except DriverError as error:
             if before is None:
                 await self._give_up(entry, error)
             raise
         return done
+
+    async def _finish(self, done: Plan) -> None:
+        staged = await self._in_thread(self._stage, done)
+        try:
+            await self._journal.commit(finished(done.entry))
+        except DriverError:
+            for file in staged:
+                file.discard()
+            raise
+        await self._in_thread(self._cdi.publish, staged)
 
     async def _give_up(self, entry: Entry, reason: DriverError) -> None:
         try:
@@ -333,7 +343,8 @@ class Executor:
             records = self._journal.current.holds
             if record is not None:
                 records = {**records, hold: record}
-            came_of_it = await self._in_hardware_thread(self._effect(hold).make, hold, records)
+            with self._timed(f"make_{type(hold).__name__}"):
+                came_of_it = await self._in_hardware_thread(self._effect(hold).make, hold, records)
             await self._journal.commit(made(hold, entry, came_of_it))
 
     async def _release(self, uid: str, boot_id: str) -> None:
@@ -364,7 +375,8 @@ class Executor:
             journal = self._journal.current
             if hold not in journal.holds or needed(journal.held, hold, but=claim_uid):
                 return False
-            await self._in_hardware_thread(self._effect(hold).undo, hold, journal.holds, boot_id)
+            with self._timed(f"undo_{type(hold).__name__}"):
+                await self._in_hardware_thread(self._effect(hold).undo, hold, journal.holds, boot_id)
             return True
 
     def _turn_with_holds(self, entry: Entry) -> AbstractAsyncContextManager[None]:
@@ -373,6 +385,9 @@ class Executor:
 
     def _turn_of(self, hold: Hold) -> AbstractAsyncContextManager[None]:
         return self._hold_turns.of(repr(hold), about=described(hold))
+
+    def _timed(self, step: str) -> AbstractContextManager[None]:
+        return timed(self._step_ended, step)
 
     def _effect(self, hold: Hold) -> Effect[Any]:
         effect = self._effects.get(type(hold))

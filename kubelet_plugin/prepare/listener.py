@@ -1,0 +1,84 @@
+"""What others learn of the work on claims: how long each step took, and how each operation ended.
+
+`kubelet_plugin.service` and `kubelet_plugin.prepare.execute` tell; metrics, Events, device status and the debug page
+listen. They are told in the event loop, in the middle of kubelet's calls: they take note, and act later.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from dra_driver.errors import DriverError
+from dra_driver.names import ClaimRef
+
+type Call = Literal["prepare", "unprepare"]
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedTo:
+    """A device of our driver in a claim's allocation: its identity in `status.devices`, too."""
+
+    pool: str
+    device: str
+    share_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One prepare or unprepare of one claim that ended. What was not found out before it failed is empty."""
+
+    call: Call
+    claim: ClaimRef
+    seconds: float
+    pods: tuple[str, ...] = ()
+    """Names of the pods for which the claim is reserved; known of a prepare whose claim was read."""
+    devices: tuple[AllocatedTo, ...] = ()
+    repeated: bool = False
+    """It was done before: nothing changed."""
+    error: DriverError | None = None
+
+    @property
+    def outcome(self) -> str:
+        """`ok`, or the kind of error."""
+        return "ok" if self.error is None else type(self.error).__name__
+
+
+class ClaimListener:
+    """Listens to nothing; others override what they want to hear. No method may raise or wait."""
+
+    def step_ended(self, step: str, outcome: str, seconds: float) -> None:
+        """`step` is `read_claim`, `look_at_node`, `write`, `remove`, or `make_` or `undo_` with the kind of a hold."""
+
+    def ended(self, operation: Operation) -> None:
+        """A claim's operation ended, or was found done."""
+
+
+class Listeners(ClaimListener):
+    """Passes on to several."""
+
+    def __init__(self, listeners: Sequence[ClaimListener]) -> None:
+        self._steps = [one.step_ended for one in listeners if type(one).step_ended is not ClaimListener.step_ended]
+        self._ends = [one.ended for one in listeners]
+
+    def step_ended(self, step: str, outcome: str, seconds: float) -> None:
+        for tell in self._steps:
+            tell(step, outcome, seconds)
+
+    def ended(self, operation: Operation) -> None:
+        for tell in self._ends:
+            tell(operation)
+
+
+@contextmanager
+def timed(tell: Callable[[str, str, float], None], step: str) -> Iterator[None]:
+    """Tell how long the block took, and the kind of error that ended it."""
+    outcome, started = "ok", time.perf_counter()
+    try:
+        yield
+    except BaseException as error:
+        outcome = type(error).__name__
+        raise
+    finally:
+        tell(step, outcome, time.perf_counter() - started)
