@@ -328,10 +328,15 @@ class _Search:
         if self._symmetry is None:
             return None
         have = (
-            (index, one.candidate, self._ledger.share_of(one.wanted, one.candidate))
+            (index, one.candidate, self._share(one, wanted))
             for index, chosen in enumerate(self.chosen)
             for one in chosen
         )
         constraints = tuple(one.state for one in self._constraints[claim])
-        place = (claim, request, wanted.name.alternative, taken, start, len(self.chosen[claim]))
+        place = (claim, request, wanted.name.alternative, taken, len(self.chosen[claim]))
         return place, constraints, self._symmetry.state(have, start)
+
+    def _share(self, chosen: Chosen, wanted: Wanted) -> Hashable:
+        """What a choice took of a shareable device, and whether it was for `wanted`, which gets no second one of it."""
+        share = self._ledger.share_of(chosen.wanted, chosen.candidate)
+        return None if share is None else (share, chosen.wanted is wanted)

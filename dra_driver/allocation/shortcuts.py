@@ -2,9 +2,9 @@
 
 Nothing here changes an answer. A bound says "impossible" only where the exhaustive search would find nothing. A device
 is skipped only when a twin of it, that comes first, was tried in the same place and led nowhere: a solution with the
-later one, the twins changed for each other, would be a solution that the search had met before. In the same way a
-request is not tried again in a state like one in which it failed. All this is worth its price only to a search that
-had to turn back, so no other asks for it. Pure.
+later one, the twins changed for each other, would be a solution that the search had met before. In the same way the
+search does not go on from a state like one from which it failed. All this is worth its price only to a search that had
+to turn back, so no other asks for it. Pure.
 """
 
 from collections import Counter, defaultdict
@@ -190,14 +190,13 @@ class Symmetry:
     """
 
     def __init__(self, problem: Problem) -> None:
-        self._places = problem.site.places
-        self._members = _members_of_sets(problem)
         self._by_claim = any(one.wanted.admin_access for one in problem.prospects.values())
         self._looks: dict[Candidate, int] = {}
         self._kinds: dict[CounterSetId, int] = {}
-        if not any(_minds_order(problem, claim) for claim in range(len(problem.requests))):
+        self._minds_order = any(_minds_order(problem, claim) for claim in range(len(problem.requests)))
+        if not self._minds_order:
             self._looks = _numbered({one: _look(problem, one) for one in problem.site.candidates})
-            self._kinds = _numbered(_kinds_of_sets(problem, self._members, self._looks))
+            self._kinds = _numbered(_kinds_of_sets(problem, self._looks))
 
     def twins(self, candidate: Candidate) -> Twins | None:
         """Equal for twins; None for a device that is like no other."""
@@ -207,10 +206,10 @@ class Symmetry:
         return self._looks[candidate], self._kinds[sets[0]] if sets else None
 
     def state(self, taken: Iterable[tuple[int, Candidate, object]], start: int) -> Hashable:
-        """Equal for states from which the same can be reached: what was taken, for which claim, and how much of it.
+        """Equal for states from which the same can be reached. `taken`: for which claim, what, and which share of it.
 
-        `start` is the number of the device from which the search goes on: of what was taken, and of the counter sets
-        that were, it is told what lies behind.
+        `start` is the number of the device from which the search goes on in its request. It counts only where the
+        order of devices does: what can be reached with devices before it was tried before.
         """
         devices: dict[Candidate, Counter[Hashable]] = defaultdict(Counter)
         for claim, candidate, share in taken:
@@ -218,22 +217,15 @@ class Symmetry:
         alone: Counter[Hashable] = Counter()
         sets: dict[CounterSetId, Counter[Hashable]] = defaultdict(Counter)
         for candidate, marks in devices.items():
-            own, is_behind = candidate.counter_sets, self._places[candidate] >= start
-            taking = (frozenset(marks.items()), is_behind)
+            taking, own = frozenset(marks.items()), candidate.counter_sets
             if self.twins(candidate) is None:
                 alone[candidate, taking] += 1
             elif own:
                 sets[own[0]][self._looks[candidate], taking] += 1
             else:
                 alone[self._looks[candidate], taking] += 1
-        kinds = Counter(
-            (self._kinds[key], frozenset(members.items()), self._behind(key, start)) for key, members in sets.items()
-        )
-        return frozenset(alone.items()), frozenset(kinds.items())
-
-    def _behind(self, key: CounterSetId, start: int) -> Hashable:
-        """The devices of the set that the search has still before it, by their looks."""
-        return tuple(sorted(self._looks[one] for one in self._members[key] if self._places[one] >= start))
+        kinds = Counter((self._kinds[key], frozenset(members.items())) for key, members in sets.items())
+        return start if self._minds_order else None, frozenset(alone.items()), frozenset(kinds.items())
 
 
 def _numbered[K](values: Mapping[K, Hashable]) -> dict[K, int]:
@@ -262,19 +254,12 @@ def _look(problem: Problem, candidate: Candidate) -> Hashable:
     return serves, values, draws, problem.ledger.stock(candidate)
 
 
-def _members_of_sets(problem: Problem) -> dict[CounterSetId, list[Candidate]]:
-    """The devices that draw on each counter set."""
+def _kinds_of_sets(problem: Problem, looks: Mapping[Candidate, int]) -> dict[CounterSetId, Hashable]:
+    """Equal for counter sets of one kind; without those that a device draws on together with another set."""
     members: dict[CounterSetId, list[Candidate]] = defaultdict(list)
     for candidate in problem.site.candidates:
         for one in candidate.counter_sets:
             members[one].append(candidate)
-    return members
-
-
-def _kinds_of_sets(
-    problem: Problem, members: Mapping[CounterSetId, Sequence[Candidate]], looks: Mapping[Candidate, int]
-) -> dict[CounterSetId, Hashable]:
-    """Equal for counter sets of one kind; without those that a device draws on together with another set."""
     kinds: dict[CounterSetId, Hashable] = {}
     for key, own in members.items():
         if all(len(one.counter_sets) == 1 for one in own):

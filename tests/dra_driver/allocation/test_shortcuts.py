@@ -245,7 +245,7 @@ SAME_TYPE_TOO = [*SAME, {"requests": [], "matchAttribute": f"{DRIVER}/type"}]
         (of_cards(8), [claim(profile("1g-me", "media", 9))], False),
         (of_cards(8), [claim(profile("1g-me", "media", 8))], True),
         (of_cards(8), [claim(profile("1g", "ones", 7), profile("7g", "whole", 8))], False),
-        (of_cards(4), [claim(profile("2g", "twos", 9), profile("7g", "whole", 2))], False),
+        (of_cards(8), [claim(profile("2g", "twos", 19), profile("7g", "whole", 2))], False),
         (of_cards(8), [claim(profile("1g", "ones", 20), profile("2g", "twos", 12))], True),
     ],
 )
