@@ -264,11 +264,20 @@ def _device_text(result: AllocatedDevice) -> str:
 
 def _groups(verdicts: Iterable[NodeVerdict]) -> tuple[Group, ...]:
     """Largest first; those that fit are no group."""
-    found: dict[tuple[Code, str, str | None, str | None], list[str]] = {}
+    found: dict[tuple[Code, str, str | None, str | None], list[NodeVerdict]] = {}
     for one in verdicts:
         if not one.fits:
-            found.setdefault((one.code, one.text, one.claim, one.request), []).append(one.node)
-    groups = [Group(code, text, tuple(nodes), claim, request) for (code, text, claim, request), nodes in found.items()]
+            found.setdefault((one.code, one.said.shape, one.claim, one.request), []).append(one)
+    groups = [
+        Group(
+            first.code,
+            first.said.beside(one.said for one in others).text,
+            tuple(one.node for one in (first, *others)),
+            first.claim,
+            first.request,
+        )
+        for first, *others in found.values()
+    ]
     return tuple(sorted(groups, key=lambda one: (-len(one.nodes), one.text)))
 
 

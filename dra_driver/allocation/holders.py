@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from dra_driver.allocation.snapshot import Candidate, Pool
+from dra_driver.allocation.snapshot import Candidate, CounterId, Pool, PoolId
 from dra_driver.allocation.world import Key, World, claim_key
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.names import DeviceId
@@ -61,6 +61,7 @@ class Holders:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._by_counter: dict[PoolId, Mapping[CounterId, tuple[Holder, ...]]] = {}
 
     @cached_property
     def _by_device(self) -> Mapping[DeviceId, tuple[Holder, ...]]:
@@ -80,12 +81,19 @@ class Holders:
 
     def of_counters(self, candidate: Candidate, pool: Pool) -> tuple[Holder, ...]:
         """Claims with devices that draw on the same counters as this one, which they may have made scarce."""
-        mine = {id_ for id_, _ in candidate.consumes}
-        found: dict[Holder, None] = {}
-        for name, draws in pool.draws.items():
-            if any(id_ in mine for id_, _ in draws):
-                found.update(dict.fromkeys(self.of(DeviceId(pool.driver, pool.name, name))))
+        if pool.id not in self._by_counter:
+            self._by_counter[pool.id] = self._drawing(pool)
+        known = self._by_counter[pool.id]
+        found = dict.fromkeys(holder for id_, _ in candidate.consumes for holder in known.get(id_, ()))
         return tuple(sorted(found, key=str))
+
+    def _drawing(self, pool: Pool) -> Mapping[CounterId, tuple[Holder, ...]]:
+        found: dict[CounterId, tuple[Holder, ...]] = {}
+        for name, draws in pool.draws.items():
+            if holders := self.of(DeviceId(pool.driver, pool.name, name)):
+                for id_, _ in draws:
+                    found[id_] = (*found.get(id_, ()), *holders)
+        return found
 
 
 _MOST_NAMED = 3

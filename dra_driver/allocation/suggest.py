@@ -105,8 +105,8 @@ def _nearest(verdicts: Sequence[NodeVerdict]) -> list[NodeVerdict]:
     per_reason: dict[str, int] = {}
     found: list[NodeVerdict] = []
     for verdict in sorted(verdicts, key=lambda one: (-order[one.code], one.node)):
-        per_reason[verdict.text] = per_reason.get(verdict.text, 0) + 1
-        if per_reason[verdict.text] <= _NODES_PER_REASON:
+        per_reason[verdict.said.shape] = per_reason.get(verdict.said.shape, 0) + 1
+        if per_reason[verdict.said.shape] <= _NODES_PER_REASON:
             found.append(verdict)
     return found[:_MOST_NODES]
 

@@ -78,23 +78,63 @@ class DeviceVerdict:
     parts: tuple[Part, ...] = ()
     selector: int | None = None
     """Index of the false selector among those of class and request."""
+    scarce: str | None = None
+    """What is left of a capacity."""
 
     @property
     def is_meant(self) -> bool:
         return self.code not in _NOT_MEANT
 
 
+HELD = "\0"
+"""Where holders are named in the shape of a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A reason whose holders are still open: nodes with the same `shape` form a group, whoever is in the way there.
+
+    `held` are the holders to name at each HELD, in order.
+    """
+
+    shape: str
+    held: tuple[tuple[Holder, ...], ...] = ()
+
+    @property
+    def text(self) -> str:
+        first, *rest = self.shape.split(HELD)
+        return first + "".join(listed_holders(holders) + text for holders, text in zip(self.held, rest, strict=True))
+
+    def beside(self, others: Iterable["Sentence"]) -> "Sentence":
+        """With the holders of sentences of the same shape."""
+        lists = zip(*(one.held for one in (self, *others)), strict=True)
+        return Sentence(self.shape, tuple(tuple(holder for one in place for holder in one) for place in lists))
+
+
+def _joined(separator: str, sentences: Iterable[Sentence]) -> Sentence:
+    parts = list(sentences)
+    return Sentence(separator.join(one.shape for one in parts), tuple(held for one in parts for held in one.held))
+
+
+def _after(lead: str, sentence: Sentence) -> Sentence:
+    return Sentence(lead + sentence.shape, sentence.held)
+
+
 @dataclass(frozen=True)
 class NodeVerdict:
-    """One node. `text` is the first reason, without the node's name; `devices` are those of the request it is about."""
+    """One node. `said` is the first reason, without the node's name; `devices` are those of the request it is about."""
 
     node: str
     code: Code
-    text: str
+    said: Sentence
     claim: str | None = None
     request: str | None = None
     devices: tuple[DeviceVerdict, ...] = ()
     allocations: tuple[Allocation, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return self.said.text
 
     @property
     def fits(self) -> bool:
@@ -117,7 +157,7 @@ class Judge:
         pod = self._pod.obj if self._pod is not None else NO_POD
         extended = extended_on(pod, node, self._world.classes)
         if isinstance(extended, str):
-            return NodeVerdict(node.name, Code.EXTENDED_RESOURCE, extended)
+            return NodeVerdict(node.name, Code.EXTENDED_RESOURCE, Sentence(extended))
         wanted = unallocated(self._claims)
         if extended is not None:
             wanted.append(ResourceClaim.of(extended_claim(pod, extended.requests)))
@@ -125,21 +165,21 @@ class Judge:
             result = allocate(wanted, node, self._world.snapshot)
         except (InvalidInput, NodeNotReady) as error:
             code = Code.POOL if isinstance(error, NodeNotReady) else Code.ERROR
-            return NodeVerdict(node.name, code, str(error))
+            return NodeVerdict(node.name, code, Sentence(str(error)))
         if isinstance(result, Allocated):
-            return NodeVerdict(node.name, Code.FITS, "fits", allocations=result.allocations)
+            return NodeVerdict(node.name, Code.FITS, Sentence("fits"), allocations=result.allocations)
         return self._devices_of(node, wanted, result)
 
     def _unfit(self, node: NodeView) -> NodeVerdict | None:
         if self._pod is not None:
             if (text := unfit_for(self._pod.obj, node)) is not None:
-                return NodeVerdict(node.name, _node_code(text), text)
+                return NodeVerdict(node.name, _node_code(text), Sentence(text))
             others = (one.obj for one in self._world.pods_by_node.get(node.name, ()))
             if (shortage := shortage_on(node, self._pod.obj, others)) is not None:
-                return NodeVerdict(node.name, Code.RESOURCES, f"too little {shortage}")
+                return NodeVerdict(node.name, Code.RESOURCES, Sentence(f"too little {shortage}"))
         if (claim := allocated_elsewhere(self._claims, node)) is not None:
             text = f"claim {claim.metadata.name} has devices of another node{_where(claim)}"
-            return NodeVerdict(node.name, Code.CLAIM_ELSEWHERE, text, claim=claim.metadata.name)
+            return NodeVerdict(node.name, Code.CLAIM_ELSEWHERE, Sentence(text), claim=claim.metadata.name)
         return None
 
     # -- devices
@@ -171,10 +211,9 @@ class Judge:
         holders = [holder for one in kept for holder in one.holders]
         if code is Code.COUNTERS and not holders:
             holders = [holder for one in verdicts if one.is_meant for holder in view.sharers(one.candidate)]
-        if holders:
-            text += f"; in use: {listed_holders(holders)}"
+        said = Sentence(f"{text}; in use: {HELD}", (tuple(holders),)) if holders else Sentence(text)
         wanted = requests[0][0]
-        return NodeVerdict(node.name, code, text, wanted.claim.metadata.name, str(wanted.name), tuple(verdicts))
+        return NodeVerdict(node.name, code, said, wanted.claim.metadata.name, str(wanted.name), tuple(verdicts))
 
     def devices(self, node: NodeView) -> tuple[DeviceVerdict, ...]:
         """What every device of the node is to every request, fit or not. Raises InvalidInput for claims that no node
@@ -206,8 +245,8 @@ def _where(claim: ResourceClaim) -> str:
 def _without_devices(site: Site) -> NodeVerdict:
     problems = [f"pool {pool} {pool.problem}" for pool in site.pools if pool.problem is not None]
     if problems:
-        return NodeVerdict(site.node.name, Code.POOL, "; ".join(problems))
-    return NodeVerdict(site.node.name, Code.NO_DEVICES, "no devices are published for it")
+        return NodeVerdict(site.node.name, Code.POOL, Sentence("; ".join(problems)))
+    return NodeVerdict(site.node.name, Code.NO_DEVICES, Sentence("no devices are published for it"))
 
 
 def _too_few(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> bool:
@@ -270,7 +309,7 @@ class _View:
             holders = self._holders.of(candidate.id)
             scarce = _short_of(self.site.snapshot.usage, wanted, candidate) or short.text
             text = f"{scarce}, beside {listed_holders(holders)}"
-            return DeviceVerdict(wanted, candidate, Code.CAPACITY, text, holders)
+            return DeviceVerdict(wanted, candidate, Code.CAPACITY, text, holders, scarce=scarce)
         if (short := self._ledger.short_of_counters(candidate)) is not None:
             holders = self.sharers(candidate)
             text = f"{short.text}, beside {listed_holders(holders)}" if holders else short.text
@@ -285,21 +324,23 @@ class _View:
     def scarce(self, alternatives: Alternatives, verdicts: Sequence[tuple[DeviceVerdict, ...]]) -> NodeVerdict:
         """The request that finds too few devices."""
         sentences = [_scarce(wanted, one) for wanted, one in zip(alternatives, verdicts, strict=True)]
-        code, text = sentences[0]
+        code, said = sentences[0]
         if len(alternatives) > 1:
             # The alternative that came nearest gives the group its code.
             code = max((one for one, _ in sentences), key=_nearness)
-            each = "; ".join(
-                f"{wanted.name.alternative}: {one}" for wanted, (_, one) in zip(alternatives, sentences, strict=True)
+            each = (
+                _after(f"{wanted.name.alternative}: ", one)
+                for wanted, (_, one) in zip(alternatives, sentences, strict=True)
             )
-            text = f'no alternative of request "{alternatives[0].name.request}" fits: {each}'
+            lead = f'no alternative of request "{alternatives[0].name.request}" fits: '
+            said = _after(lead, _joined("; ", each))
         devices = tuple(one for found in verdicts for one in found)
         wanted = alternatives[0]
         problems = [f"; pool {pool} {pool.problem}" for pool in self.site.pools if pool.problem is not None]
         return NodeVerdict(
             self.site.node.name,
             code,
-            text + "".join(problems),
+            _joined("", [said, *map(Sentence, problems)]),
             wanted.claim.metadata.name,
             wanted.name.request,
             devices,
@@ -358,7 +399,7 @@ def _short_of(usage: Usage, wanted: Wanted, candidate: Candidate) -> str | None:
     return None
 
 
-def _scarce(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> tuple[Code, str]:
+def _scarce(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> tuple[Code, Sentence]:
     meant = [one for one in verdicts if one.is_meant]
     if not meant:
         return _nothing_meant(wanted, verdicts)
@@ -367,7 +408,7 @@ def _scarce(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> tuple[Code, st
     number = len(meant) if wanted.wants_all else wanted.count
     if not kept:
         text = f'request "{wanted.name}" needs {number} devices, and {_of(len(meant), "matches", "match")} it'
-        return Code.TOO_FEW, text
+        return Code.TOO_FEW, Sentence(text)
     code = Counter(one.code for one in kept).most_common(1)[0][0]
     if number == 1 or (len(meant) == 1 and not able):
         return code, _kept_away(kept)
@@ -375,7 +416,8 @@ def _scarce(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> tuple[Code, st
     if number > len(meant):
         needs = f"{number} devices, but has only"
     free = f"{len(able)} free" if able else "none free"
-    return code, f'request "{wanted.name}" needs {needs} {len(meant)} that match, {free}; {_kept_away(kept)}'
+    lead = f'request "{wanted.name}" needs {needs} {len(meant)} that match, {free}; '
+    return code, _after(lead, _kept_away(kept))
 
 
 def _of(number: int, one: str, many: str) -> str:
@@ -389,7 +431,7 @@ _LEADS = {
 }
 
 
-def _kept_away(verdicts: Sequence[DeviceVerdict]) -> str:
+def _kept_away(verdicts: Sequence[DeviceVerdict]) -> Sentence:
     """`2 devices in use by team-a/train, 1 tainted gpu.nvidia.com/xid=79`."""
     groups: dict[tuple[Code, str], list[DeviceVerdict]] = {}
     for one in verdicts:
@@ -397,30 +439,34 @@ def _kept_away(verdicts: Sequence[DeviceVerdict]) -> str:
         text = one.text if one.code not in _LEADS or not one.holders else ""
         groups.setdefault((one.code, text), []).append(one)
     several = len(groups) > 1
-    return ", ".join(
-        _group_of_devices(code, text, members, several)
-        for (code, text), members in sorted(groups.items(), key=lambda item: -len(item[1]))
+    return _joined(
+        ", ",
+        (
+            _group_of_devices(code, text, members, several)
+            for (code, text), members in sorted(groups.items(), key=lambda item: -len(item[1]))
+        ),
     )
 
 
-def _group_of_devices(code: Code, text: str, members: Sequence[DeviceVerdict], several: bool) -> str:
+def _group_of_devices(code: Code, text: str, members: Sequence[DeviceVerdict], several: bool) -> Sentence:
     number = f"{len(members)} " if several or len(members) > 1 else ""
-    if code is Code.CAPACITY and len(members) == 1:
-        text = members[0].text
     noun = "device" if len(members) == 1 else "devices"
     if not text:
-        holders = [holder for one in members for holder in one.holders]
-        return f"{number}{noun} {_LEADS[code]} {listed_holders(holders)}"
-    return f"{number}{noun} {text}" if number or code is not Code.TAINT else text
+        holders = tuple(holder for one in members for holder in one.holders)
+        scarce = members[0].scarce if len(members) == 1 else None
+        lead = f"{scarce}, beside" if scarce is not None else _LEADS[code]
+        return Sentence(f"{number}{noun} {lead} {HELD}", (holders,))
+    return Sentence(f"{number}{noun} {text}" if number or code is not Code.TAINT else text)
 
 
-def _nothing_meant(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> tuple[Code, str]:
+def _nothing_meant(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> tuple[Code, Sentence]:
     """No device is what the request asks for: how the nearest ones miss it."""
     nearest = max((one.code for one in verdicts), key=_nearness)
     if nearest is Code.CLASS:
-        return nearest, f"no device of class {wanted.device_class.metadata.name} ({_commonest(verdicts)})"
+        text = f"no device of class {wanted.device_class.metadata.name} ({_commonest(verdicts)})"
+        return nearest, Sentence(text)
     near = [one for one in verdicts if one.code is nearest]
-    return nearest, f'no device matches request "{wanted.name}": {_commonest(near)}'
+    return nearest, Sentence(f'no device matches request "{wanted.name}": {_commonest(near)}')
 
 
 def _commonest(verdicts: Sequence[DeviceVerdict]) -> str:

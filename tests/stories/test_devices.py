@@ -19,10 +19,12 @@ def test_the_model_story_of_three_kinds_of_nodes() -> None:
     explained = cluster.explained()
     assert [(len(one.nodes), one.text) for one in explained.groups] == [
         (14, 'no device matches request "gpu": memory 80Gi < 100Gi'),
+        (
+            3,
+            "device in use by team-a/train-0 (pod train-0), team-a/train-1 (pod train-1) "
+            "and team-a/train-2 (pod train-2)",
+        ),
         (2, "tainted gpu.nvidia.com/xid=79"),
-        (1, "device in use by team-a/train-0 (pod train-0)"),
-        (1, "device in use by team-a/train-1 (pod train-1)"),
-        (1, "device in use by team-a/train-2 (pod train-2)"),
     ]
     assert [one.text for one in explained.suggestions] == [
         "It fits when team-a/train-0 (pod train-0) ends.",

@@ -29,9 +29,8 @@ def test_one_worker_of_a_group_waits_and_its_siblings_are_named() -> None:
     cluster.pod(exactly(count=4), name="worker-2")
     groups = [one.text for one in cluster.explained("worker-2").groups]
     assert groups == [
-        f'request "gpu" needs 4 of 4 that match, none free; 4 devices in use by team-a/worker-{number} '
-        f"(pod worker-{number})"
-        for number in range(2)
+        'request "gpu" needs 4 of 4 that match, none free; '
+        "4 devices in use by team-a/worker-0 (pod worker-0) and team-a/worker-1 (pod worker-1)"
     ]
 
 
