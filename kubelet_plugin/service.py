@@ -16,6 +16,7 @@ own, different claims run side by side, and one claim has one turn at a time, wh
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import structlog
@@ -37,6 +38,7 @@ from kubelet_plugin.prepare.lifecycle import (
     LeftBehind,
     Standing,
     State,
+    left_behind,
     standing_of,
     state_of,
 )
@@ -124,6 +126,8 @@ class ClaimService:
         self._holder_patience_s = holder_patience_s
         self._api_patience_s = api_patience_s
         self._pending = False
+        self._left = asyncio.Event()
+        """A claim went and left something behind, which is to be cleared as soon as it can be."""
         self._begun: set[asyncio.Task[object]] = set()
 
     @property
@@ -143,8 +147,14 @@ class ClaimService:
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
             else:
-                await asyncio.sleep(self._sweep_interval_s)
                 retry_s = _FIRST_RETRY_S
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._sweep_interval_s):
+                        await self._left.wait()
+                if self._left.is_set():
+                    self._left.clear()
+                    self._pending = True
+                    continue
             await self.sweep()
 
     async def sweep(self) -> RepairReport:
@@ -187,9 +197,7 @@ class ClaimService:
         claims: Sequence[ClaimRef],
         act: "Callable[[ClaimRef, _Notes], Coroutine[None, None, T]]",
     ) -> dict[str, T | DriverError]:
-        tasks = [
-            self._begin(self._one(call, claim, act)) for claim in {claim.uid: claim for claim in claims}.values()
-        ]
+        tasks = [self._begin(self._one(call, claim, act)) for claim in {claim.uid: claim for claim in claims}.values()]
         return dict(await asyncio.shield(asyncio.gather(*tasks)))
 
     async def _one[T](
@@ -305,6 +313,8 @@ class ClaimService:
                 notes.held(entry)
                 # A claim without holds can be released on a node that knows nothing of itself.
                 await self._executor.undo(entry, self._view.boot_id() if entry.holds else entry.boot_id)
+                if entry.holds and left_behind(self._journal.current.held, self._journal.current.holds):
+                    self._left.set()
 
     def _told(self, report: RepairReport) -> RepairReport:
         self._pending = bool(report.pending)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.claims import BOOT, FakeFacts, a_claim, a_config, a_gpu, a_ref, a_result, device_name, node_facts, uuid_of
 from support.inventories import mig
+from support.plugin import eventually
 from support.prepared import Bench, prepare_one, unprepare_one
 
 from dra_driver.api.policy import PublishingPolicy
@@ -218,6 +219,24 @@ async def test_a_lost_gpu_keeps_no_claim_and_is_put_right_when_it_is_back(bench:
         await service.sweep()
 
     assert (bench.journal.holds, bench.hardware.there) == ({}, {})
+
+
+async def test_what_a_lost_gpu_kept_is_looked_after_before_the_next_sweep(
+    bench: HoldBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kubelet_plugin.service._FIRST_RETRY_S", 0.01)
+    ref = bench.claim("train", PART)
+
+    async def is_clear() -> bool:
+        return not bench.hardware.there and not bench.journal.holds
+
+    async with bench.plugin() as service:
+        running = asyncio.create_task(service.run())
+        await prepare_one(service, ref)
+        bench.hardware.failures = [HardwareError("GPU is lost", code=Code.GPU_IS_LOST)] * 2
+        await unprepare_one(service, ref)
+        await eventually(is_clear)
+        running.cancel()
 
 
 async def test_a_claim_that_comes_back_to_a_gpu_that_was_lost_finds_its_part_or_makes_it(bench: HoldBench) -> None:
