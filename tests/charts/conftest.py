@@ -1,11 +1,13 @@
 """Servers to install the chart into, and releases on them."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.helm import Helm, Release, ServerThread, simulated_server
+from support import real_api_server
+from support.helm import Cluster, Helm, Release, ServerThread, simulated_server
 
 type Render = Callable[..., Release]
 
@@ -20,7 +22,7 @@ def server() -> Iterator[ServerThread]:
 @pytest.fixture
 def helm(server: ServerThread, tmp_path: Path) -> Helm:
     """Helm with `server`."""
-    return Helm(server.server.kubeconfig(tmp_path / "kubeconfig"))
+    return Helm(server.kubeconfig)
 
 
 @pytest.fixture
@@ -33,6 +35,30 @@ def render(tmp_path: Path) -> Render:
         with simulated_server() as thread:
             for one in before:
                 thread.create(one)
-            return Helm(thread.server.kubeconfig(tmp_path / "rendered"), **names).install(values)
+            return Helm(thread.kubeconfig, **names).install(values)
 
     return rendered
+
+
+_SERVERS = ["simulated", *(["real"] if real_api_server.ASSETS in os.environ else [])]
+
+
+@pytest.fixture(scope="session")
+def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real_api_server.RealApiServer]:
+    """A real kube-apiserver, for as long as there are tests."""
+    server = real_api_server.start(real_api_server.assets_folder(), tmp_path_factory.mktemp("real"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=_SERVERS)
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    """A server of each kind. The real one lives on: whoever uses it cleans up."""
+    if request.param == "simulated":
+        with simulated_server() as thread:
+            yield thread
+        return
+    real = request.getfixturevalue("real_server")
+    kubeconfig = tmp_path / "kubeconfig"
+    real_api_server.write_kubeconfig(real, kubeconfig)
+    yield Cluster(kubeconfig)

@@ -140,6 +140,6 @@ def test_the_chart_sees_nodes_as_the_scheduler_does(
     with simulated_server() as thread:
         for index, mine in enumerate(labels):
             thread.create(node(f"n{index}", mine))
-        helm = Helm(thread.server.kubeconfig(tmp_path / "kubeconfig"))
+        helm = Helm(thread.kubeconfig)
         notes = helm.install({"kubeletPlugin": {"affinity": affinity}}).notes
     assert [f"n{index}" in notes for index in range(len(labels))] == wanted, notes

@@ -43,7 +43,7 @@ def accepted(values: Values, tmp_path: Path) -> Release:
     with simulated_server() as thread:
         for one in EVERYTHING_SERVED:
             thread.create(one)
-        release = Helm(thread.server.kubeconfig(tmp_path / "kubeconfig")).install(values)
+        release = Helm(thread.kubeconfig).install(values)
         for hook in release.hooks:
             thread.create(hook)
         nothing_dropped(thread, release)
@@ -104,7 +104,7 @@ def test_every_object_says_whose_it_is_and_lies_in_the_releases_namespace(values
 
 
 def test_two_releases_live_side_by_side(server: ServerThread, tmp_path: Path) -> None:
-    kubeconfig = server.server.kubeconfig(tmp_path / "kubeconfig")
+    kubeconfig = server.kubeconfig
     Helm(kubeconfig, namespace="one").install()
     only_once = {"crds": {"install": False}, "deviceClasses": {"install": False}, "driverName": "gpu.example.com"}
     assert Helm(kubeconfig, namespace="two").install(only_once).objects

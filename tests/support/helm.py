@@ -5,10 +5,12 @@ what a real one would say of each object. Helm blocks, and so do these functions
 """
 
 import asyncio
+import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import pytest
 import yaml
 
 from dra_driver.api.meta import Resource
-from dra_driver.kube.client import Endpoint, Kube
+from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
 helm = pytest.importorskip("helm_sdkpy", reason="helm-sdkpy has wheels for Linux on x86-64 only")
@@ -93,48 +95,77 @@ def _documents(text: str) -> tuple[Object, ...]:
     return tuple(document for document in yaml.safe_load_all(text) if document)
 
 
-class ServerThread:
-    """A simulated API server in a thread of its own. `call` runs a coroutine there."""
+class Cluster:
+    """What is stored on an API server of either kind, asked by an administrator."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, kubeconfig: Path) -> None:
+        self.kubeconfig = kubeconfig
+
+    def kube[T](self, do: Callable[[Kube], Awaitable[T]]) -> T:
+        async def done() -> T:
+            async with Kube(endpoint_from(self.kubeconfig)) as kube:
+                return await do(kube)
+
+        return asyncio.run(done())
+
+    def create(self, obj: Mapping[str, Any]) -> Object:
+        """An object that is there."""
+        resource = resource_of(obj["apiVersion"], obj["kind"])
+        return self.kube(lambda kube: kube.create(resource, dict(obj)))
+
+    def objects(self, api_version: str, kind: str) -> list[Object]:
+        """All objects of a kind, of every namespace."""
+        listing = self.kube(lambda kube: kube.list(resource_of(api_version, kind)))
+        # The items of a list leave out what the list says.
+        return [{"apiVersion": api_version, "kind": kind, **item} for item in listing.items]
+
+    def names(self) -> set[str]:
+        """`Kind namespace/name` of everything that somebody may have left behind."""
+
+        async def listed(kube: Kube) -> set[str]:
+            return {
+                f"{one.kind} {found['metadata'].get('namespace', '')}/{found['metadata']['name']}"
+                for one in _KINDS.values()
+                if one.kind not in ("Event", "Namespace")
+                for found in (await kube.list(one)).items
+                # The API server's own, which comes some seconds after its start.
+                if found["metadata"].get("namespace") != "kube-system"
+            }
+
+        return self.kube(listed)
+
+
+_KINDS = {
+    (one.resource.api_version, one.resource.kind): one.resource
+    for one in SimulatedApiServer().registry
+    if one.resource.group != "events.k8s.io"
+}
+
+
+def resource_of(api_version: str, kind: str) -> Resource:
+    """A built-in type; or a custom one, by the way in which plurals are usually made."""
+    group, _, version = api_version.rpartition("/")
+    plural = kind.lower() if kind.endswith("s") else f"{kind.lower()}s"
+    namespaced = kind not in ("SecurityContextConstraints", "NodeInventory")
+    plural = "nodeinventories" if kind == "NodeInventory" else plural
+    return _KINDS.get((api_version, kind)) or Resource(group, version, plural, kind, namespaced)
+
+
+class ServerThread(Cluster):
+    """A simulated API server in a thread of its own."""
+
+    def __init__(self, kubeconfig: Path, **options: Any) -> None:
+        super().__init__(kubeconfig)
         self.server = SimulatedApiServer(**options)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.call(self.server.start())
+        self.server.kubeconfig(kubeconfig)
 
     def call(self, coroutine: Any) -> Any:
+        """Run a coroutine where the server runs."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
-
-    def create(self, obj: Mapping[str, Any]) -> Object:
-        """An object that is there."""
-        return self._kube(lambda kube, resource: kube.create(resource, dict(obj)), obj["apiVersion"], obj["kind"])
-
-    def objects(self, api_version: str, kind: str) -> list[Object]:
-        """All objects of a kind, of every namespace."""
-        listing = self._kube(lambda kube, resource: kube.list(resource), api_version, kind)
-        # The items of a list leave out what the list says.
-        return [{"apiVersion": api_version, "kind": kind, **item} for item in listing.items]
-
-    def all_objects(self) -> set[tuple[str, str, str]]:
-        """Kind, namespace and name of everything that is stored."""
-        kinds = {one.resource.kind: one.resource.api_version for one in self.server.registry}
-        return {
-            (kind, found["metadata"].get("namespace", ""), found["metadata"]["name"])
-            for kind, api_version in kinds.items()
-            for found in self.objects(api_version, kind)
-        }
-
-    def _kube(self, do: Callable[[Kube, Resource], Awaitable[Any]], api_version: str, kind: str) -> Any:
-        found = self.server.registry.of_kind(api_version, kind)
-        assert found is not None, f"{api_version} {kind} is not served"
-        resource = found.resource
-
-        async def done() -> Any:
-            async with Kube(Endpoint(server=self.server.url)) as kube:
-                return await do(kube, resource)
-
-        return self.call(done())
 
     def stop(self) -> None:
         self.call(self.server.stop())
@@ -144,10 +175,49 @@ class ServerThread:
 
 
 @contextmanager
+def jobs_run(cluster: Cluster, run: Callable[[list[str]], None]) -> Iterator[None]:
+    """In place of nodes: each new Job's arguments are given to `run`, and the Job succeeds if that does."""
+    over = threading.Event()
+    seen: set[str] = set()
+
+    def work() -> None:
+        while not over.wait(0.1):
+            for job in cluster.objects("batch/v1", "Job"):
+                if job["metadata"]["uid"] not in seen:
+                    seen.add(job["metadata"]["uid"])
+                    run(job["spec"]["template"]["spec"]["containers"][0]["args"])
+                    _succeeded(cluster, job)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(30)
+
+
+def _succeeded(cluster: Cluster, job: Object) -> None:
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    conditions = [
+        {"type": kind, "status": "True", "lastProbeTime": now, "lastTransitionTime": now}
+        for kind in ("SuccessCriteriaMet", "Complete")
+    ]
+    status = {"startTime": now, "completionTime": now, "succeeded": 1, "conditions": conditions}
+    metadata, resource = job["metadata"], resource_of("batch/v1", "Job")
+    cluster.kube(
+        lambda kube: kube.merge_patch(
+            resource, metadata["name"], {"status": status}, namespace=metadata["namespace"], subresource="status"
+        )
+    )
+
+
+@contextmanager
 def simulated_server(**options: Any) -> Iterator[ServerThread]:
     """An empty simulated API server while the block runs."""
-    thread = ServerThread(**options)
-    try:
-        yield thread
-    finally:
-        thread.stop()
+    with tempfile.TemporaryDirectory() as folder:
+        thread = ServerThread(Path(folder) / "kubeconfig", **options)
+        try:
+            yield thread
+        finally:
+            thread.stop()

@@ -15,7 +15,7 @@
 
 {{/* Cluster-scoped objects also carry the namespace: releases of one name in two namespaces must not meet. */}}
 {{- define "gpu-dra.clusterName" -}}
-{{- if eq .Release.Namespace (include "gpu-dra.fullname" .) -}}
+{{- if or (not .Release.Namespace) (eq .Release.Namespace (include "gpu-dra.fullname" .)) -}}
 {{- include "gpu-dra.fullname" . -}}
 {{- else -}}
 {{- printf "%s-%s" .Release.Namespace (include "gpu-dra.fullname" .) -}}

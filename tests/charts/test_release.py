@@ -1,0 +1,182 @@
+"""What a release does to a cluster from its first day to its last, and that nothing of it is left then."""
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.chart_values import POLICY, VARIANTS
+from support.helm import CHART, NAMESPACE, Cluster, Helm, HelmError, ServerThread, jobs_run
+
+from controller import uninstall
+from controller.classes import wanted_class
+
+DRIVER = "gpu.nvidia.com"
+INVENTORY = {
+    "apiVersion": "dra.gpu/v1alpha1",
+    "kind": "NodeInventory",
+    "metadata": {"name": "node-1"},
+    "spec": {"gpus": [], "driver": {"version": "580.65.06"}},
+}
+
+
+@pytest.fixture
+def jobs(cluster: Cluster) -> Iterator[None]:
+    """The cleanup Job does what its container would do."""
+
+    def run(arguments: list[str]) -> None:
+        where = ["--kubeconfig", str(cluster.kubeconfig), "--lease-namespace", NAMESPACE]
+        asyncio.run(uninstall.run(uninstall.read_settings([*arguments, *where], {})))
+
+    with jobs_run(cluster, run):
+        yield
+
+
+def made_while_it_runs(cluster: Cluster) -> None:
+    """What controller and plugins make and no release owns."""
+    cluster.create(wanted_class("1g.10gb", DRIVER, extended_resource=False))
+    lease = {"name": "gpu-dra-driver-controller", "namespace": NAMESPACE}
+    cluster.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": lease})
+
+
+def slice_of(driver: str, name: str) -> dict[str, Any]:
+    pool = {"name": "node-1", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": driver, "nodeName": "node-1", "pool": pool, "devices": [{"name": "gpu-1"}]}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec}
+
+
+@pytest.mark.usefixtures("jobs")
+@pytest.mark.parametrize("variant", ["defaults", "publisher-node", "driver-name", "network", "priority-quota"])
+def test_nothing_is_left_after_all(variant: str, cluster: Cluster) -> None:
+    before = cluster.names()
+    helm = Helm(cluster.kubeconfig)
+    helm.install(VARIANTS[variant])
+    helm.upgrade({"policy": POLICY})
+    helm.upgrade(VARIANTS[variant])
+    if variant == "defaults":
+        made_while_it_runs(cluster)
+    assert cluster.names() - before
+    helm.uninstall()
+    assert cluster.names() - before == set()
+
+
+@pytest.mark.usefixtures("jobs")
+def test_what_others_made_stays(server: ServerThread, tmp_path: Path) -> None:
+    theirs = [
+        wanted_class("1g.10gb", "gpu.example.com", extended_resource=False),
+        slice_of("gpu.example.com", "theirs"),
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": "theirs"},
+            "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]},
+        },
+    ]
+    for one in theirs:
+        server.create(one)
+    server.create(slice_of(DRIVER, "ours"))
+    words = ["--kubeconfig", str(server.kubeconfig), "--lease-namespace", NAMESPACE]
+    asyncio.run(uninstall.run(uninstall.read_settings(words, {})))
+    assert {one["metadata"]["name"] for one in server.objects("resource.k8s.io/v1", "ResourceSlice")} == {"theirs"}
+    left = {one["metadata"]["name"] for one in server.objects("resource.k8s.io/v1", "DeviceClass")}
+    assert left == {"theirs", "1g.10gb.mig.nvidia.com"}
+
+
+def test_what_cannot_be_removed_does_not_keep_the_rest(server: ServerThread, capsys: Any) -> None:
+    server.create(wanted_class("1g.10gb", DRIVER, extended_resource=False))
+    server.create(slice_of(DRIVER, "ours"))
+    server.server.fail_next("DELETE", "deviceclasses", 403, message="not yours")
+    settings = uninstall.read_settings(["--kubeconfig", str(server.kubeconfig)], {})
+    with pytest.raises(uninstall.ClusterError, match="not yours"):
+        asyncio.run(uninstall.run(settings))
+    assert server.objects("resource.k8s.io/v1", "ResourceSlice") == []
+
+
+@pytest.mark.usefixtures("jobs")
+def test_an_upgrade_brings_a_newer_definition_and_keeps_the_objects(cluster: Cluster, tmp_path: Path) -> None:
+    """Which is what Helm does not do for definitions in `crds/`."""
+    older = tmp_path / "older"
+    shutil.copytree(CHART, older)
+    file = older / "files" / "crds" / "nodeinventory.yaml"
+    crd = yaml.safe_load(file.read_text())
+    properties = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    dropped = sorted(properties["spec"]["properties"])[-1]
+    del properties["spec"]["properties"][dropped]
+    if dropped in properties["spec"].get("required", ()):
+        properties["spec"]["required"].remove(dropped)
+    file.write_text(yaml.safe_dump(crd))
+
+    def known() -> set[str]:
+        (found,) = [
+            one
+            for one in cluster.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+            if one["metadata"]["name"] == "nodeinventories.dra.gpu"
+        ]
+        schema = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        return set(schema["properties"]["spec"]["properties"])
+
+    helm = Helm(cluster.kubeconfig)
+    helm.install(chart=older)
+    assert dropped not in known()
+    helm.upgrade()
+    assert dropped in known()
+    helm.uninstall()
+
+
+@pytest.mark.usefixtures("jobs")
+def test_definitions_can_be_kept(cluster: Cluster) -> None:
+    helm = Helm(cluster.kubeconfig)
+    helm.install({"crds": {"keep": True}})
+    helm.uninstall()
+    kept = cluster.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+    assert [one["metadata"]["name"] for one in kept] == ["nodeinventories.dra.gpu"]
+    # And the next release takes them over, for it has the same name.
+    helm.install()
+    helm.uninstall()
+    assert not cluster.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+
+
+@pytest.mark.usefixtures("jobs")
+def test_a_failed_upgrade_is_rolled_back(server: ServerThread) -> None:
+    helm = Helm(server.kubeconfig)
+    helm.install()
+
+    def running() -> Any:
+        (plugin,) = server.objects("apps/v1", "DaemonSet")
+        return plugin["spec"]["template"]
+
+    before, names = running(), server.names()
+    server.server.fail_next("PATCH", "/deployments/", 403, message="not today")
+    with pytest.raises(HelmError, match="not today"):
+        helm.upgrade({"logLevel": "debug", "networkPolicy": {"install": True}}, rollback_on_failure=True, timeout=20)
+    assert running() == before
+    revisions = {f"Secret {NAMESPACE}/sh.helm.release.v1.gpu-dra-driver.v{number}" for number in (1, 2, 3)}
+    assert server.names() - revisions == names - revisions
+
+
+def test_an_upgrade_that_changes_nothing_changes_nothing(server: ServerThread) -> None:
+    helm = Helm(server.kubeconfig)
+    objects = helm.install(VARIANTS["policy"]).objects
+
+    def versions() -> dict[tuple[str, str], str]:
+        return {
+            (one["kind"], found["metadata"]["name"]): found["metadata"]["resourceVersion"]
+            for one in objects
+            for found in server.objects(one["apiVersion"], one["kind"])
+        }
+
+    before = versions()
+    helm.upgrade(VARIANTS["policy"])
+    assert versions() == before
+
+
+def test_the_chart_has_no_faults_that_helm_knows(server: ServerThread, helm: Helm) -> None:
+    assert not [one for one in helm.lint().get("Messages") or () if one.get("Severity", 0) > 1]
+
+
+def test_the_package_holds_what_the_templates_need(helm: Helm, tmp_path: Path) -> None:
+    package = helm.package(tmp_path)
+    assert helm.install(chart=package).one("CustomResourceDefinition")
