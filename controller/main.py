@@ -11,10 +11,11 @@ from controller.settings import Settings, from_process
 from controller.slices import PublishedSlices
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.leader import LeaderElection
+from dra_driver.kube.metrics import ApiCalls
 from dra_driver.publish.policy_file import read_policy
 from dra_driver.runtime import memory
 from dra_driver.runtime.tasks import forever, run_service, until_signal
-from dra_driver.runtime.telemetry import configure_logging, status_server
+from dra_driver.runtime.telemetry import configure_logging, status_server, tell_build
 
 
 def main() -> None:
@@ -28,7 +29,10 @@ async def run(settings: Settings) -> None:
     """The controller's whole life. Ends with Stopped after a signal, or with the error of the part that failed."""
     policy = read_policy(settings.policy)
     metrics = CollectorRegistry()
-    async with Kube(endpoint_from(settings.kubeconfig), user_agent="gpu-dra-controller") as kube:
+    tell_build(metrics, "controller")
+    async with Kube(
+        endpoint_from(settings.kubeconfig), user_agent="gpu-dra-controller", answered=ApiCalls(metrics).answered
+    ) as kube:
         slices = PublishedSlices(
             kube,
             settings.driver_name,

@@ -1,23 +1,20 @@
-"""Inventories and policy to published slices: hosts `dra_driver.publish` for the whole cluster, and counts its work.
+"""Inventories and policy to published slices: hosts `dra_driver.publish` for the whole cluster.
 
 Entered by `main`, once for every time that this process becomes the leader.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry
 
 from controller.classes import ProfileClasses
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Device
-from dra_driver.errors import ClusterError, InvalidInput
 from dra_driver.kube.client import Kube
-from dra_driver.publish import Narrator, PoolPublisher
+from dra_driver.publish import PoolPublisher
+from dra_driver.publish.metrics import CountingNarrator, PublishedPools
 from dra_driver.runtime import memory
-from dra_driver.slices.features import ServerFeatures
 
 
 class PublishedSlices:
@@ -39,9 +36,9 @@ class PublishedSlices:
         self._policy = policy
         self._workers = workers
         self._classes = classes
-        self._narrator = CountingNarrator(registry, classes)
+        self._narrator = _Narrator(registry, classes)
         self._publisher: PoolPublisher | None = None
-        registry.register(_Pools(self))
+        registry.register(PublishedPools(lambda: self._publisher))
 
     @property
     def publisher(self) -> PoolPublisher | None:
@@ -74,77 +71,13 @@ class PublishedSlices:
         return None if self._publisher.ready else "the cluster has not been read yet"
 
 
-class CountingNarrator(Narrator):
-    """Counts what it tells, and passes on to `classes` what is published."""
+class _Narrator(CountingNarrator):
+    """Passes on to `classes` what is published, too."""
 
     def __init__(self, registry: CollectorRegistry, classes: ProfileClasses | None) -> None:
+        super().__init__(registry)
         self._classes = classes
-        self._writes = Counter("gpu_dra_slice_writes", "Writes of ResourceSlices.", ["verb"], registry=registry)
-        self._failures = Counter(
-            "gpu_dra_slice_write_failures", "Writes that the API server refused or did not answer.", registry=registry
-        )
-        self._not_understood = Counter(
-            "gpu_dra_inventories_not_understood", "Inventories that made no sense.", registry=registry
-        )
-        self._lost = Counter(
-            "gpu_dra_slices_not_stored_as_sent", "Slices of which the API server dropped fields.", registry=registry
-        )
-        self._keeps = Gauge(
-            "gpu_dra_api_server_keeps", "1 for what the API server keeps of slices.", ["feature"], registry=registry
-        )
-        self._questions = Counter(
-            "gpu_dra_plugins_asked", "Plugins asked whether they live, because slices were missing.", registry=registry
-        )
 
     def describes(self, pool: str, devices: Sequence[Device]) -> None:
         if self._classes is not None:
             self._classes.published(pool, devices)
-
-    def wrote(self, pool: str, verb: str, devices: int) -> None:
-        super().wrote(pool, verb, devices)
-        self._writes.labels(verb).inc()
-
-    def refused(self, pool: str, error: ClusterError, retry_s: float) -> None:
-        super().refused(pool, error, retry_s)
-        self._failures.inc()
-
-    def not_understood(self, pool: str, error: InvalidInput) -> None:
-        super().not_understood(pool, error)
-        self._not_understood.inc()
-
-    def lost_fields(self, pool: str, fields: Sequence[str]) -> None:
-        super().lost_fields(pool, fields)
-        self._lost.inc()
-
-    def server_keeps(self, features: ServerFeatures) -> None:
-        super().server_keeps(features)
-        for feature, kept in asdict(features).items():
-            self._keeps.labels(feature).set(kept)
-
-    def asking(self, pool: str) -> None:
-        super().asking(pool)
-        self._questions.inc()
-
-
-class _Pools:
-    """Gauges of what is published now, counted when somebody asks."""
-
-    def __init__(self, slices: PublishedSlices) -> None:
-        self._slices = slices
-
-    def collect(self) -> Iterator[Metric]:
-        publisher = self._slices.publisher
-        leading = GaugeMetricFamily("gpu_dra_publishing", "1 while this process publishes.")
-        leading.add_metric([], publisher is not None)
-        yield leading
-        if publisher is not None:
-            figures = publisher.figures()
-            for name, text, value in (
-                ("gpu_dra_pools", "Pools with slices in the cluster.", figures.pools),
-                ("gpu_dra_published_devices", "Devices in the slices of the cluster.", figures.devices),
-                ("gpu_dra_pools_waiting", "Pools whose plugin gives no sign of life.", figures.waiting),
-                ("gpu_dra_pools_pending", "Pools to be looked at, pauses after failures included.", figures.pending),
-            ):
-                gauge = GaugeMetricFamily(name, text)
-                gauge.add_metric([], value)
-                yield gauge

@@ -14,9 +14,10 @@ from prometheus_client import CollectorRegistry
 
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.kube.client import Kube, endpoint_from
+from dra_driver.kube.metrics import ApiCalls
 from dra_driver.runtime import memory
 from dra_driver.runtime.tasks import forever, run_service, until_signal
-from dra_driver.runtime.telemetry import configure_logging, status_server
+from dra_driver.runtime.telemetry import configure_logging, status_server, tell_build
 from kubelet_plugin.container_files import ContainerFilesOfNode
 from kubelet_plugin.discovery import Discovery, Hardware, NvmlSource, OpenNvml, installed_nvml
 from kubelet_plugin.effects.cdi_files import CdiFiles
@@ -26,10 +27,11 @@ from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import HostModules, Sysfs
 from kubelet_plugin.health import NodeHealth
-from kubelet_plugin.metrics import MeasuredClaims, NodeCollector
+from kubelet_plugin.metrics import ClaimTimes, MeasuredClaims, NodeCollector
 from kubelet_plugin.node_effects import Machine, OursNow, effects_of, mps_daemons
 from kubelet_plugin.node_watch import NodeWatch
 from kubelet_plugin.offers import NodeOffers
+from kubelet_plugin.prepare.listener import Listeners
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.reporter import Reporter
 from kubelet_plugin.rpc.registration import RegistrationServer
@@ -51,7 +53,11 @@ def main() -> None:
 
 async def run(settings: Settings) -> None:
     """The plugin's whole life. Ends with Stopped after a signal, or with the error of the part that failed."""
-    async with Kube(endpoint_from(settings.kubeconfig), user_agent="gpu-dra-kubelet-plugin") as kube:
+    metrics = CollectorRegistry()
+    tell_build(metrics, "kubelet-plugin")
+    async with Kube(
+        endpoint_from(settings.kubeconfig), user_agent="gpu-dra-kubelet-plugin", answered=ApiCalls(metrics).answered
+    ) as kube:
         # A simulated host is a folder of the real one, and its files can be mounted from there.
         host = HostFiles(
             settings.host_root, runtime_root=str(settings.host_root.resolve()) if settings.simulate else "/"
@@ -78,10 +84,10 @@ async def run(settings: Settings) -> None:
             driver=settings.driver_name,
             node_name=settings.node_name,
             sweep_interval_s=settings.cleanup_interval_s,
+            listener=Listeners([ClaimTimes(metrics)]),
         )
         watch.watch_mps(daemons, claims.again)
-        publisher = _publisher(kube, settings, policy)
-        metrics = CollectorRegistry()
+        publisher = _publisher(kube, settings, policy, metrics)
         metrics.register(NodeCollector(watch.monitor, journal, node=settings.node_name, driver=settings.driver_name))
         sockets = plugin_sockets(settings.kubelet_root, settings.driver_name, settings.pod_uid)
         health = NodeHealth(watch.monitor, offers, settings.node_name, policy.health, instance_of=watch.instance_of)
@@ -131,15 +137,26 @@ def _policy(settings: Settings) -> PublishingPolicy:
     return read_policy(settings.policy)
 
 
-def _publisher(kube: Kube, settings: Settings, policy: PublishingPolicy) -> "PoolPublisher | None":
+def _publisher(
+    kube: Kube, settings: Settings, policy: PublishingPolicy, metrics: CollectorRegistry
+) -> "PoolPublisher | None":
     """What the controller does for all nodes, for this one; None when the controller does it."""
     if settings.publisher != "node":
         return None
 
     # Only here: with a controller, no plugin needs it in memory.
     from dra_driver.publish import PoolPublisher
+    from dra_driver.publish.metrics import CountingNarrator, PublishedPools
 
-    return PoolPublisher(kube, settings.driver_name, policy=policy, node_name=settings.node_name)
+    publisher = PoolPublisher(
+        kube,
+        settings.driver_name,
+        policy=policy,
+        node_name=settings.node_name,
+        narrator=CountingNarrator(metrics),
+    )
+    metrics.register(PublishedPools(lambda: publisher))
+    return publisher
 
 
 def _machine(settings: Settings, host: HostFiles) -> Machine:

@@ -22,6 +22,7 @@ from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.holds import ComputeInstance, HoldState, MpsDaemon, TimeSlice
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
+from kubelet_plugin.prepare.listener import ClaimListener, Operation
 from kubelet_plugin.rpc.messages import Prepared, Unprepared
 from kubelet_plugin.rpc.server import ClaimHandler
 
@@ -74,6 +75,33 @@ class MeasuredClaims:
             failed += outcome != "ok"
             self._outcomes.labels(call, outcome).inc()
         self._compatible.ended(call, seconds, failed)
+
+
+class ClaimTimes(ClaimListener):
+    """Durations of operations on claims, and of their steps."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._claims = Histogram(
+            "gpu_dra_claim_seconds",
+            "Duration of preparing or unpreparing one claim, by outcome: ok, or the kind of error.",
+            ["call", "outcome"],
+            buckets=_BUCKETS_S,
+            registry=registry,
+        )
+        self._steps = Histogram(
+            "gpu_dra_step_seconds",
+            "Duration of the steps of preparing and unpreparing: reading the claim, looking at the node, writing"
+            " journal and CDI file, making and undoing each kind of hold.",
+            ["step", "outcome"],
+            buckets=_BUCKETS_S,
+            registry=registry,
+        )
+
+    def step_ended(self, step: str, outcome: str, seconds: float) -> None:
+        self._steps.labels(step, outcome).observe(seconds)
+
+    def ended(self, operation: Operation) -> None:
+        self._claims.labels(operation.call, operation.outcome).observe(operation.seconds)
 
 
 class _Compatible:

@@ -62,6 +62,9 @@ STALE_AFTER_S = 120.0
 _PATIENCE_S = 20.0
 """How long a prepare waits for a busy API server. kubelet's deadline is 45 s, its next attempt comes after 90 s."""
 
+_START_PATIENCE_S = 10.0
+"""One claim's daemon or virtual machine must not keep kubelet from the others after a restart."""
+
 _FIRST_RETRY_S = 5.0
 _LONGEST_RETRY_S = 60.0
 
@@ -109,6 +112,7 @@ class ClaimService:
         offers: Offers,
         driver: str,
         node_name: str,
+        start_patience_s: float = _START_PATIENCE_S,
         sweep_interval_s: float = SWEEP_INTERVAL_S,
         stale_after_s: float = STALE_AFTER_S,
         holder_patience_s: float = _HOLDER_PATIENCE_S,
@@ -122,6 +126,7 @@ class ClaimService:
         self._claims = ClaimReader(api)
         self._view = _View(facts, container_files, offers, driver, node_name)
         self._healer = Healer(journal, self._executor, self._claims, self._view, stale_after_s=stale_after_s)
+        self._start_patience_s = start_patience_s
         self._sweep_interval_s = sweep_interval_s
         self._holder_patience_s = holder_patience_s
         self._api_patience_s = api_patience_s
@@ -136,8 +141,16 @@ class ClaimService:
         return self._journal.current.held
 
     async def start(self) -> RepairReport:
-        """Put right what an earlier run left behind. Called once, before the DRA socket is served; never raises."""
-        return self._told(await self._healer.start())
+        """Put right what an earlier run left behind. Called once, before the DRA socket is served; never raises.
+
+        What takes long, as hardware may, goes on while others are served: each claim is repaired in its turn.
+        """
+        repair = self._begin(self._healer.start())
+        done, _ = await asyncio.wait({repair}, timeout=self._start_patience_s)
+        if done:
+            return self._told(repair.result())
+        repair.add_done_callback(lambda late: None if late.exception() else self._told(late.result()))
+        return self._told(RepairReport(pending=("what claims had before is still being put right",)))
 
     async def run(self) -> None:
         """Sweep until cancelled: soon again while something is pending, else at the interval."""

@@ -11,7 +11,7 @@ import asyncio
 import json
 import socket
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -40,6 +40,7 @@ _PAGE = 500
 _CONNECTIONS = 64
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 """A peer that vanished without a word is noticed within a minute, in the middle of a silent watch too."""
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _MERGE_PATCH = "application/merge-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"
 
@@ -60,13 +61,23 @@ class Listing:
     resource_version: str
 
 
+type Answered = Callable[[str, Resource | None, int | None], None]
+"""Told of each call's verb (as RBAC has it), resource (None for a call by path) and HTTP status (None: no answer)."""
+
+
 class Kube:
     """A connection to one API server; an async context manager, used from one event loop."""
 
     def __init__(
-        self, endpoint: Endpoint, *, user_agent: str = "gpu-dra-driver", field_manager: str = "gpu-dra-driver"
+        self,
+        endpoint: Endpoint,
+        *,
+        user_agent: str = "gpu-dra-driver",
+        field_manager: str = "gpu-dra-driver",
+        answered: Answered = lambda verb, resource, status: None,
     ) -> None:
         self._endpoint = endpoint
+        self._answered = answered
         self._user_agent = user_agent
         self._field_manager = field_manager
         self._session: aiohttp.ClientSession | None = None
@@ -259,11 +270,13 @@ class Kube:
             async with self._open().get(
                 _url(resource, namespace), params=query, headers=self._authorization(), timeout=timeout
             ) as response:
+                self._answered("watch", resource, response.status)
                 if response.status != 200:
                     raise _error(response, await response.read(), about)
                 async for line in _lines(response.content):
                     yield _event(_decoded(line, about), about)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._answered("watch", resource, None)
             raise _unreachable(error, about) from error
 
     async def server_version(self) -> tuple[int, int]:
@@ -273,7 +286,8 @@ class Kube:
 
     async def raw(self, method: str, path: str, body: JsonObject | None = None) -> Any:
         """A request by path, for what has no resource type. Answers decoded JSON."""
-        return await self._send(method, path, None, body, "application/json", f"{method} {path}")
+        verb = _VERBS.get(method, "get")
+        return await self._send(method, path, None, body, "application/json", f"{method} {path}", verb, None)
 
     async def _request(
         self,
@@ -290,7 +304,8 @@ class Kube:
     ) -> JsonObject:
         about = about or _about(resource, name, namespace)
         path = resource.path(namespace, name, subresource)
-        answer: JsonObject = await self._send(method, path, query, body, content_type, about)
+        verb = _VERBS.get(method) or ("list" if name is None else "get")
+        answer: JsonObject = await self._send(method, path, query, body, content_type, about, verb, resource)
         return answer
 
     async def _send(
@@ -301,6 +316,8 @@ class Kube:
         body: JsonObject | None,
         content_type: str,
         about: str,
+        verb: str,
+        resource: Resource | None,
     ) -> Any:
         headers = self._authorization()
         data = None
@@ -312,10 +329,12 @@ class Kube:
                 method, path.lstrip("/"), params=query, data=data, headers=headers
             ) as response:
                 content = await response.read()
+                self._answered(verb, resource, response.status)
                 if response.status >= 300:
                     raise _error(response, content, about)
                 return _decoded(content, about)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._answered(verb, resource, None)
             raise _unreachable(error, about) from error
 
     def _open(self) -> aiohttp.ClientSession:

@@ -21,6 +21,8 @@ class WorkQueue:
         self._again: set[str] = set()
         self._backoffs: dict[str, Backoff] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self.retries = 0
+        """How many pauses after failures there were."""
         self.idle = asyncio.Event()
         """Set while no key is due or being worked on; keys that pause do not count."""
         self.idle.set()
@@ -55,6 +57,7 @@ class WorkQueue:
 
     def retry(self, key: str, at_least_s: float = 0.0) -> float:
         """Look at `key` after its next, longer pause; answers the pause in seconds."""
+        self.retries += 1
         pause_s = self._backoffs.setdefault(key, self._new_backoff()).next_s(at_least_s)
         self.add_after(key, pause_s)
         return pause_s

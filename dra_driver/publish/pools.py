@@ -107,6 +107,20 @@ class Figures:
     devices: int
     waiting: int
     pending: int
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """One pool, for metrics. `published_at`: when it was last found or made as wanted; None: not by this process.
+
+    `failing`: it could not be looked at or written the last time. `generation` is None without slices.
+    """
+
+    name: str
+    generation: int | None
+    published_at: datetime | None
+    failing: bool
 
 
 class PoolPublisher:
@@ -162,6 +176,8 @@ class PoolPublisher:
         self.first_pass = asyncio.Event()
         """Set when every pool was looked at once."""
         self._told: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._published_at: dict[str, datetime] = {}
+        self._failing: set[str] = set()
 
     @property
     def mirrors(self) -> tuple[Mirror[ObservedSlice] | Mirror[KeptInventory] | Mirror[Mapping[str, str]], ...]:
@@ -187,7 +203,21 @@ class PoolPublisher:
             devices=sum(len(item.devices) for item in slices),
             waiting=sum(not life.granted for life in self._lives.values()),
             pending=len(self._queue),
+            retries=self._queue.retries,
         )
+
+    def pool_states(self) -> "list[PoolState]":
+        """Of all pools with slices, and of those that should have some; sorted by name."""
+        names = sorted({*self._slices.pools(), *self._published_at, *self._failing})
+        return [
+            PoolState(
+                name,
+                max((item.generation for item in self._slices.of_pool(name)), default=None),
+                self._published_at.get(name),
+                name in self._failing,
+            )
+            for name in names
+        ]
 
     async def run(self) -> None:
         """Keep the pools as they should be, until cancelled."""
@@ -245,37 +275,44 @@ class PoolPublisher:
 
     async def _handle(self, pool: str) -> None:
         try:
-            await self._publish(pool)
+            if await self._publish(pool):
+                self._published_at[pool] = self._now()
+            self._failing.discard(pool)
         except InvalidInput as error:
             reason = error
+            self._failing.add(pool)
             self._tell_once((pool, "inventory"), (str(error),), lambda: self._narrator.not_understood(pool, reason))
         except (Conflict, NotFound):
             # The watch is about to show what changed; the pause lets it.
+            self._failing.add(pool)
             self._queue.retry(pool)
             return
         except ClusterError as error:
+            self._failing.add(pool)
             self._narrator.refused(pool, error, self._queue.retry(pool, error.retry_after_s or 0.0))
             return
         self._queue.succeeded(pool)
 
-    async def _publish(self, pool: str) -> None:
+    async def _publish(self, pool: str) -> bool:
+        """Whether the pool is now as wanted; a pool that nobody wants, or whose plugin may be gone, is not."""
         inventory = self._inventories.objects.get(("", pool))
         observed = self._slices.of_pool(pool)
         if inventory is None or not self._policy.publishes_node(pool, self._node_labels(pool)):
             await self._withdraw(pool, observed)
-            return
+            return False
         life = self._lives.get(pool, Life())
         self._lives[pool] = life.found_complete(inventory.registration) if is_complete(observed) else life
         if not observed and not await self._plugin_lives(inventory):
             # Whatever the facts are, now they are not published; so they need not be looked at.
-            return
+            return False
         wanted = self._wanted(inventory, observed)
         writes = slice_writes(wanted, observed)
         creates = any(isinstance(write, CreateSlice) for write in writes)
         if creates and not await self._plugin_lives(inventory):
-            return
+            return False
         for write in writes:
             await self._do(wanted, write)
+        return True
 
     async def _withdraw(self, pool: str, observed: Sequence[ObservedSlice]) -> None:
         self._lives.pop(pool, None)
@@ -283,6 +320,7 @@ class PoolPublisher:
         for subject in ("inventory", "fields"):
             self._told.pop((pool, subject), None)
         self._accepted.pop(pool, None)
+        self._published_at.pop(pool, None)
         for write in removals(observed):
             await self._delete(pool, write)
 

@@ -11,10 +11,11 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
+from importlib.metadata import version
 from typing import TextIO
 
 import structlog
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 
 from dra_driver.errors import NodeNotReady
 
@@ -78,6 +79,14 @@ async def status_server(
         raise NodeNotReady(f"cannot serve probes and metrics: {error}", about=f"address {address}") from error
     async with server:
         yield int(server.sockets[0].getsockname()[1])
+
+
+def tell_build(registry: CollectorRegistry, component: str) -> None:
+    """Make the family that says which release this process is of."""
+    info = Gauge(
+        "gpu_dra_build_info", "1, with the release of this process.", ["component", "version"], registry=registry
+    )
+    info.labels(component, version("gpu-dra-driver")).set(1)
 
 
 type _Page = Callable[[], tuple[int, str, bytes]]
