@@ -13,7 +13,7 @@ from dra_driver.allocation.holders import Holder, holder_of
 from dra_driver.allocation.nodes import NodeView, provides, selector_matches
 from dra_driver.allocation.prospects import Site
 from dra_driver.allocation.verdicts import Code, NodeVerdict
-from dra_driver.allocation.world import Pod, PodClaim, World, claim_key
+from dra_driver.allocation.world import Pod, PodClaim, World, claim_key, claims_of
 from dra_driver.api.pods import is_owned_by
 from dra_driver.api.resource import ExactRequest, ResourceClaim, SubRequest
 from dra_driver.names import ADMIN_ACCESS_LABEL
@@ -43,6 +43,7 @@ def findings_of(
         *_of_pod(pod),
         *_of_entries(world, pod, claims),
         *(finding for claim in known for finding in _of_claim(world, claim)),
+        *_of_users(world, pod, known),
         *_of_reservations(world, known),
         *_of_places(known),
         *_of_resources(world, pod),
@@ -149,7 +150,20 @@ def _gate(about: str, field: str, gate: str, behaviour: Behaviour) -> Finding:
     return Finding("dropped-field", about, text, f"Switch {gate} on in API server and scheduler, or do without it.")
 
 
-# -- who has the claims already
+# -- who has the claims already, or waits for them
+
+
+def _of_users(world: World, pod: Pod | None, claims: Iterable[ResourceClaim]) -> Iterator[Finding]:
+    """Of a claim that is looked at alone: pods that wait for it and may want more."""
+    if pod is not None:
+        return
+    keys = {claim_key(claim) for claim in claims}
+    for other in world.pods.values():
+        if other.waits and any(
+            one.claim is not None and claim_key(one.claim) in keys for one in claims_of(world, other)
+        ):
+            fix = f"dractl explain pod {other.name} -n {other.namespace} looks at all that it needs."
+            yield Finding("pod-waits", f"pod {other}", "waits for this claim and may want more than it", fix)
 
 
 def _of_reservations(world: World, claims: Iterable[ResourceClaim]) -> Iterator[Finding]:

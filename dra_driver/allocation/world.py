@@ -242,12 +242,14 @@ def world_of(
 ) -> Loaded:
     """Typed, and sorted by kind. Kinds that nothing here looks at are passed over.
 
-    `about` names objects in errors (`file.yaml:12`), by `id()`. Without any node those that slices name are taken.
+    `about` names objects in errors (`file.yaml:12`), by `id()`. Where nodes are not known, those that slices name are taken.
     """
     builder = _Builder(about or {})
     for obj in objects:
         builder.add(obj)
-    nodes = builder.nodes if builder.nodes or live else {node.name: node for node in _nodes_of(builder.slices)}
+    nodes = builder.nodes
+    if not nodes and (not live or any(one.kind == "Node" for one in unread)):
+        nodes = {node.name: node for node in _nodes_of(builder.slices)}
     world = World(
         claims=builder.claims,
         templates=builder.templates,

@@ -27,7 +27,7 @@ _QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", True)
 _TAINT_RULES = tuple(
     Resource("resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", False) for version in ("v1", "v1beta2")
 )
-_OPTIONAL = (NODE_INVENTORIES.plural, "devicetaintrules")
+_OPTIONAL = (NODE_INVENTORIES.plural, _QUOTAS.plural, "devicetaintrules")
 """Kinds that a cluster need not have."""
 _FORBIDDEN = (401, 403)
 

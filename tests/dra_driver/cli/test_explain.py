@@ -1,0 +1,212 @@
+"""`dractl explain`: of files and of a cluster, as a user sees it."""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.allocation import gpu
+from support.objects import allocate, claim, node, pod, result
+from typer.testing import CliRunner, Result
+
+from dra_driver import bundled
+from dra_driver.allocation import findings
+from dra_driver.allocation.suggest import Kind
+from dra_driver.allocation.verdicts import Code
+from dra_driver.api.meta import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
+from dra_driver.cli.live import live_world
+from dra_driver.cli.main import app
+from dra_driver.cli.output import Status
+from dra_driver.errors import InvalidInput, Rejected
+from dra_driver.kube.client import Kube, Listing
+from dra_driver.simulation.apiserver import SimulatedApiServer
+
+DOCUMENTATION = Path(__file__).parents[3] / "docs" / "explain.md"
+
+
+def _slice(name: str, *devices: JsonObject) -> JsonObject:
+    pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.nvidia.com", "nodeName": name, "pool": pool, "devices": list(devices)}
+    metadata = {"name": f"{name}-gpus"}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
+
+
+def _large(memory: str = "100Gi") -> JsonObject:
+    """A claim."""
+    large = claim("large")
+    expression = f"device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('{memory}')) >= 0"
+    large["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": expression}}]
+    return large
+
+
+def _files(tmp_path: Path, *objects: JsonObject) -> str:
+    path = tmp_path / "objects.yaml"
+    path.write_text(yaml.safe_dump_all(objects))
+    return str(path)
+
+
+def _run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["explain", *arguments])
+
+
+NODE_1 = _slice("node-1", gpu("gpu-0", memory="80Gi"), gpu("gpu-1", memory="80Gi"))
+
+
+def test_a_claim_in_files_is_explained(tmp_path: Path) -> None:
+    found = _run("-f", _files(tmp_path, _large(), NODE_1))
+    assert found.exit_code == Status.NO
+    assert found.stdout == (
+        "Claim default/large waits: the only node does not fit.\n\n"
+        "Claims\n"
+        "  large, pending\n\n"
+        "Nodes\n"
+        '  1 node (node-1): no device matches request "gpu": memory 80Gi < 100Gi\n\n'
+        "What would fit\n"
+        '  1. It fits with memory 80Gi instead of 100Gi in request "gpu". [node-1]\n'
+        "     ResourceClaim default/large: spec.devices.requests[0].exactly.selectors:\n"
+        "       device.capacity['gpu.nvidia.com'].memory.compareTo(quantity(\"80Gi\")) >= 0\n"
+    )
+
+
+def test_devices_are_told_on_demand_with_the_selector_that_does_not_hold(tmp_path: Path) -> None:
+    found = _run("-f", _files(tmp_path, _large(), NODE_1), "--devices")
+    lines = found.stdout.splitlines()
+    assert lines[lines.index("Devices") + 2].startswith(
+        "    gpu-0: memory 80Gi < 100Gi [selector 0 of claim default/large"
+    )
+
+
+def test_the_devices_of_one_node(tmp_path: Path) -> None:
+    other = _slice("node-2", gpu("gpu-0", memory="40Gi"))
+    found = _run("-f", _files(tmp_path, _large(), NODE_1, other), "--node", "node-2", "-o", "json")
+    assert {one["node"] for one in json.loads(found.stdout)[0]["devices"]} == {"node-2"}
+
+
+def test_slices_may_lie_in_files_of_their_own(tmp_path: Path) -> None:
+    slices = tmp_path / "slices.json"
+    slices.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [NODE_1]}))
+    found = _run("-f", _files(tmp_path, _large("40Gi")), "--slices", str(slices))
+    assert found.exit_code == Status.DONE
+    assert found.stdout.startswith("Claim default/large fits on node-1 of 1 now.")
+
+
+def test_everything_that_waits_in_the_files_is_explained_once(tmp_path: Path) -> None:
+    waiting = pod("train", ["large"], node_name=None)
+    found = _run("-f", _files(tmp_path, waiting, _large(), claim("alone"), NODE_1), "-o", "json")
+    assert [(one["kind"], one["name"], one["answer"]) for one in json.loads(found.stdout)] == [
+        ("Pod", "train", "waits"),
+        ("ResourceClaim", "alone", "fits"),
+    ]
+
+
+@pytest.mark.parametrize("arguments", [(), ("pod",), ("pod", "x", "-f"), ("claim", "missing", "-f")])
+def test_what_cannot_be_explained_is_said_in_a_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    file = [_files(tmp_path, NODE_1)] if arguments[-1:] == ("-f",) else []
+    found = _run(*arguments, *file)
+    assert isinstance(found.exception, InvalidInput)
+    assert "\n" not in str(found.exception)
+
+
+def _keys(data: Any, path: str = "") -> set[str]:
+    if isinstance(data, list):
+        return {key for one in data for key in _keys(one, path)}
+    if isinstance(data, dict):
+        return {f"{path}{name}" for name in data} | {
+            key for name, one in data.items() for key in _keys(one, f"{path}{name}.")
+        }
+    return set()
+
+
+def test_every_field_of_the_json_is_documented(tmp_path: Path) -> None:
+    held = claim("held") | {"status": {"allocation": {"devices": {"results": [result("gpu-0")]}}}}
+    waiting = pod("train", ["large"], node_name=None)
+    found = _run("-f", _files(tmp_path, waiting, _large(), held, NODE_1), "--devices", "-o", "json")
+    missing = _run("-f", _files(tmp_path, pod("other", ["none"], node_name=None), NODE_1), "-o", "json")
+    keys = _keys(json.loads(found.stdout)) | _keys(json.loads(missing.stdout))
+    text = DOCUMENTATION.read_text()
+    documented = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
+    assert keys - documented == set()
+
+
+# -- of a cluster
+
+
+async def _dractl(*arguments: str) -> Result:
+    # In a thread, with an event loop of its own, while the server's loop goes on here.
+    return await asyncio.to_thread(CliRunner().invoke, app, list(arguments))
+
+
+async def _fill(kube: Kube) -> None:
+    for path in bundled.DEVICE_CLASSES_FOLDER.glob("*.yaml"):
+        for one in yaml.safe_load_all(path.read_text()):
+            if one:
+                await kube.create(DEVICE_CLASSES, one)
+    await kube.create(NODES, node())
+    await kube.create(RESOURCE_SLICES, NODE_1)
+    user = await kube.create(PODS, pod("train", ["held"]))
+    held = await kube.create(RESOURCE_CLAIMS, claim("held", requests=["a", "b"]))
+    await allocate(kube, held, result("gpu-0", "a"), result("gpu-1", "b"), pods=[user])
+    await kube.create(RESOURCE_CLAIMS, claim("gpu"))
+    await kube.create(PODS, pod("waiting", node_name=None))
+
+
+@pytest.fixture
+async def kubeconfig(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path) -> str:
+    await _fill(kube)
+    return str(api_server.kubeconfig(tmp_path / "kubeconfig"))
+
+
+async def test_a_pod_of_a_cluster(kubeconfig: str) -> None:
+    found = await _dractl("explain", "pod", "waiting", "--kubeconfig", kubeconfig)
+    assert found.exit_code == Status.NO, found
+    assert "  1 node (node-1): 2 devices in use by default/held (pod train)" in found.stdout
+    assert "  1. It fits when default/held (pod train) ends. [node-1]" in found.stdout
+
+
+async def test_a_claim_of_a_cluster_and_the_pod_that_waits_for_it(kubeconfig: str) -> None:
+    found = await _dractl("explain", "claim", "gpu", "--kubeconfig", kubeconfig, "-o", "json")
+    (explained,) = json.loads(found.stdout)
+    assert [one["code"] for one in explained["findings"]] == ["pod-waits"]
+    assert explained["notRead"] == []
+
+
+async def test_a_pod_that_runs_has_its_devices(kubeconfig: str) -> None:
+    found = await _dractl("explain", "pod", "train", "--kubeconfig", kubeconfig)
+    assert found.exit_code == Status.DONE
+    assert found.stdout.startswith("Pod default/train is on node node-1, with all its devices.")
+
+
+class _Refusing(Kube):
+    """A user who may list claims and pods of one namespace only, and no nodes at all."""
+
+    async def list(self, resource: Resource, **options: Any) -> Listing:  # type: ignore[override]
+        own = options.get("namespace") is not None
+        if resource in (NODES, RESOURCE_CLAIMS, PODS) and not own:
+            raise Rejected("forbidden", status=403)
+        return await super().list(resource, **options)
+
+
+async def test_what_is_forbidden_is_left_out_and_said(
+    api_server: SimulatedApiServer, kube: Kube, kubeconfig: str
+) -> None:
+    async with _Refusing(kube._endpoint) as refusing:
+        world = await live_world(refusing, "default")
+    assert {one.kind: one.why for one in world.unread} == {
+        "Node": "you may not list them; the answer leaves them out",
+        "Pod": "you may list those of namespace default only",
+        "ResourceClaim": "you may list those of namespace default only",
+    }
+    assert ("default", "gpu") in world.claims
+    assert set(world.nodes) == {"node-1"}, "slices name it"
+
+
+def test_every_code_is_documented() -> None:
+    text = DOCUMENTATION.read_text()
+    assert [code for code in Code if f"`{code}`" not in text] == []
+    assert [kind for kind in Kind if f"`{kind}`" not in text] == []
+    source = (Path(findings.__file__)).read_text()
+    codes = set(re.findall(r'Finding\(\s*"([a-z-]+)"', source)) | {"missing-claim", "missing-template"}
+    assert [code for code in sorted(codes) if code not in text] == []
