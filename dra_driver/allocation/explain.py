@@ -1,6 +1,6 @@
 """Why a pod or claim waits: every node's first reason, grouped; findings; and the nearest changes that would help.
 
-`explain` answers values, `dra_driver.allocation.sentences` makes text of them, `Explanation.to_data` what `-o json`
+`explain` answers values, `dra_driver.allocation.wording` makes text of them, `Explanation.to_data` what `-o json`
 prints (documented in docs/explain.md, stable). Pure.
 """
 

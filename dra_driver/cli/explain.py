@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from dra_driver.allocation.explain import Answer, Explanation, explain_claim, explain_pod
-from dra_driver.allocation.sentences import sentences
+from dra_driver.allocation.wording import sentences
 from dra_driver.allocation.world import Key, World, claim_key, claims_of
 from dra_driver.cli.offline import CURRENT_VERSION, FilesOption, KubernetesOption, SlicesOption, world_in
 from dra_driver.cli.output import Format, OutputOption, Status, print_data

@@ -5,7 +5,7 @@ from support.allocation import exactly, gpu
 from support.stories import Cluster, taint
 
 from dra_driver.allocation.explain import Answer
-from dra_driver.allocation.sentences import sentences
+from dra_driver.allocation.wording import sentences
 from dra_driver.allocation.world import Unread
 
 
