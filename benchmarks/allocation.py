@@ -112,23 +112,13 @@ def _moved(slice_: ResourceSlice, node: str) -> ResourceSlice:
     )
 
 
-CLASSES = {
-    name: DeviceClass.of(
-        {
-            "metadata": {"name": name},
-            "spec": {
-                "selectors": [
-                    {
-                        "cel": {
-                            "expression": f"device.driver == '{GPU_DRIVER}' && device.attributes['{GPU_DRIVER}'].type == '{type_}'"
-                        }
-                    }
-                ]
-            },
-        }
-    )
-    for name, type_ in (("gpu.nvidia.com", "gpu"), ("mig.nvidia.com", "mig"))
-}
+def _class(name: str, type_: str) -> DeviceClass:
+    own = f"device.attributes['{GPU_DRIVER}']"
+    expression = f"device.driver == '{GPU_DRIVER}' && {own}.type == '{type_}'"
+    return DeviceClass.of({"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": expression}}]}})
+
+
+CLASSES = {name: _class(name, type_) for name, type_ in (("gpu.nvidia.com", "gpu"), ("mig.nvidia.com", "mig"))}
 
 
 def claim(
@@ -208,6 +198,7 @@ def hard_cases() -> Iterator[Hard]:
         "8 x 7g.80gb and 7 x 1g.10gb, one too many", dynamic_mig(), claim(mig, 7, "1g.10gb"), claim(mig, 8, "7g.80gb")
     )
     yield hard("20 x 2g.20gb and 7g.80gb", dynamic_mig(), claim(mig, 20, "2g.20gb"), claim(mig, 1, "7g.80gb"))
+    yield hard("19 x 2g.20gb and 2 x 7g.80gb", dynamic_mig(), claim(mig, 19, "2g.20gb"), claim(mig, 2, "7g.80gb"))
     yield hard("12 x 1g.20gb, 8 x 3g.40gb", dynamic_mig(), claim(mig, 12, "1g.20gb"), claim(mig, 8, "3g.40gb"))
 
 
