@@ -1,0 +1,556 @@
+"""Every code of `dractl check` is said of a bad document, at its place, and not of the same document put right."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from dra_driver.api.documents import read_documents
+from dra_driver.api.resource import DeviceClass
+from dra_driver.bundled import DEVICE_CLASSES_FOLDER
+from dra_driver.checking import codes
+from dra_driver.checking.check import check, policies_in
+from dra_driver.checking.codes import CODES, Code, Severity
+from dra_driver.checking.findings import Finding
+from dra_driver.checking.knowledge import Knowledge, Sites, sites_of_models
+
+CLASSES = {
+    one.name: DeviceClass.of(one.obj)
+    for path in sorted(DEVICE_CLASSES_FOLDER.glob("*.yaml"))
+    for one in read_documents(path.read_text(), path.name).documents
+}
+MODELS = sites_of_models(["dgx-h100", "t4"])
+KNOWN = Knowledge(36, MODELS, CLASSES)
+NO_DEVICES = Knowledge(36, Sites((), 0), CLASSES)
+
+
+def found(text: str, knowledge: Knowledge = KNOWN) -> tuple[Finding, ...]:
+    reading = read_documents(text, "f.yaml")
+    policies = policies_in(reading.documents)
+    if policies and knowledge.sites:
+        knowledge = replace(knowledge, sites=sites_of_models(["dgx-h100", "t4"], policies))
+    return check(reading, knowledge)
+
+
+def claim(request: str = "", *, claim: str = "", kind: str = "ResourceClaim") -> str:
+    """A claim; `request` are lines of `exactly`, `claim` lines beside `requests`, `|` stands for a new line."""
+    devices = "\n".join(
+        [
+            "devices:",
+            "  requests:",
+            "  - name: gpu",
+            "    exactly:",
+            "      deviceClassName: gpu.nvidia.com",
+            *(f"      {line}" for line in request.split("|") if line),
+            *(f"  {line}" for line in claim.split("|") if line),
+        ]
+    )
+    spec = f"spec:\n{_indented(devices)}"
+    spec = f"spec:\n{_indented(spec)}" if kind == "ResourceClaimTemplate" else spec
+    return f"apiVersion: resource.k8s.io/v1\nkind: {kind}\nmetadata: {{name: train}}\n{spec}\n"
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())
+
+
+def selecting(expression: str) -> str:
+    quoted = expression.replace("'", "''")
+    return claim(f"selectors:|- cel: {{expression: '{quoted}'}}")
+
+
+def pod(claims: str, uses: str, resources: str = "") -> str:
+    return f"""\
+apiVersion: v1
+kind: Pod
+metadata: {{name: train}}
+spec:
+  resourceClaims: [{claims}]
+  containers:
+  - name: main
+    image: ubuntu:24.04
+    resources:
+      claims: [{uses}]
+      limits: {{{resources}}}
+"""
+
+
+ATTRIBUTE = 'device.attributes["gpu.nvidia.com"]'
+TEMPLATE = claim(kind="ResourceClaimTemplate")
+GPU = "{name: gpu, resourceClaimTemplateName: train}"
+USE = "{name: gpu}"
+
+
+def config(parameters: str, requests: str = "[]") -> str:
+    header = "apiVersion: resource.nvidia.com/v1beta1"
+    opaque = f"{{driver: gpu.nvidia.com, parameters: {{{header}, {parameters}}}}}"
+    return claim(claim=f"config:|- requests: {requests}|  opaque: {opaque}")
+
+
+def policy(rules: str) -> str:
+    return f"apiVersion: dra.gpu/v1alpha1\nkind: PublishingPolicy\n{rules}\n"
+
+
+@dataclass(frozen=True)
+class Story:
+    """`at` is what is written at the place, `says` a part of the message or the fix."""
+
+    code: Code
+    bad: str
+    at: str
+    says: str
+    good: str
+    knowledge: Knowledge = KNOWN
+
+    def __str__(self) -> str:
+        return f"{self.code.name}: {self.says}"
+
+
+DEVICE_CLASS = "apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: mine}\nspec:\n"
+NAMESPACE = (
+    "apiVersion: v1\nkind: Namespace\nmetadata: {name: ops, labels: {resource.kubernetes.io/admin-access: %s}}\n"
+)
+ADMIN = claim("adminAccess: true").replace("name: train", "name: train, namespace: ops")
+DEPLOYMENT = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {a: b}}
+  %s: 2
+  template:
+    metadata: {labels: {a: b}}
+    spec:
+      containers: [{name: main, image: ubuntu}]
+"""
+CRON_JOB = """\
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: nightly}
+spec:
+  schedule: "0 3 * * *"
+  jobTemplate:
+    spec:
+      template:
+        spec:
+          restartPolicy: Never
+          resourceClaims: [{name: gpu, resourceClaimTemplateName: train}]
+          containers:
+          - name: main
+            image: ubuntu
+            resources:
+              claims: [{name: %s}]
+"""
+OF_AN_OPERATOR = """\
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: train}
+spec:
+  pytorchReplicaSpecs:
+    Worker:
+      template:
+        spec:
+          resourceClaims: [{name: gpu, resourceClaimTemplateName: train}]
+          containers:
+          - name: main
+            resources: {claims: [{name: %s}]}
+"""
+TWO = """\
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: train}
+spec: {spec: {devices: {requests: [%s]}}}
+"""
+ONE_REQUEST = "{name: %s, exactly: {deviceClassName: gpu.nvidia.com}}"
+BETA = """\
+apiVersion: resource.k8s.io/v1beta1
+kind: ResourceClaim
+metadata: {name: train}
+spec:
+  devices:
+    requests:
+    - name: gpu
+      deviceClassName: gpu.nvidia.com
+      selectors:
+      - cel: {expression: "%s"}
+"""
+
+STORIES = (
+    Story(codes.UNREADABLE, "a: 1\n\tb: 2\n", "\tb: 2", "has a tab", "# nothing\n"),
+    Story(
+        codes.API_VERSION,
+        claim().replace("/v1", "/v3"),
+        "apiVersion: resource.k8s.io/v3",
+        "write `apiVersion: resource.k8s.io/v1`",
+        claim(),
+    ),
+    Story(
+        codes.API_VERSION, claim(kind="ResourceClam"), "kind: ResourceClam", "did you mean `ResourceClaim`?", claim()
+    ),
+    Story(
+        codes.API_VERSION,
+        (DEPLOYMENT % "replicas").replace("apps/v1", "v1"),
+        "apiVersion: v1",
+        "write `apiVersion: apps/v1`",
+        DEPLOYMENT % "replicas",
+    ),
+    Story(
+        codes.DEPRECATED, BETA % "true", "apiVersion: resource.k8s.io/v1beta", "put deviceClassName, selectors", claim()
+    ),
+    Story(
+        codes.UNKNOWN_FIELD, claim("selector: []"), "selector: [", "did you mean `selectors`?", claim("selectors: []")
+    ),
+    Story(
+        codes.UNKNOWN_FIELD,
+        claim().replace("      exactly:\n", "").replace("        deviceC", "      deviceC"),
+        "deviceClassName: gpu.nvidia.com",
+        "did you mean `exactly.deviceClassName`?",
+        claim(),
+    ),
+    Story(
+        codes.UNKNOWN_FIELD, DEPLOYMENT % "replica", "replica: 2", "did you mean `replicas`?", DEPLOYMENT % "replicas"
+    ),
+    Story(codes.WRONG_TYPE, claim('count: "2"'), 'count: "2"', "must be a whole number", claim("count: 2")),
+    Story(codes.WRONG_TYPE, pod(GPU, USE).replace("ubuntu:24.04", "7"), "image: 7", 'put it in quotes: "7"', TEMPLATE),
+    Story(
+        codes.MISSING_FIELD,
+        claim(claim="config:|- opaque: {driver: a.b}"),
+        "opaque: {driver: a.b",
+        "`parameters` is missing",
+        claim(),
+    ),
+    Story(codes.MISSING_FIELD, claim().replace("{name: train}", "{}"), "metadata: {", "name or generateName", claim()),
+    Story(
+        codes.MISSING_FIELD, pod("{name: gpu}", USE), "{name: gpu", "names neither", TEMPLATE + "---\n" + pod(GPU, USE)
+    ),
+    Story(codes.INVALID, claim("count: 0"), "count: 0", "must be greater than zero", claim("count: 1")),
+    Story(
+        codes.INVALID,
+        claim("allocationMode: all"),
+        "allocationMode: all",
+        "did you mean `All`?",
+        claim("allocationMode: All"),
+    ),
+    Story(
+        codes.INVALID,
+        claim("capacity: {requests: {memory: 8GB}}"),
+        "memory: 8GB",
+        "must be a quantity",
+        claim("capacity: {requests: {memory: 8G}}"),
+    ),
+    Story(
+        codes.TOO_MANY,
+        claim("selectors:" + "|- cel: {expression: 'true'}" * 33),
+        "selectors:",
+        "at most 32",
+        claim("selectors:" + "|- cel: {expression: 'true'}" * 32),
+    ),
+    Story(
+        codes.DUPLICATE,
+        TWO % f"{ONE_REQUEST % 'a'}, {ONE_REQUEST % 'a'}",
+        "{name: a",
+        "Duplicate value",
+        TWO % f"{ONE_REQUEST % 'a'}, {ONE_REQUEST % 'b'}",
+    ),
+    Story(
+        codes.DUPLICATE,
+        TEMPLATE + "---\n" + pod(GPU, f"{USE}, {USE}"),
+        "{name: gpu",
+        "uses claim 'gpu' already",
+        TEMPLATE + "---\n" + pod(GPU, USE),
+    ),
+    Story(
+        codes.TWICE,
+        claim() + "---\n" + claim(),
+        "name: train",
+        "f.yaml:1",
+        claim() + "---\n" + claim().replace("train", "other"),
+    ),
+    Story(
+        codes.NEEDS_GATE,
+        claim("tolerations: [{operator: Exists}]"),
+        "tolerations: [{operator: Exists",
+        "DRADeviceTaints",
+        claim(),
+        Knowledge(35, Sites((), 0), CLASSES),
+    ),
+    Story(
+        codes.NEEDS_GATE,
+        claim("derivedAttributes: []"),
+        "derivedAttributes: [",
+        "DRADerivedAttributes",
+        claim(),
+        Knowledge(37, Sites((), 0), CLASSES),
+    ),
+    Story(codes.TOO_NEW, claim("derivedAttributes: []"), "derivedAttributes: [", "came with Kubernetes 1.37", claim()),
+    Story(
+        codes.UNKNOWN_REQUEST,
+        config("kind: GpuConfig", "[gpus]"),
+        "gpus",
+        "did you mean `gpu`?",
+        config("kind: GpuConfig", "[gpu]"),
+    ),
+    Story(
+        codes.UNKNOWN_REQUEST,
+        TEMPLATE + "---\n" + pod(GPU, "{name: gpu, request: gpus}"),
+        "request: gpus",
+        "did you mean `gpu`?",
+        TEMPLATE + "---\n" + pod(GPU, "{name: gpu, request: gpu}"),
+    ),
+    Story(
+        codes.UNUSED_REQUEST,
+        TWO % f"{ONE_REQUEST % 'a'}, {ONE_REQUEST % 'b'}" + "---\n" + pod(GPU, "{name: gpu, request: a}"),
+        "{name: gpu",
+        "no container uses request `b`",
+        TWO % f"{ONE_REQUEST % 'a'}, {ONE_REQUEST % 'b'}" + "---\n" + pod(GPU, USE),
+    ),
+    Story(
+        codes.UNKNOWN_CLAIM,
+        TEMPLATE + "---\n" + pod(GPU, f"{USE}, {{name: gpux}}"),
+        "name: gpux",
+        "did you mean `gpu`?",
+        TEMPLATE + "---\n" + pod(GPU, USE),
+    ),
+    Story(codes.UNKNOWN_CLAIM, CRON_JOB % "nic", "name: nic", "it has `gpu`", CRON_JOB % "gpu"),
+    Story(codes.UNKNOWN_CLAIM, OF_AN_OPERATOR % "nic", "name: nic", "it has `gpu`", OF_AN_OPERATOR % "gpu"),
+    Story(
+        codes.UNUSED_CLAIM,
+        TEMPLATE + "---\n" + pod(GPU, ""),
+        "{name: gpu",
+        "no container uses claim 'gpu'",
+        TEMPLATE + "---\n" + pod(GPU, USE),
+    ),
+    Story(
+        codes.NOT_FOUND,
+        pod(GPU, USE),
+        "resourceClaimTemplateName: train",
+        "must be in the cluster",
+        TEMPLATE + "---\n" + pod(GPU, USE),
+    ),
+    Story(
+        codes.NOT_FOUND,
+        claim().replace("gpu.nvidia.com", "fpga.example.com"),
+        "deviceClassName: fpga.example.com",
+        "DeviceClass 'fpga",
+        claim(),
+    ),
+    Story(
+        codes.MISNAMED,
+        claim().replace("gpu.nvidia.com", "gpu.nvida.com"),
+        "deviceClassName: gpu.nvida.com",
+        "did you mean `gpu.nvidia.com`?",
+        claim(),
+    ),
+    Story(
+        codes.MISNAMED,
+        claim() + "---\n" + pod(GPU, USE),
+        "resourceClaimTemplateName: train",
+        "write `resourceClaimName: train`",
+        TEMPLATE + "---\n" + pod(GPU, USE),
+    ),
+    Story(
+        codes.SELECTOR,
+        selecting("device.drivr == 'a'"),
+        "drivr == ''a''",
+        "did you mean `driver`?",
+        selecting("device.driver == 'gpu.nvidia.com'"),
+    ),
+    Story(
+        codes.SELECTOR, selecting("device.driver"), "device.driver'", "must be bool", selecting("device.driver != ''")
+    ),
+    Story(codes.SELECTOR, BETA % "device.driver ==", '"', "", BETA % "device.driver != ''"),
+    Story(
+        codes.SELECTOR_FAILS,
+        DEVICE_CLASS + f"  selectors: [{{cel: {{expression: '{ATTRIBUTE}.profile == \"1g.10gb\"'}}}}]",
+        'device.attributes["gpu.nvidia.com"',
+        "guard it with has",
+        DEVICE_CLASS + f"  selectors: [{{cel: {{expression: 'has({ATTRIBUTE}.profile)'}}}}]",
+    ),
+    Story(
+        codes.UNKNOWN_ATTRIBUTE,
+        selecting(f"has({ATTRIBUTE}.productname)"),
+        "productname)'",
+        "did you mean `productName`?",
+        selecting(f"has({ATTRIBUTE}.productName)"),
+    ),
+    Story(
+        codes.UNKNOWN_ATTRIBUTE,
+        selecting(f"has({ATTRIBUTE}.memory)"),
+        "memory)'",
+        "device.capacity",
+        selecting('has(device.capacity["gpu.nvidia.com"].memory)'),
+    ),
+    Story(
+        codes.UNKNOWN_ATTRIBUTE,
+        selecting(f"has({ATTRIBUTE}.rack)"),
+        "rack)'",
+        "gpu.nvidia.com/rack",
+        policy("attributes: [{values: {rack: r1}}]") + "---\n" + selecting(f"has({ATTRIBUTE}.rack)"),
+    ),
+    Story(
+        codes.UNKNOWN_ATTRIBUTE,
+        claim(claim="constraints: [{matchAttribute: gpu.nvidia.com/nvlinkdomain}]"),
+        "matchAttribute: gpu.nvidia.com/nvl",
+        "write `gpu.nvidia.com/nvlinkDomain`",
+        claim(claim="constraints: [{matchAttribute: gpu.nvidia.com/nvlinkDomain}]"),
+    ),
+    Story(
+        codes.CONFIG,
+        config("kind: GpuConfig, sharing: {strategy: Mps}"),
+        "strategy: Mps",
+        "did you mean `MPS`?",
+        config("kind: GpuConfig, sharing: {strategy: MPS}"),
+    ),
+    Story(codes.CONFIG, config("kind: GpuConfig, sharing: {}"), "sharing: {", "is missing", config("kind: GpuConfig")),
+    Story(
+        codes.CONFIG_KIND,
+        config("kind: MigDeviceConfig", "[gpu]"),
+        "kind: MigDeviceConfig",
+        "use GpuConfig",
+        config("kind: MigDeviceConfig"),
+    ),
+    Story(
+        codes.UNKNOWN_DRIVER,
+        config("kind: GpuConfig").replace("driver: gpu.nvidia.com", "driver: gpu.nvida.com"),
+        "driver: gpu.nvida.com",
+        "write `gpu.nvidia.com`",
+        config("kind: GpuConfig"),
+    ),
+    Story(codes.NEVER_FITS, claim("count: 9"), "count: 9", "no known node has more than 8", claim("count: 8")),
+    Story(
+        codes.NEVER_FITS,
+        selecting(f'{ATTRIBUTE}.architecture == "Kepler"'),
+        "expression: 'device",
+        "satisfies this selector",
+        selecting(f'{ATTRIBUTE}.architecture == "Hopper"'),
+    ),
+    Story(
+        codes.NEVER_FITS,
+        DEVICE_CLASS + "  selectors: [{cel: {expression: 'device.driver == \"gpu.nvidia.com\" && false'}}]",
+        "selectors: [{cel",
+        "all selectors of the class",
+        DEVICE_CLASS + "  selectors: [{cel: {expression: 'device.driver == \"gpu.nvidia.com\"'}}]",
+    ),
+    Story(
+        codes.ADMIN_ACCESS,
+        NAMESPACE % '"no"' + "---\n" + ADMIN,
+        "adminAccess: true",
+        "does not allow admin access",
+        NAMESPACE % '"true"' + "---\n" + ADMIN,
+    ),
+    Story(
+        codes.EXTENDED_RESOURCE,
+        pod("", "", "nvidia.com/gpus: 1"),
+        "nvidia.com/gpus: 1",
+        "did you mean `nvidia.com/gpu`?",
+        pod("", "", "nvidia.com/gpu: 1"),
+    ),
+    Story(
+        codes.EXTENDED_RESOURCE,
+        pod("", "", "nvidia.com/mig-1g.10gb: 1"),
+        "nvidia.com/mig-1g.10gb: 1",
+        "class mig.nvidia.com",
+        pod("", "", "nvidia.com/gpu: 1"),
+    ),
+    Story(
+        codes.POLICY, policy("mig: [{mode: Dynamical}]"), "mode: Dynamical", "Dynamic", policy("mig: [{mode: Dynamic}]")
+    ),
+)
+
+
+@pytest.mark.parametrize("story", STORIES, ids=str)
+def test_what_is_wrong_is_found_at_its_place(story: Story) -> None:
+    findings = found(story.bad, story.knowledge)
+    said = [one for one in findings if one.code == story.code.name]
+    assert said, findings
+    lines = story.bad.split("\n")
+    assert lines[said[0].line - 1][said[0].column - 1 :].startswith(story.at)
+    assert story.says in f"{said[0].message} {said[0].fix}"
+    assert said[0].severity is story.code.severity
+
+
+@pytest.mark.parametrize("story", STORIES, ids=str)
+def test_put_right_it_is_found_no_more(story: Story) -> None:
+    assert [one for one in found(story.good, story.knowledge) if one.code == story.code.name] == []
+
+
+def test_every_code_has_a_story() -> None:
+    assert {story.code.name for story in STORIES} == {code.name for code in CODES}
+
+
+def test_a_claim_that_is_right_is_clean() -> None:
+    assert found(TEMPLATE + "---\n" + pod(GPU, USE)) == ()
+
+
+def test_where_it_is_known_which_nodes_there_are_a_misfit_is_an_error() -> None:
+    (only,) = found(claim("count: 9"), replace(KNOWN, certain=True))
+    assert (only.code, only.severity) == ("never-fits", Severity.ERROR)
+
+
+def test_in_a_cluster_what_is_missing_is_an_error_and_what_is_there_is_not() -> None:
+    empty = replace(KNOWN, existing={})
+    (only,) = found(pod(GPU, USE), empty)
+    assert (only.code, only.severity) == ("not-found", Severity.ERROR)
+    assert found(pod(GPU, USE), replace(KNOWN, existing={"ResourceClaimTemplate": {("default", "train")}})) == ()
+
+
+def test_requests_that_can_be_had_alone_but_not_together_are_told_so() -> None:
+    expressions = [f'{ATTRIBUTE}.architecture == "{name}"' for name in ("Hopper", "Turing")]
+    requests = [
+        ONE_REQUEST.replace("com}", f"com, selectors: [{{cel: {{expression: '{text}'}}}}]}}") % name
+        for name, text in zip("ab", expressions, strict=True)
+    ]
+    (only,) = found(TWO % ", ".join(requests))
+    assert (only.code, only.field) == ("never-fits", "spec.spec.devices.requests")
+    assert "not all together on one node" in only.message
+
+
+def test_a_request_for_another_drivers_devices_is_not_ours_to_judge() -> None:
+    text = claim().replace("gpu.nvidia.com", "compute-domain-default-channel.nvidia.com")
+    assert found(text) == ()
+
+
+def test_a_gpu_beside_a_request_of_another_driver_is_still_judged() -> None:
+    nic = "    - {name: nic, exactly: {deviceClassName: compute-domain-daemon.nvidia.com}}\n"
+    (only,) = found(claim("count: 9") + nic)
+    assert only.code == "never-fits"
+
+
+def test_a_config_of_the_class_completes_that_of_the_claim() -> None:
+    shared = "  config: [{opaque: {driver: gpu.nvidia.com, parameters: {apiVersion: resource.nvidia.com/v1beta1, "
+    shared += "kind: GpuConfig, sharing: {strategy: MPS}}}}]\n"
+    selectors = f"  selectors: [{{cel: {{expression: '{ATTRIBUTE}.type == \"gpu\"'}}}}]\n"
+    settings = config("kind: GpuConfig, sharing: {mpsConfig: {multiUser: true}}", "[gpu]")
+    claim_of_mine = settings.replace("deviceClassName: gpu.nvidia.com", "deviceClassName: mine")
+    assert found(DEVICE_CLASS + selectors + shared + "---\n" + claim_of_mine) == ()
+    (missing,) = found(DEVICE_CLASS + selectors + "---\n" + claim_of_mine)
+    assert missing.code == "config"
+    assert missing.field == "spec.devices.config[0].opaque.parameters.sharing.strategy"
+
+
+def test_a_config_that_fits_only_some_of_the_devices_is_a_warning() -> None:
+    both = config("kind: GpuConfig", "[gpu]").replace(
+        "deviceClassName: gpu.nvidia.com", "deviceClassName: isolated.gpu.nvidia.com"
+    )
+    (only,) = found(both)
+    assert (only.code, only.severity) == ("config-kind", Severity.WARNING)
+    assert "on devices of type mig" in only.message
+
+
+def test_what_is_not_for_kubernetes_is_passed_over() -> None:
+    assert found("replicaCount: 1\nimage: {tag: x}\n---\nkind: Kustomization\nresources: [a]\n") == ()
+
+
+def test_a_selector_that_binds_a_domain_is_understood() -> None:
+    findings = found(selecting('cel.bind(g, device.attributes["gpu.nvidia.com"], has(g.productname))'))
+    assert "did you mean `productName`?" in findings[-1].message
+
+
+def test_a_field_of_v1beta1_is_placed_where_it_is_written_there() -> None:
+    findings = found(BETA % "device.nothing")
+    assert [one.field for one in findings if one.code == "selector"] == [
+        "spec.devices.requests[0].selectors[0].cel.expression"
+    ]
+
+
+def test_a_function_of_the_next_version_is_refused_for_the_older_server() -> None:
+    assert any(one.code == "selector" for one in found(selecting("[1].includes(1)"), replace(NO_DEVICES, minor=36)))
