@@ -1,0 +1,141 @@
+"""Writes the pages of docs/ that come from code: metrics.md. `make generate` runs it, and a test compares.
+
+The families are those of the collectors that both processes register, made here with nothing behind them.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.registry import Collector
+
+from dra_driver.kube.client import Endpoint, Kube
+from dra_driver.kube.metrics import ApiCalls
+from dra_driver.names import GPU_DRIVER
+from dra_driver.publish import PoolPublisher
+from dra_driver.publish.metrics import CountingNarrator, PublishedPools
+from dra_driver.runtime.telemetry import tell_build
+from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.metrics import ClaimTimes, MeasuredClaims, NodeCollector
+from kubelet_plugin.prepare.checkpoint import Journal
+
+PAGE = Path(__file__).parent / "metrics.md"
+
+
+@dataclass(frozen=True, order=True)
+class Family:
+    """A metric family as Prometheus shows it, without the suffixes of a histogram's series."""
+
+    name: str
+    type: str
+    labels: tuple[str, ...]
+    meaning: str
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """The names that a query can use."""
+        if self.type != "histogram":
+            return (self.name,)
+        return tuple(f"{self.name}_{suffix}" for suffix in ("bucket", "count", "sum"))
+
+
+class _Recorded(CollectorRegistry):
+    """Remembers what was registered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.collectors: list[Collector] = []
+
+    def register(self, collector: Collector) -> None:
+        self.collectors.append(collector)
+        super().register(collector)
+
+
+class _Nothing:
+    """A node without GPUs and claims."""
+
+    facts = NodeFacts("boot", None, (), ())
+    current = Journal({})
+
+
+def plugin_families() -> list[Family]:
+    """Of the node plugin; it has those of publishing, too, when it publishes by itself."""
+    registry = _Recorded()
+    tell_build(registry, "kubelet-plugin")
+    ApiCalls(registry)
+    ClaimTimes(registry)
+    MeasuredClaims(None, registry, GPU_DRIVER)  # type: ignore[arg-type] # nobody calls
+    registry.register(NodeCollector(_Nothing(), _Nothing(), node="node", driver=GPU_DRIVER))
+    return _families(registry)
+
+
+def publisher_families() -> list[Family]:
+    """Of the controller."""
+    registry = _Recorded()
+    tell_build(registry, "controller")
+    ApiCalls(registry)
+    CountingNarrator(registry)
+    publisher = PoolPublisher(Kube(Endpoint(server="http://localhost")), GPU_DRIVER)
+    registry.register(PublishedPools(lambda: publisher))
+    return _families(registry)
+
+
+def _families(registry: _Recorded) -> list[Family]:
+    found = []
+    for collector in registry.collectors:
+        if isinstance(collector, MetricWrapperBase):
+            found += [_family(one, collector._labelnames) for one in collector.describe()]
+        else:
+            found += [_family(one, one._labelnames) for one in collector.collect()]  # type: ignore[attr-defined]
+    return sorted(set(found))
+
+
+def _family(metric: Metric, labels: Iterable[str]) -> Family:
+    name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+    return Family(name, metric.type, tuple(labels), metric.documentation)
+
+
+def page() -> str:
+    """The whole of metrics.md."""
+    plugin, controller = plugin_families(), publisher_families()
+    common = [family for family in plugin if family in controller]
+    return "\n".join(
+        [
+            "# Metrics",
+            "",
+            "<!-- Written by docs/generate.py; change the code instead. -->",
+            "",
+            "Both processes serve them at `/metrics` of `--http-endpoint`. Families that begin with `nvidia_dra_` have",
+            "the names and labels of NVIDIA's own driver, so that its dashboards work. A histogram has the series",
+            "`_bucket`, `_count` and `_sum`. Alert rules and a Grafana dashboard that use them are in",
+            "`charts/gpu-dra-driver/files`.",
+            "",
+            "## Both processes",
+            "",
+            *_table(common),
+            "",
+            "## Node plugin",
+            "",
+            *_table(family for family in plugin if family not in common),
+            "",
+            "## Controller, and node plugins with `--publisher node`",
+            "",
+            *_table(family for family in controller if family not in common),
+            "",
+        ]
+    )
+
+
+def _table(families: Iterable[Family]) -> Iterator[str]:
+    yield "| Name | Type | Labels | Meaning |"
+    yield "|---|---|---|---|"
+    for one in families:
+        labels = ", ".join(f"`{label}`" for label in one.labels)
+        yield f"| `{one.name}` | {one.type} | {labels} | {one.meaning} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
