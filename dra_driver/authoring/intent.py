@@ -1,0 +1,191 @@
+"""What a user wants of GPUs, before it is a claim: values, and how they are read from words. Pure."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from dra_driver.api.config import Interval
+from dra_driver.api.inventory import GpuFacts
+from dra_driver.devices.model import Kind
+from dra_driver.errors import InvalidInput
+from dra_driver.quantity import Quantity
+
+
+class Form(StrEnum):
+    """Which object to write."""
+
+    CLAIM = "claim"
+    """For pods that name it; it outlives them."""
+    TEMPLATE = "template"
+    """A claim is made of it for each pod, and goes with the pod."""
+    CLASS = "class"
+    """What an administrator offers under a name."""
+
+
+class Same(StrEnum):
+    """What several devices of one claim have in common."""
+
+    NODE = "node"
+    NUMA = "numa"
+    PCIE = "pcie"
+    NVLINK = "nvlink"
+    GPU = "gpu"
+    """MIG devices of one GPU."""
+
+
+SAME_ATTRIBUTES = {
+    Same.NUMA: "resource.kubernetes.io/numaNode",
+    Same.PCIE: "resource.kubernetes.io/pcieRoot",
+    Same.NVLINK: "gpu.nvidia.com/nvlinkDomain",
+    Same.GPU: "gpu.nvidia.com/parentUUID",
+}
+"""`node` needs none: all devices of a claim are on one node anyhow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Of a device that others have shares of. Quantities as text; None takes what the device gives by default."""
+
+    cores: str | None = None
+    """Percent of its multiprocessors."""
+    memory: str | None = None
+    shares: str | None = None
+
+    @property
+    def amounts(self) -> dict[str, str]:
+        found = {"cores": self.cores, "memory": self.memory, "shares": self.shares}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class MpsWish:
+    """Programs of the claim run at once; limits for each of them."""
+
+    threads: int | None = None
+    memory: str | None = None
+
+
+DRANET_CLASS = "dranet"
+"""What DRANET's own documentation calls the class of its network devices."""
+IMAGE = "ubuntu:24.04"
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """Everything that can be wanted of one claim or class. What is None or False is not asked for."""
+
+    form: Form = Form.TEMPLATE
+    name: str | None = None
+    gpu: str | None = None
+    """Words of a product's name, as `h100` or `rtx-pro-6000`."""
+    prefer: tuple[str, ...] = ()
+    """The same, the best one first."""
+    count: int | None = None
+    same: Same | None = None
+    memory: str | None = None
+    """At least, of each device."""
+    mig: str | None = None
+    share: Share | None = None
+    nic: bool = False
+    nic_class: str = DRANET_CLASS
+    mps: MpsWish | None = None
+    interval: Interval | None = None
+    isolated: bool = False
+    admin: bool = False
+    vm: bool = False
+    tolerate: tuple[str, ...] = ()
+    """`KEY` or `KEY=VALUE`."""
+    pod: bool = False
+    image: str = IMAGE
+
+    @property
+    def kind(self) -> Kind | None:
+        """None is a share of a GPU or of a MIG device, whichever has room."""
+        if self.vm:
+            return Kind.VFIO
+        if self.mig is not None:
+            return Kind.MIG
+        return None if self.share is not None else Kind.GPU
+
+    @property
+    def devices(self) -> int:
+        """How many GPUs or parts; 1 when nobody said."""
+        return 1 if self.count is None else self.count
+
+
+MIG_PROFILE = re.compile(r"(?:[1-7]c\.)?[1-7]g\.[0-9]+gb(?:[+-][a-z.]+)*")
+MODEL = re.compile(r"[A-Za-z0-9]+(?:[ -][A-Za-z0-9]+)*")
+
+
+def product_pattern(model: str) -> str:
+    """A regular expression (RE2) that finds the words of a model in a product's name: `a10` is not `A100`."""
+    return rf"(?i)\b{spelled(model).replace('-', '[ -]')}\b"
+
+
+def spelled(model: str) -> str:
+    """One spelling of a model: `RTX PRO 6000` is `rtx-pro-6000`."""
+    return "-".join(re.split("[ -]", model.lower()))
+
+
+def is_model(gpu: GpuFacts, model: str) -> bool:
+    return re.search(product_pattern(model), gpu.product_name) is not None
+
+
+def parse_share(text: str) -> Share:
+    """From `cores=50,memory=8Gi`, or `shares=2`. Raises InvalidInput."""
+    found = _settings(text, ("cores", "memory", "shares"), "--share")
+    for name in ("cores", "shares"):
+        if name in found:
+            _whole_number(found[name], f"--share {name}", 1, 100 if name == "cores" else 10_000)
+    if "memory" in found:
+        quantity(found["memory"], "--share memory")
+    return Share(found.get("cores"), found.get("memory"), found.get("shares"))
+
+
+def parse_mps(text: str) -> MpsWish:
+    """From `threads=50,memory=8Gi`, or nothing for no limits. Raises InvalidInput."""
+    found = _settings(text, ("threads", "memory"), "--mps-limits") if text else {}
+    threads = _whole_number(found["threads"], "--mps-limits threads", 1, 100) if "threads" in found else None
+    if "memory" in found and quantity(found["memory"], "--mps-limits memory") < Quantity.parse("1Mi"):
+        raise InvalidInput("MPS counts in MiB, so it is at least 1Mi", about="--mps-limits memory")
+    return MpsWish(threads, found.get("memory"))
+
+
+def quantity(text: str, about: str) -> Quantity:
+    """More than nothing. Raises InvalidInput."""
+    try:
+        found = Quantity.parse(text)
+    except ValueError:
+        raise InvalidInput(f"{text!r} is no amount; write one like 40Gi", about=about) from None
+    if found.value <= 0:
+        raise InvalidInput(f"{text!r} is nothing; write an amount like 40Gi", about=about)
+    return found
+
+
+def _settings(text: str, names: Sequence[str], about: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if name not in names or not equals or not value or name in found:
+            wanted = " and ".join(f"{one}=…" for one in names)
+            raise InvalidInput(f"{part!r} is none of {wanted}, each at most once, separated by commas", about=about)
+        found[name] = value
+    return found
+
+
+def _whole_number(text: str, about: str, least: int, most: int) -> int:
+    if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+        raise InvalidInput(f"{text!r} is no whole number from {least} to {most}", about=about)
+    return int(text)
+
+
+type Strategy = Literal["TimeSlicing", "MPS"]
+
+
+def strategy_of(intent: Intent) -> Strategy | None:
+    """How the claim's own programs share its devices."""
+    if intent.mps is not None:
+        return "MPS"
+    return "TimeSlicing" if intent.interval is not None else None

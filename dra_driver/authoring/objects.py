@@ -1,0 +1,314 @@
+"""The objects that an intent stands for, with notes that say why each part is there. Pure.
+
+An intent comes here after `refusals` found nothing in it.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.authoring.intent import SAME_ATTRIBUTES, Form, Intent, Same, product_pattern, strategy_of
+from dra_driver.authoring.writing import Noted
+from dra_driver.devices.model import Kind
+from dra_driver.names import ADMIN_ACCESS_LABEL, CONFIG_API_VERSION, GPU_DRIVER
+
+_API = "resource.k8s.io/v1"
+_OWN = f'device.attributes["{GPU_DRIVER}"]'
+_MEMORY = f'device.capacity["{GPU_DRIVER}"].memory'
+_NIC_DRIVER = "dra.net"
+_PCIE_ROOT = SAME_ATTRIBUTES[Same.PCIE]
+_ENTRY = "gpu"
+"""What the pod's containers call their claim."""
+
+_SAME_NOTES = {
+    Same.NUMA: "Attached to one NUMA node, so that no memory traffic crosses between sockets.",
+    Same.PCIE: "Below one PCIe root, the shortest way between devices that NVLink does not connect.",
+    Same.NVLINK: "Connected by NVLink: GPUs without it do not have this attribute, and are never chosen.",
+    Same.GPU: "Parts of one GPU.",
+}
+
+
+def objects_of(intent: Intent) -> tuple[Any, ...]:
+    """The claim, template or class, and the pod where one is wanted; `writing.plain` makes API objects of them."""
+    if intent.form is Form.CLASS:
+        return (_class(intent),)
+    return (_claim(intent), _pod(intent)) if intent.pod else (_claim(intent),)
+
+
+def name_of(intent: Intent) -> str:
+    if intent.name is not None:
+        return intent.name
+    base = {Kind.VFIO: "vm-gpu", Kind.MIG: f"mig-{intent.mig}", Kind.GPU: "gpu", None: "gpu-share"}[intent.kind]
+    if intent.share is not None and intent.mig is not None:
+        base = f"{base}-share"
+    model = intent.gpu or (f"best-{base}" if intent.prefer else None)
+    parts = [model or base, *([base] if intent.gpu is not None and base != "gpu" else [])]
+    return _label("-".join([*parts, *([f"x{intent.devices}"] if intent.devices > 1 else [])]))
+
+
+def _label(text: str) -> str:
+    """Letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60].strip("-")
+
+
+# -- claims
+
+
+def _claim(intent: Intent) -> Noted:
+    spec: JsonObject = {"devices": _devices(intent)}
+    metadata = {"name": name_of(intent)}
+    if intent.form is Form.CLAIM:
+        life = "Pods that name this claim use the same devices, on the same node, until the claim is deleted."
+        return Noted(f"{_summary(intent)}\n{life}", _object("ResourceClaim", {"metadata": metadata, "spec": spec}))
+    life = "For each pod that names this template a claim is made, which goes with the pod."
+    body = {"metadata": metadata, "spec": {"spec": spec}}
+    return Noted(f"{_summary(intent)}\n{life}", _object("ResourceClaimTemplate", body))
+
+
+def _object(kind: str, body: JsonObject, api_version: str = _API) -> JsonObject:
+    return {"apiVersion": api_version, "kind": kind, **body}
+
+
+def _devices(intent: Intent) -> JsonObject:
+    requests, own = _requests(intent)
+    constraints = _constraints(intent, own)
+    config = _configs(intent, own if intent.nic else [])
+    return {
+        "requests": requests,
+        **({"constraints": constraints} if constraints else {}),
+        **({"config": config} if config else {}),
+    }
+
+
+def _requests(intent: Intent) -> tuple[list[Any], list[str]]:
+    """All requests, and the names of those for GPUs or parts of them."""
+    if not intent.nic:
+        return [_request(intent, "gpu", intent.count)], ["gpu"]
+    numbers = [""] if intent.devices == 1 else [f"-{number}" for number in range(intent.devices)]
+    found: list[Any] = []
+    for number in numbers:
+        found += [_request(intent, f"gpu{number}", None), _nic_request(intent, f"nic{number}")]
+    return found, [f"gpu{number}" for number in numbers]
+
+
+def _request(intent: Intent, name: str, count: int | None) -> Any:
+    if intent.prefer:
+        alternatives = [{"name": _label(model), **_wanted(intent, model, count)} for model in intent.prefer]
+        note = "The first of these that a node has; of several nodes, one that has an earlier one."
+        return {"name": name, "firstAvailable": Noted(note, alternatives)}
+    return {"name": name, "exactly": _wanted(intent, intent.gpu, count)}
+
+
+def _wanted(intent: Intent, model: str | None, count: int | None) -> JsonObject:
+    selectors = _selectors(intent, model)
+    found: JsonObject = {"deviceClassName": _class_name(intent)}
+    if selectors:
+        found["selectors"] = selectors
+    if intent.admin:
+        label = f'The namespace needs the label {ADMIN_ACCESS_LABEL}: "true".'
+        found["adminAccess"] = Noted(
+            f"Beside whoever uses the devices, and without keeping them from anybody. {label}", True
+        )
+    if intent.admin and count is None:
+        found["allocationMode"] = Noted("Every device of the node that matches, also those in use.", "All")
+    elif count is not None:
+        found["count"] = count
+    if intent.share is not None and intent.share.amounts:
+        note = "Of a device that others have shares of; cores are percent of its compute."
+        found["capacity"] = Noted(f"{note} Needs Kubernetes 1.36.", {"requests": dict(intent.share.amounts)})
+    if intent.tolerate:
+        note = "Also devices with these taints. Needs Kubernetes 1.36; older ones drop this."
+        found["tolerations"] = Noted(note, [_toleration(one) for one in intent.tolerate])
+    return found
+
+
+def _toleration(text: str) -> JsonObject:
+    key, equals, value = text.partition("=")
+    if equals and value:
+        return {"key": key, "operator": "Equal", "value": value}
+    return {"key": key, "operator": "Exists"}
+
+
+def _nic_request(intent: Intent, name: str) -> Any:
+    expression = f"has({_nic('rdma')}) && {_nic('rdma')}"
+    selectors = [Noted("Able to do RDMA: DRANET publishes every network interface of the node.", _cel(expression))]
+    return Noted(
+        f"A network device of DRANET, by its class {intent.nic_class}.",
+        {"name": name, "exactly": {"deviceClassName": intent.nic_class, "selectors": selectors}},
+    )
+
+
+def _nic(attribute: str) -> str:
+    return f'device.attributes["{_NIC_DRIVER}"].{attribute}'
+
+
+def _class_name(intent: Intent) -> str:
+    if intent.share is not None:
+        return "isolated.gpu.nvidia.com" if intent.isolated else "shared.gpu.nvidia.com"
+    return {
+        Kind.GPU: "gpu.nvidia.com",
+        Kind.MIG: "mig.nvidia.com",
+        Kind.VFIO: "vfio.gpu.nvidia.com",
+        None: "shared.gpu.nvidia.com",
+    }[intent.kind]
+
+
+def _selectors(intent: Intent, model: str | None) -> list[Any]:
+    found: list[Any] = []
+    if model is not None:
+        # A raw string of CEL, so that the backslashes of the pattern stand for themselves.
+        expression = f'{_OWN}.productName.matches(r"{product_pattern(model)}")'
+        found.append(Noted(f"{model} as words in the product's name, in whatever case.", _cel(expression)))
+    if intent.mig is not None:
+        of_mig = f"has({_OWN}.profile) && " if intent.share is not None else ""
+        found.append(_cel(f'{of_mig}{_OWN}.profile == "{intent.mig}"'))
+    if intent.memory is not None:
+        note = "Some GPUs share the memory of their machine and publish none; without has() they would stop the pod."
+        found.append(Noted(note, _cel(f'has({_MEMORY}) && {_MEMORY}.compareTo(quantity("{intent.memory}")) >= 0')))
+    if intent.isolated and intent.share is not None:
+        note = "Shares with limits that MPS enforces; a neighbour's fault can still end all programs on the GPU."
+        found.append(Noted(note, _cel(f'{_OWN}.sharing == "mps"')))
+    elif intent.isolated:
+        note = "Nobody else on the same hardware: no shares, and no part of a GPU instance that others have parts of."
+        found.append(Noted(note, _cel(f'{_OWN}.isolation == "hardware"')))
+    return found
+
+
+def _cel(expression: str) -> JsonObject:
+    return {"cel": {"expression": expression}}
+
+
+def _constraints(intent: Intent, own: Sequence[str]) -> list[Any]:
+    found: list[Any] = []
+    if intent.nic and intent.same is not Same.PCIE:
+        for gpu in own:
+            pair = [gpu, gpu.replace("gpu", "nic", 1)]
+            constraint = {"requests": pair, "matchAttribute": _PCIE_ROOT}
+            found.append(Noted("GPU and network device below one PCIe root, for GPUDirect RDMA.", constraint))
+    attribute = SAME_ATTRIBUTES.get(intent.same) if intent.same is not None else None
+    if attribute is not None and intent.same is not None:
+        # Whatever is below the PCIe root of its GPU is on its NUMA node; NVLink does not reach network devices.
+        pairs = [
+            (gpu, gpu.replace("gpu", "nic", 1)) if intent.nic and intent.same is Same.PCIE else (gpu,) for gpu in own
+        ]
+        requests = [name for pair in pairs for name in pair]
+        found.append(Noted(_SAME_NOTES[intent.same], {"requests": requests, "matchAttribute": attribute}))
+    return found
+
+
+# -- how programs share
+
+
+def _configs(intent: Intent, requests: Sequence[str]) -> list[Any]:
+    """At most one; `requests` empty is all of them."""
+    strategy = strategy_of(intent)
+    if strategy is None:
+        return []
+    opaque = {"driver": GPU_DRIVER, "parameters": _parameters(intent)}
+    config = {**({"requests": list(requests)} if requests else {}), "opaque": opaque}
+    who = {
+        Form.CLAIM: "Programs of all pods that name this claim",
+        Form.TEMPLATE: "Programs of the containers of one pod (one claim for several pods: dractl new claim)",
+        Form.CLASS: "Programs of one claim",
+    }[intent.form]
+    how = "run at the same time, below an MPS daemon of their own" if strategy == "MPS" else "take turns"
+    return [Noted(f"{who} {how}.", config)]
+
+
+def _parameters(intent: Intent) -> JsonObject:
+    kind = "MigDeviceConfig" if intent.kind is Kind.MIG else "GpuConfig"
+    sharing: JsonObject = {"strategy": strategy_of(intent)}
+    if intent.interval is not None:
+        sharing["timeSlicingConfig"] = {"interval": intent.interval}
+    if intent.mps is not None:
+        limits: JsonObject = {}
+        if intent.mps.threads is not None:
+            limits["defaultActiveThreadPercentage"] = Noted(
+                "Percent of the threads, for each program.", intent.mps.threads
+            )
+        if intent.mps.memory is not None:
+            limits["defaultPinnedDeviceMemoryLimit"] = Noted("Device memory of each program.", intent.mps.memory)
+        if limits:
+            sharing["mpsConfig"] = limits
+    return {"apiVersion": CONFIG_API_VERSION, "kind": kind, "sharing": sharing}
+
+
+# -- pods and classes
+
+
+def _pod(intent: Intent) -> Noted:
+    name = name_of(intent)
+    reference = "resourceClaimName" if intent.form is Form.CLAIM else "resourceClaimTemplateName"
+    container = {
+        "name": "main",
+        "image": intent.image,
+        "command": ["sleep", "infinity"],
+        "resources": {"claims": Noted("Containers without this see no GPU.", [{"name": _ENTRY}])},
+    }
+    spec = {"resourceClaims": [{"name": _ENTRY, reference: name}], "containers": [container]}
+    return Noted("A pod that uses it.", _object("Pod", {"metadata": {"name": name}, "spec": spec}, "v1"))
+
+
+_OF_CLASS = {
+    "gpu.nvidia.com": f'{_OWN}.type == "gpu"',
+    "mig.nvidia.com": f'{_OWN}.type == "mig"',
+    "vfio.gpu.nvidia.com": f'{_OWN}.type == "vfio"',
+    "shared.gpu.nvidia.com": f'{_OWN}.type in ["gpu", "mig"] && {_OWN}.sharing in ["time-slicing", "mps"]',
+    "isolated.gpu.nvidia.com": f'{_OWN}.type in ["gpu", "mig"] && {_OWN}.isolation in ["hardware", "limits"]',
+}
+"""What each of the classes that come with the driver selects."""
+
+
+def _class(intent: Intent) -> Noted:
+    first = f'device.driver == "{GPU_DRIVER}" && {_OF_CLASS[_class_name(intent)]}'
+    selectors = [
+        Noted("Asked first, so that the rest is asked of these devices only.", _cel(first)),
+        *_selectors(intent, intent.gpu),
+    ]
+    config = _configs(intent, [])
+    spec = {"selectors": selectors, **({"config": config} if config else {})}
+    note = f"{_summary(intent)}\nClaims name it in deviceClassName."
+    return Noted(note, _object("DeviceClass", {"metadata": {"name": name_of(intent)}, "spec": spec}))
+
+
+# -- words
+
+
+def _summary(intent: Intent) -> str:
+    """One sentence."""
+    models = intent.gpu or " or ".join(intent.prefer)
+    number = f"{intent.devices} x"
+    if intent.form is Form.CLASS:
+        number = "Any"
+    elif intent.admin and intent.count is None:
+        number = "Every"
+    more = [
+        *([f"with at least {intent.memory} of memory"] if intent.memory else []),
+        *([f"with the same {_SAME_WORDS[intent.same]}"] if intent.same is not None else []),
+        *(["each with a network device" if intent.devices > 1 else "with a network device"] if intent.nic else []),
+        *(["with nobody else in its way"] if intent.isolated else []),
+        *(["to look at, not to hold"] if intent.admin else []),
+    ]
+    return f"{number} {_what(intent)}{f' ({models})' if models else ''}{''.join(f', {one}' for one in more)}."
+
+
+_SAME_WORDS = {
+    Same.NODE: "node, as all devices of a claim are",
+    Same.NUMA: "NUMA node",
+    Same.PCIE: "PCIe root",
+    Same.NVLINK: "NVLink domain",
+    Same.GPU: "GPU",
+}
+
+
+def _what(intent: Intent) -> str:
+    if intent.share is not None:
+        amounts = ", ".join(f"{name} {value}" for name, value in intent.share.amounts.items())
+        return f"share{f' ({amounts})' if amounts else ''} of a {f'MIG device {intent.mig}' if intent.mig else 'GPU'}"
+    return {
+        Kind.GPU: "GPU",
+        Kind.MIG: f"MIG device {intent.mig}",
+        Kind.VFIO: "GPU for a virtual machine",
+        None: "share of a GPU",
+    }[intent.kind]

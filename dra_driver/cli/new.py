@@ -1,0 +1,254 @@
+"""`dractl new claim|template|class`: writes what somebody wants of GPUs as YAML that explains itself.
+
+What is wanted comes from options or, in a terminal, from answers to a few questions; the YAML goes to standard output,
+everything else to standard error, so `dractl new … | kubectl apply -f -` is safe.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import StrEnum
+from importlib.resources import files
+from typing import Annotated, Any
+
+import typer
+
+from dra_driver.api.config import Interval
+from dra_driver.api.inventory import GpuFacts
+from dra_driver.authoring.intent import (
+    DRANET_CLASS,
+    IMAGE,
+    Form,
+    Intent,
+    MpsWish,
+    Same,
+    Share,
+    parse_mps,
+    parse_share,
+    quantity,
+)
+from dra_driver.authoring.objects import objects_of
+from dra_driver.authoring.refusals import refusals
+from dra_driver.authoring.writing import plain, written
+from dra_driver.cli.output import Format, messages, print_data
+from dra_driver.errors import InvalidInput
+
+app = typer.Typer(help="Write a claim, a template or a class from what you want.", no_args_is_help=True)
+
+
+class _Interval(StrEnum):
+    DEFAULT = "default"
+    SHORT = "short"
+    MEDIUM = "medium"
+    LONG = "long"
+
+
+class _Text(StrEnum):
+    YAML = "yaml"
+    JSON = "json"
+
+
+_INTERVALS: dict[_Interval, Interval] = {
+    _Interval.DEFAULT: "Default",
+    _Interval.SHORT: "Short",
+    _Interval.MEDIUM: "Medium",
+    _Interval.LONG: "Long",
+}
+
+
+def _option(help_text: str, *names: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, help=help_text, metavar=metavar, show_default=False)
+
+
+NameArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[NAME]", help="Its name; default: one that says what it is.", show_default=False),
+]
+GpuOption = Annotated[str | None, _option("Model: h100, l40s, rtx-pro-6000.", "--gpu", metavar="MODEL")]
+PreferOption = Annotated[
+    str | None, _option("Models in order, the best first: h200,h100,a100.", "--prefer", metavar="MODEL,…")
+]
+CountOption = Annotated[int | None, _option("How many; default: 1.", "--count")]
+SameOption = Annotated[Same | None, _option("What several devices have in common.", "--same")]
+MemoryOption = Annotated[str | None, _option("At least so much memory each: 40Gi.", "--memory", metavar="AMOUNT")]
+MigOption = Annotated[str | None, _option("A MIG device: 1g.10gb, 1c.3g.40gb.", "--mig", metavar="PROFILE")]
+ShareOption = Annotated[
+    str | None,
+    _option("A part of a device that others share: cores=50,memory=8Gi or shares=1.", "--share", metavar="AMOUNTS"),
+]
+NicOption = Annotated[bool, _option("With a network device of DRANET beside each GPU.", "--with-nic")]
+NicClassOption = Annotated[
+    str, typer.Option("--nic-class", metavar="CLASS", help="The DeviceClass of DRANET's network devices.")
+]
+MpsOption = Annotated[bool, _option("Programs of the claim run at the same time, by MPS.", "--mps")]
+MpsLimitsOption = Annotated[
+    str | None, _option("MPS, each program limited: threads=50,memory=8Gi.", "--mps-limits", metavar="LIMITS")
+]
+TimeSliceOption = Annotated[_Interval | None, _option("Programs of the claim take turns.", "--time-slice")]
+IsolatedOption = Annotated[bool, _option("Nobody else can take what it has.", "--isolated")]
+AdminOption = Annotated[bool, _option("All GPUs of a node, for monitoring, without holding them.", "--admin")]
+VmOption = Annotated[bool, _option("A GPU for a virtual machine.", "--vm")]
+TolerateOption = Annotated[
+    list[str] | None, _option("Also devices with this taint; may be repeated.", "--tolerate", metavar="KEY[=VALUE]")
+]
+PodOption = Annotated[bool, _option("With a pod that uses it.", "--pod")]
+ImageOption = Annotated[str, typer.Option("--image", help="The pod's image.")]
+TextOption = Annotated[_Text, typer.Option("--output", "-o", help="YAML with comments, or JSON without.")]
+
+
+@app.command("template", help="A ResourceClaimTemplate: each pod that names it gets a claim of its own.")
+@app.command("claim", help="A ResourceClaim, for pods that name it; it outlives them, and they share its devices.")
+def workload(
+    context: typer.Context,
+    name: NameArgument = None,
+    gpu: GpuOption = None,
+    prefer: PreferOption = None,
+    count: CountOption = None,
+    same: SameOption = None,
+    memory: MemoryOption = None,
+    mig: MigOption = None,
+    share: ShareOption = None,
+    with_nic: NicOption = False,
+    nic_class: NicClassOption = DRANET_CLASS,
+    mps: MpsOption = False,
+    mps_limits: MpsLimitsOption = None,
+    time_slice: TimeSliceOption = None,
+    isolated: IsolatedOption = False,
+    admin: AdminOption = False,
+    vm: VmOption = False,
+    tolerate: TolerateOption = None,
+    pod: PodOption = False,
+    image: ImageOption = IMAGE,
+    output: TextOption = _Text.YAML,
+) -> None:
+    intent = Intent(
+        form=Form(str(context.info_name)),
+        name=name,
+        gpu=gpu,
+        prefer=tuple(one.strip() for one in prefer.split(",")) if prefer is not None else (),
+        count=count,
+        same=same,
+        memory=_amount(memory),
+        mig=mig,
+        share=parse_share(share) if share is not None else None,
+        nic=with_nic,
+        nic_class=nic_class,
+        mps=_mps(mps, mps_limits),
+        interval=_INTERVALS[time_slice] if time_slice is not None else None,
+        isolated=isolated,
+        admin=admin,
+        vm=vm,
+        tolerate=tuple(tolerate or ()),
+        pod=pod,
+        image=image,
+    )
+    _write(intent, output)
+
+
+@app.command("class")
+def offered(
+    name: NameArgument = None,
+    gpu: GpuOption = None,
+    memory: MemoryOption = None,
+    mig: MigOption = None,
+    shared: Annotated[bool, _option("Devices that several claims share.", "--shared")] = False,
+    mps: MpsOption = False,
+    mps_limits: MpsLimitsOption = None,
+    time_slice: TimeSliceOption = None,
+    isolated: IsolatedOption = False,
+    vm: VmOption = False,
+    output: TextOption = _Text.YAML,
+) -> None:
+    """A DeviceClass: what an administrator offers under a name, for claims to choose from."""
+    intent = Intent(
+        form=Form.CLASS,
+        name=name,
+        gpu=gpu,
+        memory=_amount(memory),
+        mig=mig,
+        share=Share() if shared else None,
+        mps=_mps(mps, mps_limits),
+        interval=_INTERVALS[time_slice] if time_slice is not None else None,
+        isolated=isolated,
+        vm=vm,
+    )
+    _write(intent, output)
+
+
+def _amount(text: str | None) -> str | None:
+    return str(quantity(text, "--memory")) if text is not None else None
+
+
+def _mps(wanted: bool, limits: str | None) -> MpsWish | None:
+    if limits is not None:
+        return parse_mps(limits)
+    return MpsWish() if wanted else None
+
+
+def _write(intent: Intent, output: _Text) -> None:
+    if intent == Intent(form=intent.form, name=intent.name, pod=intent.pod, image=intent.image):
+        intent = _asked(intent)
+    if problems := refusals(intent, known_gpus()):
+        raise InvalidInput("\n       ".join(problems), problems=problems)
+    objects = objects_of(intent)
+    if output is _Text.YAML:
+        typer.echo(written(objects), nl=False)
+    else:
+        found = [plain(one) for one in objects]
+        print_data(found[0] if len(found) == 1 else {"apiVersion": "v1", "kind": "List", "items": found}, Format.JSON)
+
+
+def known_gpus() -> tuple[GpuFacts, ...]:
+    """One GPU of each model that this version knows."""
+    models = json.loads(files("dra_driver.checking").joinpath("models.json").read_text("utf-8"))
+    return tuple(GpuFacts.of(model["gpus"][0]) for model in models.values())
+
+
+# -- questions
+
+
+def _asked(intent: Intent) -> Intent:
+    """What the user answers. Raises InvalidInput where there is nobody to ask."""
+    if not _somebody_is_there():
+        raise InvalidInput(
+            f"say what it should be of, for example: dractl new {intent.form} --gpu h100 --count 2;"
+            f" dractl new {intent.form} --help shows all options. In a terminal it asks."
+        )
+    kind = _choice("What do you need?", ("a whole GPU", "a MIG device", "a share of a GPU"))
+    if kind == 1:
+        intent = replace(intent, mig=_question("Which profile, as 1g.10gb?", "1g.10gb"))
+    elif kind == 2:
+        intent = replace(intent, share=_asked_share(intent.form))
+    model = _question("Which model, as h100? Leave it empty for any.", "")
+    intent = replace(intent, gpu=model or None)
+    if intent.form is Form.CLASS:
+        return intent
+    count = typer.prompt("How many?", default=1, type=int, err=True)
+    intent = replace(intent, count=count)
+    if kind == 0 and count > 1 and typer.confirm("Connected by NVLink?", default=False, err=True):
+        intent = replace(intent, same=Same.NVLINK)
+    return replace(intent, pod=intent.pod or typer.confirm("With a pod that uses it?", default=True, err=True))
+
+
+def _somebody_is_there() -> bool:
+    return sys.stdin.isatty()
+
+
+def _asked_share(form: Form) -> Share:
+    if form is Form.CLASS:
+        return Share()
+    return parse_share(_question("How much, as cores=50,memory=8Gi or shares=1?", "cores=50,memory=8Gi"))
+
+
+def _question(text: str, default: str) -> str:
+    return str(typer.prompt(text, default=default, show_default=bool(default), err=True)).strip()
+
+
+def _choice(text: str, choices: Sequence[str]) -> int:
+    messages.print(text)
+    for number, one in enumerate(choices, 1):
+        messages.print(f"  {number}  {one}", markup=False)
+    while not 1 <= (number := typer.prompt("Number", default=1, type=int, err=True)) <= len(choices):
+        messages.print(f"1 to {len(choices)}")
+    return number - 1

@@ -1,0 +1,102 @@
+"""What does not go together is refused in a line, with the reason that holds for the hardware or the API."""
+
+import pytest
+
+from dra_driver.authoring.intent import Form, Intent, MpsWish, Same, Share, is_model, parse_mps, parse_share
+from dra_driver.authoring.refusals import refusals
+from dra_driver.cli.new import known_gpus
+from dra_driver.devices.exclusion import LIMITS, PAIRS
+from dra_driver.errors import InvalidInput
+
+KNOWN = known_gpus()
+
+
+@pytest.mark.parametrize(
+    ("intent", "reason"),
+    [
+        (Intent(mps=MpsWish(), interval="Long"), "--mps with --time-slice: time-slicing and MPS exclude each other"),
+        (
+            Intent(share=Share("50"), mps=MpsWish()),
+            "--mps with --share: the device has one time slice and one MPS daemon",
+        ),
+        (Intent(share=Share("50"), interval="Long"), "--time-slice with --share: the device has one time slice"),
+        (Intent(vm=True, mig="1g.10gb"), "--vm with --mig: a GPU that a virtual machine has is out of reach"),
+        (Intent(vm=True, share=Share("50")), "--vm with --share: a GPU that a virtual machine has is out of reach"),
+        (Intent(vm=True, mps=MpsWish()), "--vm with --mps: a virtual machine has the GPU for itself"),
+        (Intent(mig="1g.10gb", interval="Long"), "--time-slice with --mig: MIG devices have no time slice"),
+        (Intent(gpu="t4", mig="1g.10gb"), "--gpu t4: this GPU has no MIG mode (Tesla T4, compute capability 7.5)"),
+        (Intent(prefer=("h100", "l40s"), mig="1g.10gb"), "--prefer l40s: this GPU has no MIG mode"),
+        (Intent(gpu="a30", mig="1g.10gb"), "--gpu a30: NVIDIA A30 has no profile 1g.10gb, but 4g.24gb"),
+        (Intent(mig="1g.11gb"), "--mig 1g.11gb: no known GPU has this profile; there are "),
+        (Intent(gpu="h100", memory="100Gi"), "--gpu h100: NVIDIA H100 80GB HBM3 has 79.6Gi of memory, less than 100Gi"),
+        (Intent(gpu="l40s", count=2, same=Same.NVLINK), "--gpu l40s: NVIDIA L40S has no NVLink to other GPUs"),
+        (Intent(mig="1g.10gb", count=2, same=Same.NVLINK), "--same nvlink with --mig: MIG devices cannot use NVLink"),
+        (Intent(gpu="h100", same=Same.NVLINK), "--same nvlink with one device: say how many with --count"),
+        (Intent(count=2, same=Same.GPU), "--same gpu without --mig"),
+        (Intent(gpu="h100", prefer=("a100",)), "--gpu with --prefer"),
+        (Intent(mig="1g.10gb", memory="5Gi"), "--memory with --mig: the profile 1g.10gb says how much memory"),
+        (Intent(share=Share(memory="8Gi"), memory="8Gi"), "--memory with --share"),
+        (Intent(admin=True, share=Share("50")), "--share with --admin: admin access takes nothing"),
+        (Intent(admin=True, prefer=("h100",)), "--prefer with --admin"),
+        (Intent(isolated=True, mig="1c.3g.40gb"), "--isolated with --mig 1c.3g.40gb: parts of one GPU instance"),
+        (Intent(count=33), "--count 33: 1 to 32"),
+        (Intent(count=0), "--count 0: 1 to 32"),
+        (Intent(count=17, nic=True), "--count 17: 1 to 16 with a network device each"),
+        (Intent(form=Form.CLASS, gpu="h100", count=2, nic=True), "--count, --with-nic: a class says which devices"),
+        (Intent(form=Form.CLASS, gpu="h100", pod=True), "--pod: a pod names a claim or a template"),
+        (Intent(name="Not a name", count=1), "NAME 'Not a name': lower-case letters"),
+        (Intent(gpu="h100'"), "--gpu \"h100'\": words of a product's name"),
+        (Intent(count=1, tolerate=("-",)), "--tolerate '-': the key of a taint"),
+        (Intent(prefer=("RTX PRO 6000", "rtx-pro-6000")), "--prefer: the same model twice"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_a_wrong_combination_is_refused_with_its_reason(intent: Intent, reason: str) -> None:
+    found = refusals(intent, KNOWN)
+    assert any(one.startswith(reason) for one in found), found
+
+
+def test_reasons_of_the_hardware_are_those_of_the_one_table() -> None:
+    table = {row.reason for row in (*PAIRS, *LIMITS)}
+    for intent in (
+        Intent(mps=MpsWish(), interval="Long"),
+        Intent(vm=True, mig="1g.10gb"),
+        Intent(vm=True, mps=MpsWish()),
+        Intent(mig="1g.10gb", interval="Long"),
+    ):
+        assert any(one.partition(": ")[2] in table for one in refusals(intent, KNOWN))
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    assert len(refusals(Intent(count=0, gpu="t4", mig="1g.10gb", prefer=("h100",)), KNOWN)) == 3
+
+
+def test_of_models_that_nobody_knows_nothing_is_claimed() -> None:
+    assert refusals(Intent(gpu="x900", mig="1g.99gb", isolated=True), KNOWN) == ()
+    assert refusals(Intent(gpu="x900", memory="900Gi"), KNOWN) == ()
+
+
+def test_a_model_is_found_by_whole_words() -> None:
+    def found(word: str) -> set[str]:
+        return {gpu.product_name for gpu in KNOWN if is_model(gpu, word)}
+
+    assert found("a10") == set()
+    assert found("A100") == found("a100") == {"NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"}
+    assert found("b200") == {"NVIDIA B200"}
+    assert found("rtx-pro-6000") == found("RTX PRO 6000") != set()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "cores", "cores=", "cores=0", "cores=101", "memory=lots", "cores=1,cores=2", "x=1"]
+)
+def test_a_share_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="--share"):
+        parse_share(text)
+
+
+def test_shares_and_limits_are_read_from_words() -> None:
+    assert parse_share("cores=50, memory=8Gi") == Share("50", "8Gi")
+    assert parse_share("shares=2") == Share(shares="2")
+    assert parse_mps("threads=50,memory=8Gi") == MpsWish(50, "8Gi")
+    with pytest.raises(InvalidInput, match="at least 1Mi"):
+        parse_mps("memory=1Ki")

@@ -1,0 +1,52 @@
+"""YAML with notes says the same as without them."""
+
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_driver.authoring.writing import Noted, plain, written
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=30)
+NAMES = st.from_regex(r"[a-z][a-zA-Z./-]{0,12}", fullmatch=True)
+SCALARS = st.one_of(
+    WORDS, st.integers(), st.booleans(), st.sampled_from(["50", "yes", "1e3", "null", "~", "- a", "# b"])
+)
+VALUES = st.recursive(
+    st.one_of(SCALARS, st.lists(WORDS, max_size=3)),
+    lambda inner: st.one_of(
+        st.dictionaries(NAMES, st.one_of(inner, st.builds(Noted, WORDS, inner)), min_size=1, max_size=3),
+        st.lists(
+            st.dictionaries(NAMES, st.one_of(inner, st.builds(Noted, WORDS, inner)), min_size=1, max_size=3),
+            min_size=1,
+            max_size=3,
+        ),
+    ),
+    max_leaves=10,
+)
+OBJECTS = st.dictionaries(NAMES, VALUES, min_size=1, max_size=4)
+
+
+@given(st.lists(OBJECTS, min_size=1, max_size=3))
+def test_what_is_written_reads_back_as_the_objects_without_their_notes(objects: list[dict[str, object]]) -> None:
+    assert list(yaml.safe_load_all(written(objects))) == [plain(one) for one in objects]
+
+
+def test_notes_stand_above_what_they_are_about_and_are_said_once() -> None:
+    obj = Noted("top", {"a": Noted("why a", 1), "list": [Noted("item", {"b": "x"}), Noted("item", {"b": "y"})]})
+    assert written([obj]) == "# top\n# why a\na: 1\nlist:\n# item\n- b: x\n- b: y\n"
+
+
+def test_a_note_of_an_item_s_first_field_stands_above_the_dash() -> None:
+    assert written([{"list": [{"a": Noted("first", 1), "b": Noted("second", 2)}]}]) == (
+        "list:\n# first\n- a: 1\n  # second\n  b: 2\n"
+    )
+
+
+def test_a_long_expression_is_written_part_by_part() -> None:
+    long = " && ".join(f'device.attributes["gpu.nvidia.com"].name{number} == "value"' for number in range(3))
+    text = written([{"expression": long}])
+    assert [line.strip() for line in text.splitlines()] == [
+        "expression: >-",
+        *(f"{'&& ' if index else ''}{part}" for index, part in enumerate(long.split(" && "))),
+    ]
+    assert yaml.safe_load(text) == {"expression": long}

@@ -1,0 +1,65 @@
+"""`dractl new` as a user meets it: YAML on standard output, questions in a terminal, refusals in a line."""
+
+import json
+
+import pytest
+import yaml
+from support.dractl import run
+
+from dra_driver.cli.output import Status, plain_errors
+
+
+def test_yaml_goes_to_standard_output_and_explains_itself() -> None:
+    answer = run("new", "claim", "train", "--gpu", "h100", "--count", "4", "--same", "nvlink")
+    assert answer.exit_code == 0
+    (claim,) = yaml.safe_load_all(answer.stdout)
+    assert (claim["kind"], claim["metadata"]["name"]) == ("ResourceClaim", "train")
+    assert claim["spec"]["devices"]["constraints"] == [
+        {"requests": ["gpu"], "matchAttribute": "gpu.nvidia.com/nvlinkDomain"}
+    ]
+    assert "# 4 x GPU (h100), with the same NVLink domain." in answer.stdout
+
+
+def test_json_is_a_list_when_there_is_more_than_one_object() -> None:
+    found = json.loads(run("new", "template", "--mig", "1g.10gb", "--pod", "--image", "x:1", "-o", "json").stdout)
+    template, pod = found["items"]
+    assert pod["spec"]["containers"][0]["image"] == "x:1"
+    assert (
+        pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] == template["metadata"]["name"] == "mig-1g-10gb"
+    )
+
+
+def test_a_pod_of_a_claim_names_the_claim() -> None:
+    claim, pod = yaml.safe_load_all(run("new", "claim", "--count", "1", "--pod").stdout)
+    assert pod["spec"]["resourceClaims"] == [{"name": "gpu", "resourceClaimName": claim["metadata"]["name"]}]
+
+
+def test_without_options_and_without_a_terminal_it_refuses_politely(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, plain_errors():
+        run("new", "claim")
+    assert ended.value.code == Status.USAGE
+    assert "dractl new claim --gpu h100 --count 2" in capsys.readouterr().err
+
+
+def test_a_wrong_combination_ends_with_status_2_and_a_line_for_each_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, plain_errors():
+        run("new", "claim", "--mps", "--time-slice", "long", "--gpu", "t4", "--mig", "1g.5gb")
+    assert ended.value.code == Status.USAGE
+    told = capsys.readouterr().err
+    assert "time-slicing and MPS exclude each other" in told
+    assert "this GPU has no MIG mode (Tesla T4" in told
+
+
+@pytest.mark.parametrize(
+    ("typed", "options"),
+    [
+        ("1\nh100\n2\ny\nn\n", ["--gpu", "h100", "--count", "2", "--same", "nvlink"]),
+        ("2\n3g.40gb\n\n1\ny\n", ["--mig", "3g.40gb", "--count", "1", "--pod"]),
+        ("9\n3\ncores=25\nl40s\n1\nn\n", ["--share", "cores=25", "--gpu", "l40s", "--count", "1"]),
+    ],
+)
+def test_in_a_terminal_it_asks(monkeypatch: pytest.MonkeyPatch, typed: str, options: list[str]) -> None:
+    monkeypatch.setattr("dra_driver.cli.new._somebody_is_there", lambda: True)
+    answer = run("new", "template", typed=typed)
+    # The runner shows what is typed, as a terminal does, before the YAML.
+    assert answer.stdout.endswith(run("new", "template", *options).stdout)
