@@ -9,8 +9,17 @@ from dataclasses import replace
 
 from dra_driver.errors import DriverError, NodeNotReady
 from kubelet_plugin.prepare.checkpoint import Journal
-from kubelet_plugin.prepare.holds import ComputeInstance, GpuInstance, Hold, HoldRecord, HoldState, Made, described
-from kubelet_plugin.prepare.lifecycle import Entry, Held, admitted, needed
+from kubelet_plugin.prepare.holds import (
+    ComputeInstance,
+    GpuInstance,
+    Hold,
+    HoldRecord,
+    HoldState,
+    Made,
+    described,
+    rests_on,
+)
+from kubelet_plugin.prepare.lifecycle import Entry, Held, admitted, left_behind, needed
 from kubelet_plugin.prepare.lifecycle import released as without
 
 type Transition = Callable[[Journal], Journal]
@@ -109,11 +118,16 @@ def releasing(claim_uid: str) -> Transition:
 
 
 def to_undo(journal: Journal, entry: Entry, undone: Collection[Hold]) -> tuple[Hold, ...]:
-    """The holds that go with the entry: nobody else lists them, and they are not `undone`, or were made again since."""
+    """The holds that go with the entry: nobody else lists them, and they are not `undone`, or were made again since.
+
+    What was left behind rests on some: these are left with it.
+    """
+    bearing = _bearing(journal)
     return tuple(
         hold
         for hold in entry.holds
         if hold in journal.holds
+        and hold not in bearing
         and not needed(journal.held, hold, but=entry.claim.uid)
         and not (hold in undone and journal.holds[hold].state is HoldState.UNDOING)
     )
@@ -134,7 +148,8 @@ def gone(claim_uid: str, undone: Collection[Hold], out_of_reach: Collection[Hold
         if remaining:
             return _undoing(journal, remaining)
         held = without(journal.held, claim_uid)
-        mine = {hold for hold in entry.holds if not needed(held, hold) and hold not in out_of_reach}
+        left = {*out_of_reach, *_bearing(journal)}
+        mine = {hold for hold in entry.holds if not needed(held, hold) and hold not in left}
         return replace(
             journal, held=held, holds={hold: record for hold, record in journal.holds.items() if hold not in mine}
         )
@@ -152,6 +167,12 @@ def forgotten(holds: Collection[Hold]) -> Transition:
         return replace(journal, holds=kept)
 
     return change
+
+
+def _bearing(journal: Journal) -> frozenset[Hold]:
+    """What the holds that no entry lists rest on."""
+    found = (rests_on(hold) for hold in left_behind(journal.held, journal.holds))
+    return frozenset(hold for hold in found if hold is not None)
 
 
 def _check_still_held(journal: Journal, entry: Entry) -> None:

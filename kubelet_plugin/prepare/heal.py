@@ -143,14 +143,26 @@ class Healer:
         found = await self._findings(journal)
         self._stale_since = {uid: since for uid, since in self._stale_since.items() if uid in journal.held}
         boot_id = self._view.boot_id()
+        slow = []
         for case in found:
             remedy = remedy_for(case.finding, boot_id, incomplete=journal.incomplete)
             if remedy.action is Action.RELEASE and self._has_time(case, stale_after_s):
                 remedy = Remedy(Action.WAIT, f"{remedy.why}; kubelet is given time to unprepare it")
-            report += await self._act(case, remedy)
-            if reassert and remedy.action is Action.KEEP and case.entry is not None and case.entry.holds:
-                report += await self._reassert(case.entry)
+            work = self._put_right(case, remedy, reassert=reassert)
+            if case.entry is not None and case.entry.holds:
+                slow.append(work)
+            else:
+                report += await work
+        # Hardware lets itself be waited for, and most of it can be waited for at once.
+        for one in await asyncio.gather(*slow):
+            report += one
         return report + await self.clear_left_behind()
+
+    async def _put_right(self, case: "_Case", remedy: Remedy, *, reassert: bool) -> RepairReport:
+        report = await self._act(case, remedy)
+        if reassert and remedy.action is Action.KEEP and case.entry is not None and case.entry.holds:
+            report += await self._reassert(case.entry)
+        return report
 
     def _has_time(self, case: "_Case", stale_after_s: float) -> bool:
         """Whether a claim that is to be released may still be unprepared by kubelet."""

@@ -132,6 +132,17 @@ def gpus_of(hold: Hold) -> tuple[GpuIdentity, ...]:
     return (hold.parent.gpu,) if isinstance(hold, ComputeInstance) else (hold.gpu,)
 
 
+def rests_on(hold: Hold) -> Hold | None:
+    """What must be there as long as the hold is, and is undone after it; None: nothing."""
+    match hold:
+        case GpuInstance(gpu):
+            return MigMode(gpu)
+        case ComputeInstance(parent):
+            return parent
+        case _:
+            return None
+
+
 def subject_of(hold: Hold) -> Hashable:
     """What a hold says something about: two different holds of one subject cannot be at once."""
     match hold:

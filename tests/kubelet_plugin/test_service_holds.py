@@ -239,6 +239,22 @@ async def test_what_a_lost_gpu_kept_is_looked_after_before_the_next_sweep(
         running.cancel()
 
 
+async def test_what_was_left_behind_keeps_what_it_rests_on_when_the_last_claim_goes(bench: HoldBench) -> None:
+    refs = bench.claim("one", PART), bench.claim("two", OTHER_PART)
+    async with bench.plugin() as service:
+        await service.prepare(refs)
+        bench.hardware.failures = [HardwareError("GPU is lost", code=Code.GPU_IS_LOST)]
+        await unprepare_one(service, refs[0])
+        await unprepare_one(service, refs[1])
+
+        assert bench.journal.held == {}
+        assert MODE in bench.journal.holds
+        assert bench.hardware.holds == set(bench.journal.holds)
+        await service.sweep()
+
+    assert (bench.journal.holds, bench.hardware.there) == ({}, {})
+
+
 async def test_a_claim_that_comes_back_to_a_gpu_that_was_lost_finds_its_part_or_makes_it(bench: HoldBench) -> None:
     async with bench.plugin() as service:
         ref = bench.claim("train", PART)
@@ -293,6 +309,30 @@ async def test_after_a_boot_what_stands_is_made_again_and_what_does_not_is_forgo
         assert list(service.held) == [stands.uid]
 
     assert bench.hardware.acts == [f"make time slice Long of {GPU}"]
+    assert {record.boot_id for record in bench.journal.holds.values()} == {"boot-2"}
+
+
+async def test_one_claim_that_takes_long_after_a_boot_keeps_kubelet_from_no_other(bench: HoldBench) -> None:
+    slow, quick = bench.claim("slow", device_name(2), share="a"), bench.long("quick")
+    async with bench.plugin() as service:
+        await service.prepare([slow, quick])
+    bench.hardware.reboot()
+    bench.facts.facts = node_facts(bench.facts.facts.gpus, boot_id="boot-2")
+    ready = threading.Event()
+
+    def wait_for_the_daemon(hold: Hold) -> None:
+        assert not isinstance(hold, MpsDaemon) or ready.wait(10)
+
+    bench.hardware.on_act = wait_for_the_daemon
+    async with bench.plugin(start_patience_s=0.2) as service:
+        await prepare_one(service, quick)
+        await prepare_one(service, bench.claim("other", PART))
+        late = asyncio.ensure_future(prepare_one(service, slow))
+        await asyncio.sleep(0.05)
+        assert not late.done()
+        ready.set()
+        await late
+
     assert {record.boot_id for record in bench.journal.holds.values()} == {"boot-2"}
 
 
