@@ -7,13 +7,11 @@ From the root down only what decides is followed: of `a && b` the first part tha
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
-from dra_driver.cel.check import Checked
-from dra_driver.cel.device import CelDevice, checked_selector
-from dra_driver.cel.errors import CelRuntimeError
-from dra_driver.cel.evaluate import WatchedProgram
+from dra_driver.cel.device import CelDevice
+from dra_driver.cel.trace import Trace, trace
 from dra_driver.cel.tree import (
+    Bind,
     Call,
     Conditional,
     Constant,
@@ -57,28 +55,12 @@ class Part:
 
 def failing_parts(expression: str, device: CelDevice) -> tuple[Part, ...]:
     """Those that together make the selector false; empty when it holds. Raises CelError when it fails or is none."""
-    checked, program = _watched(expression)
-    seen = _Seen()
-    result = program.evaluate(device, seen)
-    if result is True:
+    traced = trace(expression, device)
+    if traced.error is not None:
+        raise traced.error
+    if traced.value is True:
         return ()
-    return tuple(_Finder(checked, seen.values, device.driver).parts(checked.root, True))
-
-
-@lru_cache(maxsize=1024)
-def _watched(expression: str) -> tuple[Checked, WatchedProgram]:
-    checked = checked_selector(expression)
-    return checked, WatchedProgram(checked)
-
-
-class _Seen:
-    """Keeps the last value of every node."""
-
-    def __init__(self) -> None:
-        self.values: dict[Node, object] = {}
-
-    def seen(self, node: Node, value: object) -> None:
-        self.values[node] = value
+    return tuple(_Finder(traced, device.driver).parts(traced.root, True))
 
 
 _UNKNOWN = object()
@@ -90,9 +72,9 @@ _LITERALS = ("quantity", "semver")
 
 
 class _Finder:
-    def __init__(self, checked: Checked, values: dict[Node, object], driver: str) -> None:
-        self._expression = checked.expression
-        self._values = values
+    def __init__(self, traced: Trace, driver: str) -> None:
+        self._expression = traced.expression
+        self._values = {node: part.value for node, part in traced.by_node.items() if part.rounds and part.error is None}
         self._driver = driver
 
     def parts(self, node: Node, wanted: bool) -> Iterator[Part]:
@@ -109,6 +91,8 @@ class _Finder:
             case Conditional(condition=condition, then=then, otherwise=otherwise):
                 taken = then if self._values.get(condition) is True else otherwise
                 yield from self.parts(taken, wanted)
+            case Bind(body=body):
+                yield from self.parts(body, wanted)
             case _:
                 yield self._part(node, wanted)
 
@@ -190,13 +174,13 @@ class _Finder:
         if name is not None and self._value(node) is not _UNKNOWN:
             yield f"{name} is {_shown(self._value(node))}"
             return
+        if isinstance(node, Name) and isinstance(value := self._value(node), str | int | Quantity | Version):
+            yield f"{node.name} is {_shown(value)}"
         for child in children(node):
             yield from self._values_in(child)
 
     def _value(self, node: Node) -> object:
         value = self._values.get(node, _UNKNOWN)
-        if isinstance(value, CelRuntimeError):
-            return _UNKNOWN
         if value is _UNKNOWN and isinstance(node, Constant):
             return node.value
         if value is _UNKNOWN and isinstance(node, ListLiteral):
