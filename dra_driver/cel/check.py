@@ -37,6 +37,7 @@ from dra_driver.cel.types import (
     DYN,
     FREE,
     INT,
+    NULL,
     TYPE,
     TYPE_NAMES,
     Type,
@@ -50,6 +51,8 @@ from dra_driver.cel.types import (
     type_of_constant,
 )
 
+_CONVERSIONS = frozenset(["int", "uint", "double", "bool", "string", "bytes"])
+_NO_INDICES = frozenset(["bytes", "list", "map", "null_type"])
 _SIGNS = frozenset(["==", "!=", "<", "<=", ">", ">=", "in", "+", "-", "*", "/", "%", "-_", "!_", "[]", "[?]"])
 
 
@@ -109,10 +112,14 @@ class _Checker:
         self._objects = {one.type: one for one in environment.variables.values()}
         self._scope: list[tuple[str, Type]] = [(name, one.type) for name, one in environment.variables.items()]
         self.found.slots = len(self._scope)
+        self._literals: dict[Node, object] = {}
+        """Values of literals, and of conversions of literals, which a server makes when it compiles."""
 
     def type_of(self, node: Node) -> Type:
         kind = self._rule(node)
         self.found.types[node] = kind
+        if isinstance(node, Constant):
+            self._literals[node] = node.value
         return kind
 
     def _rule(self, node: Node) -> Type:
@@ -208,9 +215,24 @@ class _Checker:
         chained = operand.name == "optional_type"
         if chained:
             (operand,) = operand.parameters
+        if index.name in _NO_INDICES and self._is_literal(node.index):
+            raise self._error(f"nothing can be indexed with {index}", *_span(node.index))
+        if operand == NULL:
+            return optional_of(DYN)  # it fits where an optional list is expected, and fails in the evaluation
         sign = "[?]" if node.optional or chained else "[]"
         result = self._resolved(node, sign, self._functions[sign], [operand, index], node.index)
         return DYN if is_dynamic(operand) else result
+
+    def _is_literal(self, node: Node) -> bool:
+        """Whether a server makes the value when it compiles."""
+        match node:
+            case ListLiteral(items=items):
+                return all(map(self._is_literal, items))
+            case MapLiteral(entries=entries):
+                return all(self._is_literal(one) for entry in entries for one in entry)
+            case Call(function="dyn", target=None, arguments=[inner]):
+                return self._is_literal(inner)
+        return node in self._literals
 
     # -- operators and functions
 
@@ -248,6 +270,10 @@ class _Checker:
             match node.function, operands:
                 case "matches" | "find" | "findAll", [_, Constant(value=str(pattern)) as place, *_]:
                     compiled_pattern(pattern)
+                case name, [argument] if node.target is None and name in _CONVERSIONS and argument in self._literals:
+                    overload, *others = self.found.overloads[node]
+                    if not others and self._literals[argument] is not None:
+                        self._literals[node] = overload.run(self._literals[argument])
                 case "duration", [Constant(value=str(text)) as place]:
                     duration(text)
                 case "timestamp", [Constant(value=str(text)) as place]:
@@ -299,10 +325,9 @@ class _Checker:
             message = f"`{node.function}` is a method of optional values, not of {owner}"
             raise self._error(message, node.name_start, node.end)
         if node.function == "or":
-            given = optional_of(DYN) if is_dynamic(given) else given
             wanted = given if is_dynamic(owner) else owner
-            wanted = wanted if wanted.name == "optional_type" else optional_of(DYN)
-            result = joined(wanted, given)
+            wanted = wanted if wanted.name == "optional_type" else optional_of(FREE)
+            result = wanted if is_dynamic(given) else joined(wanted, given)
         else:
             wanted = given if is_dynamic(owner) else owner.parameters[0]
             result = joined(wanted, given)

@@ -135,21 +135,21 @@ def fits(wanted: Type, given: Type, variables: dict[str, Type]) -> bool:
 
 
 def filled(signature: Type, variables: Mapping[str, Type]) -> Type:
-    """The type with its variables replaced by what they were bound to; unbound ones are DYN."""
+    """The type with its variables replaced by what they were bound to; unbound ones are FREE."""
     if signature.is_variable:
-        return variables.get(signature.name, DYN)
+        return variables.get(signature.name, FREE)
     if not signature.parameters:
         return signature
     return Type(signature.name, tuple(filled(parameter, variables) for parameter in signature.parameters))
 
 
 def joined(left: Type, right: Type) -> Type | None:
-    """One type for values of both, DYN or ANY where one of them is; None when there is none."""
+    """One type for values of both, DYN or ANY where one of them is, of the two the later; None when there is none."""
     if FREE in (left, right):
         return right if left == FREE else left
-    for dynamic in (DYN, ANY):
-        if dynamic in (left, right):
-            return dynamic
+    for one in (right, left):
+        if is_dynamic(one):
+            return one
     if not fits(left, right, {}):
         return None
     if left.name != right.name:

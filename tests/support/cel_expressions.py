@@ -1,0 +1,106 @@
+"""Random expressions about a map `x.d`, whose values are VALUES. Most of them are wrong in some way."""
+
+from hypothesis import strategies as st
+
+VALUES: dict[str, object] = {
+    "one": 1, "two": 2, "minus": -3, "big": 2**62, "half": 0.5, "whole": 2.0, "yes": True, "no": False, "text": "abc",
+    "digits": "12", "empty": "", "names": ["a", "b", "abc"], "numbers": [3, 1, 2], "none": [],
+    "table": {"a": 1, "b": 2},
+}  # fmt: skip
+
+
+_ATOMS = st.one_of(
+    st.sampled_from([f"x.d.{name}" for name in VALUES]),
+    st.sampled_from(["x.d.missing", 'x.d["one"]', 'x.d["missing"]']),
+    st.sampled_from(["0", "1", "-1", "7", "9223372036854775807", "-9223372036854775808", "0x1F", "3u", "0u"]),
+    st.sampled_from(["1.5", "-0.5", "1e3", "0.0", ".5", "true", "false", "null", "[]", "{}"]),
+    st.sampled_from(['"abc"', "'a'", '""', r'"\u00e9\n"', "r'a\\b'", '"""x"y"""', "b'ab'", '"ABC"', "'b'"]),
+)
+_BINARY = ["+", "-", "*", "/", "%", "==", "!=", "<", "<=", ">", ">=", "in", "&&", "||"]
+_METHODS = ["startsWith", "endsWith", "contains", "indexOf", "lastIndexOf", "split", "charAt", "substring", "join"]
+_TYPES = ["int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type"]
+_DURATIONS = st.sampled_from(["1h", "90m", "-1.5s", "100ms", "24h1m2.003s", "0s", "-300h"])
+_MOMENTS = st.sampled_from(["1970-01-01T00:00:00Z", "2024-02-29T23:59:59.999Z", "2023-12-31T22:00:00-05:00"])
+_PARTS = [
+    "getFullYear",
+    "getMonth",
+    "getDate",
+    "getDayOfMonth",
+    "getDayOfWeek",
+    "getDayOfYear",
+    "getHours",
+    "getMinutes",
+]
+_PLAIN_METHODS = ["size", "lowerAscii", "upperAscii", "trim"]
+
+
+def _optionals(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.one_of(
+        st.tuples(inner, st.sampled_from([".?a", ".?missing", "[?0]", "[?'a']"])).map(lambda t: f"{t[0]}{t[1]}"),
+        st.tuples(st.sampled_from(["of", "ofNonZeroValue"]), inner).map(lambda t: f"optional.{t[0]}({t[1]})"),
+        st.just("optional.none()"),
+    )
+
+
+def _larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.one_of(
+        st.tuples(inner, st.sampled_from(_BINARY), inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
+        st.tuples(st.sampled_from(["!", "-"]), inner).map(lambda t: f"{t[0]}({t[1]})"),
+        st.tuples(inner, inner, inner).map(lambda t: f"({t[0]} ? {t[1]} : {t[2]})"),
+        st.tuples(inner, st.sampled_from(_METHODS), inner).map(lambda t: f"{t[0]}.{t[1]}({t[2]})"),
+        st.tuples(inner, st.sampled_from(_PLAIN_METHODS)).map(lambda t: f"{t[0]}.{t[1]}()"),
+        st.tuples(st.sampled_from(["size", "int", "uint", "double", "string", "bytes", "dyn", "bool"]), inner).map(
+            lambda t: f"{t[0]}({t[1]})"
+        ),
+        st.tuples(inner, inner).map(lambda t: f"{t[0]}[{t[1]}]"),
+        st.tuples(inner, inner).map(lambda t: f"[dyn({t[0]}), dyn({t[1]})]"),
+        st.tuples(inner, inner).map(lambda t: f"{{'a': dyn({t[0]}), 'b': dyn({t[1]})}}"),
+        st.tuples(inner, st.sampled_from(["all", "exists", "exists_one", "map", "filter"]), inner).map(
+            lambda t: f"{t[0]}.{t[1]}(v, {t[2]} == v)"
+        ),
+        st.tuples(inner, st.sampled_from(["a", "missing"])).map(lambda t: f"has({t[0]}.{t[1]})"),
+        st.tuples(inner, inner).map(lambda t: f"cel.bind(w, {t[0]}, [dyn(w), dyn({t[1]})])"),
+        st.tuples(inner, st.sampled_from(["charAt", "substring", "join"]), inner).map(
+            lambda t: f"{t[0]}.{t[1]}({t[2]})"
+        ),
+        st.tuples(inner, st.sampled_from(["replace", "substring"]), inner, inner).map(
+            lambda t: f"{t[0]}.{t[1]}({t[2]}, {t[3]})"
+        ),
+        st.tuples(inner, inner).map(lambda t: f"{t[0]}.split(',', {t[1]})"),
+        st.tuples(inner, st.sampled_from(["b", "^a.*c$", "[[:alpha:]]+", "(?i)ABC", r"\\d{2}", "a|$"])).map(
+            lambda t: f"{t[0]}.matches('{t[1]}')"
+        ),
+        st.tuples(inner, inner).map(lambda t: f"type({t[0]}) == type({t[1]})"),
+        st.tuples(inner, st.sampled_from(_TYPES)).map(lambda t: f"type({t[0]}) == {t[1]}"),
+        st.tuples(_optionals(inner), inner).map(lambda t: f"[?{t[0]}.optMap(v, dyn(v)), dyn({t[1]})]"),
+        st.tuples(_optionals(inner), inner).map(lambda t: f"{{?'a': {t[0]}.optMap(v, dyn(v)), 'b': dyn({t[1]})}}"),
+        st.tuples(inner, inner).map(lambda t: f"cel.bind(w, {t[0]}, {t[1]} == 1 || w == 1)"),
+        st.tuples(_DURATIONS, st.sampled_from(["getHours", "getMinutes", "getSeconds", "getMilliseconds"])).map(
+            lambda t: f"duration('{t[0]}').{t[1]}()"
+        ),
+        st.tuples(_MOMENTS, st.sampled_from(_PARTS), st.sampled_from(["", "'+02:30'", "'-11:00'"])).map(
+            lambda t: f"timestamp('{t[0]}').{t[1]}({t[2]})"
+        ),
+        st.tuples(_MOMENTS, st.sampled_from(["+", "-"]), _DURATIONS, st.sampled_from(["<", "==", ">="]), _MOMENTS).map(
+            lambda t: f"timestamp('{t[0]}') {t[1]} duration('{t[2]}') {t[3]} timestamp('{t[4]}')"
+        ),
+        st.tuples(_MOMENTS, _MOMENTS, _DURATIONS).map(
+            lambda t: f"timestamp('{t[0]}') - timestamp('{t[1]}') > duration('{t[2]}')"
+        ),
+        # Optionals only inside of expressions: the oracle's Python binding cannot show them, and crashes on some.
+        st.tuples(_optionals(inner), inner).map(lambda t: f"{t[0]}.orValue({t[1]})"),
+        _optionals(inner).map(lambda t: f"{t}.hasValue()"),
+        st.tuples(_optionals(inner), _optionals(inner)).map(lambda t: f"{t[0]}.or({t[1]}).value()"),
+        st.tuples(_optionals(inner), inner, inner).map(
+            lambda t: f"{t[0]}.optMap(v, [dyn(v), dyn({t[1]})]).orValue([{t[2]}])"
+        ),
+        st.tuples(_optionals(inner), _optionals(inner)).map(lambda t: f"{t[0]}.optFlatMap(v, {t[1]}).hasValue()"),
+    )
+
+
+EXPRESSIONS = st.recursive(_ATOMS, _larger, max_leaves=6)
+
+
+def about_a_device(expression: str) -> str:
+    """The same about the attributes of a device, whose types nobody knows before the evaluation."""
+    return expression.replace("x.d", "device.attributes['a']")
