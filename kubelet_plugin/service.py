@@ -288,7 +288,10 @@ class ClaimService:
 
     async def _plan(self, ref: ClaimRef, claim: ResourceClaim, node: Node, files: "_Once[ContainerFiles]") -> Plan:
         try:
-            return plan_for(ref, wanted_of(claim, ref, node), node, await files.begin())
+            wanted = wanted_of(claim, ref, node)
+            for warning in wanted.warnings:
+                _log.warning("a config has no effect", claim=str(ref), what=warning)
+            return plan_for(ref, wanted, node, await files.begin())
         except (UnknownDevice, NodeNotReady):
             # What is missing may have come since the last look.
             node = await self._view.look_again()

@@ -55,10 +55,14 @@ _MOST_NAMES = 16
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a claim was allocated: one device for each result, in their order; and its holds, in the order of making."""
+    """What a claim was allocated: one device for each result, in their order; and its holds, in the order of making.
+
+    `warnings` are sentences about what its configs ask for in vain.
+    """
 
     devices: tuple[HeldDevice, ...]
     holds: tuple[Hold, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +136,17 @@ def wanted_of(claim: ResourceClaim, asked: ClaimRef, node: Node) -> Wanted:
             about=str(asked),
             field=_RESULTS,
         )
-    results = _results(asked, ours, allocation, node)
+    results, warnings = _results(asked, ours, allocation, node)
     devices = tuple(_device(asked, result, node) for result in results)
     _check_distinct(asked, devices)
     _check_one_daemon(asked, results)
-    return Wanted(devices, in_order(_holds(asked, results)))
+    return Wanted(devices, in_order(_holds(asked, results)), warnings)
 
 
 def _results(
     asked: ClaimRef, ours: Sequence[tuple[str, AllocatedDevice]], allocation: Allocation, node: Node
-) -> list[_Result]:
+) -> tuple[list[_Result], tuple[str, ...]]:
+    """And what is accepted but has no effect."""
     offers = [_offer(asked, place, result, node) for place, result in ours]
     configs = listed_configs(allocation.devices.config, node.driver)
     try:
@@ -149,13 +154,14 @@ def _results(
             _Result(place, result, offer, _config(result, offer, configs))
             for (place, result), offer in zip(ours, offers, strict=True)
         ]
+        warnings: list[str] = []
         for config, devices in _by_config(results):
-            checked_against(config, [device.offer for device in devices])
+            warnings += checked_against(config, [device.offer for device in devices])
         for result in results:
             _check_passthrough(result)
     except InvalidConfig as error:
         raise InvalidConfig(error.message, about=str(asked), field=error.field, problems=error.problems) from error
-    return results
+    return results, tuple(warnings)
 
 
 def _config(result: AllocatedDevice, offer: Offer, configs: Sequence[ListedConfig]) -> DeviceConfig:

@@ -139,6 +139,11 @@ class TestParts:
         assert small.key != big.key
         assert not [hold for hold in holds if isinstance(hold, ComputeMode)]
 
+    def test_what_a_config_asks_for_in_vain_is_told(self) -> None:
+        sharing = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
+        found = wanted(STATIC, a_result(ONE_PART), configs=(config("MigDeviceConfig", sharing=sharing),))
+        assert [ONE_PART in warning and "has no effect" in warning for warning in found.warnings] == [True]
+
     def test_two_daemons_are_too_many_for_the_containers_of_one_request(self) -> None:
         """Both would be at the same place in the container, and hide each other."""
         with pytest.raises(InvalidInput, match="can reach one") as refused:
