@@ -54,7 +54,8 @@ def _words(intent: Intent) -> Iterator[str]:
         yield "--prefer: the same model twice"
     if len(intent.prefer) > MAX_PREFERENCES:
         yield f"--prefer: at most {MAX_PREFERENCES} alternatives; the API has no room for more"
-    if not 1 <= intent.devices <= (most := MAX_DEVICES // 2 if intent.nic else MAX_DEVICES):
+    most = MAX_DEVICES // 2 if intent.nic else MAX_DEVICES
+    if not 1 <= intent.devices <= most:
         yield f"--count {intent.devices}: 1 to {most}{' with a network device each' if intent.nic else ''}"
 
 

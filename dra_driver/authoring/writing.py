@@ -66,10 +66,10 @@ class _Writer:
                 yield from self._note(value.note, indent)
                 value = value.value
             if isinstance(value, Mapping) and value:
-                yield f"{' ' * indent}{name}:"
+                yield f"{' ' * indent}{_key(name)}:"
                 yield from self._mapping(value, indent + 2)
             elif isinstance(value, list) and value and not all(isinstance(one, str) for one in value):
-                yield f"{' ' * indent}{name}:"
+                yield f"{' ' * indent}{_key(name)}:"
                 yield from self._items(value, indent)
             else:
                 yield from _scalar(name, value, indent)
@@ -92,13 +92,18 @@ def _scalar(name: str, value: Any, indent: int) -> Iterator[str]:
     """`name: value`, quoted where it must be; a long expression has a line for each of its parts."""
     before = " " * indent
     if isinstance(value, str) and len(value) + indent > _WIDTH and " && " in value and "  " not in value:
-        yield f"{before}{name}: >-"
+        yield f"{before}{_key(name)}: >-"
         first, *rest = value.split(" && ")
         yield f"{before}  {first}"
         yield from (f"{before}  && {part}" for part in rest)
     elif isinstance(value, list):
         words = yaml.safe_dump(value, width=10**6, allow_unicode=True, default_flow_style=True)
-        yield f"{before}{name}: {words.strip()}"
+        yield f"{before}{_key(name)}: {words.strip()}"
     else:
         text = yaml.safe_dump({name: value}, width=10**6, allow_unicode=True)
         yield from (f"{before}{line}" for line in text.splitlines())
+
+
+def _key(name: str) -> str:
+    """Quoted where it would mean something else, such as `no`."""
+    return yaml.safe_dump({name: 0}).removesuffix(": 0\n")

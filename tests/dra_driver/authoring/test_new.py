@@ -80,7 +80,7 @@ def claim_spec(obj: JsonObject) -> JsonObject:
 
 
 @given(INTENTS | sparse())
-@settings(max_examples=400)
+@settings(max_examples=150)
 def test_whatever_is_not_refused_has_selectors_that_compile_and_configs_that_decode(intent: Intent) -> None:
     if refusals(intent, KNOWN):
         return
@@ -105,7 +105,7 @@ def _expressions(value: object) -> list[str]:
 
 
 @given(intents=st.lists(sparse() | INTENTS, min_size=5, max_size=5))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_the_api_server_accepts_whatever_is_not_refused(kube: Kube, intents: list[Intent]) -> None:
     label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
     await kube.merge_patch(NAMESPACES, "default", label)
@@ -202,12 +202,14 @@ def test_the_first_node_that_can_satisfy_it_is_the_one_that_was_meant(intent: In
 
 
 @given(sparse())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_any_accepted_intent_of_known_models_fits_somewhere_or_asks_for_more_than_a_node_has(intent: Intent) -> None:
     models = {*([intent.gpu] if intent.gpu else []), *intent.prefer}
     if intent.form is Form.CLASS or "x900" in models or refusals(intent, KNOWN):
         return
     if fitting(intent) is None:
-        large = intent.devices > 4 or intent.memory == "900Gi" or intent.share == Share(memory="200Gi")
+        # Parts of GPU instances are published where a policy asks for them, which none of these do.
+        large = intent.devices > 4 or (intent.mig is not None and "c." in intent.mig)
+        large = large or intent.memory == "900Gi" or intent.share == Share(memory="200Gi")
         combined = intent.same is not None or intent.nic or intent.isolated or intent.share is not None
         assert large or (combined and (intent.mig is not None or intent.share is not None or intent.memory is not None))
