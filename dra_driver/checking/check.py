@@ -105,6 +105,8 @@ class _Judged:
         self.reports: list[Report] = []
         self._knowledge = knowledge
         self._manifests = Manifests(knowledge, names)
+        self._claims: list[tuple[str, ClaimPart]] = []
+        """With their namespaces; of claims that are defined twice, both."""
         self._classes: list[_Taken] = []
         self._others: list[_Taken] = []
         self._defined: dict[tuple[str, str, str], Document] = {}
@@ -138,11 +140,15 @@ class _Judged:
         _check_metadata(taken)
         key = key_of(document)
         if document.kind == "ResourceClaim":
-            self._manifests.claims[key] = ClaimPart(report, "spec", taken.spec, typed_claim(taken.spec))
+            part = ClaimPart(report, "spec", taken.spec, typed_claim(taken.spec))
+            self._manifests.claims[key] = part
+            self._claims.append((key[0], part))
         elif document.kind == "ResourceClaimTemplate":
             inner = taken.spec.get("spec")
             spec = inner if isinstance(inner, dict) else {}
-            self._manifests.templates[key] = ClaimPart(report, "spec.spec", spec, typed_claim(spec))
+            part = ClaimPart(report, "spec.spec", spec, typed_claim(spec))
+            self._manifests.templates[key] = part
+            self._claims.append((key[0], part))
             report_problems(template_problems(taken.spec.get("metadata") or {}, "spec.metadata"), report)
         elif document.kind == "DeviceClass":
             self._classes.append(taken)
@@ -190,8 +196,8 @@ class _Judged:
         """Classes first, since claims stand on them; then claims, then pods."""
         for taken in self._classes:
             self._judge_class(taken)
-        for key, part in self._manifests.claim_parts():
-            self._judge_claim(key[0], part)
+        for namespace, part in self._claims:
+            self._judge_claim(namespace, part)
         for pod in self._manifests.pods:
             check_pod(pod, self._manifests)
         for taken in self._others:

@@ -12,6 +12,7 @@ from dra_driver.checking.codes import (
     NEEDS_GATE,
     TOO_MANY,
     UNKNOWN_ATTRIBUTE,
+    UNKNOWN_FIELD,
     UNKNOWN_REQUEST,
     Code,
 )
@@ -37,8 +38,16 @@ def report_problems(problems: Iterable[Problem], report: Report) -> None:
     """What the API server's own rules say, where nothing was found yet."""
     for problem in problems:
         code = _CODES.get(problem.reason, INVALID)
-        if not report.has(problem.field):
+        if not _is_misspelt(problem, code, report) and not report.has(problem.field):
             report.find(code, problem.field, problem.message)
+
+
+def _is_misspelt(problem: Problem, code: Code, report: Report) -> bool:
+    """Whether what is missing stands beside or below, under a name that is not right."""
+    if code is MISSING_FIELD and report.has_below(problem.field, UNKNOWN_FIELD):
+        return True
+    empty = problem.message.startswith('Invalid value: "":')
+    return (empty or code is MISSING_FIELD) and report.has_below(problem.field.rpartition(".")[0], UNKNOWN_FIELD)
 
 
 def check_claim(part: ClaimPart, manifests: Manifests) -> None:

@@ -65,19 +65,21 @@ class Cleaner:
 
     def _object(self, value: JsonObject, schema: Schema, path: str) -> JsonObject:
         result: JsonObject = {}
+        misspelt: set[str] = set()
         for name, item in value.items():
             where = _below(path, name, is_map=not schema.properties)
             child = schema.child(name)
             if child is None:
-                self._unknown(name, schema, path, where)
+                misspelt.add(self._unknown(name, schema, where))
             elif item is not None and (kept := self._value(item, child, where)) is not None:
                 result[name] = kept
         for name in schema.raw.get("required", ()):
-            if value.get(name) is None:
+            if value.get(name) is None and name not in misspelt:
                 self._report.find(MISSING_FIELD, _below(path, name), f"`{name}` is missing")
         return result
 
-    def _unknown(self, name: str, schema: Schema, path: str, where: str) -> None:
+    def _unknown(self, name: str, schema: Schema, where: str) -> str:
+        """The field that was probably meant; empty when that cannot be guessed."""
         later = _LATER.get(name)
         if later is not None and "resource" in (schema.definition or ""):
             since, gate = later
@@ -88,12 +90,13 @@ class Cleaner:
             else:
                 message = f"Kubernetes 1.{self._minor} drops `{name}` unless the gate {gate} is switched on"
                 self._report.find(NEEDS_GATE, where, message)
-            return
+            return ""
         known = tuple(schema.properties)
         guess = meant(name, known) or _elsewhere(name, schema)
         message = f"there is no field `{name}` here"
         message += guess or (f"; there is {listed(known)}" if len(known) <= 12 else "")
         self._report.find(UNKNOWN_FIELD, where, message, fix=_fix(guess))
+        return guess.split("`")[1] if guess else ""
 
     def _list(self, value: object, schema: Schema, path: str) -> object:
         if not isinstance(value, list):

@@ -59,6 +59,11 @@ class Report:
         )
         self._found.setdefault((path, code.name, message), finding)
 
+    def has_below(self, path: str, code: Code) -> bool:
+        """Whether such a thing was found in one of the field's own fields."""
+        parent = f"{self._written(path)}."
+        return any(field.startswith(parent) and name == code.name for field, name, _ in self._found)
+
     def has(self, path: str) -> bool:
         """Whether something was found at the field already."""
         path = self._written(path)

@@ -78,10 +78,6 @@ class Manifests:
         written = {name: one.typed for name, one in self.classes.items() if one.typed is not None}
         return {**self.knowledge.classes, **written}
 
-    def claim_parts(self) -> Iterator[tuple[Key, ClaimPart]]:
-        yield from self.claims.items()
-        yield from self.templates.items()
-
 
 def typed_claim(spec: JsonObject) -> ResourceClaimSpec | None:
     try:

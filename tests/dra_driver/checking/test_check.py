@@ -536,6 +536,16 @@ def test_a_config_that_fits_only_some_of_the_devices_is_a_warning() -> None:
     assert "on devices of type mig" in only.message
 
 
+def test_of_an_object_that_is_defined_twice_both_definitions_are_judged() -> None:
+    bad = claim("count: 0")
+    assert [one.code for one in found(bad + "---\n" + bad)] == ["invalid-value", "defined-twice", "invalid-value"]
+
+
+def test_a_misspelt_field_is_not_missed_as_well() -> None:
+    (only,) = found(claim().replace("- name: gpu", "- nme: gpu"))
+    assert (only.code, only.fix) == ("unknown-field", "write `name`")
+
+
 def test_what_is_not_for_kubernetes_is_passed_over() -> None:
     assert found("replicaCount: 1\nimage: {tag: x}\n---\nkind: Kustomization\nresources: [a]\n") == ()
 

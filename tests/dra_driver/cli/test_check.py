@@ -1,0 +1,289 @@
+"""`dractl check`: what it prints in each format, and with which status it ends."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from support.dractl import dractl, run
+from support.objects import claim, node
+
+from dra_driver import bundled
+from dra_driver.api.documents import read_documents
+from dra_driver.api.meta import DEVICE_CLASSES, NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
+from dra_driver.checking.codes import CODES
+from dra_driver.cli.output import Status, plain_errors
+from dra_driver.kube.client import Kube
+from dra_driver.simulation.apiserver import SimulatedApiServer
+
+GOOD = """\
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: gpu}
+spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}}
+"""
+WARNING = GOOD.replace("gpu.nvidia.com", "gpu.nvidia.con")
+ERROR = GOOD.replace("exactly", "exact")
+NOTE = GOOD.replace("gpu.nvidia.com", "fpga.example.com")
+
+SARIF = {
+    "type": "object",
+    "required": ["$schema", "version", "runs"],
+    "properties": {
+        "version": {"const": "2.1.0"},
+        "runs": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["tool", "results"],
+                "properties": {
+                    "tool": {
+                        "type": "object",
+                        "required": ["driver"],
+                        "properties": {
+                            "driver": {
+                                "type": "object",
+                                "required": ["name", "rules"],
+                                "properties": {
+                                    "rules": {
+                                        "type": "array",
+                                        "items": {
+                                            "type": "object",
+                                            "required": ["id", "shortDescription"],
+                                            "properties": {
+                                                "defaultConfiguration": {
+                                                    "properties": {"level": {"enum": ["error", "warning", "note"]}}
+                                                }
+                                            },
+                                        },
+                                    }
+                                },
+                            }
+                        },
+                    },
+                    "results": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "required": ["ruleId", "level", "message", "locations"],
+                            "properties": {
+                                "ruleId": {"enum": [code.name for code in CODES]},
+                                "ruleIndex": {"type": "integer", "minimum": 0},
+                                "level": {"enum": ["error", "warning", "note"]},
+                                "message": {"type": "object", "required": ["text"]},
+                                "locations": {
+                                    "type": "array",
+                                    "minItems": 1,
+                                    "items": {
+                                        "type": "object",
+                                        "required": ["physicalLocation"],
+                                        "properties": {
+                                            "physicalLocation": {
+                                                "type": "object",
+                                                "required": ["artifactLocation", "region"],
+                                                "properties": {
+                                                    "artifactLocation": {"required": ["uri"]},
+                                                    "region": {
+                                                        "properties": {
+                                                            "startLine": {"type": "integer", "minimum": 1},
+                                                            "startColumn": {"type": "integer", "minimum": 1},
+                                                        },
+                                                        "required": ["startLine", "startColumn"],
+                                                    },
+                                                },
+                                            }
+                                        },
+                                    },
+                                },
+                            },
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
+"""What SARIF 2.1.0 demands of the parts that we write."""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "objects.yaml"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "status"),
+    [
+        (GOOD, (), Status.DONE),
+        (NOTE, ("--strict",), Status.DONE),
+        (WARNING, (), Status.DONE),
+        (WARNING, ("--strict",), Status.NO),
+        (ERROR, (), Status.NO),
+        ("a: [", (), Status.NO),
+    ],
+)
+def test_the_status_says_whether_there_are_errors(
+    file: Path, text: str, options: tuple[str, ...], status: Status
+) -> None:
+    file.write_text(text)
+    assert run("check", str(file), *options).exit_code == status
+
+
+def test_a_table_has_place_severity_code_and_what(file: Path) -> None:
+    file.write_text(ERROR)
+    heading, row = run("check", str(file)).stdout.splitlines()
+    assert heading.split() == ["PLACE", "SEVERITY", "CODE", "WHAT"]
+    assert row.split()[:3] == [f"{file}:4:48", "error", "unknown-field"]
+    assert "did you mean `exactly`?" in row
+
+
+def test_nothing_to_say_prints_nothing_to_standard_output(file: Path) -> None:
+    file.write_text(GOOD)
+    outcome = run("check", str(file))
+    assert outcome.stdout == ""
+    assert "1 document: nothing to say" in outcome.stderr
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_programs_get_every_finding_with_the_same_keys(file: Path, output: str) -> None:
+    file.write_text(WARNING + "---\n" + ERROR.replace("name: gpu}", "name: other}"))
+    text = run("check", str(file), "-o", output).stdout
+    data = json.loads(text) if output == "json" else yaml.safe_load(text)
+    assert {tuple(one) for one in data} == {("file", "line", "column", "field", "severity", "code", "message", "fix")}
+    assert data[0] == {
+        "file": str(file),
+        "line": 4,
+        "column": 58,
+        "field": "spec.spec.devices.requests[0].exactly.deviceClassName",
+        "severity": "warning",
+        "code": "misnamed",
+        "message": "there is no DeviceClass 'gpu.nvidia.con'; did you mean `gpu.nvidia.com`?",
+        "fix": "write `gpu.nvidia.com`",
+    }
+
+
+def test_sarif_has_the_structure_that_code_scanning_demands(file: Path) -> None:
+    file.write_text(WARNING + "---\n" + ERROR + "---\nx: [\n")
+    report = json.loads(run("check", str(file), "-o", "sarif").stdout)
+    jsonschema.validate(report, SARIF)
+    (one_run,) = report["runs"]
+    rules = [rule["id"] for rule in one_run["tool"]["driver"]["rules"]]
+    assert sorted(result["level"] for result in one_run["results"]) == ["error", "error", "warning", "warning"]
+    assert all(rules[result["ruleIndex"]] == result["ruleId"] for result in one_run["results"])
+
+
+def test_github_gets_one_command_a_finding(file: Path) -> None:
+    file.write_text(ERROR)
+    (first,) = run("check", str(file), "-o", "github").stdout.splitlines()
+    assert first.startswith(
+        f"::error file={file},line=4,col=48,title=unknown-field::spec.spec.devices.requests[0].exact"
+    )
+
+
+def test_what_would_end_a_github_command_is_written_in_its_own_way() -> None:
+    from dra_driver.checking.codes import Severity
+    from dra_driver.checking.findings import Finding
+    from dra_driver.checking.formats import as_github
+
+    finding = Finding("a,b:c.yaml", 1, 2, "", Severity.INFO, "x", "100%\nof it")
+    assert as_github([finding]) == ["::notice file=a%2Cb%3Ac.yaml,line=1,col=2,title=x::100%25%0Aof it"]
+
+
+def test_standard_input_and_folders_are_read(tmp_path: Path) -> None:
+    assert run("check", "-", typed=ERROR).exit_code == Status.NO
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "bad.yml").write_text(ERROR)
+    (tmp_path / "below" / "notes.txt").write_text("a: [")
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "bad.yaml").write_text("a: [")
+    data = json.loads(run("check", str(tmp_path), "-o", "json").stdout)
+    assert {Path(one["file"]).name for one in data} == {"bad.yml"}
+
+
+def test_a_file_that_cannot_be_read_ends_with_another_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught, plain_errors():
+        run_raising("check", str(tmp_path / "nothing.yaml"))
+    assert caught.value.code == Status.UNREACHABLE
+    assert "nothing.yaml: cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--kubernetes", "2.0"), ("--kubernetes", "1.20"), ("--profiles", "abacus"), ("--live", "--profiles", "t4")],
+)
+def test_options_that_make_no_sense_are_refused(
+    file: Path, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(GOOD)
+    with pytest.raises(SystemExit) as caught, plain_errors():
+        run_raising("check", str(file), *options)
+    assert caught.value.code == Status.USAGE
+    assert "--" in capsys.readouterr().err
+
+
+def run_raising(*arguments: str) -> None:
+    """As the console script runs it, errors of ours and all."""
+    from dra_driver.cli.main import app
+
+    app(list(arguments), standalone_mode=False)
+
+
+def test_with_the_models_named_a_misfit_is_an_error(file: Path) -> None:
+    file.write_text(GOOD.replace("com}", "com, count: 5}"))
+    assert run("check", str(file), "--profiles", "t4").exit_code == Status.NO
+    assert run("check", str(file), "--profiles", "t4,dgx-h100").exit_code == Status.DONE
+
+
+async def test_a_live_cluster_knows_its_own_classes_nodes_and_templates(
+    api_server: SimulatedApiServer, kube: Kube, tmp_path: Path, file: Path
+) -> None:
+    for path in bundled.DEVICE_CLASSES_FOLDER.glob("*.yaml"):
+        for document in read_documents(path.read_text(), path.name).documents:
+            await kube.create(DEVICE_CLASSES, document.obj)
+    await kube.create(NODES, node())
+    devices = [{"name": "gpu-a", "attributes": {"type": {"string": "gpu"}}}]
+    pool = {"name": "node-1", "generation": 1, "resourceSliceCount": 1}
+    await kube.create(
+        RESOURCE_SLICES,
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": "s"},
+            "spec": {"driver": "gpu.nvidia.com", "nodeName": "node-1", "pool": pool, "devices": devices},
+        },
+    )
+    template = {**claim("there"), "kind": "ResourceClaimTemplate", "spec": {"spec": claim("there")["spec"]}}
+    await kube.create(RESOURCE_CLAIM_TEMPLATES, template)
+    pod = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: train}
+spec:
+  resourceClaims: [{name: gpu, resourceClaimTemplateName: %s}]
+  containers: [{name: main, image: ubuntu, resources: {claims: [{name: gpu}]}}]
+"""
+    live = ("--live", "--kubeconfig", str(api_server.kubeconfig(tmp_path / "kubeconfig")), "-o", "json")
+    file.write_text(GOOD + "---\n" + pod % "there")
+    assert await dractl("check", str(file), *live) == (Status.DONE, "[]\n")
+    file.write_text(GOOD.replace("com}", "com, count: 2}") + "---\n" + pod % "elsewhere")
+    status, text = await dractl("check", str(file), *live)
+    assert status == Status.NO
+    assert [(one["code"], one["severity"]) for one in json.loads(text)] == [
+        ("never-fits", "error"),
+        ("not-found", "error"),
+    ]
+
+
+def test_checking_loads_neither_the_http_client_nor_the_cluster() -> None:
+    """A hook that runs at each commit should not wait for what it does not need."""
+    program = (
+        "import sys, dra_driver.cli.check; print([m for m in ('aiohttp', 'grpc', 'kubernetes') if m in sys.modules])"
+    )
+    outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert outcome.stdout.strip() == "[]"
