@@ -7,6 +7,8 @@ From the root down only what decides is followed: of `a && b` the first part tha
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from fractions import Fraction
 
 from dra_driver.cel.device import CelDevice
 from dra_driver.cel.trace import Trace, trace
@@ -43,6 +45,22 @@ class Literal:
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """`name own sign other`, as texts; `amount` is the device's own value where it is a number."""
+
+    name: str
+    own: str
+    sign: str
+    other: str
+    amount: Fraction | None = None
+
+    def __str__(self) -> str:
+        if self.sign == "!=":
+            return f"{self.name} is {self.own}, not {self.other}"
+        return f"{self.name} is {self.own}" if self.sign == "==" else f"{self.name} {self.own} {self.sign} {self.other}"
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """`text` is the part as it is written, at `start`; `said` what it amounts to on this device."""
 
@@ -51,6 +69,7 @@ class Part:
     text: str
     said: str
     literal: Literal | None = None
+    comparison: Comparison | None = None
 
 
 def failing_parts(expression: str, device: CelDevice) -> tuple[Part, ...]:
@@ -97,20 +116,23 @@ class _Finder:
                 yield self._part(node, wanted)
 
     def _part(self, node: Node, wanted: bool) -> Part:
-        said, literal = self._comparison(node, wanted) or (self._otherwise(node, wanted), None)
-        return Part(node.start, node.end, self._text(node), said, literal)
+        text = self._text(node)
+        if (found := self._comparison(node, wanted)) is not None:
+            comparison, literal = found
+            return Part(node.start, node.end, text, str(comparison), literal, comparison)
+        return Part(node.start, node.end, text, self._otherwise(node, wanted))
 
     def _text(self, node: Node) -> str:
         return " ".join(self._expression[node.start : node.end].split())
 
     # -- comparisons
 
-    def _comparison(self, node: Node, wanted: bool) -> tuple[str, Literal | None] | None:
+    def _comparison(self, node: Node, wanted: bool) -> tuple[Comparison, Literal | None] | None:
         """`attribute sign value`, for anything that compares what the device has with something."""
         match node:
             case Call(function="in", arguments=(left, right)) if (name := self._attribute(left)) is not None:
                 among = "is not one of" if wanted else "is one of"
-                return f"{name} {_shown(self._value(left))} {among} {_shown(self._value(right))}", None
+                return Comparison(name, _shown(self._value(left)), among, _shown(self._value(right))), None
             case Call(function=function, target=None, arguments=(left, right)) if function in _SIGNS:
                 found = self._ordered(function, left, right)
             case Call(function=method, target=target, arguments=(other,)) if method in _METHODS and target is not None:
@@ -131,16 +153,13 @@ class _Finder:
                 return self._ordered(sign, target, other)
         return left, sign, right
 
-    def _compared(self, left: Node, sign: str, right: Node) -> tuple[str, Literal | None] | None:
+    def _compared(self, left: Node, sign: str, right: Node) -> tuple[Comparison, Literal | None] | None:
         name, own, other = self._attribute(left), self._value(left), self._value(right)
         if name is None or own is _UNKNOWN or other is _UNKNOWN:
             return None
         own_text, other_text = _side_by_side(own, other)
-        if sign == "!=":
-            return f"{name} is {own_text}, not {other_text}", self._literal(right, own, other, sign, name)
-        if sign == "==":
-            return f"{name} is {own_text}", None
-        return f"{name} {own_text} {sign} {other_text}", self._literal(right, own, other, sign, name)
+        comparison = Comparison(name, own_text, sign, other_text, _number(own))
+        return comparison, None if sign == "==" else self._literal(right, own, other, sign, name)
 
     def _literal(self, node: Node, own: object, other: object, sign: str, name: str) -> Literal | None:
         place: Node | None = node if isinstance(node, Constant) else None
@@ -211,6 +230,12 @@ def _is_capacity(node: Has) -> bool:
     }
 
 
+def _number(value: object) -> Fraction | None:
+    if isinstance(value, Quantity):
+        return value.value
+    return Fraction(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def _side_by_side(own: object, other: object) -> tuple[str, str]:
     """As text, quantities in a size that can be compared at a glance."""
     if isinstance(own, Quantity) and isinstance(other, Quantity):
@@ -279,4 +304,16 @@ def _distance(own: object, other: object) -> float | None:
         return float(abs(other.value - own.value) / abs(other.value))
     if isinstance(own, int) and isinstance(other, int) and not isinstance(own, bool) and other:
         return abs(other - own) / abs(other)
+    if isinstance(own, str) and isinstance(other, str):
+        return _unlikeness(own, other)
     return None
+
+
+def _unlikeness(own: str, other: str) -> float:
+    """From 0 to 1. Names with sizes in them, as `1g.10gb`, are as far apart as their last numbers."""
+    numbers = [re.findall(r"[0-9]+", text) for text in (own, other)]
+    spelling = 1 - SequenceMatcher(None, own, other).ratio()
+    if not all(numbers):
+        return spelling
+    first, second = (int(one[-1]) for one in numbers)
+    return min(1.0, abs(first - second) / max(first, second, 1) + spelling / 100)

@@ -86,6 +86,8 @@ def suggestions(
     for idea, scope in sorted(asked.ideas(_nearest(verdicts)), key=lambda one: one[0].distance):
         if (idea.kind, scope) in satisfied or idea.text in found:
             continue
+        if idea.kind is Kind.CLASS and found:
+            break  # another class is another kind of device: better than nothing only
         for node in _nearest(verdicts):
             if tries >= _MOST_TRIES or enough():
                 return tuple(found.values())

@@ -6,14 +6,14 @@ small. Sentences do not name the node, so that nodes with one reason form a grou
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 
 from dra_driver.allocation.amounts import amount, quantity
 from dra_driver.allocation.extended import extended_claim
-from dra_driver.allocation.failing import Part, amount_text, failing_parts
+from dra_driver.allocation.failing import Comparison, Part, amount_text, failing_parts
 from dra_driver.allocation.holders import Holder, Holders, listed_holders
 from dra_driver.allocation.nodes import NodeView, unfit_for, untolerated
 from dra_driver.allocation.offline import NO_POD
@@ -469,16 +469,45 @@ def _nothing_meant(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> tuple[C
     return nearest, Sentence(f'no device matches request "{wanted.name}": {_commonest(near)}')
 
 
+_MOST_MISSES = 2
+_MOST_VALUES = 3
+
+
 def _commonest(verdicts: Sequence[DeviceVerdict]) -> str:
-    """The two misses that most devices have; a device that has what others miss comes first."""
-    counted = Counter(one.text for one in verdicts)
-    texts = [text for text, _ in counted.most_common(2)]
-    more = len(counted) - len(texts)
+    """The two misses that most devices have; those that differ in the device's own value only are one."""
+    groups: dict[object, list[DeviceVerdict]] = {}
+    for one in verdicts:
+        comparison = _only_comparison(one)
+        key = (comparison.name, comparison.sign, comparison.other) if comparison is not None else one.text
+        groups.setdefault(key, []).append(one)
+    ordered = sorted(groups.values(), key=lambda members: -len(members))
+    texts = [_miss(members) for members in ordered[:_MOST_MISSES]]
+    more = len(ordered) - len(texts)
     return ", or ".join(texts) + (f", and {more} more reason{'s' if more > 1 else ''}" if more else "")
 
 
-def judged(world: World, pod: Pod | None, claims: Sequence[ResourceClaim]) -> Iterator[NodeVerdict]:
-    """Every node, in order of name."""
-    judge = Judge(world, pod, claims)
-    for node in world.nodes.values():
-        yield judge.node(node)
+def _only_comparison(verdict: DeviceVerdict) -> Comparison | None:
+    return verdict.parts[0].comparison if len(verdict.parts) == 1 else None
+
+
+def _miss(verdicts: Sequence[DeviceVerdict]) -> str:
+    """`memory at most 80Gi < 100Gi`; `profile is "1g.10gb", "2g.20gb" or 3 others, not "9g.90gb"`."""
+    comparisons = {found.own: found for one in verdicts if (found := _only_comparison(one)) is not None}
+    first = verdicts[0]
+    if len(comparisons) < 2:
+        return first.text
+    found = list(comparisons.values())
+    sign, name, other = found[0].sign, found[0].name, found[0].other
+    numbers = [(one.amount, one.own) for one in found if one.amount is not None]
+    if sign in ("<", "<=") and len(numbers) == len(found):
+        return f"{name} at most {max(numbers)[1]} {sign} {other}"
+    if sign in (">", ">=") and len(numbers) == len(found):
+        return f"{name} at least {min(numbers)[1]} {sign} {other}"
+    texts = [one.own for one in found[:_MOST_VALUES]]
+    more = len(found) - len(texts)
+    values = f"{', '.join(texts)} or {more} other{'s' if more > 1 else ''}" if more else _either(texts)
+    return str(replace(found[0], own=values))
+
+
+def _either(texts: Sequence[str]) -> str:
+    return f"{', '.join(texts[:-1])} or {texts[-1]}"

@@ -33,7 +33,8 @@ def headline(explanation: Explanation) -> str:
             return f"{who} fits on {_these(explanation.fitting)} of {len(explanation.nodes)} now."
     nodes = len(explanation.nodes)
     if explanation.stops:
-        return f"{who} waits: {_first_line(explanation.stops[0].text)}."
+        first = explanation.stops[0]
+        return f"{who} waits: {first.about}: {_first_line(first.text).rstrip('.?')}."
     if nodes == 1:
         return f"{who} waits: the only node does not fit."
     return f"{who} waits: none of {nodes} nodes fits." if nodes else f"{who} waits: there are no nodes."
@@ -77,15 +78,17 @@ def _findings(findings: Iterable[Finding], width: int) -> Iterator[str]:
 
 
 def _nodes(explanation: Explanation, width: int) -> Iterator[str]:
-    shown = explanation.groups[:_MOST_GROUPS]
+    # Errors are findings, with all there is to say of them.
+    groups = [one for one in explanation.groups if one.code is not Code.ERROR]
+    shown = groups[:_MOST_GROUPS]
     if explanation.fitting:
         yield from _wrapped(f"  fits: {_these(explanation.fitting)}", width, "    ")
     for group in shown:
         names = f" ({', '.join(group.nodes)})" if len(group.nodes) <= _MOST_NAMED else ""
         first, *rest = group.text.split("\n")
         yield from _wrapped(f"  {_number(group)}{names}: {first}", width, "    ")
-        yield from (f"      {line}" for line in rest if group.code is not Code.ERROR)
-    left = explanation.groups[_MOST_GROUPS:]
+        yield from (f"      {line}" for line in rest)
+    left = groups[_MOST_GROUPS:]
     if left:
         yield f"  and {sum(len(one.nodes) for one in left)} nodes with {len(left)} other reasons (all with -o json)"
 

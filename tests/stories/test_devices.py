@@ -41,6 +41,25 @@ def test_memory_is_compared_in_units_that_people_read() -> None:
     assert cluster.would_fit() == ['It fits with memory 79.6Gi instead of 80Gi in request "gpu".']
 
 
+def test_of_gpus_that_are_all_too_small_the_largest_is_told() -> None:
+    cluster = Cluster()
+    cluster.node("node-1", gpu("gpu-0", memory="16Gi"), gpu("gpu-1", memory="24Gi"))
+    cluster.pod(exactly("gpu", at_least("40Gi")))
+    assert cluster.why() == '1 node: no device matches request "gpu": memory at most 24Gi < 40Gi'
+    assert cluster.would_fit() == ['It fits with memory 24Gi instead of 40Gi in request "gpu".']
+
+
+def test_gpus_that_miss_different_things_are_told_by_the_two_commonest() -> None:
+    cluster = Cluster()
+    small = [gpu(f"small-{number}", memory="16Gi", architecture="Hopper") for number in range(2)]
+    cluster.node("node-1", *small, gpu("old", memory="80Gi", architecture="Volta"))
+    hopper = "device.attributes['gpu.nvidia.com'].architecture == 'Hopper'"
+    cluster.pod(exactly("gpu", hopper, at_least("40Gi")))
+    assert cluster.why() == (
+        '1 node: no device matches request "gpu": memory 16Gi < 40Gi, or architecture is "Volta", not "Hopper"'
+    )
+
+
 def test_a_claim_that_demands_more_than_rather_than_at_least() -> None:
     cluster = Cluster()
     cluster.node("node-1", gpu("gpu-0", memory="80Gi"))

@@ -73,9 +73,11 @@ def test_three_halves_of_one_gpu() -> None:
 def test_a_profile_that_this_gpu_does_not_have() -> None:
     cluster = Cluster()
     cluster.mig_node("node-1", "gpu-0")
-    cluster.pod(exactly("gpu", profile("1g.5gb"), class_name=MIG))
-    assert cluster.why().startswith('1 node: no device matches request "gpu": profile is "1g.10gb", not "1g.5gb"')
-    assert 'It fits with profile 1g.10gb instead of 1g.5gb in request "gpu".' in cluster.would_fit()
+    cluster.pod(exactly("gpu", profile("4g.40gb"), class_name=MIG))
+    assert cluster.why() == (
+        '1 node: no device matches request "gpu": profile is "1g.10gb", "2g.20gb", "3g.40gb" or 1 other, not "4g.40gb"'
+    )
+    assert cluster.would_fit() == ['It fits with profile 3g.40gb instead of 4g.40gb in request "gpu".']
 
 
 def test_a_gpu_was_taken_whole_while_a_slice_changed_and_its_counter_is_overdrawn() -> None:
