@@ -7,13 +7,15 @@ for a device, and claims of before can be released.
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
 from dra_driver.api.policy import PublishingPolicy
+from dra_driver.errors import InvalidInput, Unreachable
 from dra_driver.kube.client import Kube, endpoint_from
+from dra_driver.kube.events import EventRecorder
 from dra_driver.kube.metrics import ApiCalls
 from dra_driver.runtime import memory
 from dra_driver.runtime.tasks import forever, run_service, until_signal
@@ -22,6 +24,7 @@ from kubelet_plugin.container_files import ContainerFilesOfNode
 from kubelet_plugin.discovery import Discovery, Hardware, NvmlSource, OpenNvml, installed_nvml
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.effects.on_host import OnHost
+from kubelet_plugin.events import ClaimEvents, NodeEvents, policy_refused
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles
@@ -42,6 +45,10 @@ from kubelet_plugin.settings import Settings, from_process
 
 if TYPE_CHECKING:
     from dra_driver.publish import PoolPublisher
+
+
+_LAST_WORD_S = 5.0
+"""How long an Event may keep a plugin that cannot work from ending."""
 
 
 def main() -> None:
@@ -66,7 +73,8 @@ async def run(settings: Settings) -> None:
         journal = JournalStore(settings.state_dir)
         open_nvml = _nvml(settings, driver)
         hardware = Hardware(host, open_nvml, OursNow(journal, host))
-        policy = _policy(settings)
+        events = EventRecorder(kube, controller=f"{settings.driver_name}/kubelet-plugin", instance=settings.node_name)
+        policy = await _policy(settings, events)
         discovery = Discovery(hardware, interval_s=settings.discovery_interval_s)
         watch = NodeWatch(settings, policy, host, discovery, open_nvml, journal)
         machine, programs = _machine(settings, host), DriverPrograms(host, driver.root)
@@ -84,9 +92,10 @@ async def run(settings: Settings) -> None:
             driver=settings.driver_name,
             node_name=settings.node_name,
             sweep_interval_s=settings.cleanup_interval_s,
-            listener=Listeners([ClaimTimes(metrics)]),
+            listener=Listeners([ClaimTimes(metrics), ClaimEvents(events.tell)]),
         )
         watch.watch_mps(daemons, claims.again)
+        NodeEvents(watch.monitor, settings.node_name, events.tell)
         publisher = _publisher(kube, settings, policy, metrics)
         metrics.register(NodeCollector(watch.monitor, journal, node=settings.node_name, driver=settings.driver_name))
         sockets = plugin_sockets(settings.kubelet_root, settings.driver_name, settings.pod_uid)
@@ -105,6 +114,7 @@ async def run(settings: Settings) -> None:
             watch.run_in(tasks)
             tasks.create_task(forever("reporter", reporter.run))
             tasks.create_task(forever("offers", offers.run))
+            tasks.create_task(forever("news", events.run))
             tasks.create_task(forever("claims", claims.run))
             if publisher is not None:
                 tasks.create_task(forever("publisher", publisher.run))
@@ -127,14 +137,22 @@ async def _serving(dra: DraServer, registration: RegistrationServer, claims: Cla
         await claims.close()
 
 
-def _policy(settings: Settings) -> PublishingPolicy:
+async def _policy(settings: Settings, events: EventRecorder) -> PublishingPolicy:
+    """Raises InvalidInput, which ends the plugin; the node says why."""
     if settings.policy is None:
         return PublishingPolicy.EVERYTHING
 
     # Only here: a node without a policy needs nothing of the publisher's in memory.
     from dra_driver.publish.policy_file import read_policy
 
-    return read_policy(settings.policy)
+    try:
+        return read_policy(settings.policy)
+    except InvalidInput as error:
+        events.tell(policy_refused(settings.node_name, error))
+        with suppress(TimeoutError, Unreachable):
+            async with asyncio.timeout(_LAST_WORD_S):
+                await events.write()
+        raise
 
 
 def _publisher(

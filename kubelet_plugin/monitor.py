@@ -35,6 +35,9 @@ TICK_S = 10.0
 CHECK_AGAIN_S = 60.0
 """A GPU that did not pass its check is checked again after as long."""
 
+CHECK_UNDER_WAY = "its check is under way"
+"""The message of NotValidated while nothing is known to be wrong."""
+
 type InstanceUuid = Callable[[str, int, int], str | None]
 """GPU UUID, GPU instance id and compute instance id to the MIG device's UUID; None when nobody knows it."""
 
@@ -208,7 +211,7 @@ class HealthMonitor:
             found.append(self._standing(gpu, "Unmonitored", "Warning", f"its events cannot be heard: {reason}"))
         if self._needs_check(gpu.uuid):
             fault = self._faults.get(gpu.uuid)
-            message = "its check is under way" if fault is None else f"it did not pass its check: {fault}"
+            message = CHECK_UNDER_WAY if fault is None else f"it did not pass its check: {fault}"
             found.append(self._standing(gpu, "NotValidated", "Critical", message))
         return found
 

@@ -16,6 +16,7 @@ from support.real_node import RealNode
 from dra_driver.api.meta import RESOURCE_CLAIMS
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.client import Kube
+from dra_driver.kube.events import EVENTS_V1
 from dra_driver.kube.kubelet_api.generated import health_v1_pb2, registration_pb2
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from dra_driver.simulation.apiserver import SimulatedApiServer
@@ -111,6 +112,26 @@ async def test_a_policy_that_cannot_be_read_ends_it_with_a_line(one: RealNode) -
         assert await plugin.ended() != 0
     (line,) = one.node.log.read_text().splitlines()
     assert f"policy {policy}" in line
+    (event,) = (await one.kube.list(EVENTS_V1)).items
+    assert (event["reason"], event["regarding"]["name"]) == ("PolicyRefused", "node-1")
+    assert f"policy {policy}" in event["note"]
+
+
+async def test_a_claim_that_cannot_be_prepared_has_an_event_that_says_why(one: RealNode) -> None:
+    created = await one.kube.create(RESOURCE_CLAIMS, claim())
+    await allocate(one.kube, created, result("gpu-of-another-node"))
+    async with one.plugin() as plugin:
+        await plugin.ready()
+        ref = ClaimRef("default", "gpu", created["metadata"]["uid"])
+        assert isinstance((await plugin.prepare(ref))[ref.uid], str)
+
+        async def told() -> bool:
+            return bool((await one.kube.list(EVENTS_V1)).items)
+
+        await eventually(told)
+    (event,) = (await one.kube.list(EVENTS_V1)).items
+    assert (event["reason"], event["regarding"]["uid"]) == ("PrepareFailed", ref.uid)
+    assert "gpu-of-another-node" in event["note"]
 
 
 async def test_probes_and_metrics_follow_registration_and_claims(one: RealNode) -> None:

@@ -1,0 +1,275 @@
+"""Kubernetes Events (events.k8s.io/v1): what a user must know about an object, where `kubectl describe` shows it.
+
+`EventRecorder.tell` only takes note, so it can be called anywhere in the event loop; `run` writes. What is told again
+becomes the series of the Event that there is, written at most once a minute. An object that has ever new things told
+about it for one reason, and a process that tells too much, are cut short. Events are news, not state: what cannot be
+written is dropped, and a cluster that does not allow them is asked again ten minutes later.
+"""
+
+import asyncio
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+import structlog
+
+from dra_driver.api.meta import JsonObject, Resource
+from dra_driver.errors import ClusterError, NotFound, Unreachable
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Backoff
+from dra_driver.names import ClaimRef
+
+_log = structlog.get_logger(__name__)
+
+EVENTS_V1 = Resource("events.k8s.io", "v1", "events", "Event", True)
+
+_LONGEST_NOTE = 1024
+_LONGEST_NAME = 230
+_WAITING = 100
+_REMEMBERED = 512
+_NOT_ALLOWED_PAUSE_S = 600.0
+_NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Regarding:
+    """The object that an Event is about. Events about objects without namespace live in `default`."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    namespace: str | None = None
+
+    @classmethod
+    def claim(cls, ref: ClaimRef) -> "Regarding":
+        return cls("resource.k8s.io/v1", "ResourceClaim", ref.name, ref.uid, ref.namespace)
+
+    @classmethod
+    def node(cls, name: str) -> "Regarding":
+        """The name stands for the UID, as in kubelet's own Events."""
+        return cls("v1", "Node", name, name)
+
+    def to_wire(self) -> JsonObject:
+        place = {} if self.namespace is None else {"namespace": self.namespace}
+        return {"apiVersion": self.api_version, "kind": self.kind, "name": self.name, "uid": self.uid, **place}
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What an Event says: `reason` in CamelCase, `action` what was being done, `note` a sentence."""
+
+    regarding: Regarding
+    type: Literal["Normal", "Warning"]
+    reason: str
+    action: str
+    note: str
+
+
+@dataclass(slots=True)
+class _Told:
+    """An Event that was told lately. `written` is how often, as the server knows."""
+
+    name: str
+    count: int
+    last: datetime
+    written: int = 0
+    written_at: float = 0.0
+
+
+class EventRecorder:
+    """Writes the Events of one process. `tell` from the event loop, `run` until cancelled.
+
+    `window_s`: for how long the same thing told again counts to the same Event. `series_every_s`: between two writes of
+    a series. `burst` and `pause_s`: so many new Events at once, then one for each pause; `per_reason`: so many
+    different ones about one object for one reason within a window.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        *,
+        controller: str,
+        instance: str,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        window_s: float = 360.0,
+        series_every_s: float = 60.0,
+        burst: int = 20,
+        pause_s: float = 1.0,
+        per_reason: int = 5,
+    ) -> None:
+        self._kube = kube
+        self._controller = controller
+        self._instance = instance[:128]
+        self._now = now
+        self._window_s = window_s
+        self._series_every_s = series_every_s
+        self._burst = burst
+        self._tokens = float(burst)
+        self._pause_s = pause_s
+        self._per_reason = per_reason
+        self._told: OrderedDict[News, _Told] = OrderedDict()
+        self._waiting: deque[News] = deque()
+        self._changed = asyncio.Event()
+        self._silent_until = 0.0
+        self.dropped = 0
+        """Events that were told and not written."""
+
+    def tell(self, news: News) -> None:
+        """Take note. Never waits, never raises."""
+        now = self._now()
+        self._forget(now)
+        told = self._told.get(news)
+        if told is not None:
+            told.count += 1
+            told.last = now
+            self._told.move_to_end(news)
+        elif len(self._waiting) >= _WAITING or self._says_too_much(news):
+            self.dropped += 1
+            return
+        else:
+            suffix = secrets.token_hex(8)
+            self._told[news] = _Told(f"{news.regarding.name[:_LONGEST_NAME].rstrip('.-')}.{suffix}", 1, now)
+            self._waiting.append(news)
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Write what was told, until cancelled."""
+        backoff = Backoff(first_s=1.0, longest_s=60.0)
+        while True:
+            await self._wait()
+            try:
+                await self.write()
+                backoff.reset()
+            except Unreachable as error:
+                await asyncio.sleep(backoff.next_s(error.retry_after_s or 0.0))
+
+    async def write(self) -> None:
+        """Write all that is due. Raises Unreachable; then it is still due."""
+        if self._silent():
+            self._drop()
+            return
+        while self._waiting and not self._silent():
+            await self._token()
+            news = self._waiting[0]
+            told = self._told.get(news)
+            if told is not None:
+                await self._attempt(news, self._create(news, told))
+            if self._waiting and self._waiting[0] is news:
+                self._waiting.popleft()
+        for news, told in list(self._told.items()):
+            if self._due_at(told) <= _clock() and not self._silent():
+                await self._attempt(news, self._continue(news, told))
+
+    async def _create(self, news: News, told: _Told) -> None:
+        await self._kube.create(EVENTS_V1, self._object(news, told))
+        told.written, told.written_at = 1, _clock()
+
+    async def _continue(self, news: News, told: _Told) -> None:
+        count, last = told.count, _micro_time(told.last)
+        series = {"series": {"count": count, "lastObservedTime": last}}
+        try:
+            await self._kube.merge_patch(EVENTS_V1, told.name, series, namespace=news.regarding.namespace or "default")
+        except NotFound:
+            # Events live for an hour by default; so a new one tells it.
+            del self._told[news]
+            return
+        told.written, told.written_at = count, _clock()
+
+    async def _attempt(self, news: News, write: Coroutine[None, None, None]) -> None:
+        try:
+            await write
+        except Unreachable:
+            raise
+        except ClusterError as error:
+            # Not allowed, or the namespace is on its way out: nobody is helped by asking again and again.
+            self._told.pop(news, None)
+            if error.status in (401, 403) and "being terminated" not in error.message:
+                _log.warning("Events cannot be written", error=str(error), again_in_s=_NOT_ALLOWED_PAUSE_S)
+                self._silent_until = _clock() + _NOT_ALLOWED_PAUSE_S
+                self._drop()
+            else:
+                self.dropped += 1
+
+    def _object(self, news: News, told: _Told) -> JsonObject:
+        return {
+            "apiVersion": EVENTS_V1.api_version,
+            "kind": "Event",
+            "metadata": {"name": told.name, "namespace": news.regarding.namespace or "default"},
+            "eventTime": _micro_time(self._now()),
+            "reportingController": self._controller,
+            "reportingInstance": self._instance,
+            "action": news.action,
+            "reason": news.reason,
+            "type": news.type,
+            "regarding": news.regarding.to_wire(),
+            "note": _shortened(news.note),
+        }
+
+    async def _wait(self) -> None:
+        """Until there is something to write."""
+        self._changed.clear()
+        due = min((self._due_at(told) for told in self._told.values()), default=_NEVER)
+        if self._waiting or due <= _clock():
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if due == _NEVER else due - _clock()):
+                await self._changed.wait()
+
+    async def _token(self) -> None:
+        if self._tokens >= 1.0:
+            self._tokens -= 1.0
+            if self._tokens < 1.0:
+                asyncio.get_running_loop().call_later(self._burst * self._pause_s, self._refill)
+            return
+        await asyncio.sleep(self._pause_s)
+
+    def _refill(self) -> None:
+        self._tokens = float(self._burst)
+
+    def _due_at(self, told: _Told) -> float:
+        """By the event loop's clock; never, when the server knows all of it."""
+        if told.written == 0 or told.count == told.written:
+            return _NEVER
+        # The second time is written at once: that it goes on is news.
+        return 0.0 if told.written == 1 else told.written_at + self._series_every_s
+
+    def _says_too_much(self, news: News) -> bool:
+        same = [one for one in self._told if (one.regarding, one.reason) == (news.regarding, news.reason)]
+        return len(same) >= self._per_reason
+
+    def _forget(self, now: datetime) -> None:
+        """What was not told again within the window begins anew; whatever the server does not know yet stays."""
+        for news, told in list(self._told.items()):
+            over = (now - told.last).total_seconds() > self._window_s and told.written == told.count
+            if over or len(self._told) > _REMEMBERED:
+                del self._told[news]
+            else:
+                break
+
+    def _silent(self) -> bool:
+        return _clock() < self._silent_until
+
+    def _drop(self) -> None:
+        self.dropped += len(self._waiting)
+        self._waiting.clear()
+        self._told.clear()
+
+
+def _clock() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _micro_time(time: datetime) -> str:
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _shortened(note: str) -> str:
+    content = note.encode()
+    if len(content) <= _LONGEST_NOTE:
+        return note
+    return content[: _LONGEST_NOTE - 3].decode(errors="ignore") + "..."

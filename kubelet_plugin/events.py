@@ -1,0 +1,157 @@
+"""What of a node's claims and GPUs is worth a Kubernetes Event, and in which words.
+
+`claim_news` and `node_news` decide, without effects; `ClaimEvents` and `NodeEvents` listen and hand the news to the
+recorder. kubelet tells a pod that its claim could not be prepared; the claim's own Event says why, and whose
+move it is.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from dra_driver.api.inventory import GpuFacts, HealthCondition
+from dra_driver.errors import (
+    ClusterError,
+    CorruptState,
+    DeviceInUse,
+    DriverError,
+    InvalidInput,
+    NodeNotReady,
+    Rejected,
+    UnknownDevice,
+)
+from dra_driver.kube.events import News, Regarding
+from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.monitor import CHECK_UNDER_WAY
+from kubelet_plugin.prepare.listener import ClaimListener, Operation
+
+type Tell = Callable[[News], None]
+
+_CLAIMS_REMEMBERED = 1000
+
+_MOVES: tuple[tuple[type[DriverError], str], ...] = (
+    (InvalidInput, "Whoever wrote the claim or its class has to change it."),
+    (UnknownDevice, "The claim was given a device that this node does not have: delete the pod, or the claim."),
+    (DeviceInUse, "Another claim has to be released first; kubelet tries again."),
+    (NodeNotReady, "An administrator has to look at the node; kubelet tries again."),
+    (CorruptState, "An administrator has to look at the node; kubelet tries again."),
+    (Rejected, "An administrator has to give the node plugin its permissions; kubelet tries again."),
+    (ClusterError, "kubelet tries again when the API server answers."),
+)
+"""Whose move it is, by kind of error, the special ones first."""
+
+
+def claim_news(operation: Operation, failures: int) -> News | None:
+    """What is told about a claim; `failures` is how often the same was tried in vain before."""
+    regarding, action = Regarding.claim(operation.claim), operation.call.capitalize()
+    if operation.error is not None:
+        note = f"{operation.error.message.rstrip('.')}. {_move(operation.error)}"
+        return News(regarding, "Warning", f"{action}Failed", action, note)
+    if failures and operation.call == "prepare":
+        times = "once" if failures == 1 else f"{failures} times"
+        devices = ", ".join(one.device for one in operation.devices)
+        return News(regarding, "Normal", "Prepared", action, f"Prepared ({devices}), after it could not be {times}.")
+    return None
+
+
+def _move(error: DriverError) -> str:
+    default = "This is a defect of the driver: see the log of the node plugin."
+    return next((move for kind, move in _MOVES if isinstance(error, kind)), default)
+
+
+class ClaimEvents(ClaimListener):
+    """Tells what users of claims must know."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._failures: dict[str, int] = {}
+
+    def ended(self, operation: Operation) -> None:
+        uid = operation.claim.uid
+        failures = self._failures.pop(uid, 0)
+        if operation.error is not None and len(self._failures) < _CLAIMS_REMEMBERED:
+            self._failures[uid] = failures + 1
+        news = claim_news(operation, failures)
+        if news is not None:
+            self._tell(news)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was told of a node's GPUs: why each is unhealthy, by UUID, and the conditions with an Event of their own."""
+
+    troubles: dict[str, str] = field(default_factory=dict)
+    conditions: frozenset[tuple[str, str, str]] = frozenset()
+    """GPU UUID, type, message."""
+
+
+def node_news(node: str, known: Known, gpus: Sequence[GpuFacts]) -> tuple[list[News], Known]:
+    """What is new about the GPUs, and what is known then. GPUs that were never seen have none."""
+    news: list[News] = []
+    troubles: dict[str, str] = {}
+    conditions = set()
+    for gpu in gpus:
+        before, now = known.troubles.get(gpu.uuid), _trouble(gpu)
+        if now is None and not gpu.health.healthy:
+            now = before  # it is being checked: neither ill nor well
+        if now is not None:
+            troubles[gpu.uuid] = now
+        if now is not None and now != before:
+            reason = "GpuValidationFailed" if gpu.health.reason == "NotValidated" else "GpuUnhealthy"
+            news.append(_of_gpu(node, gpu, reason, f"{now}. New claims do not get it"))
+        if now is None and before is not None:
+            news.append(_of_gpu(node, gpu, "GpuHealthy", "it is well again", "Normal"))
+        for condition in gpu.health.conditions:
+            own = _own_event(condition)
+            if own is None:
+                continue
+            key = (gpu.uuid, condition.type, condition.message)
+            conditions.add(key)
+            if key not in known.conditions:
+                news.append(_of_gpu(node, gpu, own, condition.message))
+    return news, Known(troubles, frozenset(conditions))
+
+
+def _trouble(gpu: GpuFacts) -> str | None:
+    health = gpu.health
+    if health.healthy or (health.reason == "NotValidated" and health.message == CHECK_UNDER_WAY):
+        return None
+    return f"{health.reason}: {health.message}"
+
+
+def _own_event(condition: HealthCondition) -> str | None:
+    """What befalls a claim that runs has an Event whether or not the GPU is unhealthy for others."""
+    if condition.type == "MpsDaemon":
+        return "MpsDaemonFailed" if condition.severity == "Critical" else "MpsDaemonRestarted"
+    return "MigLayoutChanged" if condition.type == "InstanceLost" else None
+
+
+def _of_gpu(node: str, gpu: GpuFacts, reason: str, text: str, type_: Literal["Normal", "Warning"] = "Warning") -> News:
+    return News(Regarding.node(node), type_, reason, "Watch", f"GPU {gpu.name} ({gpu.uuid}): {text.rstrip('.')}.")
+
+
+class Facts(Protocol):
+    """What is needed of `kubelet_plugin.monitor.HealthMonitor`."""
+
+    def subscribe(self, listener: Callable[[NodeFacts], None]) -> Callable[[], None]: ...
+
+
+class NodeEvents:
+    """Tells what becomes of the node's GPUs. After a restart, what is wrong is told once more."""
+
+    def __init__(self, facts: Facts, node: str, tell: Tell) -> None:
+        self._node = node
+        self._tell = tell
+        self._known = Known()
+        facts.subscribe(self._changed)
+
+    def _changed(self, facts: NodeFacts) -> None:
+        news, self._known = node_news(self._node, self._known, facts.gpus)
+        for one in news:
+            self._tell(one)
+
+
+def policy_refused(node: str, error: InvalidInput) -> News:
+    """The plugin cannot begin to work."""
+    note = f"The GPUs of this node are not published: {error}. An administrator has to change the publishing policy."
+    return News(Regarding.node(node), "Warning", "PolicyRefused", "Start", note)

@@ -1,0 +1,28 @@
+"""Our Events against both servers: accepted, continued as a series, and shown by the core group, too."""
+
+from support.api import Api
+
+from dra_driver.kube.client import Endpoint, Kube
+from dra_driver.kube.events import EVENTS_V1, EventRecorder, News, Regarding
+from dra_driver.names import ClaimRef
+
+
+async def test_events_on_claims_and_nodes_are_accepted_and_continued(api: Api, namespace: str, unique: str) -> None:
+    header = f"Bearer {api.token}" if api.token else None
+    async with Kube(Endpoint(api.url, api.ssl, lambda: header)) as kube:
+        events = EventRecorder(kube, controller="gpu.nvidia.com/kubelet-plugin", instance=unique)
+        of_node = News(Regarding.node(unique), "Warning", "GpuUnhealthy", "Watch", "GPU gpu-1: Xid 79.")
+        claim = Regarding.claim(ClaimRef(namespace, "train", "uid-of-train"))
+        of_claim = News(claim, "Normal", "Prepared", "Prepare", "ä" * 3000)
+        for _ in range(2):
+            events.tell(of_node)
+            events.tell(of_claim)
+            await events.write()
+        assert events.dropped == 0
+        (stored,) = (await kube.list(EVENTS_V1, namespace=namespace)).items
+        assert (stored["series"]["count"], stored["reportingInstance"]) == (2, unique)
+        found = (await kube.list(EVENTS_V1, namespace="default")).items
+        (about_node,) = [one for one in found if one["regarding"]["name"] == unique]
+        assert about_node["series"]["count"] == 2
+    (core,) = (await api.get(f"/api/v1/namespaces/{namespace}/events"))["items"]
+    assert (core["involvedObject"]["name"], core["reason"]) == ("train", "Prepared")
