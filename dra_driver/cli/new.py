@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dra_driver import bundled
 from dra_driver.api.config import Interval
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.authoring.intent import (
@@ -192,11 +193,28 @@ def _write(intent: Intent, output: _Text) -> None:
     if problems := refusals(intent, known_gpus()):
         raise InvalidInput("\n       ".join(problems), problems=problems)
     objects = objects_of(intent)
+    text = written(objects)
     if output is _Text.YAML:
-        typer.echo(written(objects), nl=False)
+        typer.echo(text, nl=False)
     else:
         found = [plain(one) for one in objects]
         print_data(found[0] if len(found) == 1 else {"apiVersion": "v1", "kind": "List", "items": found}, Format.JSON)
+    for doubt in _doubts(text):
+        messages.print(f"note: {doubt}", markup=False, soft_wrap=True)
+
+
+def _doubts(text: str) -> list[str]:
+    """What `dractl check` would warn of: above all, that no known GPU model can satisfy it."""
+    from dra_driver.api.documents import read_documents
+    from dra_driver.api.resource import DeviceClass
+    from dra_driver.checking.check import check
+    from dra_driver.checking.codes import Severity
+    from dra_driver.checking.knowledge import Knowledge, sites_of_models
+
+    shipped = [read_documents(path.read_text(), path.name) for path in bundled.DEVICE_CLASSES_FOLDER.glob("*.yaml")]
+    classes = {one.name: DeviceClass.of(one.obj) for reading in shipped for one in reading.raise_problems()}
+    found = check(read_documents(text, "-"), Knowledge(sites=sites_of_models(()), classes=classes))
+    return list(dict.fromkeys(one.message for one in found if one.severity is not Severity.INFO))
 
 
 def known_gpus() -> tuple[GpuFacts, ...]:

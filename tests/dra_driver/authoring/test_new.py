@@ -11,6 +11,7 @@ from support.allocation import published
 
 from dra_driver.allocation import Allocated, Catalog, NodeView, Snapshot, allocate
 from dra_driver.api.config import GpuConfig, MigDeviceConfig, decode_config
+from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import DEVICE_CLASSES, NAMESPACES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, JsonObject
 from dra_driver.api.resource import DeviceClass, ResourceClaim
 from dra_driver.authoring.intent import Form, Intent, MpsWish, Same, Share
@@ -19,11 +20,14 @@ from dra_driver.authoring.refusals import refusals
 from dra_driver.authoring.writing import plain, written
 from dra_driver.bundled import DEVICE_CLASSES_FOLDER
 from dra_driver.cel.device import compile_selector
-from dra_driver.checking.knowledge import Site, sites_of_models
+from dra_driver.checking.check import check
+from dra_driver.checking.codes import Severity
+from dra_driver.checking.knowledge import Knowledge, Site, sites_of_models
 from dra_driver.cli.new import known_gpus
 from dra_driver.kube.client import Kube
 
 KNOWN = known_gpus()
+SITES = sites_of_models(())
 KINDS = {one.kind: one for one in (RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES, PODS)}
 CLASSES = {
     one.metadata.name: one
@@ -104,6 +108,17 @@ def _expressions(value: object) -> list[str]:
     return [found for one in value for found in _expressions(one)] if isinstance(value, list) else []
 
 
+@given(INTENTS | sparse())
+@settings(max_examples=40)
+def test_check_finds_nothing_wrong_with_whatever_is_not_refused(intent: Intent) -> None:
+    if refusals(intent, KNOWN):
+        return
+    found = check(read_documents(written(objects_of(intent)), "-"), Knowledge(sites=SITES, classes=CLASSES))
+    # That no known GPU fits is for the user to judge; it may be of a model that is newer.
+    wrong = {one.code for one in found if one.severity is not Severity.INFO} - {"never-fits"}
+    assert not wrong, found
+
+
 @given(intents=st.lists(sparse() | INTENTS, min_size=5, max_size=5))
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_the_api_server_accepts_whatever_is_not_refused(kube: Kube, intents: list[Intent]) -> None:
@@ -130,8 +145,6 @@ def _kept(wanted: Any, got: Any) -> bool:
 
 
 # -- what can be satisfied
-
-SITES = sites_of_models(())
 
 
 def with_nics(site: Site) -> Snapshot:

@@ -63,3 +63,10 @@ def test_in_a_terminal_it_asks(monkeypatch: pytest.MonkeyPatch, typed: str, opti
     answer = run("new", "template", typed=typed)
     # The runner shows what is typed, as a terminal does, before the YAML.
     assert answer.stdout.endswith(run("new", "template", *options).stdout)
+
+
+def test_it_says_when_no_known_gpu_can_satisfy_it() -> None:
+    answer = run("new", "claim", "--gpu", "x900")
+    assert answer.exit_code == 0
+    assert "no device of the known" in answer.stderr
+    assert run("new", "claim", "--gpu", "h100", "--count", "2").stderr == ""
