@@ -218,7 +218,7 @@ def _explained(
     )
 
 
-_HOPELESS = frozenset(("missing-class", "missing-claim", "missing-template", "invalid-claim", "selector-error"))
+_HOPELESS = frozenset(("missing-class", "missing-claim", "missing-template", "invalid-claim"))
 
 
 def _is_hopeless(findings: Iterable[Finding]) -> bool:

@@ -49,6 +49,7 @@ def findings_of(
         *_of_resources(world, pod),
         *_of_errors(verdicts),
         *_of_quotas(world, claims),
+        *_of_gates(world),
         *_of_pools(world, verdicts),
         *_of_plugins(world),
         *_of_forgotten(world, verdicts),
@@ -268,6 +269,32 @@ def _number(text: str) -> int:
 
 
 # -- the cluster
+
+
+def _of_gates(world: World) -> Iterator[Finding]:
+    """What slices say that this scheduler does not know."""
+    behaviour = world.behaviour
+    devices = [device for one in world.slices for device in one.spec.devices or ()]
+    if not behaviour.partitionable:
+        skipped = sum(bool(one.spec.shared_counters or one.spec.per_device_node_selection) for one in world.slices)
+        drawing = sum(bool(one.consumes_counters) for one in devices)
+        if skipped or drawing:
+            text = f"passes over {_several(drawing, 'device')} that draw on counters, and {_several(skipped, 'slice')}"
+            yield _unknown(text, "DRAPartitionableDevices")
+    if not behaviour.consumable and (shareable := sum(bool(one.allow_multiple_allocations) for one in devices)):
+        yield _unknown(
+            f"gives {_several(shareable, 'device')} that could be shared to one claim each", "DRAConsumableCapacity"
+        )
+    if not behaviour.taints and (world.taint_rules or any(one.taints for one in devices)):
+        yield _unknown("ignores taints of devices", "DRADeviceTaints")
+
+
+def _unknown(text: str, gate: str) -> Finding:
+    return Finding("gate-off", "the scheduler", text, f"Switch {gate} on in API server and scheduler, or update them.")
+
+
+def _several(number: int, noun: str) -> str:
+    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _of_pools(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[Finding]:

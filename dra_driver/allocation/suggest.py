@@ -15,11 +15,11 @@ from dra_driver.allocation.failing import amount_text, failing_parts
 from dra_driver.allocation.nodes import untolerated
 from dra_driver.allocation.offline import placement_of
 from dra_driver.allocation.requests import Wanted
-from dra_driver.allocation.verdicts import Code, DeviceVerdict, NodeVerdict, left_of
+from dra_driver.allocation.verdicts import Code, DeviceVerdict, Judge, NodeVerdict, left_of
 from dra_driver.allocation.world import Pod, PodClaim, World, claim_key
 from dra_driver.api.resource import ResourceClaim, Taint, Toleration
 from dra_driver.cel.device import CelDevice
-from dra_driver.cel.errors import CelError
+from dra_driver.cel.errors import CelError, CelRuntimeError
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.quantity import Quantity
 
@@ -80,15 +80,19 @@ def suggestions(
 ) -> tuple[Suggestion, ...]:
     """At most MOST, the nearest first. `enough` is asked before each attempt and ends the search for more."""
     asked = _Asked(world, pod, entries)
+    nearest = _nearest(verdicts)
+    failing = [one for one in nearest if one.code is Code.ERROR]
+    if failing:
+        return tuple(asked.mended(failing, nearest, enough))[:1]
     found: dict[str, Suggestion] = {}
     tries = 0
     satisfied: set[tuple[Kind, str]] = set()
-    for idea, scope in sorted(asked.ideas(_nearest(verdicts)), key=lambda one: one[0].distance):
+    for idea, scope in sorted(asked.ideas(nearest), key=lambda one: one[0].distance):
         if (idea.kind, scope) in satisfied or idea.text in found:
             continue
         if idea.kind is Kind.CLASS and found:
             break  # another class is another kind of device: better than nothing only
-        for node in _nearest(verdicts):
+        for node in nearest:
             if tries >= _MOST_TRIES or enough():
                 return tuple(found.values())
             tries += 1
@@ -340,6 +344,40 @@ class _Asked:
                 change = f"{self._place(device.wanted)}.capacity.requests: {_flow(requests)}"
                 yield self._idea(Kind.CAPACITY, text, change, 1 + ratio, changed), str(device.wanted.name)
 
+    def mended(
+        self, failing: Sequence[NodeVerdict], nodes: Sequence[NodeVerdict], enough: Callable[[], bool]
+    ) -> Iterator[Suggestion]:
+        """Changes of a selector that fails on devices: the name that was probably meant, or a look before the leap.
+
+        One device that a selector fails on stops the pod everywhere, so the change must help on all nodes.
+        """
+        judge = Judge(self._world, self._pod, self._claims)
+        for verdict in failing:
+            for device in judge.devices(self._world.nodes[verdict.node]):
+                if device.error is None or device.selector is None:
+                    continue
+                for expression, said, distance in _mended(device.wanted.expressions[device.selector], device.error):
+                    idea = self._mended(device, expression, said, distance)
+                    if enough():
+                        return
+                    if idea is not None and (node := _first_fitting(idea, nodes)) is not None:
+                        yield Suggestion(idea.kind, idea.text, idea.change, node, idea.distance)
+                        return
+
+    def _mended(self, device: DeviceVerdict, expression: str, said: str, distance: float) -> _Idea | None:
+        own = len(device.wanted.device_class.spec.selectors)
+        index = (device.selector or 0) - own
+        if index < 0:
+            return None  # the class is for an administrator to mend
+        expressions = [*device.wanted.expressions[own:]]
+        expressions[index] = expression
+        changed = self._with_wanted(device.wanted, selectors=[{"cel": {"expression": one}} for one in expressions])
+        if changed is None:
+            return None
+        text = f'It fits with {said} in request "{device.wanted.name}".'
+        change = f"{self._place(device.wanted)}.selectors[{index}]: {' '.join(expression.split())}"
+        return self._idea(Kind.SELECTOR, text, change, distance, changed)
+
     def _with_wanted(self, wanted: Wanted, **fields: Any) -> ResourceClaim | None:
         """The claim with other fields in this request or alternative; None for a claim that nobody wrote."""
         claim = next((one for one in self._claims if claim_key(one) == claim_key(wanted.claim)), None)
@@ -398,6 +436,32 @@ def _is_of_other_use(class_name: str) -> bool:
 
 
 # -- selectors
+
+
+def _mended(expression: str, error: CelError) -> Iterator[tuple[str, str, float]]:
+    """Expressions that do not fail like this one, what changed in words, and how far it is."""
+    if not isinstance(error, CelRuntimeError) or error.name is None:
+        return
+    part = expression[error.start : error.end]
+    close = error.suggestion
+    if close is not None and error.name in part:
+        before, _, after = part.rpartition(error.name)
+        renamed = f"{expression[: error.start]}{before}{close}{after}{expression[error.end :]}"
+        yield renamed, f"{close} instead of {error.name}", 1.0
+    yield f"has({part}) && ({expression})", f"a look at whether there is a {error.name} first", 1.1
+
+
+def _first_fitting(idea: _Idea, nodes: Sequence[NodeVerdict]) -> str | None:
+    """The first node on which it fits, if no node fails."""
+    found: str | None = None
+    for verdict in nodes:
+        try:
+            placed = placement_of(idea.world, idea.pod, idea.claims, idea.world.nodes[verdict.node])
+        except (InvalidInput, NodeNotReady):
+            return None
+        if found is None and not isinstance(placed, str):
+            found = verdict.node
+    return found
 
 
 def _relaxed(device: DeviceVerdict) -> tuple[list[dict[str, Any]], str, float] | None:

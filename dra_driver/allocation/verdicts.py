@@ -80,6 +80,8 @@ class DeviceVerdict:
     """Index of the false selector among those of class and request."""
     scarce: str | None = None
     """What is left of a capacity."""
+    error: CelError | None = None
+    """Of a selector that fails on the device."""
 
     @property
     def is_meant(self) -> bool:
@@ -286,7 +288,7 @@ class _View:
         selection = self._pools[candidate.pool].select(wanted.expressions)
         if (failure := selection.failing.get(candidate)) is not None:
             text = f"selector fails on it: {failure.error}"
-            return DeviceVerdict(wanted, candidate, Code.ERROR, text, selector=failure.index)
+            return DeviceVerdict(wanted, candidate, Code.ERROR, text, selector=failure.index, error=failure.error)
         if candidate not in selection.matching:
             return _unselected(wanted, candidate)
         if not candidate.is_for(self.site.node):

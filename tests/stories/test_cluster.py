@@ -49,6 +49,29 @@ def test_a_selector_that_fails_stops_the_pod_on_every_node() -> None:
     assert cluster.why().startswith('claim team-a/gpu, request "gpu": selector 0 on device gpu.nvidia.com/node-1/gpu-0')
     assert "no such key: profile" in cluster.why()
     assert "every node, not only on node-1" in explained.findings[0].fix
+    assert cluster.would_fit() == ['It fits with a look at whether there is a profile first in request "gpu".']
+    assert explained.suggestions[0].change == (
+        "ResourceClaim team-a/gpu: spec.devices.requests[0].exactly.selectors[0]: "
+        "has(device.attributes['gpu.nvidia.com'].profile) && "
+        "(device.attributes['gpu.nvidia.com'].profile == '1g.10gb')"
+    )
+
+
+def test_a_misspelt_attribute_is_corrected() -> None:
+    cluster = Cluster()
+    cluster.node("node-1", gpu("gpu-0", productName="NVIDIA H100"))
+    cluster.pod(exactly("gpu", "device.attributes['gpu.nvidia.com'].productname == 'NVIDIA H100'"))
+    assert "no such key: productname; did you mean `productName`?" in cluster.why()
+    assert cluster.would_fit() == ['It fits with productName instead of productname in request "gpu".']
+
+
+def test_a_class_that_fails_on_a_device_is_for_an_administrator_to_mend() -> None:
+    cluster = Cluster()
+    cluster.device_class("careless", "device.attributes['gpu.nvidia.com'].profile == '1g.10gb'")
+    cluster.node("node-1", gpu("gpu-0"))
+    cluster.pod(exactly(class_name="careless"))
+    assert cluster.why().startswith("DeviceClass careless: selector 0 on device gpu.nvidia.com/node-1/gpu-0")
+    assert cluster.would_fit() == []
 
 
 def test_a_pool_is_half_published() -> None:

@@ -3,6 +3,8 @@
 from support.allocation import exactly
 from support.stories import Cluster, profile
 
+from dra_driver.allocation.behaviour import Behaviour
+
 MIG = "mig"
 
 
@@ -91,9 +93,8 @@ def test_a_gpu_was_taken_whole_while_a_slice_changed_and_its_counter_is_overdraw
 
 
 def test_a_scheduler_without_partitions_passes_over_them() -> None:
-    from dra_driver.allocation.behaviour import Behaviour
-
     cluster = Cluster(behaviour=Behaviour.of(36, partitionable=False))
     cluster.mig_node("node-1", "gpu-0")
     cluster.pod(exactly("gpu", profile("1g.10gb"), class_name=MIG))
-    assert "DRAPartitionableDevices is off" in cluster.why() or "is being updated" in cluster.why()
+    found = {one.code: one.text for one in cluster.explained().findings}
+    assert found["gate-off"] == "passes over 13 devices that draw on counters, and 1 slice"
