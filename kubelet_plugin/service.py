@@ -65,6 +65,9 @@ _PATIENCE_S = 20.0
 _START_PATIENCE_S = 10.0
 """One claim's daemon or virtual machine must not keep kubelet from the others after a restart."""
 
+_LOST_S = 5.0
+"""How soon a claim is looked at whose MIG device is gone."""
+
 _FIRST_RETRY_S = 5.0
 _LONGEST_RETRY_S = 60.0
 
@@ -161,14 +164,21 @@ class ClaimService:
                 retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
             else:
                 retry_s = _FIRST_RETRY_S
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._sweep_interval_s):
-                        await self._left.wait()
+                await self._idle()
                 if self._left.is_set():
                     self._left.clear()
                     self._pending = True
                     continue
             await self.sweep()
+
+    async def _idle(self) -> None:
+        """Until it is time for a sweep, or something of a claim was left behind, or got lost."""
+        due, lost = time.monotonic() + self._sweep_interval_s, self._view.lost()
+        while (rest := due - time.monotonic()) > 0 and self._view.lost() == lost:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(rest, _LOST_S)):
+                    await self._left.wait()
+                    return
 
     async def sweep(self) -> RepairReport:
         """Release claims that kubelet will never unprepare, and heal what was damaged meanwhile. Never raises."""
@@ -374,6 +384,12 @@ class _View:
     def boot_id(self) -> str:
         return self._facts.facts.boot_id
 
+    def lost(self) -> frozenset[str]:
+        try:
+            return _lost(self._facts.facts)
+        except NodeNotReady:
+            return frozenset()
+
     async def look_again(self) -> Node:
         try:
             async with asyncio.timeout(_LOOK_AGAIN_S):
@@ -387,7 +403,13 @@ class _View:
 
     def _node(self, facts: NodeFacts) -> Node:
         gpus = {gpu.uuid: gpu for gpu in facts.gpus}
-        return Node(self._driver, self._node_name, facts.boot_id, self._offers.of(facts), gpus, facts.problems)
+        return Node(
+            self._driver, self._node_name, facts.boot_id, self._offers.of(facts), gpus, facts.problems, _lost(facts)
+        )
+
+
+def _lost(facts: NodeFacts) -> frozenset[str]:
+    return frozenset(one.mig_uuid for one in facts.lost)
 
 
 class _Notes:

@@ -19,7 +19,7 @@ from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
 from kubelet_plugin.prepare.holds import Records
-from kubelet_plugin.prepare.lifecycle import Entry, Standing, is_made, standing_of
+from kubelet_plugin.prepare.lifecycle import Entry, Standing, is_made, mig_uuids, standing_of
 from kubelet_plugin.prepare.node import ContainerFiles, Node
 from kubelet_plugin.prepare.observe import NodeView
 from kubelet_plugin.prepare.plan import Plan, finished, plan_for
@@ -220,6 +220,7 @@ class Healer:
             if isinstance(materials, NodeNotReady):
                 raise materials
             node, files = materials.node, materials.files
+            finding = replace(finding, lost=mig_uuids(entry, records) & node.lost)
             plan = plan_for(entry.claim, Wanted(entry.devices, entry.holds), node, files)
             known = plan.entry.cdi_digest
             if entry.holds and entry.boot_id == node.boot_id and is_made(entry, records):

@@ -41,7 +41,15 @@ from dra_driver.devices.model import Kind, Partition
 from dra_driver.errors import DeviceInUse, NodeNotReady
 from dra_driver.names import ClaimRef, RequestName
 from kubelet_plugin.prepare.answer import PreparedDevice
-from kubelet_plugin.prepare.holds import Hold, HoldState, Records, described, gpus_of, subject_of
+from kubelet_plugin.prepare.holds import (
+    ComputeInstance,
+    Hold,
+    HoldState,
+    Records,
+    described,
+    gpus_of,
+    subject_of,
+)
 from kubelet_plugin.prepare.steps import CdiFileRecord, StepRecord
 
 
@@ -220,6 +228,14 @@ def needed(held: Held, hold: Hold, *, but: str | None = None) -> bool:
 def left_behind(held: Held, records: Records) -> tuple[Hold, ...]:
     """Holds that no entry lists: of entries that were lost."""
     return tuple(hold for hold in records if not needed(held, hold))
+
+
+def mig_uuids(entry: Entry, records: Records) -> frozenset[str]:
+    """The MIG devices of a claim, those that exist and those that were made for it."""
+    made = (
+        records[hold].made.get("uuid") for hold in entry.holds if isinstance(hold, ComputeInstance) and hold in records
+    )
+    return frozenset(uuid for uuid in (*(device.mig_uuid for device in entry.devices), *made) if uuid is not None)
 
 
 def is_made(entry: Entry, records: Records) -> bool:

@@ -20,6 +20,8 @@ class Node:
     offers: Mapping[str, Offer]
     gpus: Mapping[str, GpuFacts]
     problems: tuple[Problem, ...] = ()
+    lost: frozenset[str] = frozenset()
+    """UUIDs of MIG devices that claims have and that are not there any more; their ids may be another one's now."""
 
 
 type MigNodes = Callable[[str, int, int, int], tuple[DeviceNode, ...]]

@@ -105,6 +105,14 @@ def _check_present(claim: ClaimRef, device: HeldDevice, node: Node, files: Conta
         raise _missing(claim, device, files.missing.get(device.gpu_uuid, "has no device node now"))
     if device.mig_uuid is not None and _existing(gpu, device.mig_uuid) is None:
         raise _missing(claim, device, f"is not there any more: nobody sees MIG device {device.mig_uuid} now")
+    if device.mig_uuid in node.lost:
+        raise _missing(claim, device, _destroyed(device.mig_uuid))
+
+
+def _destroyed(mig_uuid: str | None) -> str:
+    return (
+        f"is not there any more: MIG device {mig_uuid} was destroyed while the claim had it; end the pods that use it"
+    )
 
 
 def _missing(claim: ClaimRef, device: HeldDevice, reason: str) -> NodeNotReady:
@@ -135,7 +143,7 @@ def _claim_device(entry: Entry, device: HeldDevice, records: Records, node: Node
     gpu = node.gpus[device.gpu_uuid]
     identity, nodes = device.gpu_uuid, files.nodes.get(device.gpu_uuid, ())
     if device.kind is Kind.MIG and not (device.admin_access and device.mig_uuid is None):
-        identity, nodes = _mig_nodes(entry, device, gpu, records, files)
+        identity, nodes = _mig_nodes(entry, device, records, node, files)
     return ClaimDevice(
         device.device,
         gpu,
@@ -148,16 +156,19 @@ def _claim_device(entry: Entry, device: HeldDevice, records: Records, node: Node
 
 
 def _mig_nodes(
-    entry: Entry, device: HeldDevice, gpu: GpuFacts, records: Records, files: ContainerFiles
+    entry: Entry, device: HeldDevice, records: Records, node: Node, files: ContainerFiles
 ) -> tuple[str, tuple[DeviceNode, ...]]:
     """The UUID of a MIG device and its nodes. One for admin access that is made on demand may not exist at all: then
     its GPU is what there is to look at."""
+    gpu = node.gpus[device.gpu_uuid]
     if device.mig_uuid is not None:
         found = _existing(gpu, device.mig_uuid)
         assert found is not None
         instance, part = found
         return part.uuid, files.mig_nodes(gpu.uuid, gpu.minor, instance.id, part.id)
     made = _record(entry, _compute_instance(entry, device), records).made
+    if made["uuid"] in node.lost:
+        raise _missing(entry.claim, device, _destroyed(made["uuid"]))
     minor = int(made.get("minor") or gpu.minor)
     return made["uuid"], files.mig_nodes(gpu.uuid, minor, int(made["gi"]), int(made["ci"]))
 

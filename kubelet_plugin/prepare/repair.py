@@ -62,6 +62,8 @@ class Finding:
     obstacle: str = ""
     records: Records = field(default_factory=dict)
     """Of all holds in the journal."""
+    lost: frozenset[str] = frozenset()
+    """UUIDs of its MIG devices that are not there any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,9 @@ def remedy_for(finding: Finding, boot_id: str, *, incomplete: bool) -> Remedy:
         return Remedy(Action.RELEASE, f"{who} {finding.standing.value}")
     if entry.boot_id != boot_id and finding.standing is Standing.UNKNOWN:
         return Remedy(Action.WAIT, f"{who} was prepared before the node booted and {finding.standing.value}")
+    if finding.lost and finding.file is not None:
+        # Its device nodes may be another claim's now, and a container that starts over would get them.
+        return Remedy(Action.REMOVE_FILE, f"{who} lost {', '.join(sorted(finding.lost))}, so no container may start")
     reason = _reason_to_rewrite(entry, finding, state, boot_id)
     if reason is None:
         return Remedy(Action.KEEP, f"{who} is prepared")

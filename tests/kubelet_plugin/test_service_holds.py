@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from kubelet_plugin.prepare.holds import (
     subject_of,
 )
 from kubelet_plugin.prepare.node import ContainerFiles
+from kubelet_plugin.prepare.ours import Lost
 from kubelet_plugin.prepare.store import JOURNAL, JournalFile, JournalStore
 
 PART, OTHER_PART = f"{device_name(0)}-mig-1g10gb-0", f"{device_name(0)}-mig-1g10gb-3"
@@ -253,6 +255,43 @@ async def test_what_was_left_behind_keeps_what_it_rests_on_when_the_last_claim_g
         await service.sweep()
 
     assert (bench.journal.holds, bench.hardware.there) == ({}, {})
+
+
+async def test_a_part_that_somebody_destroyed_is_given_to_no_container_any_more(bench: HoldBench) -> None:
+    """The ids of its device nodes may be those of another claim's part by now."""
+    ref, facts = bench.claim("train", PART), bench.facts.facts
+    async with bench.plugin() as service:
+        await prepare_one(service, ref)
+        bench.facts.facts = replace(facts, lost=(Lost(uuid_of(0), "MIG-3", "it is gone"),))
+        (sentence,) = (await service.sweep()).done
+        assert "lost MIG-3" in sentence
+        assert (bench.files, list(service.held)) == ([], [ref.uid])
+        with pytest.raises(NodeNotReady, match="MIG-3 was destroyed while the claim had it; end the pods"):
+            await prepare_one(service, ref)
+        await unprepare_one(service, ref)
+        assert (bench.journal.holds, bench.hardware.there) == ({}, {})
+        bench.facts.facts = facts
+        await prepare_one(service, ref)
+        assert "MIG-3" not in bench.cdi.path(ref.uid).read_text()
+
+
+async def test_a_destroyed_part_is_noticed_before_the_next_sweep(
+    bench: HoldBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kubelet_plugin.service._LOST_S", 0.01)
+    ref = bench.claim("train", PART)
+
+    async def is_without_file() -> bool:
+        return bench.files == []
+
+    async with bench.plugin() as service:
+        await prepare_one(service, ref)
+        running = asyncio.create_task(service.run())
+        await asyncio.sleep(0.05)
+        assert bench.files
+        bench.facts.facts = replace(bench.facts.facts, lost=(Lost(uuid_of(0), "MIG-3", "it is gone"),))
+        await eventually(is_without_file)
+        running.cancel()
 
 
 async def test_a_claim_that_comes_back_to_a_gpu_that_was_lost_finds_its_part_or_makes_it(bench: HoldBench) -> None:

@@ -111,3 +111,10 @@ def test_a_claim_whose_holds_are_not_made_is_finished() -> None:
 @pytest.mark.parametrize("standing", Standing)
 def test_what_is_on_its_way_out_goes_whatever_the_api_says(standing: Standing) -> None:
     assert action_with_hold(HoldState.UNDOING, standing, releasing=True) is Action.RELEASE
+
+
+def test_no_container_may_start_with_what_is_in_the_place_of_a_lost_part() -> None:
+    finding = Finding("uid", an_entry(), DIGEST, Standing.STANDS, DIGEST, lost=frozenset({"MIG-1"}))
+    assert remedy_for(finding, BOOT, incomplete=False).action is Action.REMOVE_FILE
+    without_file = replace(finding, file=None, obstacle="it was destroyed")
+    assert remedy_for(without_file, BOOT, incomplete=False).action is Action.WAIT
