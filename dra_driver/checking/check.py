@@ -9,7 +9,7 @@ from dra_driver.api.fields import meant, shown
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.checking.claims import check_claim, check_class, report_problems
-from dra_driver.checking.codes import ADMIN_ACCESS, API_VERSION, DEPRECATED, POLICY, TWICE, Severity
+from dra_driver.checking.codes import ADMIN_ACCESS, API_VERSION, DEPRECATED, MISSING_FIELD, POLICY, TWICE, Severity
 from dra_driver.checking.configs import check_configs, check_configs_of_claim
 from dra_driver.checking.fields import Cleaner
 from dra_driver.checking.findings import Finding, Report, unreadable
@@ -164,6 +164,8 @@ class _Judged:
         cleaned = Cleaner(report, self._knowledge.minor).clean(document.obj, schema)
         _check_metadata(_Taken(document, report, cleaned))
         found = pod_spec(document.kind, cleaned)
+        if found is None and not _has_errors(report):
+            report.find(MISSING_FIELD, "spec", "there is no pod in it")
         if found is not None:
             path, spec = found
             self._manifests.pods.append(PodPart(report, path, spec, document.namespace or ""))
@@ -180,7 +182,7 @@ class _Judged:
             inner = Report(document, _prefixed(path))
             self.reports.append(inner)
             cleaned = Cleaner(inner, self._knowledge.minor).clean(spec, schema)
-            self._manifests.pods.append(PodPart(inner, "spec", {**cleaned}, document.namespace or ""))
+            self._manifests.pods.append(PodPart(inner, "spec", cleaned, document.namespace or "", whole=False))
 
     def _note_twice(self, document: Document, report: Report) -> None:
         if not document.name:

@@ -53,13 +53,18 @@ def _is_misspelt(problem: Problem, code: Code, report: Report) -> bool:
 def check_claim(part: ClaimPart, manifests: Manifests) -> None:
     """One claim, be it a template's."""
     problems = problems_of_claim_spec(_defaulted(part.spec), part.path, _no_cel, consumable=True)
-    report_problems((one for one in problems if not _REFERENCE.fullmatch(one.field)), part.report)
+    report_problems((one for one in problems if not _is_about_a_name(one)), part.report)
     _check_named_requests(part)
     _check_gates(part, manifests.knowledge.minor)
     _check_constraints(part, manifests.names)
     for _, path, request in part.alternatives():
         check_selectors(request.get("selectors") or (), f"{path}.selectors", part.report, manifests)
         _check_capacity(request, path, part.report, manifests.names)
+
+
+def _is_about_a_name(problem: Problem) -> bool:
+    """That there is no such request is said by `_check_named_requests`, with what was meant."""
+    return problem.reason == "FieldValueInvalid" and _REFERENCE.fullmatch(problem.field) is not None
 
 
 def check_class(spec: JsonObject, report: Report, manifests: Manifests) -> None:

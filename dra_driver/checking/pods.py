@@ -23,7 +23,7 @@ from dra_driver.checking.findings import Report
 from dra_driver.checking.knowledge import Key
 from dra_driver.checking.selectors import fix_of
 from dra_driver.checking.world import ClaimPart, Manifests, PodPart
-from dra_driver.names import is_dns_label
+from dra_driver.names import is_dns_label, is_dns_subdomain
 
 _WHERE: Mapping[str, str] = {
     "Pod": "spec",
@@ -66,6 +66,7 @@ def pod_specs_inside(value: object, path: str = "", depth: int = 0) -> Iterator[
 
 def check_pod(pod: PodPart, manifests: Manifests) -> None:
     """Once everything that the documents define is known."""
+    _check_containers(pod)
     claims = _check_listed(pod)
     used = _check_uses(pod, claims, manifests)
     for name, path in claims.items():
@@ -75,6 +76,24 @@ def check_pod(pod: PodPart, manifests: Manifests) -> None:
         _check_named(pod, f"{pod.path}.resourceClaims[{index}]", entry, manifests)
         _check_unused_requests(pod, f"{pod.path}.resourceClaims[{index}]", entry, used, manifests)
     _check_extended(pod, manifests)
+
+
+def _check_containers(pod: PodPart) -> None:
+    """What every pod must have. Kinds of others may fill in images."""
+    if not pod.spec.get("containers") and not pod.report.has(f"{pod.path}.containers"):
+        pod.report.find(MISSING_FIELD, f"{pod.path}.containers", "a pod must have a container")
+    seen: set[str] = set()
+    for path, container in containers(pod):
+        name = str(container.get("name", ""))
+        if not name and not pod.report.has(f"{path}.name"):
+            pod.report.find(MISSING_FIELD, f"{path}.name", "a container must have a name")
+        if name and not is_dns_label(name):
+            pod.report.find(INVALID, f"{path}.name", f"is {shown(name)}; must be a DNS label like `main`")
+        if name and name in seen:
+            pod.report.find(DUPLICATE, f"{path}.name", f"the pod has two containers called {shown(name)}")
+        seen.add(name)
+        if not container.get("image") and pod.whole and not pod.report.has(f"{path}.image"):
+            pod.report.find(MISSING_FIELD, f"{path}.image", "a container must have an image")
 
 
 def _use(name: str) -> str:
@@ -92,8 +111,14 @@ def _check_listed(pod: PodPart) -> dict[str, str]:
         elif not any(both):
             message = "names neither a claim (`resourceClaimName`) nor a template (`resourceClaimTemplateName`)"
             pod.report.find(MISSING_FIELD, path, message)
+        if entry.get("name") == "":
+            pod.report.find(MISSING_FIELD, f"{path}.name", "the claim must have a name")
         if name and not is_dns_label(name):
             pod.report.find(INVALID, f"{path}.name", f"is {shown(name)}; must be a DNS label like `gpu`")
+        for field in ("resourceClaimName", "resourceClaimTemplateName"):
+            named = entry.get(field)
+            if named and not is_dns_subdomain(str(named)):
+                pod.report.find(INVALID, f"{path}.{field}", f"is {shown(named)}; that can be no object's name")
         if name in claims:
             pod.report.find(DUPLICATE, f"{path}.name", f"the pod has two claims called {shown(name)}")
         claims.setdefault(name, path)
@@ -128,7 +153,9 @@ def _check_uses(pod: PodPart, claims: Mapping[str, str], manifests: Manifests) -
 
 def _unknown_claim(pod: PodPart, path: str, name: str, claims: Collection[str]) -> None:
     if not name:
-        return  # that it is missing was said already
+        if not pod.report.has(path):
+            pod.report.find(MISSING_FIELD, path, "must name a claim of the pod")
+        return
     guess = meant(name, claims)
     message = f"the pod has no claim {shown(name)}{guess}"
     message += "" if guess or not claims else f"; it has {listed(claims)}"

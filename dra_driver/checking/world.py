@@ -46,12 +46,13 @@ class ClassPart:
 
 @dataclass(frozen=True, slots=True)
 class PodPart:
-    """The spec of a pod, wherever it was found."""
+    """The spec of a pod, wherever it was found. `whole`: in a kind of Kubernetes itself, with nothing left out."""
 
     report: Report
     path: str
     spec: JsonObject
     namespace: str
+    whole: bool = True
 
 
 @dataclass

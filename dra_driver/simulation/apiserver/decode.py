@@ -43,8 +43,14 @@ class Decoder:
             items = schema.items
             if items is None:
                 return copy_json(value)
-            return [self._value(item, items, f"{path}[{index}]") for index, item in enumerate(value)]
+            return [self._item(item, items, f"{path}[{index}]") for index, item in enumerate(value)]
         return self._scalar(value, schema, path)
+
+    def _item(self, value: object, schema: Schema, path: str) -> object:
+        """Typed structs take null for the zero value."""
+        if value is None and self.strict_types and not self.as_written:
+            return self._object({}, schema, path) if schema.properties else _ZEROS.get(schema.type)
+        return self._value(value, schema, path)
 
     def _copied(self, value: object, schema: Schema, path: str) -> object:
         """Free content. A custom type's object without fields keeps none unless it says so."""
@@ -150,6 +156,7 @@ _CANONICAL: dict[str, Callable[[str], str]] = {
     f"{_META}.MicroTime": _micro_time,
 }
 
+_ZEROS: dict[str, object] = {"string": "", "integer": 0, "boolean": False}
 _GO_TYPES = {"integer": "int64", "boolean": "bool", "number": "float64", "array": "list", "object": "map"}
 
 
