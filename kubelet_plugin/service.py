@@ -134,6 +134,8 @@ class ClaimService:
         self._holder_patience_s = holder_patience_s
         self._api_patience_s = api_patience_s
         self._pending = False
+        self._swept: frozenset[str] = frozenset()
+        """The lost MIG devices that the last sweep knew of."""
         self._left = asyncio.Event()
         """A claim went and left something behind, which is to be cleared as soon as it can be."""
         self._begun: set[asyncio.Task[object]] = set()
@@ -173,8 +175,8 @@ class ClaimService:
 
     async def _idle(self) -> None:
         """Until it is time for a sweep, or something of a claim was left behind, or got lost."""
-        due, lost = time.monotonic() + self._sweep_interval_s, self._view.lost()
-        while (rest := due - time.monotonic()) > 0 and self._view.lost() == lost:
+        due = time.monotonic() + self._sweep_interval_s
+        while (rest := due - time.monotonic()) > 0 and self._view.lost() == self._swept:
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(rest, _LOST_S)):
                     await self._left.wait()
@@ -182,6 +184,7 @@ class ClaimService:
 
     async def sweep(self) -> RepairReport:
         """Release claims that kubelet will never unprepare, and heal what was damaged meanwhile. Never raises."""
+        self._swept = self._view.lost()
         return self._told(await self._healer.sweep())
 
     async def again(self, hold: Hold) -> None:
