@@ -124,6 +124,11 @@ class PublishedDevice:
     def memory_bytes(self) -> int | None:
         return self._amount("memory")
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Of a partition, to compare it with others: memory, then multiprocessors."""
+        return self._amount("memory") or 0, self._amount("multiprocessors") or 0
+
     def memory_left(self) -> int | None:
         """Of a device that several claims may hold, what no claim has; otherwise all or nothing."""
         if self.standing is not None and "memory" in self.standing.left:
@@ -317,8 +322,8 @@ class PublishedGpu:
         shares = sum(one.free for one in self.devices if one.kind == "gpu" and one.is_share)
         found += [f"{shares} shares"] if shares else []
         places = Counter(one.attribute("profile") for one in self.devices if one.free and one.kind == "mig")
-        sizes = {one.attribute("profile"): one.memory_bytes() or 0 for one in self.devices if one.kind == "mig"}
-        largest_first = sorted(places, key=lambda name: (-sizes[name], name))
+        sizes = {one.attribute("profile"): one.size for one in self.devices if one.kind == "mig"}
+        largest_first = sorted(places, key=lambda name: (sizes[name], name), reverse=True)
         return (*found, *(f"{places[name]} x {name}" for name in largest_first))
 
     @cached_property

@@ -1,78 +1,27 @@
 """`dractl get` where GPUs are cut up and shared: what our publisher makes of real models, held by claims."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.dractl import dractl
-from support.objects import allocate, claim, node, pod, result
-from support.published import published_slices
+from support.held import SHARE, HeldWorld
+from support.objects import result
 
-from dra_driver.api.meta import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
-from dra_driver.api.policy import PublishingPolicy
+from dra_driver.api.meta import RESOURCE_SLICES, JsonObject
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver import SimulatedApiServer
-from dra_driver.slices.diff import NodeRef
-
-SHARE = "a671734a-e8e5-11e4-8fde-42010af0932{}"
-POLICY = PublishingPolicy.of(
-    {
-        "apiVersion": "dra.gpu/v1alpha1",
-        "kind": "PublishingPolicy",
-        "mig": [{"gpus": {"products": ["NVIDIA H100 80GB HBM3"]}, "mode": "Dynamic"}],
-        "sharing": [{"gpus": {"products": ["NVIDIA L40S"]}, "strategy": "MPS", "capacity": ["memory", "cores"]}],
-    }
-)
-
-
-class World:
-    """Published nodes, and claims that hold what a test gives them."""
-
-    def __init__(self, kube: Kube, kubeconfig: Path) -> None:
-        self._kube = kube
-        self._kubeconfig = kubeconfig
-        self.devices: dict[str, JsonObject] = {}
-
-    async def publish(self, name: str, folder: Path, profile: str) -> None:
-        created = await self._kube.create(NODES, node(name))
-        for obj in await published_slices(folder, profile, NodeRef(name, created["metadata"]["uid"]), POLICY):
-            await self._kube.create(RESOURCE_SLICES, obj)
-            self.devices |= {one["name"]: one for one in obj["spec"].get("devices") or ()}
-
-    def named(self, kind: str, number: int = 0, ending: str = "") -> str:
-        """A device of a type, by the order of names."""
-        found = sorted(
-            name
-            for name, one in self.devices.items()
-            if one["attributes"]["type"]["string"] == kind and name.endswith(ending)
-        )
-        return found[number]
-
-    async def holds(self, name: str, *results: JsonObject) -> None:
-        user = await self._kube.create(PODS, pod(f"pod-{name}", claims=[name]))
-        await allocate(self._kube, await self._kube.create(RESOURCE_CLAIMS, claim(name)), *results, pods=[user])
-
-    async def show(self, *arguments: str) -> str:
-        status, text = await dractl("get", *arguments, "--kubeconfig", str(self._kubeconfig))
-        assert status == 0
-        return text
-
-    async def data(self, *arguments: str) -> list[JsonObject]:
-        found: list[JsonObject] = json.loads(await self.show(*arguments, "-o", "json"))
-        return found
 
 
 @pytest.fixture
-async def h100(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path) -> World:
-    world = World(kube, api_server.kubeconfig(tmp_path / "kubeconfig"))
+async def h100(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path) -> HeldWorld:
+    world = HeldWorld(kube, api_server.kubeconfig(tmp_path / "kubeconfig"))
     await world.publish("node-1", tmp_path / "host", "dgx-h100")
     return world
 
 
 @pytest.fixture
-async def l40s(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path) -> World:
-    world = World(kube, api_server.kubeconfig(tmp_path / "kubeconfig"))
+async def l40s(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path) -> HeldWorld:
+    world = HeldWorld(kube, api_server.kubeconfig(tmp_path / "kubeconfig"))
     await world.publish("node-1", tmp_path / "host", "l40s")
     return world
 
@@ -81,12 +30,12 @@ def _of(gpu: str) -> Callable[[JsonObject], bool]:
     return lambda one: bool(one["gpu"] == gpu)
 
 
-async def test_a_terminal_gets_a_line_for_each_gpu_not_one_for_each_of_208_devices(h100: World) -> None:
+async def test_a_terminal_gets_a_line_for_each_gpu_not_one_for_each_of_208_devices(h100: HeldWorld) -> None:
     assert len((await h100.show("devices")).splitlines()) == 1 + 8
     assert len((await h100.show("devices", "--all")).splitlines()) == 1 + len(h100.devices) == 1 + 208
 
 
-async def test_a_partition_in_use_closes_what_overlaps_it_and_leaves_the_rest(h100: World) -> None:
+async def test_a_partition_in_use_closes_what_overlaps_it_and_leaves_the_rest(h100: HeldWorld) -> None:
     gpu = h100.named("gpu")
     half = f"{gpu}-mig-3g40gb-4"
     await h100.holds("half", result(half))
@@ -102,7 +51,7 @@ async def test_a_partition_in_use_closes_what_overlaps_it_and_leaves_the_rest(h1
     assert states[f"{gpu}-mig-1g10gb-0"] == "free"
 
 
-async def test_the_bar_and_its_legend_say_who_has_which_slices(h100: World) -> None:
+async def test_the_bar_and_its_legend_say_who_has_which_slices(h100: HeldWorld) -> None:
     gpu = h100.named("gpu")
     await h100.holds("half", result(f"{gpu}-mig-3g40gb-0"))
     await h100.holds("small", result(f"{gpu}-mig-1g10gb-6"))
@@ -114,7 +63,7 @@ async def test_the_bar_and_its_legend_say_who_has_which_slices(h100: World) -> N
     assert "\x1b" not in text
 
 
-async def test_a_node_shows_the_largest_requests_that_still_fit(h100: World) -> None:
+async def test_a_node_shows_the_largest_requests_that_still_fit(h100: HeldWorld) -> None:
     gpus = [h100.named("gpu", number) for number in range(8)]
     await h100.holds("seven", *(result(gpu) for gpu in gpus[1:]))
     await h100.holds("half", result(f"{gpus[0]}-mig-4g40gb-0"))
@@ -123,7 +72,7 @@ async def test_a_node_shows_the_largest_requests_that_still_fit(h100: World) -> 
     assert 38 * 2**30 < row["largestMemoryBytes"] < 40 * 2**30
 
 
-async def test_shares_show_what_they_take_and_what_they_leave(l40s: World) -> None:
+async def test_shares_show_what_they_take_and_what_they_leave(l40s: HeldWorld) -> None:
     gpu = l40s.named("gpu")
     for number, memory in enumerate(("12Gi", "23Gi")):
         taken = {"consumedCapacity": {"memory": memory, "cores": "40"}, "shareID": SHARE.format(number)}
@@ -140,7 +89,7 @@ async def test_shares_show_what_they_take_and_what_they_leave(l40s: World) -> No
     ]
 
 
-async def test_a_share_without_cores_left_has_no_room(l40s: World) -> None:
+async def test_a_share_without_cores_left_has_no_room(l40s: HeldWorld) -> None:
     gpu = l40s.named("gpu")
     taken = {"consumedCapacity": {"memory": "1Gi", "cores": "100"}, "shareID": SHARE.format(0)}
     await l40s.holds("all-cores", result(gpu, **taken))
@@ -151,7 +100,7 @@ async def test_a_share_without_cores_left_has_no_room(l40s: World) -> None:
     assert gpu not in await l40s.show("devices", "--free")
 
 
-async def test_the_largest_memory_of_shares_is_what_one_claim_could_still_ask_for(l40s: World) -> None:
+async def test_the_largest_memory_of_shares_is_what_one_claim_could_still_ask_for(l40s: HeldWorld) -> None:
     for number in range(8):
         taken = {"consumedCapacity": {"memory": f"{30 + number}Gi", "cores": "40"}, "shareID": SHARE.format(number)}
         await l40s.holds(f"share-{number}", result(l40s.named("gpu", number), **taken))
@@ -159,7 +108,7 @@ async def test_the_largest_memory_of_shares_is_what_one_claim_could_still_ask_fo
     assert (row["largestGpus"], row["largestMemoryBytes"]) == (0, (46068 - 30 * 1024) * 2**20)
 
 
-async def test_a_tainted_gpu_is_not_free_and_says_why(h100: World, kube: Kube) -> None:
+async def test_a_tainted_gpu_is_not_free_and_says_why(h100: HeldWorld, kube: Kube) -> None:
     gpu = h100.named("gpu")
     for item in (await kube.list(RESOURCE_SLICES)).items:
         mine = [one for one in item["spec"].get("devices") or () if one["name"].startswith(gpu)]
@@ -175,7 +124,7 @@ async def test_a_tainted_gpu_is_not_free_and_says_why(h100: World, kube: Kube) -
     assert (data["free"], data["largestGpus"]) == ("7/8", 7)
 
 
-async def test_claims_show_shares_profiles_and_containers(h100: World) -> None:
+async def test_claims_show_shares_profiles_and_containers(h100: HeldWorld) -> None:
     gpu = h100.named("gpu")
     await h100.holds("half", result(f"{gpu}-mig-3g40gb-4"))
     (row,) = await h100.data("claims")
