@@ -95,7 +95,7 @@ def _nodes(explanation: Explanation, width: int) -> Iterator[str]:
 
 def _suggestions(suggestions: Iterable[Suggestion], width: int) -> Iterator[str]:
     for number, one in enumerate(suggestions, 1):
-        yield from _wrapped(f"  {number}. {one.text} [{one.node}]", width, "     ")
+        yield from _wrapped(f"  {number}. {one.text} (on {one.node})", width, "     ")
         if one.change:
             yield from _wrapped(f"     {one.change}", width, "       ")
 

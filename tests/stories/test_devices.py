@@ -1,22 +1,29 @@
 """Pods that wait because of devices: too small, in use, tainted, too few. Each with the sentence the user reads."""
 
+from pathlib import Path
+
 import pytest
 from support.allocation import alternative, exactly, first_of, gpu
 from support.stories import Cluster, at_least, taint
 
+from dra_driver.allocation.wording import sentences
 
-def test_the_model_story_of_three_kinds_of_nodes() -> None:
+
+def _the_model_story() -> Cluster:
     cluster = Cluster()
     for number in range(14):
         cluster.node(f"small-{number:02}", gpu("gpu-0", memory="80Gi"))
     for number in range(3):
         cluster.node(f"large-{number}", gpu("gpu-0", memory="141Gi"))
+        cluster.holding(f"train-{number}", f"large-{number}", "gpu-0")
     for number in range(2):
         cluster.node(f"sick-{number}", gpu("gpu-0", memory="141Gi", taints=[taint()]))
-    for number in range(3):
-        cluster.holding(f"train-{number}", f"large-{number}", "gpu-0")
     cluster.pod(exactly("gpu", at_least("100Gi")))
-    explained = cluster.explained()
+    return cluster
+
+
+def test_the_model_story_of_three_kinds_of_nodes() -> None:
+    explained = _the_model_story().explained()
     assert [(len(one.nodes), one.text) for one in explained.groups] == [
         (14, 'no device matches request "gpu": memory 80Gi < 100Gi'),
         (
@@ -31,6 +38,12 @@ def test_the_model_story_of_three_kinds_of_nodes() -> None:
         'It fits with memory 80Gi instead of 100Gi in request "gpu".',
         'It fits with a toleration for gpu.nvidia.com/xid=79 in request "gpu", if the taint is no harm.',
     ]
+
+
+def test_the_documentation_shows_the_model_story() -> None:
+    documentation = Path(__file__).parents[2] / "docs" / "explain.md"
+    told = "\n".join(sentences(_the_model_story().explained(), 100))
+    assert f"$ dractl explain pod train -n team-a\n{told}\n```" in documentation.read_text()
 
 
 def test_memory_is_compared_in_units_that_people_read() -> None:

@@ -65,7 +65,7 @@ def test_a_claim_in_files_is_explained(tmp_path: Path) -> None:
         "Nodes\n"
         '  1 node (node-1): no device matches request "gpu": memory 80Gi < 100Gi\n\n'
         "What would fit\n"
-        '  1. It fits with memory 80Gi instead of 100Gi in request "gpu". [node-1]\n'
+        '  1. It fits with memory 80Gi instead of 100Gi in request "gpu". (on node-1)\n'
         "     ResourceClaim default/large: spec.devices.requests[0].exactly.selectors:\n"
         "       device.capacity['gpu.nvidia.com'].memory.compareTo(quantity(\"80Gi\")) >= 0\n"
     )
@@ -163,7 +163,7 @@ async def test_a_pod_of_a_cluster(kubeconfig: str) -> None:
     found = await _dractl("explain", "pod", "waiting", "--kubeconfig", kubeconfig)
     assert found.exit_code == Status.NO, found
     assert "  1 node (node-1): 2 devices in use by default/held (pod train)" in found.stdout
-    assert "  1. It fits when default/held (pod train) ends. [node-1]" in found.stdout
+    assert "  1. It fits when default/held (pod train) ends. (on node-1)" in found.stdout
 
 
 async def test_a_claim_of_a_cluster_and_the_pod_that_waits_for_it(kubeconfig: str) -> None:
