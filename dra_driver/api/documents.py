@@ -117,7 +117,9 @@ def read_documents(text: str | bytes, file: str) -> Reading:
         try:
             documents += _documents(source, len(documents))
         except BadDocument as problem:
-            problems.append(problem)
+            # A template is one mistake, in however many pieces it is.
+            if problem.message != _TEMPLATE or all(one.message != _TEMPLATE for one in problems):
+                problems.append(problem)
     return Reading(tuple(documents), tuple(problems))
 
 
@@ -386,7 +388,7 @@ def _syntax_error(source: _Text, error: yaml.YAMLError) -> BadDocument:
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
     context = getattr(error, "context", None)
     line = _line_at(source.text, mark)
-    if "{{" in line:
+    if "{{" in line or re.search(r"^[ \t]*\{\{", source.text, re.MULTILINE):
         problem = _TEMPLATE
     elif "\t" in line[: len(line) - len(line.lstrip())] or (mark is not None and line[mark.column :][:1] == "\t"):
         problem = "has a tab where YAML wants spaces"

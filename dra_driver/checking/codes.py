@@ -91,6 +91,7 @@ SELECTOR_FAILS = Code(
     _WARNING,
     "The selector ends with an error on some devices that it is asked about. The scheduler then gives up on the whole "
     "pod, even where other devices would fit.",
+    "info where it happens on some of the known GPU models only; with `--profiles` and `--live` that is a warning, too",
 )
 UNKNOWN_ATTRIBUTE = Code(
     "unknown-attribute",

@@ -120,10 +120,12 @@ def _report_failures(
     first: int = 0,
 ) -> bool:
     """Selectors that end with an error on a known device; those before `first` are reported where they are written."""
-    found = False
-    for site in knowledge.sites.broad:
-        for candidate, failure in selected(site, expressions).failing.items():
-            found = True
+    answers = [(site, selected(site, expressions)) for site in knowledge.sites.broad]
+    found = any(answer.failing for _, answer in answers)
+    elsewhere = not knowledge.certain and any(answer.matching and not answer.failing for _, answer in answers)
+    severity = Severity.INFO if elsewhere else None
+    for site, answer in answers:
+        for candidate, failure in answer.failing.items():
             if failure.index >= first:
                 attribute = candidate.device.attributes.get("type")
                 kind = attribute.string if attribute is not None and attribute.string else candidate.id.driver
@@ -131,7 +133,8 @@ def _report_failures(
                 fix = "guard it with has(…) &&, or ask for it with .?… and orValue(…)"
                 path = paths[failure.index - first]
                 if not part.report.has(path):
-                    part.report.find(SELECTOR_FAILS, path, message, fix=fix, offset=failure.error.start)
+                    offset = failure.error.start
+                    part.report.find(SELECTOR_FAILS, path, message, fix=fix, offset=offset, severity=severity)
     return found
 
 

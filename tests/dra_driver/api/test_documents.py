@@ -214,6 +214,10 @@ def test_a_bomb_of_anchors_is_refused() -> None:
     assert "beyond all measure" in problem("\n".join(lines)).message
 
 
+def test_a_template_is_one_problem_in_however_many_pieces_it_is() -> None:
+    assert problem("{{ if .x }}\na: 1\n---\nb: {{ .y }}\n").line == 1
+
+
 def test_a_bad_document_does_not_hide_the_others() -> None:
     reading = read_documents("a: 1\n---\nb: [\n---\nc: 1\nc: 2\n---\nd: 4\n", "f")
     assert [document.obj for document in reading.documents] == [{"a": 1}, {"d": 4}]

@@ -550,6 +550,17 @@ def test_what_is_not_for_kubernetes_is_passed_over() -> None:
     assert found("replicaCount: 1\nimage: {tag: x}\n---\nkind: Kustomization\nresources: [a]\n") == ()
 
 
+def test_a_selector_that_fails_on_some_models_only_is_a_note_until_they_are_said_to_be_there() -> None:
+    """A GB10 has no memory of its own."""
+    text = selecting('device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("10Gi")) > 0')
+    sites = sites_of_models(["t4", "gb10"])
+    (note,) = found(text, Knowledge(36, sites, CLASSES))
+    (warning,) = found(text, Knowledge(36, sites, CLASSES, certain=True))
+    assert (note.code, note.severity) == ("selector-fails", Severity.INFO)
+    assert warning.severity is Severity.WARNING
+    assert "gb10" in warning.message
+
+
 def test_a_selector_that_binds_a_domain_is_understood() -> None:
     findings = found(selecting('cel.bind(g, device.attributes["gpu.nvidia.com"], has(g.productname))'))
     assert "did you mean `productName`?" in findings[-1].message
