@@ -43,6 +43,8 @@ class Settings:
     """This process in the lease."""
     http_endpoint: str | None
     """HOST:PORT of probes and metrics; None: none."""
+    debug_pages: bool
+    """Whether that port also shows stacks and what is published, to whomever can reach it."""
     log_level: str
     log_format: str
 
@@ -69,6 +71,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
         lease_times=times,
         identity=options.identity or f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}",
         http_endpoint=options.http_endpoint or None,
+        debug_pages=options.debug_pages,
         log_level=options.log_level,
         log_format=options.log_format,
     )
@@ -93,6 +96,7 @@ def _parser() -> SettingsParser:
     setting("--retry-period", 2.0, "seconds between attempts to take or renew the lease", type=seconds)
     setting("--identity", "", "this process in the lease; default: host name and a random part")
     setting("--http-endpoint", "", "HOST:PORT for /healthz, /readyz and /metrics; default: none", type=endpoint)
+    parser.switch("--debug-pages", False, "serve /debug there, too: stacks and pools")
     setting("--log-level", "info", "how much to log", choices=LEVELS)
     setting("--log-format", "json", "how to log", choices=("json", "console"))
     return parser

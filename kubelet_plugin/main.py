@@ -21,6 +21,7 @@ from dra_driver.runtime import memory
 from dra_driver.runtime.tasks import forever, run_service, until_signal
 from dra_driver.runtime.telemetry import configure_logging, status_server, tell_build
 from kubelet_plugin.container_files import ContainerFilesOfNode
+from kubelet_plugin.device_status import DeviceStatusWriter
 from kubelet_plugin.discovery import Discovery, Hardware, NvmlSource, OpenNvml, installed_nvml
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.effects.on_host import OnHost
@@ -81,6 +82,7 @@ async def run(settings: Settings) -> None:
         daemons = mps_daemons(machine, programs, settings.state_dir / "mps")
         reporter = Reporter(kube, settings.node_name, watch.monitor)
         offers = NodeOffers(kube, policy, settings.node_name)
+        status = _device_status(kube, settings, watch, journal, policy)
         claims = ClaimService(
             api=kube,
             facts=watch.monitor,
@@ -92,7 +94,9 @@ async def run(settings: Settings) -> None:
             driver=settings.driver_name,
             node_name=settings.node_name,
             sweep_interval_s=settings.cleanup_interval_s,
-            listener=Listeners([ClaimTimes(metrics), ClaimEvents(events.tell)]),
+            listener=Listeners(
+                [ClaimTimes(metrics), ClaimEvents(events.tell), *([status] if status is not None else [])]
+            ),
         )
         watch.watch_mps(daemons, claims.again)
         NodeEvents(watch.monitor, settings.node_name, events.tell)
@@ -116,6 +120,8 @@ async def run(settings: Settings) -> None:
             tasks.create_task(forever("offers", offers.run))
             tasks.create_task(forever("news", events.run))
             tasks.create_task(forever("claims", claims.run))
+            if status is not None:
+                tasks.create_task(forever("device status", status.run))
             if publisher is not None:
                 tasks.create_task(forever("publisher", publisher.run))
             async with _serving(dra, registration, claims):
@@ -153,6 +159,14 @@ async def _policy(settings: Settings, events: EventRecorder) -> PublishingPolicy
             async with asyncio.timeout(_LAST_WORD_S):
                 await events.write()
         raise
+
+
+def _device_status(
+    kube: Kube, settings: Settings, watch: NodeWatch, journal: JournalStore, policy: PublishingPolicy
+) -> DeviceStatusWriter | None:
+    if not settings.device_status:
+        return None
+    return DeviceStatusWriter(kube, settings.driver_name, watch.monitor, journal, policy.health)
 
 
 def _publisher(

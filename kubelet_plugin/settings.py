@@ -43,9 +43,14 @@ class Settings:
     """Checks a GPU where the policy says `health: {validate: true}`; empty: the built-in check alone."""
     simulate: str | None
     """`PROFILE` or `PROFILE:INDEX`: simulated hardware below host_root, made when it is not there."""
+    device_status: bool
+    """Whether `status.devices` of claims is filled: two small writes for each claim; off spares them."""
     discovery_interval_s: float
     cleanup_interval_s: float
     http_endpoint: str | None
+    """HOST:PORT of probes and metrics; None: none."""
+    debug_pages: bool
+    """Whether that port also shows stacks, held claims and the last errors, to whomever can reach it."""
     log_level: str
     log_format: str
 
@@ -72,9 +77,11 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
         policy=Path(options.policy) if options.policy else None,
         validation_command=tuple(shlex.split(options.validation_command)),
         simulate=options.simulate or None,
+        device_status=options.device_status,
         discovery_interval_s=options.discovery_interval,
         cleanup_interval_s=options.cleanup_interval,
         http_endpoint=options.http_endpoint or None,
+        debug_pages=options.debug_pages,
         log_level=options.log_level,
         log_format=options.log_format,
     )
@@ -101,9 +108,11 @@ def _parser() -> SettingsParser:
         "--validation-command", "", "checks a GPU (GPU_UUID in its environment), beside what is built in; see policy"
     )
     setting("--simulate", "", "simulate the hardware of a profile, as PROFILE or PROFILE:INDEX", type=_simulated)
+    parser.switch("--device-status", True, "tell in status.devices of claims whether devices are ready and healthy")
     setting("--discovery-interval", 30.0, "seconds between looks at the hardware", type=seconds)
     setting("--cleanup-interval", 600.0, "seconds between looks for claims that are gone", type=seconds)
     setting("--http-endpoint", "", "HOST:PORT for /healthz, /readyz and /metrics; default: none", type=endpoint)
+    parser.switch("--debug-pages", False, "serve /debug there, too: stacks, held claims, the last errors")
     setting("--log-level", "info", "how much to log", choices=LEVELS)
     setting("--log-format", "json", "how to log", choices=("json", "console"))
     return parser

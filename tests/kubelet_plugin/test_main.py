@@ -163,6 +163,33 @@ async def test_probes_and_metrics_follow_registration_and_claims(one: RealNode) 
     assert 'gpu_dra_claims_total{call="prepare",outcome="ok"} 1.0' in lines
 
 
+async def test_a_claim_tells_its_devices_while_it_is_held_and_a_restart_writes_nothing(one: RealNode) -> None:
+    ref = await allocated(one)
+
+    async def told() -> bool:
+        found = await one.kube.get(RESOURCE_CLAIMS, "gpu", "default")
+        return bool(found["status"].get("devices"))
+
+    async def cleared() -> bool:
+        return not await told()
+
+    async with one.plugin() as plugin:
+        await plugin.ready()
+        await plugin.prepare(ref)
+        await eventually(told)
+        await plugin.kill()
+    found = await one.kube.get(RESOURCE_CLAIMS, "gpu", "default")
+    (device,) = found["status"]["devices"]
+    assert {one["type"]: one["status"] for one in device["conditions"]} == {"Ready": "True", "Healthy": "True"}
+    async with one.plugin() as plugin:
+        await one.registered()
+        await plugin.prepare(ref)
+        await asyncio.sleep(1.5)
+        assert (await one.kube.get(RESOURCE_CLAIMS, "gpu", "default"))["metadata"] == found["metadata"]
+        await plugin.unprepare(ref)
+        await eventually(cleared)
+
+
 async def test_kubelet_is_told_the_health_of_every_published_device(one: RealNode) -> None:
     async with one.plugin() as plugin:
         await plugin.ready()

@@ -96,7 +96,7 @@ class Rules:
         """The object that an update makes: a status update takes only the status, any other leaves it alone."""
         kind, rules = situation.kind, self.of(situation.kind)
         if situation.subresource == "status":
-            changed = {**old, "metadata": dict(old["metadata"])}
+            changed = {**old, "metadata": {**old["metadata"], "uid": obj["metadata"]["uid"]}}
             changed.pop("status", None)
             if "status" in obj or not kind.custom:
                 changed["status"] = obj.get("status", {})
@@ -114,7 +114,8 @@ class Rules:
     def problems_of_change(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[Problem]:
         rules = self.of(situation.kind)
         if situation.subresource == "status":
-            return rules.status_problems(obj, old, situation)
+            problems = problems_of_metadata_change(obj["metadata"], old["metadata"])
+            return problems + rules.status_problems(obj, old, situation)
         problems = problems_of_metadata(situation.kind.key, obj["metadata"])
         problems += problems_of_metadata_change(obj["metadata"], old["metadata"])
         return problems + rules.problems(obj, old, situation)

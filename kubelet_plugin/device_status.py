@@ -1,0 +1,306 @@
+"""`status.devices` of claims: whether each device is prepared and healthy, and which hardware it is.
+
+`wanted_status` decides, from the journal and the node's health; `DeviceStatusWriter` writes what differs from what was
+written last, by server-side apply, in the background and for several changes together. kubelet's calls never wait for
+it, and a node at rest writes nothing: after a restart, claims are read and compared. A cluster that does not allow it,
+or does not keep it, is asked again ten minutes later. Of a released claim what was written is taken away.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, Protocol
+
+import structlog
+
+from dra_driver.api.inventory import GpuFacts
+from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
+from dra_driver.api.policy import HealthPolicy
+from dra_driver.devices.health import affecting, worst
+from dra_driver.devices.model import Kind, Partition
+from dra_driver.errors import ClusterError, Conflict, DriverError, NotFound, Unreachable
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Backoff
+from dra_driver.names import ClaimRef
+from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.prepare.checkpoint import Journal
+from kubelet_plugin.prepare.holds import ComputeInstance, Records
+from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
+from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, Operation
+
+_log = structlog.get_logger(__name__)
+
+FIELD_MANAGER = "gpu-dra-device-status"
+
+_TOGETHER_S = 1.0
+"""Changes within as long are one write: a claim that is prepared and released at once needs none."""
+_LOOK_EVERY_S = 60.0
+"""Claims are also released without kubelet's asking."""
+_NOT_ALLOWED_PAUSE_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    type: Literal["Ready", "Healthy"]
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """What is said of one device of a claim. `data` are names and values, sorted."""
+
+    device: AllocatedTo
+    conditions: tuple[Condition, ...]
+    data: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The last prepare of a claim failed."""
+
+    claim: ClaimRef
+    devices: tuple[AllocatedTo, ...]
+    reason: str
+    message: str
+
+
+def wanted_status(
+    entry: Entry | None, refusal: Refusal | None, records: Records, facts: NodeFacts, policy: HealthPolicy
+) -> tuple[DeviceStatus, ...]:
+    """What is to be said of a claim's devices; nothing of one that is neither held nor refused."""
+    gpus = {gpu.uuid: gpu for gpu in facts.gpus}
+    if entry is None:
+        if refusal is None:
+            return ()
+        failed = Condition("Ready", "False", refusal.reason, refusal.message)
+        return tuple(DeviceStatus(device, (failed,)) for device in refusal.devices)
+    ready = _ready(entry, refusal, facts.boot_id)
+    return tuple(_held(device, ready, _mig_uuid(device, entry, records), gpus, policy) for device in entry.devices)
+
+
+def _ready(entry: Entry, refusal: Refusal | None, boot_id: str) -> Condition:
+    if refusal is not None:
+        return Condition("Ready", "False", refusal.reason, refusal.message)
+    if entry.releasing:
+        return Condition("Ready", "False", "Releasing", "the claim is being released")
+    if entry.boot_id != boot_id:
+        return Condition("Ready", "False", "NodeRebooted", "the node booted since the claim was prepared")
+    if entry.cdi_digest is None:
+        return Condition("Ready", "False", "Preparing", "the claim is being prepared")
+    return Condition("Ready", "True", "Prepared", "the claim is prepared")
+
+
+def _held(
+    device: HeldDevice, ready: Condition, mig_uuid: str | None, gpus: Mapping[str, GpuFacts], policy: HealthPolicy
+) -> DeviceStatus:
+    data = {"uuid": device.gpu_uuid, "pciBusID": device.pci_bus_id}
+    if mig_uuid:
+        data["migUUID"] = mig_uuid
+    healthy = _healthy(gpus.get(device.gpu_uuid), mig_uuid, policy)
+    who = AllocatedTo(device.pool, device.device, device.share_id)
+    return DeviceStatus(who, (ready, healthy), tuple(sorted(data.items())))
+
+
+def _mig_uuid(device: HeldDevice, entry: Entry, records: Records) -> str | None:
+    """Of the MIG device; empty while it does not exist, None for what is none."""
+    if device.kind is not Kind.MIG:
+        return None
+    if device.mig_uuid is not None:
+        return device.mig_uuid
+    for hold in entry.holds:
+        if isinstance(hold, ComputeInstance) and hold.parent.gpu.uuid == device.gpu_uuid and hold in records:
+            parent = hold.parent
+            if Partition(parent.profile, parent.start, parent.size, hold.slices, hold.start) == device.partition:
+                return records[hold].made.get("uuid") or ""
+    return ""
+
+
+def _healthy(gpu: GpuFacts | None, mig_uuid: str | None, policy: HealthPolicy) -> Condition:
+    if gpu is None:
+        return Condition("Healthy", "Unknown", "NotSeen", "the GPU cannot be read")
+    bad = worst(affecting(gpu.health.conditions, mig_uuid), policy)
+    if bad is None:
+        return Condition("Healthy", "True", "Healthy", "nothing is known to be wrong")
+    return Condition("Healthy", "False", bad.type, bad.message)
+
+
+class Facts(Protocol):
+    """What is needed of `kubelet_plugin.monitor.HealthMonitor`."""
+
+    @property
+    def facts(self) -> NodeFacts: ...
+
+    def subscribe(self, listener: Callable[[NodeFacts], None]) -> Callable[[], None]: ...
+
+
+class Journals(Protocol):
+    """What is needed of `kubelet_plugin.prepare.store.JournalStore`."""
+
+    @property
+    def current(self) -> Journal: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What the API server has of a claim, as far as it is ours."""
+
+    claim: ClaimRef
+    devices: tuple[JsonObject, ...]
+
+
+class DeviceStatusWriter(ClaimListener):
+    """Keeps `status.devices` of this node's claims true. `run` until cancelled."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        driver: str,
+        facts: Facts,
+        journal: Journals,
+        policy: HealthPolicy,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        together_s: float = _TOGETHER_S,
+        look_every_s: float = _LOOK_EVERY_S,
+        pause_s: float = _NOT_ALLOWED_PAUSE_S,
+    ) -> None:
+        self._kube = kube
+        self._driver = driver
+        self._facts = facts
+        self._journal = journal
+        self._policy = policy
+        self._now = now
+        self._together_s = together_s
+        self._look_every_s = look_every_s
+        self._pause_s = pause_s
+        self._refused: dict[str, Refusal] = {}
+        self._written: dict[str, _Written] = {}
+        self._changed = asyncio.Event()
+        facts.subscribe(lambda _: self._changed.set())
+
+    def ended(self, operation: Operation) -> None:
+        uid, error = operation.claim.uid, operation.error
+        if operation.call == "prepare" and error is not None and operation.devices:
+            self._refused[uid] = Refusal(operation.claim, operation.devices, type(error).__name__, error.message)
+        elif error is None:
+            self._refused.pop(uid, None)
+        self._changed.set()
+
+    async def run(self) -> None:
+        backoff = Backoff(first_s=1.0, longest_s=60.0)
+        met = False
+        while True:
+            try:
+                if not met:
+                    await self._meet()
+                    met = True
+                await self.write()
+            except DriverError as error:
+                if isinstance(error, ClusterError) and not isinstance(error, Unreachable):
+                    _log.warning("device status cannot be written", error=str(error), again_in_s=self._pause_s)
+                    self._refused.clear()
+                    await asyncio.sleep(self._pause_s)
+                else:
+                    await asyncio.sleep(backoff.next_s())
+                continue
+            backoff.reset()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), self._look_every_s)
+                await asyncio.sleep(self._together_s)
+
+    async def _meet(self) -> None:
+        """Find out what the API server has of the claims that were held before. Raises ClusterError, NodeNotReady."""
+        for uid, entry in self._journal.current.held.items():
+            if uid in self._written:
+                continue
+            with suppress(NotFound):
+                claim = await self._kube.get(RESOURCE_CLAIMS, entry.claim.name, entry.claim.namespace)
+                if claim["metadata"]["uid"] == uid:
+                    self._written[uid] = _Written(entry.claim, self._ours(claim))
+
+    async def write(self) -> None:
+        """Write what differs. Raises ClusterError, or NodeNotReady before the hardware was seen."""
+        self._changed.clear()
+        facts, journal = self._facts.facts, self._journal.current
+        for uid in [*journal.held, *(uid for uid in {**self._refused, **self._written} if uid not in journal.held)]:
+            entry, refusal = journal.held.get(uid), self._refused.get(uid)
+            written = self._written.get(uid)
+            wanted = wanted_status(entry, refusal, journal.holds, facts, self._policy)
+            devices = self._to_wire(wanted, written.devices if written is not None else ())
+            if devices == (written.devices if written is not None else ()):
+                if not devices:
+                    self._written.pop(uid, None)
+                continue
+            claim = entry.claim if entry is not None else refusal.claim if refusal is not None else None
+            await self._apply(claim or self._written[uid].claim, devices)
+
+    async def _apply(self, claim: ClaimRef, devices: tuple[JsonObject, ...]) -> None:
+        metadata = {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid}
+        status = {"devices": list(devices)} if devices else {}
+        body = {"apiVersion": RESOURCE_CLAIMS.api_version, "kind": "ResourceClaim", "metadata": metadata}
+        try:
+            stored = await self._kube.apply(
+                RESOURCE_CLAIMS,
+                {**body, "status": status},
+                field_manager=FIELD_MANAGER,
+                force=True,
+                subresource="status",
+            )
+        except (NotFound, Conflict):
+            # The claim is gone.
+            self._written.pop(claim.uid, None)
+            self._refused.pop(claim.uid, None)
+            return
+        except ClusterError as error:
+            if error.status != 422:
+                raise
+            # Another claim of its name, or one that was allocated anew, or not at all any more.
+            _log.info("device status was refused", claim=str(claim), error=str(error))
+            stored = {}
+        if devices and stored and not self._ours(stored):
+            raise ClusterError(
+                "the API server keeps none: its gate DRAResourceClaimDeviceStatus is off", about=str(claim)
+            )
+        self._written[claim.uid] = _Written(claim, devices)
+
+    def _ours(self, claim: JsonObject) -> tuple[JsonObject, ...]:
+        devices = (claim.get("status") or {}).get("devices") or ()
+        return _sorted(one for one in devices if one["driver"] == self._driver)
+
+    def _to_wire(self, statuses: Sequence[DeviceStatus], before: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
+        """With the times of conditions that are as before."""
+        times: dict[tuple[str, ...], str] = {
+            (*_key(device), condition["type"], condition["status"]): condition["lastTransitionTime"]
+            for device in before
+            for condition in device.get("conditions") or ()
+        }
+        now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        return _sorted(self._device(status, times, now) for status in statuses)
+
+    def _device(self, status: DeviceStatus, times: Mapping[tuple[str, ...], str], now: str) -> JsonObject:
+        device: JsonObject = {"driver": self._driver, "pool": status.device.pool, "device": status.device.device}
+        if status.device.share_id is not None:
+            device["shareID"] = status.device.share_id
+        device["conditions"] = [
+            {
+                "type": one.type,
+                "status": one.status,
+                "reason": one.reason,
+                "message": one.message,
+                "lastTransitionTime": times.get((*_key(device), one.type, one.status), now),
+            }
+            for one in status.conditions
+        ]
+        return device | ({"data": dict(status.data)} if status.data else {})
+
+
+def _key(device: JsonObject) -> tuple[str, str, str]:
+    return device["pool"], device["device"], device.get("shareID", "")
+
+
+def _sorted(devices: Iterable[JsonObject]) -> tuple[JsonObject, ...]:
+    return tuple(sorted(devices, key=_key))

@@ -1,0 +1,267 @@
+"""status.devices of claims: what is said of each device, and that it is said no more often than it changes."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.claims import BOOT, NODE, a_gpu, a_held_device, a_ref, an_entry, device_name, node_facts, uuid_of
+from support.objects import allocate, claim, result
+
+from dra_driver.api.inventory import HealthCondition, HealthFacts
+from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
+from dra_driver.api.policy import HealthPolicy
+from dra_driver.devices.model import Kind, Partition
+from dra_driver.errors import DeviceInUse, Rejected
+from dra_driver.kube.client import Kube
+from dra_driver.names import GPU_DRIVER, ClaimRef
+from dra_driver.simulation.apiserver import SimulatedApiServer
+from kubelet_plugin.device_status import Condition, DeviceStatusWriter, Refusal, wanted_status
+from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.prepare.checkpoint import Journal
+from kubelet_plugin.prepare.holds import ComputeInstance, GpuIdentity, GpuInstance, HoldRecord, HoldState, Made
+from kubelet_plugin.prepare.lifecycle import Entry
+from kubelet_plugin.prepare.listener import AllocatedTo, Operation
+
+ALLOCATED = (AllocatedTo(NODE, device_name(0)),)
+XID = HealthCondition(type="Xid", value="79", severity="Critical", message="Xid 79", since="2026-01-01T00:00:00Z")
+
+
+def conditions(entry: Entry | None, refusal: Refusal | None = None, facts: NodeFacts | None = None) -> list[Condition]:
+    (status,) = wanted_status(entry, refusal, {}, facts or node_facts(1), HealthPolicy())
+    return list(status.conditions)
+
+
+class TestWhatIsSaid:
+    def test_of_a_prepared_claim_its_devices_are_ready_and_healthy_with_their_uuid(self) -> None:
+        (status,) = wanted_status(an_entry(), None, {}, node_facts(1), HealthPolicy())
+        assert [(one.type, one.status, one.reason) for one in status.conditions] == [
+            ("Ready", "True", "Prepared"),
+            ("Healthy", "True", "Healthy"),
+        ]
+        assert dict(status.data)["uuid"] == uuid_of(0)
+        assert "migUUID" not in dict(status.data)
+
+    def test_a_claim_that_is_neither_held_nor_refused_has_none(self) -> None:
+        assert wanted_status(None, None, {}, node_facts(1), HealthPolicy()) == ()
+
+    def test_a_refused_claim_says_why(self) -> None:
+        refusal = Refusal(a_ref(), ALLOCATED, "DeviceInUse", "held by another claim")
+        assert conditions(None, refusal) == [Condition("Ready", "False", "DeviceInUse", "held by another claim")]
+        assert conditions(an_entry(), refusal)[0].reason == "DeviceInUse"
+
+    def test_what_is_not_ready_says_why(self) -> None:
+        assert conditions(replace(an_entry(), releasing=True))[0].reason == "Releasing"
+        assert conditions(an_entry(boot_id="other"))[0].reason == "NodeRebooted"
+        assert conditions(replace(an_entry(), steps=()))[0].reason == "Preparing"
+
+    def test_an_ill_gpu_and_one_that_cannot_be_read_are_told(self) -> None:
+        ill = node_facts([a_gpu(0, health=HealthFacts(healthy=False, conditions=[XID]))])
+        assert conditions(an_entry(), facts=ill)[1] == Condition("Healthy", "False", "Xid", "Xid 79")
+        assert conditions(an_entry(), facts=node_facts(0))[1].status == "Unknown"
+
+    def test_a_mig_device_has_its_own_uuid_and_its_own_health(self) -> None:
+        parent = GpuInstance(GpuIdentity(uuid_of(0), "0000:10:00.0"), "1g.10gb", 19, 0, 1)
+        hold = ComputeInstance(parent)
+        record = HoldRecord(HoldState.MADE, BOOT, Made((("uuid", "MIG-mine"),)))
+        device = a_held_device(0, kind=Kind.MIG, partition=Partition("1g.10gb", 0, 1, None, 0))
+        entry = replace(an_entry(a_ref(), device), holds=(parent, hold))
+
+        def health(instance: str) -> str:
+            bad = XID.model_copy(update={"instance": instance})
+            facts = node_facts([a_gpu(0, health=HealthFacts(conditions=[bad]))])
+            (status,) = wanted_status(entry, None, {hold: record}, facts, HealthPolicy())
+            assert dict(status.data)["migUUID"] == "MIG-mine"
+            return status.conditions[1].status
+
+        assert (health("MIG-mine"), health("MIG-other")) == ("False", "True")
+
+
+class Node:
+    """The monitor and the journal."""
+
+    def __init__(self) -> None:
+        self.facts = node_facts(1)
+        self.current = Journal({})
+        self.listeners: list[Callable[[NodeFacts], None]] = []
+
+    def subscribe(self, listener: Callable[[NodeFacts], None]) -> Callable[[], None]:
+        self.listeners.append(listener)
+        return lambda: None
+
+
+class Scene:
+    """A claim with device 0 of node-a, and the writer of that node."""
+
+    def __init__(self, server: SimulatedApiServer, kube: Kube) -> None:
+        self.server = server
+        self.kube = kube
+        self.node = Node()
+        self.writer = self.new_writer()
+        self.ref = ClaimRef("default", "gpu", "")
+
+    def new_writer(self, kube: Any = None, **more: Any) -> DeviceStatusWriter:
+        return DeviceStatusWriter(
+            kube or self.kube, GPU_DRIVER, self.node, self.node, HealthPolicy(), **{"together_s": 0.01, **more}
+        )
+
+    async def allocated(self, *more: JsonObject) -> None:
+        created = await self.kube.create(RESOURCE_CLAIMS, claim())
+        self.ref = ClaimRef("default", "gpu", created["metadata"]["uid"])
+        await allocate(self.kube, created, result(device_name(0), pool=NODE), *more)
+
+    def holds(self, **changes: Any) -> None:
+        entry = replace(an_entry(self.ref, a_held_device(0, self.ref)), **changes)
+        self.node.current = Journal({self.ref.uid: entry})
+
+    async def devices(self) -> list[JsonObject]:
+        found = await self.kube.get(RESOURCE_CLAIMS, "gpu", "default")
+        return found["status"].get("devices") or []
+
+    async def count_writes(self, work: Any) -> int:
+        before = len(self.server.writes)
+        await work
+        return len(self.server.writes) - before
+
+
+@pytest.fixture
+async def scene(api_server: SimulatedApiServer, kube: Kube) -> Scene:
+    made = Scene(api_server, kube)
+    await made.allocated()
+    return made
+
+
+async def test_a_prepared_claim_is_told_once_and_cleared_when_released(scene: Scene) -> None:
+    scene.holds()
+    await scene.writer.write()
+    (device,) = await scene.devices()
+    assert (device["driver"], device["pool"], device["device"]) == (GPU_DRIVER, NODE, device_name(0))
+    assert {one["type"]: one["status"] for one in device["conditions"]} == {"Ready": "True", "Healthy": "True"}
+    assert device["data"]["uuid"] == uuid_of(0)
+    assert await scene.count_writes(scene.writer.write()) == 0
+    scene.node.current = Journal({})
+    await scene.writer.write()
+    assert await scene.devices() == []
+    assert await scene.count_writes(scene.writer.write()) == 0
+
+
+async def test_a_condition_keeps_its_time_until_its_status_changes(api_server: SimulatedApiServer, kube: Kube) -> None:
+    scene = Scene(api_server, kube)
+    await scene.allocated()
+    scene.holds()
+    await scene.writer.write()
+    old = "2020-01-01T00:00:00Z"
+    (device,) = scene.writer._written[scene.ref.uid].devices
+    for condition in device["conditions"]:
+        condition["lastTransitionTime"] = old
+    scene.node.facts = node_facts([a_gpu(0, health=HealthFacts(healthy=False, conditions=[XID]))])
+    await scene.writer.write()
+    (device,) = await scene.devices()
+    times = {one["type"]: one["lastTransitionTime"] for one in device["conditions"]}
+    assert times["Ready"] == old
+    assert times["Healthy"] != old
+
+
+async def test_a_restarted_plugin_reads_and_writes_nothing_that_is_so_already(scene: Scene) -> None:
+    scene.holds()
+    await scene.writer.write()
+    writer = scene.new_writer()
+
+    async def restart() -> None:
+        task = asyncio.create_task(writer.run())
+        await asyncio.sleep(0.3)
+        task.cancel()
+
+    assert await scene.count_writes(restart()) == 0
+    scene.node.current = Journal({})
+    await writer.write()
+    assert await scene.devices() == [], "and it can clear what another one wrote"
+
+
+async def test_the_entries_of_other_drivers_stay(api_server: SimulatedApiServer, kube: Kube) -> None:
+    scene = Scene(api_server, kube)
+    await scene.allocated(result("nic", pool="elsewhere", driver="nic.example.com"))
+    entry = {"driver": "nic.example.com", "pool": "elsewhere", "device": "nic", "data": {"mac": "x"}}
+    status = {"status": {"devices": [entry]}}
+    await scene.kube.merge_patch(RESOURCE_CLAIMS, "gpu", status, namespace="default", subresource="status")
+    scene.holds()
+    await scene.writer.write()
+    assert len(await scene.devices()) == 2
+    scene.node.current = Journal({})
+    await scene.writer.write()
+    assert [one["driver"] for one in await scene.devices()] == ["nic.example.com"]
+
+
+async def test_a_refusal_is_told_until_the_claim_is_prepared(scene: Scene) -> None:
+    failed = Operation(
+        call="prepare", claim=scene.ref, seconds=0.1, devices=ALLOCATED, error=DeviceInUse("held by another claim")
+    )
+    scene.writer.ended(failed)
+    await scene.writer.write()
+    (device,) = await scene.devices()
+    assert [(one["type"], one["status"], one["reason"]) for one in device["conditions"]] == [
+        ("Ready", "False", "DeviceInUse")
+    ]
+    scene.writer.ended(failed)
+    assert await scene.count_writes(scene.writer.write()) == 0
+    scene.writer.ended(replace(failed, error=None))
+    scene.holds()
+    await scene.writer.write()
+    (device,) = await scene.devices()
+    assert {one["status"] for one in device["conditions"]} == {"True"}
+
+
+async def test_a_claim_that_is_gone_or_another_one_is_left_alone(scene: Scene) -> None:
+    scene.holds()
+    await scene.writer.write()
+    await scene.kube.delete(RESOURCE_CLAIMS, "gpu", namespace="default")
+    await scene.allocated()  # another one of that name
+    scene.node.current = Journal({})
+    await scene.writer.write()
+    assert await scene.devices() == []
+    assert await scene.count_writes(scene.writer.write()) == 0
+
+
+async def test_one_that_lost_its_devices_meanwhile_is_not_tried_again(scene: Scene) -> None:
+    scene.node.current = Journal({scene.ref.uid: an_entry(scene.ref, a_held_device(7, scene.ref))})
+    await scene.writer.write()
+    assert await scene.devices() == []
+    assert await scene.count_writes(scene.writer.write()) == 0
+
+
+class Forbidding:
+    """An API server that does not allow it."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def apply(self, *_: Any, **__: Any) -> JsonObject:
+        self.asked += 1
+        raise Rejected("forbidden", status=403)
+
+
+async def test_without_permission_it_asks_once_in_a_long_while(scene: Scene) -> None:
+    forbidding = Forbidding()
+    writer = scene.new_writer(forbidding, pause_s=60.0)
+    writer.ended(Operation(call="prepare", claim=scene.ref, seconds=0.1, devices=ALLOCATED, error=DeviceInUse("held")))
+    task = asyncio.create_task(writer.run())
+    for _ in range(10):
+        scene.node.listeners[-1](scene.node.facts)
+        await asyncio.sleep(0.02)
+    task.cancel()
+    assert forbidding.asked == 1
+
+
+async def test_several_changes_are_one_write(scene: Scene) -> None:
+    writer = scene.new_writer(together_s=0.2)
+    task = asyncio.create_task(writer.run())
+    await asyncio.sleep(0.05)
+    before = len(scene.server.writes)
+    for releasing in (False, True, False):
+        scene.holds(releasing=releasing)
+        writer.ended(Operation(call="prepare", claim=scene.ref, seconds=0.1, devices=ALLOCATED))
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(0.5)
+    task.cancel()
+    assert len(scene.server.writes) - before == 1
