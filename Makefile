@@ -1,12 +1,12 @@
 # `make demo` and `make test` set up what they need; `make check` is all that CI runs.
-.PHONY: help demo test check format lint types contracts generate bench clean
+.PHONY: help demo test check format lint types contracts generate bench image-check clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
 help:  ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.cli  ## a simulated cluster runs every example, shows what each container got, and cleans up
 	@$(BIN)/dractl demo $(ARGS)
@@ -35,6 +35,9 @@ generate: $(VENV)/.dev  ## generated files: protobuf messages, custom resource d
 
 bench: $(VENV)/.dev  ## the figures of the README, measured on this machine
 	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+image-check: $(VENV)/.dev  ## what the Dockerfile does, without it: a clean install, its size, and every entry point
+	@GPU_DRA_TEST_IMAGE=1 $(BIN)/pytest -q -s tests/charts/test_image.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,6 +1,9 @@
 """Servers to install the chart into, and releases on them."""
 
 import os
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -47,8 +50,22 @@ _SERVERS = ["simulated", *(["real"] if real_api_server.ASSETS in os.environ else
 def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real_api_server.RealApiServer]:
     """A real kube-apiserver, for as long as there are tests."""
     server = real_api_server.start(real_api_server.assets_folder(), tmp_path_factory.mktemp("real"))
+    _wait_for_own_objects(server)
     yield server
     server.stop()
+
+
+def _wait_for_own_objects(server: real_api_server.RealApiServer) -> None:
+    """Roles and the like, which the server makes after it has begun to answer."""
+    request = urllib.request.Request(f"{server.url}/readyz", headers={"Authorization": f"Bearer {server.token}"})
+    end = time.monotonic() + 60
+    while True:
+        try:
+            urllib.request.urlopen(request, context=server.ssl_context(), timeout=5).close()
+            return
+        except urllib.error.HTTPError:
+            assert time.monotonic() < end, "the real API server is not ready"
+            time.sleep(0.2)
 
 
 @pytest.fixture(params=_SERVERS)

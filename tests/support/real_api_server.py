@@ -111,6 +111,7 @@ def _apiserver_flags(folder: Path, etcd_url: str, port: int, gates: Mapping[str,
         "authorization-mode": "RBAC",
         "token-auth-file": str(folder / "tokens.csv"),
         "disable-admission-plugins": "ServiceAccount",
+        "allow-privileged": "true",
     }
     if apis:
         flags["runtime-config"] = apis

@@ -1,4 +1,4 @@
-"""Failures on demand, and the record of writes: what tests and benchmarks ask the server for."""
+"""Failures on demand, and records of writes and of permissions used: what tests and benchmarks ask the server for."""
 
 import re
 from dataclasses import dataclass
@@ -17,6 +17,19 @@ class Write:
     resource: str
     """Plural, with `/subresource` when one was addressed."""
     status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What somebody did to some type: what RBAC would have had to allow. `verb` is one of RBAC's."""
+
+    user_agent: str
+    verb: str
+    group: str
+    resource: str
+    """Plural, with `/subresource` when one was addressed."""
+    namespace: str | None
+    """None for types without namespaces, and for all namespaces at once."""
 
 
 @dataclass

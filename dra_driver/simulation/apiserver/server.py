@@ -16,7 +16,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.simulation.apiserver import crds, discovery, openapi, subresources
 from dra_driver.simulation.apiserver.core_rules import core_rules
 from dra_driver.simulation.apiserver.dra_rules import dra_rules, selector_problem
-from dra_driver.simulation.apiserver.faults import Fault, Faults, Write
+from dra_driver.simulation.apiserver.faults import Access, Fault, Faults, Write
 from dra_driver.simulation.apiserver.feature_gates import FeatureGates
 from dra_driver.simulation.apiserver.garbage import GarbageCollector
 from dra_driver.simulation.apiserver.handlers import Handlers, as_object, read_body
@@ -66,6 +66,8 @@ class SimulatedApiServer:
         self.writes: list[Write] = []
         """Every write request since the start (or since a test cleared it), refused ones included."""
         self.url = ""
+        self.accesses: set[Access] = set()
+        """What was done to which types by whom, reads included; a set, for it is kept as long as the server lives."""
         self._faults = Faults()
         self._handlers = Handlers(self.objects, watch or WatchSettings())
         self._runner: web.AppRunner | None = None
@@ -134,6 +136,8 @@ class SimulatedApiServer:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         target = resolve(self.registry, request.path)
+        if target is not None:
+            self.accesses.add(_access(request, target))
         fault = self._faults.take(request.method, request.path)
         try:
             if fault is not None:
@@ -206,6 +210,16 @@ class SimulatedApiServer:
                 status,
             )
         )
+
+
+def _access(request: web.Request, target: Target) -> Access:
+    verb = _VERBS.get(request.method, "get")
+    if not target.name:
+        watches = request.query.get("watch", "").lower() in ("true", "1")
+        verb = {"get": "watch" if watches else "list", "delete": "deletecollection"}.get(verb, verb)
+    resource = target.kind.resource
+    plural = f"{resource.plural}/{target.subresource}" if target.subresource else resource.plural
+    return Access(request.headers.get("User-Agent", ""), verb, resource.group, plural, target.namespace or None)
 
 
 def _failure(error: ApiError) -> web.Response:

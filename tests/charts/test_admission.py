@@ -1,0 +1,232 @@
+"""What the admission policies allow to whom: on a real API server, with tokens of pods on two nodes.
+
+The simulated API server knows neither identities nor policies; there the chart's policies are stored and that is all.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import real_api_server
+from support.api import APPLY, Api, Refused
+from support.helm import NAMESPACE, Helm, Object, Release
+from support.real_api_server import RealApiServer
+
+pytestmark = pytest.mark.usefixtures("real_server")
+
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+INVENTORIES = "/apis/dra.gpu/v1alpha1/nodeinventories"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+DRIVER = "gpu.nvidia.com"
+
+
+def inventory(node: str) -> Object:
+    summary = {"gpus": 0, "healthy": "0/0", "product": "", "driver": "", "clique": ""}
+    spec = {"nodeName": node, "bootID": "0", "summary": summary, "gpus": []}
+    return {"apiVersion": "dra.gpu/v1alpha1", "kind": "NodeInventory", "metadata": {"name": node}, "spec": spec}
+
+
+def resource_slice(node: str, *, driver: str = DRIVER, name: str | None = None, **place: Any) -> Object:
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": driver, "pool": pool, "devices": [{"name": "gpu-1"}], **(place or {"nodeName": node})}
+    metadata = {"name": name or f"{node}-slice"}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
+
+
+class Cluster:
+    """A release on a real server, and its identities."""
+
+    def __init__(self, server: RealApiServer, release: Release) -> None:
+        self.server = server
+        self.release = release
+
+    def account(self, kind: str) -> str:
+        name: str = self.release.one(kind)["spec"]["template"]["spec"]["serviceAccountName"]
+        return name
+
+    def api(self, token: str) -> Api:
+        return Api(self.server.url, token=token, ssl=self.server.ssl_context())
+
+    async def token(self, admin: Api, account: str, node: str | None) -> str:
+        """As kubelet gets it for a pod of the account; without a node, one that is bound to nothing."""
+        spec: Object = {}
+        if node is not None:
+            name = f"{account}-{node}"
+            pod_spec = {"nodeName": node, "serviceAccountName": account, "containers": [{"name": "a", "image": "a"}]}
+            pod = await admin.post(
+                f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": {"name": name}, "spec": pod_spec}
+            )
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"]}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        answer = await admin.post(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token", body)
+        token: str = answer["status"]["token"]
+        return token
+
+
+@asynccontextmanager
+async def installed(server: RealApiServer, folder: Path, **values: Any) -> AsyncIterator[tuple[Cluster, Api]]:
+    """The chart on nodes `node-1` and `node-2`; everything is gone at the end."""
+    kubeconfig = folder / "kubeconfig"
+    real_api_server.write_kubeconfig(server, kubeconfig)
+    helm = Helm(kubeconfig)
+    release = await asyncio.to_thread(helm.install, {"cleanup": {"install": False}, **values})
+    async with Api(server.url, token=server.token, ssl=server.ssl_context()) as admin:
+        for node in ("node-1", "node-2"):
+            await admin.post("/api/v1/nodes", {"metadata": {"name": node}})
+        try:
+            yield Cluster(server, release), admin
+        finally:
+            for path in ("/api/v1/nodes", SLICES, CLAIMS):
+                await admin.delete(path)
+            await admin.delete(f"/api/v1/namespaces/{NAMESPACE}/pods", gracePeriodSeconds="0")
+            await asyncio.to_thread(helm.uninstall)
+
+
+async def refusal(request: Any) -> str:
+    """Why it was refused."""
+    with pytest.raises(Refused) as refused:
+        await request
+    assert refused.value.status in (403, 422), refused.value
+    return refused.value.message
+
+
+async def until_enforced(api: Api, body: Object, path: str) -> str:
+    """Policies take effect a moment after they are made; what slips through before is taken back."""
+    for _ in range(150):
+        try:
+            await api.post(path, body, dryRun="All")
+        except Refused as refused:
+            return refused.message
+        await asyncio.sleep(0.2)
+    raise AssertionError("never refused")
+
+
+async def test_a_plugin_writes_the_inventory_of_its_own_node(real_server: RealApiServer, tmp_path: Path) -> None:
+    async with installed(real_server, tmp_path) as (cluster, admin):
+        account = cluster.account("DaemonSet")
+        one, nowhere = await cluster.token(admin, account, "node-1"), await cluster.token(admin, account, None)
+        async with cluster.api(one) as mine, cluster.api(nowhere) as unbound:
+            said = await until_enforced(mine, inventory("node-2"), INVENTORIES)
+            assert 'the plugin of node "node-1" may not write the inventory of another: node-2' in said
+            await mine.post(INVENTORIES, inventory("node-1"))
+            written = await mine.get(f"{INVENTORIES}/node-1")
+            await mine.put(
+                f"{INVENTORIES}/node-1", {**written, "metadata": {**written["metadata"], "labels": {"a": "b"}}}
+            )
+            await admin.post(INVENTORIES, inventory("node-2"))
+            theirs = await mine.get(f"{INVENTORIES}/node-2")
+            assert "node-2" in await refusal(mine.put(f"{INVENTORIES}/node-2", theirs))
+            assert "forbidden" in await refusal(mine.delete(f"{INVENTORIES}/node-1"))
+            assert "names no node" in await refusal(unbound.post(INVENTORIES, inventory("node-3")))
+
+
+async def test_with_a_controller_it_alone_writes_slices_of_our_driver(
+    real_server: RealApiServer, tmp_path: Path
+) -> None:
+    async with installed(real_server, tmp_path) as (cluster, admin):
+        plugin = await cluster.token(admin, cluster.account("DaemonSet"), "node-1")
+        controller = await cluster.token(admin, cluster.account("Deployment"), "node-2")
+        async with cluster.api(plugin) as node, cluster.api(controller) as publisher:
+            said = await until_enforced(admin, resource_slice("node-1"), SLICES)
+            assert "written by its controller alone" in said
+            assert "cannot create resource" in await refusal(node.post(SLICES, resource_slice("node-1")))
+            await publisher.post(SLICES, resource_slice("node-1"))
+            other = resource_slice("node-1", driver="gpu.example.com", name="other")
+            assert "not written by gpu.nvidia.com" in await refusal(publisher.post(SLICES, other))
+            # Of other drivers, others write as before; and everybody who may deletes, as kubelet must.
+            await admin.post(SLICES, other)
+            await admin.delete(f"{SLICES}/node-1-slice")
+            assert "not written by" in await refusal(publisher.delete(f"{SLICES}/other"))
+
+
+async def test_without_a_controller_each_plugin_writes_slices_of_its_node(
+    real_server: RealApiServer, tmp_path: Path
+) -> None:
+    async with installed(real_server, tmp_path, publisher="node") as (cluster, admin):
+        token = await cluster.token(admin, cluster.account("DaemonSet"), "node-1")
+        async with cluster.api(token) as mine:
+            said = await until_enforced(mine, resource_slice("node-2"), SLICES)
+            assert 'writes slices with nodeName "node-1" alone' in said
+            for place in ({"allNodes": True}, {"nodeSelector": _selector("node-1")}):
+                body = resource_slice("node-1", **place)
+                assert "alone" in await refusal(mine.post(SLICES, body))
+            await mine.post(SLICES, resource_slice("node-1"))
+            await mine.delete(f"{SLICES}/node-1-slice")
+            assert "by its plugins alone" in await refusal(admin.post(SLICES, resource_slice("node-2")))
+
+
+def _selector(node: str) -> Object:
+    return {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]}
+
+
+async def allocated_claim(admin: Api, name: str, node: str) -> None:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    metadata = {"name": name, "finalizers": []}
+    await admin.post(CLAIMS, {"metadata": metadata, "spec": {"devices": {"requests": [request]}}})
+    result = {"request": "gpu", "driver": DRIVER, "pool": node, "device": "gpu-1"}
+    foreign = {"request": "gpu", "driver": "nic.example.com", "pool": node, "device": "nic-1"}
+    allocation = {"devices": {"results": [result, foreign]}, "nodeSelector": _selector(node)}
+    await admin.patch(f"{CLAIMS}/{name}/status", {"status": {"allocation": allocation}})
+
+
+def device_status(node: str, driver: str = DRIVER, device: str = "gpu-1") -> Object:
+    condition = {
+        "type": "Ready", "status": "True", "reason": "Prepared", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    return {"driver": driver, "pool": node, "device": device, "conditions": [condition]}
+
+
+async def test_a_plugin_writes_the_status_of_its_devices_on_its_node(
+    real_server: RealApiServer, tmp_path: Path
+) -> None:
+    """Beside the policy, the permission for the synthetic resourceclaims/driver decides since 1.36."""
+
+    def applied(name: str, *devices: Object) -> Object:
+        metadata = {"name": name, "namespace": "default"}
+        status = {"devices": list(devices)}
+        return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "status": status}
+
+    async with installed(real_server, tmp_path) as (cluster, admin):
+        await allocated_claim(admin, "here", "node-1")
+        await allocated_claim(admin, "there", "node-2")
+        token = await cluster.token(admin, cluster.account("DaemonSet"), "node-1")
+        async with cluster.api(token) as mine:
+            await until_enforced(mine, inventory("node-2"), INVENTORIES)
+            where = f"{CLAIMS}/here/status"
+
+            def apply(name: str, *devices: Object) -> Any:
+                path = f"{CLAIMS}/{name}/status"
+                return mine.patch(path, applied(name, *devices), APPLY, fieldManager="test", force="true")
+
+            done = await apply("here", device_status("node-1"))
+            assert done["status"]["devices"][0]["device"] == "gpu-1"
+            await refusal(apply("there", device_status("node-2")))
+            foreign = device_status("node-1", "nic.example.com", "nic-1")
+            await refusal(apply("here", device_status("node-1"), foreign))
+            await refusal(mine.patch(where, {"status": {"allocation": None}}))
+            user = {"resource": "pods", "name": "a", "uid": "1"}
+            await refusal(mine.patch(where, {"status": {"reservedFor": [user]}}))
+            cleared = await apply("here")
+            assert not cleared["status"].get("devices")
+
+
+async def test_permissions_are_those_of_the_roles(real_server: RealApiServer, tmp_path: Path) -> None:
+    """Things that a stolen token of a node is good for: not much."""
+    async with installed(real_server, tmp_path) as (cluster, admin):
+        token = await cluster.token(admin, cluster.account("DaemonSet"), "node-1")
+        async with cluster.api(token) as mine:
+            for path in (
+                "/api/v1/secrets",
+                "/api/v1/pods",
+                "/api/v1/nodes",
+                f"/api/v1/namespaces/{NAMESPACE}/configmaps",
+                "/apis/apps/v1/deployments",
+            ):
+                assert "forbidden" in await refusal(mine.get(path))
+            assert await mine.get("/api/v1/nodes/node-1")
+            taints = {"spec": {"unschedulable": True}}
+            assert "forbidden" in await refusal(mine.patch("/api/v1/nodes/node-1", taints))

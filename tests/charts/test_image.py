@@ -1,0 +1,83 @@
+"""The image, as far as it can be checked where no registry is reached: the same install, the same entry points."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.image import ENTRY_POINTS, LARGEST_MIB, Installed, installed
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+
+type Render = Any
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """Installed into a clean virtual environment. Needs a package index, as the Dockerfile does."""
+    if os.environ.get("GPU_DRA_TEST_IMAGE") != "1":
+        pytest.skip("`make image-check` runs it: GPU_DRA_TEST_IMAGE is not 1")
+    return installed(ROOT, tmp_path_factory.mktemp("image"))
+
+
+@pytest.mark.parametrize("name", ENTRY_POINTS)
+def test_every_entry_point_starts(name: str, tree: Installed) -> None:
+    done = subprocess.run([*tree.command(name), "--help"], capture_output=True, text=True, cwd="/", check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--" in done.stdout
+
+
+def test_it_has_what_goes_with_the_programs(tree: Installed) -> None:
+    script = "from dra_driver import bundled; print(*sorted(p.name for p in bundled.DEVICE_CLASSES_FOLDER.iterdir()))"
+    done = subprocess.run([tree.python, "-c", script], capture_output=True, text=True, cwd="/", check=True)
+    assert "gpu.nvidia.com.yaml" in done.stdout
+    there = {path.name for path in tree.folder.rglob("*") if path.is_dir()}
+    assert not there & {"pytest", "mypy", "hypothesis", "helm_sdkpy"}
+
+
+def test_the_tree_is_small(tree: Installed) -> None:
+    print(f"installed tree: {tree.mib():.0f} MiB")
+    assert tree.mib() < LARGEST_MIB
+
+
+def test_the_image_copies_what_the_package_is_made_of() -> None:
+    copied = set(re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.M))
+    words = {word for line in copied for word in line.split()}
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert words == kept
+    project = (ROOT / "pyproject.toml").read_text()
+    (packages,) = re.findall(r"^packages = \[(.*)\]$", project.partition("[tool.hatch")[2], re.M)
+    assert set(re.findall(r'"(\w+)"', packages)) <= words
+
+
+def test_the_base_is_an_argument_for_every_stage() -> None:
+    assert re.findall(r"^FROM (\S+)", DOCKERFILE, re.M) == ["${BASE}", "${BASE}"]
+
+
+def test_the_image_runs_as_the_user_of_the_chart(render: Render) -> None:
+    (container,) = render().one("Deployment")["spec"]["template"]["spec"]["containers"]
+    context = container["securityContext"]
+    assert f"USER {context['runAsUser']}:{context['runAsGroup']}\n" in DOCKERFILE
+
+
+def test_the_chart_runs_what_the_image_has(render: Render) -> None:
+    release = render()
+    pods = [release.one(kind)["spec"]["template"]["spec"] for kind in ("DaemonSet", "Deployment")]
+    pods += [one["spec"]["template"]["spec"] for one in release.hooks if one["kind"] == "Job"]
+    commands = [container["command"] for pod in pods for container in pod["containers"]]
+    assert {tuple(command) for command in commands} <= {
+        *((name,) for name in ENTRY_POINTS),
+        ("python", "-m", "controller.uninstall"),
+    }
+    subprocess.run([sys.executable, "-m", "controller.uninstall", "--help"], check=True, capture_output=True)
+
+
+def test_the_chart_asks_for_the_version_that_is_built(render: Render) -> None:
+    (container,) = render().one("DaemonSet")["spec"]["template"]["spec"]["containers"]
+    chart = yaml.safe_load((ROOT / "charts" / "gpu-dra-driver" / "Chart.yaml").read_text())
+    assert container["image"] == f"gpu-dra-driver:{chart['appVersion']}"

@@ -1,0 +1,291 @@
+"""What the chart allows is what the programs do: a scenario in which all of it happens is recorded and compared.
+
+The simulated API server allows everything and remembers it, so a missing permission shows as one that was used, and one
+too many as one that never was.
+"""
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from support.helm import NAMESPACE, RELEASE, Helm, Release, simulated_server
+
+from dra_driver.api.meta import (
+    DEVICE_CLASSES,
+    LEASES,
+    NAMESPACES,
+    NODE_INVENTORIES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    JsonObject,
+)
+from dra_driver.api.policy import PublishingPolicy
+from dra_driver.errors import NotFound
+from dra_driver.kube.client import Kube, endpoint_from
+from dra_driver.kube.leader import LeaderElection, LeaseTimes
+from dra_driver.simulation.apiserver.faults import Access
+from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes
+from dra_driver.simulation.kubelet.pods import COMPLETE_ANNOTATION
+from kubelet_plugin.simulate_command import act
+
+type Permission = tuple[str, str, str]
+"""Verb, group, resource."""
+
+PLUGIN, CONTROLLER = "gpu-dra-kubelet-plugin", "gpu-dra-controller"
+
+POLICY = PublishingPolicy.of(
+    {
+        "publish": [{"nodes": {"labelSelector": {"matchLabels": {"nvidia.com/gpu.present": "true"}}}}],
+        "mig": [{"gpus": {"names": ["*"]}, "mode": "Dynamic", "profiles": ["1g.*"]}],
+    }
+)
+"""One for which labels of nodes are read and classes of profiles made."""
+
+NOT_YET_USED = {
+    ("patch", "resource.k8s.io", "resourceclaims/status"),
+    ("associated-node:patch", "resource.k8s.io", "resourceclaims/driver"),
+}
+"""For the status of devices in claims, which the plugin is about to write. Fails when it does and this stands."""
+
+RARE = {
+    # An event that is still true is counted on some minutes later: `dra_driver.kube.events`.
+    ("patch", "events.k8s.io", "events"),
+}
+"""What takes longer than a test."""
+
+
+def granted(release: Release, account: str) -> set[Permission]:
+    """By all roles that are bound to the account."""
+    found = set()
+    for binding in (*release.all("ClusterRoleBinding"), *release.all("RoleBinding")):
+        if account in {subject["name"] for subject in binding["subjects"]}:
+            role = release.one(binding["roleRef"]["kind"], binding["roleRef"]["name"])
+            for rule in role["rules"]:
+                found |= {
+                    (verb, group, resource)
+                    for group in rule["apiGroups"]
+                    for resource in rule["resources"]
+                    for verb in rule["verbs"]
+                }
+    return found
+
+
+def used(accesses: set[Access], program: str) -> set[Permission]:
+    return {(one.verb, one.group, one.resource) for one in accesses if one.user_agent == program}
+
+
+def ours(release: Release, kind: str) -> str:
+    account: str = release.one(kind)["spec"]["template"]["spec"]["serviceAccountName"]
+    return account
+
+
+def release_of(values: JsonObject) -> Release:
+    """Rendered with values, on a server of its own."""
+    with simulated_server() as thread:
+        return Helm(thread.kubeconfig).install(values)
+
+
+@asynccontextmanager
+async def cluster_of(publisher: str, policy: PublishingPolicy = POLICY) -> AsyncIterator[SimulatedCluster]:
+    # A folder of pytest would be too long for sockets.
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        running = SimulatedCluster.running(Path(short), parse_nodes("dgx-h100"), publisher=publisher, policy=policy)
+        async with running as cluster:
+            yield cluster
+
+
+async def until(cluster: SimulatedCluster, what: str, condition: Callable[[], Awaitable[bool]]) -> None:
+    await cluster.wait(lambda: condition(), what, 30)
+
+
+def pod_with_claim() -> tuple[JsonObject, JsonObject]:
+    text = (Path(__file__).parents[2] / "examples" / "one-gpu" / "one-gpu.yaml").read_text()
+    template, pod = yaml.safe_load_all(text)
+    return template, pod
+
+
+async def a_claim_comes_and_goes(cluster: SimulatedCluster) -> None:
+    template, pod = pod_with_claim()
+    await cluster.kube.create(RESOURCE_CLAIM_TEMPLATES, template, namespace="default")
+    await cluster.kube.create(PODS, pod, namespace="default")
+
+    async def runs() -> bool:
+        found = await cluster.kube.get(PODS, "one-gpu", "default")
+        return bool((found.get("status") or {}).get("phase") == "Running")
+
+    await until(cluster, "the pod does not run", runs)
+    await cluster.kube.delete(PODS, "one-gpu", namespace="default")
+    await cluster.kube.delete(RESOURCE_CLAIM_TEMPLATES, "one-gpu", namespace="default")
+
+    async def gone() -> bool:
+        return not (await cluster.kube.list(RESOURCE_CLAIMS)).items
+
+    await until(cluster, "the claim does not go", gone)
+
+
+async def slices_are_wiped(cluster: SimulatedCluster) -> None:
+    """As kubelet does: the plugin is asked for a sign of life, and they come back."""
+    await cluster.kube.delete_collection(RESOURCE_SLICES)
+    await cluster.wait_published()
+
+
+async def the_journal_is_damaged(cluster: SimulatedCluster) -> None:
+    """All claims are read to find those of the node. What kubelet hears meanwhile is that nothing can be prepared."""
+    (plugin,) = cluster.plugins.values()
+    await plugin.stop()
+    journal = cluster.node_folder("dgx-h100-1") / "kubelet" / "plugins" / "gpu.nvidia.com" / "claims.journal"
+    journal.write_text("nonsense")
+    await plugin.start()
+    await a_claim_comes_and_goes(cluster)
+
+
+async def hardware_changes(cluster: SimulatedCluster) -> None:
+    """And the inventory was written by somebody else at the same time."""
+    cluster.server.fail_next("PUT", "/nodeinventories/", 409, message="somebody was first")
+    host = cluster.node_folder("dgx-h100-1") / "host"
+    await asyncio.to_thread(act, host, "xid", ["0", "79"], None)
+
+    async def tainted() -> bool:
+        slices = (await cluster.kube.list(RESOURCE_SLICES)).items
+        return any(device.get("taints") for one in slices for device in one["spec"].get("devices", ()))
+
+    await until(cluster, "no taint is published", tainted)
+
+
+async def somebody_adds_a_slice(cluster: SimulatedCluster) -> None:
+    """One of our driver in the node's pool, that nobody of us made."""
+    spec = {
+        "driver": "gpu.nvidia.com",
+        "nodeName": "dgx-h100-1",
+        "pool": {"name": "dgx-h100-1", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "stray"}],
+    }
+    obj = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "stray"}, "spec": spec}
+    await cluster.kube.create(RESOURCE_SLICES, obj)
+
+    async def gone() -> bool:
+        return not [
+            one for one in (await cluster.kube.list(RESOURCE_SLICES)).items if one["metadata"]["name"] == "stray"
+        ]
+
+    await until(cluster, "the slice stays", gone)
+
+
+async def somebody_deletes_the_inventory(cluster: SimulatedCluster) -> None:
+    before = await cluster.kube.get(NODE_INVENTORIES, "dgx-h100-1")
+    await cluster.kube.delete(NODE_INVENTORIES, "dgx-h100-1")
+
+    async def back() -> bool:
+        try:
+            found = await cluster.kube.get(NODE_INVENTORIES, "dgx-h100-1")
+        except NotFound:
+            return False
+        return bool(found["metadata"]["uid"] != before["metadata"]["uid"])
+
+    await until(cluster, "the inventory does not come back", back)
+
+
+async def somebody_changes_a_class(cluster: SimulatedCluster) -> None:
+    async def found() -> list[JsonObject]:
+        return [one for one in (await cluster.kube.list(DEVICE_CLASSES)).items if "1g.10gb." in one["metadata"]["name"]]
+
+    async def made() -> bool:
+        return bool(await found())
+
+    await until(cluster, "no class for a MIG profile", made)
+    wanted = (await found())[0]
+    other = [{"cel": {"expression": "true"}}]
+    await cluster.kube.merge_patch(DEVICE_CLASSES, wanted["metadata"]["name"], {"spec": {"selectors": other}})
+
+    async def right() -> bool:
+        return (await found())[0]["spec"] == wanted["spec"]
+
+    await until(cluster, "the class stays wrong", right)
+
+
+async def leaders_change(cluster: SimulatedCluster) -> None:
+    """Two candidates, one after the other; the simulated cluster's controller is alone and needs no lease."""
+    await cluster.kube.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+    for identity in ("one", "two"):
+        async with Kube(endpoint_from(cluster.kubeconfig), user_agent=CONTROLLER) as kube:
+            times = LeaseTimes(3.0, 2.0, 0.1)
+            election = LeaderElection(kube, namespace=NAMESPACE, name=RELEASE, identity=identity, times=times)
+            leading = asyncio.create_task(election.lead(lambda: asyncio.sleep(3600)))
+
+            async def renewed(election: LeaderElection = election) -> bool:
+                if not election.leading:
+                    return False
+                lease = await cluster.kube.get(LEASES, RELEASE, NAMESPACE)
+                return bool(lease["spec"]["acquireTime"] != lease["spec"]["renewTime"])
+
+            await until(cluster, "nobody leads", renewed)
+            leading.cancel()
+            await asyncio.gather(leading, return_exceptions=True)
+
+
+@pytest.mark.parametrize("publisher", ["controller", "node"])
+async def test_what_is_allowed_is_what_is_done(publisher: str) -> None:
+    release = await asyncio.to_thread(release_of, {"publisher": publisher})
+    async with cluster_of(publisher) as cluster:
+        await a_claim_comes_and_goes(cluster)
+        await the_journal_is_damaged(cluster)
+        await slices_are_wiped(cluster)
+        await somebody_adds_a_slice(cluster)
+        await somebody_deletes_the_inventory(cluster)
+        await hardware_changes(cluster)
+        if publisher == "controller":
+            await somebody_changes_a_class(cluster)
+            await leaders_change(cluster)
+        accesses = set(cluster.server.accesses)
+    may, did = granted(release, ours(release, "DaemonSet")), used(accesses, PLUGIN)
+    assert may - NOT_YET_USED - RARE == did - RARE and may >= RARE
+    assert not used(accesses, PLUGIN) & NOT_YET_USED, "it is used by now"
+    if publisher == "controller":
+        assert granted(release, ours(release, "Deployment")) == used(accesses, CONTROLLER)
+    else:
+        assert not used(accesses, CONTROLLER)
+    assert {one.namespace for one in accesses if one.resource == "leases"} <= {NAMESPACE}
+
+
+async def test_helm_test_runs_a_claim_through() -> None:
+    """The pod of the test gets a device, and its own program says so."""
+    nothing = PublishingPolicy()
+    async with cluster_of("controller", nothing) as cluster:
+        helm = Helm(cluster.kubeconfig)
+        there = {"crds": {"install": False}, "deviceClasses": {"install": False}, "cleanup": {"install": False}}
+        await asyncio.to_thread(helm.install, there)
+        (kubelet,) = cluster.kubelets.values()
+        said: list[str] = []
+
+        async def run_to_the_end() -> None:
+            """What the container would do, and then its end."""
+            while True:
+                for pod in (await cluster.kube.list(PODS, namespace=NAMESPACE)).items:
+                    if (pod.get("status") or {}).get("phase") == "Running" and not said:
+                        (container,) = kubelet.containers(pod["metadata"]["uid"])
+                        environment = dict(one.split("=", 1) for one in container["env"])
+                        words = [sys.executable, "-c", pod["spec"]["containers"][0]["args"][0]]
+                        said.append(await asyncio.to_thread(subprocess.check_output, words, env=environment, text=True))
+                        patch = {"metadata": {"annotations": {COMPLETE_ANNOTATION: "true"}}}
+                        await cluster.kube.merge_patch(PODS, pod["metadata"]["name"], patch, namespace=NAMESPACE)
+                await asyncio.sleep(0.05)
+
+        running = asyncio.create_task(run_to_the_end())
+        await asyncio.to_thread(helm.test)
+        running.cancel()
+        assert "GPU-" in said[0]
+
+
+def test_the_program_of_the_test_fails_without_a_device() -> None:
+    (pod,) = [one for one in release_of({}).hooks if one["kind"] == "Pod"]
+    words = [sys.executable, "-c", pod["spec"]["containers"][0]["args"][0]]
+    done = subprocess.run(words, env={}, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "does the runtime read CDI?" in done.stderr
