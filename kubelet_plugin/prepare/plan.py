@@ -101,6 +101,10 @@ def _check_present(claim: ClaimRef, device: HeldDevice, node: Node, files: Conta
     gpu = node.gpus.get(device.gpu_uuid)
     if gpu is None:
         raise _missing(claim, device, "does not answer now")
+    # It is still among the GPUs, as it was last seen. Who only looks at all of them is not kept from the others.
+    lost = next((one for one in gpu.health.conditions if one.type == "GpuLost"), None)
+    if lost is not None and not device.admin_access:
+        raise _missing(claim, device, f"is lost: {lost.message}")
     if device.kind is Kind.GPU and not files.nodes.get(device.gpu_uuid):
         raise _missing(claim, device, files.missing.get(device.gpu_uuid, "has no device node now"))
     if device.mig_uuid is not None and _existing(gpu, device.mig_uuid) is None:

@@ -20,7 +20,7 @@ from support.claims import (
 from support.inventories import compute_instance, gpu_instance, mig
 from support.prepared import DRIVER_FILES
 
-from dra_driver.api.inventory import GpuFacts, Problem
+from dra_driver.api.inventory import GpuFacts, HealthCondition, HealthFacts, Problem
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.devices.model import Kind, Offer, Partition
@@ -317,3 +317,16 @@ def test_a_hold_of_a_newer_release_is_not_undone_by_guessing() -> None:
 
     with pytest.raises(NodeNotReady, match="power-cap"):
         undo_of(newer)
+
+
+def test_a_gpu_that_is_lost_is_given_to_nobody_and_looked_at_by_everybody() -> None:
+    condition = HealthCondition(type="GpuLost", severity="Critical", message="it fell off the bus", since="")
+    lost = a_gpu(1).model_copy(update={"health": HealthFacts(healthy=False, conditions=[condition])})
+    node = a_node(a_gpu(0), lost)
+
+    with pytest.raises(NodeNotReady, match="is lost: it fell off the bus"):
+        plan(1, node=node)
+
+    assert plan(0, node=node).steps
+    looking = tuple(replace(a_held_device(number), admin_access=True) for number in range(2))
+    assert plan_for(a_ref(), Wanted(looking), node, FILES).steps
