@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from dra_driver.allocation.amounts import amount
 from dra_driver.allocation.headroom import Standing
 from dra_driver.allocation.trace import Cause
 from dra_driver.api.meta import JsonObject
@@ -157,7 +158,7 @@ class PublishedDevice:
 
 
 def _quantity(text: str) -> int:
-    return int(Quantity.parse(text).value)
+    return int(amount(text))
 
 
 def _is_slice(capacity: str) -> bool:
@@ -329,47 +330,49 @@ class PublishedGpu:
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """As `dra_driver.cli.bars` draws it."""
-        count = self._cell_count()
+        slices = [one.slices() for one in self.devices]
+        ends = [one.stop for one in slices if one is not None]
+        count = max([*ends, *self._counted_slices()], default=DEFAULT_CELLS)
+        places = self._places(slices, count)
         holdings = [
-            Holding(holder.claim, *self._place(device, count), device.part_of(holder))
-            for device in self.devices
+            Holding(holder.claim, place.start, len(place), device.part_of(holder))
+            for device, place in zip(self.devices, places, strict=True)
             for holder in device.holding
         ]
-        return bar(count, holdings, [self._rest(cell, count) for cell in range(count)])
+        return bar(count, holdings, self._rest(places, count))
 
-    def _cell_count(self) -> int:
-        """Memory slices, as far as partitions or counters name them."""
-        ends = [places.stop for one in self.devices if (places := one.slices()) is not None]
-        counters = {
-            int(number)
+    def _places(self, slices: Sequence[range | None], count: int) -> list[range]:
+        """Where each device lies: partitions in their slices, separate shares beside each other, others on all."""
+        shares = [one for one in self.devices if one.kind == "gpu" and one.is_share]
+        width = count // len(shares) if shares else 0
+        beside = {one.id: range(number * width, (number + 1) * width) for number, one in enumerate(shares) if width}
+        everything = range(count)
+        return [
+            place if place is not None else beside.get(device.id, everything)
+            for device, place in zip(self.devices, slices, strict=True)
+        ]
+
+    def _counted_slices(self) -> set[int]:
+        """Memory slices that counters name, counted from 1."""
+        return {
+            int(number) + 1
             for one in self.devices
             for taken in one.device.consumes_counters or ()
             for name in taken.counters
-            if (number := name.removeprefix(_SLICE_COUNTER)).isdecimal() and name.startswith(_SLICE_COUNTER)
+            if name.startswith(_SLICE_COUNTER) and (number := name.removeprefix(_SLICE_COUNTER)).isdecimal()
         }
-        return max([*ends, *(number + 1 for number in counters)], default=DEFAULT_CELLS)
 
-    def _place(self, device: PublishedDevice, count: int) -> tuple[int, int]:
-        places = device.slices()
-        if places is not None:
-            return places.start, len(places)
-        separate = [one for one in self.devices if one.kind == "gpu" and one.is_share]
-        if device in separate and len(separate) <= count:
-            width = count // len(separate)
-            return separate.index(device) * width, width
-        return 0, count
-
-    def _rest(self, cell: int, count: int) -> Mark:
-        """What a cell is when nobody holds it."""
-        over = [one for one in self.devices if cell in range(*_ends(self._place(one, count)))]
-        if any(one.free for one in over):
-            return Mark.FREE
-        return Mark.TAINTED if any(one.state == "tainted" for one in over) else Mark.CLOSED
+    def _rest(self, places: Sequence[range], count: int) -> list[Mark]:
+        """What each cell is when nobody holds it."""
+        found = [Mark.CLOSED] * count
+        for device, place in zip(self.devices, places, strict=True):
+            mark = Mark.FREE if device.free else Mark.TAINTED if device.state == "tainted" else Mark.CLOSED
+            for cell in place:
+                found[cell] = min(found[cell], mark, key=_OPENNESS.index)
+        return found
 
 
-def _ends(place: tuple[int, int]) -> tuple[int, int]:
-    start, size = place
-    return start, start + size
+_OPENNESS = (Mark.FREE, Mark.TAINTED, Mark.CLOSED)
 
 
 def _room(device: PublishedDevice) -> str:

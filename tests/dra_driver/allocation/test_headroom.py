@@ -1,0 +1,107 @@
+"""What is said to be free is what a claim gets, and what is said to be the largest request is the largest."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.allocation import claim, device_class, exactly, gpu, held, published, snapshot
+
+from dra_driver.allocation import Allocated, NodeView, Snapshot, Usage, allocate
+from dra_driver.allocation.headroom import Headroom, Standing
+from dra_driver.allocation.trace import Cause
+from dra_driver.api.resource import Allocation
+from dra_driver.checking.knowledge import sites_of_models
+from dra_driver.names import GPU_DRIVER
+
+# Every GPU, each with all devices that a policy can ask for, comes last.
+H100 = list(sites_of_models(["dgx-h100"]))[-1]
+ANY = {"any": device_class("any", f"device.driver == '{GPU_DRIVER}'")}
+OWN = f"device.attributes['{GPU_DRIVER}']"
+DEVICES = [one for pool in H100.catalog.pools(H100.node) for one in pool.candidates]
+FIRST_GPU = sorted({one.id.device for one in DEVICES if one.device.attributes["type"].string == "gpu"})[0]
+PARTS = [one for one in DEVICES if one.id.device.startswith(FIRST_GPU)]
+
+
+def used(names: list[str]) -> Snapshot:
+    results = [{"request": "gpu", "driver": GPU_DRIVER, "pool": "dgx-h100", "device": name} for name in names]
+    return Snapshot(H100.catalog, ANY, Usage.of([Allocation.of({"devices": {"results": results}})]))
+
+
+def selecting(standing: Standing) -> list[str]:
+    """An expression that is true of this device alone."""
+    attributes = standing.candidate.device.attributes
+    kind, uuid = attributes["type"].string, attributes.get("parentUUID") or attributes["uuid"]
+    if kind != "mig":
+        return [f"{OWN}.type == '{kind}' && {OWN}.uuid == '{uuid.string}'"]
+    place, profile = attributes["placementStart"].int_, attributes["profile"].string
+    where = f"{OWN}.parentUUID == '{uuid.string}' && {OWN}.placementStart == {place}"
+    return [f"{OWN}.type == 'mig' && {where} && {OWN}.profile == '{profile}'"]
+
+
+@given(st.lists(st.sampled_from([one.id.device for one in PARTS]), max_size=3, unique=True))
+@settings(max_examples=25)
+def test_a_device_is_open_exactly_when_a_claim_for_it_alone_gets_it(names: list[str]) -> None:
+    """Also where claims hold more than fits together, which a scheduler never gives them."""
+    found = used(names)
+    for one in Headroom(H100.node, found, GPU_DRIVER).standings:
+        if one.candidate in PARTS:
+            asked = claim(exactly("gpu", *selecting(one), class_name="any"))
+            assert (one.refusal is None) == isinstance(allocate([asked], H100.node, found), Allocated), one
+
+
+def test_the_largest_requests_are_those_of_an_empty_node() -> None:
+    largest = Headroom(H100.node, used([]), GPU_DRIVER).largest
+    assert (largest.whole_gpus, largest.mig_profile) == (8, "7g.80gb")
+    assert largest.memory_bytes == max(int(one.device.capacity["memory"].value[:-2]) for one in PARTS) * 2**20
+
+
+def test_a_node_without_gpus_has_room_for_nothing() -> None:
+    found = Headroom(NodeView("elsewhere"), used([]), GPU_DRIVER)
+    assert found.standings == ()
+    assert (found.largest.whole_gpus, found.largest.mig_profile, found.largest.memory_bytes) == (0, None, None)
+
+
+def test_counters_tell_what_is_left_of_what() -> None:
+    half = f"{FIRST_GPU}-mig-3g40gb-0"
+    left, total = Headroom(H100.node, used([half]), GPU_DRIVER).counters[
+        "dgx-h100", f"{FIRST_GPU}-counters", "memory-slice-0"
+    ]
+    assert 0 == left < total
+
+
+@pytest.mark.parametrize(
+    ("memory", "cores", "room"),
+    [("20Gi", "99", True), ("20Gi", "100", False), ("40Gi", "10", False), ("1Gi", "1", True)],
+)
+def test_a_shareable_device_is_open_as_long_as_the_least_share_fits(memory: str, cores: str, room: bool) -> None:
+    def steps(most: str, least: str) -> dict[str, object]:
+        return {"value": most, "requestPolicy": {"default": most, "validRange": {"min": least, "step": least}}}
+
+    device = gpu("a") | {
+        "allowMultipleAllocations": True,
+        "capacity": {"memory": steps("40Gi", "1Mi"), "cores": steps("100", "1")},
+    }
+    found = snapshot(published(device), held=[held("a", memory=memory, cores=cores)])
+    headroom = Headroom(NodeView("node-1"), found, GPU_DRIVER)
+    (one,) = headroom.standings
+    assert (one.refusal is None) == room
+    if room:
+        left = (40 - int(memory[:-2])) * 2**30
+        assert (one.left["memory"], headroom.largest.memory_bytes) == (left, left)
+    else:
+        assert one.refusal is not None
+        assert one.refusal.cause is Cause.CAPACITY
+        assert headroom.largest.memory_bytes is None
+
+
+def test_a_pool_that_is_being_updated_is_a_problem_and_has_no_devices() -> None:
+    headroom = Headroom(NodeView("node-1"), snapshot(published(gpu("a"), count=2)), GPU_DRIVER)
+    assert headroom.standings == ()
+    assert headroom.problems == ("pool gpu.nvidia.com/node-1 is being updated: it has 1 of 2 slices",)
+
+
+def test_a_scheduler_without_partitions_has_only_what_draws_on_no_counters() -> None:
+    behaviour = replace(H100.catalog.behaviour, partitionable=False)
+    catalog = type(H100.catalog)([one for of_pool in H100.catalog._known.values() for one in of_pool], behaviour)
+    assert Headroom(H100.node, Snapshot(catalog, ANY), GPU_DRIVER).largest.whole_gpus == 0
