@@ -211,7 +211,7 @@ def _explained(
         _groups(verdicts),
         findings,
         found,
-        tuple(_devices(world, judge, devices_of))
+        _devices(world, judge, devices_of)
         if answer in (Answer.WAITS, Answer.FITS) and not _is_hopeless(findings)
         else (),
         world.unread,
@@ -281,8 +281,9 @@ def _groups(verdicts: Iterable[NodeVerdict]) -> tuple[Group, ...]:
     return tuple(sorted(groups, key=lambda one: (-len(one.nodes), one.text)))
 
 
-def _devices(world: World, judge: Judge, devices_of: Collection[str] | None) -> Iterable[tuple[str, DeviceVerdict]]:
-    for node in world.nodes.values():
-        if devices_of is None or node.name in devices_of:
-            for verdict in judge.devices(node):
-                yield node.name, verdict
+def _devices(world: World, judge: Judge, devices_of: Collection[str] | None) -> tuple[tuple[str, DeviceVerdict], ...]:
+    names = [name for name in world.nodes if devices_of is None or name in devices_of]
+    try:
+        return tuple((name, verdict) for name in names for verdict in judge.devices(world.nodes[name]))
+    except InvalidInput:
+        return ()  # a claim that no node can serve, which is among the findings

@@ -232,7 +232,7 @@ def _of_errors(verdicts: Sequence[NodeVerdict]) -> Iterator[Finding]:
         about, text = _split_about(text)
         if "there is no DeviceClass" in text:
             continue  # has a finding of its own
-        if "selector" in text.partition("\n")[0]:
+        if " on device " in text.partition("\n")[0]:
             where = f"This stops the pod on every node, not only on {_some(nodes)}."
             fix = f"{where} Guard the lookup: has(…) && …, or compare only where the attribute exists."
             yield Finding("selector-error", about, text, fix, stops=True)

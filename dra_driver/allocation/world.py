@@ -11,18 +11,25 @@ from functools import cached_property
 from typing import Any
 
 from dra_driver.allocation.behaviour import CURRENT, Behaviour
+from dra_driver.allocation.extended import extended_resources
 from dra_driver.allocation.nodes import NodeView
+from dra_driver.allocation.resources import amounts_of
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
-from dra_driver.api.meta import JsonObject
+from dra_driver.api.meta import JsonObject, Model
 from dra_driver.api.pods import claim_entries, generated_claims, is_done, is_scheduled
 from dra_driver.api.resource import (
     DeviceClass,
     DeviceTaintRule,
     ResourceClaim,
+    ResourceClaimSpec,
     ResourceClaimTemplate,
     ResourceSlice,
+    Taint,
+    Toleration,
 )
+from dra_driver.cel.device import CelDevice
 from dra_driver.errors import InvalidInput
+from dra_driver.quantity import Quantity
 
 type Key = tuple[str, str]
 """Namespace and name."""
@@ -242,9 +249,10 @@ def world_of(
 ) -> Loaded:
     """Typed, and sorted by kind. Kinds that nothing here looks at are passed over.
 
-    `about` names objects in errors (`file.yaml:12`), by `id()`. Where nodes are not known, those that slices name are taken.
+    `about` names objects in errors (`file.yaml:12`), by `id()`. Where nodes are not known, those that slices name are
+    taken.
     """
-    builder = _Builder(about or {})
+    builder = _Builder(about or {}, trusted=live)
     for obj in objects:
         builder.add(obj)
     nodes = builder.nodes
@@ -283,11 +291,112 @@ def _nodes_of(slices: Iterable[PublishedSlice]) -> Iterator[NodeView]:
         yield NodeView(ANY_NODE)
 
 
+type _Amounts = dict[str, str | int | float] | None
+
+
+class _Named(Model):
+    name: str
+
+
+class _Metadata(Model):
+    name: str
+    namespace: str | None = None
+    uid: str | None = None
+    labels: dict[str, str] | None = None
+
+
+class _Resources(Model):
+    requests: _Amounts = None
+    limits: _Amounts = None
+
+
+class _Container(Model):
+    name: str
+    resources: _Resources | None = None
+    restart_policy: str | None = None
+
+
+class _Entry(Model):
+    name: str
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class _Requirement(Model):
+    key: str
+    operator: str
+    values: list[str] | None = None
+
+
+class _Term(Model):
+    match_expressions: list[_Requirement] | None = None
+    match_fields: list[_Requirement] | None = None
+
+
+class _NodeSelector(Model):
+    node_selector_terms: list[_Term] | None = None
+
+
+class _NodeAffinity(Model):
+    required_during_scheduling_ignored_during_execution: _NodeSelector | None = None
+
+
+class _Affinity(Model):
+    node_affinity: _NodeAffinity | None = None
+
+
+class _PodSpec(Model):
+    containers: list[_Container]
+    init_containers: list[_Container] | None = None
+    resource_claims: list[_Entry] | None = None
+    node_name: str | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: _Affinity | None = None
+    tolerations: list[Toleration] | None = None
+    scheduling_gates: list[_Named] | None = None
+    overhead: _Amounts = None
+
+
+class _ClaimStatus(Model):
+    name: str
+    resource_claim_name: str | None = None
+
+
+class _PodStatus(Model):
+    phase: str | None = None
+    resource_claim_statuses: list[_ClaimStatus] | None = None
+
+
+class _PodShape(Model):
+    """What pods must look like to be asked about; they travel as they are."""
+
+    metadata: _Metadata
+    spec: _PodSpec
+    status: _PodStatus | None = None
+
+
+class _NodeSpec(Model):
+    taints: list[Taint] | None = None
+    unschedulable: bool | None = None
+
+
+class _NodeStatus(Model):
+    allocatable: _Amounts = None
+
+
+class _NodeShape(Model):
+    metadata: _Metadata
+    spec: _NodeSpec | None = None
+    status: _NodeStatus | None = None
+
+
 class _Builder:
     """Objects by kind, while they come in."""
 
-    def __init__(self, about: Mapping[int, str]) -> None:
+    def __init__(self, about: Mapping[int, str], *, trusted: bool) -> None:
+        """`trusted` are objects that an API server has validated."""
         self._about = about
+        self._trusted = trusted
         self.claims: dict[Key, ResourceClaim] = {}
         self.templates: dict[Key, ResourceClaimTemplate] = {}
         self.classes: dict[str, DeviceClass] = {}
@@ -318,32 +427,44 @@ class _Builder:
         except InvalidInput as error:
             self.problems.append(InvalidInput(str(error), about=about, problems=error.problems))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            self.problems.append(InvalidInput(f"not a valid {kind}: {error!r}", about=about))
+            self.problems.append(InvalidInput(f"not a valid {kind}: {_what(error)}", about=about))
 
     def _add_resourceclaim(self, obj: JsonObject) -> None:
         claim = ResourceClaim.of(obj, about="ResourceClaim")
         if claim.metadata.namespace is None:
             metadata = claim.metadata.model_copy(update={"namespace": DEFAULT_NAMESPACE})
             claim = claim.model_copy(update={"metadata": metadata})
+        _check_requests(claim.spec)
         self.claims[claim_key(claim)] = claim
 
     def _add_resourceclaimtemplate(self, obj: JsonObject) -> None:
-        self.templates[key_of(obj)] = ResourceClaimTemplate.of(obj, about="ResourceClaimTemplate")
+        template = ResourceClaimTemplate.of(obj, about="ResourceClaimTemplate")
+        _check_requests(template.spec.spec)
+        self.templates[key_of(obj)] = template
 
     def _add_deviceclass(self, obj: JsonObject) -> None:
         self.classes[obj["metadata"]["name"]] = DeviceClass.of(obj, about="DeviceClass")
 
     def _add_resourceslice(self, obj: JsonObject) -> None:
-        self.slices.append(PublishedSlice(ResourceSlice.of(obj, about="ResourceSlice")))
+        published = PublishedSlice(ResourceSlice.of(obj, about="ResourceSlice"))
+        if not self._trusted:
+            _check_amounts(published)
+        self.slices.append(published)
 
     def _add_devicetaintrule(self, obj: JsonObject) -> None:
         self.taint_rules.append(DeviceTaintRule.of(obj, about="DeviceTaintRule"))
 
     def _add_node(self, obj: JsonObject) -> None:
-        self.nodes[obj["metadata"]["name"]] = NodeView.of(obj)
+        _NodeShape.of(obj, about="Node")
+        node = NodeView.of(obj)
+        for amount in node.allocatable.values():
+            Quantity.parse(str(amount))
+        self.nodes[node.name] = node
 
     def _add_pod(self, obj: JsonObject) -> None:
-        obj["spec"]["containers"]
+        _PodShape.of(obj, about="Pod")
+        # Asked once here, so that whatever cannot be read is found now.
+        claim_entries(obj), generated_claims(obj), amounts_of(obj), extended_resources(obj)
         self.pods[key_of(obj)] = Pod(obj)
 
     def _add_namespace(self, obj: JsonObject) -> None:
@@ -356,6 +477,30 @@ class _Builder:
     def _add_nodeinventory(self, obj: JsonObject) -> None:
         spec = obj["spec"]
         self.registered[spec["nodeName"]] = frozenset(one["driver"] for one in spec.get("registrations") or ())
+
+
+def _check_amounts(published: PublishedSlice) -> None:
+    """Raises ValueError for a quantity or version that is none."""
+    for one in published.spec.devices or ():
+        CelDevice(published.spec.driver, one)
+        for consumed in one.consumes_counters or ():
+            for capacity in consumed.counters.values():
+                Quantity.parse(capacity.value)
+    for counters in published.spec.shared_counters or ():
+        for capacity in counters.counters.values():
+            Quantity.parse(capacity.value)
+
+
+def _check_requests(spec: ResourceClaimSpec) -> None:
+    """Raises ValueError for an amount that is no quantity."""
+    for request in spec.devices.requests:
+        for one in (request.exactly, *(request.first_available or ())):
+            for amount in one.capacity.requests.values() if one is not None and one.capacity is not None else ():
+                Quantity.parse(amount)
+
+
+def _what(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
 def pods_of_workload(obj: JsonObject, *, replicas: int = 1) -> Iterator[JsonObject]:

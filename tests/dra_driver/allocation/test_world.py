@@ -1,0 +1,127 @@
+"""Worlds from objects: what is valid is in them, what is not is said, and nothing else can go wrong later."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.allocation import exactly, gpu
+
+from dra_driver.allocation.explain import explain_claim, explain_pod
+from dra_driver.allocation.offline import allocate_all
+from dra_driver.allocation.wording import sentences
+from dra_driver.allocation.world import ANY_NODE, claims_of, pods_of_workload, world_of
+
+type Obj = dict[str, Any]
+
+
+def _objects() -> list[Obj]:
+    pool = {"name": "node-1", "generation": 1, "resourceSliceCount": 1}
+    devices = [gpu("gpu-0", memory="80Gi", driverVersion="v580.0.0")]
+    spec = {"driver": "gpu.nvidia.com", "nodeName": "node-1", "pool": pool, "devices": devices}
+    request, other = (exactly(capacity={"requests": {"memory": "10Gi"}}) for _ in range(2))
+    container = {"name": "main", "resources": {"requests": {"cpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}}
+    pod = {"containers": [container], "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}]}
+    return [
+        {"kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {"selectors": [{"cel": {"expression": "true"}}]}},
+        {"kind": "ResourceSlice", "metadata": {"name": "node-1"}, "spec": spec},
+        {"kind": "Node", "metadata": {"name": "node-1"}, "status": {"allocatable": {"cpu": "8"}}},
+        {"kind": "ResourceClaim", "metadata": {"name": "gpu"}, "spec": {"devices": {"requests": [request]}}},
+        {
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "one"},
+            "spec": {"spec": {"devices": {"requests": [other]}}},
+        },
+        {"kind": "Pod", "metadata": {"name": "train"}, "spec": pod},
+    ]
+
+
+def test_objects_without_a_namespace_are_in_the_default_one() -> None:
+    world = world_of(_objects()).world
+    assert (list(world.claims), list(world.pods)) == ([("default", "gpu")], [("default", "train")])
+
+
+def test_a_claim_from_a_template_is_what_would_be_made() -> None:
+    world = world_of(_objects()).world
+    (found,) = claims_of(world, world.pods["default", "train"])
+    assert found.claim is not None
+    assert (found.generated, found.claim.metadata.name, found.claim.spec) == (
+        True,
+        "train-gpu",
+        world.templates["default", "one"].spec.spec,
+    )
+
+
+def test_nodes_that_nobody_described_are_those_that_slices_name() -> None:
+    objects = [one for one in _objects() if one["kind"] != "Node"]
+    assert list(world_of(objects).world.nodes) == ["node-1"]
+    assert list(world_of(objects, live=True).world.nodes) == []
+    objects[1]["spec"] |= {"allNodes": True}
+    del objects[1]["spec"]["nodeName"]
+    assert list(world_of(objects).world.nodes) == [ANY_NODE]
+
+
+def test_one_object_that_is_not_valid_does_not_hide_the_others() -> None:
+    bad = {"kind": "ResourceClaim", "metadata": {"name": "bad"}, "spec": {"devices": {"requests": "gpu"}}}
+    loaded = world_of([bad, *_objects()], about={id(bad): "claims.yaml:7"})
+    assert list(loaded.world.claims) == [("default", "gpu")]
+    assert [str(one).split(":")[:2] for one in loaded.problems] == [["claims.yaml", "7"]]
+
+
+@pytest.mark.parametrize(
+    ("index", "path", "value"),
+    [
+        (1, ("spec", "devices", 0, "capacity", "memory", "value"), "lots"),
+        (1, ("spec", "devices", 0, "attributes", "driverVersion", "version"), "580"),
+        (2, ("status", "allocatable", "cpu"), "many"),
+        (3, ("spec", "devices", "requests", 0, "exactly", "capacity", "requests", "memory"), "some"),
+        (5, ("spec", "containers", 0, "resources", "requests", "cpu"), "half"),
+        (5, ("spec", "containers"), 7),
+    ],
+)
+def test_what_no_server_would_store_is_a_problem_of_that_object(index: int, path: tuple[Any, ...], value: Any) -> None:
+    objects = deepcopy(_objects())
+    place: Any = objects[index]
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    loaded = world_of(objects)
+    assert [str(one).split(": ")[0].split(" ")[0] for one in loaded.problems] == [objects[index]["kind"]]
+
+
+def test_a_workload_is_its_pods() -> None:
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "main"}]}}
+    deployment = {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": 3, "template": template}}
+    assert [one["metadata"]["name"] for one in pods_of_workload(deployment, replicas=2)] == ["web-0", "web-1"]
+    job = {"kind": "CronJob", "metadata": {"name": "n"}, "spec": {"jobTemplate": {"spec": {"template": template}}}}
+    assert [one["metadata"]["name"] for one in pods_of_workload(job)] == ["n-0"]
+    assert list(pods_of_workload({"kind": "ConfigMap", "metadata": {"name": "x"}, "data": {}})) == []
+
+
+_VALUES = st.sampled_from([None, 0, -1, True, "", "x", "1Gi", [], {}, [None], {"a": None}, "node-1", "gpu", 3.5])
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, one in items for found in _paths(one, (*path, key)))]
+
+
+@given(data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_whatever_is_written_in_a_file_is_explained_or_refused(data: st.DataObject) -> None:
+    """Nothing but InvalidInput, which names the object; everything that got into the world can be asked about."""
+    objects = deepcopy(_objects())
+    for _ in range(data.draw(st.integers(1, 2))):
+        index = data.draw(st.integers(0, len(objects) - 1))
+        path = data.draw(st.sampled_from([one for one in _paths(objects[index]) if one and one != ("kind",)]))
+        place: Any = objects[index]
+        for step in path[:-1]:
+            place = place[step]
+        place[path[-1]] = data.draw(_VALUES)
+    world = world_of(objects).world
+    allocate_all(world)
+    for key in world.pods:
+        assert sentences(explain_pod(world, key, devices_of=None))
+    for key in world.claims:
+        assert sentences(explain_claim(world, key))
