@@ -44,7 +44,13 @@ async def run(settings: Settings) -> None:
         election = _election(kube, settings)
         work = slices.run if election is None else partial(election.lead, slices.run)
         async with (
-            status_server(settings.http_endpoint, metrics, live={}, ready={"slices": slices.problem}),
+            status_server(
+                settings.http_endpoint,
+                metrics,
+                live={},
+                ready={"slices": slices.problem},
+                debug={"pools": slices.described} if settings.debug_pages else None,
+            ),
             asyncio.TaskGroup() as tasks,
         ):
             tasks.create_task(forever("publishing", work))

@@ -4,7 +4,7 @@ Entered by `main`, once for every time that this process becomes the leader.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry
 
@@ -69,6 +69,13 @@ class PublishedSlices:
         if failures:
             return "; ".join(failures)
         return None if self._publisher.ready else "the cluster has not been read yet"
+
+    def described(self) -> Iterator[str]:
+        """A line for each pool, for the debug page; nothing while this process does not lead."""
+        for pool in self._publisher.pool_states() if self._publisher is not None else ():
+            since = "not by this process" if pool.published_at is None else pool.published_at.isoformat()
+            failing = ", failing" if pool.failing else ""
+            yield f"{pool.name}: generation {pool.generation}, as it should be: {since}{failing}"
 
 
 class _Narrator(CountingNarrator):

@@ -21,6 +21,7 @@ from dra_driver.runtime import memory
 from dra_driver.runtime.tasks import forever, run_service, until_signal
 from dra_driver.runtime.telemetry import configure_logging, status_server, tell_build
 from kubelet_plugin.container_files import ContainerFilesOfNode
+from kubelet_plugin.debug import LastErrors, sections
 from kubelet_plugin.device_status import DeviceStatusWriter
 from kubelet_plugin.discovery import Discovery, Hardware, NvmlSource, OpenNvml, installed_nvml
 from kubelet_plugin.effects.cdi_files import CdiFiles
@@ -82,6 +83,7 @@ async def run(settings: Settings) -> None:
         daemons = mps_daemons(machine, programs, settings.state_dir / "mps")
         reporter = Reporter(kube, settings.node_name, watch.monitor)
         offers = NodeOffers(kube, policy, settings.node_name)
+        errors = LastErrors()
         status = _device_status(kube, settings, watch, journal, policy)
         claims = ClaimService(
             api=kube,
@@ -112,7 +114,13 @@ async def run(settings: Settings) -> None:
         await claims.start()
         await watch.start()
         async with (
-            status_server(settings.http_endpoint, metrics, live={}, ready={"registration": registration.problem}),
+            status_server(
+                settings.http_endpoint,
+                metrics,
+                live={},
+                ready={"registration": registration.problem},
+                debug=sections(watch.monitor, journal, errors) if settings.debug_pages else None,
+            ),
             asyncio.TaskGroup() as tasks,
         ):
             watch.run_in(tasks)

@@ -1,8 +1,9 @@
 """How a service shows itself: structured logs to standard error, and one HTTP port for probes and metrics.
 
 `/healthz` answers whether the process should live, `/readyz` whether it does its work now, `/metrics` what Prometheus
-reads. Metric families are made by their owners in a registry that `main` creates. The HTTP server is a few lines of our
-own: three fixed paths need no framework, and each node would pay for one with 2 MB of memory.
+reads; `/debug`, where it is asked for, what goes on inside. Metric families are made by their owners in a registry that
+`main` creates. The HTTP server is a few lines of our own: a few fixed paths need no framework, and each node would pay
+for one with 2 MB of memory.
 """
 
 import asyncio
@@ -18,11 +19,13 @@ import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 
 from dra_driver.errors import NodeNotReady
+from dra_driver.runtime.debug import Section, debug_page
 
 type Check = Callable[[], str | None]
 """None when all is well, else what is wrong, in a line."""
 
 _REQUEST_TIMEOUT_S = 5.0
+_TEXT = "text/plain; charset=utf-8"
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -56,11 +59,17 @@ def configure_logging(level: str, log_format: str, stream: TextIO | None = None)
 
 @asynccontextmanager
 async def status_server(
-    address: str | None, registry: CollectorRegistry, *, live: Mapping[str, Check], ready: Mapping[str, Check]
+    address: str | None,
+    registry: CollectorRegistry,
+    *,
+    live: Mapping[str, Check],
+    ready: Mapping[str, Check],
+    debug: Mapping[str, Section] | None = None,
 ) -> AsyncIterator[int | None]:
     """Serve `/healthz`, `/readyz` and `/metrics` on `host:port` while the block runs; answers the port.
 
-    `live` and `ready` are checks by name. `address` None serves nothing. Raises NodeNotReady when the port is taken.
+    `live` and `ready` are checks by name, `debug` sections of `/debug`; None: there is no such page, which is the rule.
+    `address` None serves nothing. Raises NodeNotReady when the port is taken.
     """
     if address is None:
         yield None
@@ -71,6 +80,8 @@ async def status_server(
         "/readyz": lambda: _probe(ready),
         "/metrics": lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry)),
     }
+    if debug is not None:
+        pages["/debug"] = lambda: (200, _TEXT, debug_page(debug).encode())
     try:
         server = await asyncio.start_server(
             lambda reader, writer: _serve(pages, reader, writer), host.strip("[]"), int(port)
@@ -95,7 +106,7 @@ type _Page = Callable[[], tuple[int, str, bytes]]
 
 def _probe(checks: Mapping[str, Check]) -> tuple[int, str, bytes]:
     problems = [f"{name}: {problem}" for name, check in checks.items() if (problem := check()) is not None]
-    return 503 if problems else 200, "text/plain; charset=utf-8", ("\n".join(problems) or "ok").encode()
+    return 503 if problems else 200, _TEXT, ("\n".join(problems) or "ok").encode()
 
 
 async def _serve(pages: Mapping[str, _Page], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

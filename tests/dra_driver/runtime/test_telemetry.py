@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -11,6 +11,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter
 
 from dra_driver.errors import NodeNotReady
+from dra_driver.runtime.debug import Section
 from dra_driver.runtime.telemetry import Check, configure_logging, status_server
 
 
@@ -19,9 +20,10 @@ async def served(
     live: dict[str, Check] | None = None,
     ready: dict[str, Check] | None = None,
     registry: CollectorRegistry | None = None,
+    debug: Mapping[str, Section] | None = None,
 ) -> AsyncIterator[str]:
     async with status_server(
-        "127.0.0.1:0", registry or CollectorRegistry(), live=live or {}, ready=ready or {}
+        "127.0.0.1:0", registry or CollectorRegistry(), live=live or {}, ready=ready or {}, debug=debug
     ) as port:
         yield f"http://127.0.0.1:{port}"
 
@@ -54,6 +56,28 @@ async def test_metrics_are_those_of_the_registry() -> None:
         status, text = await get(f"{url}/metrics?name=ignored")
     assert status == 200
     assert "things_total 3.0" in text.splitlines()
+
+
+async def test_the_debug_page_is_served_only_where_it_is_asked_for() -> None:
+    async with served() as url:
+        assert (await get(f"{url}/debug"))[0] == 404
+
+    def broken() -> list[str]:
+        raise NodeNotReady("the journal cannot be read")
+
+    async def waiting_for_nothing() -> None:
+        await asyncio.sleep(60)
+
+    task = asyncio.create_task(waiting_for_nothing(), name="idle")
+    await asyncio.sleep(0)
+    async with served(debug={"claims": lambda: ["a claim"], "empty": list, "broken": broken}) as url:
+        status, text = await get(f"{url}/debug")
+    task.cancel()
+    assert status == 200
+    assert "== claims\na claim\n\n== empty\n(none)\n\n== broken\ncannot be shown: " in text
+    assert "the journal cannot be read" in text
+    assert "waiting_for_nothing" in text
+    assert "MainThread:" in text
 
 
 async def test_other_paths_and_methods_are_refused() -> None:
