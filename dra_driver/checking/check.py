@@ -27,6 +27,7 @@ from dra_driver.simulation.apiserver.schema import Schema, builtin_schema, defin
 
 _GROUP = "resource.k8s.io"
 _POLICY = ("dra.gpu/v1alpha1", "PublishingPolicy")
+_COMPUTE_INSTANCE = re.compile(r"\b[1-8]c\.[1-8]g\.[0-9]+gb(?:[+-][a-z.]+)?")
 _POD_SPEC = "io.k8s.api.core.v1.PodSpec"
 
 # Kind: API version, the minor versions of Kubernetes that serve it, the last one None while there is no end.
@@ -56,8 +57,17 @@ def check(reading: Reading, knowledge: Knowledge) -> tuple[Finding, ...]:
     return tuple(sorted([*map(unreadable, reading.problems), *found], key=_order))
 
 
+def policies_for(documents: Sequence[Document]) -> tuple[PublishingPolicy, ...]:
+    """How devices have to be published for these documents: as the policies among them say, those that are right; and
+    with the compute instances that are asked for by name, which are too many to offer all at once."""
+    text = " ".join(str(one.obj) for one in documents if one.kind in _SERVED)
+    named = sorted(set(_COMPUTE_INSTANCE.findall(text)))
+    rules = [{"mode": "Dynamic", "computeInstances": [name]} for name in named]
+    return (*policies_in(documents), *(PublishingPolicy.of({"mig": [rule]}) for rule in rules))
+
+
 def policies_in(documents: Iterable[Document]) -> tuple[PublishingPolicy, ...]:
-    """The policies among the documents that are right; how they publish devices belongs to what is known."""
+    """Those among the documents that are right."""
     found = []
     for document in documents:
         if (document.api_version, document.kind) == _POLICY:

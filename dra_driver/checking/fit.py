@@ -7,7 +7,7 @@ from dra_driver.allocation.search import Allocated, allocate
 from dra_driver.allocation.selection import Failure
 from dra_driver.allocation.snapshot import Candidate, Selection, Snapshot
 from dra_driver.api.meta import JsonObject, ObjectMeta
-from dra_driver.api.resource import DeviceClass, ResourceClaim, ResourceClaimSpec
+from dra_driver.api.resource import DeviceClass, DeviceRequest, ResourceClaim, ResourceClaimSpec
 from dra_driver.checking.codes import NEVER_FITS, SELECTOR_FAILS, Severity
 from dra_driver.checking.knowledge import Knowledge, Site
 from dra_driver.checking.world import ClaimPart, ClassPart, Manifests
@@ -77,7 +77,7 @@ def kinds_of(expressions: tuple[str, ...], knowledge: Knowledge) -> frozenset[st
 def check_class_fit(part: ClassPart, manifests: Manifests) -> None:
     """A class that is about our devices should select some of them."""
     knowledge = manifests.knowledge
-    if part.typed is None or not knowledge.sites or part.report.findings:
+    if part.typed is None or not knowledge.sites:
         return
     expressions = class_expressions(part.typed)
     if not any(GPU_DRIVER in one for one in expressions):
@@ -105,11 +105,18 @@ def check_claim_fit(part: ClaimPart, manifests: Manifests) -> None:
         start = len(wish.of_class)
         paths = [f"{wish.path}.selectors[{index}].cel.expression" for index in range(len(wish.own))]
         fine &= not _report_failures(part, wish.expressions, paths, knowledge, first=start)
+    # How many there are to have all of depends on what an administrator made of the GPUs.
+    open_ = {RequestName.of(one.name).request for one in wishes if one.wants_all and _matches(one, knowledge)}
+    wishes = [one for one in wishes if RequestName.of(one.name).request not in open_]
     if not fine or not wishes or any(one.code == "selector" for one in part.report.findings):
         return
     spec = _only(claim, [wish.name for wish in wishes])
     if not _fits(spec, manifests):
         _report_misfit(part, spec, wishes, manifests)
+
+
+def _matches(wish: _Wish, knowledge: Knowledge) -> bool:
+    return any(selected(site, wish.expressions).matching for site in knowledge.sites)
 
 
 def _report_failures(
@@ -183,8 +190,9 @@ def _fits(spec: ResourceClaimSpec, manifests: Manifests) -> bool:
     return manifests.fitting[known]
 
 
-def _refusal(spec: ResourceClaimSpec, site: Site, manifests: Manifests) -> str | None:
-    claim = ResourceClaim(metadata=ObjectMeta(name="claim", namespace="default"), spec=spec)
+def _refusal(spec: ResourceClaimSpec, site: Site, manifests: Manifests, name: str = "") -> str | None:
+    """Why the claim, called `name`, does not fit; None when it does."""
+    claim = ResourceClaim(metadata=ObjectMeta(name=name, namespace="default"), spec=spec)
     try:
         answer = allocate([claim], site.node, Snapshot(site.catalog, manifests.all_classes()))
     except DriverError as error:
@@ -195,26 +203,39 @@ def _refusal(spec: ResourceClaimSpec, site: Site, manifests: Manifests) -> str |
 def _report_misfit(part: ClaimPart, spec: ResourceClaimSpec, wishes: Sequence[_Wish], manifests: Manifests) -> None:
     severity, fits_alone = _severity(manifests.knowledge), True
     for request in spec.devices.requests:
-        alone = spec.model_copy(
-            update={"devices": spec.devices.model_copy(update={"requests": [request], "constraints": []})}
-        )
-        if _fits(alone, manifests):
+        if _fits(_alone(spec, request), manifests):
             continue
         fits_alone = False
         for wish in wishes:
             if RequestName.of(wish.name).request == request.name:
-                path, message = _why(wish, alone, manifests)
+                only = _alone(spec, _without_others(request, RequestName.of(wish.name).alternative))
+                path, message = _why(wish, only, part.report.document.name, manifests)
                 part.report.find(NEVER_FITS, path, message, severity=severity)
     if not fits_alone:
         return
-    message = f"each request can be had, but not all together on one node: {_reason(spec, manifests)}"
+    reason = _reason(spec, list(manifests.knowledge.sites.broad), part.report.document.name, manifests)
+    message = f"each request can be had, but not all together on one node; {reason}"
     part.report.find(NEVER_FITS, f"{part.path}.devices.requests", message, severity=severity)
 
 
-def _why(wish: _Wish, alone: ResourceClaimSpec, manifests: Manifests) -> tuple[str, str]:
+def _alone(spec: ResourceClaimSpec, request: DeviceRequest) -> ResourceClaimSpec:
+    return spec.model_copy(
+        update={"devices": spec.devices.model_copy(update={"requests": [request], "constraints": []})}
+    )
+
+
+def _without_others(request: DeviceRequest, alternative: str | None) -> DeviceRequest:
+    if alternative is None or request.first_available is None:
+        return request
+    return request.model_copy(
+        update={"first_available": [one for one in request.first_available if one.name == alternative]}
+    )
+
+
+def _why(wish: _Wish, alone: ResourceClaimSpec, name: str, manifests: Manifests) -> tuple[str, str]:
     """Where, and the sentence."""
-    sites = list(manifests.knowledge.sites)
-    most = max(len(selected(site, wish.expressions).matching) for site in sites)
+    sites = sorted(manifests.knowledge.sites, key=lambda site: -len(selected(site, wish.expressions).matching))
+    most = len(selected(sites[0], wish.expressions).matching)
     if most == 0:
         for index, expression in enumerate(wish.own):
             if not any(selected(site, (*wish.of_class, expression)).matching for site in sites):
@@ -225,18 +246,13 @@ def _why(wish: _Wish, alone: ResourceClaimSpec, manifests: Manifests) -> tuple[s
     if not wish.wants_all and most < wish.count:
         message = f"asks for {wish.count} devices; no known node has more than {most} that match"
         return f"{wish.path}.count", message
-    return wish.path, f"fits no known node: {_reason(alone, manifests)}"
+    return wish.path, f"fits no known node; {_reason(alone, sites, name, manifests)}"
 
 
-def _reason(spec: ResourceClaimSpec, manifests: Manifests) -> str:
-    """Of the first nodes, each with what it says."""
-    reasons: dict[str, list[str]] = {}
-    for site in manifests.knowledge.sites.broad:
-        refusal = _refusal(spec, site, manifests)
-        if refusal is not None:
-            reasons.setdefault(refusal, []).append(site.title)
-    shown = [f"{', '.join(titles[:_SHOWN])}: {reason}" for reason, titles in list(reasons.items())[:_SHOWN]]
-    return "; ".join(shown)
+def _reason(spec: ResourceClaimSpec, sites: Sequence[Site], name: str, manifests: Manifests) -> str:
+    """What the first of the nodes says."""
+    site = sites[0]
+    return f"on {site.title}, for instance: {_refusal(spec, site, manifests, name)}"
 
 
 def _models(sites: Sequence[Site]) -> str:

@@ -22,7 +22,7 @@ from dra_driver.api.meta import (
 )
 from dra_driver.api.resource import DeviceClass
 from dra_driver.checking.check import check as findings_in
-from dra_driver.checking.check import policies_in
+from dra_driver.checking.check import policies_for
 from dra_driver.checking.codes import Severity
 from dra_driver.checking.findings import Finding
 from dra_driver.checking.formats import as_data, as_github, as_sarif, sentence
@@ -114,7 +114,7 @@ def _minor(text: str) -> int:
 
 def _offline(minor: int, profiles: str, documents: Sequence[Document]) -> Knowledge:
     names = [name.strip() for name in profiles.split(",") if name.strip()]
-    sites = sites_of_models(names, policies_in(documents), minor)
+    sites = sites_of_models(names, policies_for(documents), minor)
     return Knowledge(minor, sites, _shipped_classes(), certain=bool(names))
 
 

@@ -8,7 +8,7 @@ from dra_driver.api.documents import read_documents
 from dra_driver.api.resource import DeviceClass
 from dra_driver.bundled import DEVICE_CLASSES_FOLDER
 from dra_driver.checking import codes
-from dra_driver.checking.check import check, policies_in
+from dra_driver.checking.check import check, policies_for
 from dra_driver.checking.codes import CODES, Code, Severity
 from dra_driver.checking.findings import Finding
 from dra_driver.checking.knowledge import Knowledge, Sites, sites_of_models
@@ -25,8 +25,8 @@ NO_DEVICES = Knowledge(36, Sites((), 0), CLASSES)
 
 def found(text: str, knowledge: Knowledge = KNOWN) -> tuple[Finding, ...]:
     reading = read_documents(text, "f.yaml")
-    policies = policies_in(reading.documents)
-    if policies and knowledge.sites:
+    policies = policies_for(reading.documents)
+    if policies and knowledge is KNOWN:
         knowledge = replace(knowledge, sites=sites_of_models(["dgx-h100", "t4"], policies))
     return check(reading, knowledge)
 
@@ -507,6 +507,34 @@ def test_requests_that_can_be_had_alone_but_not_together_are_told_so() -> None:
 def test_a_request_for_another_drivers_devices_is_not_ours_to_judge() -> None:
     text = claim().replace("gpu.nvidia.com", "compute-domain-default-channel.nvidia.com")
     assert found(text) == ()
+
+
+def test_a_compute_instance_that_is_asked_for_by_name_can_be_had() -> None:
+    selector = f"selectors:|- cel: {{expression: '{ATTRIBUTE}.profile == \"%s\"'}}"
+    mig = claim(selector).replace("deviceClassName: gpu", "deviceClassName: mig")
+    assert found(mig % "1c.3g.40gb") == ()
+    assert [one.code for one in found(mig % "1c.9g.40gb")] == ["never-fits"]
+
+
+def test_of_all_partitions_nobody_knows_how_many_there_will_be() -> None:
+    assert found(claim("allocationMode: All").replace("deviceClassName: gpu", "deviceClassName: mig")) == ()
+
+
+def test_beside_a_request_for_all_the_others_are_still_judged() -> None:
+    every = "    - {name: every, exactly: {deviceClassName: mig.nvidia.com, allocationMode: All}}\n"
+    (only,) = found(claim("count: 9") + every)
+    assert only.field == "spec.devices.requests[0].exactly.count"
+
+
+def test_of_a_list_of_alternatives_each_one_says_why_it_cannot_be_had() -> None:
+    alternatives = ["{name: a, deviceClassName: gpu.nvidia.com, count: 9}"]
+    alternatives += ["{name: b, deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: 900Gi}}}"]
+    many, much = found(TWO % f"{{name: gpu, firstAvailable: [{', '.join(alternatives)}]}}")
+    assert many.field == "spec.spec.devices.requests[0].firstAvailable[0].count"
+    assert "no known node has more than 8" in many.message
+    assert much.field == "spec.spec.devices.requests[0].firstAvailable[1]"
+    assert "with less than 900Gi of memory" in much.message
+    assert 'request "gpu/b" of claim train' in much.message
 
 
 def test_a_gpu_beside_a_request_of_another_driver_is_still_judged() -> None:

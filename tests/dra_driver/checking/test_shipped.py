@@ -14,7 +14,7 @@ from dra_driver import bundled
 from dra_driver.api.documents import read_documents, together
 from dra_driver.api.resource import DeviceClass
 from dra_driver.checking import codes
-from dra_driver.checking.check import check, policies_in
+from dra_driver.checking.check import check, policies_for
 from dra_driver.checking.knowledge import Knowledge, model_names, sites_of_models
 
 EXAMPLES = sorted(path for path in bundled.EXAMPLES_FOLDER.iterdir() if path.is_dir())
@@ -32,7 +32,7 @@ FEW = Knowledge(36, sites_of_models(["a30", "t4"]), CLASSES)
 @pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
 def test_every_example_is_clean_by_itself(folder: Any) -> None:
     reading = together(read_documents(path.read_bytes(), path.name) for path in sorted(folder.rglob("*.yaml")))
-    sites = sites_of_models((), policies_in(reading.documents))
+    sites = sites_of_models((), policies_for(reading.documents))
     assert check(reading, Knowledge(36, sites, CLASSES)) == ()
 
 
