@@ -47,6 +47,7 @@ def findings_of(
         *_of_reservations(world, known),
         *_of_places(known),
         *_of_resources(world, pod),
+        *_of_scheduler(pod, verdicts),
         *_of_errors(verdicts),
         *_of_quotas(world, claims),
         *_of_gates(world),
@@ -209,7 +210,17 @@ def _have_a_node_in_common(claims: Sequence[ResourceClaim]) -> bool:
     return any(all(selector_matches(one, NodeView(name)) for one in selectors) for name in names)
 
 
-# -- extended resources, errors, quota
+# -- extended resources, errors, quota, and what the scheduler says itself
+
+
+def _of_scheduler(pod: Pod | None, verdicts: Sequence[NodeVerdict]) -> Iterator[Finding]:
+    """Where we see no reason to wait, the scheduler's own words."""
+    if pod is None or not any(one.fits for one in verdicts):
+        return
+    for condition in (pod.obj.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False" and condition.get("message"):
+            fix = "Its last word; it may be older than what has become free since."
+            yield Finding("scheduler-says", f"pod {pod}", f"the scheduler says: {condition['message']}", fix)
 
 
 def _of_resources(world: World, pod: Pod | None) -> Iterator[Finding]:

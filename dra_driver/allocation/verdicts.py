@@ -494,7 +494,7 @@ def _only_comparison(verdict: DeviceVerdict) -> Comparison | None:
 
 def _miss(verdicts: Sequence[DeviceVerdict]) -> str:
     """`memory at most 80Gi < 100Gi`; `profile is "1g.10gb", "2g.20gb" or 3 others, not "9g.90gb"`."""
-    comparisons = {found.own: found for one in verdicts if (found := _only_comparison(one)) is not None}
+    comparisons = {each.own: each for each in map(_only_comparison, verdicts) if each is not None}
     first = verdicts[0]
     if len(comparisons) < 2:
         return first.text

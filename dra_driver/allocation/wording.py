@@ -5,7 +5,6 @@ from textwrap import wrap
 
 from dra_driver.allocation.explain import Answer, ClaimState, Explanation, Group
 from dra_driver.allocation.findings import Finding
-from dra_driver.allocation.suggest import Suggestion
 from dra_driver.allocation.verdicts import Code, DeviceVerdict
 
 _MOST_NAMED = 4
@@ -48,7 +47,7 @@ def sentences(explanation: Explanation, width: int = 100) -> tuple[str, ...]:
         ("What stops it", _findings(explanation.stops, width)),
         ("Nodes", _nodes(explanation, width)),
         ("Also noticed", _findings([one for one in explanation.findings if not one.stops], width)),
-        ("What would fit", _suggestions(explanation.suggestions, width)),
+        ("What would fit", _suggestions(explanation, width)),
         ("Devices", _devices(explanation.devices, width)),
         ("Not known", _unread(explanation, width)),
     ):
@@ -93,8 +92,10 @@ def _nodes(explanation: Explanation, width: int) -> Iterator[str]:
         yield f"  and {sum(len(one.nodes) for one in left)} nodes with {len(left)} other reasons (all with -o json)"
 
 
-def _suggestions(suggestions: Iterable[Suggestion], width: int) -> Iterator[str]:
-    for number, one in enumerate(suggestions, 1):
+def _suggestions(explanation: Explanation, width: int) -> Iterator[str]:
+    if explanation.groups and not (explanation.fitting or explanation.stops or explanation.suggestions):
+        yield from _wrapped("  No single change of the request was found that helps.", width, "    ")
+    for number, one in enumerate(explanation.suggestions, 1):
         yield from _wrapped(f"  {number}. {one.text} (on {one.node})", width, "     ")
         if one.change:
             yield from _wrapped(f"     {one.change}", width, "       ")

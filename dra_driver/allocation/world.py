@@ -362,8 +362,15 @@ class _ClaimStatus(Model):
     resource_claim_name: str | None = None
 
 
+class _Condition(Model):
+    type: str | None = None
+    status: str | None = None
+    message: str | None = None
+
+
 class _PodStatus(Model):
     phase: str | None = None
+    conditions: list[_Condition] | None = None
     resource_claim_statuses: list[_ClaimStatus] | None = None
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 from support.allocation import exactly, gpu
-from support.stories import Cluster, taint
+from support.stories import Cluster, at_least, taint
 
 from dra_driver.allocation.explain import Answer
 from dra_driver.allocation.wording import sentences
@@ -264,6 +264,24 @@ def test_a_pod_that_fits_is_told_where() -> None:
     explained = cluster.explained()
     assert (explained.answer, explained.fitting) == (Answer.FITS, ("node-1",))
     assert sentences(explained)[0] == "Pod team-a/train fits on node-1 of 1 now."
+
+
+def test_a_pod_that_fits_and_waits_is_told_what_the_scheduler_says() -> None:
+    cluster = Cluster()
+    cluster.node("node-1", gpu("gpu-0"))
+    cluster.claim("gpu")
+    pod = cluster.bare_pod("train", claims=["gpu"])
+    said = "0/1 nodes are available: 1 node(s) didn't match pod topology spread constraints."
+    pod["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "message": said}]}
+    assert _finding(cluster, "scheduler-says") == f"pod team-a/train: the scheduler says: {said}"
+
+
+def test_that_no_single_change_helps_is_said_too() -> None:
+    cluster = Cluster()
+    cluster.node("node-1", gpu("gpu-0", memory="16Gi", taints=[taint()]))
+    cluster.pod(exactly("gpu", at_least("40Gi")))
+    lines = sentences(cluster.explained())
+    assert lines[lines.index("What would fit") + 1] == "  No single change of the request was found that helps."
 
 
 def test_a_pod_that_runs_has_nothing_to_explain_but_where() -> None:
