@@ -34,7 +34,8 @@ class ClassSelector:
 
     def __init__(self, expression: str) -> None:
         """Raises CelError when it does not compile."""
-        self._selector = compile_selector(expression)
+        # What is stored is compiled whatever it costs; a scheduler ends it when it really costs too much.
+        self._selector = compile_selector(expression, cost_limit=None)
         self._reads = reads(parse(expression))
         self._known: dict[Hashable, bool | CelError] = {}
 

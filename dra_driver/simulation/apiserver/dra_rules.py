@@ -3,6 +3,7 @@
 from dra_driver.api.meta import JsonObject
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
+from dra_driver.cel.server import Server
 from dra_driver.names import ADMIN_ACCESS_LABEL
 from dra_driver.simulation.apiserver import dra_gates
 from dra_driver.simulation.apiserver.dra_claims import (
@@ -197,10 +198,10 @@ def _drop_released_devices(status: JsonObject, before: JsonObject) -> None:
         status["devices"] = kept
 
 
-def selector_problem(expression: str) -> str | None:
-    """What is wrong with the expression of a device selector, or None."""
+def selector_problem(expression: str, server: Server) -> str | None:
+    """What is wrong with the expression of a device selector that somebody wants to store, or None."""
     try:
-        compile_selector(expression)
+        compile_selector(expression, server)
     except CelError as error:
         return str(error)
     return None

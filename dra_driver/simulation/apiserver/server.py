@@ -8,11 +8,13 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.cel.server import Server
 from dra_driver.simulation.apiserver import crds, discovery, openapi, subresources
 from dra_driver.simulation.apiserver.core_rules import core_rules
 from dra_driver.simulation.apiserver.dra_rules import dra_rules, selector_problem
@@ -61,7 +63,8 @@ class SimulatedApiServer:
         self.store = Store(history_size=history_size)
         gates = FeatureGates(minor, feature_gates)
         definitions = {crds.KEY: crds.DefinitionRules()}
-        rules = Rules({**core_rules(), **dra_rules(selector_problem), **definitions}, crds.CustomRules())
+        judged = partial(selector_problem, server=Server.of(minor, stored=False))
+        rules = Rules({**core_rules(), **dra_rules(judged), **definitions}, crds.CustomRules())
         self.objects = Objects(self.store, self.registry, rules, gates, minor, now)
         self.writes: list[Write] = []
         """Every write request since the start (or since a test cleared it), refused ones included."""
