@@ -22,9 +22,10 @@ from dra_driver.allocation.trace import Cause, Listener, Refusal
 
 if TYPE_CHECKING:
     from dra_driver.allocation.explain import Answer, Explanation, explain_claim, explain_pod
+    from dra_driver.allocation.loading import world_of
     from dra_driver.allocation.offline import Placed, allocate_all
     from dra_driver.allocation.wording import sentences, summary
-    from dra_driver.allocation.world import World, world_of
+    from dra_driver.allocation.world import World
 
 __all__ = [
     "CURRENT",
@@ -56,7 +57,8 @@ _LATER = {
     "explain": ("Answer", "Explanation", "explain_claim", "explain_pod"),
     "offline": ("Placed", "allocate_all"),
     "wording": ("sentences", "summary"),
-    "world": ("World", "world_of"),
+    "loading": ("world_of",),
+    "world": ("World",),
 }
 """By module."""
 

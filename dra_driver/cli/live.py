@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from dra_driver.allocation.behaviour import Behaviour
-from dra_driver.allocation.world import Unread, World, world_of
+from dra_driver.allocation.loading import world_of
+from dra_driver.allocation.world import Unread, World
 from dra_driver.api.meta import (
     DEVICE_CLASSES,
     NAMESPACES,

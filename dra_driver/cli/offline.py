@@ -7,7 +7,8 @@ import typer
 
 from dra_driver import bundled
 from dra_driver.allocation.behaviour import Behaviour
-from dra_driver.allocation.world import Loaded, World, pods_of_workload, world_of
+from dra_driver.allocation.loading import Loaded, pods_of_workload, world_of
+from dra_driver.allocation.world import World
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.cli.files import read_files

@@ -7,8 +7,9 @@ from support.allocation import exactly, gpu
 
 from dra_driver.allocation.behaviour import CURRENT, Behaviour
 from dra_driver.allocation.explain import Explanation, explain_claim, explain_pod
+from dra_driver.allocation.loading import world_of
 from dra_driver.allocation.wording import summary
-from dra_driver.allocation.world import Unread, World, world_of
+from dra_driver.allocation.world import Unread, World
 from dra_driver.names import GPU_DRIVER
 
 type Obj = dict[str, Any]

@@ -1,0 +1,229 @@
+"""Objects as the API has them, from files or a cluster, to a world. Pure.
+
+What no API server would store is refused here, object by object, so that nothing can go wrong behind this border.
+Reading files and clusters is for commands (`dra_driver.cli`).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.allocation.behaviour import CURRENT, Behaviour
+from dra_driver.allocation.extended import extended_resources
+from dra_driver.allocation.nodes import NodeView
+from dra_driver.allocation.resources import amounts_of
+from dra_driver.allocation.shapes import NodeShape, PodShape
+from dra_driver.allocation.snapshot import PublishedSlice
+from dra_driver.allocation.world import DEFAULT_NAMESPACE, Key, Pod, Quota, Unread, World, claim_key, key_of
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.pods import claim_entries, generated_claims
+from dra_driver.api.resource import (
+    DeviceClass,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimSpec,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
+from dra_driver.cel.device import CelDevice
+from dra_driver.errors import InvalidInput
+from dra_driver.quantity import Quantity
+
+ANY_NODE = "any-node"
+"""Stands for every node where slices are for all nodes and no node is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A world and what was wrong with single objects, which are left out of it."""
+
+    world: World
+    problems: tuple[InvalidInput, ...]
+
+
+def world_of(
+    objects: Iterable[JsonObject],
+    *,
+    behaviour: Behaviour = CURRENT,
+    unread: Sequence[Unread] = (),
+    live: bool = False,
+    about: Mapping[int, str] | None = None,
+) -> Loaded:
+    """Typed, and sorted by kind. Kinds that nothing here looks at are passed over.
+
+    `about` names objects in errors (`file.yaml:12`), by `id()`. Where nodes are not known, those that slices name are
+    taken.
+    """
+    builder = _Builder(about or {}, trusted=live)
+    for obj in objects:
+        builder.add(obj)
+    nodes = builder.nodes
+    if not nodes and (not live or any(one.kind == "Node" for one in unread)):
+        nodes = {node.name: node for node in _nodes_of(builder.slices)}
+    world = World(
+        claims=builder.claims,
+        templates=builder.templates,
+        classes=builder.classes,
+        slices=tuple(builder.slices),
+        nodes=dict(sorted(nodes.items())),
+        pods=builder.pods,
+        namespaces=builder.namespaces,
+        taint_rules=tuple(builder.taint_rules),
+        quotas=tuple(builder.quotas),
+        registered=builder.registered,
+        behaviour=behaviour,
+        unread=tuple(unread),
+        live=live,
+    )
+    return Loaded(world, tuple(builder.problems))
+
+
+def _nodes_of(slices: Iterable[PublishedSlice]) -> Iterator[NodeView]:
+    """Nodes that nobody described, from the slices that are for them."""
+    names: set[str] = set()
+    everywhere = False
+    for one in slices:
+        for selection in (one.spec, *(one.spec.devices or ())):
+            if selection.node_name is not None:
+                names.add(selection.node_name)
+            everywhere = everywhere or bool(selection.all_nodes)
+    if names:
+        yield from map(NodeView, sorted(names))
+    elif everywhere:
+        yield NodeView(ANY_NODE)
+
+
+class _Builder:
+    """Objects by kind, while they come in."""
+
+    def __init__(self, about: Mapping[int, str], *, trusted: bool) -> None:
+        """`trusted` are objects that an API server has validated."""
+        self._about = about
+        self._trusted = trusted
+        self.claims: dict[Key, ResourceClaim] = {}
+        self.templates: dict[Key, ResourceClaimTemplate] = {}
+        self.classes: dict[str, DeviceClass] = {}
+        self.slices: list[PublishedSlice] = []
+        self.nodes: dict[str, NodeView] = {}
+        self.pods: dict[Key, Pod] = {}
+        self.namespaces: dict[str, Mapping[str, str]] = {}
+        self.taint_rules: list[DeviceTaintRule] = []
+        self.quotas: list[Quota] = []
+        self.registered: dict[str, frozenset[str]] = {}
+        self.problems: list[InvalidInput] = []
+
+    def add(self, obj: JsonObject) -> None:
+        kind = str(obj.get("kind"))
+        adder = getattr(self, f"_add_{kind.lower()}", None)
+        if adder is not None:
+            self._guarded(adder, obj, kind)
+        else:
+            for pod in pods_of_workload(obj):
+                self._guarded(self._add_pod, pod, kind)
+
+    def _guarded(self, adder: Any, obj: JsonObject, kind: str) -> None:
+        metadata = obj.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        about = self._about.get(id(obj)) or f"{kind} {name or 'without a name'}"
+        try:
+            adder(obj)
+        except InvalidInput as error:
+            self.problems.append(InvalidInput(str(error), about=about, problems=error.problems))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            self.problems.append(InvalidInput(f"not a valid {kind}: {_what(error)}", about=about))
+
+    def _add_resourceclaim(self, obj: JsonObject) -> None:
+        claim = ResourceClaim.of(obj, about="ResourceClaim")
+        if claim.metadata.namespace is None:
+            metadata = claim.metadata.model_copy(update={"namespace": DEFAULT_NAMESPACE})
+            claim = claim.model_copy(update={"metadata": metadata})
+        _check_requests(claim.spec)
+        self.claims[claim_key(claim)] = claim
+
+    def _add_resourceclaimtemplate(self, obj: JsonObject) -> None:
+        template = ResourceClaimTemplate.of(obj, about="ResourceClaimTemplate")
+        _check_requests(template.spec.spec)
+        self.templates[key_of(obj)] = template
+
+    def _add_deviceclass(self, obj: JsonObject) -> None:
+        self.classes[obj["metadata"]["name"]] = DeviceClass.of(obj, about="DeviceClass")
+
+    def _add_resourceslice(self, obj: JsonObject) -> None:
+        published = PublishedSlice(ResourceSlice.of(obj, about="ResourceSlice"))
+        if not self._trusted:
+            _check_amounts(published)
+        self.slices.append(published)
+
+    def _add_devicetaintrule(self, obj: JsonObject) -> None:
+        self.taint_rules.append(DeviceTaintRule.of(obj, about="DeviceTaintRule"))
+
+    def _add_node(self, obj: JsonObject) -> None:
+        NodeShape.of(obj, about="Node")
+        node = NodeView.of(obj)
+        for amount in node.allocatable.values():
+            Quantity.parse(str(amount))
+        self.nodes[node.name] = node
+
+    def _add_pod(self, obj: JsonObject) -> None:
+        PodShape.of(obj, about="Pod")
+        # Asked once here, so that whatever cannot be read is found now.
+        claim_entries(obj), generated_claims(obj), amounts_of(obj), extended_resources(obj)
+        self.pods[key_of(obj)] = Pod(obj)
+
+    def _add_namespace(self, obj: JsonObject) -> None:
+        self.namespaces[obj["metadata"]["name"]] = obj["metadata"].get("labels") or {}
+
+    def _add_resourcequota(self, obj: JsonObject) -> None:
+        spec, status = obj.get("spec") or {}, obj.get("status") or {}
+        self.quotas.append(Quota(*key_of(obj), status.get("hard") or spec.get("hard") or {}, status.get("used") or {}))
+
+    def _add_nodeinventory(self, obj: JsonObject) -> None:
+        spec = obj["spec"]
+        self.registered[spec["nodeName"]] = frozenset(one["driver"] for one in spec.get("registrations") or ())
+
+
+def _check_amounts(published: PublishedSlice) -> None:
+    """Raises ValueError for a quantity or version that is none."""
+    for one in published.spec.devices or ():
+        CelDevice(published.spec.driver, one)
+        for consumed in one.consumes_counters or ():
+            for capacity in consumed.counters.values():
+                Quantity.parse(capacity.value)
+    for counters in published.spec.shared_counters or ():
+        for capacity in counters.counters.values():
+            Quantity.parse(capacity.value)
+
+
+def _check_requests(spec: ResourceClaimSpec) -> None:
+    """Raises ValueError for an amount that is no quantity, and for a request that asks for nothing."""
+    for request in spec.devices.requests:
+        if request.exactly is None and not request.first_available:
+            raise ValueError(f'request "{request.name}" has neither exactly nor firstAvailable')
+        for one in (request.exactly, *(request.first_available or ())):
+            for amount in one.capacity.requests.values() if one is not None and one.capacity is not None else ():
+                Quantity.parse(amount)
+
+
+def _what(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+
+
+def pods_of_workload(obj: JsonObject, *, replicas: int = 1) -> Iterator[JsonObject]:
+    """The pods that a Deployment, Job and the like would make, at most `replicas`, called `<name>-0` and so on."""
+    spec = obj.get("spec")
+    if not isinstance(spec, dict):
+        return
+    if obj.get("kind") == "CronJob":
+        spec = (spec.get("jobTemplate") or {}).get("spec") or {}
+    template = spec.get("template")
+    if (
+        not isinstance(template, dict)
+        or not isinstance(template.get("spec"), dict)
+        or "containers" not in template["spec"]
+    ):
+        return
+    number = next((spec[key] for key in ("replicas", "parallelism") if isinstance(spec.get(key), int)), 1)
+    namespace, name = key_of(obj)
+    for index in range(min(number, replicas)):
+        metadata = {**(template.get("metadata") or {}), "name": f"{name}-{index}", "namespace": namespace}
+        yield {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
