@@ -1,0 +1,266 @@
+"""The alert rules of the chart, evaluated by Prometheus' own promtool against series recorded from our collectors.
+
+Each rule fires for what it is about, after its time and not before, and none of them fires on a healthy cluster.
+"""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, generate_latest
+from support.claims import BOOT, a_gpu, a_ref, an_entry, node_facts, uuid_of
+
+from docs import generate
+from dra_driver.api.inventory import HealthCondition, HealthFacts
+from dra_driver.api.meta import NODES
+from dra_driver.devices.model import Kind
+from dra_driver.kube.metrics import ApiCalls
+from dra_driver.runtime.telemetry import tell_build
+from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.metrics import ClaimTimes, NodeCollector
+from kubelet_plugin.prepare.checkpoint import Journal
+from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, TimeSlice
+from kubelet_plugin.prepare.listener import Operation
+
+RULES = Path(__file__).parents[2] / "charts" / "gpu-dra-driver" / "files" / "alerts.yaml"
+FOREIGN = ("kube_daemonset_", "DCGM_FI_")
+
+_MINUTES = 7 * 60
+
+type Series = tuple[str, str]
+"""A series with its labels, and its values in promtool's notation, one a minute."""
+
+
+def recorded(registry: CollectorRegistry, minutes: int = _MINUTES, **labels: str) -> list[Series]:
+    """What a scrape brings, for as long, with the labels that Prometheus adds."""
+    found = []
+    for line in generate_latest(registry).decode().splitlines():
+        if line.startswith("#") or "_created" in line:
+            continue
+        series, value = line.rsplit(" ", 1)
+        name, _, inside = series.rstrip("}").partition("{")
+        all_labels = ",".join(
+            [
+                *([inside] if inside else []),
+                *(f'{key}="{text}"' for key, text in labels.items() if f'{key}="' not in inside),
+            ]
+        )
+        found.append((f"{name}{{{all_labels}}}", f"{float(value):g}+0x{minutes}"))
+    return found
+
+
+def rising(series: Sequence[Series], name: str, step: float) -> list[Series]:
+    """Counters (and histograms) of that name rise by `step` times their value with each scrape."""
+    risen = []
+    for one, values in series:
+        start = values.partition("+")[0]
+        risen.append((one, f"0+{float(start) * step:g}x{_MINUTES}" if one.startswith(name) else values))
+    return risen
+
+
+class Node:
+    """The monitor and the journal."""
+
+    def __init__(self, facts: NodeFacts, journal: Journal) -> None:
+        self.facts = facts
+        self.current = journal
+
+
+def plugin(
+    facts: NodeFacts | None = None,
+    journal: Journal | None = None,
+    operations: Sequence[Operation] = (),
+    code: int = 200,
+    minutes: int = _MINUTES,
+) -> list[Series]:
+    """A node plugin's series."""
+    registry = CollectorRegistry()
+    tell_build(registry, "kubelet-plugin")
+    ApiCalls(registry).answered("get", NODES, code)
+    times = ClaimTimes(registry)
+    for operation in operations:
+        times.ended(operation)
+    node = Node(facts or node_facts(1), journal or Journal({"uid": an_entry()}))
+    registry.register(NodeCollector(node, node, node="node-a", driver="gpu.nvidia.com"))
+    return recorded(registry, minutes, node="node-a", pod="plugin-a")
+
+
+def controller(failing: int = 0, publishing: int = 1, waiting: int = 0) -> list[Series]:
+    """A controller's series, by their names in the reference; tests/docs sees to it that they are so."""
+    names = {family.name for family in generate.publisher_families()}
+    values = {
+        "gpu_dra_publishing": ("", publishing),
+        "gpu_dra_pools_waiting": ("", waiting),
+        "gpu_dra_pool_failing": ('pool="node-a",', failing),
+    }
+    assert values.keys() <= names
+    return [(f'{name}{{{labels}pod="c"}}', f"{value}+0x{_MINUTES}") for name, (labels, value) in values.items()]
+
+
+def claims(call: str, outcome: str) -> list[Series]:
+    """One claim a minute ends like this."""
+    assert "gpu_dra_claims_total" in {family.name for family in generate.plugin_families()}
+    return [(f'gpu_dra_claims_total{{call="{call}",outcome="{outcome}",node="node-a"}}', f"0+1x{_MINUTES}")]
+
+
+def ill(type_: str) -> NodeFacts:
+    bad = HealthCondition(type=type_, value="79", severity="Critical", message="m", since="2026-01-01T00:00:00Z")
+    return node_facts([a_gpu(0, health=HealthFacts(healthy=False, conditions=[bad]))])
+
+
+def idle(percent: int) -> list[Series]:
+    """What the DCGM exporter tells of GPU 0."""
+    return [(f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",UUID="{uuid_of(0)}",Hostname="node-a"}}', f"{percent}+0x{_MINUTES}")]
+
+
+def daemon_set(ready: int) -> list[Series]:
+    labels = '{namespace="gpu",daemonset="gpu-dra-driver-kubelet-plugin"}'
+    return [
+        (f"kube_daemonset_status_desired_number_scheduled{labels}", f"3+0x{_MINUTES}"),
+        (f"kube_daemonset_status_number_ready{labels}", f"{ready}+0x{_MINUTES}"),
+    ]
+
+
+def slow() -> list[Series]:
+    operations = [Operation(call="prepare", claim=a_ref(), seconds=40.0)]
+    return rising(plugin(operations=operations), "gpu_dra_claim_seconds", 1)
+
+
+def undoing() -> Journal:
+    hold = TimeSlice(GpuIdentity(uuid_of(0), "0000:10:00.0"), "Long")
+    return Journal({}, holds={hold: HoldRecord(HoldState.UNDOING, BOOT)})
+
+
+HEALTHY = [*plugin(), *controller(), *claims("prepare", "ok"), *idle(90), *daemon_set(3)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """`series` fire `alert` after `minutes`, and not in the first half of them."""
+
+    alert: str
+    minutes: int
+    series: Callable[[], list[Series]]
+    since: int = 0
+    """The minute in which it begins."""
+
+
+CASES = [
+    Case("GpuDraPluginAbsent", 18, lambda: [*plugin(minutes=60), *controller()], since=65),
+    Case("GpuDraPluginNotReady", 16, lambda: [*HEALTHY, *daemon_set(2)]),
+    Case("GpuDraNobodyPublishes", 11, lambda: [*plugin(), *controller(publishing=0)]),
+    Case("GpuDraNobodyPublishes", 11, plugin),
+    Case("GpuDraPublicationStale", 11, lambda: [*plugin(), *controller(failing=1)]),
+    Case("GpuDraPoolsWaiting", 16, lambda: [*plugin(), *controller(waiting=2)]),
+    Case("GpuDraPrepareFailing", 12, lambda: [*plugin(), *controller(), *claims("prepare", "HardwareError")]),
+    Case("GpuDraUnprepareFailing", 12, lambda: [*plugin(), *controller(), *claims("unprepare", "HardwareError")]),
+    Case("GpuDraPrepareSlow", 20, lambda: [*slow(), *controller()]),
+    Case("GpuDraGpuTainted", 3, lambda: [*plugin(ill("Xid")), *controller()]),
+    Case("GpuDraMpsDaemonDead", 2, lambda: [*plugin(ill("MpsDaemon")), *controller()]),
+    Case("GpuDraHoldsStuck", 31, lambda: [*plugin(journal=undoing()), *controller()]),
+    Case("GpuDraApiErrors", 30, lambda: [*rising(plugin(code=403), "gpu_dra_api_errors", 10), *controller()]),
+    Case("GpuDraAllocatedButIdle", 62, lambda: [*plugin(), *controller(), *idle(0)]),
+]
+
+
+@pytest.fixture
+def promtool() -> str:
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("promtool is not installed (Debian: package prometheus)")
+    return found
+
+
+def evaluated(
+    promtool: str, folder: Path, series: Sequence[Series], expected: Sequence[tuple[int, Sequence[str]]]
+) -> None:
+    """Which alerts fire at which minute; promtool's own words when it is otherwise."""
+    series = list(dict(series).items())  # a later one takes the place of an earlier one
+    tests: dict[str, Any] = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in series],
+                "promql_expr_test": [
+                    {
+                        "expr": 'group by (alertname) (ALERTS{alertstate="firing"})',
+                        "eval_time": f"{minute}m",
+                        "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in names],
+                    }
+                    for minute, names in expected
+                ],
+            }
+        ],
+    }
+    file = folder / "test.yaml"
+    file.write_text(yaml.safe_dump(tests))
+    ended = subprocess.run([promtool, "test", "rules", str(file)], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.alert)
+def test_each_alert_fires_for_what_it_is_about_after_its_time(promtool: str, tmp_path: Path, case: Case) -> None:
+    expected = [
+        (case.since + case.minutes // 2 if case.minutes > 3 else case.since, []),
+        (case.since + case.minutes, [case.alert]),
+    ]
+    evaluated(promtool, tmp_path, case.series(), expected)
+
+
+def test_a_healthy_cluster_fires_none(promtool: str, tmp_path: Path) -> None:
+    evaluated(promtool, tmp_path, HEALTHY, [(minute, []) for minute in (5, 60, 300)])
+
+
+def test_a_gpu_that_works_a_claim_in_parts_and_a_wait_for_another_claim_are_no_alerts(
+    promtool: str, tmp_path: Path
+) -> None:
+    part = an_entry().devices[0]
+    journal = Journal({"uid": an_entry(None, type(part)(**{**_fields(part), "kind": Kind.MIG}))})
+    series = [*plugin(journal=journal), *controller(), *idle(0), *claims("prepare", "DeviceInUse")]
+    evaluated(promtool, tmp_path, series, [(300, [])])
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in type(value).__dataclass_fields__}
+
+
+def rules() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load(RULES.read_text())["groups"]
+    found: list[dict[str, Any]] = group["rules"]
+    return found
+
+
+def test_every_alert_is_provoked() -> None:
+    assert {one["alert"] for one in rules()} == {case.alert for case in CASES}
+
+
+def test_every_alert_says_what_it_is_and_names_metrics_and_labels_that_exist() -> None:
+    for rule in rules():
+        assert rule["annotations"].keys() == {"summary", "description"}
+        assert rule["labels"]["severity"] in ("info", "warning", "critical")
+        names_exist(rule["expr"])
+
+
+SERIES = {
+    name: set(family.labels)
+    for family in (*generate.plugin_families(), *generate.publisher_families())
+    for name in family.series
+}
+
+
+def names_exist(expression: str) -> None:
+    """Every family of ours that a query names is in the reference, with the labels that it selects by."""
+    for name, selector in re.findall(r"\b((?:gpu|nvidia)_dra_\w+)(?:\{([^}]*)\})?", expression):
+        assert name in SERIES, f"{name} in {expression}"
+        selected = {one.group(1) for one in re.finditer(r'(\w+)\s*(?:=~|!~|!=|=)\s*"', selector)}
+        assert selected <= SERIES[name] | {"node", "pod", "le", "namespace"}, f"{selected} of {name}"
+    for name in re.findall(r"\b([A-Za-z_]\w*)\s*\{", expression):
+        assert name in SERIES or name.startswith(FOREIGN), f"{name} in {expression}"
