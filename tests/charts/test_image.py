@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,8 @@ def test_the_image_copies_what_the_package_is_made_of() -> None:
     words = {word for line in copied for word in line.split()}
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert words == kept
-    project = (ROOT / "pyproject.toml").read_text()
-    (packages,) = re.findall(r"^packages = \[(.*)\]$", project.partition("[tool.hatch")[2], re.M)
-    assert set(re.findall(r'"(\w+)"', packages)) <= words
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert {*wheel["packages"], *wheel["force-include"]} <= words
 
 
 def test_the_base_is_an_argument_for_every_stage() -> None:

@@ -15,6 +15,7 @@ type Render = Any
 
 _SCC = ("security.openshift.io", "v1", "securitycontextconstraints", "SecurityContextConstraints", "Cluster")
 _MONITOR = ("monitoring.coreos.com", "v1", "podmonitors", "PodMonitor", "Namespaced")
+_RULE = ("monitoring.coreos.com", "v1", "prometheusrules", "PrometheusRule", "Namespaced")
 
 
 def definition(group: str, version: str, plural: str, kind: str, scope: str) -> Object:
@@ -35,7 +36,7 @@ def definition(group: str, version: str, plural: str, kind: str, scope: str) -> 
     }
 
 
-EVERYTHING_SERVED = (definition(*_SCC), definition(*_MONITOR))
+EVERYTHING_SERVED = (definition(*_SCC), definition(*_MONITOR), definition(*_RULE))
 
 
 def accepted(values: Values, tmp_path: Path) -> Release:
@@ -211,10 +212,16 @@ def test_classes_of_ones_own_come_as_they_are(render: Render) -> None:
 
 
 def test_openshift_and_prometheus_get_their_objects_where_they_are(render: Render) -> None:
-    kinds = {"SecurityContextConstraints", "PodMonitor"}
+    kinds = {"SecurityContextConstraints", "PodMonitor", "PrometheusRule"}
     assert not kinds & {one["kind"] for one in render().objects}
     assert kinds <= {one["kind"] for one in render(before=EVERYTHING_SERVED).objects}
     assert not kinds & {one["kind"] for one in render(VARIANTS["no-monitors"], before=EVERYTHING_SERVED).objects}
+
+
+def test_alerts_come_as_their_file_has_them(render: Render) -> None:
+    """Their own braces are Prometheus' and not Helm's."""
+    spec = render(before=EVERYTHING_SERVED).one("PrometheusRule")["spec"]
+    assert spec == yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
 
 
 def test_the_constraint_of_openshift_is_for_the_account_that_the_plugin_has(render: Render) -> None:

@@ -47,12 +47,13 @@ def given(release: Release, kind: str) -> dict[str, str]:
 
 
 EVERY_SETTING = {
+    "debugPages": True,
     "kubeletPlugin": {
         **VARIANTS["places"]["kubeletPlugin"],
         **VARIANTS["times"]["kubeletPlugin"],
         **VARIANTS["validation"]["kubeletPlugin"],
         "simulate": "t4",
-    }
+    },
 }
 
 

@@ -53,7 +53,8 @@ VARIANTS: dict[str, Values] = {
     "driver-name": {"driverName": "gpu.example.com"},
     "publisher-node": {"publisher": "node"},
     "policy": {"policy": POLICY},
-    "logs": {"logLevel": "debug", "logFormat": "console"},
+    "logs": {"logLevel": "debug", "logFormat": "console", "debugPages": True},
+    "no-device-status": {"kubeletPlugin": {"deviceStatus": False}},
     "no-crds": {"crds": {"install": False}},
     "keep-crds": {"crds": {"keep": True}},
     "no-classes": {"deviceClasses": {"install": False}},
@@ -119,7 +120,10 @@ VARIANTS: dict[str, Values] = {
             "apiServerPorts": [6443],
         }
     },
-    "no-monitors": {"metrics": {"podMonitors": "never"}, "openshift": {"securityContextConstraints": "never"}},
+    "no-monitors": {
+        "metrics": {"podMonitors": "never", "alerts": "never"},
+        "openshift": {"securityContextConstraints": "never"},
+    },
     "priority-quota": {"priorityClassQuota": True},
     "no-budget": {"podDisruptionBudget": {"install": False}},
     "no-cleanup": {"cleanup": {"install": False}},
