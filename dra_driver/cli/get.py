@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from dra_driver.allocation.amounts import Amount
 from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.allocation.headroom import Headroom
 from dra_driver.allocation.nodes import NodeView
@@ -49,7 +50,6 @@ from dra_driver.cli.usage import (
 from dra_driver.errors import NotFound, Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
-from dra_driver.quantity import Quantity
 
 app = typer.Typer(help="Show nodes, devices or claims, and who uses what.", no_args_is_help=True)
 
@@ -279,7 +279,7 @@ def _holder_data(holder: Holder) -> JsonObject:
 
 
 type _Held = tuple[PublishedDevice, Holder]
-type _Counters = Mapping[tuple[str, str, str], tuple[object, object]]
+type _Counters = Mapping[tuple[str, str, str], tuple[Amount, Amount]]
 """What is left of what, by pool, counter set and counter."""
 
 
@@ -307,7 +307,7 @@ def _gpu_sheet(gpus: Sequence[PublishedGpu], counters: _Counters, letter_of: Map
         ),
         tuple(_gpu_row(gpu, counters, letter_of) for gpu in gpus),
         "No GPUs are published, or none match.",
-        frozenset({"DEVICES", "COUNTERS", "UUID"}),
+        frozenset({"DEVICES", "COUNTERS", "UUID", *([] if any(gpu.taints for gpu in gpus) else ["TAINTS"])}),
     )
 
 
@@ -330,25 +330,25 @@ def _gpu_row(gpu: PublishedGpu, counters: _Counters, letter_of: Mapping[str, str
         gpu.taints,
         Shown(str(len(gpu.devices)), in_use),
         Shown(
-            ", ".join(f"{name} {left}/{total}" for name, (left, total) in own.items()) or "-",
+            ", ".join(f"{name} {_read(name, left)}/{_read(name, total)}" for name, (left, total) in own.items()) or "-",
             {name: {"left": left, "total": total} for name, (left, total) in own.items()},
         ),
         gpu.uuid,
     )
 
 
-def _counters_of(gpu: PublishedGpu, counters: _Counters) -> dict[str, tuple[str, str]]:
+def _counters_of(gpu: PublishedGpu, counters: _Counters) -> dict[str, tuple[int, int]]:
     """What is left, except of single memory slices, which the bar shows, and of what only keeps parts apart."""
     sets = {one.counter_set for device in gpu.devices for one in device.device.consumes_counters or ()}
     return {
-        counter: (_amount(counter, left), _amount(counter, total))
+        counter: (int(left), int(total))
         for (pool, name, counter), (left, total) in counters.items()
         if pool == gpu.whole.id.pool and name in sets and not counter.startswith(("memory-slice-", "ci-"))
     }
 
 
-def _amount(counter: str, value: object) -> str:
-    return str(Quantity.of_bytes(int(str(value)))) if counter == "memory" else str(value)
+def _read(counter: str, value: int) -> str:
+    return gibibytes(value) if counter == "memory" else str(value)
 
 
 def _legend(gpus: Sequence[PublishedGpu], letter_of: Mapping[str, str]) -> list[tuple[str | Text, ...]]:

@@ -199,13 +199,14 @@ def _write(intent: Intent, output: _Text) -> None:
     else:
         found = [plain(one) for one in objects]
         print_data(found[0] if len(found) == 1 else {"apiVersion": "v1", "kind": "List", "items": found}, Format.JSON)
-    for doubt in _doubts(text):
+    for doubt in _doubts(text, intent):
         messages.print(f"note: {doubt}", markup=False, soft_wrap=True)
 
 
-def _doubts(text: str) -> list[str]:
+def _doubts(text: str, intent: Intent) -> list[str]:
     """What `dractl check` would warn of: above all, that no known GPU model can satisfy it."""
     from dra_driver.api.documents import read_documents
+    from dra_driver.api.policy import PublishingPolicy
     from dra_driver.api.resource import DeviceClass
     from dra_driver.checking.check import check
     from dra_driver.checking.codes import Severity
@@ -213,7 +214,12 @@ def _doubts(text: str) -> list[str]:
 
     shipped = [read_documents(path.read_text(), path.name) for path in bundled.DEVICE_CLASSES_FOLDER.glob("*.yaml")]
     classes = {one.name: DeviceClass.of(one.obj) for reading in shipped for one in reading.raise_problems()}
-    found = check(read_documents(text, "-"), Knowledge(sites=sites_of_models(()), classes=classes))
+    # Parts of GPU instances are published only where a policy names them.
+    parts = [intent.mig] if intent.mig is not None and "c." in intent.mig else []
+    rules = {"mig": [{"mode": "Dynamic", "computeInstances": parts}]}
+    policies = [PublishingPolicy.of({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rules})]
+    sites = sites_of_models((), policies if parts else ())
+    found = check(read_documents(text, "-"), Knowledge(sites=sites, classes=classes))
     return list(dict.fromkeys(one.message for one in found if one.severity is not Severity.INFO))
 
 

@@ -335,7 +335,7 @@ class PublishedGpu:
         count = max([*ends, *self._counted_slices()], default=DEFAULT_CELLS)
         places = self._places(slices, count)
         holdings = [
-            Holding(holder.claim, place.start, len(place), device.part_of(holder))
+            Holding(holder.claim, place.start, len(place), device.part_of(holder) / self._parts(device, places))
             for device, place in zip(self.devices, places, strict=True)
             for holder in device.holding
         ]
@@ -351,6 +351,16 @@ class PublishedGpu:
             place if place is not None else beside.get(device.id, everything)
             for device, place in zip(self.devices, slices, strict=True)
         ]
+
+    def _parts(self, device: PublishedDevice, places: Sequence[range]) -> int:
+        """Of how many devices that fit together in its slices it is one: more than one for compute instances."""
+        if device.slices() is None:
+            return 1
+        mine = (device.slices(), device.attribute("profile"))
+        return sum(
+            (place, one.attribute("profile")) == mine and not one.is_share
+            for one, place in zip(self.devices, places, strict=True)
+        )
 
     def _counted_slices(self) -> set[int]:
         """Memory slices that counters name, counted from 1."""

@@ -31,9 +31,9 @@ class HeldWorld:
         self._kubeconfig = kubeconfig
         self.devices: dict[str, JsonObject] = {}
 
-    async def publish(self, name: str, folder: Path, profile: str) -> None:
+    async def publish(self, name: str, folder: Path, profile: str, policy: PublishingPolicy = POLICY) -> None:
         created = await self._kube.create(NODES, node(name))
-        for obj in await published_slices(folder, profile, NodeRef(name, created["metadata"]["uid"]), POLICY):
+        for obj in await published_slices(folder, profile, NodeRef(name, created["metadata"]["uid"]), policy):
             await self._kube.create(RESOURCE_SLICES, obj)
             self.devices |= {one["name"]: one for one in obj["spec"].get("devices") or ()}
 

@@ -8,6 +8,7 @@ from support.held import SHARE, HeldWorld
 from support.objects import result
 
 from dra_driver.api.meta import RESOURCE_SLICES, JsonObject
+from dra_driver.api.policy import PublishingPolicy
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
@@ -131,3 +132,19 @@ async def test_claims_show_shares_profiles_and_containers(h100: HeldWorld) -> No
     assert row["requests"] == ["gpu: 1 x gpu.nvidia.com"]
     assert row["pods"] == ["pod-half/main"]
     assert "3g.40gb" in await h100.show("claims")
+
+
+async def test_parts_of_a_gpu_instance_have_their_part_of_its_slices(
+    api_server: SimulatedApiServer, kube: Kube, tmp_path: Path
+) -> None:
+    world = HeldWorld(kube, api_server.kubeconfig(tmp_path / "kubeconfig"))
+    header = {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy"}
+    parts = PublishingPolicy.of({**header, "mig": [{"mode": "Dynamic", "computeInstances": ["1c.3g.40gb"]}]})
+    await world.publish("node-1", tmp_path / "host", "dgx-h100", parts)
+    gpu = world.named("gpu")
+    await world.holds("part", result(f"{gpu}-mig-1c3g40gb-0-0"))
+    text = await world.show("devices")
+    row = next(line for line in text.splitlines() if f" {gpu} " in line)
+    assert "[A·······]" in row
+    # Two beside it, and three in the other half.
+    assert "5 x 1c.3g.40gb" in (await world.data("devices"))[0]["left"]

@@ -70,3 +70,4 @@ def test_it_says_when_no_known_gpu_can_satisfy_it() -> None:
     assert answer.exit_code == 0
     assert "no device of the known" in answer.stderr
     assert run("new", "claim", "--gpu", "h100", "--count", "2").stderr == ""
+    assert run("new", "claim", "--mig", "1c.3g.40gb").stderr == ""
