@@ -603,3 +603,55 @@ def test_a_field_of_v1beta1_is_placed_where_it_is_written_there() -> None:
 
 def test_a_function_of_the_next_version_is_refused_for_the_older_server() -> None:
     assert any(one.code == "selector" for one in found(selecting("[1].includes(1)"), replace(NO_DEVICES, minor=36)))
+
+
+SLICE = """\
+apiVersion: resource.k8s.io/v1%s
+kind: ResourceSlice
+metadata: {name: s}
+spec:
+  driver: gpu.nvidia.com
+  pool: {name: node-1, generation: 1, resourceSliceCount: 1}
+  nodeName: node-1
+  devices:
+  - name: gpu-0
+    %s
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "line"),
+    [
+        (SLICE % ("", "attributes: {type: {string: gpu, int: 1}}"), "spec.devices[0].attributes[type]", 10),
+        (
+            SLICE % ("beta1", "basic: {attributes: {type: {string: gpu, int: 1}}}"),
+            "spec.devices[0].basic.attributes[type]",
+            10,
+        ),
+        ((SLICE % ("", "attributes: {}")).replace("nodeName: node-1", "allNodes: false"), "spec.allNodes", 7),
+    ],
+)
+def test_slices_are_judged_by_the_rules_of_the_server(text: str, field: str, line: int) -> None:
+    (error,) = [one for one in found(text) if one.code == "invalid-value"]
+    assert (error.field, error.line, error.severity) == (field, line, Severity.ERROR)
+
+
+TAINT_RULE = """\
+apiVersion: resource.k8s.io/%s
+kind: DeviceTaintRule
+metadata: {name: repair}
+spec:
+  deviceSelector: {driver: gpu.nvidia.com}
+  taint: {key: example.com/repair, effect: %s}
+"""
+
+
+def test_a_taint_rule_is_of_the_version_that_its_server_has() -> None:
+    assert found(TAINT_RULE % ("v1beta2", "NoSchedule")) == ()
+    assert found(TAINT_RULE % ("v1", "NoSchedule"), replace(NO_DEVICES, minor=37)) == ()
+    (newer,) = found(TAINT_RULE % ("v1", "NoSchedule"))
+    assert (newer.code, newer.fix) == ("api-version", "write `apiVersion: resource.k8s.io/v1beta2`")
+    (older,) = found(TAINT_RULE % ("v1beta2", "NoSchedule"), replace(NO_DEVICES, minor=37))
+    assert (older.code, older.fix) == ("deprecated-api", "write `apiVersion: resource.k8s.io/v1`")
+    (wrong,) = found(TAINT_RULE % ("v1beta2", "Never"))
+    assert wrong.field == "spec.taint.effect"

@@ -16,6 +16,7 @@ from dra_driver.api.resource import DeviceClass
 from dra_driver.checking import codes
 from dra_driver.checking.check import check, policies_for
 from dra_driver.checking.knowledge import Knowledge, model_names, sites_of_models
+from dra_driver.cli.main import commands
 
 EXAMPLES = sorted(path for path in bundled.EXAMPLES_FOLDER.iterdir() if path.is_dir())
 CLASS_FILES = sorted(bundled.DEVICE_CLASSES_FOLDER.glob("*.yaml"))
@@ -139,3 +140,11 @@ def test_check_never_raises_and_every_finding_has_a_place(objects: list[Any], mi
         assert finding.column >= 1
         assert finding.message
         assert finding.code in {code.name for code in codes.CODES}
+
+
+def test_the_pre_commit_hook_runs_the_command_that_there_is() -> None:
+    file = codes.FILE.parents[1] / ".pre-commit-hooks.yaml"
+    (hook,) = yaml.safe_load(file.read_text())
+    assert hook["id"] == "dractl-check"
+    assert hook["entry"].split() == ["dractl", "check"]
+    assert "check" in {command.name for command in commands()}
