@@ -34,7 +34,9 @@ def refusals(intent: Intent, known: Sequence[GpuFacts]) -> tuple[str, ...]:
 
 
 def _words(intent: Intent) -> Iterator[str]:
-    if intent.name is not None and not is_dns_subdomain(intent.name, longest=200):
+    if intent.name is not None and "=" in intent.name:
+        yield f"NAME {intent.name!r}: no name; limits of MPS are for --mps-limits, amounts of a share for --share"
+    elif intent.name is not None and not is_dns_subdomain(intent.name, longest=200):
         yield f"NAME {intent.name!r}: lower-case letters, digits, '-' and '.', at most 200"
     for option, words in (("--gpu", [intent.gpu] if intent.gpu is not None else []), ("--prefer", intent.prefer)):
         for word in words:

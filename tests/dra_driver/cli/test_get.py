@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,9 +19,11 @@ from dra_driver.api.meta import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     JsonObject,
+    Resource,
 )
 from dra_driver.cli.main import app
 from dra_driver.cli.output import Status, duration, plain_errors
+from dra_driver.errors import Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
@@ -175,3 +178,21 @@ def test_a_kubeconfig_that_is_not_there_ends_with_status_2(tmp_path: Path, capsy
 )
 def test_ages_are_written_as_kubectl_writes_them(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+async def test_what_may_not_be_read_is_left_out_with_a_message(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user who may list claims and slices but neither pods nor nodes still sees who has what."""
+    listed = Kube.list
+
+    async def forbidding(self: Kube, resource: Resource, **how: Any) -> Any:
+        if resource in (PODS, NODES):
+            raise Rejected(f"{resource.plural} is forbidden", status=403)
+        return await listed(self, resource, **how)
+
+    monkeypatch.setattr(Kube, "list", forbidding)
+    _, text = await dractl("get", "devices", "--kubeconfig", str(kubeconfig), "-o", "json")
+    assert [(one["gpu"], one["state"]) for one in json.loads(text)] == [("gpu-a", "in use"), ("gpu-b", "free")]
+    assert json.loads(text)[0]["devices"][0]["pods"] == ["train"]
+    assert json.loads(text)[0]["devices"][0]["containers"] == []
