@@ -136,7 +136,8 @@ def _check_named_requests(part: ClaimPart) -> None:
             guess = meant(name, known)
             message = f"the claim has no request {shown(name)}{guess}"
             message += "" if guess or not known else f"; it has {listed(known)}"
-            part.report.find(UNKNOWN_REQUEST, path, message, fix=fix_of(guess))
+            only = f"write `{known[0]}`" if len(known) == 1 else None
+            part.report.find(UNKNOWN_REQUEST, path, message, fix=fix_of(guess) or only)
 
 
 def _named_requests(part: ClaimPart) -> Iterator[tuple[str, str]]:
