@@ -10,8 +10,9 @@ from enum import StrEnum
 
 from dra_driver.allocation.findings import Finding, findings_of
 from dra_driver.allocation.holders import holder_of
+from dra_driver.allocation.judge import Judge
 from dra_driver.allocation.suggest import Suggestion, suggestions
-from dra_driver.allocation.verdicts import Code, DeviceVerdict, Judge, NodeVerdict
+from dra_driver.allocation.verdicts import Code, DeviceVerdict, NodeVerdict
 from dra_driver.allocation.world import Key, Pod, PodClaim, Unread, World, claim_key, claims_of
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import AllocatedDevice, ResourceClaim

@@ -7,21 +7,30 @@ suggested. Distances order them: 0 is waiting, 1 and more is changing a request,
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from fractions import Fraction
 from typing import Any
 
-from dra_driver.allocation.amounts import amount, quantity
-from dra_driver.allocation.failing import amount_text, failing_parts
+from dra_driver.allocation.amounts import quantity
+from dra_driver.allocation.changes import (
+    flow,
+    mended_expressions,
+    pod_tolerations,
+    relaxed,
+    size_difference,
+    taint_text,
+    toleration_of,
+    what_is_left,
+    with_devices,
+    with_exact,
+)
+from dra_driver.allocation.failing import amount_text
+from dra_driver.allocation.judge import Judge
 from dra_driver.allocation.nodes import untolerated
 from dra_driver.allocation.offline import placement_of
 from dra_driver.allocation.requests import Wanted
-from dra_driver.allocation.verdicts import Code, DeviceVerdict, Judge, NodeVerdict, left_of
+from dra_driver.allocation.verdicts import Code, DeviceVerdict, NodeVerdict
 from dra_driver.allocation.world import Pod, PodClaim, World, claim_key
-from dra_driver.api.resource import ResourceClaim, Taint, Toleration
-from dra_driver.cel.device import CelDevice
-from dra_driver.cel.errors import CelError, CelRuntimeError
+from dra_driver.api.resource import ResourceClaim, Toleration
 from dra_driver.errors import InvalidInput, NodeNotReady
-from dra_driver.quantity import Quantity
 
 
 class Kind(StrEnum):
@@ -53,7 +62,6 @@ _MOST_TRIES = 400
 _MOST_NODES = 24
 _NODES_PER_REASON = 3
 _MOST_PER_IDEA = 12
-_MOST_LITERALS = 4
 _OF_OTHER_USE = ("vfio", "compute-domain")
 """Parts of names of classes whose devices are no GPUs for containers; nobody who wants one is helped with them."""
 
@@ -205,13 +213,13 @@ class _Asked:
         for verdict in nodes:
             if verdict.code is Code.NODE_TAINT:
                 taints = self._world.nodes[verdict.node].taints
-                hard = [one for one in taints if untolerated([one], _pod_tolerations(spec)) is not None]
-                added = [_toleration_of(one) for one in hard]
+                hard = [one for one in taints if untolerated([one], pod_tolerations(spec)) is not None]
+                added = [toleration_of(one) for one in hard]
                 changed = self._pod_with(
                     tolerations=[*(spec.get("tolerations") or ()), *(one.to_wire() for one in added)]
                 )
-                names = " and ".join(_taint_text(one) for one in hard)
-                change = f"Pod {self._pod}: spec.tolerations: add {_flow([one.to_wire() for one in added])}"
+                names = " and ".join(taint_text(one) for one in hard)
+                change = f"Pod {self._pod}: spec.tolerations: add {flow([one.to_wire() for one in added])}"
                 yield (
                     self._idea(
                         Kind.POD,
@@ -246,7 +254,7 @@ class _Asked:
                 continue
             wanted = spec.count or 1
             for number in range(wanted - 1, 0, -1):
-                changed = _with_exact(claim, index, count=number)
+                changed = with_exact(claim, index, count=number)
                 devices = "1 device" if number == 1 else f"{number} devices"
                 text = f'It fits with {devices} instead of {wanted} in request "{request.name}".'
                 change = f"{self._path(claim)}.requests[{index}].exactly.count: {number}"
@@ -258,7 +266,7 @@ class _Asked:
     def _without_constraints(self, claim: ResourceClaim) -> Iterator[tuple[_Idea, str]]:
         for index, constraint in enumerate(claim.spec.devices.constraints):
             kept = [one for other, one in enumerate(claim.spec.devices.constraints) if other != index]
-            changed = _with_devices(claim, constraints=kept)
+            changed = with_devices(claim, constraints=kept)
             what = (
                 f"matchAttribute {constraint.match_attribute}"
                 if constraint.match_attribute
@@ -279,7 +287,7 @@ class _Asked:
                 continue
             others = [name for name in sorted(self._world.classes) if name != own and not _is_of_other_use(name)]
             for name in others[:_MOST_PER_IDEA]:
-                changed = _with_exact(claim, index, device_class_name=name)
+                changed = with_exact(claim, index, device_class_name=name)
                 text = f'It fits with class {name} instead of {own} in request "{request.name}".'
                 change = f"{self._path(claim)}.requests[{index}].exactly.deviceClassName: {name}"
                 yield self._idea(Kind.CLASS, text, change, 4.0, changed), f"{index}"
@@ -291,15 +299,15 @@ class _Asked:
             for device in _with_code(verdict, Code.TAINT):
                 taints = self._world.snapshot.taints(device.candidate)
                 hard = [one for one in taints if untolerated([one], device.wanted.tolerations) is not None]
-                added = [_toleration_of(one) for one in hard]
-                names = " and ".join(_taint_text(one) for one in hard)
+                added = [toleration_of(one) for one in hard]
+                names = " and ".join(taint_text(one) for one in hard)
                 changed = self._with_wanted(device.wanted, tolerations=[*device.wanted.tolerations, *added])
                 if changed is None:
                     continue
                 text = (
                     f'It fits with a toleration for {names} in request "{device.wanted.name}", if the taint is no harm.'
                 )
-                change = f"{self._place(device.wanted)}.tolerations: add {_flow([one.to_wire() for one in added])}"
+                change = f"{self._place(device.wanted)}.tolerations: add {flow([one.to_wire() for one in added])}"
                 yield self._idea(Kind.TOLERATION, text, change, 1.5, changed), names
 
     def _selectors(self, nodes: Sequence[NodeVerdict]) -> Iterator[tuple[_Idea, str]]:
@@ -309,11 +317,11 @@ class _Asked:
             for device in verdict.devices:
                 if device.code is not Code.SELECTOR:
                     continue
-                relaxed = _relaxed(device)
-                if relaxed is None:
+                nearer = relaxed(device)
+                if nearer is None:
                     continue
-                selectors, said, distance = relaxed
-                distance += _size_difference(verdict, device)
+                selectors, said, distance = nearer
+                distance += size_difference(verdict, device)
                 changed = self._with_wanted(device.wanted, selectors=selectors)
                 text = f'It fits with {said} in request "{device.wanted.name}".'
                 if changed is None or text in seen:
@@ -328,7 +336,7 @@ class _Asked:
             for device in verdict.devices:
                 if device.code not in (Code.CAPACITY, Code.TOO_SMALL) or not device.wanted.capacity:
                     continue
-                less = _what_is_left(self._world, device)
+                less = what_is_left(self._world, device)
                 if less is None:
                     continue
                 requests, ratio = less
@@ -341,7 +349,7 @@ class _Asked:
                     if value != device.wanted.capacity[name]
                 )
                 text = f'It fits with {said} in request "{device.wanted.name}".'
-                change = f"{self._place(device.wanted)}.capacity.requests: {_flow(requests)}"
+                change = f"{self._place(device.wanted)}.capacity.requests: {flow(requests)}"
                 yield self._idea(Kind.CAPACITY, text, change, 1 + ratio, changed), str(device.wanted.name)
 
     def mended(
@@ -356,7 +364,9 @@ class _Asked:
             for device in judge.devices(self._world.nodes[verdict.node]):
                 if device.error is None or device.selector is None:
                     continue
-                for expression, said, distance in _mended(device.wanted.expressions[device.selector], device.error):
+                for expression, said, distance in mended_expressions(
+                    device.wanted.expressions[device.selector], device.error
+                ):
                     idea = self._mended(device, expression, said, distance)
                     if enough():
                         return
@@ -418,37 +428,8 @@ def _with_code(verdict: NodeVerdict, code: Code) -> list[DeviceVerdict]:
     return [one for one in verdict.devices if one.code is code][:_MOST_PER_IDEA]
 
 
-def _with_devices(claim: ResourceClaim, **fields: Any) -> ResourceClaim:
-    devices = claim.spec.devices.model_copy(update=fields)
-    return claim.model_copy(update={"spec": claim.spec.model_copy(update={"devices": devices})})
-
-
-def _with_exact(claim: ResourceClaim, index: int, **fields: Any) -> ResourceClaim:
-    requests = list(claim.spec.devices.requests)
-    exactly = requests[index].exactly
-    assert exactly is not None, "asked for requests without alternatives only"
-    requests[index] = requests[index].model_copy(update={"exactly": exactly.model_copy(update=fields)})
-    return _with_devices(claim, requests=requests)
-
-
 def _is_of_other_use(class_name: str) -> bool:
     return any(part in class_name for part in _OF_OTHER_USE)
-
-
-# -- selectors
-
-
-def _mended(expression: str, error: CelError) -> Iterator[tuple[str, str, float]]:
-    """Expressions that do not fail like this one, what changed in words, and how far it is."""
-    if not isinstance(error, CelRuntimeError) or error.name is None:
-        return
-    part = expression[error.start : error.end]
-    close = error.suggestion
-    if close is not None and error.name in part:
-        before, _, after = part.rpartition(error.name)
-        renamed = f"{expression[: error.start]}{before}{close}{after}{expression[error.end :]}"
-        yield renamed, f"{close} instead of {error.name}", 1.0
-    yield f"has({part}) && ({expression})", f"a look at whether there is a {error.name} first", 1.1
 
 
 def _first_fitting(idea: _Idea, nodes: Sequence[NodeVerdict]) -> str | None:
@@ -462,127 +443,3 @@ def _first_fitting(idea: _Idea, nodes: Sequence[NodeVerdict]) -> str | None:
         if found is None and not isinstance(placed, str):
             found = verdict.node
     return found
-
-
-def _relaxed(device: DeviceVerdict) -> tuple[list[dict[str, Any]], str, float] | None:
-    """The request's own selectors with the values that this device has; what changes, in words; and how far it is."""
-    own = len(device.wanted.device_class.spec.selectors)
-    cel = CelDevice(device.candidate.id.driver, device.candidate.device)
-    selectors: list[dict[str, Any]] = []
-    said: dict[str, str] = {}
-    distance = 1.0
-    for expression in device.wanted.expressions[own:]:
-        for _ in range(_MOST_LITERALS):
-            try:
-                parts = failing_parts(expression, cel)
-            except CelError:
-                return None
-            if not parts:
-                break
-            literal = parts[0].literal
-            if literal is None or literal.attribute in said:
-                return None
-            before = expression[literal.start : literal.end]
-            expression = expression[: literal.start] + literal.fitting + expression[literal.end :]
-            said[literal.attribute] = f"{literal.attribute} {_instead(literal.fitting, before)}"
-            distance += literal.worse if literal.worse is not None else 0.5
-        else:
-            return None
-        selectors.append({"cel": {"expression": expression}})
-    return (selectors, " and ".join(said.values()), distance) if said else None
-
-
-def _instead(fitting: str, before: str) -> str:
-    """`79.6Gi instead of 80Gi`; exact where rounding would make them equal."""
-    texts = _plain(fitting), _plain(before)
-    if texts[0] == texts[1]:
-        texts = fitting.strip("'\""), before.strip("'\"")
-    return f"{texts[0]} instead of {texts[1]}"
-
-
-def _plain(literal: str) -> str:
-    text = literal.strip("'\"")
-    try:
-        return amount_text(quantity(text))
-    except ValueError:
-        return text
-
-
-def _size_difference(verdict: NodeVerdict, device: DeviceVerdict) -> float:
-    """How much smaller or larger it is than what is asked for, by memory, where such a device exists."""
-    meant = [one for one in verdict.devices if one.wanted is device.wanted and one.is_meant]
-    sizes = [
-        amount(one.candidate.device.capacity["memory"].value)
-        for one in meant
-        if "memory" in one.candidate.device.capacity
-    ]
-    own = device.candidate.device.capacity.get("memory")
-    if not sizes or own is None or not max(sizes):
-        return 0.0
-    return min(1.0, abs(float(amount(own.value)) / float(max(sizes)) - 1))
-
-
-# -- shares
-
-
-def _what_is_left(world: World, device: DeviceVerdict) -> tuple[dict[str, str], float] | None:
-    """The capacities that the request names, no more than are left on the device; and how much less that is."""
-    requests: dict[str, str] = {}
-    ratio = 0.0
-    for name, text in device.wanted.capacity.items():
-        capacity = device.candidate.device.capacity.get(name)
-        if capacity is None:
-            return None
-        wanted, left = Fraction(amount(text)), left_of(world.usage, device.candidate, name)
-        if left <= 0:
-            return None
-        fitting = min(wanted, _stepped_down(left, capacity.request_policy or {}))
-        if fitting <= 0:
-            return None
-        requests[name] = text if fitting == wanted else str(Quantity(fitting, quantity(text).format))
-        ratio = max(ratio, float((wanted - fitting) / wanted))
-    return (requests, ratio) if ratio else None
-
-
-def _stepped_down(left: Fraction, policy: dict[str, Any]) -> Fraction:
-    """The largest amount up to `left` that the policy allows."""
-    valid = policy.get("validRange")
-    if policy.get("validValues"):
-        allowed = [Fraction(amount(one)) for one in policy["validValues"]]
-        return max((one for one in allowed if one <= left), default=Fraction(0))
-    if not valid:
-        return left
-    least = Fraction(amount(valid["min"]))
-    if left < least:
-        return Fraction(0)
-    most = min(left, Fraction(amount(valid["max"]))) if "max" in valid else left
-    if "step" not in valid:
-        return most
-    step = Fraction(amount(valid["step"]))
-    return least + step * ((most - least) // step)
-
-
-# -- taints
-
-
-def _pod_tolerations(spec: dict[str, Any]) -> list[Toleration]:
-    return [Toleration.model_validate(one) for one in spec.get("tolerations") or ()]
-
-
-def _toleration_of(taint: Taint) -> Toleration:
-    if taint.value:
-        return Toleration(key=taint.key, operator="Equal", value=taint.value, effect=taint.effect)
-    return Toleration(key=taint.key, operator="Exists", effect=taint.effect)
-
-
-def _taint_text(taint: Taint) -> str:
-    return f"{taint.key}={taint.value}" if taint.value else taint.key
-
-
-def _flow(value: Any) -> str:
-    """As YAML would have it in one line."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_flow, value)) + "]"
-    return f'"{value}"' if str(value).isdigit() else str(value)

@@ -119,7 +119,7 @@ def test_whatever_is_written_in_a_file_is_explained_or_refused(data: st.DataObje
         place: Any = objects[index]
         for step in path[:-1]:
             place = place[step]
-        place[path[-1]] = data.draw(_VALUES)
+        place[path[-1]] = deepcopy(data.draw(_VALUES))
     world = world_of(objects).world
     allocate_all(world)
     for key in world.pods:

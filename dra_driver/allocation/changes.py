@@ -1,0 +1,173 @@
+"""Changes of claims and selectors that may make them fit: what they would be, in values and in words. Pure.
+
+Whether they help is asked of the allocator by `dra_driver.allocation.suggest`.
+"""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+from dra_driver.allocation.amounts import amount, quantity
+from dra_driver.allocation.failing import amount_text, failing_parts
+from dra_driver.allocation.judge import left_of
+from dra_driver.allocation.verdicts import DeviceVerdict, NodeVerdict
+from dra_driver.allocation.world import World
+from dra_driver.api.resource import ResourceClaim, Taint, Toleration
+from dra_driver.cel.device import CelDevice
+from dra_driver.cel.errors import CelError, CelRuntimeError
+from dra_driver.quantity import Quantity
+
+_MOST_LITERALS = 4
+
+
+def with_devices(claim: ResourceClaim, **fields: Any) -> ResourceClaim:
+    devices = claim.spec.devices.model_copy(update=fields)
+    return claim.model_copy(update={"spec": claim.spec.model_copy(update={"devices": devices})})
+
+
+def with_exact(claim: ResourceClaim, index: int, **fields: Any) -> ResourceClaim:
+    requests = list(claim.spec.devices.requests)
+    exactly = requests[index].exactly
+    assert exactly is not None, "asked for requests without alternatives only"
+    requests[index] = requests[index].model_copy(update={"exactly": exactly.model_copy(update=fields)})
+    return with_devices(claim, requests=requests)
+
+
+# -- selectors
+
+
+def mended_expressions(expression: str, error: CelError) -> Iterator[tuple[str, str, float]]:
+    """Expressions that do not fail like this one, what changed in words, and how far it is."""
+    if not isinstance(error, CelRuntimeError) or error.name is None:
+        return
+    part = expression[error.start : error.end]
+    close = error.suggestion
+    if close is not None and error.name in part:
+        before, _, after = part.rpartition(error.name)
+        renamed = f"{expression[: error.start]}{before}{close}{after}{expression[error.end :]}"
+        yield renamed, f"{close} instead of {error.name}", 1.0
+    yield f"has({part}) && ({expression})", f"a look at whether there is a {error.name} first", 1.1
+
+
+def relaxed(device: DeviceVerdict) -> tuple[list[dict[str, Any]], str, float] | None:
+    """The request's own selectors with the values that this device has; what changes, in words; and how far it is."""
+    own = len(device.wanted.device_class.spec.selectors)
+    cel = CelDevice(device.candidate.id.driver, device.candidate.device)
+    selectors: list[dict[str, Any]] = []
+    said: dict[str, str] = {}
+    distance = 1.0
+    for expression in device.wanted.expressions[own:]:
+        for _ in range(_MOST_LITERALS):
+            try:
+                parts = failing_parts(expression, cel)
+            except CelError:
+                return None
+            if not parts:
+                break
+            literal = parts[0].literal
+            if literal is None or literal.attribute in said:
+                return None
+            before = expression[literal.start : literal.end]
+            expression = expression[: literal.start] + literal.fitting + expression[literal.end :]
+            said[literal.attribute] = f"{literal.attribute} {_instead(literal.fitting, before)}"
+            distance += literal.worse if literal.worse is not None else 0.5
+        else:
+            return None
+        selectors.append({"cel": {"expression": expression}})
+    return (selectors, " and ".join(said.values()), distance) if said else None
+
+
+def _instead(fitting: str, before: str) -> str:
+    """`79.6Gi instead of 80Gi`; exact where rounding would make them equal."""
+    texts = _plain(fitting), _plain(before)
+    if texts[0] == texts[1]:
+        texts = fitting.strip("'\""), before.strip("'\"")
+    return f"{texts[0]} instead of {texts[1]}"
+
+
+def _plain(literal: str) -> str:
+    text = literal.strip("'\"")
+    try:
+        return amount_text(quantity(text))
+    except ValueError:
+        return text
+
+
+def size_difference(verdict: NodeVerdict, device: DeviceVerdict) -> float:
+    """How much smaller or larger it is than what is asked for, by memory, where such a device exists."""
+    meant = [one for one in verdict.devices if one.wanted is device.wanted and one.is_meant]
+    sizes = [
+        amount(one.candidate.device.capacity["memory"].value)
+        for one in meant
+        if "memory" in one.candidate.device.capacity
+    ]
+    own = device.candidate.device.capacity.get("memory")
+    if not sizes or own is None or not max(sizes):
+        return 0.0
+    return min(1.0, abs(float(amount(own.value)) / float(max(sizes)) - 1))
+
+
+# -- shares
+
+
+def what_is_left(world: World, device: DeviceVerdict) -> tuple[dict[str, str], float] | None:
+    """The capacities that the request names, no more than are left on the device; and how much less that is."""
+    requests: dict[str, str] = {}
+    ratio = 0.0
+    for name, text in device.wanted.capacity.items():
+        capacity = device.candidate.device.capacity.get(name)
+        if capacity is None:
+            return None
+        wanted, left = Fraction(amount(text)), left_of(world.usage, device.candidate, name)
+        if left <= 0:
+            return None
+        fitting = min(wanted, _stepped_down(left, capacity.request_policy or {}))
+        if fitting <= 0:
+            return None
+        requests[name] = text if fitting == wanted else str(Quantity(fitting, quantity(text).format))
+        ratio = max(ratio, float((wanted - fitting) / wanted))
+    return (requests, ratio) if ratio else None
+
+
+def _stepped_down(left: Fraction, policy: dict[str, Any]) -> Fraction:
+    """The largest amount up to `left` that the policy allows."""
+    valid = policy.get("validRange")
+    if policy.get("validValues"):
+        allowed = [Fraction(amount(one)) for one in policy["validValues"]]
+        return max((one for one in allowed if one <= left), default=Fraction(0))
+    if not valid:
+        return left
+    least = Fraction(amount(valid["min"]))
+    if left < least:
+        return Fraction(0)
+    most = min(left, Fraction(amount(valid["max"]))) if "max" in valid else left
+    if "step" not in valid:
+        return most
+    step = Fraction(amount(valid["step"]))
+    return least + step * ((most - least) // step)
+
+
+# -- taints
+
+
+def pod_tolerations(spec: dict[str, Any]) -> list[Toleration]:
+    return [Toleration.model_validate(one) for one in spec.get("tolerations") or ()]
+
+
+def toleration_of(taint: Taint) -> Toleration:
+    if taint.value:
+        return Toleration(key=taint.key, operator="Equal", value=taint.value, effect=taint.effect)
+    return Toleration(key=taint.key, operator="Exists", effect=taint.effect)
+
+
+def taint_text(taint: Taint) -> str:
+    return f"{taint.key}={taint.value}" if taint.value else taint.key
+
+
+def flow(value: Any) -> str:
+    """As YAML would have it in one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {flow(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(flow, value)) + "]"
+    return f'"{value}"' if str(value).isdigit() else str(value)

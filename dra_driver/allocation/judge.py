@@ -1,0 +1,282 @@
+"""Why a pod or claim does not fit on a node: per device, per request, and in one sentence. Pure.
+
+A device is looked at the way people think: first whether it is what is asked for (class, selectors, amounts), and only
+then what keeps it away now (in use, counters, taints, constraints). So a device that is in use and is too small is too
+small. Sentences do not name the node, so that nodes with one reason form a group.
+"""
+
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+from dra_driver.allocation.amounts import amount, quantity
+from dra_driver.allocation.extended import extended_claim
+from dra_driver.allocation.failing import Part, amount_text, failing_parts
+from dra_driver.allocation.holders import Holder, Holders, listed_holders
+from dra_driver.allocation.nodes import NodeView, unfit_for, untolerated
+from dra_driver.allocation.offline import NO_POD
+from dra_driver.allocation.placement import allocated_elsewhere, extended_on, unallocated
+from dra_driver.allocation.prospects import Site
+from dra_driver.allocation.requests import Alternatives, Wanted, checked_requests
+from dra_driver.allocation.resources import shortage_on
+from dra_driver.allocation.scarcity import scarce_sentence
+from dra_driver.allocation.search import Allocated, NotAllocatable, allocate
+from dra_driver.allocation.snapshot import Candidate, Pool, Usage
+from dra_driver.allocation.usage import Ledger
+from dra_driver.allocation.verdicts import HELD, Code, DeviceVerdict, NodeVerdict, Sentence, after, joined, nearness
+from dra_driver.allocation.world import Pod, World
+from dra_driver.api.resource import ResourceClaim
+from dra_driver.cel.device import CelDevice
+from dra_driver.cel.errors import CelError
+from dra_driver.errors import InvalidInput, NodeNotReady
+from dra_driver.quantity import Quantity
+
+
+class Judge:
+    """Looks at the nodes of a world for one pod, or for a claim of no pod."""
+
+    def __init__(self, world: World, pod: Pod | None, claims: Sequence[ResourceClaim]) -> None:
+        self._world = world
+        self._pod = pod
+        self._claims = claims
+        self.holders = Holders(world)
+
+    def node(self, node: NodeView) -> NodeVerdict:
+        """The node's first reason, or what the claims would get there."""
+        if (unfit := self._unfit(node)) is not None:
+            return unfit
+        pod = self._pod.obj if self._pod is not None else NO_POD
+        extended = extended_on(pod, node, self._world.classes)
+        if isinstance(extended, str):
+            return NodeVerdict(node.name, Code.EXTENDED_RESOURCE, Sentence(extended))
+        wanted = unallocated(self._claims)
+        if extended is not None:
+            wanted.append(ResourceClaim.of(extended_claim(pod, extended.requests)))
+        try:
+            result = allocate(wanted, node, self._world.snapshot)
+        except (InvalidInput, NodeNotReady) as error:
+            code = Code.POOL if isinstance(error, NodeNotReady) else Code.ERROR
+            return NodeVerdict(node.name, code, Sentence(str(error)))
+        if isinstance(result, Allocated):
+            return NodeVerdict(node.name, Code.FITS, Sentence("fits"), allocations=result.allocations)
+        return self._devices_of(node, wanted, result)
+
+    def _unfit(self, node: NodeView) -> NodeVerdict | None:
+        if self._pod is not None:
+            if (text := unfit_for(self._pod.obj, node)) is not None:
+                return NodeVerdict(node.name, _node_code(text), Sentence(text))
+            others = (one.obj for one in self._world.pods_by_node.get(node.name, ()))
+            if (shortage := shortage_on(node, self._pod.obj, others)) is not None:
+                return NodeVerdict(node.name, Code.RESOURCES, Sentence(f"too little {shortage}"))
+        if (claim := allocated_elsewhere(self._claims, node)) is not None:
+            text = f"claim {claim.metadata.name} has devices of another node{_where(claim)}"
+            return NodeVerdict(node.name, Code.CLAIM_ELSEWHERE, Sentence(text), claim=claim.metadata.name)
+        return None
+
+    # -- devices
+
+    def _devices_of(self, node: NodeView, claims: Sequence[ResourceClaim], result: NotAllocatable) -> NodeVerdict:
+        view = _View(Site(node, self._world.snapshot), self.holders)
+        if not view.site.candidates:
+            return _without_devices(view.site)
+        requests = [one for claim in checked_requests(claims, self._world.classes, view.behaviour) for one in claim]
+        for alternatives in requests:
+            verdicts = [view.request(wanted) for wanted in alternatives]
+            if all(_too_few(wanted, one) for wanted, one in zip(alternatives, verdicts, strict=True)):
+                return view.scarce(alternatives, verdicts)
+        return self._combination(node, requests, view, result)
+
+    def _combination(
+        self, node: NodeView, requests: Sequence[Alternatives], view: "_View", result: NotAllocatable
+    ) -> NodeVerdict:
+        """Each request alone would find enough, together they do not."""
+        verdicts = [one for alternatives in requests for wanted in alternatives for one in view.request(wanted)]
+        text = result.reason
+        if "against " in text or "devices with one " in text:
+            code = Code.CONSTRAINT
+        elif "counter" in text:
+            code = Code.COUNTERS
+        else:
+            code = Code.COMBINATION
+        kept = [one for one in verdicts if one.is_meant and one.holders]
+        holders = [holder for one in kept for holder in one.holders]
+        if code is Code.COUNTERS and not holders:
+            holders = [holder for one in verdicts if one.is_meant for holder in view.sharers(one.candidate)]
+        said = Sentence(f"{text}; in use: {HELD}", (tuple(holders),)) if holders else Sentence(text)
+        wanted = requests[0][0]
+        return NodeVerdict(node.name, code, said, wanted.claim.metadata.name, str(wanted.name), tuple(verdicts))
+
+    def devices(self, node: NodeView) -> tuple[DeviceVerdict, ...]:
+        """What every device of the node is to every request, fit or not. Raises InvalidInput for claims that no node
+        can serve."""
+        view = _View(Site(node, self._world.snapshot), self.holders)
+        requests = checked_requests(unallocated(self._claims), self._world.classes, view.behaviour)
+        return tuple(
+            verdict
+            for claim in requests
+            for alternatives in claim
+            for wanted in alternatives
+            for verdict in view.request(wanted)
+        )
+
+
+def _node_code(text: str) -> Code:
+    if text == "cordoned":
+        return Code.CORDONED
+    return Code.NODE_TAINT if text.startswith("tainted") else Code.NODE_SELECTOR
+
+
+def _where(claim: ResourceClaim) -> str:
+    pools = (
+        dict.fromkeys(one.pool for one in claim.status.allocation.devices.results) if claim.status.allocation else {}
+    )
+    return f" ({', '.join(pools)})" if pools else ""
+
+
+def _without_devices(site: Site) -> NodeVerdict:
+    problems = [f"pool {pool} {pool.problem}" for pool in site.pools if pool.problem is not None]
+    if problems:
+        return NodeVerdict(site.node.name, Code.POOL, Sentence("; ".join(problems)))
+    return NodeVerdict(site.node.name, Code.NO_DEVICES, Sentence("no devices are published for it"))
+
+
+def _too_few(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> bool:
+    able = sum(one.code is Code.FITS for one in verdicts)
+    if wanted.wants_all:
+        meant = [one for one in verdicts if one.is_meant]
+        return not meant or able < len(meant)
+    return able < wanted.count
+
+
+class _View:
+    """One node's devices, looked at for one request after the other."""
+
+    def __init__(self, site: Site, holders: Holders) -> None:
+        self.site = site
+        self.behaviour = site.behaviour
+        self._holders = holders
+        self._pools: dict[tuple[str, str], Pool] = {pool.id: pool for pool in site.usable}
+        self._ledger = site.ledger()
+        self._untouched = Ledger(site.usable, Usage(), site.behaviour)
+        self._known: dict[Wanted, tuple[DeviceVerdict, ...]] = {}
+
+    def request(self, wanted: Wanted) -> tuple[DeviceVerdict, ...]:
+        if wanted not in self._known:
+            self._known[wanted] = tuple(self._device(wanted, one) for one in self.site.candidates)
+        return self._known[wanted]
+
+    def sharers(self, candidate: Candidate) -> tuple[Holder, ...]:
+        return self._holders.of_counters(candidate, self._pools[candidate.pool])
+
+    # -- one device
+
+    def _device(self, wanted: Wanted, candidate: Candidate) -> DeviceVerdict:
+        return self._unmeant(wanted, candidate) or self._kept_away(wanted, candidate)
+
+    def _unmeant(self, wanted: Wanted, candidate: Candidate) -> DeviceVerdict | None:
+        selection = self._pools[candidate.pool].select(wanted.expressions)
+        if (failure := selection.failing.get(candidate)) is not None:
+            text = f"selector fails on it: {failure.error}"
+            return DeviceVerdict(wanted, candidate, Code.ERROR, text, selector=failure.index, error=failure.error)
+        if candidate not in selection.matching:
+            return _unselected(wanted, candidate)
+        if not candidate.is_for(self.site.node):
+            return DeviceVerdict(wanted, candidate, Code.NODE, "for other nodes")
+        if candidate.device.binding_conditions and not self.behaviour.binding_conditions:
+            return DeviceVerdict(
+                wanted, candidate, Code.GATE, "attached only after the decision; DRADeviceBindingConditions is off"
+            )
+        if candidate.device.consumes_counters and not self.behaviour.partitionable:
+            return DeviceVerdict(wanted, candidate, Code.GATE, "a partition; DRAPartitionableDevices is off")
+        if (short := self._untouched.short_of_capacity(wanted, candidate)) is not None:
+            return DeviceVerdict(wanted, candidate, Code.TOO_SMALL, _too_small(wanted, candidate) or short.text)
+        return None
+
+    def _kept_away(self, wanted: Wanted, candidate: Candidate) -> DeviceVerdict:
+        if self._ledger.in_use(candidate) and not wanted.admin_access:
+            holders = self._holders.of(candidate.id)
+            return DeviceVerdict(wanted, candidate, Code.IN_USE, f"in use by {listed_holders(holders)}", holders)
+        if (short := self._ledger.short_of_capacity(wanted, candidate)) is not None:
+            holders = self._holders.of(candidate.id)
+            scarce = _short_of(self.site.snapshot.usage, wanted, candidate) or short.text
+            text = f"{scarce}, beside {listed_holders(holders)}"
+            return DeviceVerdict(wanted, candidate, Code.CAPACITY, text, holders, scarce=scarce)
+        if (short := self._ledger.short_of_counters(candidate)) is not None:
+            holders = self.sharers(candidate)
+            text = f"{short.text}, beside {listed_holders(holders)}" if holders else short.text
+            return DeviceVerdict(wanted, candidate, Code.COUNTERS, text, holders)
+        taints = self.site.snapshot.taints(candidate) if self.behaviour.taints else ()
+        if taints and (taint := untolerated(taints, wanted.tolerations)) is not None:
+            return DeviceVerdict(wanted, candidate, Code.TAINT, f"tainted {taint}")
+        return DeviceVerdict(wanted, candidate, Code.FITS, "free")
+
+    # -- one sentence
+
+    def scarce(self, alternatives: Alternatives, verdicts: Sequence[tuple[DeviceVerdict, ...]]) -> NodeVerdict:
+        """The request that finds too few devices."""
+        sentences = [scarce_sentence(wanted, one) for wanted, one in zip(alternatives, verdicts, strict=True)]
+        code, said = sentences[0]
+        if len(alternatives) > 1:
+            # The alternative that came nearest gives the group its code.
+            code = max((one for one, _ in sentences), key=nearness)
+            each = (
+                after(f"{wanted.name.alternative}: ", one)
+                for wanted, (_, one) in zip(alternatives, sentences, strict=True)
+            )
+            lead = f'no alternative of request "{alternatives[0].name.request}" fits: '
+            said = after(lead, joined("; ", each))
+        devices = tuple(one for found in verdicts for one in found)
+        wanted = alternatives[0]
+        problems = [f"; pool {pool} {pool.problem}" for pool in self.site.pools if pool.problem is not None]
+        return NodeVerdict(
+            self.site.node.name,
+            code,
+            joined("", [said, *map(Sentence, problems)]),
+            wanted.claim.metadata.name,
+            wanted.name.request,
+            devices,
+        )
+
+
+def _unselected(wanted: Wanted, candidate: Candidate) -> DeviceVerdict:
+    device = CelDevice(candidate.id.driver, candidate.device)
+    own = len(wanted.device_class.spec.selectors)
+    for index, expression in enumerate(wanted.expressions):
+        try:
+            parts = failing_parts(expression, device)
+        except CelError as error:  # it failed for whoever watches only
+            return DeviceVerdict(wanted, candidate, Code.ERROR, str(error), selector=index)
+        if parts:
+            code = Code.CLASS if index < own else Code.SELECTOR
+            return DeviceVerdict(wanted, candidate, code, _said(parts), parts=parts, selector=index)
+    return DeviceVerdict(wanted, candidate, Code.SELECTOR, "not selected")
+
+
+def _said(parts: Iterable[Part]) -> str:
+    return " and ".join(dict.fromkeys(part.said for part in parts))
+
+
+def _too_small(wanted: Wanted, candidate: Candidate) -> str | None:
+    missing = [name for name in wanted.capacity if name not in candidate.device.capacity]
+    if missing:
+        return f"has no capacity {missing[0]}"
+    for name, text in sorted(wanted.capacity.items()):
+        capacity = candidate.device.capacity[name]
+        if quantity(text) > quantity(capacity.value):
+            return f"{name} {capacity.value} < {text}"
+    return None
+
+
+def left_of(usage: Usage, candidate: Candidate, capacity: str) -> Fraction:
+    """What claims leave of a capacity of a device that is given away in parts."""
+    pool = usage.pools.get(candidate.pool)
+    held = pool.shared.get(candidate.id.device, {}) if pool is not None else {}
+    return Fraction(amount(candidate.device.capacity[capacity].value)) - Fraction(held.get(capacity, 0))
+
+
+def _short_of(usage: Usage, wanted: Wanted, candidate: Candidate) -> str | None:
+    """`has 20Gi of memory left, 40Gi wanted`; None where the request does not name what is short."""
+    for name, text in sorted(wanted.capacity.items()):
+        left = left_of(usage, candidate, name)
+        if Fraction(amount(text)) > left:
+            return f"has {amount_text(Quantity(left, quantity(text).format))} of {name} left, {text} wanted"
+    return None

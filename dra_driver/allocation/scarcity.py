@@ -1,0 +1,123 @@
+"""In one sentence: why a request finds too few devices on a node. Pure."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dra_driver.allocation.failing import Comparison
+from dra_driver.allocation.requests import Wanted
+from dra_driver.allocation.verdicts import HELD, Code, DeviceVerdict, Sentence, after, joined, nearness
+
+
+def scarce_sentence(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> tuple[Code, Sentence]:
+    meant = [one for one in verdicts if one.is_meant]
+    if not meant:
+        return _nothing_meant(wanted, verdicts)
+    able = [one for one in meant if one.code is Code.FITS]
+    kept = [one for one in meant if one.code is not Code.FITS]
+    number = len(meant) if wanted.wants_all else wanted.count
+    if not kept:
+        text = f'request "{wanted.name}" needs {number} devices, and {_of(len(meant), "matches", "match")} it'
+        return Code.TOO_FEW, Sentence(text)
+    code = Counter(one.code for one in kept).most_common(1)[0][0]
+    if number == 1 or (len(meant) == 1 and not able):
+        return code, _kept_away(kept)
+    needs = "all of" if wanted.wants_all else f"{number} of"
+    if number > len(meant):
+        needs = f"{number} devices, but has only"
+    free = f"{len(able)} free" if able else "none free"
+    lead = f'request "{wanted.name}" needs {needs} {len(meant)} that match, {free}; '
+    return code, after(lead, _kept_away(kept))
+
+
+def _of(number: int, one: str, many: str) -> str:
+    return f"only 1 {one}" if number == 1 else f"only {number} {many}"
+
+
+_LEADS = {
+    Code.IN_USE: "in use by",
+    Code.CAPACITY: "without room left beside",
+    Code.COUNTERS: "without room left beside",
+}
+
+
+def _kept_away(verdicts: Sequence[DeviceVerdict]) -> Sentence:
+    """`2 devices in use by team-a/train, 1 tainted gpu.nvidia.com/xid=79`."""
+    groups: dict[tuple[Code, str], list[DeviceVerdict]] = {}
+    for one in verdicts:
+        # Those whose reasons differ in who is in the way only are told of together.
+        text = one.text if one.code not in _LEADS or not one.holders else ""
+        groups.setdefault((one.code, text), []).append(one)
+    several = len(groups) > 1
+    return joined(
+        ", ",
+        (
+            _group_of_devices(code, text, members, several)
+            for (code, text), members in sorted(groups.items(), key=lambda item: -len(item[1]))
+        ),
+    )
+
+
+def _group_of_devices(code: Code, text: str, members: Sequence[DeviceVerdict], several: bool) -> Sentence:
+    number = f"{len(members)} " if several or len(members) > 1 else ""
+    noun = "device" if len(members) == 1 else "devices"
+    if not text:
+        holders = tuple(holder for one in members for holder in one.holders)
+        scarce = members[0].scarce if len(members) == 1 else None
+        lead = f"{scarce}, beside" if scarce is not None else _LEADS[code]
+        return Sentence(f"{number}{noun} {lead} {HELD}", (holders,))
+    return Sentence(f"{number}{noun} {text}" if number or code is not Code.TAINT else text)
+
+
+def _nothing_meant(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> tuple[Code, Sentence]:
+    """No device is what the request asks for: how the nearest ones miss it."""
+    nearest = max((one.code for one in verdicts), key=nearness)
+    if nearest is Code.CLASS:
+        text = f"no device of class {wanted.device_class.metadata.name} ({_commonest(verdicts)})"
+        return nearest, Sentence(text)
+    near = [one for one in verdicts if one.code is nearest]
+    return nearest, Sentence(f'no device matches request "{wanted.name}": {_commonest(near)}')
+
+
+_MOST_MISSES = 2
+_MOST_VALUES = 3
+
+
+def _commonest(verdicts: Sequence[DeviceVerdict]) -> str:
+    """The two misses that most devices have; those that differ in the device's own value only are one."""
+    groups: dict[object, list[DeviceVerdict]] = {}
+    for one in verdicts:
+        comparison = _only_comparison(one)
+        key = (comparison.name, comparison.sign, comparison.other) if comparison is not None else one.text
+        groups.setdefault(key, []).append(one)
+    ordered = sorted(groups.values(), key=lambda members: -len(members))
+    texts = [_miss(members) for members in ordered[:_MOST_MISSES]]
+    more = len(ordered) - len(texts)
+    return ", or ".join(texts) + (f", and {more} more reason{'s' if more > 1 else ''}" if more else "")
+
+
+def _only_comparison(verdict: DeviceVerdict) -> Comparison | None:
+    return verdict.parts[0].comparison if len(verdict.parts) == 1 else None
+
+
+def _miss(verdicts: Sequence[DeviceVerdict]) -> str:
+    """`memory at most 80Gi < 100Gi`; `profile is "1g.10gb", "2g.20gb" or 3 others, not "9g.90gb"`."""
+    comparisons = {each.own: each for each in map(_only_comparison, verdicts) if each is not None}
+    first = verdicts[0]
+    if len(comparisons) < 2:
+        return first.text
+    found = list(comparisons.values())
+    sign, name, other = found[0].sign, found[0].name, found[0].other
+    numbers = [(one.amount, one.own) for one in found if one.amount is not None]
+    if sign in ("<", "<=") and len(numbers) == len(found):
+        return f"{name} at most {max(numbers)[1]} {sign} {other}"
+    if sign in (">", ">=") and len(numbers) == len(found):
+        return f"{name} at least {min(numbers)[1]} {sign} {other}"
+    texts = [one.own for one in found[:_MOST_VALUES]]
+    more = len(found) - len(texts)
+    values = f"{', '.join(texts)} or {more} other{'s' if more > 1 else ''}" if more else _either(texts)
+    return str(replace(found[0], own=values))
+
+
+def _either(texts: Sequence[str]) -> str:
+    return f"{', '.join(texts[:-1])} or {texts[-1]}"
