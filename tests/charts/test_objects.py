@@ -1,13 +1,16 @@
 """Whatever is chosen, every object of the chart is one that an API server takes, and says what was chosen."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
-from support.chart_values import EXTRA_CLASS, POLICY, VARIANTS, Values, combinations
-from support.helm import CHART, NAMESPACE, Helm, Object, Release, ServerThread, simulated_server
+from support import real_api_server
+from support.chart_values import EXTRA_CLASS, POLICY, VARIANTS, Values, combinations, merged
+from support.helm import CHART, NAMESPACE, Cluster, Helm, Object, Release, ServerThread, simulated_server
+from support.real_api_server import RealApiServer
 
 from dra_driver.api.policy import decode_policy
 
@@ -47,14 +50,14 @@ def accepted(values: Values, tmp_path: Path) -> Release:
         release = Helm(thread.kubeconfig).install(values)
         for hook in release.hooks:
             thread.create(hook)
-        nothing_dropped(thread, release)
+        nothing_dropped(thread, (*release.objects, *release.hooks))
     return release
 
 
-def nothing_dropped(thread: ServerThread, release: Release) -> None:
+def nothing_dropped(cluster: Cluster, objects: Iterable[Object]) -> None:
     """Every field that we send is stored: a field that the server does not know would silently be gone."""
-    for sent in (*release.objects, *release.hooks):
-        found = thread.objects(sent["apiVersion"], sent["kind"])
+    for sent in objects:
+        found = cluster.objects(sent["apiVersion"], sent["kind"])
         (stored,) = [one for one in found if one["metadata"]["name"] == sent["metadata"]["name"]]
         missing = _missing(sent, stored, sent["kind"])
         assert not missing, missing
@@ -85,6 +88,29 @@ def _missing(sent: Any, stored: Any, where: str) -> list[str]:
 def test_every_variant_is_accepted(name: str, tmp_path: Path) -> None:
     release = accepted(VARIANTS[name], tmp_path)
     assert release.revision == 1
+
+
+def test_a_real_server_accepts_every_variant(real_server: RealApiServer, tmp_path: Path) -> None:
+    """Also what the simulated one does not look at: expressions of policies, formats, privileges."""
+    kubeconfig = tmp_path / "kubeconfig"
+    real_api_server.write_kubeconfig(real_server, kubeconfig)
+    cluster, helm = Cluster(kubeconfig), Helm(kubeconfig)
+    for one in EVERYTHING_SERVED:
+        cluster.create(one)
+    try:
+        for name, values in VARIANTS.items():
+            release = helm.install(merged(values, {"cleanup": {"install": False}}))
+            hooks = [one for one in release.hooks if one["kind"] != "Pod"]
+            for hook in hooks:
+                cluster.create(hook)
+            nothing_dropped(cluster, release.objects)
+            for hook in hooks:
+                cluster.delete(hook)
+            helm.uninstall()
+            assert release.objects, name
+    finally:
+        for one in EVERYTHING_SERVED:
+            cluster.delete(one)
 
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])

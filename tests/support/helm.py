@@ -113,6 +113,10 @@ class Cluster:
         resource = resource_of(obj["apiVersion"], obj["kind"])
         return self.kube(lambda kube: kube.create(resource, dict(obj)))
 
+    def delete(self, obj: Mapping[str, Any]) -> None:
+        resource, metadata = resource_of(obj["apiVersion"], obj["kind"]), obj["metadata"]
+        self.kube(lambda kube: kube.delete(resource, metadata["name"], namespace=metadata.get("namespace")))
+
     def objects(self, api_version: str, kind: str) -> list[Object]:
         """All objects of a kind, of every namespace."""
         listing = self.kube(lambda kube: kube.list(resource_of(api_version, kind)))
