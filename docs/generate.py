@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that come from code: metrics.md. `make generate` runs it, and a test compares.
+"""Writes the pages of docs/ that come from code: metrics.md, events.md. `make generate` runs it, and a test compares.
 
 The families are those of the collectors that both processes register, made here with nothing behind them.
 """
@@ -19,10 +19,11 @@ from dra_driver.publish import PoolPublisher
 from dra_driver.publish.metrics import CountingNarrator, PublishedPools
 from dra_driver.runtime.telemetry import tell_build
 from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.events import Reason
 from kubelet_plugin.metrics import ClaimTimes, MeasuredClaims, NodeCollector
 from kubelet_plugin.prepare.checkpoint import Journal
 
-PAGE = Path(__file__).parent / "metrics.md"
+FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True, order=True)
@@ -98,7 +99,7 @@ def _family(metric: Metric, labels: Iterable[str]) -> Family:
     return Family(name, metric.type, tuple(labels), metric.documentation)
 
 
-def page() -> str:
+def metrics_page() -> str:
     """The whole of metrics.md."""
     plugin, controller = plugin_families(), publisher_families()
     common = [family for family in plugin if family in controller]
@@ -137,5 +138,28 @@ def _table(families: Iterable[Family]) -> Iterator[str]:
         yield f"| `{one.name}` | {one.type} | {labels} | {one.meaning} |"
 
 
+def events_page() -> str:
+    """The whole of events.md."""
+    return "\n".join(
+        [
+            "# Events",
+            "",
+            "<!-- Written by docs/generate.py; change the code instead. -->",
+            "",
+            "The node plugin tells these with `events.k8s.io/v1`; `kubectl describe` shows them. Those about nodes are",
+            "in namespace `default`. What is told again counts in the series of the Event that there is. The pod itself",
+            "is told by kubelet (`FailedPrepareDynamicResources`).",
+            "",
+            "| Object | Type | Reason | Meaning |",
+            "|---|---|---|---|",
+            *(f"| {one.kind} | {one.type} | `{one.word}` | {one.meaning} |" for one in Reason),
+            "",
+        ]
+    )
+
+
+PAGES = {"metrics.md": metrics_page, "events.md": events_page}
+
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    for name, text in PAGES.items():
+        (FOLDER / name).write_text(text())

@@ -7,6 +7,7 @@ move it is.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Literal, Protocol
 
 from dra_driver.api.inventory import GpuFacts, HealthCondition
@@ -29,6 +30,66 @@ type Tell = Callable[[News], None]
 
 _CLAIMS_REMEMBERED = 1000
 
+
+class Reason(Enum):
+    """Every reason that our Events give, with their type and meaning; `docs/events.md` is written from here."""
+
+    PREPARE_FAILED = (
+        "PrepareFailed",
+        "ResourceClaim",
+        "Warning",
+        "The claim could not be prepared: why, and whose move it is.",
+    )
+    PREPARED = ("Prepared", "ResourceClaim", "Normal", "The claim is prepared, after it could not be before.")
+    UNPREPARE_FAILED = (
+        "UnprepareFailed",
+        "ResourceClaim",
+        "Warning",
+        "The claim could not be released: its devices are not free.",
+    )
+    GPU_UNHEALTHY = (
+        "GpuUnhealthy",
+        "Node",
+        "Warning",
+        "A GPU is not given to new claims any more: what is wrong with it.",
+    )
+    GPU_HEALTHY = ("GpuHealthy", "Node", "Normal", "That GPU is well again.")
+    GPU_VALIDATION_FAILED = (
+        "GpuValidationFailed",
+        "Node",
+        "Warning",
+        "A GPU did not pass the check that the policy asks for.",
+    )
+    MPS_DAEMON_RESTARTED = (
+        "MpsDaemonRestarted",
+        "Node",
+        "Warning",
+        "An MPS daemon died, its clients with it, and was started anew.",
+    )
+    MPS_DAEMON_FAILED = ("MpsDaemonFailed", "Node", "Warning", "An MPS daemon is dead and could not be started anew.")
+    MIG_LAYOUT_CHANGED = (
+        "MigLayoutChanged",
+        "Node",
+        "Warning",
+        "A MIG device of a claim is gone: somebody changed the layout by hand.",
+    )
+    POLICY_REFUSED = (
+        "PolicyRefused",
+        "Node",
+        "Warning",
+        "The publishing policy cannot be read or makes no sense; the node plugin does not start.",
+    )
+
+    def __init__(self, word: str, kind: str, type_: Literal["Normal", "Warning"], meaning: str) -> None:
+        self.word = word
+        self.kind = kind
+        self.type = type_
+        self.meaning = meaning
+
+    def told(self, regarding: Regarding, action: str, note: str) -> News:
+        return News(regarding, self.type, self.word, action, note)
+
+
 _MOVES: tuple[tuple[type[DriverError], str], ...] = (
     (InvalidInput, "Whoever wrote the claim or its class has to change it."),
     (UnknownDevice, "The claim was given a device that this node does not have: delete the pod, or the claim."),
@@ -46,11 +107,12 @@ def claim_news(operation: Operation, failures: int) -> News | None:
     regarding, action = Regarding.claim(operation.claim), operation.call.capitalize()
     if operation.error is not None:
         note = f"{operation.error.message.rstrip('.')}. {_move(operation.error)}"
-        return News(regarding, "Warning", f"{action}Failed", action, note)
+        reason = Reason.PREPARE_FAILED if operation.call == "prepare" else Reason.UNPREPARE_FAILED
+        return reason.told(regarding, action, note)
     if failures and operation.call == "prepare":
         times = "once" if failures == 1 else f"{failures} times"
         devices = ", ".join(one.device for one in operation.devices)
-        return News(regarding, "Normal", "Prepared", action, f"Prepared ({devices}), after it could not be {times}.")
+        return Reason.PREPARED.told(regarding, action, f"Prepared ({devices}), after it could not be {times}.")
     return None
 
 
@@ -97,10 +159,11 @@ def node_news(node: str, known: Known, gpus: Sequence[GpuFacts]) -> tuple[list[N
         if now is not None:
             troubles[gpu.uuid] = now
         if now is not None and now != before:
-            reason = "GpuValidationFailed" if gpu.health.reason == "NotValidated" else "GpuUnhealthy"
+            failed = gpu.health.reason == "NotValidated"
+            reason = Reason.GPU_VALIDATION_FAILED if failed else Reason.GPU_UNHEALTHY
             news.append(_of_gpu(node, gpu, reason, f"{now}. New claims do not get it"))
         if now is None and before is not None:
-            news.append(_of_gpu(node, gpu, "GpuHealthy", "it is well again", "Normal"))
+            news.append(_of_gpu(node, gpu, Reason.GPU_HEALTHY, "it is well again"))
         for condition in gpu.health.conditions:
             own = _own_event(condition)
             if own is None:
@@ -119,15 +182,15 @@ def _trouble(gpu: GpuFacts) -> str | None:
     return f"{health.reason}: {health.message}"
 
 
-def _own_event(condition: HealthCondition) -> str | None:
+def _own_event(condition: HealthCondition) -> Reason | None:
     """What befalls a claim that runs has an Event whether or not the GPU is unhealthy for others."""
     if condition.type == "MpsDaemon":
-        return "MpsDaemonFailed" if condition.severity == "Critical" else "MpsDaemonRestarted"
-    return "MigLayoutChanged" if condition.type == "InstanceLost" else None
+        return Reason.MPS_DAEMON_FAILED if condition.severity == "Critical" else Reason.MPS_DAEMON_RESTARTED
+    return Reason.MIG_LAYOUT_CHANGED if condition.type == "InstanceLost" else None
 
 
-def _of_gpu(node: str, gpu: GpuFacts, reason: str, text: str, type_: Literal["Normal", "Warning"] = "Warning") -> News:
-    return News(Regarding.node(node), type_, reason, "Watch", f"GPU {gpu.name} ({gpu.uuid}): {text.rstrip('.')}.")
+def _of_gpu(node: str, gpu: GpuFacts, reason: Reason, text: str) -> News:
+    return reason.told(Regarding.node(node), "Watch", f"GPU {gpu.name} ({gpu.uuid}): {text.rstrip('.')}.")
 
 
 class Facts(Protocol):
@@ -154,4 +217,4 @@ class NodeEvents:
 def policy_refused(node: str, error: InvalidInput) -> News:
     """The plugin cannot begin to work."""
     note = f"The GPUs of this node are not published: {error}. An administrator has to change the publishing policy."
-    return News(Regarding.node(node), "Warning", "PolicyRefused", "Start", note)
+    return Reason.POLICY_REFUSED.told(Regarding.node(node), "Start", note)
