@@ -2,8 +2,8 @@
 
 `wanted_status` decides, from the journal and the node's health; `DeviceStatusWriter` writes what differs from what was
 written last, by server-side apply, in the background and for several changes together. kubelet's calls never wait for
-it, and a node at rest writes nothing: after a restart, claims are read and compared. A cluster that does not allow it,
-or does not keep it, is asked again ten minutes later. Of a released claim what was written is taken away.
+it, and a node at rest writes nothing: after a restart, claims are read and compared. A claim for which the cluster does
+not allow it, or does not keep it, is tried again ten minutes later. Of a released claim what was written is taken away.
 """
 
 import asyncio
@@ -39,6 +39,7 @@ _TOGETHER_S = 1.0
 _LOOK_EVERY_S = 60.0
 """Claims are also released without kubelet's asking."""
 _NOT_ALLOWED_PAUSE_S = 600.0
+_NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,8 @@ class _Written:
 
     claim: ClaimRef
     devices: tuple[JsonObject, ...]
+    again_at: float = _NEVER
+    """By the event loop's clock: when to try the same again, because it was refused."""
 
 
 class DeviceStatusWriter(ClaimListener):
@@ -179,6 +182,7 @@ class DeviceStatusWriter(ClaimListener):
         self._pause_s = pause_s
         self._refused: dict[str, Refusal] = {}
         self._written: dict[str, _Written] = {}
+        self._quiet_until = 0.0
         self._changed = asyncio.Event()
         facts.subscribe(lambda _: self._changed.set())
 
@@ -199,13 +203,8 @@ class DeviceStatusWriter(ClaimListener):
                     await self._meet()
                     met = True
                 await self.write()
-            except DriverError as error:
-                if isinstance(error, ClusterError) and not isinstance(error, Unreachable):
-                    _log.warning("device status cannot be written", error=str(error), again_in_s=self._pause_s)
-                    self._refused.clear()
-                    await asyncio.sleep(self._pause_s)
-                else:
-                    await asyncio.sleep(backoff.next_s())
+            except DriverError:
+                await asyncio.sleep(backoff.next_s())
                 continue
             backoff.reset()
             with suppress(TimeoutError):
@@ -213,17 +212,21 @@ class DeviceStatusWriter(ClaimListener):
                 await asyncio.sleep(self._together_s)
 
     async def _meet(self) -> None:
-        """Find out what the API server has of the claims that were held before. Raises ClusterError, NodeNotReady."""
+        """Find out what the API server has of the claims that were held before. Raises Unreachable, NodeNotReady."""
         for uid, entry in self._journal.current.held.items():
             if uid in self._written:
                 continue
-            with suppress(NotFound):
+            try:
                 claim = await self._kube.get(RESOURCE_CLAIMS, entry.claim.name, entry.claim.namespace)
-                if claim["metadata"]["uid"] == uid:
-                    self._written[uid] = _Written(entry.claim, self._ours(claim))
+            except Unreachable:
+                raise
+            except ClusterError:
+                continue  # then what is there is written once more, or that it cannot be is told
+            if claim["metadata"]["uid"] == uid:
+                self._written[uid] = _Written(entry.claim, self._ours(claim))
 
     async def write(self) -> None:
-        """Write what differs. Raises ClusterError, or NodeNotReady before the hardware was seen."""
+        """Write what differs. Raises Unreachable, or NodeNotReady before the hardware was seen."""
         self._changed.clear()
         facts, journal = self._facts.facts, self._journal.current
         for uid in [*journal.held, *(uid for uid in {**self._refused, **self._written} if uid not in journal.held)]:
@@ -231,9 +234,10 @@ class DeviceStatusWriter(ClaimListener):
             written = self._written.get(uid)
             wanted = wanted_status(entry, refusal, journal.holds, facts, self._policy)
             devices = self._to_wire(wanted, written.devices if written is not None else ())
-            if devices == (written.devices if written is not None else ()):
-                if not devices:
-                    self._written.pop(uid, None)
+            if not devices and (written is None or not written.devices):
+                self._written.pop(uid, None)
+                continue
+            if written is not None and devices == written.devices and _clock() < written.again_at:
                 continue
             claim = entry.claim if entry is not None else refusal.claim if refusal is not None else None
             await self._apply(claim or self._written[uid].claim, devices)
@@ -255,17 +259,24 @@ class DeviceStatusWriter(ClaimListener):
             self._written.pop(claim.uid, None)
             self._refused.pop(claim.uid, None)
             return
+        except Unreachable:
+            raise
         except ClusterError as error:
-            if error.status != 422:
-                raise
-            # Another claim of its name, or one that was allocated anew, or not at all any more.
-            _log.info("device status was refused", claim=str(claim), error=str(error))
-            stored = {}
-        if devices and stored and not self._ours(stored):
-            raise ClusterError(
-                "the API server keeps none: its gate DRAResourceClaimDeviceStatus is off", about=str(claim)
-            )
+            # 422: another claim of its name, or one that was allocated anew, or not at all any more.
+            self._note_refusal(claim, devices, str(error), _NEVER if error.status == 422 else _clock() + self._pause_s)
+            return
+        if devices and not self._ours(stored):
+            why = "the API server keeps none: its gate DRAResourceClaimDeviceStatus is off"
+            self._note_refusal(claim, devices, why, _clock() + self._pause_s)
+            return
         self._written[claim.uid] = _Written(claim, devices)
+
+    def _note_refusal(self, claim: ClaimRef, devices: tuple[JsonObject, ...], why: str, again_at: float) -> None:
+        """One claim's refusal keeps nobody from writing the others'; the log is told once in a while."""
+        if _clock() >= self._quiet_until:
+            _log.warning("device status cannot be written", claim=str(claim), error=why)
+            self._quiet_until = _clock() + self._pause_s
+        self._written[claim.uid] = _Written(claim, devices, again_at)
 
     def _ours(self, claim: JsonObject) -> tuple[JsonObject, ...]:
         devices = (claim.get("status") or {}).get("devices") or ()
@@ -296,6 +307,10 @@ class DeviceStatusWriter(ClaimListener):
             for one in status.conditions
         ]
         return device | ({"data": dict(status.data)} if status.data else {})
+
+
+def _clock() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _key(device: JsonObject) -> tuple[str, str, str]:

@@ -10,11 +10,11 @@ from support.claims import BOOT, NODE, a_gpu, a_held_device, a_ref, an_entry, de
 from support.objects import allocate, claim, result
 
 from dra_driver.api.inventory import HealthCondition, HealthFacts
-from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
+from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject, Resource
 from dra_driver.api.policy import HealthPolicy
 from dra_driver.devices.model import Kind, Partition
 from dra_driver.errors import DeviceInUse, Rejected
-from dra_driver.kube.client import Kube
+from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from kubelet_plugin.device_status import Condition, DeviceStatusWriter, Refusal, wanted_status
@@ -230,27 +230,55 @@ async def test_one_that_lost_its_devices_meanwhile_is_not_tried_again(scene: Sce
     assert await scene.count_writes(scene.writer.write()) == 0
 
 
-class Forbidding:
-    """An API server that does not allow it."""
+class Forbidding(Kube):
+    """An API server that does not allow it for some claims."""
 
-    def __init__(self) -> None:
-        self.asked = 0
+    def __init__(self, scene: Scene, *forbidden: str) -> None:
+        super().__init__(Endpoint(server=scene.server.url))
+        self.forbidden = set(forbidden)
+        self.asked: list[str] = []
 
-    async def apply(self, *_: Any, **__: Any) -> JsonObject:
-        self.asked += 1
-        raise Rejected("forbidden", status=403)
+    async def apply(self, resource: Resource, obj: JsonObject, **more: Any) -> JsonObject:
+        name = obj["metadata"]["name"]
+        self.asked.append(name)
+        if name in self.forbidden:
+            raise Rejected("forbidden", status=403)
+        return await super().apply(resource, obj, **more)
 
 
-async def test_without_permission_it_asks_once_in_a_long_while(scene: Scene) -> None:
-    forbidding = Forbidding()
-    writer = scene.new_writer(forbidding, pause_s=60.0)
-    writer.ended(Operation(call="prepare", claim=scene.ref, seconds=0.1, devices=ALLOCATED, error=DeviceInUse("held")))
-    task = asyncio.create_task(writer.run())
-    for _ in range(10):
-        scene.node.listeners[-1](scene.node.facts)
-        await asyncio.sleep(0.02)
-    task.cancel()
-    assert forbidding.asked == 1
+async def test_without_permission_a_claim_is_tried_once_in_a_long_while_and_the_others_are_told(scene: Scene) -> None:
+    created = await scene.kube.create(RESOURCE_CLAIMS, claim("other"))
+    await allocate(scene.kube, created, result(device_name(1), pool=NODE))
+    other = ClaimRef("default", "other", created["metadata"]["uid"])
+    entries = {ref.uid: an_entry(ref, a_held_device(at, ref)) for at, ref in enumerate([scene.ref, other])}
+    scene.node.current = Journal(entries)
+    async with Forbidding(scene, "gpu") as kube:
+        writer = scene.new_writer(kube, pause_s=0.3)
+        for _ in range(5):
+            await writer.write()
+        assert kube.asked == ["gpu", "other"]
+        assert (await scene.kube.get(RESOURCE_CLAIMS, "other", "default"))["status"]["devices"]
+        kube.forbidden.clear()
+        await asyncio.sleep(0.35)
+        await writer.write()
+    assert kube.asked == ["gpu", "other", "gpu"]
+    assert len(await scene.devices()) == 1
+
+
+async def test_a_server_that_keeps_none_is_asked_once_in_a_long_while() -> None:
+    api_server = SimulatedApiServer(feature_gates={"DRAResourceClaimDeviceStatus": False})
+    await api_server.start()
+    async with Kube(Endpoint(server=api_server.url)) as kube:
+        scene = Scene(api_server, kube)
+        await scene.allocated()
+        scene.holds()
+        async with Forbidding(scene) as counted:
+            writer = scene.new_writer(counted)
+            for _ in range(5):
+                await writer.write()
+            assert counted.asked == ["gpu"]
+        assert await scene.devices() == []
+    await api_server.stop()
 
 
 async def test_several_changes_are_one_write(scene: Scene) -> None:
