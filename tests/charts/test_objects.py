@@ -250,6 +250,13 @@ def test_alerts_come_as_their_file_has_them(render: Render) -> None:
     assert spec == yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
 
 
+def test_the_dashboard_comes_as_its_file_has_it(render: Render) -> None:
+    release = render(VARIANTS["dashboard"])
+    found = release.one("ConfigMap", "gpu-dra-driver-dashboard")
+    assert found["metadata"]["labels"]["grafana"] == "yes"
+    assert found["data"] == {"gpu-dra-driver.json": (CHART / "files" / "dashboard.json").read_text()}
+
+
 def test_the_constraint_of_openshift_is_for_the_account_that_the_plugin_has(render: Render) -> None:
     release = render(VARIANTS["accounts"], before=EVERYTHING_SERVED)
     account = release.one("DaemonSet")["spec"]["template"]["spec"]["serviceAccountName"]

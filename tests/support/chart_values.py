@@ -54,6 +54,7 @@ VARIANTS: dict[str, Values] = {
     "publisher-node": {"publisher": "node"},
     "policy": {"policy": POLICY},
     "logs": {"logLevel": "debug", "logFormat": "console", "debugPages": True},
+    "dashboard": {"metrics": {"dashboard": True, "dashboardLabels": {"grafana": "yes"}}},
     "no-device-status": {"kubeletPlugin": {"deviceStatus": False}},
     "no-crds": {"crds": {"install": False}},
     "keep-crds": {"crds": {"keep": True}},
