@@ -78,7 +78,7 @@ def check_selectors(selectors: Sequence[JsonObject], path: str, report: Report, 
     for index, selector in enumerate(selectors):
         expression = (selector.get("cel") or {}).get("expression")
         where = f"{path}[{index}].cel.expression"
-        if isinstance(expression, str) and expression and not report.has(where):
+        if isinstance(expression, str) and not report.has(where):
             check_selector(expression, where, report, manifests.knowledge.server, manifests.names)
 
 

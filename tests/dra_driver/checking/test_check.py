@@ -601,6 +601,11 @@ def test_a_field_of_v1beta1_is_placed_where_it_is_written_there() -> None:
     ]
 
 
+def test_an_empty_expression_is_none() -> None:
+    (only,) = found(selecting(""), NO_DEVICES)
+    assert (only.code, only.message) == ("selector", "the expression is empty")
+
+
 def test_a_function_of_the_next_version_is_refused_for_the_older_server() -> None:
     assert any(one.code == "selector" for one in found(selecting("[1].includes(1)"), replace(NO_DEVICES, minor=36)))
 
