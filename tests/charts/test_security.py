@@ -1,0 +1,92 @@
+"""What containers may do to their node is what stands here, and nothing more."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from support.chart_values import VARIANTS, Values, combinations
+from support.helm import CHART, Helm, Object, Release, simulated_server
+
+type Render = Any
+
+WRITABLE = {
+    "/var/lib/kubelet/plugins": "sockets, journal, MPS folders",
+    "/var/lib/kubelet/plugins_registry": "the socket with which kubelet registers the plugin",
+    "/var/run/cdi": "CDI files",
+    "/sys": "passthrough binds and unbinds GPUs",
+    "/dev": "NVML opens device nodes, also of GPUs that come later",
+    "/run/nvidia-persistenced": "a socket can be spoken with only where it can be written to",
+}
+READABLE = {"/": "the driver, /proc, the host's namespaces"}
+
+
+def pods(release: Release) -> list[Object]:
+    found = [*release.objects, *release.hooks]
+    specs = [one["spec"]["template"]["spec"] for one in found if one["kind"] in ("DaemonSet", "Deployment", "Job")]
+    return specs + [one["spec"] for one in found if one["kind"] == "Pod"]
+
+
+def plugin(release: Release) -> Object:
+    spec: Object = release.one("DaemonSet")["spec"]["template"]["spec"]
+    return spec
+
+
+def host_paths(pod: Object) -> dict[str, bool]:
+    """Path on the host to whether it can be written."""
+    mounts = {mount["name"]: not mount.get("readOnly") for mount in pod["containers"][0]["volumeMounts"]}
+    return {one["hostPath"]["path"]: mounts[one["name"]] for one in pod["volumes"] if "hostPath" in one}
+
+
+def test_of_the_host_the_plugin_has_what_it_needs(render: Render) -> None:
+    paths = host_paths(plugin(render()))
+    assert {path for path, writable in paths.items() if writable} == WRITABLE.keys()
+    assert {path for path, writable in paths.items() if not writable} == READABLE.keys()
+
+
+def test_simulated_hardware_needs_neither_host_nor_privileges(render: Render) -> None:
+    pod = plugin(render(VARIANTS["simulated"]))
+    assert not pod["hostPID"]
+    assert set(host_paths(pod)) == {path for path in WRITABLE if path.startswith(("/var/lib/kubelet", "/var/run/cdi"))}
+    context = pod["containers"][0]["securityContext"]
+    assert not context.get("privileged") and not context["allowPrivilegeEscalation"]
+    assert context["capabilities"] == {"drop": ["ALL"]} and context["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_without_the_privileged_flag_only_named_capabilities_are_left(render: Render) -> None:
+    context = plugin(render(VARIANTS["unprivileged"]))["containers"][0]["securityContext"]
+    assert "privileged" not in context and context["capabilities"]["drop"] == ["ALL"]
+    assert len(context["capabilities"]["add"]) == 5
+
+
+def test_every_capability_has_its_reason_above_it() -> None:
+    lines = (CHART / "values.yaml").read_text().splitlines()
+    start = lines.index("  capabilities:")
+    listed = [number for number in range(start + 1, start + 12) if lines[number].startswith("  - ")]
+    assert len(listed) == 5 and all(lines[number - 1].startswith("  # ") for number in listed)
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(values=combinations())
+def test_nothing_but_the_plugin_has_any_rights_on_its_node(values: Values) -> None:
+    with simulated_server() as thread:
+        release = Helm(thread.kubeconfig).install(values)
+    node_plugin = plugin(release)
+    for pod in pods(release):
+        assert not pod.get("hostNetwork") and not pod.get("hostIPC")
+        for container in pod["containers"]:
+            context = container["securityContext"]
+            assert context["readOnlyRootFilesystem"]
+            if pod is not node_plugin:
+                assert context["runAsNonRoot"] and context["runAsUser"] > 0 and not context["allowPrivilegeEscalation"]
+                assert context["capabilities"] == {"drop": ["ALL"]}
+                assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+                assert not pod.get("hostPID") and not [one for one in pod.get("volumes", ()) if "hostPath" in one]
+
+
+@pytest.mark.parametrize("kind", ["DaemonSet", "Deployment"])
+def test_what_a_read_only_root_leaves_to_write_to_is_mounted(kind: str, render: Render) -> None:
+    """The plugin's /tmp; the controller writes nothing."""
+    pod = render().one(kind)["spec"]["template"]["spec"]
+    empty = [one["name"] for one in pod["volumes"] if "emptyDir" in one]
+    mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+    assert [mounts[name] for name in empty] == (["/tmp"] if kind == "DaemonSet" else [])
