@@ -5,8 +5,9 @@ then what keeps it away now (in use, counters, taints, constraints). So a device
 small. Sentences do not name the node, so that nodes with one reason form a group.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from fractions import Fraction
+from functools import lru_cache
 
 from dra_driver.allocation.amounts import amount, quantity
 from dra_driver.allocation.extended import extended_claim
@@ -20,6 +21,7 @@ from dra_driver.allocation.requests import Alternatives, Wanted, checked_request
 from dra_driver.allocation.resources import shortage_on
 from dra_driver.allocation.scarcity import scarce_sentence
 from dra_driver.allocation.search import Allocated, NotAllocatable, allocate
+from dra_driver.allocation.selection import reads
 from dra_driver.allocation.snapshot import Candidate, Pool, Usage
 from dra_driver.allocation.usage import Ledger
 from dra_driver.allocation.verdicts import HELD, Code, DeviceVerdict, NodeVerdict, Sentence, after, joined, nearness
@@ -27,6 +29,7 @@ from dra_driver.allocation.world import Pod, World
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.cel.device import CelDevice
 from dra_driver.cel.errors import CelError
+from dra_driver.cel.parser import parse
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.quantity import Quantity
 
@@ -39,6 +42,7 @@ class Judge:
         self._pod = pod
         self._claims = claims
         self.holders = Holders(world)
+        self._misses = _Misses()
 
     def node(self, node: NodeView) -> NodeVerdict:
         """The node's first reason, or what the claims would get there."""
@@ -75,7 +79,7 @@ class Judge:
     # -- devices
 
     def _devices_of(self, node: NodeView, claims: Sequence[ResourceClaim], result: NotAllocatable) -> NodeVerdict:
-        view = _View(Site(node, self._world.snapshot), self.holders)
+        view = _View(Site(node, self._world.snapshot), self.holders, self._misses)
         if not view.site.candidates:
             return _without_devices(view.site)
         requests = [one for claim in checked_requests(claims, self._world.classes, view.behaviour) for one in claim]
@@ -108,7 +112,7 @@ class Judge:
     def devices(self, node: NodeView) -> tuple[DeviceVerdict, ...]:
         """What every device of the node is to every request, fit or not. Raises InvalidInput for claims that no node
         can serve."""
-        view = _View(Site(node, self._world.snapshot), self.holders)
+        view = _View(Site(node, self._world.snapshot), self.holders, self._misses)
         requests = checked_requests(unallocated(self._claims), self._world.classes, view.behaviour)
         return tuple(
             verdict
@@ -150,8 +154,9 @@ def _too_few(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> bool:
 class _View:
     """One node's devices, looked at for one request after the other."""
 
-    def __init__(self, site: Site, holders: Holders) -> None:
+    def __init__(self, site: Site, holders: Holders, misses: "_Misses") -> None:
         self.site = site
+        self._misses = misses
         self.behaviour = site.behaviour
         self._holders = holders
         self._pools: dict[tuple[str, str], Pool] = {pool.id: pool for pool in site.usable}
@@ -178,7 +183,7 @@ class _View:
             text = f"selector fails on it: {failure.error}"
             return DeviceVerdict(wanted, candidate, Code.ERROR, text, selector=failure.index, error=failure.error)
         if candidate not in selection.matching:
-            return _unselected(wanted, candidate)
+            return _unselected(wanted, candidate, self._misses)
         if not candidate.is_for(self.site.node):
             return DeviceVerdict(wanted, candidate, Code.NODE, "for other nodes")
         if candidate.device.binding_conditions and not self.behaviour.binding_conditions:
@@ -237,12 +242,45 @@ class _View:
         )
 
 
-def _unselected(wanted: Wanted, candidate: Candidate) -> DeviceVerdict:
-    device = CelDevice(candidate.id.driver, candidate.device)
+class _Misses:
+    """Why selectors are false, found out once for devices that a selector cannot tell apart."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[Part, ...]] = {}
+
+    def of(self, expression: str, candidate: Candidate) -> tuple[Part, ...]:
+        """Raises CelError."""
+        key = _seen(expression, candidate)
+        if key is None:
+            return failing_parts(expression, CelDevice(candidate.id.driver, candidate.device))
+        if key not in self._known:
+            self._known[key] = failing_parts(expression, CelDevice(candidate.id.driver, candidate.device))
+        return self._known[key]
+
+
+_reads = lru_cache(maxsize=1024)(lambda expression: reads(parse(expression)))
+
+
+def _seen(expression: str, candidate: Candidate) -> Hashable:
+    """All that the selector sees of the device; None when that is not known."""
+    read = _reads(expression)
+    if read is None:
+        return None
+    device = candidate.device
+    values: list[Hashable] = []
+    for one in read:
+        of_kind = device.attributes if one.kind == "attributes" else device.capacity
+        for name in (one.id, f"{one.domain}/{one.id}"):
+            found = of_kind.get(name)
+            values.append(None if found is None else str(found))
+    return expression, candidate.id.driver, candidate.shareable, tuple(values)
+
+
+def _unselected(wanted: Wanted, candidate: Candidate, misses: _Misses) -> DeviceVerdict:
     own = len(wanted.device_class.spec.selectors)
     for index, expression in enumerate(wanted.expressions):
         try:
-            parts = failing_parts(expression, device)
+            parts = misses.of(expression, candidate)
         except CelError as error:  # it failed for whoever watches only
             return DeviceVerdict(wanted, candidate, Code.ERROR, str(error), selector=index)
         if parts:
