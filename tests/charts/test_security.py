@@ -1,11 +1,19 @@
 """What containers may do to their node is what stands here, and nothing more."""
 
+import os
+import shutil
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from support.chart_values import VARIANTS, Values, combinations
 from support.helm import CHART, Helm, Object, Release, simulated_server
+
+from dra_driver.api.meta import PODS, RESOURCE_CLAIM_TEMPLATES
+from dra_driver.simulation.cluster import Process, SimulatedCluster, SimulatedNode, parse_nodes
 
 type Render = Any
 
@@ -50,6 +58,38 @@ def test_simulated_hardware_needs_neither_host_nor_privileges(render: Render) ->
     context = pod["containers"][0]["securityContext"]
     assert not context.get("privileged") and not context["allowPrivilegeEscalation"]
     assert context["capabilities"] == {"drop": ["ALL"]} and context["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+class Unprivileged(SimulatedCluster):
+    """Its plugins have no capabilities and cannot get any."""
+
+    def _plugin_process(self, node: SimulatedNode) -> Process:
+        process = super()._plugin_process(node)
+        without = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
+        process._command = (*without, *process._command)
+        return process
+
+
+@pytest.mark.skipif(os.getuid() != 0 or shutil.which("setpriv") is None, reason="only root can give rights away")
+async def test_simulated_hardware_works_without_any_capability() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        async with Unprivileged.running(Path(folder), parse_nodes("t4")) as cluster:
+            status = Path(f"/proc/{cluster.plugins['t4-1'].pid}/status").read_text()
+            assert "CapEff:\t0000000000000000" in status
+            template, pod = one_gpu()
+            await cluster.kube.create(RESOURCE_CLAIM_TEMPLATES, template, namespace="default")
+            await cluster.kube.create(PODS, pod, namespace="default")
+
+            async def runs() -> bool:
+                found = await cluster.kube.get(PODS, pod["metadata"]["name"], "default")
+                return bool((found.get("status") or {}).get("phase") == "Running")
+
+            await cluster.wait(runs, "the pod does not run", 30)
+
+
+def one_gpu() -> tuple[Object, Object]:
+    template, pod = yaml.safe_load_all((CHART.parents[1] / "examples" / "one-gpu" / "one-gpu.yaml").read_text())
+    return template, pod
 
 
 def test_without_the_privileged_flag_only_named_capabilities_are_left(render: Render) -> None:

@@ -14,14 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pytest
+import helm_sdkpy as helm
 import yaml
 
 from dra_driver.api.meta import Resource
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.simulation.apiserver import SimulatedApiServer
-
-helm = pytest.importorskip("helm_sdkpy", reason="helm-sdkpy has wheels for Linux on x86-64 only")
 
 CHART = Path(__file__).parents[2] / "charts" / "gpu-dra-driver"
 NAMESPACE = "gpu-dra"
