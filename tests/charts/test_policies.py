@@ -1,0 +1,140 @@
+"""What the admission policies say, by Google's evaluator of expressions; test_admission.py asks a real API server."""
+
+from typing import Any
+
+import pytest
+from support.chart_values import Values
+from support.helm import NAMESPACE, Object, Release
+
+cel = pytest.importorskip("cel_expr_python.cel", reason="Google's evaluator is not installed")
+
+_MAP = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
+_CEL = cel.NewEnv(variables=dict.fromkeys(("object", "oldObject", "request", "variables"), _MAP))
+_NODE = "authentication.kubernetes.io/node-name"
+
+PLUGIN = f"system:serviceaccount:{NAMESPACE}:gpu-dra-driver-kubelet-plugin"
+CONTROLLER = f"system:serviceaccount:{NAMESPACE}:gpu-dra-driver-controller"
+DRIVER = "gpu.nvidia.com"
+
+type Render = Any
+
+
+def evaluated(expression: str, data: Object) -> Any:
+    value = _CEL.compile(expression).eval(data=data)
+    assert value.type() != cel.Type.ERROR, (expression, value)
+    return value.plain_value()
+
+
+def refusals(
+    release: Release, policy: str, user: str, node: str | None, *, operation: str = "CREATE", **objects: Object
+) -> list[str]:
+    """What the policy says against a request; empty lets it through."""
+    (found,) = [one for one in release.all("ValidatingAdmissionPolicy") if one["metadata"]["name"].endswith(policy)]
+    spec = found["spec"]
+    info: Object = {"username": user} | ({} if node is None else {"extra": {_NODE: [node]}})
+    named = next(iter(objects.values()))["metadata"]["name"]
+    data = {
+        "object": objects.get("new", {}),
+        "oldObject": objects.get("old", {}),
+        "request": {"userInfo": info, "operation": operation, "name": named},
+        "variables": {},
+    }
+    if not all(evaluated(one["expression"], data) for one in spec["matchConditions"]):
+        return []
+    for one in spec["variables"]:
+        data["variables"][one["name"]] = evaluated(one["expression"], data)
+    return [
+        one.get("message") or evaluated(one["messageExpression"], data)
+        for one in spec["validations"]
+        if not evaluated(one["expression"], data)
+    ]
+
+
+def named(name: str) -> Object:
+    return {"metadata": {"name": name}}
+
+
+def resource_slice(node: str | None, driver: str = DRIVER) -> Object:
+    place = {"allNodes": True} if node is None else {"nodeName": node}
+    return {**named("slice"), "spec": {"driver": driver, **place}}
+
+
+def claim(node: str, *, devices: list[str] | None = None, allocated: bool = True, **status: Any) -> Object:
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    allocation = {"nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]}}
+    found = {**({"allocation": allocation} if allocated else {}), **status}
+    if devices is not None:
+        found["devices"] = [{"driver": driver} for driver in devices]
+    return {**named("claim"), "status": found}
+
+
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE", "DELETE"])
+def test_inventories_are_their_nodes(operation: str, render: Render) -> None:
+    release, objects = render(), {"old" if operation == "DELETE" else "new": named("node-1")}
+
+    def said(user: str, node: str | None) -> list[str]:
+        return refusals(release, "-inventories", user, node, operation=operation, **objects)
+
+    assert said(PLUGIN, "node-1") == []
+    assert "may not write the inventory of another: node-1" in said(PLUGIN, "node-2")[0]
+    assert "names no node" in said(PLUGIN, None)[0]
+    assert said(CONTROLLER, None) == said("admin", None) == []
+
+
+CASES: list[tuple[Values, str, str | None, str, Object, bool]] = [
+    ({}, CONTROLLER, None, "CREATE", resource_slice("node-1"), True),
+    ({}, CONTROLLER, None, "CREATE", resource_slice("node-1", "other"), False),
+    ({}, CONTROLLER, None, "DELETE", resource_slice("node-1", "other"), False),
+    ({}, PLUGIN, "node-1", "CREATE", resource_slice("node-1"), False),
+    ({}, "admin", None, "CREATE", resource_slice("node-1"), False),
+    ({}, "admin", None, "CREATE", resource_slice("node-1", "other"), True),
+    ({}, "system:node:node-1", None, "DELETE", resource_slice("node-1"), True),
+    ({"publisher": "node"}, PLUGIN, "node-1", "CREATE", resource_slice("node-1"), True),
+    ({"publisher": "node"}, PLUGIN, "node-1", "DELETE", resource_slice("node-1"), True),
+    ({"publisher": "node"}, PLUGIN, "node-1", "CREATE", resource_slice("node-2"), False),
+    ({"publisher": "node"}, PLUGIN, "node-1", "DELETE", resource_slice("node-2"), False),
+    ({"publisher": "node"}, PLUGIN, "node-1", "CREATE", resource_slice(None), False),
+    ({"publisher": "node"}, PLUGIN, None, "CREATE", resource_slice("node-1"), False),
+    ({"publisher": "node"}, PLUGIN, "node-1", "CREATE", resource_slice("node-1", "other"), False),
+    ({"publisher": "node"}, CONTROLLER, None, "CREATE", resource_slice("node-1"), False),
+]
+
+
+@pytest.mark.parametrize(("values", "user", "node", "operation", "obj", "allowed"), CASES)
+def test_slices_are_written_by_who_publishes(
+    values: Values, user: str, node: str | None, operation: str, obj: Object, allowed: bool, render: Render
+) -> None:
+    objects = {"old" if operation == "DELETE" else "new": obj}
+    assert (refusals(render(values), "-slices", user, node, operation=operation, **objects) == []) == allowed
+
+
+def test_the_status_of_claims_is_written_by_the_plugin_of_their_node(render: Render) -> None:
+    release = render()
+
+    def allowed(old: Object, new: Object, user: str = PLUGIN, node: str | None = "node-1") -> bool:
+        return refusals(release, "-claim-status", user, node, operation="UPDATE", new=new, old=old) == []
+
+    before = claim("node-1")
+    assert allowed(before, claim("node-1", devices=[DRIVER]))
+    assert allowed(claim("node-1", devices=[DRIVER, "nic"]), claim("node-1", devices=["nic"]))
+    assert not allowed(before, claim("node-1", devices=[DRIVER, "nic"]))
+    assert not allowed(claim("node-1", devices=["nic"]), before)
+    assert not allowed(claim("node-2"), claim("node-2", devices=[DRIVER]))
+    assert not allowed(before, claim("node-1", allocated=False))
+    assert not allowed(claim("node-1", allocated=False), before)
+    assert not allowed(before, claim("node-1", reservedFor=[{"name": "a"}]))
+    assert not allowed(before, claim("node-1", devices=[DRIVER]), node=None)
+    assert not allowed(named("claim"), claim("node-1", devices=[DRIVER]))
+    # The scheduler and everybody else: not our business.
+    assert allowed(claim("node-2", allocated=False), claim("node-2"), user="system:kube-scheduler", node=None)
+
+
+def test_policies_name_the_accounts_that_are_rendered(render: Render) -> None:
+    """With whatever names: NVIDIA's own policy compares with an account that nobody has."""
+    release = render({"serviceAccounts": {"kubeletPlugin": "p", "controller": "c"}, "fullnameOverride": "other"})
+    users = [f"system:serviceaccount:{NAMESPACE}:{name}" for name in ("p", "c")]
+    assert release.one("DaemonSet")["spec"]["template"]["spec"]["serviceAccountName"] == "p"
+    assert release.one("Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == "c"
+    assert refusals(release, "-slices", users[0], "node-1", new=resource_slice("node-1"))
+    assert not refusals(release, "-slices", users[1], None, new=resource_slice("node-1"))
+    assert refusals(release, "-inventories", users[0], "node-1", new=named("node-2"))
