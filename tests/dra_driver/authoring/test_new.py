@@ -108,8 +108,8 @@ def _expressions(value: object) -> list[str]:
     return [found for one in value for found in _expressions(one)] if isinstance(value, list) else []
 
 
-@given(INTENTS | sparse())
-@settings(max_examples=40)
+@given(sparse())
+@settings(max_examples=25)
 def test_check_finds_nothing_wrong_with_whatever_is_not_refused(intent: Intent) -> None:
     if refusals(intent, KNOWN):
         return
@@ -119,8 +119,8 @@ def test_check_finds_nothing_wrong_with_whatever_is_not_refused(intent: Intent) 
     assert not wrong, found
 
 
-@given(intents=st.lists(sparse() | INTENTS, min_size=5, max_size=5))
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(intents=st.lists(sparse(), min_size=6, max_size=6))
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_the_api_server_accepts_whatever_is_not_refused(kube: Kube, intents: list[Intent]) -> None:
     label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
     await kube.merge_patch(NAMESPACES, "default", label)

@@ -1,12 +1,12 @@
 """YAML with notes says the same as without them."""
 
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.authoring.writing import Noted, plain, written
 
-WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=30)
+WORDS = st.text("aZ0 .:-#'\"{}[]&*!|>%@,?=~\\é", max_size=12)
 NAMES = st.from_regex(r"[a-z][a-zA-Z./-]{0,12}", fullmatch=True)
 SCALARS = st.one_of(
     WORDS, st.integers(), st.booleans(), st.sampled_from(["50", "yes", "1e3", "null", "~", "- a", "# b"])
@@ -21,12 +21,13 @@ VALUES = st.recursive(
             max_size=3,
         ),
     ),
-    max_leaves=10,
+    max_leaves=6,
 )
 OBJECTS = st.dictionaries(NAMES, VALUES, min_size=1, max_size=4)
 
 
-@given(st.lists(OBJECTS, min_size=1, max_size=3))
+@given(st.lists(OBJECTS, min_size=1, max_size=2))
+@settings(max_examples=60)
 def test_what_is_written_reads_back_as_the_objects_without_their_notes(objects: list[dict[str, object]]) -> None:
     assert list(yaml.safe_load_all(written(objects))) == [plain(one) for one in objects]
 
