@@ -102,7 +102,7 @@ async def cluster_of(publisher: str, policy: PublishingPolicy = POLICY) -> Async
 
 
 async def until(cluster: SimulatedCluster, what: str, condition: Callable[[], Awaitable[bool]]) -> None:
-    await cluster.wait(lambda: condition(), what, 30)
+    await cluster.wait(condition, what, 90)
 
 
 def pod_with_claim() -> tuple[JsonObject, JsonObject]:
@@ -135,18 +135,23 @@ async def a_claim_comes_and_goes(cluster: SimulatedCluster) -> None:
 
 
 async def slices_are_wiped(cluster: SimulatedCluster) -> None:
-    """As kubelet does: the plugin is asked for a sign of life, and they come back."""
-    await cluster.kube.delete_collection(RESOURCE_SLICES)
-    await cluster.wait_published()
+    """As kubelet does: the plugin is asked for a sign of life, and they come back.
+
+    Twice, for a registration of a moment ago is a sign of life, once.
+    """
+    for _ in range(2):
+        await cluster.kube.delete_collection(RESOURCE_SLICES)
+        await cluster.wait_published()
 
 
 async def the_journal_is_damaged(cluster: SimulatedCluster) -> None:
     """All claims are read to find those of the node. What kubelet hears meanwhile is that nothing can be prepared."""
     (plugin,) = cluster.plugins.values()
     await plugin.stop()
-    journal = cluster.node_folder("dgx-h100-1") / "kubelet" / "plugins" / "gpu.nvidia.com" / "claims.journal"
-    journal.write_text("nonsense")
+    folder = cluster.node_folder("dgx-h100-1") / "kubelet" / "plugins" / "gpu.nvidia.com"
+    (folder / "claims.journal").write_text("nonsense")
     await plugin.start()
+    await cluster.wait((folder / "dra.sock").is_socket, "the plugin does not come back", 30)
     await a_claim_comes_and_goes(cluster)
 
 
