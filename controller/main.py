@@ -1,5 +1,9 @@
 """Entry point of the controller, `gpu-dra-controller`: settings, policy, leader election, publishing, orderly stop."""
 
+# isort: off
+import dra_driver.runtime.lean  # noqa: F401 - before structlog is imported by anything
+
+# isort: on
 import asyncio
 import sys
 from functools import partial

@@ -4,6 +4,10 @@ Without a driver or NVML the plugin still registers and serves: what is missing 
 for a device, and claims of before can be released.
 """
 
+# isort: off
+import dra_driver.runtime.lean  # noqa: F401 - before structlog is imported by anything
+
+# isort: on
 import asyncio
 import sys
 from collections.abc import AsyncIterator
