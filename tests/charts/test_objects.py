@@ -56,8 +56,11 @@ def accepted(values: Values, tmp_path: Path) -> Release:
 
 def nothing_dropped(cluster: Cluster, objects: Iterable[Object]) -> None:
     """Every field that we send is stored: a field that the server does not know would silently be gone."""
-    for sent in objects:
-        found = cluster.objects(sent["apiVersion"], sent["kind"])
+    sent_objects = list(objects)
+    kinds = {(one["apiVersion"], one["kind"]) for one in sent_objects}
+    there = {kind: cluster.objects(*kind) for kind in kinds}
+    for sent in sent_objects:
+        found = there[sent["apiVersion"], sent["kind"]]
         (stored,) = [one for one in found if one["metadata"]["name"] == sent["metadata"]["name"]]
         missing = _missing(sent, stored, sent["kind"])
         assert not missing, missing
