@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from importlib.metadata import version
-from typing import TextIO
+from typing import TextIO, cast
 
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
@@ -30,12 +30,26 @@ _TEXT = "text/plain; charset=utf-8"
 LEVELS = ("debug", "info", "warning", "error")
 
 
+class _StandardError:
+    """Standard error as it is at the time of each line: loggers are kept for good, and whoever runs a command inside
+    another program gives it streams that are closed afterwards."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+    def isatty(self) -> bool:
+        return sys.stderr.isatty()
+
+
 def configure_logging(level: str, log_format: str, stream: TextIO | None = None) -> None:
     """`level` is one of LEVELS; `log_format` is `json`, for collectors, or `console`, for people.
 
     `stream` None is standard error.
     """
-    stream = stream or sys.stderr
+    stream = stream or cast(TextIO, _StandardError())
     numeric = getattr(logging, level.upper())
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer(sort_keys=False)

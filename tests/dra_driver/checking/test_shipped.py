@@ -1,7 +1,6 @@
 """What ships with the project is clean, and nothing that is done to it makes `check` fall over or slow."""
 
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -59,15 +58,6 @@ def test_the_page_has_the_table_of_codes() -> None:
 def test_a_page_without_marks_is_refused() -> None:
     with pytest.raises(ValueError, match=r"check\.md wants the lines"):
         codes.with_table("# A page\n")
-
-
-def test_a_hundred_manifests_are_checked_in_two_seconds() -> None:
-    """Of a machine that has nothing else to do; its processor time is what is measured."""
-    texts = (TEXTS * (100 // len(TEXTS) + 1))[:100]
-    knowledge = Knowledge(36, sites_of_models(()), CLASSES)
-    began = time.process_time()
-    check(together(read_documents(text, f"{index}.yaml") for index, text in enumerate(texts)), knowledge)
-    assert time.process_time() - began < 4
 
 
 JUNK = st.one_of(
