@@ -1,14 +1,16 @@
 """Fixtures that every test may ask for."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import structlog
 from hypothesis import settings
 
-# A slow machine is no failure of the product.
-settings.register_profile("repository", deadline=None)
-settings.load_profile("repository")
+# A slow machine is no failure of the product. HYPOTHESIS_PROFILE=thorough tries four times as much.
+settings.register_profile("repository", deadline=None, max_examples=25)
+settings.register_profile("thorough", deadline=None, max_examples=100)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repository"))
 
 pytest_plugins = ["support.cluster", "support.processes"]
 

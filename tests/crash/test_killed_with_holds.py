@@ -31,7 +31,7 @@ from kubelet_plugin.effects.mps import MARK
 from kubelet_plugin.hardware.processes import Processes
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 
-STRIDE = int(os.environ.get("GPU_DRA_TEST_CRASH_STRIDE", "7"))
+STRIDE = int(os.environ.get("GPU_DRA_TEST_CRASH_STRIDE", "17"))
 
 PROFILE = "h100-nvl"
 FULL = "gpu-cd9d459d"
