@@ -11,8 +11,9 @@ help:  ## this list
 demo: $(VENV)/.cli  ## a simulated cluster runs every example, shows what each container got, and cleans up
 	@$(BIN)/dractl demo $(ARGS)
 
+# More workers than CI has cores: many tests wait for processes.
 test: $(VENV)/.dev  ## all tests
-	@$(BIN)/pytest -n auto $(ARGS)
+	@$(BIN)/pytest -n 4 $(ARGS)
 
 check: $(VENV)/.dev lint types contracts test  ## format, lint, types, import contracts, tests: what CI runs
 
