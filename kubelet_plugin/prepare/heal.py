@@ -113,6 +113,8 @@ class Healer:
             return await self._executor.clear_left_behind(self._view.boot_id())
         except DriverError as error:
             return RepairReport(pending=(str(error),))
+        except Exception as error:  # noqa: BLE001 - nor may it keep the plugin from serving
+            return _failed("what claims left behind", error)
 
     async def finish(self, entry: Entry, records: Records) -> Plan:
         """The steps of a claim whose holds are made, with the driver's files as they are now. Raises NodeNotReady."""
@@ -159,9 +161,12 @@ class Healer:
         return report + await self.clear_left_behind()
 
     async def _put_right(self, case: "_Case", remedy: Remedy, *, reassert: bool) -> RepairReport:
-        report = await self._act(case, remedy)
-        if reassert and remedy.action is Action.KEEP and case.entry is not None and case.entry.holds:
-            report += await self._reassert(case.entry)
+        try:
+            report = await self._act(case, remedy)
+            if reassert and remedy.action is Action.KEEP and case.entry is not None and case.entry.holds:
+                report += await self._reassert(case.entry)
+        except Exception as error:  # noqa: BLE001 - a defect met with one claim must not keep the others from repair
+            return _failed(f"claim UID {case.finding.uid}", error)
         return report
 
     def _has_time(self, case: "_Case", stale_after_s: float) -> bool:
@@ -302,6 +307,11 @@ class Healer:
         except DeviceInUse as error:
             return f"{who} and cannot be entered again: {error}"
         return f"{who}: entered again"
+
+
+def _failed(subject: str, error: Exception) -> RepairReport:
+    _log.error("failed unexpectedly", subject=subject, exc_info=error)
+    return RepairReport(pending=(f"{subject}: internal error, see the log of the node plugin: {error!r}",))
 
 
 @dataclass(frozen=True, slots=True)

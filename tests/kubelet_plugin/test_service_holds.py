@@ -375,6 +375,23 @@ async def test_one_claim_that_takes_long_after_a_boot_keeps_kubelet_from_no_othe
     assert {record.boot_id for record in bench.journal.holds.values()} == {"boot-2"}
 
 
+async def test_a_defect_met_with_one_claim_at_start_keeps_no_other_from_being_put_right(bench: HoldBench) -> None:
+    defect, other = bench.claim("defect", device_name(2), share="a"), bench.long("other")
+    async with bench.plugin() as service:
+        await service.prepare([defect, other])
+    bench.api.remove(defect)
+    bench.api.remove(other)
+
+    def broken(hold: Hold) -> None:
+        if isinstance(hold, MpsDaemon):
+            raise ZeroDivisionError("a defect")
+
+    bench.hardware.on_act = broken
+    async with bench.plugin() as service:
+        assert list(service.held) == [defect.uid]
+        await prepare_one(service, bench.claim("later", PART))
+
+
 async def test_what_went_while_nobody_watched_is_made_again_at_start(bench: HoldBench) -> None:
     ref = bench.claim("train", device_name(2), share="a")
     async with bench.plugin() as service:

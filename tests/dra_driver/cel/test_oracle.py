@@ -95,6 +95,8 @@ def expected(expression: str, mine: object) -> object:
         return mine  # what an absent value would have been is inferred by the oracle, and unknown here
     if other == REFUSED and "ndexOf(" in expression:
         return mine  # Kubernetes has indexOf and lastIndexOf of lists too, the oracle only those of texts
+    if other == FAILED and re.search(r"\bnames\.(lastI|i)ndexOf\(", expression):
+        return mine  # the same, where it is not known before that it is a list
     if ".split(" in expression and ('""' in expression or "x.d.empty" in expression):
         return mine  # an empty text in parts: none in Go, one empty text in C++
     if mine == REFUSED and other == FAILED and re.search(r"\b(int|uint|double|bool|string|bytes)\(", expression):
@@ -117,6 +119,7 @@ def expected(expression: str, mine: object) -> object:
 @example('[dyn(1), dyn(2u)].exists(v, v == "a" || v == 2)')
 @example("[[1], [2]].map(v, v.map(w, w + 1))")
 @example("x.d.names[dyn(1u)]")
+@example("x.d.names.indexOf(x.d.one)")
 @example("[dyn(x.d.one), dyn(x.d.two)].join(',')")
 def test_generated_expressions_have_the_value_that_google_s_evaluator_gives(expression: str) -> None:
     mine = ours(expression)

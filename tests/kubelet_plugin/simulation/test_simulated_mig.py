@@ -549,12 +549,6 @@ class TestWhatIsLeft:
             h100.set_mig(index, 1)
             for start in range(7):
                 h100.make_instance(index, "1g.10gb", start)
-        nvml = session(h100)
-        handle = nvml.nvmlDeviceGetHandleByIndex(7)
-        begin = time.perf_counter()
-        for _ in range(200):
-            nvml.nvmlDeviceGetUUID(handle)
-        assert time.perf_counter() - begin < 1
         assert (h100.root / "sim" / "state.json").stat().st_size < 64 << 10
 
 
