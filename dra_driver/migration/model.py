@@ -1,0 +1,434 @@
+"""What the rooms of the migration hand to each other: places, findings, demands, edits, and the result.
+
+Paths are relative to the object of a `Document`. `None` is "not stated", never zero. Nothing here decides anything.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from dra_driver.api.documents import Document
+from dra_driver.api.meta import JsonObject
+from dra_driver.names import GPU_DRIVER
+from dra_driver.quantity import Quantity
+
+type Path = tuple[str | int, ...]
+"""Into the object of one document: keys of maps and indexes of lists. Empty is the object itself."""
+
+
+def path_text(path: Path) -> str:
+    """As in our errors, and as `Document.place` reads it: `spec.containers[0].resources.limits[nvidia.com/gpu]`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int) or not part.replace("-", "").replace("_", "").isalnum():
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
+    return text
+
+
+def value_at(obj: object, path: Path) -> Any:
+    """What is there; None where there is nothing."""
+    for part in path:
+        if isinstance(obj, Mapping) and isinstance(part, str):
+            obj = obj.get(part)
+        elif isinstance(obj, list) and isinstance(part, int) and -len(obj) <= part < len(obj):
+            obj = obj[part]
+        else:
+            return None
+    return obj
+
+
+# -- what is said about it
+
+
+class Severity(StrEnum):
+    """ERROR: the meaning would change, so nothing was done. WARNING: it may change. INFO: worth knowing."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A kind of finding. All of them are in `dra_driver.migration.codes`."""
+
+    name: str
+    """`M001`; never changes."""
+    severity: Severity
+    title: str
+    """What it is about, in a few words."""
+    advice: str
+    """What a person can do, when the finding itself does not say."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    file: str
+    line: int
+    """From 1."""
+    path: str = ""
+    """As `path_text` has it; empty is the whole object."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ObjectRef:
+    kind: str
+    namespace: str | None
+    """None: not said in the file."""
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    code: Code
+    severity: Severity
+    """That of the code, unless it is worse or better here."""
+    object: ObjectRef
+    place: Place
+    message: str
+    """What is so, as a sentence."""
+    advice: str
+    """What to do about it; empty where nothing is to be done."""
+    fixed: bool = False
+    """Whether what we wrote takes care of it."""
+
+
+def ref_of(document: Document) -> ObjectRef:
+    return ObjectRef(document.kind, document.namespace, document.name)
+
+
+def place_of(document: Document, path: Path = ()) -> Place:
+    text = path_text(path)
+    return Place(document.file, document.place(text)[0], text)
+
+
+def finding(
+    code: Code,
+    document: Document,
+    path: Path,
+    message: str,
+    *,
+    advice: str | None = None,
+    severity: Severity | None = None,
+    fixed: bool = False,
+) -> Finding:
+    """Of a field of a document. `advice` None is that of the code."""
+    said = code.advice if advice is None else advice
+    return Finding(code, severity or code.severity, ref_of(document), place_of(document, path), message, said, fixed)
+
+
+# -- edits
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """A key of a map, or an item of a list. A map or list that is emptied by that goes, too; comments stay.
+
+    Indexes are those of the unchanged object, whatever else is edited.
+    """
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A value where there was none, or another instead of the one there. Parents that are missing are made.
+
+    An index at or beyond the end of a list appends, in the order of the edits.
+    """
+
+    path: Path
+    value: Any
+
+
+type Edit = Remove | Put
+
+
+# -- where pods are
+
+
+class Role(StrEnum):
+    APP = "app"
+    INIT = "init"
+    """Runs before the others and ends."""
+    SIDECAR = "sidecar"
+    """An init container with restartPolicy Always."""
+    EPHEMERAL = "ephemeral"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ContainerAt:
+    """A container, or what stands for one in kinds that have only `resources`."""
+
+    name: str
+    """Empty where the kind gives it none."""
+    path: Path
+    obj: JsonObject = field(repr=False)
+    """With `env`, `securityContext` and so on, as far as the kind has them."""
+    role: Role = Role.APP
+    resources_path: Path = ()
+    """Of what holds `limits` and `requests`; `path + ("resources",)` in ordinary containers."""
+    resources: JsonObject = field(default_factory=dict, repr=False)
+    """What is there; empty when there is nothing, or nothing readable."""
+
+
+class Form(StrEnum):
+    """How an object of this kind names claims."""
+
+    POD = "pod"
+    """`resourceClaims` of the pod's spec and `resources.claims` of its containers."""
+    ARGO = "argo"
+    """Of an Argo template: `resourceClaims` beside its container, or `podSpecPatch` in older releases."""
+    NIM = "nim"
+    """`draResources` of a NIMService."""
+    NONE = "none"
+    """Not at all: extended resources only."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PodSpecAt:
+    """A pod that an object describes."""
+
+    document: Document
+    path: Path
+    """Of the pod's spec, or what stands for it."""
+    spec: JsonObject = field(repr=False)
+    metadata_path: Path = ()
+    """Of the pod's own metadata: annotations and labels."""
+    metadata: JsonObject = field(default_factory=dict, repr=False)
+    containers: tuple[ContainerAt, ...] = ()
+    """App containers in their order, then init containers and sidecars in theirs, then ephemeral ones."""
+    form: Form = Form.POD
+    why_no_claims: str = ""
+    """With NONE: why, as a sentence."""
+    group: str = ""
+    """What of the object it is: a role, worker group, task or template; empty where there is one pod only."""
+    patch: bool = False
+    """A Kustomize patch: most of the pod is elsewhere."""
+
+
+# -- what containers ask for
+
+
+class What(StrEnum):
+    GPU = "gpu"
+    MIG = "mig"
+    VFIO = "vfio"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of a device that others have parts of. All None: a share of whatever size the driver offers."""
+
+    number: int | None = None
+    """Of the equal shares of a device (`replicas`)."""
+    memory: Quantity | None = None
+    memory_percent: int | None = None
+    cores: int | None = None
+    """Percent of the compute units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Devices of one kind, in the terms of claims."""
+
+    what: What
+    count: int = 1
+    profile: str | None = None
+    """Of MIG devices, as NVML spells it: `1g.10gb+me`. None: any."""
+    share: Share | None = None
+    """None: the device alone."""
+    selectors: tuple[str, ...] = ()
+    """CEL, all of which must hold; beyond what class and profile say."""
+    config: JsonObject | None = None
+    """Opaque parameters with apiVersion and kind, as `dra_driver.api.config` decodes them. None: none."""
+    tolerations: tuple[JsonObject, ...] = ()
+    """Of device taints."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Demand:
+    """One request to be made, and who uses its devices.
+
+    Containers that had devices of their own have demands of their own. Containers of one demand share its devices.
+    """
+
+    containers: tuple[ContainerAt, ...]
+    """The first one gives the request its name."""
+    want: Want
+    alternatives: tuple[Want, ...] = ()
+    """Instead of `want`: the first that fits (`firstAvailable`), best first. Empty: `want` only."""
+    removes: tuple[Path, ...] = ()
+    """What says it in the old way: keys of limits and requests, annotations, variables. `Remove` is made of each."""
+    resource: str = ""
+    """The extended resource that it was asked by, `nvidia.com/gpu`; empty when it was said in another way."""
+    all_gpus: bool = False
+    """Every GPU of the node, without taking it from anybody (admin access). `want.count` does not matter."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PodReading:
+    """All that one pod asks for. Without demands the pod is left alone, whatever else is here."""
+
+    demands: tuple[Demand, ...] = ()
+    edits: tuple[Edit, ...] = ()
+    """Made together with claims only: tolerations added, node labels taken out, a scheduler changed."""
+    findings: tuple[Finding, ...] = ()
+    """True whatever is decided."""
+    claim_findings: tuple[Finding, ...] = ()
+    """True when claims are written."""
+    extended_findings: tuple[Finding, ...] = ()
+    """True when the pod stays as it is and its extended resources are answered by DeviceClasses."""
+    needs_claims: str | None = None
+    """Why extended resources cannot keep the meaning, as a sentence; None: they can."""
+    leave: str | None = None
+    """Why nothing can be done, as a sentence: the meaning is not known, or it has claims already."""
+
+
+# -- decisions and results
+
+
+class StrategyOption(StrEnum):
+    AUTO = "auto"
+    """Extended resources where they keep the meaning and the cluster knows them, else claims."""
+    EXTENDED = "extended"
+    CLAIMS = "claims"
+
+
+class Target(StrEnum):
+    EXTENDED = "extended"
+    """The manifest stays as it is; a DeviceClass answers to the extended resource."""
+    CLAIMS = "claims"
+    LEAVE = "leave"
+    """Nothing was done; the findings say what is to be done by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    target: Target
+    reason: str
+    """Why, as a sentence."""
+    cannot: tuple[str, ...] = ()
+    """What the target cannot express, one sentence each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A text with documents. `file` is its name in messages and results; `-` is standard input."""
+
+    file: str
+    text: str = field(repr=False)
+    """With whatever line ends and byte order mark it has."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Workload:
+    """What became of one pod that asked for GPUs."""
+
+    pod: PodSpecAt
+    reading: PodReading
+    choice: Choice
+    templates: tuple[ObjectRef, ...] = ()
+    """ResourceClaimTemplates that it names now."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentEdits:
+    """What is to be changed in one document, and why; `reason` is a sentence for the report."""
+
+    document: Document
+    edits: tuple[Edit, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewObject:
+    obj: JsonObject
+    beside: str
+    """File of the first document that needs it; empty where it is for the whole cluster."""
+    reason: str
+    """For what, as a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileResult:
+    """`before == after` where nothing was changed."""
+
+    file: str
+    before: str = field(repr=False)
+    after: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Migration:
+    """The result. Nothing has been written anywhere."""
+
+    files: tuple[FileResult, ...]
+    """One for each source, in their order; new objects that fit into them are in them."""
+    new_files: tuple[Source, ...]
+    """What must not stand in a source's own file: DeviceClasses, objects beside JSON files and Kustomize patches."""
+    objects: tuple[NewObject, ...]
+    """All new objects, wherever they were written to."""
+    workloads: tuple[Workload, ...]
+    findings: tuple[Finding, ...]
+    policy: JsonObject | None = None
+    """A PublishingPolicy; None where there was no configuration to make one of."""
+    chart_values: JsonObject | None = None
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.new_files) or any(one.before != one.after for one in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a person can say. Each field has a flag of `dractl migrate`."""
+
+    strategy: StrategyOption = StrategyOption.AUTO
+    driver: str = GPU_DRIVER
+    """Its attributes' domain, too."""
+    gpu_class: str = "gpu.nvidia.com"
+    mig_class: str = "mig.nvidia.com"
+    shared_class: str = "shared.gpu.nvidia.com"
+    vfio_class: str = "vfio.gpu.nvidia.com"
+    kubernetes_minor: int | None = None
+    """1.`n` of the cluster; None: not known, and then 36."""
+    extended_resource_gate: bool | None = None
+    """DRAExtendedResource; None: the default of the version."""
+    mig_strategy: str | None = None
+    """`none`, `single`, `mixed`; None: as the configuration says."""
+    mig_profile: str | None = None
+    """What `nvidia.com/gpu` is under the MIG strategy single. None: as nodes say."""
+    replicas: int | None = None
+    """Of each GPU, where no configuration says so. None: as the configuration says; 1: GPUs are not shared."""
+    sharing_strategy: str | None = None
+    """Of `replicas`: `time-slicing` or `mps`."""
+    gpu_memory: Quantity | None = None
+    """Of one GPU, to turn percent into amounts."""
+    resource_units: Mapping[str, str] = field(default_factory=dict)
+    """What a number of a resource is: `percent`, `MiB`, `GiB`; by resource name."""
+    several_shares: str = "shares"
+    """What a request for n shares is: `shares` (n of one device) or `devices` (one of each of n)."""
+    share_visible_all: bool = False
+    """Containers that see all GPUs through NVIDIA_VISIBLE_DEVICES=all get the GPUs of their pod's other containers."""
+    pin_uuids: bool = False
+    """UUIDs in variables and annotations become selectors."""
+    remove_mps_mounts: bool = False
+    """hostIPC and folders of a hand-made MPS daemon are taken out where a config replaces them."""
+    remove_runtime_class: bool = False
+    unknown_kinds: bool = False
+    """Pods in objects of kinds that we do not know are converted, too."""
+    argo_resource_claims: bool = False
+    """Argo Workflows is new enough for `resourceClaims` in templates; else `podSpecPatch` is written."""
+    keep_undo: bool = True
+    """The original request is kept in an annotation."""
+
+
+def as_paths(removes: Sequence[Path]) -> tuple[Edit, ...]:
+    return tuple(Remove(path) for path in removes)
