@@ -10,6 +10,7 @@ from typing import Any
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
+from dra_driver.migration.codes import Code, Severity
 from dra_driver.names import GPU_DRIVER
 from dra_driver.quantity import Quantity
 
@@ -41,27 +42,6 @@ def value_at(obj: object, path: Path) -> Any:
 
 
 # -- what is said about it
-
-
-class Severity(StrEnum):
-    """ERROR: the meaning would change, so nothing was done. WARNING: it may change. INFO: worth knowing."""
-
-    ERROR = "error"
-    WARNING = "warning"
-    INFO = "info"
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """A kind of finding. All of them are in `dra_driver.migration.codes`."""
-
-    name: str
-    """`M001`; never changes."""
-    severity: Severity
-    title: str
-    """What it is about, in a few words."""
-    advice: str
-    """What a person can do, when the finding itself does not say."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
