@@ -32,6 +32,20 @@ class BadDocument(InvalidInput):
         super().__init__(message, about=f"{file}:{line}:{column}")
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The YAML or JSON that holds an object, for those who change it. Line ends are `\\n`."""
+
+    start: int
+    """Where `text` begins in the file's text, counted without byte order mark and with `\\n` as line ends."""
+    text: str
+    """One document, or several that nothing but `...` divides."""
+    number: int
+    """Which of the documents of `text`, from 0."""
+    items: tuple[int, ...]
+    """Which item of the list in it: `(3,)` is `items[3]`. Empty: all of it."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Document:
     """One object as it was written. `obj` is plain JSON data, not checked at all: `metadata` may be a number.
@@ -59,6 +73,11 @@ class Document:
         """For messages: `ResourceClaim team-a/train`."""
         name = f"{self.namespace}/{self.name}" if self.namespace else self.name
         return " ".join(part for part in (self.kind, name) if part) or f"document {self.index + 1}"
+
+    @property
+    def written(self) -> Written:
+        items = tuple(int(number) for number in re.findall(r"\[([0-9]+)\]", self._prefix))
+        return Written(self._text.start, self._text.text, self._number, items)
 
     def place(self, path: str = "") -> Place:
         """Where a field is written: its name, or the beginning of a list's item; where it is not, its parent.
@@ -112,8 +131,8 @@ def read_documents(text: str | bytes, file: str) -> Reading:
             return Reading((), (problem,))
     documents: list[Document] = []
     problems: list[BadDocument] = []
-    for first_line, chunk in _chunks(text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")):
-        source = _Text(file, chunk, first_line)
+    for start, first_line, chunk in _chunks(normalized(text)):
+        source = _Text(file, chunk, start, first_line)
         try:
             documents += _documents(source, len(documents))
         except BadDocument as problem:
@@ -121,6 +140,11 @@ def read_documents(text: str | bytes, file: str) -> Reading:
             if problem.message != _TEMPLATE or all(one.message != _TEMPLATE for one in problems):
                 problems.append(problem)
     return Reading(tuple(documents), tuple(problems))
+
+
+def normalized(text: str) -> str:
+    """Without byte order mark, and with `\\n` as line ends."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def together(readings: Iterable[Reading]) -> Reading:
@@ -155,15 +179,16 @@ _SEPARATOR = re.compile(r"^---(?=[ \t\n]|\Z)", re.MULTILINE)
 _NOTHING = re.compile(r"(?:[ \t]*(?:#.*)?\n|%.*\n)*[ \t]*(?:#.*|%.*)?")
 
 
-def _chunks(text: str) -> Iterator[tuple[int, str]]:
+def _chunks(text: str) -> Iterator[tuple[int, int, str]]:
     """The text cut before each `---` at the beginning of a line, where a document ends whatever it was in the middle
-    of; with the number of lines before each. Each is read for itself, so that one error costs one document."""
+    of; with the numbers of characters and of lines before each. Each is read for itself, so that one error costs one
+    document."""
     cuts = [0, *(match.start() for match in _SEPARATOR.finditer(text) if match.start()), len(text)]
     lines = 0
     for start, end in pairwise(cuts):
         chunk = text[start:end]
         if not _NOTHING.fullmatch(chunk):
-            yield lines, chunk
+            yield start, lines, chunk
         lines += chunk.count("\n")
 
 
@@ -172,10 +197,11 @@ _ESCAPES = {"x": 2, "u": 4, "U": 8}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Text:
-    """A part of a file. `lines_before` is how many lines of the file come before it."""
+    """A part of a file. `start` and `lines_before` are how many characters and lines of the file come before it."""
 
     file: str
     text: str
+    start: int
     lines_before: int
     _nodes: list[list[yaml.Node]] = field(default_factory=list)
 
@@ -481,10 +507,10 @@ class _Values:
 
     def _scalar(self, node: yaml.ScalarNode) -> object:
         if node.tag == _PLAIN or node.tag == _MERGE:
-            return _plain(node.value)
+            return plain_value(node.value)
         if node.tag == _STRING:
             return node.value
-        typed = _plain(node.value)
+        typed = plain_value(node.value)
         wanted = _TAGS.get(node.tag)
         if wanted is None:
             raise self._source.bad(f"the tag `{node.tag}` is not known to Kubernetes", node.start_mark)
@@ -515,7 +541,7 @@ _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
 _LONGEST_NUMBER = 400
 
 
-def _plain(text: str) -> object:
+def plain_value(text: str) -> object:
     """What a scalar without quotes is. Source: go-yaml v2, the reader of sigs.k8s.io/yaml; dates stay strings."""
     if text in _WORDS:
         return _WORDS[text]
