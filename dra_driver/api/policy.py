@@ -46,6 +46,7 @@ from dra_driver.api.inventory import GpuFacts
 from dra_driver.api.meta import Model
 from dra_driver.api.resource import Attribute
 from dra_driver.errors import InvalidInput
+from dra_driver.features import Feature
 from dra_driver.names import DEVICE_ATTRIBUTES, STANDARD_DOMAIN
 from dra_driver.quantity import Version
 
@@ -227,6 +228,23 @@ class PublishingPolicy(_Strict):
     sharing: list[SharingRule] = Field(default_factory=list)
     passthrough: list[PassthroughRule] = Field(default_factory=list)
     health: HealthPolicy = Field(default_factory=HealthPolicy)
+
+    @property
+    def features(self) -> tuple[tuple[str, Feature], ...]:
+        """Every behaviour that the policy asks for, with the field that does: each must be on in the cluster."""
+        found: list[tuple[str, Feature]] = []
+        for index, rule in enumerate(self.mig):
+            if rule.mode == "Dynamic":
+                found.append((f"mig[{index}].mode", Feature.DYNAMIC_MIG))
+        for index, shared in enumerate(self.sharing):
+            found.append((f"sharing[{index}]", Feature.SHARES))
+            strategy = Feature.MPS if shared.strategy == "MPS" else Feature.TIME_SLICING
+            found.append((f"sharing[{index}].strategy", strategy))
+        if self.passthrough:
+            found.append(("passthrough", Feature.PASSTHROUGH))
+        if self.health != HealthPolicy():
+            found.append(("health", Feature.HEALTH))
+        return tuple(found)
 
     @property
     def asks_for_labels(self) -> bool:

@@ -8,6 +8,7 @@ from dra_driver.cdi.edits import DriverFiles
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.devices.model import Offer
 from dra_driver.errors import NodeNotReady
+from dra_driver.features import Gates
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class Node:
     problems: tuple[Problem, ...] = ()
     lost: frozenset[str] = frozenset()
     """UUIDs of MIG devices that claims have and that are not there any more; their ids may be another one's now."""
+    gates: Gates = Gates.DEFAULT
+    """What claims may ask for in this cluster."""
 
 
 type MigNodes = Callable[[str, int, int, int], tuple[DeviceNode, ...]]

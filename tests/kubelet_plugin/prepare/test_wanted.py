@@ -13,6 +13,7 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.devices.offers import by_name, offers
 from dra_driver.errors import InvalidConfig, InvalidInput, UnknownDevice
+from dra_driver.features import Gates
 from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
@@ -202,6 +203,22 @@ class TestConfigs:
             wanted(old, a_result(0), configs=(config("GpuConfig", sharing=sharing),))
 
         assert refused.value.about == "claim team-a/train"
+
+    @pytest.mark.parametrize(
+        ("sharing", "gate"), [({"strategy": "TimeSlicing"}, "TimeSlicingSettings"), ({"strategy": "MPS"}, "MPSSupport")]
+    )
+    def test_a_strategy_that_is_switched_off_is_refused_and_the_other_is_not(
+        self, sharing: JsonObject, gate: str
+    ) -> None:
+        other = {"TimeSlicingSettings": "MPSSupport", "MPSSupport": "TimeSlicingSettings"}[gate]
+        asked = (config("GpuConfig", sharing=sharing),)
+
+        with pytest.raises(InvalidConfig, match=f"by feature gate {gate};") as refused:
+            wanted(replace(FOUR, gates=Gates.parse(f"{gate}=false")), a_result(0), configs=asked)
+
+        assert refused.value.about == "claim team-a/train"
+        assert wanted(replace(FOUR, gates=Gates.parse(f"{other}=false")), a_result(0), configs=asked).devices
+        assert wanted(replace(FOUR, gates=Gates.parse(f"{gate}=false")), a_result(0)).devices
 
     @pytest.mark.parametrize(("policy", "iommufd"), [("LegacyOnly", False), ("PreferIommuFD", True)])
     def test_a_gpu_for_a_virtual_machine_is_bound(self, policy: str, iommufd: bool) -> None:

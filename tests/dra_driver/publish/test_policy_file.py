@@ -1,0 +1,48 @@
+"""The policy's file: dra_driver/publish/policy_file.py."""
+
+from pathlib import Path
+
+import pytest
+
+from dra_driver.api.policy import PublishingPolicy
+from dra_driver.errors import InvalidInput
+from dra_driver.features import Feature, Gates
+from dra_driver.publish.policy_file import read_policy
+
+EVERYTHING = """\
+apiVersion: dra.gpu/v1alpha1
+kind: PublishingPolicy
+mig: [{mode: Dynamic}]
+sharing: [{strategy: MPS, replicas: 2}, {strategy: TimeSlicing, unlimited: true}]
+passthrough: [{}]
+health: {validate: true}
+"""
+ASKED = (
+    Feature.DYNAMIC_MIG,
+    Feature.SHARES,
+    Feature.MPS,
+    Feature.TIME_SLICING,
+    Feature.PASSTHROUGH,
+    Feature.HEALTH,
+)
+
+
+def test_without_a_file_everything_is_published() -> None:
+    assert read_policy(None) is PublishingPolicy.EVERYTHING
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=f"policy {tmp_path}/none: cannot be read"):
+        read_policy(tmp_path / "none")
+
+
+@pytest.mark.parametrize("feature", ASKED)
+def test_what_a_gate_has_switched_off_cannot_be_asked_for(feature: Feature, tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(EVERYTHING)
+    assert read_policy(file).passthrough
+    with pytest.raises(InvalidInput) as refused:
+        read_policy(file, Gates.parse(f"{feature}=false"))
+    assert refused.value.about == f"policy {file}"
+    assert all(f"needs feature gate {feature}, which is off" in one for one in refused.value.problems)
+    assert len(refused.value.problems) == (2 if feature is Feature.SHARES else 1)

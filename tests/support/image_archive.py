@@ -1,0 +1,154 @@
+"""An image of an installed tree, without a registry: what a container runtime imports (an OCI image layout in a tar).
+
+Everything lies where it lies on this machine, so that the programs' first lines hold: the virtual environment, the
+interpreter it was made with, and the shared libraries that any of them is linked with. The base image of the Dockerfile
+has the same things in other places.
+"""
+
+import hashlib
+import io
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from support.image import Installed
+
+_NOT_NEEDED = {"test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "site-packages", "lib2to3"}
+_SHELL = ("/bin/sh", "/bin/cat", "/bin/ls", "/bin/sleep", "/usr/bin/env")
+"""What a slim base image has, and tests look into containers with."""
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def write_image(tree: Installed, name: str, target: Path) -> Path:
+    """The archive of an image `name` (`localhost/gpu-dra-driver:test`) that runs what the tree has."""
+    layer = target.with_suffix(".layer")
+    _write_layer(tree, layer)
+    digest = _digest_of(layer)
+    config = _json(
+        {
+            "architecture": _MACHINES[platform.machine()],
+            "os": "linux",
+            "config": {
+                "Env": [f"PATH={tree.folder}/bin:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1"],
+                "User": "65532:65532",
+                "Cmd": ["dractl", "--help"],
+            },
+            "rootfs": {"type": "layers", "diff_ids": [digest]},
+        }
+    )
+    manifest = _json(
+        {
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": _descriptor("application/vnd.oci.image.config.v1+json", config),
+            "layers": [
+                {
+                    "mediaType": "application/vnd.oci.image.layer.v1.tar",
+                    "digest": digest,
+                    "size": layer.stat().st_size,
+                }
+            ],
+        }
+    )
+    named = {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}
+    entry = {**_descriptor("application/vnd.oci.image.manifest.v1+json", manifest), "annotations": named}
+    with tarfile.open(target, "w") as archive:
+        _add(archive, "oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
+        _add(archive, "index.json", _json({"schemaVersion": 2, "manifests": [entry]}))
+        for content in (config, manifest):
+            _add(archive, f"blobs/sha256/{_sha256(content)}", content)
+        archive.add(layer, f"blobs/{digest.replace(':', '/')}")
+    layer.unlink()
+    return target
+
+
+def _write_layer(tree: Installed, target: Path) -> None:
+    files = sorted({*_files(tree), *map(Path, _SHELL)})
+    folders = {parent for file in files for parent in file.parents} | {
+        Path(f"/{one}") for one in ("proc", "sys", "dev")
+    }
+    with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as layer:
+        for folder in sorted(folders - {Path("/")}):
+            _add_folder(layer, folder)
+        _add_folder(layer, Path("/tmp"), mode=0o1777)
+        for file in files:
+            layer.add(file, str(file)[1:], recursive=False, filter=_readable)
+
+
+def _files(tree: Installed) -> Iterator[Path]:
+    """The environment, the interpreter's own, and the libraries of both; links with what they lead to."""
+    base = Path(sys.base_prefix)
+    library = base / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    found = {*_below(tree.folder), *_below(library, without=_NOT_NEEDED), Path(sys.executable).resolve()}
+    linked = [file for file in found if ".so" in file.name or file.parent.name == "bin"]
+    found |= set(_libraries([*linked, *map(Path, _SHELL)]))
+    for file in sorted(found):
+        yield from _with_targets(file)
+
+
+def _below(folder: Path, without: Iterable[str] = ()) -> Iterator[Path]:
+    for here, folders, files in os.walk(folder):
+        folders[:] = [one for one in folders if one not in set(without)]
+        yield from (Path(here) / one for one in files)
+        yield from (Path(here) / one for one in folders if (Path(here) / one).is_symlink())
+
+
+def _libraries(programs: Iterable[Path]) -> set[Path]:
+    said = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=False).stdout
+    return {Path(path) for path in re.findall(r"(/\S+) \(0x", said)}
+
+
+def _with_targets(file: Path) -> Iterator[Path]:
+    """A link, each link behind it, and the file at the end. Folders that are links are followed by name."""
+    while True:
+        yield file
+        if not file.is_symlink():
+            return
+        file = Path(os.path.normpath(file.parent / file.readlink()))
+        if file.is_dir():
+            yield from _below(file)
+            return
+
+
+def _readable(info: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Like in a real image: root's, and readable for everybody."""
+    info.uid = info.gid = 0
+    info.uname = info.gname = ""
+    info.mode |= 0o555 if info.mode & 0o111 else 0o444
+    return info
+
+
+def _add_folder(archive: tarfile.TarFile, folder: Path, mode: int = 0o755) -> None:
+    info = tarfile.TarInfo(str(folder)[1:])
+    info.type, info.mode = tarfile.DIRTYPE, mode
+    archive.addfile(info)
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    archive.addfile(info, io.BytesIO(content))
+
+
+def _descriptor(media_type: str, content: bytes) -> dict[str, Any]:
+    return {"mediaType": media_type, "digest": f"sha256:{_sha256(content)}", "size": len(content)}
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _digest_of(file: Path) -> str:
+    with file.open("rb") as stream:
+        return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
