@@ -83,7 +83,8 @@ def _order(finding: Finding) -> tuple[object, ...]:
 
 
 def _names(documents: Iterable[Document], knowledge: Knowledge) -> KnownNames:
-    names = {name for policy in policies_in(documents) for rule in policy.attributes for name in rule.values}
+    policies = (*knowledge.policies, *policies_in(documents))
+    names = {name for policy in policies for rule in policy.attributes for name in rule.values}
     if knowledge.certain:
         # Of a cluster, or of chosen models, the devices themselves tell; names of our driver stay known.
         for site in knowledge.sites.broad:
@@ -93,7 +94,7 @@ def _names(documents: Iterable[Document], knowledge: Knowledge) -> KnownNames:
                 for candidate in pool.candidates
                 for name in candidate.device.attributes
             }
-    return KnownNames.of_driver(names)
+    return KnownNames.of_driver(names, knowledge.driver)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +218,7 @@ class _Judged:
 
     def _judge_class(self, taken: _Taken) -> None:
         check_class(taken.spec, taken.report, self._manifests)
-        check_configs(taken.spec.get("config") or (), "spec.config", taken.report)
+        check_configs(taken.spec.get("config") or (), "spec.config", taken.report, self._knowledge.driver)
         typed = None if _has_errors(taken.report) else typed_class(taken.document.name, taken.spec)
         part = ClassPart(taken.report, taken.spec, typed)
         self._manifests.classes[taken.document.name] = part

@@ -19,7 +19,6 @@ from dra_driver.checking.codes import (
 from dra_driver.checking.findings import Report
 from dra_driver.checking.selectors import KnownNames, check_selector, fix_of
 from dra_driver.checking.world import ClaimPart, Manifests
-from dra_driver.names import GPU_DRIVER
 from dra_driver.simulation.apiserver.dra_claims import problems_of_claim_spec, problems_of_class_spec
 from dra_driver.simulation.apiserver.feature_gates import FeatureGates
 from dra_driver.simulation.apiserver.status import Problem
@@ -59,7 +58,7 @@ def check_claim(part: ClaimPart, manifests: Manifests) -> None:
     _check_constraints(part, manifests.names)
     for _, path, request in part.alternatives():
         check_selectors(request.get("selectors") or (), f"{path}.selectors", part.report, manifests)
-        _check_capacity(request, path, part.report, manifests.names)
+        _check_capacity(request, path, part.report, manifests)
 
 
 def _is_about_a_name(problem: Problem) -> bool:
@@ -176,12 +175,13 @@ def _check_constraints(part: ClaimPart, names: KnownNames) -> None:
                 part.report.find(UNKNOWN_ATTRIBUTE, f"{path}.{field}", f"{message}; no devices meet this", fix=fix)
 
 
-def _check_capacity(request: JsonObject, path: str, report: Report, names: KnownNames) -> None:
-    if not str(request.get("deviceClassName", "")).endswith(GPU_DRIVER):
+def _check_capacity(request: JsonObject, path: str, report: Report, manifests: Manifests) -> None:
+    driver = manifests.knowledge.driver
+    if not str(request.get("deviceClassName", "")).endswith(driver):
         return  # an unqualified name is the driver's, and whose devices these are is not known
     for name in ((request.get("capacity") or {}).get("requests")) or ():
         domain, _, id_ = name.rpartition("/")
-        problem = names.problem("capacity", domain or GPU_DRIVER, id_)
+        problem = manifests.names.problem("capacity", domain or driver, id_)
         if problem is not None:
             message, guess = problem
             report.find(UNKNOWN_ATTRIBUTE, f"{path}.capacity.requests[{name}]", message, fix=fix_of(guess))

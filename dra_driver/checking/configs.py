@@ -12,23 +12,23 @@ from dra_driver.checking.fit import class_expressions, expressions_of, kinds_of
 from dra_driver.checking.selectors import fix_of, suggested_in
 from dra_driver.checking.world import ClaimPart, Manifests
 from dra_driver.errors import InvalidConfig
-from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, RequestName
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, RequestName
 from dra_driver.opaque import config_for, listed_configs
 
 _KINDS: dict[str, type[DeviceConfig]] = dict(zip(("gpu", "mig", "vfio"), DEVICE_CONFIGS, strict=True))
 _OF_DEVICES = tuple(one.kind for one in DEVICE_CONFIGS)
 
 
-def check_configs(configs: Sequence[JsonObject], path: str, report: Report) -> bool:
-    """Each for itself; whether all for our driver are right. `path` is that of the list."""
+def check_configs(configs: Sequence[JsonObject], path: str, report: Report, ours: str) -> bool:
+    """Each for itself; whether all for our driver, which is called `ours`, are right. `path` is that of the list."""
     right = True
     for index, config in enumerate(configs):
         opaque, where = config.get("opaque") or {}, f"{path}[{index}].opaque"
         driver = opaque.get("driver")
-        if driver == GPU_DRIVER:
+        if driver == ours:
             right &= _check_parameters(opaque.get("parameters"), f"{where}.parameters", report)
         elif isinstance(driver, str) and driver != COMPUTE_DOMAIN_DRIVER:
-            guess = meant(driver, (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER))
+            guess = meant(driver, (ours, COMPUTE_DOMAIN_DRIVER))
             if guess:
                 report.find(
                     UNKNOWN_DRIVER, f"{where}.driver", f"no driver {driver!r} is known{guess}", fix=fix_of(guess)
@@ -68,7 +68,7 @@ def check_configs_of_claim(part: ClaimPart, manifests: Manifests) -> None:
     """The claim's configs against the devices that its requests can get, together with those of the classes."""
     configs = (part.spec.get("devices") or {}).get("config") or ()
     path = f"{part.path}.devices.config"
-    if not check_configs(configs, path, part.report) or not manifests.knowledge.sites:
+    if not check_configs(configs, path, part.report, manifests.knowledge.driver) or not manifests.knowledge.sites:
         return
     for name, where, request in part.alternatives():
         device_class = manifests.device_class(str(request.get("deviceClassName", "")))
@@ -86,7 +86,7 @@ def _check_request(
 ) -> None:
     """A config that fits none of the devices is an error, one that fits some of them a warning."""
     listed, places = _stack(part, name, where, device_class)
-    configs = listed_configs(listed, GPU_DRIVER)
+    configs = listed_configs(listed, manifests.knowledge.driver)
     if not any(one.source == "FromClaim" and name.covered_by(one.requests) for one in configs):
         return
     own = expressions_of(request.get("selectors") or ())

@@ -12,7 +12,7 @@ from dra_driver.checking.codes import NEVER_FITS, SELECTOR_FAILS, Severity
 from dra_driver.checking.knowledge import Knowledge, Site
 from dra_driver.checking.world import ClaimPart, ClassPart, Manifests
 from dra_driver.errors import DriverError
-from dra_driver.names import GPU_DRIVER, RequestName
+from dra_driver.names import RequestName
 
 _SHOWN = 3
 
@@ -69,7 +69,7 @@ def kinds_of(expressions: tuple[str, ...], knowledge: Knowledge) -> frozenset[st
     for site in knowledge.sites.broad:
         for candidate in selected(site, expressions).matching:
             attribute = candidate.device.attributes.get("type")
-            if candidate.id.driver == GPU_DRIVER and attribute is not None and attribute.string:
+            if candidate.id.driver == knowledge.driver and attribute is not None and attribute.string:
                 types.add(attribute.string)
     return frozenset(types)
 
@@ -80,11 +80,11 @@ def check_class_fit(part: ClassPart, manifests: Manifests) -> None:
     if part.typed is None or not knowledge.sites:
         return
     expressions = class_expressions(part.typed)
-    if not any(GPU_DRIVER in one for one in expressions):
+    if not any(knowledge.driver in one for one in expressions):
         return
-    if not _find_failures(part, expressions, knowledge) and not any(
-        selected(site, expressions).matching for site in knowledge.sites
-    ):
+    if _find_failures(part, expressions, knowledge) or not knowledge.sites.complete:
+        return
+    if not any(selected(site, expressions).matching for site in knowledge.sites):
         message = "no known device satisfies all selectors of the class"
         part.report.find(NEVER_FITS, "spec.selectors", message, severity=_severity(knowledge))
 
@@ -105,6 +105,8 @@ def check_claim_fit(part: ClaimPart, manifests: Manifests) -> None:
         start = len(wish.of_class)
         paths = [f"{wish.path}.selectors[{index}].cel.expression" for index in range(len(wish.own))]
         fine &= not _report_failures(part, wish.expressions, paths, knowledge, first=start)
+    if not knowledge.sites.complete:
+        return
     # How many there are to have all of depends on what an administrator made of the GPUs.
     open_ = {RequestName.of(one.name).request for one in wishes if one.wants_all and _matches(one, knowledge)}
     wishes = [one for one in wishes if RequestName.of(one.name).request not in open_]
@@ -153,7 +155,7 @@ def _wish(name: str, path: str, request: JsonObject, manifests: Manifests) -> _W
     of_class, own = class_expressions(device_class), expressions_of(request.get("selectors") or ())
     knowledge = manifests.knowledge
     if not any(selected(site, of_class).matching for site in knowledge.sites.broad):
-        ours = any(GPU_DRIVER in one for one in (*of_class, *own))
+        ours = any(knowledge.driver in one for one in (*of_class, *own))
         if not ours or not any(selected(site, of_class).matching for site in knowledge.sites):
             return None
     return _Wish(name, path, request, of_class, own)

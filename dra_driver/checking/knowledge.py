@@ -41,9 +41,11 @@ class Site:
 
 class Sites:
     """Nodes, made one after the other when somebody asks. `broad` are the first ones, which have devices of each kind
-    that the models can have; the others differ from them in how devices are shared."""
+    that the models can have; the others differ from them in how devices are shared. Where those are left out, the sites
+    are not `complete`, and do not tell what fits nowhere."""
 
-    def __init__(self, makers: Sequence[Callable[[], Site]], broad: int) -> None:
+    def __init__(self, makers: Sequence[Callable[[], Site]], broad: int, *, complete: bool = True) -> None:
+        self.complete = complete
         self._makers = list(makers)
         self._made: list[Site] = []
         self._broad = broad
@@ -65,13 +67,16 @@ class Sites:
 @dataclass(frozen=True)
 class Knowledge:
     """`classes` come with the driver, or are in the cluster. `certain`: `sites` are all nodes that there are, so that
-    what fits none of them is an error. `existing` are the objects of the cluster by kind, None without one."""
+    what fits none of them is an error. `existing` are the objects of the cluster by kind, None without one.
+    `driver` is the name that ours has, `policies` are in force besides those among the documents."""
 
     minor: int = 36
     sites: Sites = field(default_factory=lambda: Sites((), 0))
     classes: Mapping[str, DeviceClass] = field(default_factory=dict)
     certain: bool = False
     existing: Mapping[str, Collection[Key]] | None = None
+    driver: str = GPU_DRIVER
+    policies: Sequence[PublishingPolicy] = ()
 
     @property
     def server(self) -> Server:
@@ -133,6 +138,14 @@ _FEW = 2
 """GPUs of a node suffice where each of them has dozens of partitions; the whole nodes come last, for claims of many."""
 
 
+def sites_of_kinds(minor: int = 36, driver: str = GPU_DRIVER) -> Sites:
+    """One of each GPU model, with devices of each kind: not complete, but small (12 MB) and quick to be asked."""
+    everything = PublishingPolicy.of(_with_header(_POLICIES[0]))
+    behaviour = Behaviour.of(max(minor, 36))
+    makers = [partial(_site_of_model, model, everything, _FEW, behaviour, driver) for model in model_names()]
+    return Sites(makers, broad=len(makers), complete=False)
+
+
 def sites_of_models(names: Sequence[str], policies: Sequence[PublishingPolicy] = (), minor: int = 36) -> Sites:
     """Of GPU models by the names of their profiles; all when there are no names. `policies` are tried, too, on nodes
     with whatever labels they ask for. Raises InvalidInput for a model that does not exist."""
@@ -144,7 +157,7 @@ def sites_of_models(names: Sequence[str], policies: Sequence[PublishingPolicy] =
     tried = [(one, _FEW if one.mig else None) for one in (*ours[:2], *map(_everywhere, policies), *ours[2:])]
     behaviour = Behaviour.of(max(minor, 36))
     makers = [
-        partial(_site_of_model, model, policy, gpus, behaviour)
+        partial(_site_of_model, model, policy, gpus, behaviour, GPU_DRIVER)
         for policy, gpus in (*tried, (ours[0], None))
         for model in models
     ]
@@ -162,11 +175,11 @@ def _everywhere(policy: PublishingPolicy) -> PublishingPolicy:
     return policy.model_copy(update={**rules, "publish": None, "withhold": []})
 
 
-def _site_of_model(model: str, policy: PublishingPolicy, gpus: int | None, behaviour: Behaviour) -> Site:
+def _site_of_model(model: str, policy: PublishingPolicy, gpus: int | None, behaviour: Behaviour, driver: str) -> Site:
     """`gpus` is of how many of its GPUs the node is made; None for all."""
     whole = _inventory(model)
     inventory = whole.model_copy(update={"gpus": whole.gpus[:gpus]})
-    described = described_devices(inventory, policy, {}, GPU_DRIVER, ALL_FEATURES)
+    described = described_devices(inventory, policy, {}, driver, ALL_FEATURES)
     counters = tuple(gpu.counters for gpu in described.gpus if gpu.counters is not None)
     contents: list[dict[str, Any]] = [
         {"devices": list(described.devices)},
@@ -177,7 +190,7 @@ def _site_of_model(model: str, policy: PublishingPolicy, gpus: int | None, behav
         PublishedSlice(
             ResourceSlice(
                 metadata=ObjectMeta(name=f"{model}-{index}"),
-                spec=ResourceSliceSpec.model_construct(driver=GPU_DRIVER, pool=pool, node_name=model, **one),
+                spec=ResourceSliceSpec.model_construct(driver=driver, pool=pool, node_name=model, **one),
             )
         )
         for index, one in enumerate(contents)

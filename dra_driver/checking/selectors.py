@@ -27,10 +27,10 @@ class KnownNames:
     capacity: Mapping[str, Collection[str]]
 
     @classmethod
-    def of_driver(cls, extra: Collection[str] = ()) -> "KnownNames":
-        """Of our driver; `extra` are names of attributes that policies add."""
+    def of_driver(cls, extra: Collection[str] = (), driver: str = GPU_DRIVER) -> "KnownNames":
+        """Of our driver, by the name that it has; `extra` are names of attributes that policies add."""
         names = [*DEVICE_ATTRIBUTES, *(f"{STANDARD_DOMAIN}/{id_}" for id_ in _STANDARD), *extra]
-        return cls(_by_domain(names), _by_domain(_CAPACITIES))
+        return cls(_by_domain(names, driver), _by_domain(_CAPACITIES, driver))
 
     def problem(self, kind: str, domain: str, id_: str) -> tuple[str, str] | None:
         """What is strange about a name, and what was meant. Domains that nobody here knows are somebody else's."""
@@ -50,11 +50,11 @@ class KnownNames:
         return f"no known device has {word} `{domain}/{id_}`{guess}", guess
 
 
-def _by_domain(names: Collection[str]) -> dict[str, set[str]]:
+def _by_domain(names: Collection[str], driver: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for name in names:
         domain, _, id_ = name.rpartition("/")
-        found.setdefault(domain or GPU_DRIVER, set()).add(id_)
+        found.setdefault(domain or driver, set()).add(id_)
     return found
 
 
