@@ -19,6 +19,7 @@ from dra_driver.api.resource import Device
 from dra_driver.errors import AlreadyExists, ClusterError, Conflict, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
+from dra_driver.runtime.tracing import OFF, Tracer
 
 _log = structlog.get_logger(__name__)
 
@@ -75,8 +76,9 @@ def is_profile_class(observed: JsonObject, driver: str) -> bool:
 class ProfileClasses:
     """Keeps the classes of published profiles; lives in one event loop, `run` runs until cancelled."""
 
-    def __init__(self, kube: Kube, driver: str, *, extended_resources: bool) -> None:
+    def __init__(self, kube: Kube, driver: str, *, extended_resources: bool, tracer: Tracer = OFF) -> None:
         self._kube = kube
+        self._tracer = tracer
         self._driver = driver
         self._extended_resources = extended_resources
         self._published: dict[str, frozenset[str]] = {}
@@ -98,7 +100,8 @@ class ProfileClasses:
             await self._classes.synced.wait()
             while True:
                 try:
-                    await self._settle()
+                    with self._tracer.span("keep classes", {}):
+                        await self._settle()
                 except ClusterError as error:
                     wait_s = max(self._retry.next_s(), error.retry_after_s or 0.0)
                     _log.warning("classes of MIG profiles cannot be kept", error=str(error), retry_s=wait_s)

@@ -20,6 +20,7 @@ from dra_driver.publish.policy_file import read_policy
 from dra_driver.runtime import memory
 from dra_driver.runtime.tasks import forever, run_service, until_signal
 from dra_driver.runtime.telemetry import configure_logging, status_server, tell_build
+from dra_driver.runtime.tracing import Tracer, open_tracer
 
 
 def main() -> None:
@@ -34,16 +35,23 @@ async def run(settings: Settings) -> None:
     policy = read_policy(settings.policy)
     metrics = CollectorRegistry()
     tell_build(metrics, "controller")
-    async with Kube(
-        endpoint_from(settings.kubeconfig), user_agent="gpu-dra-controller", answered=ApiCalls(metrics).answered
-    ) as kube:
+    async with (
+        open_tracer(settings.otlp_endpoint, "gpu-dra-controller") as tracer,
+        Kube(
+            endpoint_from(settings.kubeconfig),
+            user_agent="gpu-dra-controller",
+            answered=ApiCalls(metrics).answered,
+            traced=tracer.request,
+        ) as kube,
+    ):
         slices = PublishedSlices(
             kube,
             settings.driver_name,
             policy,
             workers=settings.workers,
             registry=metrics,
-            classes=_classes(kube, settings),
+            classes=_classes(kube, settings, tracer),
+            tracer=tracer,
         )
         election = _election(kube, settings)
         work = slices.run if election is None else partial(election.lead, slices.run)
@@ -62,10 +70,10 @@ async def run(settings: Settings) -> None:
             await until_signal()
 
 
-def _classes(kube: Kube, settings: Settings) -> ProfileClasses | None:
+def _classes(kube: Kube, settings: Settings, tracer: Tracer) -> ProfileClasses | None:
     if not settings.mig_classes:
         return None
-    return ProfileClasses(kube, settings.driver_name, extended_resources=settings.mig_extended_resources)
+    return ProfileClasses(kube, settings.driver_name, extended_resources=settings.mig_extended_resources, tracer=tracer)
 
 
 def _election(kube: Kube, settings: Settings) -> LeaderElection | None:

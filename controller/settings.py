@@ -14,8 +14,9 @@ from pathlib import Path
 from dra_driver.kube.endpoint import pod_namespace
 from dra_driver.kube.leader import LeaseTimes
 from dra_driver.names import GPU_DRIVER
-from dra_driver.runtime.settings import SettingsParser, driver_name, endpoint, seconds
+from dra_driver.runtime.settings import OTLP_ENDPOINT, SettingsParser, driver_name, endpoint, http_url, seconds
 from dra_driver.runtime.telemetry import LEVELS
+from dra_driver.runtime.tracing import endpoint_asked_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,8 @@ class Settings:
     """HOST:PORT of probes and metrics; None: none."""
     debug_pages: bool
     """Whether that port also shows stacks and what is published, to whomever can reach it."""
+    otlp_endpoint: str | None
+    """URL of the collector that gets spans; None: nothing is traced, and nothing imported for it."""
     log_level: str
     log_format: str
 
@@ -72,6 +75,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
         identity=options.identity or f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}",
         http_endpoint=options.http_endpoint or None,
         debug_pages=options.debug_pages,
+        otlp_endpoint=endpoint_asked_for(options.otlp_endpoint, environment),
         log_level=options.log_level,
         log_format=options.log_format,
     )
@@ -97,6 +101,7 @@ def _parser() -> SettingsParser:
     setting("--identity", "", "this process in the lease; default: host name and a random part")
     setting("--http-endpoint", "", "HOST:PORT for /healthz, /readyz and /metrics; default: none", type=endpoint)
     parser.switch("--debug-pages", False, "serve /debug there, too: stacks and pools")
+    setting("--otlp-endpoint", "", OTLP_ENDPOINT, type=http_url)
     setting("--log-level", "info", "how much to log", choices=LEVELS)
     setting("--log-format", "json", "how to log", choices=("json", "console"))
     return parser

@@ -15,6 +15,7 @@ from dra_driver.kube.client import Kube
 from dra_driver.publish import PoolPublisher
 from dra_driver.publish.metrics import CountingNarrator, PublishedPools
 from dra_driver.runtime import memory
+from dra_driver.runtime.tracing import OFF, Tracer
 
 
 class PublishedSlices:
@@ -29,6 +30,7 @@ class PublishedSlices:
         workers: int,
         registry: CollectorRegistry,
         classes: ProfileClasses | None = None,
+        tracer: Tracer = OFF,
     ) -> None:
         """`classes` are kept, too, while this process leads; None: nobody keeps classes of MIG profiles."""
         self._kube = kube
@@ -36,6 +38,7 @@ class PublishedSlices:
         self._policy = policy
         self._workers = workers
         self._classes = classes
+        self._tracer = tracer
         self._narrator = _Narrator(registry, classes)
         self._publisher: PoolPublisher | None = None
         registry.register(PublishedPools(lambda: self._publisher))
@@ -48,7 +51,12 @@ class PublishedSlices:
     async def run(self) -> None:
         """Publish until cancelled; everything is read anew, for others may have led meanwhile."""
         self._publisher = PoolPublisher(
-            self._kube, self._driver, policy=self._policy, narrator=self._narrator, workers=self._workers
+            self._kube,
+            self._driver,
+            policy=self._policy,
+            narrator=self._narrator,
+            workers=self._workers,
+            tracer=self._tracer,
         )
         try:
             async with asyncio.TaskGroup() as group:

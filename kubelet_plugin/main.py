@@ -24,6 +24,7 @@ from dra_driver.kube.metrics import ApiCalls
 from dra_driver.runtime import memory
 from dra_driver.runtime.tasks import forever, run_service, until_signal
 from dra_driver.runtime.telemetry import configure_logging, status_server, tell_build
+from dra_driver.runtime.tracing import OFF, Tracer, open_tracer
 from kubelet_plugin.container_files import ContainerFilesOfNode
 from kubelet_plugin.debug import LastErrors, sections
 from kubelet_plugin.device_status import DeviceStatusWriter
@@ -48,6 +49,7 @@ from kubelet_plugin.rpc.server import DraServer
 from kubelet_plugin.rpc.sockets import plugin_sockets
 from kubelet_plugin.service import ClaimService
 from kubelet_plugin.settings import Settings, from_process
+from kubelet_plugin.tracing import ClaimSpans
 
 if TYPE_CHECKING:
     from dra_driver.publish import PoolPublisher
@@ -68,9 +70,15 @@ async def run(settings: Settings) -> None:
     """The plugin's whole life. Ends with Stopped after a signal, or with the error of the part that failed."""
     metrics = CollectorRegistry()
     tell_build(metrics, "kubelet-plugin")
-    async with Kube(
-        endpoint_from(settings.kubeconfig), user_agent="gpu-dra-kubelet-plugin", answered=ApiCalls(metrics).answered
-    ) as kube:
+    async with (
+        open_tracer(settings.otlp_endpoint, "gpu-dra-kubelet-plugin", settings.node_name) as tracer,
+        Kube(
+            endpoint_from(settings.kubeconfig),
+            user_agent="gpu-dra-kubelet-plugin",
+            answered=ApiCalls(metrics).answered,
+            traced=tracer.request,
+        ) as kube,
+    ):
         # A simulated host is a folder of the real one, and its files can be mounted from there.
         host = HostFiles(
             settings.host_root, runtime_root=str(settings.host_root.resolve()) if settings.simulate else "/"
@@ -101,16 +109,26 @@ async def run(settings: Settings) -> None:
             node_name=settings.node_name,
             sweep_interval_s=settings.cleanup_interval_s,
             listener=Listeners(
-                [ClaimTimes(metrics), ClaimEvents(events.tell), *([status] if status is not None else [])]
+                [
+                    *([] if tracer is OFF else [ClaimSpans(tracer)]),
+                    ClaimTimes(metrics),
+                    ClaimEvents(events.tell),
+                    *([status] if status is not None else []),
+                ]
             ),
         )
         watch.watch_mps(daemons, claims.again)
         NodeEvents(watch.monitor, settings.node_name, events.tell)
-        publisher = _publisher(kube, settings, policy, metrics)
+        publisher = _publisher(kube, settings, policy, metrics, tracer)
         metrics.register(NodeCollector(watch.monitor, journal, node=settings.node_name, driver=settings.driver_name))
         sockets = plugin_sockets(settings.kubelet_root, settings.driver_name, settings.pod_uid)
         health = NodeHealth(watch.monitor, offers, settings.node_name, policy.health, instance_of=watch.instance_of)
-        dra = DraServer(sockets.dra, MeasuredClaims(claims, metrics, settings.driver_name), health)
+        dra = DraServer(
+            sockets.dra,
+            MeasuredClaims(claims, metrics, settings.driver_name),
+            health,
+            part_of=None if tracer is OFF else tracer.adopt,
+        )
         registration = RegistrationServer(
             sockets, settings.driver_name, lambda: reporter.registered(settings.driver_name)
         )
@@ -182,7 +200,7 @@ def _device_status(
 
 
 def _publisher(
-    kube: Kube, settings: Settings, policy: PublishingPolicy, metrics: CollectorRegistry
+    kube: Kube, settings: Settings, policy: PublishingPolicy, metrics: CollectorRegistry, tracer: Tracer
 ) -> "PoolPublisher | None":
     """What the controller does for all nodes, for this one; None when the controller does it."""
     if settings.publisher != "node":
@@ -198,6 +216,7 @@ def _publisher(
         policy=policy,
         node_name=settings.node_name,
         narrator=CountingNarrator(metrics),
+        tracer=tracer,
     )
     metrics.register(PublishedPools(lambda: publisher))
     return publisher

@@ -230,6 +230,7 @@ class ClaimService:
         self, call: Call, claim: ClaimRef, act: "Callable[[ClaimRef, _Notes], Coroutine[None, None, T]]"
     ) -> tuple[str, T | DriverError]:
         """The claim's UID and its answer; also the only place that tells how an operation ended."""
+        self._listener.began(call, claim)
         notes, started = _Notes(), time.perf_counter()
         answer: T | DriverError
         try:

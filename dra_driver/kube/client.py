@@ -12,6 +12,7 @@ import json
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -65,6 +66,12 @@ type Answered = Callable[[str, Resource | None, int | None], None]
 """Told of each call's verb (as RBAC has it), resource (None for a call by path) and HTTP status (None: no answer)."""
 
 
+type Traced = Callable[[str, str], AbstractContextManager[Mapping[str, str]]]
+"""Told of each call's verb and resource (its path, for a call by path); stands around it and gives it more headers."""
+
+_NO_HEADERS: Mapping[str, str] = {}
+
+
 class Kube:
     """A connection to one API server; an async context manager, used from one event loop."""
 
@@ -75,9 +82,11 @@ class Kube:
         user_agent: str = "gpu-dra-driver",
         field_manager: str = "gpu-dra-driver",
         answered: Answered = lambda verb, resource, status: None,
+        traced: Traced = lambda verb, resource: nullcontext(_NO_HEADERS),
     ) -> None:
         self._endpoint = endpoint
         self._answered = answered
+        self._traced = traced
         self._user_agent = user_agent
         self._field_manager = field_manager
         self._session: aiohttp.ClientSession | None = None
@@ -324,18 +333,19 @@ class Kube:
         if body is not None:
             data = json.dumps(body, separators=(",", ":")).encode()
             headers["Content-Type"] = content_type
-        try:
-            async with self._open().request(
-                method, path.lstrip("/"), params=query, data=data, headers=headers
-            ) as response:
-                content = await response.read()
-                self._answered(verb, resource, response.status)
-                if response.status >= 300:
-                    raise _error(response, content, about)
-                return _decoded(content, about)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            self._answered(verb, resource, None)
-            raise _unreachable(error, about) from error
+        with self._traced(verb, path if resource is None else resource.plural) as more:
+            try:
+                async with self._open().request(
+                    method, path.lstrip("/"), params=query, data=data, headers={**headers, **more}
+                ) as response:
+                    content = await response.read()
+                    self._answered(verb, resource, response.status)
+                    if response.status >= 300:
+                        raise _error(response, content, about)
+                    return _decoded(content, about)
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                self._answered(verb, resource, None)
+                raise _unreachable(error, about) from error
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

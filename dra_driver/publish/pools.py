@@ -26,6 +26,7 @@ from dra_driver.publish.inventories import KeptInventory, kept_inventory
 from dra_driver.publish.life import Life, Verdict
 from dra_driver.publish.observed import ObservedSlices
 from dra_driver.publish.probe import server_features
+from dra_driver.runtime.tracing import AS_WANTED, OFF, POOL, Tracer
 from dra_driver.slices.describe import described_devices
 from dra_driver.slices.diff import (
     CreateSlice,
@@ -142,8 +143,10 @@ class PoolPublisher:
         ask_after_s: float = _ASK_AFTER_S,
         probe_every_s: float = _PROBE_EVERY_S,
         retry: Callable[[], Backoff] = lambda: Backoff(first_s=0.1, longest_s=120.0),
+        tracer: Tracer = OFF,
     ) -> None:
         self._kube = kube
+        self._tracer = tracer
         self._driver = driver
         self._policy = policy
         self._narrator = narrator or Narrator()
@@ -275,7 +278,10 @@ class PoolPublisher:
 
     async def _handle(self, pool: str) -> None:
         try:
-            if await self._publish(pool):
+            with self._tracer.span("publish", {POOL: pool}) as span:
+                as_wanted = await self._publish(pool)
+                span.tell({AS_WANTED: as_wanted})
+            if as_wanted:
                 self._published_at[pool] = self._now()
             self._failing.discard(pool)
         except InvalidInput as error:

@@ -13,6 +13,10 @@ from dra_driver.names import is_dns_subdomain
 
 PREFIX = "GPU_DRA_"
 
+OTLP_ENDPOINT = (
+    "URL of an OpenTelemetry collector for traces (OTLP, gRPC); default: OTEL_EXPORTER_OTLP_ENDPOINT, or none"
+)
+
 _TRUE = ("true", "1", "yes")
 _FALSE = ("false", "0", "no")
 
@@ -83,6 +87,13 @@ def driver_name(text: str) -> str:
     """The name of a DRA driver; also a folder's name. Source: ResourceSliceSpec.driver, resource.k8s.io/v1."""
     if not is_dns_subdomain(text, longest=63):
         raise argparse.ArgumentTypeError(f"{text!r} is not a DNS subdomain of at most 63 characters")
+    return text
+
+
+def http_url(text: str) -> str:
+    """`http://…` or `https://…`, or nothing."""
+    if text and not text.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"{text!r} does not begin with http:// or https://")
     return text
 
 

@@ -48,6 +48,9 @@ class Operation:
 class ClaimListener:
     """Listens to nothing; others override what they want to hear. No method may raise or wait."""
 
+    def began(self, call: Call, claim: ClaimRef) -> None:
+        """A claim's operation begins, in a task of its own, in which it will end."""
+
     def step_ended(self, step: str, outcome: str, seconds: float) -> None:
         """`step` is `read_claim`, `look_at_node`, `write`, `remove`, or `make_` or `undo_` with the kind of a hold."""
 
@@ -59,8 +62,13 @@ class Listeners(ClaimListener):
     """Passes on to several."""
 
     def __init__(self, listeners: Sequence[ClaimListener]) -> None:
+        self._begins = [one.began for one in listeners if type(one).began is not ClaimListener.began]
         self._steps = [one.step_ended for one in listeners if type(one).step_ended is not ClaimListener.step_ended]
         self._ends = [one.ended for one in listeners]
+
+    def began(self, call: Call, claim: ClaimRef) -> None:
+        for tell in self._begins:
+            tell(call, claim)
 
     def step_ended(self, step: str, outcome: str, seconds: float) -> None:
         for tell in self._steps:

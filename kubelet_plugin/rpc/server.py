@@ -66,8 +66,17 @@ class HealthSource(Protocol):
 class DraServer:
     """Serves the DRA services on one unix socket. `start`, then later `stop`, which lets calls in flight finish."""
 
-    def __init__(self, socket: Path, claims: ClaimHandler, health: HealthSource) -> None:
+    def __init__(
+        self,
+        socket: Path,
+        claims: ClaimHandler,
+        health: HealthSource,
+        *,
+        part_of: Callable[[str | None], None] | None = None,
+    ) -> None:
+        """`part_of` is told the `traceparent` of each call (W3C), in the call's task; None when there is none."""
         self._socket = socket
+        self._part_of = part_of
         self._claims = claims
         self._health = health
         self._server: grpc.aio.Server | None = None
@@ -99,10 +108,12 @@ class DraServer:
         messages = version.messages
 
         async def prepare(request: Any, context: grpc.aio.ServicerContext) -> Any:
+            self._adopt(context)
             claims = claims_of(request)
             return prepare_response(version, claims, await _answered(self._claims.prepare, claims))
 
         async def unprepare(request: Any, context: grpc.aio.ServicerContext) -> Any:
+            self._adopt(context)
             claims = claims_of(request)
             return unprepare_response(version, claims, await _answered(self._claims.unprepare, claims))
 
@@ -113,6 +124,10 @@ class DraServer:
                 "NodeUnprepareResources": _unary(unprepare, messages.NodeUnprepareResourcesRequest),
             },
         )
+
+    def _adopt(self, context: grpc.aio.ServicerContext) -> None:
+        if self._part_of is not None:
+            self._part_of(next((value for key, value in context.invocation_metadata() if key == "traceparent"), None))
 
     def _health_service(self, version: HealthVersion) -> grpc.GenericRpcHandler:
         async def watch(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:

@@ -48,6 +48,7 @@ def given(release: Release, kind: str) -> dict[str, str]:
 
 EVERY_SETTING = {
     "debugPages": True,
+    "tracing": {"endpoint": "http://collector.traces:4317"},
     "kubeletPlugin": {
         **VARIANTS["places"]["kubeletPlugin"],
         **VARIANTS["times"]["kubeletPlugin"],

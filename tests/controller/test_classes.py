@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from support.spans import Recorder
 
 from controller.classes import LABEL, OWNER, ProfileClasses, class_name, profiles_of, wanted_class
 from dra_driver.api.meta import DEVICE_CLASSES, JsonObject
@@ -12,6 +13,7 @@ from dra_driver.api.resource import Attribute, Device
 from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.names import is_dns_subdomain
+from dra_driver.runtime.tracing import OFF, Tracer
 
 DRIVER = "gpu.nvidia.com"
 
@@ -56,8 +58,8 @@ class World:
 
 
 @asynccontextmanager
-async def keeping(kube: Kube, *, extended_resources: bool = False) -> AsyncIterator[World]:
-    classes = ProfileClasses(kube, DRIVER, extended_resources=extended_resources)
+async def keeping(kube: Kube, *, extended_resources: bool = False, tracer: Tracer = OFF) -> AsyncIterator[World]:
+    classes = ProfileClasses(kube, DRIVER, extended_resources=extended_resources, tracer=tracer)
     task = asyncio.create_task(classes.run())
     try:
         yield World(kube, classes)
@@ -124,3 +126,12 @@ async def test_somebody_elses_class_of_that_name_is_left_alone(kube: Kube) -> No
         assert stored is not None
         assert stored["spec"] == own["spec"]
         assert stored["metadata"]["labels"] != {LABEL: OWNER}
+
+
+async def test_each_pass_over_the_classes_is_a_span(kube: Kube) -> None:
+    recorder = Recorder()
+    async with keeping(kube, tracer=recorder.tracer) as here:
+        here.classes.published("node-a", [mig("a", "1g.10gb")])
+        await here.has("1g.10gb.mig.nvidia.com")
+    spans = [span for span in recorder.spans if span.name == "keep classes"]
+    assert {dict(span.attributes or {})["gpu_dra.outcome"] for span in spans} == {"ok"}

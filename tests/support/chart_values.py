@@ -112,7 +112,7 @@ VARIANTS: dict[str, Values] = {
     },
     "accounts": {"serviceAccounts": {"kubeletPlugin": "plugin", "controller": "controller", "annotations": {"a": "b"}}},
     "no-policies": {"admissionPolicies": {"install": False}},
-    "network": {"networkPolicy": {"install": True}},
+    "network": {"networkPolicy": {"install": True}, "tracing": {"endpoint": "http://otel.traces:4317"}},
     "network-narrow": {
         "networkPolicy": {
             "install": True,

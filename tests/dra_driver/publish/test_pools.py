@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from support.inventories import gpu, inventory_object, inventory_spec, mig
+from support.spans import Recorder
 
 from dra_driver.api.crd import FILE
 from dra_driver.api.inventory import GpuFacts, HealthFacts, confirmation_annotation
@@ -22,6 +23,7 @@ from dra_driver.kube.client import Endpoint, Kube, WatchEvent
 from dra_driver.kube.watch import Backoff
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import Narrator, PoolPublisher
+from dra_driver.runtime.tracing import OFF, Tracer
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
 PATIENCE_S = 10.0
@@ -159,8 +161,9 @@ async def publishing(
     node_name: str | None = None,
     ask_after_s: float = 0.0,
     probe_every_s: float = 3600.0,
+    tracer: Tracer = OFF,
 ) -> AsyncIterator[None]:
-    async with client(Endpoint(server=scene.server.url)) as kube:
+    async with client(Endpoint(server=scene.server.url), traced=tracer.request) as kube:
         scene.publisher = PoolPublisher(
             kube,
             GPU_DRIVER,
@@ -170,6 +173,7 @@ async def publishing(
             ask_after_s=ask_after_s,
             probe_every_s=probe_every_s,
             retry=lambda: Backoff(first_s=0.01, longest_s=0.1),
+            tracer=tracer,
         )
         task = asyncio.create_task(scene.publisher.run())
         try:
@@ -685,3 +689,39 @@ async def test_a_watch_that_is_behind_leads_to_no_write_that_was_done_already(sc
         await scene.rests()
         assert scene.writes() == ["create", "update", "update", "delete"]
         assert [line for line in scene.narrator.told if "refused" in line] == []
+
+
+async def test_each_look_at_a_pool_is_a_span_with_its_writes(scene: Scene) -> None:
+    recorder = Recorder()
+    await scene.node("node-a", A)
+    async with publishing(scene, tracer=recorder.tracer):
+        await scene.publishes(node_a=[A.name])
+    first = next(span for span in recorder.spans if span.name == "publish")
+    assert dict(first.attributes or {}) == {
+        "gpu_dra.pool": "node-a",
+        "gpu_dra.as_wanted": True,
+        "gpu_dra.outcome": "ok",
+    }
+    assert recorder.below(first) == ["create resourceslices"]
+
+
+class Refusing(Kube):
+    """A server that takes no slices, but in a dry run."""
+
+    async def create(self, resource: Resource, obj: JsonObject, *, dry_run: bool = False, **more: Any) -> JsonObject:
+        if not dry_run:
+            raise Rejected("no room", about="slice", status=403)
+        return await super().create(resource, obj, dry_run=dry_run, **more)
+
+
+async def test_a_pool_that_cannot_be_written_is_a_span_that_failed(scene: Scene) -> None:
+    recorder = Recorder()
+    await scene.node("node-a", A)
+    async with publishing(scene, client=Refusing, tracer=recorder.tracer):
+        await scene.until(lambda: _told(scene))
+    failed = next(span for span in recorder.spans if span.name == "publish")
+    assert dict(failed.attributes or {})["gpu_dra.outcome"] == "Rejected"
+
+
+async def _told(scene: Scene) -> bool:
+    return bool(scene.narrator.told)
