@@ -309,19 +309,23 @@ def _compared(asked: _Asked, guard: str, test: Callable[[str, int], str]) -> Ver
 
 
 def _product(asked: _Asked) -> Verdict:
+    """Of the GPU; under the strategy `single`, of its MIG devices."""
+    return _product_of(asked, asked.subject.single and asked.subject.want.what is What.MIG)
+
+
+def _product_of(asked: _Asked, mig_device: bool) -> Verdict:
+    """Products of MIG devices have the profile for a suffix, those of GPUs do not; others are on no such node."""
     there = _always_there(asked)
     if there is not None:
         return there
-    attributes = asked.subject.attributes
-    products = [_Product.of(value) for value in asked.values]
-    if asked.operator not in ("In", "NotIn"):
-        return _unknown_operator(asked)
-    kinds = {(product.profile, product.shared) for product in products}
-    parts = [_of_kind(asked, products, profile, shared) for profile, shared in sorted(kinds, key=str)]
-    expression = _one_of(parts)
-    if not attributes or not products:
-        return _unknown_operator(asked)
-    return _on_device(expression if asked.operator == "In" else _not(expression))
+    products = [one for one in map(_Product.of, asked.values) if (one.profile is not None) == mig_device]
+    kinds = sorted({(product.profile, product.shared) for product in products}, key=str)
+    return _chosen(
+        asked,
+        "",
+        lambda _: _one_of([_of_kind(asked, products, *kind) for kind in kinds]),
+        [one.name for one in products],
+    )
 
 
 def _of_kind(asked: _Asked, products: Sequence[_Product], profile: str | None, shared: bool) -> str:
@@ -330,7 +334,7 @@ def _of_kind(asked: _Asked, products: Sequence[_Product], profile: str | None, s
     names = [quoted(one.name) for one in products if (one.profile, one.shared) == (profile, shared)]
     parts = [_equals(f"{attributes}.productName.replace(' ', '-')", list(dict.fromkeys(names)))]
     if profile is not None:
-        known = asked.subject.want.what is What.MIG
+        known = asked.subject.want.share is None  # else its class has whole GPUs, too
         parts.append(
             _all_of("" if known else f"has({attributes}.profile)", f"{attributes}.profile == {quoted(profile)}")
         )
@@ -606,7 +610,7 @@ def _of_profile(asked: _Asked) -> Verdict:
     if part == "memory":
         return _memory_of(asked)
     if part == "product":
-        return _product(asked)
+        return _product_of(asked, True)
     if part == "sharing-strategy":
         return _sharing(asked)
     if part == "replicas":

@@ -1,0 +1,75 @@
+"""Nodes of every simulated GPU model in every way that a device plugin can be set up: their labels, and the devices
+that our driver publishes for them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from support.gfd import Mode, labels_of
+
+from dra_driver.api.inventory import NodeInventorySpec
+from dra_driver.api.policy import PublishingPolicy
+from dra_driver.cel.device import CelDevice
+from dra_driver.checking.knowledge import _inventory, model_names
+from dra_driver.migration.model import Share, Want, What
+from dra_driver.names import GPU_DRIVER
+from dra_driver.slices.describe import described_devices
+from dra_driver.slices.features import ALL_FEATURES
+
+_MODES = (
+    Mode(),
+    Mode(replicas=4, strategy="time-slicing"),
+    Mode(replicas=4, strategy="time-slicing", renamed=True),
+    Mode(replicas=10, strategy="mps"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelWorld:
+    """A node as a device plugin had it, and as our driver has it. `devices` are those that `want` can get."""
+
+    model: str
+    mode: Mode
+    labels: dict[str, str]
+    want: Want
+    devices: tuple[CelDevice, ...]
+    gpus: int
+
+
+@cache
+def worlds() -> tuple[LabelWorld, ...]:
+    return tuple(_worlds())
+
+
+def _worlds() -> Iterator[LabelWorld]:
+    for model in model_names():
+        node = _inventory(model)
+        for mode in (*_MODES, *(mode for mode in _mig_modes(node))):
+            share = Share() if mode.replicas > 1 else None
+            want = Want(What.MIG if mode.profile else What.GPU, profile=mode.profile, share=share)
+            few = node.model_copy(update={"gpus": node.gpus[:1]}) if mode.profile else node
+            yield LabelWorld(model, mode, labels_of(node, mode), want, _devices(few, mode), len(node.gpus))
+
+
+def _mig_modes(node: NodeInventorySpec) -> Iterator[Mode]:
+    mig = node.gpus[0].mig
+    for profile in mig.profiles if mig is not None else ():
+        yield Mode("mixed", profile.name)
+        yield Mode("single", profile.name)
+    if mig is not None:
+        yield Mode("mixed", mig.profiles[0].name, 2, "time-slicing")
+        yield Mode("single", mig.profiles[0].name, 2, "time-slicing")
+
+
+def _devices(node: NodeInventorySpec, mode: Mode) -> tuple[CelDevice, ...]:
+    policy: dict[str, object] = {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy"}
+    if mode.profile:
+        policy["mig"] = [{"mode": "Dynamic", "profiles": [mode.profile]}]
+    if mode.replicas > 1:
+        strategy = "MPS" if mode.strategy == "mps" else "TimeSlicing"
+        devices = "mig" if mode.profile else "gpu"
+        policy["sharing"] = [{"devices": devices, "strategy": strategy, "replicas": mode.replicas}]
+    described = described_devices(node, PublishingPolicy.of(policy), {}, GPU_DRIVER, ALL_FEATURES)
+    kind = "mig" if mode.profile else "gpu"
+    found = [one for one in described.devices if one.attributes["type"].string == kind]
+    return tuple(CelDevice(GPU_DRIVER, one) for one in found)
