@@ -1,0 +1,485 @@
+"""From the device plugin to the driver node by node, and back, so that no GPU is ever offered by both. Pure.
+
+Two labels of a node decide. `OFFERED_BY` says who may offer its GPUs: the device plugin's pods run only where it is
+`device-plugin`, and the driver publishes only where it is `driver`. A label has one value, so the two exclude each
+other; and since pods and slices follow a label a while later, between the two stands `nobody`, until the old one is
+seen to be gone. `DRIVER_RUNS` keeps the driver's own pod on a node that offers nothing any more, for somebody has to
+take the devices back from claims that end. A plan is data: steps with the commands that a person types. Whoever stops
+halfway goes back from there with the same commands as from the end.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.model import Migration, ObjectRef, Target, Workload
+from dra_driver.migration.offering import DevicePlugin, GpuNode, Holder, Installed, Offering
+
+OFFERED_BY = "dra.gpu/offered-by"
+DRIVER_RUNS = "dra.gpu/driver"
+_OPERATOR_LABEL = "nvidia.com/gpu.deploy.device-plugin"
+_MIG_MANAGER_LABEL = "nvidia.com/gpu.deploy.mig-manager"
+_GKE_LABEL = "gke-no-default-nvidia-gpu-device-plugin"
+_NAMESPACE = "gpu-dra"
+_RELEASE = "gpu-dra-driver"
+_CHART = "charts/gpu-dra-driver"
+VALUES_FILE = "values-cutover.yaml"
+FINAL_VALUES_FILE = "values.yaml"
+_WAIT = "--timeout=10m"
+
+
+class Act(StrEnum):
+    """What a step is, for programs."""
+
+    LABEL = "label"
+    FENCE_PLUGIN = "fence-plugin"
+    INSTALL = "install"
+    CORDON = "cordon"
+    STOP_PLUGIN = "stop-plugin"
+    AWAIT_PLUGIN_GONE = "await-plugin-gone"
+    EVICT = "evict"
+    AWAIT_FREE = "await-free"
+    START_DRIVER = "start-driver"
+    AWAIT_DRIVER = "await-driver"
+    UNCORDON = "uncordon"
+    APPLY = "apply"
+    REMOVE_PLUGIN = "remove-plugin"
+    LIFT_FENCE = "lift-fence"
+    STOP_OFFERING = "stop-offering"
+    AWAIT_NOT_OFFERED = "await-not-offered"
+    AWAIT_NO_CLAIMS = "await-no-claims"
+    STOP_DRIVER = "stop-driver"
+    AWAIT_DRIVER_GONE = "await-driver-gone"
+    START_PLUGIN = "start-plugin"
+    AWAIT_PLUGIN = "await-plugin"
+    UNFENCE_PLUGIN = "unfence-plugin"
+    UNINSTALL = "uninstall"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    act: Act
+    what: str
+    """A sentence."""
+    commands: tuple[str, ...]
+    """For a shell, in this order; each ends with status 0 when it is done. Empty: something to do by hand."""
+    note: str = ""
+    """What to know before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Steps that belong together. `node` None: of the whole cluster."""
+
+    title: str
+    node: str | None
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    forward: tuple[Stage, ...]
+    back: tuple[Stage, ...]
+    """The way back, from wherever one has stopped before `REMOVE_PLUGIN`."""
+    conflicts: tuple[str, ...]
+    """Nodes whose GPUs both offer now."""
+    values: JsonObject
+    """Of the chart, for the time of the change."""
+
+    @property
+    def empty(self) -> bool:
+        return not self.forward
+
+
+def cutover(offering: Offering, migration: Migration, driver: str) -> Plan:
+    """The way to the driver for all nodes that a device plugin serves; empty when there are none such.
+
+    Nodes where both offer come first, then those with the fewest pods that would have to move. Nodes that the driver
+    serves alone are kept as they are.
+    """
+    values = values_for_cutover(migration.chart_values, migration.policy)
+    todo = sorted((one for one in offering.nodes if one.resources), key=_order)
+    if not todo:
+        return Plan((), (), (), values)
+    done = [one for one in offering.nodes if not one.resources and one.driver]
+    way = _Way(offering, migration, driver)
+    forward = (
+        way.prepare(todo, done),
+        *(way.over(node, first=index == 0) for index, node in enumerate(todo)),
+        way.finish(),
+    )
+    back = (*(way.back(node) for node in reversed(todo)), way.end_of_return(done))
+    return Plan(forward, back, tuple(one.name for one in todo if one.driver), values)
+
+
+def _order(node: GpuNode) -> tuple[bool, int, str]:
+    return not node.driver, len(node.holders), node.name
+
+
+def values_for_cutover(chart_values: JsonObject | None, policy: JsonObject | None) -> JsonObject:
+    """Chart values under which the driver runs and publishes only where the labels say so."""
+    values = dict(chart_values or {})
+    plugin = dict(values.get("kubeletPlugin") or {})
+    plugin["nodeSelector"] = {**(plugin.get("nodeSelector") or {}), DRIVER_RUNS: "yes"}
+    rules = {key: value for key, value in (policy or {}).items() if key not in ("apiVersion", "kind")}
+    rules = {**(values.get("policy") or {}), **rules}
+    ours = {"matchLabels": {OFFERED_BY: "driver"}}
+    wanted = rules.get("publish") or [{}]
+    rules["publish"] = [{**rule, "nodes": _both(rule.get("nodes"), ours)} for rule in wanted]
+    return {**values, "kubeletPlugin": plugin, "policy": rules}
+
+
+def _both(nodes: JsonObject | None, ours: JsonObject) -> JsonObject:
+    selector = (nodes or {}).get("labelSelector") or {}
+    labels = {**(selector.get("matchLabels") or {}), **ours["matchLabels"]}
+    return {**(nodes or {}), "labelSelector": {**selector, "matchLabels": labels}}
+
+
+@dataclass(frozen=True)
+class _Way:
+    offering: Offering
+    migration: Migration
+    driver: str
+
+    @property
+    def _operator(self) -> bool:
+        return any(one.installed is Installed.OPERATOR for one in self.offering.plugins)
+
+    @property
+    def _gke(self) -> bool:
+        return any(one.installed is Installed.GKE for one in self.offering.plugins)
+
+    @property
+    def _daemon_sets(self) -> tuple[DevicePlugin, ...]:
+        return tuple(one for one in self.offering.plugins if one.installed is Installed.DAEMON_SET)
+
+    # -- the whole cluster
+
+    def prepare(self, todo: Sequence[GpuNode], done: Sequence[GpuNode]) -> Stage:
+        return Stage("Before the first node", None, tuple(self._prepare(todo, done)))
+
+    def _prepare(self, todo: Sequence[GpuNode], done: Sequence[GpuNode]) -> Iterator[Step]:
+        both = [one.name for one in todo if one.driver]
+        if both:
+            yield Step(
+                Act.LABEL,
+                f"On {_names(both)} the device plugin and the driver offer the same GPUs now. Neither may go on.",
+                (_label(both, {OFFERED_BY: "nobody", DRIVER_RUNS: "yes"}), *self._off(both)),
+                "Pods that run there may share a GPU without knowing it.",
+            )
+        if done:
+            yield Step(
+                Act.LABEL,
+                f"{_names([one.name for one in done])} has the driver already and keeps it."
+                if len(done) == 1
+                else f"{_names([one.name for one in done])} have the driver already and keep it.",
+                (_label([one.name for one in done], {OFFERED_BY: "driver", DRIVER_RUNS: "yes"}),),
+            )
+        alone = [one.name for one in todo if not one.driver]
+        if alone:
+            yield Step(
+                Act.LABEL,
+                "Say of each node that the device plugin offers its GPUs. Nothing changes by that.",
+                (_label(alone, {OFFERED_BY: "device-plugin"}),),
+            )
+        for plugin in self._daemon_sets:
+            yield Step(
+                Act.FENCE_PLUGIN,
+                f"Let DaemonSet {plugin.namespace}/{plugin.name} run only on nodes with that label.",
+                (
+                    f"kubectl -n {plugin.namespace} patch daemonset {plugin.name} --type merge -p "
+                    f'\'{{"spec":{{"template":{{"spec":{{"nodeSelector":{{"{OFFERED_BY}":"device-plugin"}}}}}}}}}}\'',
+                    f"kubectl -n {plugin.namespace} rollout status daemonset {plugin.name} {_WAIT}",
+                ),
+                "Its pods start anew; pods that have GPUs do not notice. Nodes that join later need the label, too.",
+            )
+        if not self.offering.plugins:
+            yield Step(
+                Act.FENCE_PLUGIN,
+                "No device plugin was recognised among what was read, though nodes have its resources. Find it, and "
+                f"give its pods the node selector `{OFFERED_BY}: device-plugin`.",
+                (),
+            )
+        yield Step(
+            Act.INSTALL,
+            "Install the driver. It runs nowhere yet, but where a node has its label.",
+            (
+                f"helm upgrade --install {_RELEASE} {_CHART} --namespace {_NAMESPACE} --create-namespace "
+                f"-f {VALUES_FILE}",
+            ),
+            f"{VALUES_FILE} has the values of this report and the two labels; add the image's repository.",
+        )
+
+    def finish(self) -> Stage:
+        return Stage("When every node is over", None, tuple(self._finish()))
+
+    def _finish(self) -> Iterator[Step]:
+        for plugin in self.offering.plugins:
+            yield self._removal(plugin)
+        yield Step(
+            Act.LIFT_FENCE,
+            "Let the driver run on all GPU nodes, without labels.",
+            (f"helm upgrade {_RELEASE} {_CHART} --namespace {_NAMESPACE} -f {FINAL_VALUES_FILE}",),
+            "Only when no device plugin is left: the chart looks for one, and refuses.",
+        )
+
+    def _removal(self, plugin: DevicePlugin) -> Step:
+        note = "From here on the way back begins with installing the device plugin again."
+        if plugin.installed is Installed.OPERATOR:
+            patch = '{"spec":{"devicePlugin":{"enabled":false},"migManager":{"enabled":false}}}'
+            return Step(
+                Act.REMOVE_PLUGIN,
+                "Switch device plugin and MIG manager off in the GPU Operator.",
+                (f"kubectl patch clusterpolicies.nvidia.com {plugin.name} --type merge -p '{patch}'",),
+                note,
+            )
+        if plugin.installed is Installed.GKE:
+            what = f"Give all node pools with GPUs the label `{_GKE_LABEL}=true`, so that new nodes have it, too."
+            return Step(Act.REMOVE_PLUGIN, what, (), note)
+        return Step(
+            Act.REMOVE_PLUGIN,
+            f"Remove DaemonSet {plugin.namespace}/{plugin.name}.",
+            (f"kubectl -n {plugin.namespace} delete daemonset {plugin.name}",),
+            f"{note} If a Helm release made it, uninstall that instead.",
+        )
+
+    def end_of_return(self, done: Sequence[GpuNode]) -> Stage:
+        return Stage("When every node is back", None, tuple(self._end_of_return(done)))
+
+    def _end_of_return(self, done: Sequence[GpuNode]) -> Iterator[Step]:
+        if done:
+            names = _names([one.name for one in done])
+            yield Step(Act.APPLY, f"{names} had the driver before, so driver and fence stay as they are.", ())
+            return
+        yield Step(
+            Act.UNINSTALL,
+            "Remove the driver.",
+            (f"helm uninstall {_RELEASE} --namespace {_NAMESPACE}",),
+            "Only when no pod has a claim any more.",
+        )
+        for plugin in self._daemon_sets:
+            yield Step(
+                Act.UNFENCE_PLUGIN,
+                f"Let DaemonSet {plugin.namespace}/{plugin.name} run without the label again.",
+                (
+                    f"kubectl -n {plugin.namespace} patch daemonset {plugin.name} --type merge -p "
+                    f'\'{{"spec":{{"template":{{"spec":{{"nodeSelector":{{"{OFFERED_BY}":null}}}}}}}}}}\'',
+                ),
+            )
+
+    # -- one node
+
+    def over(self, node: GpuNode, *, first: bool) -> Stage:
+        return Stage(f"Node {node.name}", node.name, tuple(self._over(node, first)))
+
+    def _over(self, node: GpuNode, first: bool) -> Iterator[Step]:
+        name = node.name
+        yield Step(Act.CORDON, "No new pods for this node.", (f"kubectl cordon {name}",))
+        note = (
+            "The operator's validator waits for the device plugin in vain; that is of no consequence." * self._operator
+        )
+        mig = f" The MIG layout {node.mig_config} is nobody's from now on." * bool(node.mig_config)
+        yield Step(
+            Act.STOP_PLUGIN,
+            f"The device plugin leaves.{mig}",
+            (_label([name], {OFFERED_BY: "nobody"}), *self._off([name])),
+            note,
+        )
+        if node.driver:
+            yield self._await_not_offered(name)
+        yield Step(
+            Act.AWAIT_PLUGIN_GONE,
+            "Wait until kubelet has nothing of it left to give.",
+            tuple(_wait_for_amount(name, resource, "0") for resource in node.resources),
+            "If it does not come to that, the device plugin is still there: find out who starts it.",
+        )
+        yield self._evict(node, "Pods that have GPUs go: the driver does not know of what they hold.")
+        yield Step(
+            Act.AWAIT_FREE,
+            "Nobody on the node asks for GPUs any more.",
+            (_no_holders(name), *([_no_claims(name)] if node.driver else [])),
+            "If somebody is left, delete the pod and look again.",
+        )
+        yield Step(
+            Act.START_DRIVER,
+            "Give the node to the driver.",
+            (_label([name], {DRIVER_RUNS: "yes", OFFERED_BY: "driver"}),),
+        )
+        yield Step(Act.AWAIT_DRIVER, "Wait until its GPUs are published.", (_until_published(name, self.driver),))
+        yield Step(Act.UNCORDON, "Let pods come.", (f"kubectl uncordon {name}",))
+        if first:
+            yield Step(
+                Act.APPLY,
+                "See that a pod gets a GPU before you go on.",
+                (f"helm test {_RELEASE} --namespace {_NAMESPACE}",),
+            )
+        yield from self._apply(node)
+
+    def _apply(self, node: GpuNode) -> Iterator[Step]:
+        """What ran here comes back in its old form, on nodes of the device plugin, until its new one is applied."""
+        written = {one.pod.document.name: one.pod.document.file for one in self._with_claims()}
+        owners = [one.owner for one in node.holders if one.owner is not None and not one.by_claim]
+        files = sorted({written[one.name] for one in owners if one.name in written})
+        unknown = sorted({str(one) for one in owners if one.name not in written and not self._stays(one)})
+        if files:
+            yield Step(
+                Act.APPLY,
+                "Apply what had pods here in its new form.",
+                tuple(f"kubectl apply -f {file}" for file in files),
+                "Names of files are those that were migrated; take the results.",
+            )
+        if unknown:
+            yield Step(
+                Act.APPLY,
+                f"Not among the migrated manifests: {', '.join(unknown)}. As long as they ask for the old resource "
+                "they run on nodes of the device plugin, or here where a DeviceClass answers to it.",
+                (),
+            )
+
+    def _with_claims(self) -> Iterator[Workload]:
+        return (one for one in self.migration.workloads if one.choice.target is Target.CLAIMS)
+
+    def _stays(self, owner: ObjectRef) -> bool:
+        return any(
+            one.pod.document.name == owner.name and one.choice.target is Target.EXTENDED
+            for one in self.migration.workloads
+        )
+
+    def back(self, node: GpuNode) -> Stage:
+        return Stage(f"Node {node.name}, back", node.name, tuple(self._back(node)))
+
+    def _back(self, node: GpuNode) -> Iterator[Step]:
+        name = node.name
+        yield Step(Act.CORDON, "No new pods for this node.", (f"kubectl cordon {name}",))
+        yield Step(
+            Act.STOP_OFFERING,
+            "The driver offers nothing here any more, and goes on to serve the claims that there are.",
+            (_label([name], {OFFERED_BY: "nobody"}), *self._off([name])),
+        )
+        yield self._await_not_offered(name)
+        yield Step(
+            Act.AWAIT_PLUGIN_GONE,
+            "If the device plugin was still there, wait until it is not.",
+            tuple(_wait_for_amount(name, resource, "0") for resource in node.resources),
+        )
+        yield self._evict(node, "Pods that have GPUs go.", by_name=False)
+        yield Step(
+            Act.AWAIT_NO_CLAIMS,
+            "No claim has a device of this node any more, and nobody asks for GPUs.",
+            (_no_claims(name), _no_holders(name)),
+            "MIG devices that were made on demand are gone with their claims.",
+        )
+        yield Step(
+            Act.STOP_DRIVER,
+            "The driver leaves.",
+            (f"kubectl label node {name} {DRIVER_RUNS}-",),
+        )
+        yield Step(
+            Act.AWAIT_DRIVER_GONE,
+            "Wait until its pod is gone.",
+            (
+                f"kubectl -n {_NAMESPACE} wait pod --for=delete --field-selector spec.nodeName={name} "
+                f"-l app.kubernetes.io/component=kubelet-plugin {_WAIT}",
+            ),
+        )
+        yield Step(
+            Act.START_PLUGIN,
+            "Give the node to the device plugin.",
+            (_label([name], {OFFERED_BY: "device-plugin"}), *self._on(name, node)),
+        )
+        yield Step(
+            Act.AWAIT_PLUGIN,
+            "Wait until it offers what it did before.",
+            tuple(_wait_for_amount(name, resource, str(amount)) for resource, amount in node.resources.items()),
+        )
+        yield Step(Act.UNCORDON, "Let pods come.", (f"kubectl uncordon {name}",))
+        yield Step(
+            Act.APPLY,
+            "Apply the manifests as they were, where the new ones had been applied.",
+            (),
+            "`dractl migrate --undo` makes the old ones out of the new ones.",
+        )
+
+    # -- steps of both ways
+
+    def _off(self, names: Sequence[str]) -> tuple[str, ...]:
+        """For device plugins that heed another label than ours."""
+        labels: dict[str, str] = {}
+        if self._operator:
+            labels[_OPERATOR_LABEL] = "false"
+            if self.offering.mig_manager:
+                labels[_MIG_MANAGER_LABEL] = "false"
+        if self._gke:
+            labels[_GKE_LABEL] = "true"
+        return (_label(names, labels),) if labels else ()
+
+    def _on(self, name: str, node: GpuNode) -> tuple[str, ...]:
+        found = []
+        if self._operator:
+            manager = {_MIG_MANAGER_LABEL: "true"} if self.offering.mig_manager else {}
+            found.append(_label([name], {_OPERATOR_LABEL: "true", **manager}))
+        if self._gke:
+            found.append(f"kubectl label node {name} {_GKE_LABEL}-")
+        return tuple(found)
+
+    def _await_not_offered(self, name: str) -> Step:
+        return Step(
+            Act.AWAIT_NOT_OFFERED, "Wait until the node has no slices left.", (_until_unpublished(name, self.driver),)
+        )
+
+    def _evict(self, node: GpuNode, what: str, *, by_name: bool = True) -> Step:
+        listed = node.holders if by_name else tuple(one for one in node.holders if one.of_daemon_set)
+        lost = [one for one in listed if one.owner is None]
+        commands = [_delete(one) for one in listed if one.of_daemon_set or one.owner is None]
+        commands.append(f"kubectl drain {node.name} --ignore-daemonsets --delete-emptydir-data {_WAIT}")
+        notes = ["Draining respects disruption budgets; what lies in emptyDir volumes is lost."]
+        if lost:
+            notes.append(
+                f"Nobody makes {_names([f'{one.namespace}/{one.name}' for one in lost])} anew: keep the manifest."
+            )
+        if listed:
+            what = f"{what} Now these are {_names([f'{one.namespace}/{one.name}' for one in listed])}."
+        return Step(Act.EVICT, what, tuple(commands), " ".join(notes))
+
+
+# -- commands
+
+
+def _label(names: Sequence[str], labels: Mapping[str, str]) -> str:
+    return f"kubectl label node {' '.join(names)} {' '.join(f'{k}={v}' for k, v in labels.items())} --overwrite"
+
+
+def _wait_for_amount(node: str, resource: str, amount: str) -> str:
+    escaped = resource.replace(".", r"\.")
+    return f"kubectl wait node/{node} --for=jsonpath='{{.status.allocatable.{escaped}}}'={amount} {_WAIT}"
+
+
+def _published(node: str, driver: str) -> str:
+    selector = f"spec.nodeName={node},spec.driver={driver}"
+    return f"kubectl get resourceslices --field-selector {selector} -o name | grep -q ."
+
+
+def _until_published(node: str, driver: str) -> str:
+    return f"until {_published(node, driver)}; do sleep 5; done"
+
+
+def _until_unpublished(node: str, driver: str) -> str:
+    return f"while {_published(node, driver)}; do sleep 5; done"
+
+
+def _no_holders(node: str) -> str:
+    amounts = r"s/^  *\(nvidia.com[^ ]*\|volcano.sh[^ ]*\|aliyun.com[^ ]*\|tencent.com[^ ]*\)  *[1-9].*/\1/p"
+    return f"test -z \"$(kubectl describe node {node} | sed -n '/^Allocated/,$p' | sed -n '{amounts}')\""
+
+
+def _no_claims(node: str) -> str:
+    return f'! kubectl get resourceclaims -A -o json | grep -q \'"pool": "{node}"\''
+
+
+def _delete(pod: Holder) -> str:
+    return f"kubectl -n {pod.namespace} delete pod {pod.name}"
+
+
+def _names(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

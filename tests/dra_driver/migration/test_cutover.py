@@ -1,0 +1,363 @@
+"""At every moment of the way there and back, at most one of device plugin and driver offers a GPU.
+
+The commands of the plan are interpreted here, by a cluster in which everything happens as late, or as early, as it
+may: a device plugin whose node selector matches no more goes on to offer until somebody has waited for its end, pods
+that are told to go stay, and new ones come wherever somebody still offers.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dra_driver.api.policy import PublishingPolicy
+from dra_driver.migration.cutover import DRIVER_RUNS, OFFERED_BY, Act, Plan, Stage, cutover, values_for_cutover
+from dra_driver.migration.model import Migration, ObjectRef
+from dra_driver.migration.offering import DevicePlugin, GpuNode, Holder, Installed, Offering, offering_of
+from dra_driver.names import GPU_DRIVER
+
+NOTHING = Migration((), (), (), (), ())
+
+
+class Doubled(AssertionError):
+    """Both offer a GPU, or one offers what a pod of the other has."""
+
+
+@dataclass
+class Node:
+    """What may be true of it; `old` and `new` are pods that have GPUs by the device plugin, or by claims."""
+
+    labels: dict[str, str]
+    plugin: bool
+    driver: bool
+    old: bool
+    new: bool
+    driver_pod: bool
+    damaged: bool
+    """Whether both offered before the plan began: then it must end that, and nothing else is asked of it until."""
+
+
+@dataclass
+class Cluster:
+    nodes: dict[str, Node]
+    fenced: bool
+    """Whether the device plugin heeds our label: DaemonSets after they are patched."""
+    operator: bool
+    fence_values: bool = False
+    """Whether the driver was installed with the values of the cut-over."""
+    installed: bool = False
+    seen: list[str] = field(default_factory=list)
+
+    def run(self, command: str) -> None:
+        self.seen.append(command)
+        for pattern, act in _COMMANDS:
+            if match := pattern.fullmatch(command):
+                act(self, *match.groups())
+                self.settle()
+                return
+        raise AssertionError(f"not a command that is known here: {command}")
+
+    # -- what commands do
+
+    def label(self, rest: str) -> None:
+        words = [word for word in shlex.split(rest) if word != "--overwrite"]
+        names = [word for word in words if word in self.nodes]
+        for name in names:
+            for word in words[len(names) :]:
+                if word.endswith("-"):
+                    self.nodes[name].labels.pop(word[:-1], None)
+                else:
+                    key, value = word.split("=")
+                    self.nodes[name].labels[key] = value
+
+    def patch(self, daemon_set: str, patch: str) -> None:
+        selector = json.loads(patch)["spec"]["template"]["spec"]["nodeSelector"]
+        self.fenced = selector[OFFERED_BY] is not None
+
+    def helm(self, verb: str, values: str) -> None:
+        self.installed, self.fence_values = True, values == "values-cutover.yaml"
+
+    def amount(self, name: str, resource: str, amount: str) -> None:
+        node = self.nodes[name]
+        if amount == "0":
+            assert not self.wants_plugin(node), f"waits for ever: the device plugin stays on {name}"
+            node.plugin = False
+        else:
+            assert self.wants_plugin(node), f"waits for ever: nobody starts the device plugin on {name}"
+
+    def unpublished(self, name: str) -> None:
+        node = self.nodes[name]
+        assert not self.wants_to_publish(node), f"waits for ever: the driver publishes {name}"
+        node.driver = False
+
+    def published(self, name: str) -> None:
+        assert self.wants_to_publish(self.nodes[name]), f"waits for ever: nobody publishes {name}"
+
+    def no_holders(self, name: str) -> None:
+        """Who comes after the look is put back by `settle`. Those with claims of extended resources count here, too."""
+        self.nodes[name].old = False
+
+    def no_claims(self, name: str) -> None:
+        node = self.nodes[name]
+        assert not node.new or node.driver_pod, f"waits for ever: nobody takes back the devices of claims on {name}"
+        node.new = False
+
+    def driver_gone(self, name: str) -> None:
+        node = self.nodes[name]
+        assert DRIVER_RUNS not in node.labels
+        node.driver_pod = False
+
+    # -- what follows by itself, whenever it likes
+
+    def wants_plugin(self, node: Node) -> bool:
+        by_label = node.labels.get(OFFERED_BY) == "device-plugin" if self.fenced else True
+        by_operator = node.labels.get("nvidia.com/gpu.deploy.device-plugin") != "false" if self.operator else True
+        by_gke = "gke-no-default-nvidia-gpu-device-plugin" not in node.labels
+        return by_label and by_operator and by_gke
+
+    def wants_to_publish(self, node: Node) -> bool:
+        runs = self.installed and (DRIVER_RUNS in node.labels or not self.fence_values)
+        return runs and (node.labels.get(OFFERED_BY) == "driver" or not self.fence_values)
+
+    def settle(self) -> None:
+        """All that may have happened by now."""
+        for name, node in self.nodes.items():
+            node.plugin |= self.wants_plugin(node) and not node.damaged
+            node.driver_pod |= self.installed and DRIVER_RUNS in node.labels
+            node.driver |= self.wants_to_publish(node) and not node.damaged
+            node.old |= node.plugin
+            node.new |= node.driver
+            node.damaged &= node.plugin or node.driver or node.old or node.new
+            if not node.damaged and ((node.plugin or node.old) and (node.driver or node.new)):
+                raise Doubled(f"{name} after {self.seen}")
+
+
+_NAME = "([a-z0-9-]+)"
+_COMMANDS = tuple(
+    (re.compile(pattern), act)
+    for pattern, act in (
+        (r"kubectl label node (.+)", Cluster.label),
+        (rf"kubectl -n [a-z-]+ patch daemonset {_NAME} --type merge -p '(.+)'", Cluster.patch),
+        (r"helm (upgrade(?: --install)?) .* -f (\S+)", Cluster.helm),
+        (rf"kubectl wait node/{_NAME} --for=jsonpath='\{{.status.allocatable\.(\S+)\}}'=(\d+) .*", Cluster.amount),
+        (rf"while kubectl get resourceslices .*nodeName={_NAME},.*done", Cluster.unpublished),
+        (rf"until kubectl get resourceslices .*nodeName={_NAME},.*done", Cluster.published),
+        (rf'test -z "\$\(kubectl describe node {_NAME} \| .*', Cluster.no_holders),
+        (rf"""! kubectl get resourceclaims -A -o json \| grep -q '"pool": "{_NAME}"'""", Cluster.no_claims),
+        (rf".* wait pod --for=delete --field-selector spec.nodeName={_NAME} .*", Cluster.driver_gone),
+        (r"kubectl (?:cordon|uncordon|drain|apply) .*", lambda cluster: None),
+        (r"kubectl -n \S+ (?:delete pod|rollout status) .*|helm test .*", lambda cluster: None),
+    )
+)
+
+OPERATOR = DevicePlugin(Installed.OPERATOR, "", "cluster-policy")
+DAEMON_SET = DevicePlugin(Installed.DAEMON_SET, "kube-system", "nvidia-device-plugin")
+GKE = DevicePlugin(Installed.GKE, "kube-system", "nvidia-gpu-device-plugin-large-cos")
+
+
+@st.composite
+def offerings(draw: st.DrawFn) -> Offering:
+    nodes = []
+    for index in range(draw(st.integers(1, 4))):
+        resources = draw(
+            st.sampled_from([{}, {"nvidia.com/gpu": 8}, {"nvidia.com/mig-1g.10gb": 14, "nvidia.com/gpu": 4}])
+        )
+        driver = draw(st.sampled_from([False, False, True]))
+        holders = tuple(
+            Holder("team", f"pod-{index}-{number}", draw(st.sampled_from(OWNERS)), by_claim=not resources)
+            for number in range(draw(st.integers(0, 3)))
+        )
+        nodes.append(GpuNode(f"node-{index}", resources, driver, holders, draw(st.sampled_from([None, "all-1g.10gb"]))))
+    plugin = draw(st.sampled_from([OPERATOR, DAEMON_SET, GKE]))
+    return Offering(tuple(nodes), (plugin,), draw(st.booleans()))
+
+
+OWNERS = (None, ObjectRef("Deployment", "team", "web"), ObjectRef("DaemonSet", "team", "watch"))
+
+
+def simulated(offering: Offering) -> Cluster:
+    nodes = {}
+    for one in offering.nodes:
+        plugin, both = bool(one.resources), bool(one.resources) and one.driver
+        labels = {OFFERED_BY: "driver", DRIVER_RUNS: "yes"} if one.driver and not plugin else {}
+        if offering.plugins[0] == OPERATOR and not plugin:
+            labels["nvidia.com/gpu.deploy.device-plugin"] = "false"
+        if offering.plugins[0] == GKE and not plugin:
+            labels["gke-no-default-nvidia-gpu-device-plugin"] = "true"
+        nodes[one.name] = Node(labels, plugin, one.driver, plugin, one.driver, one.driver, both)
+        if not plugin:
+            labels.setdefault(OFFERED_BY, "nobody")
+    driver_there = any(one.driver for one in offering.nodes)
+    # Where the driver is there already, somebody has kept it from the other nodes, by labels as ours.
+    return Cluster(nodes, not plugin_everywhere(offering), offering.plugins[0] == OPERATOR, driver_there, driver_there)
+
+
+def plugin_everywhere(offering: Offering) -> bool:
+    return all(one.resources for one in offering.nodes)
+
+
+def commands(stages: tuple[Stage, ...], until: Act | None = None) -> Iterator[str]:
+    for stage in stages:
+        for step in stage.steps:
+            if step.act is until:
+                return
+            yield from step.commands
+
+
+def plan_of(offering: Offering) -> Plan:
+    return cutover(offering, NOTHING, GPU_DRIVER)
+
+
+@given(offerings())
+@settings(max_examples=60)
+def test_nobody_ever_gets_a_gpu_twice_on_the_way_to_the_driver(offering: Offering) -> None:
+    plan, cluster = plan_of(offering), simulated(offering)
+    for command in commands(plan.forward, until=Act.REMOVE_PLUGIN):
+        cluster.run(command)
+    for one in offering.nodes:
+        if one.resources:
+            node = cluster.nodes[one.name]
+            assert (node.plugin, node.driver, node.damaged) == (False, True, False)
+
+
+@given(offerings(), st.data())
+@settings(max_examples=80)
+def test_nor_on_the_way_back_from_wherever_one_stopped(offering: Offering, data: st.DataObject) -> None:
+    plan, cluster = plan_of(offering), simulated(offering)
+    if plan.empty:
+        return
+    there = list(commands(plan.forward, until=Act.REMOVE_PLUGIN))
+    # The driver is there, and the device plugin heeds the label; before that there is nothing to go back from.
+    first = next(index for index, one in enumerate(there) if one.startswith("helm upgrade")) + 1
+    for command in there[: data.draw(st.integers(first, len(there)))]:
+        cluster.run(command)
+    for command in commands(plan.back, until=Act.UNINSTALL):
+        cluster.run(command)
+    for one in offering.nodes:
+        if one.resources:
+            node = cluster.nodes[one.name]
+            assert (node.plugin, node.driver) == (True, False)
+
+
+@pytest.mark.parametrize("left_out", [Act.AWAIT_PLUGIN_GONE, Act.AWAIT_FREE, Act.STOP_PLUGIN])
+def test_a_plan_without_one_of_its_steps_would_be_found_out(left_out: Act) -> None:
+    """That is to say, these tests can fail."""
+    offering = Offering((GpuNode("node-0", {"nvidia.com/gpu": 8}, False),), (DAEMON_SET,))
+    cluster = simulated(offering)
+    with pytest.raises(AssertionError):
+        for stage in plan_of(offering).forward:
+            for step in stage.steps:
+                for command in step.commands if step.act not in (left_out, Act.REMOVE_PLUGIN, Act.LIFT_FENCE) else ():
+                    cluster.run(command)
+
+
+@pytest.mark.parametrize("left_out", [Act.AWAIT_NOT_OFFERED, Act.AWAIT_NO_CLAIMS, Act.STOP_OFFERING])
+def test_nor_could_one_of_the_way_back_be_left_out(left_out: Act) -> None:
+    offering = Offering((GpuNode("node-0", {"nvidia.com/gpu": 8}, False),), (OPERATOR,))
+    plan, cluster = plan_of(offering), simulated(offering)
+    for command in commands(plan.forward, until=Act.REMOVE_PLUGIN):
+        cluster.run(command)
+    with pytest.raises(AssertionError):
+        for stage in plan.back:
+            for step in stage.steps:
+                for command in step.commands if step.act not in (left_out, Act.UNINSTALL) else ():
+                    cluster.run(command)
+
+
+def test_nodes_where_both_offer_come_first_then_those_with_the_fewest_pods() -> None:
+    held = Holder("team", "a", None, by_claim=False)
+    offering = Offering(
+        (
+            GpuNode("busy", {"nvidia.com/gpu": 8}, False, (held, held)),
+            GpuNode("over", {}, True),
+            GpuNode("empty", {"nvidia.com/gpu": 8}, False),
+            GpuNode("both", {"nvidia.com/gpu": 8}, True, (held,)),
+        ),
+        (DAEMON_SET,),
+    )
+    plan = plan_of(offering)
+    assert [stage.node for stage in plan.forward] == [None, "both", "empty", "busy", None]
+    assert plan.conflicts == ("both",)
+    assert [stage.node for stage in plan.back] == ["busy", "empty", "both", None]
+
+
+def test_there_is_no_plan_where_no_device_plugin_offers_anything() -> None:
+    assert plan_of(Offering((GpuNode("over", {}, True),))).empty
+
+
+def test_pods_that_nobody_makes_anew_are_named() -> None:
+    held = Holder("team", "precious", None, by_claim=False)
+    offering = Offering((GpuNode("node-0", {"nvidia.com/gpu": 8}, False, (held,)),), (DAEMON_SET,))
+    evict = next(step for step in plan_of(offering).forward[1].steps if step.act is Act.EVICT)
+    assert "kubectl -n team delete pod precious" in evict.commands
+    assert "team/precious" in evict.note
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        None,
+        {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", "mig": [{"mode": "Dynamic"}]},
+        {"publish": [{"gpus": {"products": ["Tesla T4"]}}, {"nodes": {"names": ["a"]}}]},
+    ],
+)
+def test_until_the_end_the_driver_publishes_only_where_the_label_says_so(policy: dict[str, object] | None) -> None:
+    values = values_for_cutover({"kubeletPlugin": {"nodeSelector": {"a": "b"}}}, policy)
+    assert values["kubeletPlugin"]["nodeSelector"] == {"a": "b", DRIVER_RUNS: "yes"}
+    written = PublishingPolicy.of(values["policy"])
+    assert not written.publishes_node("a", {}) and not written.publishes_node("a", {OFFERED_BY: "nobody"})
+    assert written.publishes_node("a", {OFFERED_BY: "driver"})
+
+
+def test_what_offers_is_read_from_nodes_pods_slices_and_who_is_installed() -> None:
+    node = {
+        "kind": "Node",
+        "metadata": {"name": "n", "labels": {"nvidia.com/mig.config": "all-disabled"}},
+        "status": {"allocatable": {"cpu": "8", "nvidia.com/gpu": "8", "nvidia.com/gpu.shared": "0"}},
+    }
+    other = {"kind": "Node", "metadata": {"name": "cpu"}, "status": {"allocatable": {"cpu": "8"}}}
+    limits = {"limits": {"nvidia.com/gpu": "1"}}
+    owner = {"kind": "ReplicaSet", "name": "web-5d9", "controller": True}
+    pod = {
+        "kind": "Pod",
+        "metadata": {
+            "name": "web-1",
+            "namespace": "t",
+            "ownerReferences": [owner],
+            "labels": {"pod-template-hash": "5d9"},
+        },
+        "spec": {"nodeName": "n", "containers": [{"name": "c", "resources": limits}]},
+    }
+    ended = {**pod, "metadata": {"name": "ended"}, "status": {"phase": "Succeeded"}}
+    waiting = {**pod, "metadata": {"name": "waiting"}, "spec": {"containers": pod["spec"]["containers"]}}
+    daemon_set = {
+        "kind": "DaemonSet",
+        "metadata": {"name": "nvdp", "namespace": "nvidia"},
+        "spec": {"template": {"spec": {"containers": [{"image": "nvcr.io/nvidia/k8s-device-plugin:v0.18.0"}]}}},
+    }
+    slice_ = {"kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": {"driver": GPU_DRIVER, "nodeName": "n"}}
+    found = offering_of([node, other, pod, ended, waiting, daemon_set, slice_], GPU_DRIVER)
+    holder = Holder("t", "web-1", ObjectRef("Deployment", "t", "web"), by_claim=False)
+    assert found.nodes == (GpuNode("n", {"nvidia.com/gpu": 8}, True, (holder,), "all-disabled"),)
+    assert found.plugins == (DevicePlugin(Installed.DAEMON_SET, "nvidia", "nvdp"),)
+    assert not found.mig_manager
+
+
+def test_a_cluster_policy_stands_for_the_daemon_sets_that_it_owns() -> None:
+    policy = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cp"}, "spec": {}}
+    kyverno = {"apiVersion": "kyverno.io/v1", "kind": "ClusterPolicy", "metadata": {"name": "other"}}
+    daemon_set = {
+        "kind": "DaemonSet",
+        "metadata": {"name": "d", "namespace": "n", "ownerReferences": [{"kind": "ClusterPolicy"}]},
+        "spec": {"template": {"spec": {"containers": [{"image": "nvcr.io/nvidia/k8s-device-plugin:v0.18.0"}]}}},
+    }
+    found = offering_of([policy, kyverno, daemon_set], GPU_DRIVER)
+    assert found.plugins == (DevicePlugin(Installed.OPERATOR, "", "cp"),)
+    assert found.mig_manager
+    off = {**policy, "spec": {"devicePlugin": {"enabled": False}, "migManager": {"enabled": False}}}
+    assert offering_of([off], GPU_DRIVER) == Offering(())
