@@ -9,7 +9,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from support import real_api_server
 from support.chart_values import EXTRA_CLASS, POLICY, VARIANTS, Values, combinations, merged
-from support.helm import CHART, NAMESPACE, Cluster, Helm, Object, Release, ServerThread, simulated_server
+from support.helm import CHART, NAMESPACE, Cluster, Helm, HelmError, Object, Release, ServerThread, simulated_server
 from support.real_api_server import RealApiServer
 
 from dra_driver.api.policy import decode_policy
@@ -18,6 +18,7 @@ type Render = Any
 
 _SCC = ("security.openshift.io", "v1", "securitycontextconstraints", "SecurityContextConstraints", "Cluster")
 _MONITOR = ("monitoring.coreos.com", "v1", "podmonitors", "PodMonitor", "Namespaced")
+_SERVICE_MONITOR = ("monitoring.coreos.com", "v1", "servicemonitors", "ServiceMonitor", "Namespaced")
 _RULE = ("monitoring.coreos.com", "v1", "prometheusrules", "PrometheusRule", "Namespaced")
 
 
@@ -39,7 +40,7 @@ def definition(group: str, version: str, plural: str, kind: str, scope: str) -> 
     }
 
 
-EVERYTHING_SERVED = (definition(*_SCC), definition(*_MONITOR), definition(*_RULE))
+EVERYTHING_SERVED = (definition(*_SCC), definition(*_MONITOR), definition(*_SERVICE_MONITOR), definition(*_RULE))
 
 
 def accepted(values: Values, tmp_path: Path) -> Release:
@@ -279,3 +280,31 @@ def test_monitors_and_network_policies_select_the_pods_and_their_port(render: Re
             else:
                 assert one["spec"]["ingress"][0]["ports"][0]["port"] == port["containerPort"]
         assert len(release.all(kind)) == 2
+
+
+def test_service_monitors_select_services_of_the_pods_and_take_the_place_of_pod_monitors(render: Render) -> None:
+    release = render(VARIANTS["service-monitors"], before=EVERYTHING_SERVED)
+    assert not release.all("PodMonitor")
+    read = []
+    for monitor in release.all("ServiceMonitor"):
+        assert monitor["metadata"]["labels"]["release"] == "prometheus"
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        (service,) = [one for one in release.all("Service") if wanted <= one["metadata"]["labels"].items()]
+        (port,) = service["spec"]["ports"]
+        (endpoint,) = monitor["spec"]["endpoints"]
+        assert endpoint["port"] == port["name"] and endpoint["honorLabels"]
+        selected = service["spec"]["selector"].items()
+        for kind in ("DaemonSet", "Deployment"):
+            pod = release.one(kind)["spec"]["template"]
+            if selected <= pod["metadata"]["labels"].items():
+                (container_port,) = pod["spec"]["containers"][0]["ports"]
+                assert port["targetPort"] == container_port["name"]
+                read.append(kind)
+    assert sorted(read) == ["DaemonSet", "Deployment"]
+
+
+def test_service_monitors_have_to_be_asked_for_and_both_are_one_too_many(render: Render) -> None:
+    assert not render(before=EVERYTHING_SERVED).all("ServiceMonitor")
+    assert not render(VARIANTS["service-monitors"]).all("Service"), "auto is for clusters that have them"
+    with pytest.raises(HelmError, match="everything is counted twice"):
+        render({"metrics": {"podMonitors": "always", "serviceMonitors": "always"}}, before=EVERYTHING_SERVED)

@@ -125,6 +125,7 @@ VARIANTS: dict[str, Values] = {
         "metrics": {"podMonitors": "never", "alerts": "never"},
         "openshift": {"securityContextConstraints": "never"},
     },
+    "service-monitors": {"metrics": {"serviceMonitors": "auto", "labels": {"release": "prometheus"}}},
     "priority-quota": {"priorityClassQuota": True},
     "no-budget": {"podDisruptionBudget": {"install": False}},
     "no-cleanup": {"cleanup": {"install": False}},

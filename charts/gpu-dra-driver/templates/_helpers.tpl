@@ -118,6 +118,12 @@ readinessProbe:
   timeoutSeconds: 5
 {{- end }}
 
+{{/* Whether ServiceMonitors are made: "yes" or nothing. */}}
+{{- define "gpu-dra.serviceMonitors" -}}
+{{- $wanted := .Values.metrics.serviceMonitors -}}
+{{- if or (eq $wanted "always") (and (eq $wanted "auto") (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}yes{{- end -}}
+{{- end }}
+
 {{/* Whether a label selector requirement (key, operator, values) holds for labels: "yes" or nothing. */}}
 {{- define "gpu-dra.holds" -}}
 {{- $has := hasKey .labels .key -}}
