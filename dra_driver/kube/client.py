@@ -298,6 +298,33 @@ class Kube:
         verb = _VERBS.get(method, "get")
         return await self._send(method, path, None, body, "application/json", f"{method} {path}", verb, None)
 
+    async def lines(self, path: str, *, most_bytes: int, **query: str) -> AsyncGenerator[bytes, None]:
+        """A text by path, such as a pod's log or metrics, in lines without their ends; no more than `most_bytes` of it.
+
+        Raises NotFound, Rejected or Unreachable, also in the middle.
+        """
+        about, read = f"GET {path}", 0
+        try:
+            async with self._open().get(
+                path.lstrip("/"), params=query, headers=self._authorization() | {"Accept": "*/*"}
+            ) as response:
+                self._answered("get", None, response.status)
+                if response.status >= 300:
+                    raise _error(response, await response.read(), about)
+                rest = b""
+                async for chunk in response.content.iter_any():
+                    *complete, rest = (rest + chunk[: most_bytes - read]).split(b"\n")
+                    read += len(chunk)
+                    for line in complete:
+                        yield line
+                    if read >= most_bytes:
+                        break
+                if rest:
+                    yield rest
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._answered("get", None, None)
+            raise _unreachable(error, about) from error
+
     async def _request(
         self,
         method: str,

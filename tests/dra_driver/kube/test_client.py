@@ -268,3 +268,15 @@ def test_the_official_package_is_not_loaded_without_a_kubeconfig() -> None:
 
     code = "import sys, dra_driver.kube.client; sys.exit('kubernetes' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+async def test_texts_come_in_lines_and_no_more_of_them_than_asked_for() -> None:
+    async with talking_to(answering(200, "first\nsecond\nthird")) as client:
+        assert [line async for line in client.lines("/log", most_bytes=100)] == [b"first", b"second", b"third"]
+        assert [line async for line in client.lines("/log", most_bytes=9)] == [b"first", b"sec"]
+
+
+async def test_a_text_that_is_refused_is_an_error_of_ours() -> None:
+    async with talking_to(answering(403, {"message": "no logs for you"})) as client:
+        with pytest.raises(Rejected, match="no logs for you"):
+            _ = [line async for line in client.lines("/log", most_bytes=100, tailLines="5")]
