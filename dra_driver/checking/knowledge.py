@@ -142,7 +142,7 @@ def sites_of_kinds(minor: int = 36, driver: str = GPU_DRIVER) -> Sites:
     """One of each GPU model, with devices of each kind: not complete, but small (12 MB) and quick to be asked."""
     everything = PublishingPolicy.of(_with_header(_POLICIES[0]))
     behaviour = Behaviour.of(max(minor, 36))
-    makers = [partial(_site_of_model, model, everything, _FEW, behaviour, driver) for model in model_names()]
+    makers = [partial(site_of_model, model, everything, _FEW, behaviour, driver) for model in model_names()]
     return Sites(makers, broad=len(makers), complete=False)
 
 
@@ -154,10 +154,10 @@ def sites_of_models(names: Sequence[str], policies: Sequence[PublishingPolicy] =
         raise InvalidInput(f"{unknown[0]!r} is none of {', '.join(_models())}", about="--profiles")
     models = tuple(names) or model_names()
     ours = tuple(PublishingPolicy.of(_with_header(one)) for one in _POLICIES)
-    tried = [(one, _FEW if one.mig else None) for one in (*ours[:2], *map(_everywhere, policies), *ours[2:])]
+    tried = [(one, _FEW if one.mig else None) for one in (*ours[:2], *map(everywhere, policies), *ours[2:])]
     behaviour = Behaviour.of(max(minor, 36))
     makers = [
-        partial(_site_of_model, model, policy, gpus, behaviour, GPU_DRIVER)
+        partial(site_of_model, model, policy, gpus, behaviour, GPU_DRIVER)
         for policy, gpus in (*tried, (ours[0], None))
         for model in models
     ]
@@ -168,14 +168,14 @@ def _with_header(rules: JsonObject) -> JsonObject:
     return {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **rules}
 
 
-def _everywhere(policy: PublishingPolicy) -> PublishingPolicy:
+def everywhere(policy: PublishingPolicy) -> PublishingPolicy:
     """Without its choice of nodes: which labels a node has is not known here."""
     names = ("attributes", "mig", "sharing", "passthrough")
     rules = {name: [rule.model_copy(update={"nodes": None}) for rule in getattr(policy, name)] for name in names}
     return policy.model_copy(update={**rules, "publish": None, "withhold": []})
 
 
-def _site_of_model(model: str, policy: PublishingPolicy, gpus: int | None, behaviour: Behaviour, driver: str) -> Site:
+def site_of_model(model: str, policy: PublishingPolicy, gpus: int | None, behaviour: Behaviour, driver: str) -> Site:
     """`gpus` is of how many of its GPUs the node is made; None for all."""
     whole = _inventory(model)
     inventory = whole.model_copy(update={"gpus": whole.gpus[:gpus]})
