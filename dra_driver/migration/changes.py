@@ -1,0 +1,123 @@
+"""Edits made on plain data: what an object is to be, and the edits that lead back. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.migration.model import Edit, Path, Remove, path_text
+
+
+class EditRefused(Exception):
+    """The object or its text does not allow an edit. The message is a sentence for the report."""
+
+
+class Items(list[Any]):
+    """A list that was edited. `origin` says of each item which one it was before; None: it is new."""
+
+    def __init__(self, items: Iterable[Any], origin: Iterable[int | None]) -> None:
+        super().__init__(items)
+        self.origin = tuple(origin)
+
+
+@dataclass(slots=True)
+class _Node:
+    """What is to be done at one place, and below it."""
+
+    below: "dict[str | int, _Node]" = field(default_factory=dict)
+    removed: bool = False
+    puts: list[Any] = field(default_factory=list)
+    """At most one; a list because any value can be put."""
+
+
+class _Gone:
+    """Instead of a value that is not there any more."""
+
+
+_GONE = _Gone()
+
+
+def changed(obj: Any, edits: Iterable[Edit]) -> Any:
+    """The object after the edits; what they do not reach is the same, not a copy. Raises EditRefused.
+
+    A value that is put goes before removals at or above its place. Maps and lists that removals emptied are gone.
+    """
+    value = _changed(obj, _tree(edits), ())
+    return {} if value is _GONE else value
+
+
+def _tree(edits: Iterable[Edit]) -> _Node:
+    root = _Node()
+    for edit in edits:
+        node = root
+        for part in edit.path:
+            node = node.below.setdefault(part, _Node())
+        if isinstance(edit, Remove):
+            node.removed = True
+        else:
+            node.puts = [edit.value]
+    return root
+
+
+def _puts(node: _Node) -> bool:
+    return bool(node.puts) or any(_puts(one) for one in node.below.values())
+
+
+def _changed(value: Any, node: _Node, path: Path) -> Any:
+    if node.puts:
+        value = node.puts[0]
+    elif node.removed:
+        if not _puts(node):
+            return _GONE
+        value = None
+    if not node.below:
+        return value
+    if value is None:
+        value = [] if all(isinstance(part, int) for part in node.below) else {}
+    if isinstance(value, dict) and all(isinstance(part, str) for part in node.below):
+        return _changed_map(value, node, path)
+    if isinstance(value, list) and all(isinstance(part, int) for part in node.below):
+        return _changed_list(value, node, path)
+    kind = "a map" if isinstance(value, dict) else "a list" if isinstance(value, list) else "a single value"
+    raise EditRefused(f"{path_text(path) or 'the object'} is {kind}, which is not what belongs there")
+
+
+def _changed_map(value: dict[str, Any], node: _Node, path: Path) -> Any:
+    wanted: dict[str, Any] = {}
+    for key, old in value.items():
+        one = node.below.get(key)
+        new = old if one is None else _changed(old, one, (*path, key))
+        if new is not _GONE:
+            wanted[key] = new
+    for part, one in node.below.items():
+        if part not in value and _puts(one):
+            wanted[str(part)] = _changed(None, one, (*path, part))
+    return wanted if wanted or not value else _GONE
+
+
+def _changed_list(value: list[Any], node: _Node, path: Path) -> Any:
+    wanted: list[Any] = []
+    origin: list[int | None] = []
+    for index, old in enumerate(value):
+        one = node.below.get(index)
+        new = old if one is None else _changed(old, one, (*path, index))
+        if new is not _GONE:
+            wanted.append(new)
+            origin.append(index)
+    for part, one in sorted(node.below.items(), key=lambda item: int(item[0])):
+        if int(part) >= len(value) and _puts(one):
+            wanted.append(_changed(None, one, (*path, part)))
+            origin.append(None)
+    return Items(wanted, origin) if wanted or not value else _GONE
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal as JSON: 1, 1.0 and true are three values."""
+    if one is other:
+        return True
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(same(left, right) for left, right in zip(one, other, strict=True))
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    return type(one) is type(other) and bool(one == other or (one != one and other != other))

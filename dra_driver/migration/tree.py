@@ -1,0 +1,312 @@
+"""A YAML text as a tree that knows where everything stands: also what aliases, anchors and comments are. Pure.
+
+PyYAML's own nodes do not say where an alias stands, and end a block only after the comments that follow it; so the tree
+is built from the parser's events. Positions count characters of the text, whose line ends are `\\n`. JSON is YAML, but
+for escapes that only JSON has: such a text is read by `_json_tree`.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from dra_driver.api.documents import plain_value
+
+_LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+MERGE = "<<"
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """`start` is where its anchor or tag begins, `body` where it begins itself, `end` where it ends (not included).
+
+    A block ends with the last line that has something of it: comments and empty lines after it are not its own.
+    """
+
+    start: int
+    body: int
+    end: int
+    anchor: str | None
+    tagged: bool
+    """It has a tag that says its type."""
+
+
+@dataclass(slots=True, eq=False)
+class Scalar(Node):
+    text: str
+    """Without quotes and escapes."""
+    style: str
+    """`'`, `"`, `|`, `>`, or empty: plain."""
+
+    @property
+    def value(self) -> object:
+        return self.text if self.style or self.tagged else plain_value(self.text)
+
+
+@dataclass(slots=True, eq=False)
+class ListNode(Node):
+    flow: bool
+    items: "list[Tree]" = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class MapNode(Node):
+    flow: bool
+    pairs: "list[tuple[Tree, Tree]]" = field(default_factory=list)
+
+    def own(self) -> "Iterator[tuple[str, Tree, Tree]]":
+        """Without what is merged in: key, its node, the value's node."""
+        for key, value in self.pairs:
+            if not is_merge(key):
+                yield key_text(key), key, value
+
+
+@dataclass(slots=True, eq=False)
+class Alias:
+    start: int
+    end: int
+    target: "Scalar | ListNode | MapNode"
+
+
+type Tree = Scalar | ListNode | MapNode | Alias
+
+
+class NotATree(Exception):
+    """The text has something that is never edited. The message says what."""
+
+
+def is_merge(key: Tree) -> bool:
+    return isinstance(key, Scalar) and key.text == MERGE and not key.style
+
+
+def key_text(key: Tree) -> str:
+    """As JSON has it. Raises NotATree for keys that are not scalars."""
+    if isinstance(key, Alias):
+        key = key.target
+    if not isinstance(key, Scalar):
+        raise NotATree("a key is not a single value")
+    value = key.value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return key.text if isinstance(value, str) else str(value)
+
+
+def value_of(tree: Tree) -> Any:
+    """Plain data, with what is merged in."""
+    if isinstance(tree, Alias):
+        return value_of(tree.target)
+    if isinstance(tree, Scalar):
+        return tree.value
+    if isinstance(tree, ListNode):
+        return [value_of(item) for item in tree.items]
+    values = {name: value_of(value) for name, _, value in tree.own()}
+    for source in merged_into(tree):
+        values = {**value_of(source), **values}
+    return values
+
+
+def merged_into(tree: MapNode) -> Iterator[Tree]:
+    """The maps behind `<<`, the one that wins first."""
+    for key, value in tree.pairs:
+        if is_merge(key):
+            yield from value.items if isinstance(value, ListNode) else [value]
+
+
+def leaves(tree: Tree) -> Iterator[Scalar | Alias]:
+    """Everything that holds text of its own, in the order of the text."""
+    if isinstance(tree, Scalar | Alias):
+        yield tree
+    elif isinstance(tree, ListNode):
+        for item in tree.items:
+            yield from leaves(item)
+    else:
+        for key, value in tree.pairs:
+            yield from leaves(key)
+            yield from leaves(value)
+
+
+def trees(text: str) -> list[Tree]:
+    """One for each document of the text. Raises NotATree for what cannot be read, or holds itself."""
+    try:
+        return _Builder(text).built()
+    except yaml.YAMLError as error:
+        if text.lstrip().startswith("{"):
+            return [_json_tree(text)]
+        raise NotATree("it is not YAML") from error
+
+
+_PROPERTIES = re.compile(r"(?:[&!][^ \t\n\[\]{},]*[ \t]*)+(?:#[^\n]*)?")
+_SPACE = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\n)*[ \t]*")
+
+
+def past_space(text: str, start: int) -> int:
+    """The next character that is neither white space nor in a comment. A comment must not begin at `start`."""
+    match = _SPACE.match(text, start)
+    return match.end() if match is not None else start
+
+
+class _Builder:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._anchors: dict[str, Scalar | ListNode | MapNode] = {}
+        self._open: list[ListNode | MapNode] = []
+        self._keys: list[Tree | None] = []
+        """Of each open collection: the key whose value is awaited."""
+        self._built: list[Tree] = []
+
+    def built(self) -> list[Tree]:
+        event: Any
+        for event in yaml.parse(self._text, Loader=_LOADER):
+            if isinstance(event, yaml.DocumentStartEvent):
+                self._anchors = {}
+            elif isinstance(event, yaml.ScalarEvent):
+                self._add(self._scalar(event))
+            elif isinstance(event, yaml.AliasEvent):
+                self._add(self._alias(event))
+            elif isinstance(event, yaml.CollectionStartEvent):
+                self._begin(event)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                self._finish(event)
+        return self._built
+
+    def _scalar(self, event: Any) -> Scalar:
+        start, end = event.start_mark.index, event.end_mark.index
+        tagged = event.tag is not None and event.tag != "!"
+        style = event.style if event.style in ("'", '"', "|", ">") else "'" if event.tag == "!" else ""
+        node = Scalar(start, self._body(event), end, event.anchor, tagged, event.value, style)
+        if style in ("|", ">"):
+            node.end = _end_of_block(self._text, node.body, end)
+        self._name(node)
+        return node
+
+    def _alias(self, event: Any) -> Alias:
+        target = self._anchors.get(event.anchor)
+        if target is None or target in self._open:
+            raise NotATree(f"*{event.anchor} holds itself" if target is not None else f"*{event.anchor} is not known")
+        return Alias(event.start_mark.index, event.end_mark.index, target)
+
+    def _begin(self, event: Any) -> None:
+        kind = ListNode if isinstance(event, yaml.SequenceStartEvent) else MapNode
+        flow = bool(event.flow_style)
+        node = kind(event.start_mark.index, self._body(event), 0, event.anchor, event.tag is not None, flow)
+        self._name(node)
+        self._open.append(node)
+        self._keys.append(None)
+
+    def _finish(self, event: Any) -> None:
+        node = self._open.pop()
+        self._keys.pop()
+        node.end = event.end_mark.index if node.flow else self._end_of(node)
+        self._add(node)
+
+    def _end_of(self, node: ListNode | MapNode) -> int:
+        if isinstance(node, ListNode):
+            return node.items[-1].end if node.items else node.body
+        return node.pairs[-1][1].end if node.pairs else node.body
+
+    def _add(self, tree: Tree) -> None:
+        if not self._open:
+            self._built.append(tree)
+            return
+        parent = self._open[-1]
+        if isinstance(parent, ListNode):
+            parent.items.append(tree)
+        elif self._keys[-1] is None:
+            self._keys[-1] = tree
+        else:
+            parent.pairs.append((self._keys[-1], tree))
+            self._keys[-1] = None
+
+    def _name(self, node: Scalar | ListNode | MapNode) -> None:
+        if node.anchor is not None:
+            self._anchors[node.anchor] = node
+
+    def _body(self, event: Any) -> int:
+        """Behind anchor and tag."""
+        start: int = event.start_mark.index
+        if event.anchor is None and event.tag is None:
+            return start
+        match = _PROPERTIES.match(self._text, start)
+        if match is None:
+            return start
+        end: int = event.end_mark.index
+        if isinstance(event, yaml.ScalarEvent) and end <= match.end():
+            return end
+        return past_space(self._text, match.end())
+
+
+def _end_of_block(text: str, start: int, end: int) -> int:
+    """Of a literal or folded text: behind its last line that has something, or behind all of them where they count."""
+    header = text[start : text.find("\n", start) if "\n" in text[start:end] else end]
+    if "+" in header.partition("#")[0]:
+        return end - 1 if text[end - 1 : end] == "\n" else end
+    last = len(text[start:end].rstrip()) + start
+    line_end = text.find("\n", last, end)
+    return line_end if line_end != -1 else end
+
+
+# -- JSON that is not YAML
+
+
+_JSON_SPACE = re.compile(r"[ \t\n\r]*")
+_JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_JSON_WORD = re.compile(r"[-+.0-9a-zA-Z]+")
+
+
+def _json_tree(text: str) -> Tree:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise NotATree("it is neither YAML nor JSON") from error
+    return _json_node(text, _after_space(text, 0))
+
+
+def _after_space(text: str, start: int) -> int:
+    match = _JSON_SPACE.match(text, start)
+    return match.end() if match is not None else start
+
+
+def _json_node(text: str, start: int) -> Scalar | ListNode | MapNode:
+    """Of text that is JSON for certain."""
+    if text[start] == "{":
+        return _json_mapping(text, start)
+    if text[start] == "[":
+        return _json_sequence(text, start)
+    pattern = _JSON_STRING if text[start] == '"' else _JSON_WORD
+    match = pattern.match(text, start)
+    if match is None:
+        raise NotATree("it is not JSON")
+    if text[start] == '"':
+        return Scalar(start, start, match.end(), None, False, json.loads(match[0]), '"')
+    return Scalar(start, start, match.end(), None, False, match[0], "")
+
+
+def _json_mapping(text: str, start: int) -> MapNode:
+    node = MapNode(start, start, 0, None, False, True)
+    position = _after_space(text, start + 1)
+    while text[position] != "}":
+        key = _json_node(text, position)
+        colon = _after_space(text, key.end)
+        value = _json_node(text, _after_space(text, colon + 1))
+        node.pairs.append((key, value))
+        position = _after_space(text, value.end)
+        if text[position] == ",":
+            position = _after_space(text, position + 1)
+    node.end = position + 1
+    return node
+
+
+def _json_sequence(text: str, start: int) -> ListNode:
+    node = ListNode(start, start, 0, None, False, True)
+    position = _after_space(text, start + 1)
+    while text[position] != "]":
+        item = _json_node(text, position)
+        node.items.append(item)
+        position = _after_space(text, item.end)
+        if text[position] == ",":
+            position = _after_space(text, position + 1)
+    node.end = position + 1
+    return node
