@@ -1,0 +1,231 @@
+"""Claims for what a pod asks for: the template, and the edits that make the pod's object name it. Pure.
+
+One claim for each pod, with a request for each demand, so that all devices of a pod are found together, on one node.
+Containers that share devices name the same request; others name requests of their own. Templates are named after
+their owner and their content: the same content is the same template, and changed content never changes a template that
+pods were made with.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.api.documents import Document
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.model import (
+    ContainerAt,
+    Demand,
+    Edit,
+    Form,
+    ObjectRef,
+    Options,
+    Path,
+    PodReading,
+    PodSpecAt,
+    Put,
+    Remove,
+    Want,
+    What,
+    value_at,
+)
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+OWNER = "dractl-migrate"
+MOST_DEVICES = 32
+"""Of one claim. Source: AllocationResultsMaxSize, resource.k8s.io/v1."""
+
+_API = "resource.k8s.io/v1"
+_ENTRY = "gpu"
+"""What the pod's containers call their claim."""
+_LONGEST_OWNER = 46
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Of one pod."""
+
+    template: JsonObject
+    edits: tuple[Edit, ...]
+
+    @property
+    def ref(self) -> ObjectRef:
+        metadata = self.template["metadata"]
+        return ObjectRef("ResourceClaimTemplate", metadata.get("namespace"), metadata["name"])
+
+
+def claims_for(pod: PodSpecAt, reading: PodReading, options: Options) -> Claims:
+    """For a pod that gets claims. `reading` has at least one demand."""
+    names = request_names(reading.demands)
+    spec = {"devices": _devices(reading.demands, names, options)}
+    template = _template(pod.document, spec)
+    name = template["metadata"]["name"]
+    edits = (
+        *(Remove(path) for demand in reading.demands for path in demand.removes),
+        *reading.edits,
+        *_references(pod, reading.demands, names, name),
+    )
+    return Claims(template, edits)
+
+
+# -- requests
+
+
+def request_names(demands: Sequence[Demand]) -> tuple[str, ...]:
+    """One for each demand: `gpu` if it is alone, else with the container's name, and with what it is where need be."""
+    if len(demands) == 1:
+        return (_ENTRY,)
+    names = [_label(f"{_ENTRY}-{demand.containers[0].name or index}") for index, demand in enumerate(demands)]
+    if len(set(names)) == len(names):
+        return tuple(names)
+    one_container = len({demand.containers[0].path for demand in demands}) == 1
+    longer = [
+        _label(_what(demand.want) if one_container else f"{name}-{_what(demand.want)}")
+        for name, demand in zip(names, demands, strict=True)
+    ]
+    return tuple(_numbered(longer))
+
+
+def _what(want: Want) -> str:
+    return f"mig-{want.profile}" if want.profile is not None else want.what.value
+
+
+def _numbered(names: Sequence[str]) -> Iterator[str]:
+    seen: dict[str, int] = {}
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        yield f"{name[:58]}-{seen[name]}" if names.count(name) > 1 else name
+
+
+def _label(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60].strip("-")
+
+
+def _devices(demands: Sequence[Demand], names: Sequence[str], options: Options) -> JsonObject:
+    requests = [_request(demand, name, options) for demand, name in zip(demands, names, strict=True)]
+    configs = list(_configs(demands, names, options))
+    return {"requests": requests, **({"config": configs} if configs else {})}
+
+
+def _request(demand: Demand, name: str, options: Options) -> JsonObject:
+    if not demand.alternatives:
+        return {"name": name, "exactly": _exactly(demand.want, options, all_gpus=demand.all_gpus)}
+    alternatives = [
+        {"name": f"choice-{number}", **_exactly(want, options)} for number, want in enumerate(demand.alternatives, 1)
+    ]
+    return {"name": name, "firstAvailable": alternatives}
+
+
+def _exactly(want: Want, options: Options, *, all_gpus: bool = False) -> JsonObject:
+    found: JsonObject = {"deviceClassName": class_name(want, options)}
+    selectors = [{"cel": {"expression": expression}} for expression in _selectors(want, options)]
+    if selectors:
+        found["selectors"] = selectors
+    if all_gpus:
+        return {**found, "allocationMode": "All", "adminAccess": True}
+    found["count"] = want.count
+    if amounts := dict(_amounts(want)):
+        found["capacity"] = {"requests": amounts}
+    if want.tolerations:
+        found["tolerations"] = list(want.tolerations)
+    return found
+
+
+def class_name(want: Want, options: Options) -> str:
+    if want.share is not None:
+        return options.shared_class
+    return {What.GPU: options.gpu_class, What.MIG: options.mig_class, What.VFIO: options.vfio_class}[want.what]
+
+
+def _selectors(want: Want, options: Options) -> Iterator[str]:
+    own = f"device.attributes['{options.driver}']"
+    if want.profile is not None:
+        # Devices of a class of shares can be whole GPUs, which have no profile; reading it would be an error.
+        has = f"has({own}.profile) && " if want.share is not None else ""
+        yield f"{has}{own}.profile == '{want.profile}'"
+    elif want.share is not None:
+        yield f"{own}.type == '{want.what.value}'"
+    yield from want.selectors
+
+
+def _amounts(want: Want) -> Iterator[tuple[str, str]]:
+    share = want.share
+    if share is None:
+        return
+    if share.number is not None:
+        yield "shares", str(share.number)
+    if share.memory is not None:
+        yield "memory", str(share.memory)
+    if share.cores is not None:
+        yield "cores", str(share.cores)
+
+
+def _configs(demands: Sequence[Demand], names: Sequence[str], options: Options) -> Iterator[JsonObject]:
+    """One for all requests that want the same."""
+    wanted: dict[str, tuple[JsonObject, list[str]]] = {}
+    for demand, name in zip(demands, names, strict=True):
+        if demand.want.config is not None:
+            key = json.dumps(demand.want.config, sort_keys=True)
+            wanted.setdefault(key, (demand.want.config, []))[1].append(name)
+    for parameters, requests in wanted.values():
+        yield {"requests": requests, "opaque": {"driver": options.driver, "parameters": parameters}}
+
+
+# -- templates
+
+
+def _template(document: Document, spec: JsonObject) -> JsonObject:
+    metadata: JsonObject = {"name": f"{_owner(document)}-gpu-{_hash(spec)}"}
+    if document.namespace:
+        metadata["namespace"] = document.namespace
+    metadata["labels"] = {MANAGED_BY: OWNER}
+    return {"apiVersion": _API, "kind": "ResourceClaimTemplate", "metadata": metadata, "spec": {"spec": spec}}
+
+
+def _owner(document: Document) -> str:
+    metadata = document.obj.get("metadata")
+    generated = metadata.get("generateName") if isinstance(metadata, dict) else None
+    name = document.name or (generated if isinstance(generated, str) else "") or document.kind
+    return re.sub(r"[^a-z0-9.-]+", "-", name.lower())[:_LONGEST_OWNER].strip("-.") or "pod"
+
+
+def _hash(spec: JsonObject) -> str:
+    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:6]
+
+
+# -- references
+
+
+def _references(pod: PodSpecAt, demands: Sequence[Demand], names: Sequence[str], template: str) -> Iterator[Edit]:
+    entry = {"name": _ENTRY, "resourceClaimTemplateName": template}
+    if pod.form is Form.NIM:
+        yield _appended(pod.document, (*pod.path, "draResources"), {"resourceClaimTemplateName": template})
+        return
+    yield _appended(pod.document, (*pod.path, "resourceClaims"), entry)
+    for container, requests in _users(demands, names):
+        where = (*container.resources_path, "claims")
+        for index, use in enumerate(_uses(requests, names)):
+            yield _appended(pod.document, where, use, index)
+
+
+def _appended(document: Document, path: Path, value: Any, index: int = 0) -> Put:
+    there = value_at(document.obj, path)
+    return Put((*path, (len(there) if isinstance(there, list) else 0) + index), value)
+
+
+def _users(demands: Sequence[Demand], names: Sequence[str]) -> Iterator[tuple[ContainerAt, list[str]]]:
+    by_path: dict[Path, tuple[ContainerAt, list[str]]] = {}
+    for demand, name in zip(demands, names, strict=True):
+        for container in demand.containers:
+            by_path.setdefault(container.path, (container, []))[1].append(name)
+    yield from by_path.values()
+
+
+def _uses(requests: Sequence[str], names: Sequence[str]) -> Iterator[Mapping[str, str]]:
+    """Without the request's name where it is all of them."""
+    if len(requests) == len(names):
+        yield {"name": _ENTRY}
+        return
+    yield from ({"name": _ENTRY, "request": request} for request in requests)

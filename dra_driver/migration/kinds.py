@@ -1,0 +1,467 @@
+"""Where pods are in an object of each kind, and what in it stands for containers. Pure.
+
+Source: the reference on migration sources, section 2. Kinds are known by group and name; versions do not matter. An
+object of a kind that is not known is looked through for what has the shape of a pod's spec.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dra_driver.api.documents import Document
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.model import ContainerAt, Form, Path, PodSpecAt, Role, value_at
+
+type _Kind = tuple[str, str]
+"""Group and kind; the core group is empty."""
+
+_TEMPLATE = "spec.template.spec"
+
+_PODS: Mapping[_Kind, tuple[str, ...]] = {
+    ("", "Pod"): ("spec",),
+    ("", "PodTemplate"): ("template.spec",),
+    ("", "ReplicationController"): (_TEMPLATE,),
+    ("apps", "ReplicaSet"): (_TEMPLATE,),
+    ("apps", "Deployment"): (_TEMPLATE,),
+    ("apps", "DaemonSet"): (_TEMPLATE,),
+    ("apps", "StatefulSet"): (_TEMPLATE,),
+    ("extensions", "Deployment"): (_TEMPLATE,),
+    ("apps.openshift.io", "DeploymentConfig"): (_TEMPLATE,),
+    ("argoproj.io", "Rollout"): (_TEMPLATE,),
+    ("batch", "Job"): (_TEMPLATE,),
+    ("batch", "CronJob"): ("spec.jobTemplate.spec.template.spec",),
+    ("jobset.x-k8s.io", "JobSet"): ("spec.replicatedJobs[].template.spec.template.spec",),
+    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): (
+        "spec.leaderWorkerTemplate.leaderTemplate.spec",
+        "spec.leaderWorkerTemplate.workerTemplate.spec",
+    ),
+    ("kubeflow.org", "PyTorchJob"): ("spec.pytorchReplicaSpecs.*.template.spec",),
+    ("kubeflow.org", "TFJob"): ("spec.tfReplicaSpecs.*.template.spec",),
+    ("kubeflow.org", "XGBoostJob"): ("spec.xgbReplicaSpecs.*.template.spec",),
+    ("kubeflow.org", "PaddleJob"): ("spec.paddleReplicaSpecs.*.template.spec",),
+    ("kubeflow.org", "JAXJob"): ("spec.jaxReplicaSpecs.*.template.spec",),
+    ("kubeflow.org", "MPIJob"): ("spec.mpiReplicaSpecs.*.template.spec",),
+    ("kubeflow.org", "Notebook"): (_TEMPLATE,),
+    ("trainer.kubeflow.org", "TrainingRuntime"): ("spec.template.spec.replicatedJobs[].template.spec.template.spec",),
+    ("trainer.kubeflow.org", "ClusterTrainingRuntime"): (
+        "spec.template.spec.replicatedJobs[].template.spec.template.spec",
+    ),
+    ("ray.io", "RayCluster"): ("spec.headGroupSpec.template.spec", "spec.workerGroupSpecs[].template.spec"),
+    ("ray.io", "RayJob"): (
+        "spec.rayClusterSpec.headGroupSpec.template.spec",
+        "spec.rayClusterSpec.workerGroupSpecs[].template.spec",
+        "spec.submitterPodTemplate.spec",
+    ),
+    ("ray.io", "RayService"): (
+        "spec.rayClusterConfig.headGroupSpec.template.spec",
+        "spec.rayClusterConfig.workerGroupSpecs[].template.spec",
+    ),
+    ("serving.kserve.io", "LLMInferenceService"): (
+        "spec.template",
+        "spec.worker",
+        "spec.prefill.template",
+        "spec.prefill.worker",
+    ),
+    ("batch.volcano.sh", "Job"): ("spec.tasks[].template.spec",),
+    ("sparkoperator.k8s.io", "SparkApplication"): ("spec.driver.template.spec", "spec.executor.template.spec"),
+    ("sparkoperator.k8s.io", "ScheduledSparkApplication"): (
+        "spec.template.driver.template.spec",
+        "spec.template.executor.template.spec",
+    ),
+    ("grove.io", "PodCliqueSet"): ("spec.template.cliques[].spec.podSpec",),
+}
+"""Paths of pod specs: `[]` is every item of a list, `*` every value of a map."""
+
+_EXTENDED_ONLY: Mapping[_Kind, tuple[tuple[str, ...], str]] = {
+    ("serving.knative.dev", "Service"): ((_TEMPLATE,), "Knative passes on limits and requests of containers only"),
+    ("serving.knative.dev", "Configuration"): (
+        (_TEMPLATE,),
+        "Knative passes on limits and requests of containers only",
+    ),
+    ("serving.knative.dev", "Revision"): (("spec",), "Knative passes on limits and requests of containers only"),
+    ("serving.kserve.io", "ServingRuntime"): (
+        ("spec", "spec.workerSpec"),
+        "a ServingRuntime has no field resourceClaims; an InferenceService in standard mode has",
+    ),
+    ("serving.kserve.io", "ClusterServingRuntime"): (
+        ("spec", "spec.workerSpec"),
+        "a ClusterServingRuntime has no field resourceClaims; an InferenceService in standard mode has",
+    ),
+    ("machinelearning.seldon.io", "SeldonDeployment"): (
+        ("spec.predictors[].componentSpecs[].spec",),
+        "Seldon is not known to keep claims",
+    ),
+    ("flink.apache.org", "FlinkDeployment"): (
+        ("spec.podTemplate.spec", "spec.jobManager.podTemplate.spec", "spec.taskManager.podTemplate.spec"),
+        "the Flink operator is not known to keep claims",
+    ),
+}
+"""Kinds whose pods are like others, but get no claims."""
+
+_RESOURCES_ONLY: Mapping[_Kind, tuple[str, str]] = {
+    ("trainer.kubeflow.org", "TrainJob"): (
+        "spec.trainer.resourcesPerNode",
+        "a TrainJob has no field for claims; its runtime has",
+    ),
+    ("apps.nvidia.com", "NIMBuild"): ("spec.resources", "a NIMBuild has no field for claims"),
+    ("serving.yatai.ai", "BentoDeployment"): ("spec.resources", "a BentoDeployment has no field for claims"),
+    ("tekton.dev", "Task"): ("spec.steps[].computeResources", "Tekton's steps have no field for claims"),
+}
+"""Kinds that have limits and requests, and get no claims."""
+
+_NIM: Mapping[_Kind, str] = {
+    ("apps.nvidia.com", "NIMService"): "spec",
+    ("apps.nvidia.com", "NIMPipeline"): "spec.services[].spec",
+}
+
+_ARGO: Mapping[_Kind, str] = {
+    ("argoproj.io", "Workflow"): "spec",
+    ("argoproj.io", "WorkflowTemplate"): "spec",
+    ("argoproj.io", "ClusterWorkflowTemplate"): "spec",
+    ("argoproj.io", "CronWorkflow"): "spec.workflowSpec",
+}
+
+_NESTED: Mapping[_Kind, str] = {
+    ("kubeflow.org", "Experiment"): "spec.trialTemplate.trialSpec",
+    ("workload.codeflare.dev", "AppWrapper"): "spec.components[].template",
+    ("template.openshift.io", "Template"): "objects[]",
+}
+"""Kinds that hold objects of any kind."""
+
+IMMUTABLE = frozenset(
+    {
+        ("", "Pod"),
+        ("batch", "Job"),
+        ("jobset.x-k8s.io", "JobSet"),
+        *(key for key in _PODS if key[0] == "kubeflow.org" and key[1].endswith("Job")),
+        ("ray.io", "RayJob"),
+        ("batch.volcano.sh", "Job"),
+        ("sparkoperator.k8s.io", "SparkApplication"),
+        ("argoproj.io", "Workflow"),
+        ("kubeflow.org", "Experiment"),
+        ("workload.codeflare.dev", "AppWrapper"),
+    }
+)
+"""Kinds whose pods cannot be changed once the object is there."""
+
+
+def kind_of(obj: Mapping[str, Any]) -> _Kind:
+    version, kind = obj.get("apiVersion"), obj.get("kind")
+    group = version.rpartition("/")[0] if isinstance(version, str) else ""
+    return group, kind if isinstance(kind, str) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedText:
+    """YAML that an object holds as a string."""
+
+    path: Path
+    text: str
+
+
+def embedded_in(document: Document) -> Iterator[EmbeddedText]:
+    """Manifests that a workflow's steps apply."""
+    where = _ARGO.get(kind_of(document.obj))
+    if where is None:
+        return
+    for path, template in _matching(document.obj, f"{where}.templates[]"):
+        text = value_at(template, ("resource", "manifest"))
+        if isinstance(text, str):
+            yield EmbeddedText((*path, "resource", "manifest"), text)
+
+
+def pods_of(document: Document, *, unknown_kinds: bool = False, patch: bool = False) -> tuple[PodSpecAt, ...]:
+    """The pods that an object describes, in its order. With `unknown_kinds` also where only their shape tells."""
+    found = tuple(_pods(document, document.obj, (), unknown_kinds))
+    return tuple(replace(pod, patch=True) for pod in found) if patch else found
+
+
+def is_known(obj: Mapping[str, Any]) -> bool:
+    key = kind_of(obj)
+    return key in (_KSERVE, _DYNAMO) or key in _SPARK or any(key in table for table in _TABLES)
+
+
+_TABLES: tuple[Mapping[_Kind, Any], ...] = (_PODS, _EXTENDED_ONLY, _RESOURCES_ONLY, _NIM, _ARGO, _NESTED)
+_KSERVE = ("serving.kserve.io", "InferenceService")
+_DYNAMO = ("nvidia.com", "DynamoGraphDeployment")
+_SPARK: Mapping[_Kind, str] = {
+    ("sparkoperator.k8s.io", "SparkApplication"): "spec",
+    ("sparkoperator.k8s.io", "ScheduledSparkApplication"): "spec.template",
+}
+
+
+def _pods(document: Document, obj: JsonObject, base: Path, unknown_kinds: bool) -> Iterator[PodSpecAt]:
+    key = kind_of(obj)
+    if key in _PODS:
+        for pattern in _PODS[key]:
+            yield from _ordinary(document, obj, base, pattern)
+    if key in _EXTENDED_ONLY:
+        patterns, why = _EXTENDED_ONLY[key]
+        for pattern in patterns:
+            for pod in _ordinary(document, obj, base, pattern):
+                yield replace(pod, form=Form.NONE, why_no_claims=why)
+    if key in _RESOURCES_ONLY:
+        yield from _resources_only(document, obj, base, *_RESOURCES_ONLY[key])
+    if key in _NIM:
+        for path, spec in _matching(obj, _NIM[key]):
+            yield _with_resources(document, spec, (*base, *path), Form.NIM, _group(obj, path))
+    if key in _ARGO:
+        yield from _argo(document, obj, base, _ARGO[key])
+    if key in _NESTED:
+        for path, inner in _matching(obj, _NESTED[key]):
+            yield from _pods(document, inner, (*base, *path), unknown_kinds)
+    if key == _KSERVE:
+        yield from _kserve(document, obj, base)
+    if key == _DYNAMO:
+        yield from _dynamo(document, obj, base)
+    if key in _SPARK:
+        yield from _spark(document, obj, base, _SPARK[key])
+    if not is_known(obj) and unknown_kinds:
+        yield from _by_shape(document, obj, base)
+
+
+def _ordinary(document: Document, obj: JsonObject, base: Path, pattern: str) -> Iterator[PodSpecAt]:
+    for path, spec in _matching(obj, pattern):
+        yield _pod(document, spec, (*base, *path), _metadata_path(base, path), _group(obj, path))
+
+
+def _metadata_path(base: Path, path: Path) -> Path:
+    """Beside the spec; of a spec without a template around it, that of the object."""
+    return (*base, *path[:-1], "metadata") if path[-1] == "spec" else (*base, "metadata")
+
+
+def _pod(document: Document, spec: JsonObject, path: Path, metadata_path: Path, group: str) -> PodSpecAt:
+    metadata = value_at(document.obj, metadata_path)
+    return PodSpecAt(
+        document,
+        path,
+        spec,
+        metadata_path,
+        metadata if isinstance(metadata, dict) else {},
+        tuple(_containers(spec, path)),
+        group=group,
+    )
+
+
+def _containers(spec: JsonObject, path: Path) -> Iterator[ContainerAt]:
+    for field, role in (
+        ("containers", Role.APP),
+        ("initContainers", Role.INIT),
+        ("ephemeralContainers", Role.EPHEMERAL),
+    ):
+        for index, container in enumerate(_list(spec.get(field))):
+            if isinstance(container, dict):
+                yield _container(container, (*path, field, index), role)
+
+
+def _container(obj: JsonObject, path: Path, role: Role = Role.APP, name: str | None = None) -> ContainerAt:
+    if role is Role.INIT and obj.get("restartPolicy") == "Always":
+        role = Role.SIDECAR
+    found = obj.get("name") if name is None else name
+    resources = obj.get("resources")
+    return ContainerAt(
+        found if isinstance(found, str) else "",
+        path,
+        obj,
+        role,
+        (*path, "resources"),
+        resources if isinstance(resources, dict) else {},
+    )
+
+
+def _with_resources(document: Document, spec: JsonObject, path: Path, form: Form, group: str) -> PodSpecAt:
+    """What has `resources` instead of containers."""
+    only = _container(spec, path, name="")
+    return replace(_pod(document, spec, path, (), group), containers=(only,), form=form)
+
+
+def _resources_only(document: Document, obj: JsonObject, base: Path, pattern: str, why: str) -> Iterator[PodSpecAt]:
+    for path, resources in _matching(obj, pattern):
+        where = (*base, *path)
+        only = ContainerAt("", where[:-1], obj, resources_path=where, resources=resources)
+        pod = _pod(document, {}, where[:-1], (), _group(obj, path))
+        yield replace(pod, containers=(only,), form=Form.NONE, why_no_claims=why)
+
+
+def _argo(document: Document, obj: JsonObject, base: Path, where: str) -> Iterator[PodSpecAt]:
+    for pattern in (f"{where}.templates[]", f"{where}.templateDefaults"):
+        for path, template in _matching(obj, pattern):
+            full = (*base, *path)
+            containers = tuple(_argo_containers(template, full))
+            if containers:
+                pod = _pod(document, template, full, (*full, "metadata"), _text(template.get("name")))
+                yield replace(pod, containers=containers, form=Form.ARGO)
+
+
+def _argo_containers(template: JsonObject, path: Path) -> Iterator[ContainerAt]:
+    for field in ("container", "script"):
+        if isinstance(one := template.get(field), dict):
+            yield _container(one, (*path, field), name="main")
+    inner = value_at(template, ("containerSet", "containers"))
+    for index, one in enumerate(_list(inner)):
+        if isinstance(one, dict):
+            yield _container(one, (*path, "containerSet", "containers", index))
+    for field, role in (("sidecars", Role.APP), ("initContainers", Role.INIT)):
+        for index, one in enumerate(_list(template.get(field))):
+            if isinstance(one, dict):
+                yield _container(one, (*path, field, index), role)
+
+
+_RAW_MODES = ("RawDeployment", "Standard")
+_MODE_ANNOTATION = "serving.kserve.io/deploymentMode"
+
+
+def _kserve(document: Document, obj: JsonObject, base: Path) -> Iterator[PodSpecAt]:
+    mode = value_at(obj, ("metadata", "annotations", _MODE_ANNOTATION))
+    why = "" if mode in _RAW_MODES else _why_not_raw(mode)
+    for group in ("predictor", "transformer", "explainer"):
+        for field in ((group,), (group, "workerSpec")):
+            path: Path = ("spec", *field)
+            spec = value_at(obj, path)
+            if isinstance(spec, dict):
+                full = (*base, *path)
+                pod = _pod(document, spec, full, (*base, "metadata"), "-".join(field))
+                containers = (*pod.containers, *_kserve_models(spec, full))
+                yield replace(pod, containers=containers, form=Form.NONE if why else Form.POD, why_no_claims=why)
+
+
+def _why_not_raw(mode: object) -> str:
+    if mode is None:
+        return (
+            f"KServe's own default passes through Knative, which keeps no claims (annotation {_MODE_ANNOTATION}: "
+            "Standard says otherwise)"
+        )
+    return f"KServe's mode {mode} passes through Knative, which keeps no claims"
+
+
+def _kserve_models(spec: JsonObject, path: Path) -> Iterator[ContainerAt]:
+    """`model`, or a key of a framework such as `triton`: a container but for its name."""
+    for field, one in spec.items():
+        if isinstance(one, dict) and isinstance(one.get("resources"), dict) and field != "workerSpec":
+            yield _container(one, (*path, field), name=_text(one.get("name")) or "kserve-container")
+
+
+def _dynamo(document: Document, obj: JsonObject, base: Path) -> Iterator[PodSpecAt]:
+    for path, service in _matching(obj, "spec.services.*"):
+        limits = value_at(service, ("resources", "limits"))
+        if isinstance(limits, dict) and "gpu" in limits:
+            where = (*base, *path)
+            only = ContainerAt(
+                "main",
+                where,
+                service,
+                resources_path=(*where, "resources"),
+                resources={"limits": {"nvidia.com/gpu": limits["gpu"]}},
+            )
+            pod = _pod(document, {}, where, (), str(path[-1]))
+            why = "a DynamoGraphDeployment counts GPUs and has no field for claims"
+            yield replace(pod, containers=(only,), form=Form.NONE, why_no_claims=why)
+
+
+_SPARK_AMOUNT = re.compile(r"spark\.(driver|executor)\.resource\.gpu\.amount")
+
+
+def _spark(document: Document, obj: JsonObject, base: Path, where: str) -> Iterator[PodSpecAt]:
+    spec_path = tuple(where.split("."))
+    spec = value_at(obj, spec_path)
+    why = "Spark itself makes the extended resource of vendor and amount"
+    for role in ("driver", "executor"):
+        gpu = value_at(spec, (role, "gpu"))
+        if isinstance(gpu, dict) and isinstance(gpu.get("name"), str):
+            path = (*base, *spec_path, role, "gpu")
+            limits = {gpu["name"]: gpu.get("quantity", 1)}
+            yield _spark_pod(document, path, role, limits, why)
+    conf = value_at(spec, ("sparkConf",))
+    for name, amount in (conf if isinstance(conf, dict) else {}).items():
+        match = _SPARK_AMOUNT.fullmatch(name)
+        if match is not None:
+            vendor = conf.get(name.replace(".amount", ".vendor"), "nvidia.com")
+            path = (*base, *spec_path, "sparkConf", name)
+            yield _spark_pod(document, path, match[1], {f"{vendor}/gpu": amount}, why)
+
+
+def _spark_pod(document: Document, path: Path, role: str, limits: JsonObject, why: str) -> PodSpecAt:
+    only = ContainerAt(role, path, {}, resources_path=path, resources={"limits": limits})
+    pod = _pod(document, {}, path, (), role)
+    return replace(pod, containers=(only,), form=Form.NONE, why_no_claims=why)
+
+
+_DEEPEST = 30
+
+
+def _by_shape(document: Document, value: object, path: Path) -> Iterator[PodSpecAt]:
+    """Any map with a list `containers` whose items have a name, and an image or resources."""
+    if len(path) > _DEEPEST:
+        return
+    if isinstance(value, dict):
+        if looks_like_a_pod(value):
+            yield _pod(document, value, path, (*path[:-1], "metadata"), "")
+            return
+        for key, inner in value.items():
+            yield from _by_shape(document, inner, (*path, str(key)))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _by_shape(document, inner, (*path, index))
+
+
+def looks_like_a_pod(value: Mapping[str, Any]) -> bool:
+    containers = value.get("containers")
+    return (
+        isinstance(containers, list)
+        and bool(containers)
+        and all(
+            isinstance(one, dict) and "name" in one and ("image" in one or "resources" in one) for one in containers
+        )
+    )
+
+
+def pods_by_shape(document: Document) -> tuple[PodSpecAt, ...]:
+    """Of an object whose kind is not known, whether or not they are to be converted."""
+    return () if is_known(document.obj) else tuple(_by_shape(document, document.obj, ()))
+
+
+# -- paths with every item
+
+
+def _matching(obj: object, pattern: str) -> Iterator[tuple[Path, JsonObject]]:
+    """The maps at a path where `[]` is every item and `*` every value."""
+    yield from _follow(obj, tuple(pattern.replace("[]", ".[]").split(".")), ())
+
+
+def _follow(value: object, steps: tuple[str, ...], path: Path) -> Iterator[tuple[Path, JsonObject]]:
+    if not steps:
+        if isinstance(value, dict):
+            yield path, value
+        return
+    step, *rest = steps
+    if step == "[]":
+        for index, item in enumerate(_list(value)):
+            yield from _follow(item, tuple(rest), (*path, index))
+    elif isinstance(value, dict):
+        for key in tuple(value) if step == "*" else (step,):
+            if key in value:
+                yield from _follow(value[key], tuple(rest), (*path, key))
+
+
+def _group(obj: JsonObject, path: Path) -> str:
+    """The name of the role, group or task that the pod is of: the item's name, or the key in a map."""
+    for length in range(len(path), 0, -1):
+        part = path[length - 1]
+        if isinstance(part, int):
+            item = value_at(obj, path[:length])
+            name = item.get("name", item.get("groupName")) if isinstance(item, dict) else None
+            return name if isinstance(name, str) else str(part)
+        if length > 1 and str(path[length - 2]).endswith("ReplicaSpecs"):
+            return part
+        if part in ("headGroupSpec", "leaderTemplate", "workerTemplate", "worker", "prefill", "driver", "executor"):
+            return part.removesuffix("GroupSpec").removesuffix("Template")
+    return ""
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
