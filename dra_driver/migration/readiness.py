@@ -1,0 +1,169 @@
+"""Whether a cluster has what this migration's result needs. Pure.
+
+About the result alone: whether nodes, driver and runtime are sound is what `dractl doctor` looks at.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.model import Migration, Options, Target
+from dra_driver.migration.offering import Offering
+
+_FIRST = 34
+"""Kubernetes 1.34 serves resource.k8s.io/v1."""
+_BETA = 36
+"""Consumable capacity, partitionable devices and extended resources are on from 1.36 if nobody switched them off."""
+ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
+
+
+class Answer(StrEnum):
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of the cluster. None: not known."""
+
+    minor: int | None = None
+    classes: Collection[str] | None = None
+    """Names of the DeviceClasses that it has."""
+    admin_namespaces: Collection[str] | None = None
+    """Namespaces with the label for admin access."""
+    offering: Offering | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    question: str
+    answer: Answer
+    why: str
+    """A sentence: what is known, and who needs it."""
+    advice: str = ""
+
+
+def readiness(migration: Migration, options: Options, facts: Facts) -> tuple[Check, ...]:
+    """In the order in which a person would set things right."""
+    return tuple(_checks(migration, options, facts))
+
+
+def _checks(migration: Migration, options: Options, facts: Facts) -> Iterator[Check]:
+    minor = facts.minor if facts.minor is not None else options.kubernetes_minor
+    targets = [one.choice.target for one in migration.workloads]
+    texts = [str(one.obj) for one in migration.objects]
+    claims, extended = targets.count(Target.CLAIMS), targets.count(Target.EXTENDED)
+    yield _version(minor)
+    if extended:
+        yield _gate(
+            "DRAExtendedResource",
+            minor,
+            options.extended_resource_gate,
+            f"{_count(extended, 'workload')} stay{'s' * (extended == 1)} with the extended resource",
+        )
+    if any("'capacity'" in text and "'requests'" in text for text in texts if "ResourceClaimTemplate" in text):
+        yield _gate("DRAConsumableCapacity", minor, None, "claims ask for shares of devices")
+    if migration.policy is not None and any(one.get("mode") == "Dynamic" for one in migration.policy.get("mig") or ()):
+        yield _gate("DRAPartitionableDevices", minor, None, "the policy makes MIG devices on demand")
+    if claims or extended:
+        yield from _classes(migration, facts)
+    yield from _namespaces(migration, facts)
+    yield from _offered(facts.offering)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'s' * (number != 1)}"
+
+
+def _version(minor: int | None) -> Check:
+    question = f"Kubernetes 1.{_FIRST} or newer"
+    if minor is None:
+        return Check(question, Answer.UNKNOWN, "The version is not known.", "Say it with `--kubernetes`, or ask the "
+                     "cluster with `--cluster`.")  # fmt: skip
+    answer = Answer.YES if minor >= _FIRST else Answer.NO
+    advice = "" if minor >= _FIRST else "Upgrade before anything else: there are no claims of version v1."
+    return Check(question, answer, f"It is 1.{minor}.", advice)
+
+
+def _gate(name: str, minor: int | None, told: bool | None, why: str) -> Check:
+    question = f"Feature gate {name}"
+    if told is not None:
+        advice = "" if told else f"Switch {name} on in API server, controller manager, scheduler and kubelets."
+        return Check(question, Answer.YES if told else Answer.NO, f"So it was said; needed, since {why}.", advice)
+    if minor is None:
+        advice = f"It is on by default from 1.{_BETA}."
+        return Check(question, Answer.UNKNOWN, f"The version is not known; needed, since {why}.", advice)
+    if minor >= _BETA:
+        return Check(question, Answer.YES, f"On by default in 1.{minor}; needed, since {why}.")
+    advice = f"Upgrade to 1.{_BETA}, or switch {name} on in API server, controller manager, scheduler and kubelets."
+    return Check(question, Answer.NO, f"Off by default in 1.{minor}; needed, since {why}.", advice)
+
+
+def _classes(migration: Migration, facts: Facts) -> Iterator[Check]:
+    if facts.classes is None:
+        return
+    made = {_name(one.obj) for one in migration.objects if one.obj.get("kind") == "DeviceClass"}
+    wanted = sorted({name for one in migration.objects for name in _named_classes(one.obj)} - made)
+    missing = [name for name in wanted if name not in facts.classes]
+    question = "DeviceClasses that claims name"
+    if missing:
+        yield Check(
+            question,
+            Answer.NO,
+            f"The cluster has no {', '.join(missing)}.",
+            "Install the driver's chart, which brings its classes, before the manifests are applied.",
+        )
+    elif wanted:
+        yield Check(question, Answer.YES, f"The cluster has {', '.join(wanted)}.")
+
+
+def _name(obj: JsonObject) -> str:
+    return str((obj.get("metadata") or {}).get("name"))
+
+
+def _named_classes(obj: JsonObject) -> Iterator[str]:
+    spec = obj.get("spec") or {}
+    devices = (spec.get("spec") or spec).get("devices") or {}
+    for request in devices.get("requests") or ():
+        for one in (request.get("exactly"), *(request.get("firstAvailable") or ())):
+            if isinstance(one, dict) and one.get("deviceClassName"):
+                yield str(one["deviceClassName"])
+
+
+def _namespaces(migration: Migration, facts: Facts) -> Iterator[Check]:
+    wanted = sorted(
+        {
+            one.pod.document.namespace or "default"
+            for one in migration.workloads
+            if one.choice.target is Target.CLAIMS and any(demand.all_gpus for demand in one.reading.demands)
+        }
+    )
+    for namespace in wanted:
+        question = f"Namespace {namespace} allows admin access"
+        advice = f"`kubectl label namespace {namespace} {ADMIN_ACCESS_LABEL}=true`"
+        if facts.admin_namespaces is None:
+            yield Check(question, Answer.UNKNOWN, "Its labels are not known.", advice)
+        elif namespace in facts.admin_namespaces:
+            yield Check(question, Answer.YES, "It has the label.")
+        else:
+            yield Check(question, Answer.NO, f"It lacks the label {ADMIN_ACCESS_LABEL}.", advice)
+
+
+def _offered(offering: Offering | None) -> Iterator[Check]:
+    question = "Each GPU is offered by one side only"
+    if offering is None:
+        yield Check(
+            question,
+            Answer.UNKNOWN,
+            "Nodes and slices were not given.",
+            "Ask the cluster with `--cluster`, or give what `kubectl get nodes,resourceslices -o yaml` prints.",
+        )
+        return
+    both = [one.name for one in offering.nodes if one.resources and one.driver]
+    if both:
+        advice = "Do the first steps of the cut-over plan now."
+        yield Check(question, Answer.NO, f"Device plugin and driver both offer GPUs on {', '.join(both)}.", advice)
+    else:
+        yield Check(question, Answer.YES, "No node has both.")
