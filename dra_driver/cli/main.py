@@ -21,6 +21,8 @@ COMMANDS = (
         "check", "dra_driver.cli.check:check", "Offline: what is wrong with manifests, before they are applied."
     ),
     LazyCommand("new", "dra_driver.cli.new:app", "Write a claim, a template or a class from what you want."),
+    LazyCommand("doctor", "dra_driver.cli.doctor:doctor", "What is wrong with an installation, and the fixes."),
+    LazyCommand("bundle", "dra_driver.cli.bundle:bundle", "Make a support archive, without secrets."),
 )
 """In the order of the help."""
 

@@ -1,0 +1,118 @@
+"""`dractl bundle`: a support archive without secrets, of a cluster or of this node; changes nothing."""
+
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dra_driver.cli.doctor import (
+    CdiRootOption,
+    DriverOption,
+    DriverRootOption,
+    HostRootOption,
+    KubeletRootOption,
+    NodeOption,
+    SimulateOption,
+    patience,
+    release,
+    rendered,
+    report_of,
+)
+from dra_driver.cli.output import messages
+from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
+from dra_driver.doctor.anonymity import Anonymity
+from dra_driver.doctor.archive import FACTS, NODE_FACTS, Bundle
+from dra_driver.doctor.findings import Report
+from dra_driver.doctor.logs import Logs
+from dra_driver.doctor.node import NodePlaces, node_part
+from dra_driver.doctor.reading import Reader
+from dra_driver.errors import InvalidInput
+from dra_driver.kube.client import Kube
+from dra_driver.names import GPU_DRIVER
+
+_WIDTH = 140
+
+OutOption = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The archive to make.")]
+LinesOption = Annotated[int, typer.Option("--lines", min=1, help="The last lines of each log.")]
+AnonymizeOption = Annotated[
+    bool,
+    typer.Option(
+        "--anonymize", help="Replace names of nodes, namespaces, pods and claims, UUIDs, serial numbers and addresses."
+    ),
+]
+
+
+def bundle(
+    output: OutOption = Path("gpu-dra-bundle.tar.gz"),
+    lines: LinesOption = 5000,
+    anonymize: AnonymizeOption = False,
+    node: NodeOption = False,
+    driver: DriverOption = None,
+    host_root: HostRootOption = Path("/"),
+    kubelet_root: KubeletRootOption = Path("/var/lib/kubelet"),
+    cdi_root: CdiRootOption = Path("/var/run/cdi"),
+    driver_root: DriverRootOption = None,
+    simulate: SimulateOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+) -> None:
+    """Make an archive for a support case: objects, logs, metrics, and what `dractl doctor` says. Without secrets.
+
+    What cannot be read is in its errors.txt. `dractl doctor --from FILE` judges it again.
+    """
+    if output.exists():
+        raise InvalidInput("is there already; name another one with --output", about=f"file {output}")
+    anonymity = Anonymity() if anonymize else None
+    with tempfile.TemporaryDirectory(prefix="gpu-dra-bundle-") as folder:
+        made = Bundle(Path(folder), anonymity)
+        if node:
+            places = NodePlaces(host_root, kubelet_root, cdi_root, driver or GPU_DRIVER, driver_root, simulate)
+            put_node(made, places, anonymity)
+        else:
+            ask(kubeconfig, context, lambda kube: put_cluster(made, kube, driver, lines))
+        made.pack(output, release=release(), time=datetime.now(UTC))
+    messages.print(f"{output}: {output.stat().st_size / 2**20:.1f} MiB", markup=False, soft_wrap=True)
+    for error in made.errors[:_SHOWN_ERRORS]:
+        messages.print(f"not in it: {error}", markup=False, soft_wrap=True)
+    if len(made.errors) > _SHOWN_ERRORS:
+        messages.print(f"not in it: {len(made.errors) - _SHOWN_ERRORS} more, see its errors.txt", markup=False)
+
+
+_SHOWN_ERRORS = 10
+
+
+async def put_cluster(made: Bundle, kube: Kube, driver: str | None, lines: int) -> None:
+    """Everything of the cluster. Raises ClusterError when it cannot be asked at all."""
+    reader = Reader(kube, release=release(), driver=driver, took=made.took)
+    async with patience(reader):
+        cluster, facts = await reader.read()
+        ours = tuple(pod for pod in cluster.pods.items if pod.program is not None)
+        await reader.tell("logs and metrics", Logs(kube, made, lines=lines).read(ours))
+    made.data(FACTS, facts.to_wire())
+    for unread in (*facts.unread.values(), *facts.unread_questions()):
+        made.error(unread.what, unread.finding().sentence if unread.permission else unread.why)
+    for note in reader.objects.notes:
+        made.error("objects", note)
+    put_report(made, report_of(cluster, reader.objects.notes))
+
+
+def put_node(made: Bundle, places: NodePlaces, anonymity: Anonymity | None) -> None:
+    """Everything of this machine."""
+    part = node_part()
+    seen = part.look(places)
+    if anonymity is not None:
+        anonymity.learn("node", str(seen.get("node") or ""))
+    made.data(NODE_FACTS, seen)
+    for file in part.files(places):
+        if file.problem is not None:
+            made.error(file.name, file.problem)
+        else:
+            made.text(file.name, file.lines)
+    put_report(made, Report(part.findings(seen)))
+
+
+def put_report(made: Bundle, report: Report) -> None:
+    made.data("doctor.json", report.to_data())
+    made.text("doctor.txt", rendered(report, _WIDTH))

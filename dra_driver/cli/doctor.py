@@ -1,0 +1,211 @@
+"""`dractl doctor`: what is wrong with an installation and what to do about it; of a cluster, this node, or a bundle."""
+
+import asyncio
+import shutil
+import textwrap
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dra_driver import bundled
+from dra_driver.api.meta import JsonObject
+from dra_driver.cli.output import Format, OutputOption, Status, messages, print_data
+from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
+from dra_driver.doctor.archive import stored
+from dra_driver.doctor.checks import cluster_checks
+from dra_driver.doctor.cluster import Cluster
+from dra_driver.doctor.findings import Check, Finding, Report, Verdict, examined
+from dra_driver.doctor.node import NodePlaces, node_part
+from dra_driver.doctor.reading import Reader
+from dra_driver.doctor.server import definitions_in
+from dra_driver.errors import InvalidInput
+from dra_driver.kube.client import Kube
+from dra_driver.names import GPU_DRIVER
+
+_QUIET_S = 2.0
+_NEWS_S = 5.0
+_ALIKE = 5
+"""So many of one trouble are shown to people; -o json has all."""
+_WIDEST = 140
+
+FromOption = Annotated[
+    Path | None,
+    typer.Option("--from", metavar="BUNDLE", help="Judge what `dractl bundle` has read, instead of a cluster."),
+]
+NodeOption = Annotated[
+    bool, typer.Option("--node", help="Look at this machine, instead of a cluster; needs to be root for all of it.")
+]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Warnings, and what is not known, count as problems.")]
+DriverOption = Annotated[
+    str | None,
+    typer.Option("--driver", help="The driver's name; default: what the plugin's DaemonSet says, else gpu.nvidia.com."),
+]
+HostRootOption = Annotated[
+    Path, typer.Option("--host-root", help="With --node: where the host's root is; /host in the plugin's pod.")
+]
+KubeletRootOption = Annotated[Path, typer.Option("--kubelet-root", help="With --node: kubelet's folder.")]
+CdiRootOption = Annotated[Path, typer.Option("--cdi-root", help="With --node: the folder of the driver's CDI files.")]
+DriverRootOption = Annotated[
+    str | None,
+    typer.Option("--driver-root", help="With --node: folder of the NVIDIA driver; default: it is looked for."),
+]
+SimulateOption = Annotated[
+    str | None,
+    typer.Option("--simulate", metavar="PROFILE[:N]", help="With --node: the hardware below --host-root is simulated."),
+]
+
+
+def doctor(
+    from_: FromOption = None,
+    node: NodeOption = False,
+    strict: StrictOption = False,
+    output: OutputOption = Format.TABLE,
+    driver: DriverOption = None,
+    host_root: HostRootOption = Path("/"),
+    kubelet_root: KubeletRootOption = Path("/var/lib/kubelet"),
+    cdi_root: CdiRootOption = Path("/var/run/cdi"),
+    driver_root: DriverRootOption = None,
+    simulate: SimulateOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+) -> None:
+    """What is wrong with the driver's installation, and what to do about it.
+
+    Changes nothing. docs/doctor.md lists the checks. Exit status 0 when there is no problem, 1 when there is one, 3
+    when the cluster cannot be reached.
+    """
+    if from_ is not None and node:
+        raise InvalidInput("a bundle has its own node; leave one of the two out", about="--from and --node")
+    if from_ is not None:
+        report = report_of_bundle(from_)
+    elif node:
+        places = NodePlaces(host_root, kubelet_root, cdi_root, driver or GPU_DRIVER, driver_root, simulate)
+        part = node_part()
+        report = Report(part.findings(part.look(places)))
+    else:
+        report = ask(kubeconfig, context, lambda kube: _report_of_cluster(kube, driver))
+    _print(report, output)
+    bad = (Verdict.PROBLEM, Verdict.WARNING, Verdict.UNKNOWN) if strict else (Verdict.PROBLEM,)
+    if any(one.verdict in bad for one in report.findings):
+        raise SystemExit(Status.NO)
+
+
+def release() -> str:
+    return version("gpu-dra-driver")
+
+
+async def _report_of_cluster(kube: Kube, driver: str | None) -> Report:
+    reader = Reader(kube, release=release(), driver=driver)
+    async with patience(reader):
+        cluster, _ = await reader.read()
+    return report_of(cluster, reader.objects.notes)
+
+
+def report_of(cluster: Cluster, notes: list[str]) -> Report:
+    return Report(examined(shipped_checks(), cluster), tuple(notes))
+
+
+def report_of_bundle(path: Path) -> Report:
+    """Of the cluster, then of the node that is in it. Raises InvalidInput for a file that is no bundle."""
+    found = stored(path)
+    findings: tuple[Finding, ...] = ()
+    notes = []
+    if found.facts is not None:
+        findings += examined(shipped_checks(), found.objects.cluster(found.facts))
+        notes.append(f"of {found.facts.time.isoformat(timespec='seconds')}, as release {found.facts.release} read it")
+    if found.node is not None:
+        findings += node_part().findings(found.node)
+    if found.anonymous:
+        notes.append("names are replaced")
+    return Report(findings, (*notes, *found.objects.notes))
+
+
+def shipped_checks() -> tuple[Check[Cluster], ...]:
+    """With the definitions and classes of this release to compare with."""
+    return cluster_checks(_shipped(bundled.CRDS_FOLDER), _shipped(bundled.DEVICE_CLASSES_FOLDER))
+
+
+def _shipped(folder: Path) -> tuple[JsonObject, ...]:
+    return definitions_in(path.read_text() for path in sorted(folder.glob("*.yaml")))
+
+
+@asynccontextmanager
+async def patience(reader: Reader) -> AsyncIterator[None]:
+    """Tell what is waited for, when it takes longer than two seconds."""
+    telling = asyncio.create_task(_tell(reader))
+    try:
+        yield
+    finally:
+        telling.cancel()
+
+
+async def _tell(reader: Reader) -> None:
+    await asyncio.sleep(_QUIET_S)
+    while True:
+        messages.print(progress(reader), markup=False, soft_wrap=True)
+        await asyncio.sleep(_NEWS_S)
+
+
+def progress(reader: Reader) -> str:
+    """`reading pods, resourceslices; 14 answers so far`"""
+    waiting = sorted(set(reader.waiting))
+    return f"reading {', '.join(waiting) or 'on'}; {reader.answered} answers so far"
+
+
+# -- printing
+
+
+def _print(report: Report, output: Format) -> None:
+    if output is not Format.TABLE:
+        print_data(report.to_data(), output)
+        return
+    width = min(shutil.get_terminal_size((_WIDEST, 0)).columns, _WIDEST)
+    for line in rendered(report, width):
+        typer.echo(line)
+    for note in report.notes:
+        messages.print(note, markup=False, soft_wrap=True)
+    messages.print(summary(report), markup=False, soft_wrap=True)
+
+
+def summary(report: Report) -> str:
+    """`32 checks: 1 problem, 2 warnings`"""
+    checks = len({one.check for one in report.findings})
+    names = ((Verdict.PROBLEM, "problem"), (Verdict.WARNING, "warning"), (Verdict.UNKNOWN, "not known"))
+    parts = [
+        f"{count} {name}{'s' if count > 1 and verdict is not Verdict.UNKNOWN else ''}"
+        for verdict, name in names
+        if (count := report.count(verdict))
+    ]
+    return f"{checks} checks: {', '.join(parts) or 'all is well'}"
+
+
+def rendered(report: Report, width: int) -> Iterator[str]:
+    """A line for each finding, and one for its fix; folded to `width`."""
+    shown: Counter[tuple[str, str]] = Counter()
+    counts = Counter((one.check, one.trouble) for one in report.findings)
+    margin = 10 + max((len(one.check) for one in report.findings), default=0) + 2
+    for one in report.findings:
+        kind = (one.check, one.trouble)
+        shown[kind] += 1
+        if one.trouble and shown[kind] > _ALIKE:
+            if shown[kind] == _ALIKE + 1:
+                yield f"{'':{margin}}and {counts[kind] - _ALIKE} more like this (-o json has all)"
+            continue
+        head = f"{one.verdict.value:8}  {one.check}"
+        sentence = f"{one.about}: {one.sentence}" if one.about else one.sentence
+        yield from _folded(f"{head:{margin}}", sentence, width)
+        if one.fix:
+            yield from _folded(f"{'':{margin}}fix: ", one.fix, width)
+
+
+def _folded(head: str, text: str, width: int) -> Iterator[str]:
+    lines = textwrap.wrap(
+        " ".join(text.split()), max(width - len(head), 40), break_long_words=False, break_on_hyphens=False
+    )
+    for number, line in enumerate(lines or [""]):
+        yield f"{head if not number else ' ' * len(head)}{line}"

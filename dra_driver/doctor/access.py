@@ -1,0 +1,103 @@
+"""Checks of permissions: what who asks may not read, and what our service accounts may not do. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dra_driver.doctor.cluster import Cluster, permission
+from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A permission, and what does not work without it. `namespaced`: in the namespace of the release alone."""
+
+    verb: str
+    group: str
+    resource: str
+    loss: str
+    namespaced: bool = False
+
+
+OF_WHO_ASKS: tuple[Need, ...] = (
+    Need("list", "", "nodes", "most checks know nothing"),
+    Need("list", "", "pods", "neither our pods nor users of claims are seen"),
+    Need("list", "apps", "daemonsets", "the plugin's DaemonSet and other software are not seen"),
+    Need("list", "apps", "deployments", "the controller is not seen"),
+    Need("list", "resource.k8s.io", "resourceslices", "what is published is not seen"),
+    Need("list", "resource.k8s.io", "resourceclaims", "claims are not seen"),
+    Need("list", "resource.k8s.io", "deviceclasses", "DeviceClasses are not compared"),
+    Need("list", "dra.gpu", "nodeinventories", "what nodes report is not seen"),
+    Need("create", "resource.k8s.io", "resourceslices", "the API server cannot be asked, in a dry run, what it keeps"),
+    Need("create", "authorization.k8s.io", "subjectaccessreviews", "what our service accounts may do is not known"),
+)
+OF_THE_PLUGIN: tuple[Need, ...] = (
+    Need("get", "resource.k8s.io", "resourceclaims", "no claim is prepared"),
+    Need("list", "resource.k8s.io", "resourceclaims", "claims that are gone stay prepared"),
+    Need("get", "", "nodes", "inventories have no owner"),
+    Need("create", "dra.gpu", "nodeinventories", "no GPU is reported"),
+    Need("update", "dra.gpu", "nodeinventories", "changes and signs of life are not reported"),
+)
+OF_THE_CONTROLLER: tuple[Need, ...] = (
+    Need("list", "dra.gpu", "nodeinventories", "nothing is published"),
+    Need("watch", "dra.gpu", "nodeinventories", "nothing is published"),
+    Need("list", "resource.k8s.io", "resourceslices", "nothing is published"),
+    Need("watch", "resource.k8s.io", "resourceslices", "nothing is published"),
+    Need("create", "resource.k8s.io", "resourceslices", "nothing is published"),
+    Need("patch", "resource.k8s.io", "resourceslices", "changes are not published"),
+    Need("delete", "resource.k8s.io", "resourceslices", "slices of nodes that are gone stay"),
+    Need("update", "coordination.k8s.io", "leases", "nobody leads", namespaced=True),
+)
+"""What must work; a test compares them with the roles of the chart."""
+
+_YOURS = Trouble(
+    "lacking",
+    Verdict.UNKNOWN,
+    "you may not {permission}: {loss}",
+    "ask with more rights; or kubectl create clusterrole gpu-dra-doctor --verb={verb} --resource={resource}, and bind"
+    " it to you",
+)
+_THEIRS = Trouble(
+    "account",
+    Verdict.PROBLEM,
+    "may not {permission}: {loss}",
+    "helm upgrade of the release puts its roles back; see who changed them: kubectl get clusterrolebindings -o wide",
+)
+
+
+def _yours(cluster: Cluster) -> Iterator[Finding]:
+    losses = {permission(one.verb, one.group, one.resource): one.loss for one in OF_WHO_ASKS}
+    lacking = [one for one in cluster.own_access.items if not one.allowed]
+    for one in lacking:
+        resource = f"{one.resource}{f'.{one.group}' if one.group else ''}"
+        yield _YOURS.at(
+            permission=one.permission, loss=losses.get(one.permission, "less is seen"), verb=one.verb, resource=resource
+        )
+    if not lacking:
+        yield ok("you may read all that is looked at")
+
+
+def _theirs(cluster: Cluster) -> Iterator[Finding]:
+    losses = {permission(one.verb, one.group, one.resource): one.loss for one in (*OF_THE_PLUGIN, *OF_THE_CONTROLLER)}
+    lacking = [one for one in cluster.account_access.items if not one.allowed]
+    for one in lacking:
+        about = f"ServiceAccount {(one.who or '').removeprefix('system:serviceaccount:')}"
+        yield _THEIRS.at(about, permission=one.permission, loss=losses.get(one.permission, "something does not work"))
+    if not lacking:
+        accounts = len({one.who for one in cluster.account_access.items})
+        yield ok(f"{accounts} service account(s) of ours may do what they must")
+
+
+YOURS = Check(
+    "your-permissions",
+    "what you may not do that other checks need.",
+    _yours,
+    (_YOURS,),
+    ("own_access",),
+)
+THEIRS = Check(
+    "account-permissions",
+    "whether the service accounts of plugin and controller may do what they cannot work without.",
+    _theirs,
+    (_THEIRS,),
+    ("account_access", "daemon_sets", "deployments"),
+)

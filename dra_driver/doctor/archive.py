@@ -1,0 +1,196 @@
+"""A bundle: one .tar.gz with what was observed, redacted as it comes, written when all is known; and read again.
+
+While it is made, everything lies in a temporary folder, one object or line after the other, so that a large cluster
+does not have to fit into memory. Names in the archive follow from what is in it, never from chance.
+"""
+
+import gzip
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import IO
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.doctor.anonymity import Anonymity
+from dra_driver.doctor.facts import Facts, Objects, facts_from
+from dra_driver.doctor.keeping import ALL_SOURCES, Source
+from dra_driver.doctor.redaction import LineRedactor, redacted, redacted_text
+from dra_driver.errors import InvalidInput, NodeNotReady
+
+ROOT = "gpu-dra-bundle"
+"""The folder that everything is in."""
+
+FACTS, NODE_FACTS, DESCRIPTION, ERRORS = "cluster/facts.json", "node/facts.json", "bundle.json", "errors.txt"
+FORMAT = 1
+_MOST_MEMBER_BYTES = 2 * 2**30
+_README = """What `dractl bundle` read. Nothing in it is from Secrets; values of environment variables, annotations of
+others and whatever looks like a credential are replaced by <redacted>. Look through it before you pass it on.
+
+bundle.json   release, time, and whether names were replaced
+errors.txt    what could not be read, and why
+doctor.txt    what `dractl doctor` says of it; doctor.json is for programs
+cluster/      objects, one a line; facts.json has versions, feature gates and permissions
+logs/         the driver's pods: NAMESPACE/POD/CONTAINER.log, and .previous.log of the run before
+metrics/      what the driver's pods tell Prometheus
+node/         the machine that it was made on
+
+`dractl doctor --from FILE` judges it again.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """`objects`: one JSON object a line, an array in the archive; else lines of text."""
+
+    path: Path
+    objects: bool
+
+
+class Bundle:
+    """One that is being made in `folder`, which is empty and temporary. With `anonymity`, names are replaced."""
+
+    def __init__(self, folder: Path, anonymity: Anonymity | None = None) -> None:
+        self._folder = folder
+        self._anonymity = anonymity
+        self._staged: dict[str, _Staged] = {}
+        self._open: dict[str, IO[str]] = {}
+        self.errors: list[str] = []
+
+    def took(self, source: Source, obj: JsonObject) -> None:
+        """An object, for the file of its kind."""
+        clean = redacted(obj)
+        if self._anonymity is not None:
+            self._anonymity.learn_object(clean)
+        file = self._open.get(source.file) or self._begin(source.file, objects=True)
+        file.write(json.dumps(clean, separators=(",", ":"), sort_keys=True) + "\n")
+
+    def data(self, name: str, value: JsonObject) -> None:
+        """A JSON object that is a file."""
+        self._whole(name, json.dumps(redacted(value), indent=1, sort_keys=True).splitlines())
+
+    def text(self, name: str, lines: Iterable[str]) -> None:
+        """A file of lines, redacted."""
+        redactor = LineRedactor()
+        self._whole(name, (shown for line in lines if (shown := redactor.line(line)) is not None))
+
+    def error(self, what: str, why: object) -> None:
+        """Something that could not be read."""
+        self.errors.append(redacted_text(" ".join(f"{what}: {why}".split())))
+
+    def _begin(self, name: str, *, objects: bool) -> IO[str]:
+        path = self._folder / f"{len(self._staged):06d}"
+        self._staged[name] = _Staged(path, objects)
+        self._open[name] = file = path.open("w", encoding="utf-8", errors="replace")
+        return file
+
+    def _whole(self, name: str, lines: Iterable[str]) -> None:
+        with self._begin(name, objects=False) as file:
+            file.writelines(f"{line}\n" for line in lines)
+        del self._open[name]
+
+    def pack(self, out: Path, *, release: str, time: datetime) -> None:
+        """Write the archive, readable by its owner alone. Raises NodeNotReady; an archive that is there is not
+        replaced."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+        about = {
+            "format": FORMAT,
+            "release": release,
+            "time": time.isoformat(),
+            "anonymous": self._anonymity is not None,
+        }
+        self.data(DESCRIPTION, about)
+        self._whole(ERRORS, sorted(self.errors) or ["everything could be read"])
+        self._whole("README.txt", _README.splitlines())
+        try:
+            # Not readable by others from the first byte on.
+            descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as error:
+            raise NodeNotReady(f"cannot be made: {error.strerror or error}", about=f"file {out}") from error
+        try:
+            with (
+                os.fdopen(descriptor, "wb") as raw,
+                gzip.GzipFile("", "wb", mtime=time.timestamp(), fileobj=raw) as packed,
+                tarfile.open(fileobj=packed, mode="w") as tar,
+            ):
+                for name in sorted(self._staged):
+                    self._add(tar, name, self._staged[name], time)
+        except OSError as error:
+            out.unlink(missing_ok=True)
+            raise NodeNotReady(f"cannot be written: {error.strerror or error}", about=f"file {out}") from error
+
+    def _add(self, tar: tarfile.TarFile, name: str, staged: _Staged, time: datetime) -> None:
+        ready = staged.path.with_suffix(".ready")
+        with staged.path.open(encoding="utf-8") as lines, ready.open("w", encoding="utf-8") as file:
+            file.writelines(self._content(name, staged, lines))
+        shown = name if self._anonymity is None else self._anonymity.text(name)
+        info = tarfile.TarInfo(f"{ROOT}/{shown}")
+        info.size, info.mtime, info.mode = ready.stat().st_size, int(time.timestamp()), 0o600
+        with ready.open("rb") as content:
+            tar.addfile(info, content)
+        ready.unlink()
+
+    def _content(self, name: str, staged: _Staged, lines: Iterable[str]) -> Iterator[str]:
+        if staged.objects:
+            yield "["
+            for number, line in enumerate(lines):
+                shown = line if self._anonymity is None else json.dumps(self._anonymity.value(json.loads(line)))
+                yield f"{',' if number else ''}\n{shown.strip()}"
+            yield "\n]\n"
+        elif self._anonymity is None or name == "README.txt":
+            yield from lines
+        elif name.endswith(".json"):
+            yield json.dumps(self._anonymity.value(json.loads("".join(lines))), indent=1) + "\n"
+        else:
+            yield from map(self._anonymity.text, lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What of a bundle can be judged again. `facts` None: nothing of a cluster is in it; `node` None: nothing of a
+    node."""
+
+    objects: Objects
+    facts: Facts | None
+    node: JsonObject | None
+    anonymous: bool
+
+
+def stored(path: Path) -> Stored:
+    """Raises InvalidInput: not a bundle, damaged, or of a release that writes another format."""
+    objects, found = Objects(), dict[str, JsonObject]()
+    readers: dict[str, Callable[[IO[bytes]], None]] = {
+        source.file: lambda file, source=source: _read_objects(file, source, objects)  # type: ignore[misc]
+        for source in ALL_SOURCES
+    }
+    try:
+        with tarfile.open(path, "r|gz") as tar:
+            for member in tar:
+                name = member.name.removeprefix(f"{ROOT}/")
+                file = tar.extractfile(member) if member.isfile() and member.size <= _MOST_MEMBER_BYTES else None
+                if file is None:
+                    continue
+                if name in readers:
+                    readers[name](file)
+                elif name in (FACTS, NODE_FACTS, DESCRIPTION):
+                    found[name] = json.load(file)
+    except (OSError, EOFError, tarfile.TarError, ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(f"is no bundle of dractl, or a damaged one: {error}", about=f"file {path}") from error
+    description = found.get(DESCRIPTION)
+    if description is None or description.get("format") != FORMAT:
+        raise InvalidInput(f"is no bundle of format {FORMAT}, which this dractl reads", about=f"file {path}")
+    facts = facts_from(found[FACTS]) if FACTS in found else None
+    return Stored(objects, facts, found.get(NODE_FACTS), bool(description.get("anonymous")))
+
+
+def _read_objects(file: IO[bytes], source: Source, objects: Objects) -> None:
+    for line in io.TextIOWrapper(file, encoding="utf-8"):
+        text = line.strip().rstrip(",")
+        if text.startswith("{"):
+            objects.add(source, json.loads(text))

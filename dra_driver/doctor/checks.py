@@ -1,0 +1,44 @@
+"""All checks of a cluster, in the order in which they are answered: what others need comes first."""
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.doctor import access, claims, configuration, conflicts, control, gpus, nodes, server, slices
+from dra_driver.doctor.cluster import Cluster
+from dra_driver.doctor.findings import Check
+
+
+def cluster_checks(definitions: tuple[JsonObject, ...], classes: tuple[JsonObject, ...]) -> tuple[Check[Cluster], ...]:
+    """`definitions` are the CustomResourceDefinitions, `classes` the DeviceClasses that ship with this release."""
+    return (
+        server.VERSION,
+        server.API,
+        server.FEATURES,
+        access.YOURS,
+        server.definitions_check(definitions),
+        nodes.COVERED,
+        nodes.KUBELETS,
+        nodes.RUNTIMES,
+        nodes.PODS,
+        nodes.REGISTERED,
+        nodes.INVENTORIES,
+        gpus.DRIVERS,
+        gpus.HEALTH,
+        gpus.LEFTOVERS,
+        control.CONTROLLER_RUNS,
+        control.LEADER,
+        control.VERSIONS,
+        access.THEIRS,
+        slices.PUBLISHED,
+        slices.COMPLETE,
+        slices.STALE,
+        slices.WRITERS,
+        configuration.classes_check(classes),
+        configuration.POLICY,
+        configuration.WEBHOOK,
+        configuration.ADMISSION,
+        conflicts.DEVICE_PLUGINS,
+        conflicts.OTHERS,
+        conflicts.OPERATOR,
+        claims.ALLOCATED,
+        claims.DELETED,
+        claims.EVENTS,
+    )

@@ -1,0 +1,170 @@
+"""Checks of claims that have our devices: users that are gone, devices that are gone, deletions that hang. Pure."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from dra_driver.api.resource import AllocatedDevice, ResourceClaim
+from dra_driver.doctor.cluster import Cluster
+from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, listed, ok
+from dra_driver.doctor.objects import moment
+
+_PATIENCE = timedelta(minutes=5)
+"""What kubelet, the claim controller and the plugin may take to release a claim."""
+
+
+def _devices(cluster: Cluster, claim: ResourceClaim) -> list[AllocatedDevice]:
+    """Of ours."""
+    allocation = claim.status.allocation
+    return [] if allocation is None else [one for one in allocation.devices.results if one.driver == cluster.driver]
+
+
+def _about(claim: ResourceClaim) -> str:
+    return f"ResourceClaim {claim.metadata.namespace}/{claim.metadata.name}"
+
+
+_USERS_GONE = Trouble(
+    "users-gone",
+    Verdict.WARNING,
+    "is reserved for pods that are gone ({pods}), and keeps {devices}",
+    "kube-controller-manager takes such reservations back; when this stays, see its log. By hand: kubectl"
+    " -n {namespace} patch resourceclaim {name} --subresource status --type merge"
+    ' -p \'{{"status":{{"reservedFor":null}}}}\'',
+)
+_DEVICE_GONE = Trouble(
+    "device-gone",
+    Verdict.WARNING,
+    "has {devices}, which nobody publishes any more",
+    "its pods may still run; when they end, or if they never started: kubectl -n {namespace} delete pod of the claim",
+)
+_POOL_GONE = Trouble(
+    "node-gone",
+    Verdict.PROBLEM,
+    "is allocated on {node}, which is not in the cluster: its pods cannot run",
+    "kubectl -n {namespace} delete pod of the claim, so that a new one is scheduled; a claim of its own: kubectl"
+    " -n {namespace} delete resourceclaim {name}",
+)
+
+
+def _allocated(cluster: Cluster) -> Iterator[Finding]:
+    pods = {one.metadata.uid for one in cluster.pods.items}
+    published = {
+        (one.pool, device) for one in cluster.slices.items if one.driver == cluster.driver for device in one.devices
+    }
+    fine, held = True, 0
+    for claim in cluster.claims.items:
+        devices = _devices(cluster, claim)
+        held += bool(devices)
+        finding = _wrong(cluster, claim, devices, pods, published) if devices else None
+        if finding is not None:
+            fine = False
+            yield finding
+    if fine:
+        yield ok(f"{held} claim(s) have devices of {cluster.driver}, and all is there that they name")
+
+
+def _wrong(
+    cluster: Cluster,
+    claim: ResourceClaim,
+    devices: list[AllocatedDevice],
+    pods: set[str],
+    published: set[tuple[str, str]],
+) -> Finding | None:
+    names = {"namespace": claim.metadata.namespace, "name": claim.metadata.name}
+    gone = [one for one in claim.status.reserved_for if one.resource == "pods" and one.uid not in pods]
+    away = sorted({one.pool for one in devices} - cluster.node_names)
+    unpublished = [f"{one.pool}/{one.device}" for one in devices if (one.pool, one.device) not in published]
+    if away:
+        return _POOL_GONE.at(_about(claim), node=listed(away), **names)
+    if gone:
+        kept = listed([f"{one.pool}/{one.device}" for one in devices])
+        return _USERS_GONE.at(_about(claim), pods=listed([one.name for one in gone]), devices=kept, **names)
+    if unpublished:
+        return _DEVICE_GONE.at(_about(claim), devices=listed(unpublished), **names)
+    return None
+
+
+_STUCK = Trouble(
+    "stuck",
+    Verdict.PROBLEM,
+    "is being deleted since {since}, and is kept by {finalizers}{users}",
+    "see whether its pods are gone (kubectl -n {namespace} get pods) and what the plugin of {node} says of it; only"
+    " when nothing uses it any more: kubectl -n {namespace} patch resourceclaim {name} --type merge -p"
+    ' \'{{"metadata":{{"finalizers":null}}}}\'',
+)
+
+
+def _deleted(cluster: Cluster) -> Iterator[Finding]:
+    fine = True
+    for claim in cluster.claims.items:
+        since = moment(claim.metadata.deletion_timestamp)
+        devices = _devices(cluster, claim)
+        if since is None or not devices or cluster.time - since < _PATIENCE:
+            continue
+        fine = False
+        users = listed([one.name for one in claim.status.reserved_for])
+        yield _STUCK.at(
+            _about(claim),
+            since=claim.metadata.deletion_timestamp,
+            finalizers=", ".join(claim.metadata.finalizers) or "nothing",
+            users=f", reserved for {users}" if users else "",
+            node=devices[0].pool,
+            namespace=claim.metadata.namespace,
+            name=claim.metadata.name,
+        )
+    if fine:
+        yield ok("no claim with our devices hangs in its deletion")
+
+
+_TOLD = Trouble(
+    "told",
+    Verdict.WARNING,
+    "{reason}, {age} ago: {note}",
+    "docs/events.md says what {reason} means; kubectl describe shows what else happened to it",
+)
+_LATELY = timedelta(minutes=30)
+
+
+def plugin_events(driver: str) -> str:
+    """Who tells the plugin's Events."""
+    return f"{driver}/kubelet-plugin"
+
+
+def _events(cluster: Cluster) -> Iterator[Finding]:
+    lately = [
+        (one.last, one)
+        for one in cluster.events.items
+        if one.type == "Warning"
+        and one.reporting_component == plugin_events(cluster.driver)
+        and one.last is not None
+        and cluster.time - one.last < _LATELY
+    ]
+    for time, one in sorted(lately, key=lambda pair: pair[0], reverse=True):
+        regarding = one.involved_object
+        place = f"{regarding.namespace}/" if regarding.namespace else ""
+        age = f"{max(0.0, (cluster.time - time).total_seconds()) / 60:.0f} min"
+        yield _TOLD.at(f"{regarding.kind} {place}{regarding.name}", reason=one.reason, age=age, note=one.message)
+    if not lately:
+        yield ok("no plugin has told anything bad in the last half hour")
+
+
+ALLOCATED = Check(
+    "claims",
+    "whether pods, nodes and devices that claims name are still there.",
+    _allocated,
+    (_POOL_GONE, _USERS_GONE, _DEVICE_GONE),
+    ("claims", "pods", "slices", "nodes", "daemon_sets"),
+)
+DELETED = Check(
+    "claim-deletions",
+    "claims with our devices that have been in deletion for more than five minutes.",
+    _deleted,
+    (_STUCK,),
+    ("claims", "daemon_sets"),
+)
+EVENTS = Check(
+    "events",
+    "what plugins told as Events of type Warning in the last half hour.",
+    _events,
+    (_TOLD,),
+    ("events",),
+)

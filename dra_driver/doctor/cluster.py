@@ -1,0 +1,214 @@
+"""What was observed of a cluster at one time, and what follows from it at once. Pure; checks judge it.
+
+A kind that could not be read is `Seen` with the reason, so that each check says for itself that it does not know.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from dra_driver.allocation.nodes import NodeView, unfit_for
+from dra_driver.api.inventory import NodeInventory, Registration
+from dra_driver.api.policy import PublishingPolicy, decode_policy
+from dra_driver.api.resource import DeviceClass, ResourceClaim
+from dra_driver.doctor.findings import Seen, Unread
+from dra_driver.doctor.objects import (
+    CONTROLLER,
+    KUBELET_PLUGIN,
+    AdmissionPolicy,
+    ConfigMap,
+    Definition,
+    EventSeen,
+    Lease,
+    NamespaceSeen,
+    Node,
+    OperatorResource,
+    Pod,
+    PodSpec,
+    PolicyBinding,
+    SliceSeen,
+    WebhookConfiguration,
+    Workload,
+)
+from dra_driver.errors import InvalidInput
+from dra_driver.names import GPU_DRIVER
+from dra_driver.slices.features import ServerFeatures
+
+POLICY_FILE = "policy.yaml"
+NOTHING: Seen[Any] = Seen()
+
+SIMULATED_RUNTIME = "simulated"
+"""What the nodes of `dractl cluster` have in place of containerd; it reads CDI files as real ones do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSeen:
+    """`groups` are the served versions by API group, empty when they could not be asked for."""
+
+    version: str
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def minor(self) -> int:
+        """36 of `v1.36.2-gke.1`; 0 when it says nothing like it."""
+        parts = self.version.removeprefix("v").split(".")
+        return int(parts[1]) if len(parts) > 1 and parts[0] == "1" and parts[1].isdecimal() else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Whether somebody may do something. `who` is a service account as RBAC names it; None: who asks."""
+
+    verb: str
+    group: str
+    resource: str
+    allowed: bool
+    who: str | None = None
+    namespace: str | None = None
+
+    @property
+    def permission(self) -> str:
+        return permission(self.verb, self.group, self.resource)
+
+
+def permission(verb: str, group: str, resource: str) -> str:
+    """`list resourceslices.resource.k8s.io`"""
+    return f"{verb} {resource}{f'.{group}' if group else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookAnswer:
+    """What the API server made of a claim that a webhook of ours must refuse, created in a dry run."""
+
+    refused: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """One look at a cluster. `release` is that of the dractl that looked; `driver_given` is what its user named."""
+
+    time: datetime
+    release: str
+    server: ServerSeen
+    driver_given: str | None = None
+    features: Seen[ServerFeatures] = NOTHING
+    """One, when the probe was answered."""
+    gates: Seen[tuple[str, bool]] = NOTHING
+    """Feature gates of the API server by its own metrics."""
+    nodes: Seen[Node] = NOTHING
+    inventories: Seen[NodeInventory] = NOTHING
+    slices: Seen[SliceSeen] = NOTHING
+    claims: Seen[ResourceClaim] = NOTHING
+    classes: Seen[DeviceClass] = NOTHING
+    definitions: Seen[Definition] = NOTHING
+    pods: Seen[Pod] = NOTHING
+    """Ours, and those that have claims."""
+    daemon_sets: Seen[Workload] = NOTHING
+    """Ours, and those of software that may be in our way."""
+    deployments: Seen[Workload] = NOTHING
+    """Ours."""
+    namespaces: Seen[NamespaceSeen] = NOTHING
+    """Those that ours are in."""
+    config_maps: Seen[ConfigMap] = NOTHING
+    """Those with our policy."""
+    leases: Seen[Lease] = NOTHING
+    """Those of our controllers."""
+    webhooks: Seen[WebhookConfiguration] = NOTHING
+    admission_policies: Seen[AdmissionPolicy] = NOTHING
+    policy_bindings: Seen[PolicyBinding] = NOTHING
+    operators: Seen[OperatorResource] = NOTHING
+    events: Seen[EventSeen] = NOTHING
+    """Told by us."""
+    own_access: Seen[Access] = NOTHING
+    account_access: Seen[Access] = NOTHING
+    webhook_answer: Seen[WebhookAnswer] = NOTHING
+
+    def unread(self, field: str) -> Unread | None:
+        seen: Seen[object] = getattr(self, field)
+        return seen.unread
+
+    # -- what is ours
+
+    @property
+    def plugins(self) -> tuple[Workload, ...]:
+        """The DaemonSets of the node plugin; one of them as a rule, none where plugins run by other means."""
+        return tuple(one for one in self.daemon_sets.items if one.program == KUBELET_PLUGIN)
+
+    @property
+    def controllers(self) -> tuple[Workload, ...]:
+        return tuple(one for one in self.deployments.items if one.program == CONTROLLER)
+
+    @property
+    def driver(self) -> str:
+        return self.driver_given or self.plugin_setting("--driver-name") or GPU_DRIVER
+
+    def plugin_setting(self, flag: str) -> str | None:
+        given = [one.ours.setting(flag) for one in self.plugins if one.ours is not None]
+        return next((value for value in given if value is not None), None)
+
+    @property
+    def simulates(self) -> bool:
+        """Whether the hardware of its nodes is not real, and so boot ids and the like are made up."""
+        runtimes = {one.status.node_info.container_runtime_version.partition(":")[0] for one in self.nodes.items}
+        return self.plugin_setting("--simulate") is not None or runtimes == {SIMULATED_RUNTIME}
+
+    def our_pods(self, program: str) -> tuple[Pod, ...]:
+        return tuple(one for one in self.pods.items if one.program == program)
+
+    def registration(self, inventory: NodeInventory) -> Registration | None:
+        return next((one for one in inventory.spec.registrations if one.driver == self.driver), None)
+
+    # -- nodes
+
+    @property
+    def node_names(self) -> frozenset[str]:
+        return frozenset(one.name for one in self.nodes.items)
+
+    @property
+    def gpu_nodes(self) -> tuple[Node, ...]:
+        """Nodes that have a plugin or should: selected by a DaemonSet of ours, or with an inventory."""
+        reported = {one.spec.node_name for one in self.inventories.items}
+        return tuple(one for one in self.nodes.items if one.name in reported or self.selected_by(one.view))
+
+    def selected_by(self, node: NodeView) -> Workload | None:
+        """The DaemonSet that has a pod on the node or should have one. Cordoned nodes keep theirs."""
+        awake = NodeView(node.name, node.labels, node.taints, False, node.allocatable)
+        return next((one for one in self.plugins if unfit_for({"spec": one.spec.template.spec}, awake) is None), None)
+
+    # -- the policy
+
+    def policy_maps(self) -> Iterator[tuple[str, str]]:
+        """Namespace and name of the ConfigMaps from which ours read their policy."""
+        found = set()
+        for workload in (*self.plugins, *self.controllers):
+            for name in policy_volumes(workload.spec.template.pod):
+                found.add((workload.metadata.namespace or "default", name))
+        yield from sorted(found)
+
+    def policy_text(self, namespace: str, name: str) -> str | None:
+        """None when there is no such ConfigMap, or no policy in it."""
+        for one in self.config_maps.items:
+            if (one.metadata.namespace, one.metadata.name) == (namespace, name):
+                return one.data.get(POLICY_FILE)
+        return None
+
+    @property
+    def policy(self) -> PublishingPolicy | None:
+        """What is published; None when that is not known. Without a ConfigMap of ours it is everything."""
+        maps = list(self.policy_maps())
+        if not maps:
+            return PublishingPolicy.EVERYTHING if not self.plugins else None
+        text = self.policy_text(*maps[0])
+        try:
+            return decode_policy(text, about="policy") if text is not None else None
+        except InvalidInput:
+            return None
+
+
+def policy_volumes(pod: PodSpec) -> Iterator[str]:
+    """Names of the ConfigMaps that hold a policy: those that a container of ours mounts by its `--policy`."""
+    if pod.ours is None or pod.ours.setting("--policy") is None:
+        return
+    yield from (one.config_map.name for one in pod.volumes if one.config_map is not None and one.config_map.name)

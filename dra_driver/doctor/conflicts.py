@@ -1,0 +1,195 @@
+"""Checks of others who hand out the same GPUs: device plugins, NVIDIA's own driver, the GPU Operator. Pure."""
+
+from collections.abc import Iterator
+
+from dra_driver.allocation.nodes import provides, unfit_for
+from dra_driver.doctor.cluster import Cluster
+from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, listed, ok
+from dra_driver.doctor.objects import Node, Workload
+
+_VENDOR = "nvidia.com/"
+_DEVICE_PLUGIN_OFF = "nvidia.com/gpu.deploy.device-plugin=false"
+"""Label by which the GPU Operator keeps its device plugin off a node."""
+
+_BOTH = Trouble(
+    "both",
+    Verdict.PROBLEM,
+    "a device plugin hands out {resources} where {driver} publishes the same GPUs: one GPU may go to two pods",
+    f"take the device plugin off it: kubectl label node {{node}} {_DEVICE_PLUGIN_OFF} (GPU Operator), or a node"
+    " selector of its DaemonSet; or keep this driver off it with `kubeletPlugin.nodeSelector`",
+)
+
+
+def _device_plugin(cluster: Cluster) -> Iterator[Finding]:
+    publishing = {one.node_name for one in cluster.slices.items if one.driver == cluster.driver}
+    taken, elsewhere = 0, 0
+    for node in cluster.nodes.items:
+        resources = _handed_out(node)
+        if resources and node.name in publishing:
+            taken += 1
+            about = f"Node {node.name}"
+            yield _BOTH.at(about, resources=", ".join(resources), driver=cluster.driver, node=node.name)
+        elif resources:
+            elsewhere += 1
+    if not taken:
+        other = f"; one does on {elsewhere} other node(s)" if elsewhere else ""
+        yield ok(f"no device plugin hands out GPUs where {cluster.driver} publishes them{other}")
+
+
+def _handed_out(node: Node) -> list[str]:
+    """`nvidia.com/gpu: 8`; of resources that device plugins offer, since DRA's are not in a node's allocatable."""
+    view = node.view
+    names = [name for name in sorted(view.allocatable) if name.startswith((f"{_VENDOR}gpu", f"{_VENDOR}mig-"))]
+    return [f"{name}: {amount}" for name in names if (amount := _amount(node, name))]
+
+
+def _amount(node: Node, name: str) -> int:
+    try:
+        return provides(node.view, name)
+    except ValueError:
+        return 0
+
+
+_NVIDIA_DRA = Trouble(
+    "nvidia-dra-driver",
+    Verdict.PROBLEM,
+    "is NVIDIA's own DRA driver, which has the name {driver}, too: only one of the two can be registered on a node",
+    "helm uninstall it (nvidia-dra-driver-gpu), or keep the two on different nodes and give ours another `driverName`",
+)
+_PLUGIN_THERE = Trouble(
+    "device-plugin",
+    Verdict.WARNING,
+    "is a device plugin, and is for {nodes}, where this driver is, too",
+    f"keep it off these nodes: kubectl label node NODE {_DEVICE_PLUGIN_OFF} (GPU Operator), or a node selector",
+)
+_MIG_MANAGER = Trouble(
+    "mig-manager",
+    Verdict.WARNING,
+    "is a MIG manager, and is for {nodes}, where the policy lets this driver make MIG devices: they undo each other's",
+    "kubectl label node NODE nvidia.com/gpu.deploy.mig-manager=false; or leave `mode: Dynamic` out of the policy there",
+)
+
+NVIDIA_DRA, DEVICE_PLUGIN, MIG_MANAGER = "nvidia-dra-driver", "device-plugin", "mig-manager"
+_IMAGES = {
+    "dra-driver": NVIDIA_DRA,
+    "k8s-dra-driver-gpu": NVIDIA_DRA,
+    "dra-driver-nvidia-gpu": NVIDIA_DRA,
+    "k8s-device-plugin": DEVICE_PLUGIN,
+    "nvidia-gpu-device-plugin": DEVICE_PLUGIN,
+    "k8s-mig-manager": MIG_MANAGER,
+}
+_NAMES = {
+    "nvidia-dra-driver-gpu-kubelet-plugin": NVIDIA_DRA,
+    "nvidia-device-plugin-daemonset": DEVICE_PLUGIN,
+    "nvidia-device-plugin-ds": DEVICE_PLUGIN,
+    "nvidia-gpu-device-plugin": DEVICE_PLUGIN,
+    "nvidia-mig-manager": MIG_MANAGER,
+}
+"""Of the charts of NVIDIA and of GKE, EKS and AKS. Source: their manifests."""
+
+
+def other_software(workload: Workload) -> str | None:
+    """Which of the known others a DaemonSet is; by its image, or by its name. None: nothing that concerns us."""
+    for container in workload.spec.template.pod.containers:
+        image = container.image.partition("@")[0].rpartition("/")[2].partition(":")[0]
+        if image in _IMAGES:
+            return _IMAGES[image]
+    return _NAMES.get(workload.metadata.name)
+
+
+def _other_software(cluster: Cluster) -> Iterator[Finding]:
+    fine = True
+    for workload in cluster.daemon_sets.items:
+        kind = None if workload.program is not None else other_software(workload)
+        finding = _met(cluster, workload, kind) if kind is not None else None
+        if finding is not None:
+            fine = False
+            yield finding
+    if fine:
+        yield ok("no DaemonSet of a device plugin, a MIG manager or another DRA driver is for our nodes")
+
+
+def _met(cluster: Cluster, workload: Workload, kind: str) -> Finding | None:
+    spec = {"spec": workload.spec.template.spec}
+    shared = [node for node in cluster.gpu_nodes if unfit_for(spec, node.view) is None]
+    if not shared:
+        return None
+    about, nodes = f"DaemonSet {workload.key}", listed([one.name for one in shared])
+    if kind == NVIDIA_DRA:
+        return _NVIDIA_DRA.at(about, driver=cluster.driver)
+    if kind == DEVICE_PLUGIN:
+        return _PLUGIN_THERE.at(about, nodes=nodes)
+    return _MIG_MANAGER.at(about, nodes=nodes) if _makes_partitions(cluster, shared) else None
+
+
+def _makes_partitions(cluster: Cluster, nodes: list[Node]) -> bool:
+    policy = cluster.policy
+    labels = {one.name: one.metadata.labels for one in nodes}
+    if policy is None:
+        return False
+    for inventory in cluster.inventories.items:
+        name = inventory.spec.node_name
+        for gpu in inventory.spec.gpus if name in labels else ():
+            rule = policy.mig_rule(name, labels[name], gpu)
+            if rule is not None and rule.mode == "Dynamic":
+                return True
+    return False
+
+
+_OPERATOR_PLUGIN = Trouble(
+    "device-plugin",
+    Verdict.WARNING,
+    "lets the GPU Operator run its device plugin on every node with GPUs that has not opted out",
+    'kubectl patch clusterpolicy {name} --type merge -p \'{{"spec":{{"devicePlugin":{{"enabled":false}}}}}}\', or'
+    f" kubectl label node NODE {_DEVICE_PLUGIN_OFF}",
+)
+_OPERATOR_DRA = Trouble(
+    "dra-driver",
+    Verdict.PROBLEM,
+    "lets the GPU Operator run NVIDIA's own DRA driver, which has the name {driver}, too",
+    "switch it off there (`spec.draDriver.enabled: false`), or uninstall this driver",
+)
+
+
+def _operator(cluster: Cluster) -> Iterator[Finding]:
+    fine = True
+    for one in cluster.operators.items:
+        about = f"{one.kind} {one.metadata.name}"
+        if one.kind == "GPUCluster" and one.enabled("draDriver", default=True):
+            fine = False
+            yield _OPERATOR_DRA.at(about, driver=cluster.driver)
+        elif one.kind == "ClusterPolicy" and one.enabled("devicePlugin", default=True) and not _all_opted_out(cluster):
+            fine = False
+            yield _OPERATOR_PLUGIN.at(about, name=one.metadata.name)
+    if fine:
+        there = ", ".join(f"{one.kind} {one.metadata.name}" for one in cluster.operators.items)
+        yield ok(f"{there}: leaves our nodes to us" if there else "no GPU Operator")
+
+
+def _all_opted_out(cluster: Cluster) -> bool:
+    label, _, value = _DEVICE_PLUGIN_OFF.partition("=")
+    nodes = cluster.gpu_nodes
+    return bool(nodes) and all(one.metadata.labels.get(label) == value for one in nodes)
+
+
+DEVICE_PLUGINS = Check(
+    "device-plugin",
+    "whether nodes offer nvidia.com/gpu or nvidia.com/mig-… of a device plugin where this driver publishes.",
+    _device_plugin,
+    (_BOTH,),
+    ("nodes", "slices", "daemon_sets"),
+)
+OTHERS = Check(
+    "other-software",
+    "whether DaemonSets of device plugins, MIG managers or NVIDIA's own DRA driver are for the same nodes.",
+    _other_software,
+    (_NVIDIA_DRA, _PLUGIN_THERE, _MIG_MANAGER),
+    ("daemon_sets", "nodes", "inventories"),
+)
+OPERATOR = Check(
+    "gpu-operator",
+    "what a ClusterPolicy or GPUCluster of the GPU Operator makes it run.",
+    _operator,
+    (_OPERATOR_PLUGIN, _OPERATOR_DRA),
+    ("operators", "nodes", "inventories", "daemon_sets"),
+)

@@ -1,0 +1,98 @@
+"""What was observed of a cluster beside its objects, and how both become a `Cluster`: live, or from a bundle. Pure.
+
+A bundle carries the facts as JSON beside the objects, so that who gets it sees what its maker saw.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.doctor.cluster import NOTHING, Access, Cluster, ServerSeen, WebhookAnswer
+from dra_driver.doctor.findings import Seen, Unread
+from dra_driver.doctor.keeping import ALL_SOURCES, Source
+from dra_driver.errors import InvalidInput
+from dra_driver.slices.features import ServerFeatures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """See `Cluster`. `unread` is by its fields."""
+
+    time: datetime
+    release: str
+    server: ServerSeen
+    driver_given: str | None = None
+    features: Seen[ServerFeatures] = NOTHING
+    gates: Seen[tuple[str, bool]] = NOTHING
+    own_access: Seen[Access] = NOTHING
+    account_access: Seen[Access] = NOTHING
+    webhook_answer: Seen[WebhookAnswer] = NOTHING
+    unread: dict[str, Unread] = field(default_factory=dict)
+
+    def unread_questions(self) -> Iterator[Unread]:
+        """What had no answer, besides objects."""
+        for one in (self.features, self.gates, self.own_access, self.account_access, self.webhook_answer):
+            if one.unread is not None:
+                yield one.unread
+
+    def to_wire(self) -> JsonObject:
+        found: JsonObject = _ADAPTER.dump_python(self, mode="json")
+        return found
+
+
+_ADAPTER = TypeAdapter(Facts)
+
+
+def facts_from(wire: JsonObject) -> Facts:
+    """Raises InvalidInput: not the facts of a bundle, or those of another release."""
+    try:
+        return _ADAPTER.validate_python(wire)
+    except ValidationError as error:
+        raise InvalidInput(f"cannot be understood: {error.errors()[0]['msg']}", about="cluster/facts.json") from error
+
+
+class Objects:
+    """Objects as they come, decoded; what cannot be decoded is noted and left out, for one odd object must not hide
+    the others."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self._items: dict[str, list[Any]] = {}
+
+    def add(self, source: Source, obj: JsonObject) -> None:
+        """`obj` as `source.keep` left it."""
+        if source.field is None:
+            return
+        try:
+            self._items.setdefault(source.field, []).append(source.decode(obj))
+        except (InvalidInput, KeyError, TypeError, ValueError) as error:
+            name = (obj.get("metadata") or {}).get("name")
+            self.notes.append(f"{source.resource.kind} {name} is left out: {error}")
+
+    def cluster(self, facts: Facts) -> Cluster:
+        fields: Mapping[str, Seen[Any]] = {
+            name: Seen(tuple(self._items.get(name, ())), facts.unread.get(name)) for name in _fields(ALL_SOURCES)
+        }
+        return Cluster(
+            time=facts.time,
+            release=facts.release,
+            server=facts.server,
+            driver_given=facts.driver_given,
+            features=facts.features,
+            gates=facts.gates,
+            own_access=facts.own_access,
+            account_access=facts.account_access,
+            webhook_answer=facts.webhook_answer,
+            **fields,
+        )
+
+    def so_far(self, field: str) -> tuple[Any, ...]:
+        return tuple(self._items.get(field, ()))
+
+
+def _fields(sources: Iterable[Source]) -> set[str]:
+    return {one.field for one in sources if one.field is not None}

@@ -1,0 +1,147 @@
+"""What a check is, what it can find, and what it found. Pure; knows nothing of clusters or nodes.
+
+Everything that can be wrong is a `Trouble` of its check, with its sentence and its fix as templates: so the page of all
+checks is made from the same values as the answers, and a test sees that each of them can happen.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Protocol
+
+from dra_driver.api.meta import JsonObject
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    """Works, but not as it could, or not for long."""
+    PROBLEM = "problem"
+    """Something does not work now, or can go wrong at any time."""
+    UNKNOWN = "unknown"
+    """Could not be looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`about` names the object (`Node gpu-1`), or is empty where the sentence needs none; `trouble` is the code of what
+    is wrong, empty when nothing is; `fix` is a command or what to do, empty when there is nothing to do."""
+
+    check: str
+    verdict: Verdict
+    sentence: str
+    about: str = ""
+    fix: str = ""
+    trouble: str = ""
+
+    def to_data(self) -> JsonObject:
+        return {
+            "check": self.check,
+            "verdict": self.verdict.value,
+            "about": self.about or None,
+            "sentence": self.sentence,
+            "fix": self.fix or None,
+            "trouble": self.trouble or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One thing that can be wrong. `sentence` and `fix` have fields in braces, which `at` fills."""
+
+    code: str
+    verdict: Verdict
+    sentence: str
+    fix: str
+
+    def at(self, about: str = "", **facts: object) -> Finding:
+        """It is wrong, with `about`. Raises KeyError for a field that is not given: a defect of the check."""
+        return Finding(
+            "", self.verdict, self.sentence.format_map(facts), about, self.fix.format_map(facts), trouble=self.code
+        )
+
+
+def ok(sentence: str) -> Finding:
+    return Finding("", Verdict.OK, sentence)
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Something that could not be read. `permission` is what would have been needed (`list nodes`); None when it was
+    not for want of a permission."""
+
+    what: str
+    why: str
+    permission: str | None = None
+
+    def finding(self) -> Finding:
+        if self.permission is None:
+            return Finding("", Verdict.UNKNOWN, f"{self.what} could not be read: {self.why}", fix="ask again")
+        return Finding(
+            "",
+            Verdict.UNKNOWN,
+            f"you may not {self.permission}",
+            fix=f"ask with more rights, or let an administrator allow you to {self.permission}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Seen[T]:
+    """What was read of one kind. With `unread`, `items` are those that could be read all the same, often none."""
+
+    items: tuple[T, ...] = ()
+    unread: Unread | None = None
+
+
+class Observed(Protocol):
+    """What checks judge."""
+
+    def unread(self, field: str) -> Unread | None:
+        """Why the part of this name could not be read; None when it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check[T: Observed]:
+    """One question. `asks` completes the words "Looks at"; `reads` are the parts of what is observed without which it
+    has no answer. `judge` answers at least one finding."""
+
+    name: str
+    asks: str
+    judge: Callable[[T], Iterable[Finding]]
+    troubles: tuple[Trouble, ...]
+    reads: tuple[str, ...] = ()
+
+    def findings(self, observed: T) -> tuple[Finding, ...]:
+        unread = {one.finding() for part in self.reads if (one := observed.unread(part)) is not None}
+        found = sorted(unread, key=lambda one: one.sentence) if unread else list(self.judge(observed))
+        assert found, f"check {self.name} says nothing"
+        return tuple(replace(one, check=self.name) for one in found)
+
+
+def examined[T: Observed](checks: Iterable[Check[T]], observed: T) -> tuple[Finding, ...]:
+    """What all checks say, in their order."""
+    return tuple(finding for check in checks for finding in check.findings(observed))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that was found; `notes` say what the answer leaves out, or of when it is."""
+
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    def count(self, verdict: Verdict) -> int:
+        return sum(one.verdict is verdict for one in self.findings)
+
+    def to_data(self) -> JsonObject:
+        return {
+            "counts": {verdict.value: self.count(verdict) for verdict in Verdict},
+            "findings": [one.to_data() for one in self.findings],
+            "notes": list(self.notes),
+        }
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """`a, b and 3 more`."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -1,0 +1,191 @@
+"""What is looked at in a cluster, kind by kind, and what of each object: nothing else is remembered or written. Pure.
+
+Secrets are not among the kinds. Of pods that are not ours only what tells who uses a claim is kept.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.api.inventory import NodeInventory
+from dra_driver.api.meta import (
+    CONFIG_MAPS,
+    CRDS,
+    DEVICE_CLASSES,
+    EVENTS,
+    LEASES,
+    NAMESPACES,
+    NODE_INVENTORIES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    JsonObject,
+    Resource,
+)
+from dra_driver.api.resource import DeviceClass, ResourceClaim
+from dra_driver.doctor.conflicts import other_software
+from dra_driver.doctor.objects import (
+    AdmissionPolicy,
+    ConfigMap,
+    Definition,
+    EventSeen,
+    Lease,
+    NamespaceSeen,
+    Node,
+    OperatorResource,
+    Pod,
+    PodSpec,
+    PolicyBinding,
+    SliceSeen,
+    WebhookConfiguration,
+    Workload,
+)
+from dra_driver.errors import InvalidInput
+from dra_driver.names import CONFIG_GROUP, INVENTORY_GROUP
+
+type Keep = Callable[[JsonObject], JsonObject | None]
+"""What is kept of an object; None: nothing, it is none of our business."""
+
+_DRA_GROUP = "resource.k8s.io"
+_ADMISSION = "admissionregistration.k8s.io"
+DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True)
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True)
+WEBHOOKS = Resource(_ADMISSION, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", False)
+ADMISSION_POLICIES = Resource(_ADMISSION, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", False)
+POLICY_BINDINGS = Resource(
+    _ADMISSION, "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", False
+)
+CLUSTER_POLICIES = Resource("nvidia.com", "v1", "clusterpolicies", "ClusterPolicy", False)
+GPU_CLUSTERS = Resource("nvidia.com", "v1alpha1", "gpuclusters", "GPUCluster", False)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One kind. `field` is the part of `Cluster` that it becomes, None where only a bundle has it; `named`: objects are
+    read one by one, by names that follow from others, or by a selection, instead of all of the kind."""
+
+    resource: Resource
+    field: str | None
+    decode: Callable[[JsonObject], Any]
+    keep: Keep
+    named: bool = False
+
+    @property
+    def file(self) -> str:
+        """Its name in a bundle."""
+        group = f".{self.resource.group}" if self.resource.group else ""
+        return f"cluster/{self.resource.plural}{group}.json"
+
+
+def _all(obj: JsonObject) -> JsonObject:
+    return obj
+
+
+def _node(obj: JsonObject) -> JsonObject:
+    status = obj.get("status") or {}
+    names = ("capacity", "allocatable", "conditions", "nodeInfo", "features", "runtimeHandlers", "declaredFeatures")
+    return {**obj, "status": {name: status[name] for name in names if name in status}}
+
+
+def _pod_spec(obj: JsonObject) -> PodSpec:
+    try:
+        return PodSpec.of(obj.get("spec") or {})
+    except InvalidInput:
+        return PodSpec()
+
+
+def _pod(obj: JsonObject) -> JsonObject | None:
+    if _pod_spec(obj).ours is not None:
+        return obj
+    spec, status, metadata = obj.get("spec") or {}, obj.get("status") or {}, obj["metadata"]
+    if not spec.get("resourceClaims") and not status.get("extendedResourceClaimStatus"):
+        return None
+    names = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp")
+    return {
+        "metadata": {name: metadata[name] for name in names if name in metadata},
+        "spec": {name: spec[name] for name in ("nodeName", "resourceClaims") if name in spec},
+        "status": {
+            name: status[name]
+            for name in ("phase", "reason", "resourceClaimStatuses", "extendedResourceClaimStatus")
+            if name in status
+        },
+    }
+
+
+def _workload(obj: JsonObject) -> Workload | None:
+    try:
+        workload = Workload.of(obj)
+        _ = workload.program
+    except InvalidInput:
+        return None
+    return workload
+
+
+def _daemon_set(obj: JsonObject) -> JsonObject | None:
+    workload = _workload(obj)
+    return obj if workload is not None and (workload.program or other_software(workload)) else None
+
+
+def _deployment(obj: JsonObject) -> JsonObject | None:
+    workload = _workload(obj)
+    return obj if workload is not None and workload.program else None
+
+
+_OUR_GROUPS = frozenset((INVENTORY_GROUP, CONFIG_GROUP))
+
+
+def _definition(obj: JsonObject) -> JsonObject | None:
+    return obj if (obj.get("spec") or {}).get("group") in _OUR_GROUPS else None
+
+
+def _webhook(obj: JsonObject) -> JsonObject | None:
+    """Those that are asked about claims: ours by the name of its Service or its own."""
+    ours = [
+        one
+        for one in obj.get("webhooks") or ()
+        if any({_DRA_GROUP, *_OUR_GROUPS} & set(rule.get("apiGroups") or ()) for rule in one.get("rules") or ())
+        and _OURS in f"{((one.get('clientConfig') or {}).get('service') or {}).get('name')} {obj['metadata']['name']}"
+    ]
+    return obj if ours else None
+
+
+_OURS = "gpu-dra"
+"""In the names of whatever the chart makes, unless `fullnameOverride` is set."""
+
+
+def _admission_policy(obj: JsonObject) -> JsonObject | None:
+    rules = ((obj.get("spec") or {}).get("matchConstraints") or {}).get("resourceRules") or ()
+    groups = {group for rule in rules for group in rule.get("apiGroups") or ()}
+    return obj if groups & {_DRA_GROUP, *_OUR_GROUPS} else None
+
+
+def _gone(obj: JsonObject) -> JsonObject:
+    raise AssertionError("only in bundles, nobody decodes it")
+
+
+SOURCES = (
+    Source(NODES, "nodes", Node.of, _node),
+    Source(NODE_INVENTORIES, "inventories", NodeInventory.of, _all),
+    Source(RESOURCE_SLICES, "slices", SliceSeen.of, _all),
+    Source(RESOURCE_CLAIMS, "claims", ResourceClaim.of, _all),
+    Source(RESOURCE_CLAIM_TEMPLATES, None, _gone, _all),
+    Source(DEVICE_CLASSES, "classes", DeviceClass.of, _all),
+    Source(CRDS, "definitions", Definition.of, _definition),
+    Source(PODS, "pods", Pod.of, _pod),
+    Source(DAEMON_SETS, "daemon_sets", Workload.of, _daemon_set),
+    Source(DEPLOYMENTS, "deployments", Workload.of, _deployment),
+    Source(WEBHOOKS, "webhooks", WebhookConfiguration.of, _webhook),
+    Source(ADMISSION_POLICIES, "admission_policies", AdmissionPolicy.of, _admission_policy),
+    Source(POLICY_BINDINGS, "policy_bindings", PolicyBinding.of, _all),
+    Source(CLUSTER_POLICIES, "operators", OperatorResource.of, _all),
+    Source(GPU_CLUSTERS, "operators", OperatorResource.of, _all),
+)
+"""Read whole."""
+
+NAMESPACE_SOURCE = Source(NAMESPACES, "namespaces", NamespaceSeen.of, _all, named=True)
+CONFIG_MAP_SOURCE = Source(CONFIG_MAPS, "config_maps", ConfigMap.of, _all, named=True)
+LEASE_SOURCE = Source(LEASES, "leases", Lease.of, _all, named=True)
+EVENT_SOURCE = Source(EVENTS, "events", EventSeen.of, _all, named=True)
+ALL_SOURCES = (*SOURCES, NAMESPACE_SOURCE, CONFIG_MAP_SOURCE, LEASE_SOURCE, EVENT_SOURCE)

@@ -1,0 +1,397 @@
+"""Checks of nodes as the cluster sees them: kubelet, runtime, plugin, registration, inventory. Pure."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from uuid import UUID
+
+from dra_driver.allocation.nodes import unfit_for
+from dra_driver.api.inventory import NodeInventory, confirmation_annotation
+from dra_driver.doctor.cluster import SIMULATED_RUNTIME, Cluster
+from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok
+from dra_driver.doctor.objects import KUBELET_PLUGIN, Node, moment
+from dra_driver.doctor.server import OLDEST
+
+_LABELS = frozenset(
+    (
+        "nvidia.com/gpu.present",
+        "feature.node.kubernetes.io/pci-10de.present",
+        "feature.node.kubernetes.io/pci-0300_10de.present",
+        "feature.node.kubernetes.io/pci-0302_10de.present",
+        "cloud.google.com/gke-accelerator",
+        "k8s.amazonaws.com/accelerator",
+        "karpenter.k8s.aws/instance-gpu-manufacturer",
+        "eks.amazonaws.com/instance-gpu-manufacturer",
+        "kubernetes.azure.com/accelerator",
+    )
+)
+"""By which nodes with GPUs are known: those of the chart's `kubeletPlugin.affinity` that say nothing but that."""
+
+_CLOCK = timedelta(seconds=15)
+"""The difference of clocks that the publisher puts up with (`dra_driver.publish.life`)."""
+
+_MANY_RESTARTS = 3
+
+
+def _about(node: str) -> str:
+    return f"Node {node}"
+
+
+# -- kubelet and runtime
+
+_KUBELET_OLD = Trouble(
+    "too-old",
+    Verdict.PROBLEM,
+    f"its kubelet is {{version}}, and DRA of resource.k8s.io/v1 needs 1.{OLDEST}",
+    "upgrade the kubelet of {node}, or keep the plugin off it (`kubeletPlugin.nodeSelector`)",
+)
+_KUBELET_NEW = Trouble(
+    "newer-than-server",
+    Verdict.PROBLEM,
+    "its kubelet is {version}, newer than the API server ({server}), which Kubernetes does not support",
+    "upgrade the control plane first, or take {node} back to the version of the API server",
+)
+
+
+def _kubelets(cluster: Cluster) -> Iterator[Finding]:
+    fine, versions = True, set()
+    for node in cluster.gpu_nodes:
+        version = node.status.node_info.kubelet_version
+        minor = _minor(version)
+        versions.add(version)
+        if minor and minor < OLDEST:
+            fine = False
+            yield _KUBELET_OLD.at(_about(node.name), version=version, node=node.name)
+        elif minor > cluster.server.minor > 0:
+            fine = False
+            server = cluster.server.version
+            yield _KUBELET_NEW.at(_about(node.name), version=version, server=server, node=node.name)
+    if fine:
+        yield ok(f"kubelets of nodes with GPUs: {', '.join(sorted(versions)) or 'there are none'}")
+
+
+def _minor(version: str) -> int:
+    parts = version.removeprefix("v").split(".")
+    return int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else 0
+
+
+_RUNTIME_OLD = Trouble(
+    "no-cdi",
+    Verdict.PROBLEM,
+    "its container runtime is {runtime}, which has no CDI: containers with GPUs do not start",
+    "upgrade it: containerd 1.7 (better 2.x), or CRI-O 1.23 and newer",
+)
+_CDI_BY_DEFAULT_OFF = Trouble(
+    "cdi-off-by-default",
+    Verdict.WARNING,
+    "its container runtime is {runtime}, whose CDI is off unless it is switched on: containers with GPUs may not start",
+    'in /etc/containerd/config.toml: `[plugins."io.containerd.grpc.v1.cri"]`, `enable_cdi = true`; restart containerd;'
+    " `dractl doctor --node` on {node} sees whether it is",
+)
+_RUNTIME_STRANGE = Trouble(
+    "unknown-runtime",
+    Verdict.UNKNOWN,
+    "its container runtime is {runtime}; whether it reads CDI files is not known here",
+    "see its documentation for the Container Device Interface, and whether it reads the folder"
+    " of `kubeletPlugin.cdiRoot`",
+)
+
+
+def _runtimes(cluster: Cluster) -> Iterator[Finding]:
+    fine, seen = True, set()
+    for node in cluster.gpu_nodes:
+        runtime = node.status.node_info.container_runtime_version
+        seen.add(runtime)
+        trouble = _runtime_trouble(runtime)
+        if trouble is not None:
+            fine = False
+            yield trouble.at(_about(node.name), runtime=runtime or "not named", node=node.name)
+    if fine:
+        yield ok(f"container runtimes of nodes with GPUs have CDI: {', '.join(sorted(seen)) or 'there are none'}")
+
+
+def _runtime_trouble(runtime: str) -> Trouble | None:
+    """Source: containerd and CRI-O release notes; CDI in CRI came with containerd 1.7 and CRI-O 1.23."""
+    name, _, version = runtime.partition("://")
+    if name == SIMULATED_RUNTIME:
+        return None
+    numbers = tuple(int(part) for part in version.split("-")[0].split(".")[:2] if part.isdecimal())
+    if name not in ("containerd", "cri-o") or len(numbers) < 2:
+        return _RUNTIME_STRANGE
+    if name == "cri-o":
+        return None if numbers >= (1, 23) else _RUNTIME_OLD
+    return None if numbers >= (2, 0) else _CDI_BY_DEFAULT_OFF if numbers >= (1, 7) else _RUNTIME_OLD
+
+
+# -- where the plugin runs
+
+_NOT_INSTALLED = Trouble(
+    "not-installed",
+    Verdict.PROBLEM,
+    "no DaemonSet of the node plugin, and no node has reported GPUs: the driver is not installed",
+    "helm install gpu-dra-driver charts/gpu-dra-driver --namespace gpu-dra --create-namespace",
+)
+_NO_NODE = Trouble(
+    "no-node",
+    Verdict.PROBLEM,
+    "selects none of the {nodes} nodes",
+    "kubectl label node NODE nvidia.com/gpu.present=true, for each node with GPUs; or let Node Feature Discovery do it",
+)
+_NOT_COVERED = Trouble(
+    "not-selected",
+    Verdict.WARNING,
+    "has GPUs by its label {label}, and the plugin does not go there: {why}",
+    "change `kubeletPlugin.nodeSelector`, `kubeletPlugin.affinity` or `kubeletPlugin.tolerations` of the chart; or"
+    " `kubectl label node {node} {label}-` when it has none",
+)
+
+
+def _covered(cluster: Cluster) -> Iterator[Finding]:
+    if not cluster.plugins:
+        if not cluster.inventories.items:
+            yield _NOT_INSTALLED.at()
+        else:
+            names = len(cluster.inventories.items)
+            yield ok(f"no DaemonSet of the plugin; {names} node(s) report GPUs all the same, so it runs by other means")
+        return
+    selected = [node for node in cluster.nodes.items if cluster.selected_by(node.view) is not None]
+    if not selected:
+        for plugin in cluster.plugins:
+            yield _NO_NODE.at(f"DaemonSet {plugin.key}", nodes=len(cluster.nodes.items))
+    left = [node for node in cluster.nodes.items if node not in selected and (_gpu_label(node) is not None)]
+    for node in left:
+        why = unfit_for({"spec": cluster.plugins[0].spec.template.spec}, node.view) or "for no reason that is seen here"
+        yield _NOT_COVERED.at(_about(node.name), label=_gpu_label(node), why=why, node=node.name)
+    if selected and not left:
+        yield ok(f"the plugin is for {len(selected)} of {len(cluster.nodes.items)} nodes")
+
+
+def _gpu_label(node: Node) -> str | None:
+    labels = node.metadata.labels
+    return next((name for name in sorted(_LABELS & labels.keys()) if labels[name] not in ("false", "")), None)
+
+
+_POD_MISSING = Trouble(
+    "missing",
+    Verdict.PROBLEM,
+    "has no pod of the plugin",
+    "kubectl -n {namespace} describe daemonset {name}: its events say why it has no pod for {node}",
+)
+_POD_NOT_READY = Trouble(
+    "not-ready",
+    Verdict.PROBLEM,
+    "its plugin's pod {pod} is not ready: {why}",
+    "kubectl -n {namespace} describe pod {name}; kubectl -n {namespace} logs {name} --previous",
+)
+_POD_RESTARTS = Trouble(
+    "restarts",
+    Verdict.WARNING,
+    "its plugin's pod {pod} was started {restarts} times again",
+    "kubectl -n {namespace} logs {name} --previous",
+)
+_RESTRICTED = Trouble(
+    "pod-security",
+    Verdict.PROBLEM,
+    "enforces the Pod Security Standard {level}, which the plugin's pods do not meet: they cannot be created",
+    "kubectl label namespace {namespace} --overwrite pod-security.kubernetes.io/enforce=privileged",
+)
+_ENFORCE = "pod-security.kubernetes.io/enforce"
+
+
+def _pods(cluster: Cluster) -> Iterator[Finding]:
+    if not cluster.plugins:
+        yield ok("no DaemonSet of the plugin, so no pods of it")
+        return
+    fine = True
+    for finding in (*_restricted(cluster), *_pods_on_nodes(cluster)):
+        fine = False
+        yield finding
+    if fine:
+        yield ok(f"{len(cluster.our_pods(KUBELET_PLUGIN))} pod(s) of the plugin, all of them ready")
+
+
+def _restricted(cluster: Cluster) -> Iterator[Finding]:
+    namespaces = {one.metadata.name: one.metadata.labels for one in cluster.namespaces.items}
+    for plugin in cluster.plugins:
+        level = namespaces.get(plugin.metadata.namespace or "", {}).get(_ENFORCE, "privileged")
+        if level != "privileged" and cluster.plugin_setting("--simulate") is None:
+            namespace = plugin.metadata.namespace
+            yield _RESTRICTED.at(f"Namespace {namespace}", level=level, namespace=namespace)
+
+
+def _pods_on_nodes(cluster: Cluster) -> Iterator[Finding]:
+    by_node = {pod.spec.node_name: [] for pod in cluster.our_pods(KUBELET_PLUGIN)}  # type: ignore[var-annotated]
+    for pod in cluster.our_pods(KUBELET_PLUGIN):
+        by_node[pod.spec.node_name].append(pod)
+    for node in cluster.nodes.items:
+        plugin = cluster.selected_by(node.view)
+        if plugin is None:
+            continue
+        # Two of them during a rolling update; one that serves is enough.
+        pods = by_node.get(node.name, [])
+        ready = [pod for pod in pods if pod.ready]
+        where = {"namespace": plugin.metadata.namespace, "node": node.name}
+        if not pods:
+            yield _POD_MISSING.at(_about(node.name), name=plugin.metadata.name, **where)
+        elif not ready:
+            pod = pods[0]
+            why = pod.why_not_ready()
+            yield _POD_NOT_READY.at(_about(node.name), pod=pod.key, name=pod.metadata.name, why=why, **where)
+        elif ready[0].restarts >= _MANY_RESTARTS:
+            pod = ready[0]
+            restarts = pod.restarts
+            yield _POD_RESTARTS.at(_about(node.name), pod=pod.key, name=pod.metadata.name, restarts=restarts, **where)
+
+
+# -- registration
+
+_NEVER = Trouble(
+    "not-registered",
+    Verdict.PROBLEM,
+    "kubelet has not registered its plugin for {driver}: claims on it are not prepared",
+    "kubectl -n {namespace} logs of the plugin's pod on {node}; `kubeletPlugin.kubeletRoot` must be the kubelet's"
+    " --root-dir; then restart the kubelet",
+)
+_SILENT = Trouble(
+    "silent",
+    Verdict.PROBLEM,
+    "its plugin was asked for a sign of life and has not given one since {since}",
+    "kubectl delete pod of the plugin on {node}, so that it starts anew; its log says what it waits for",
+)
+_OTHER_BOOT = Trouble(
+    "before-boot",
+    Verdict.PROBLEM,
+    "has booted since its plugin reported: the inventory is of boot {reported}, the node of boot {boot}",
+    "see why the plugin does not run there: `dractl doctor` on plugin-pods, and kubectl describe node {node}",
+)
+_FUTURE = Trouble(
+    "clock",
+    Verdict.WARNING,
+    "its plugin registered {ahead} in the future: a clock is wrong, its own or the one here",
+    "compare `date -u` on {node}, on the control plane and here; put time synchronisation (chrony) right",
+)
+
+
+def _registered(cluster: Cluster) -> Iterator[Finding]:
+    fine = True
+    for inventory in cluster.inventories.items:
+        finding = _registration_trouble(cluster, inventory)
+        if finding is not None:
+            fine = False
+            yield finding
+    if fine:
+        yield ok(f"kubelet has registered the plugin on {len(cluster.inventories.items)} node(s)")
+
+
+def _registration_trouble(cluster: Cluster, inventory: NodeInventory) -> Finding | None:
+    name = inventory.spec.node_name
+    about = _about(name)
+    registration = cluster.registration(inventory)
+    namespace = cluster.plugins[0].metadata.namespace if cluster.plugins else "NAMESPACE"
+    if registration is None:
+        return _NEVER.at(about, driver=cluster.driver, node=name, namespace=namespace)
+    boot = next((one.status.node_info.boot_id for one in cluster.nodes.items if one.name == name), "")
+    if _is_uuid(boot) and not cluster.simulates and boot != inventory.spec.boot_id:
+        return _OTHER_BOOT.at(about, reported=inventory.spec.boot_id, boot=boot, node=name)
+    if inventory.metadata.annotations.get(confirmation_annotation(cluster.driver)) == registration.time:
+        return _SILENT.at(about, since=registration.time, node=name)
+    time = moment(registration.time)
+    if time is not None and time > cluster.time + _CLOCK:
+        return _FUTURE.at(about, ahead=f"{(time - cluster.time).total_seconds():.0f} s", node=name)
+    return None
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+# -- inventories
+
+_NO_INVENTORY = Trouble(
+    "missing",
+    Verdict.PROBLEM,
+    "has a plugin, but has not reported its GPUs",
+    "kubectl -n {namespace} logs of the plugin's pod on {node}: it says why it cannot write its NodeInventory",
+)
+_ORPHAN = Trouble(
+    "node-gone",
+    Verdict.WARNING,
+    "is of a node that is not in the cluster any more",
+    "kubectl delete nodeinventory {name}",
+)
+_UNOWNED = Trouble(
+    "not-owned",
+    Verdict.WARNING,
+    "is not owned by the Node of that name as it is now: it is not published, and would outlive the node",
+    "kubectl delete nodeinventory {name}: the plugin writes it anew",
+)
+
+
+def _inventories(cluster: Cluster) -> Iterator[Finding]:
+    fine = True
+    reported = {one.spec.node_name for one in cluster.inventories.items}
+    for node in cluster.nodes.items:
+        plugin = cluster.selected_by(node.view)
+        if plugin is not None and node.name not in reported:
+            fine = False
+            yield _NO_INVENTORY.at(_about(node.name), namespace=plugin.metadata.namespace, node=node.name)
+    uids = {one.name: one.metadata.uid for one in cluster.nodes.items}
+    for inventory in cluster.inventories.items:
+        name = inventory.metadata.name
+        owners = {(one.kind, one.name, one.uid) for one in inventory.metadata.owner_references}
+        if name not in uids:
+            fine = False
+            yield _ORPHAN.at(f"NodeInventory {name}", name=name)
+        elif ("Node", name, uids[name]) not in owners:
+            fine = False
+            yield _UNOWNED.at(f"NodeInventory {name}", name=name)
+    if fine:
+        gpus = sum(len(one.spec.gpus) for one in cluster.inventories.items)
+        yield ok(f"{len(reported)} node(s) report {gpus} GPUs")
+
+
+KUBELETS = Check(
+    "kubelets",
+    "versions of the kubelets of nodes with GPUs.",
+    _kubelets,
+    (_KUBELET_OLD, _KUBELET_NEW),
+    ("nodes", "inventories", "daemon_sets"),
+)
+RUNTIMES = Check(
+    "container-runtime",
+    "whether the container runtimes of nodes with GPUs have CDI, by what nodes say of them.",
+    _runtimes,
+    (_RUNTIME_OLD, _CDI_BY_DEFAULT_OFF, _RUNTIME_STRANGE),
+    ("nodes", "inventories", "daemon_sets"),
+)
+COVERED = Check(
+    "plugin-nodes",
+    "whether the plugin's DaemonSet is there, and is for all nodes whose labels say that they have GPUs.",
+    _covered,
+    (_NOT_INSTALLED, _NO_NODE, _NOT_COVERED),
+    ("nodes", "daemon_sets", "inventories"),
+)
+PODS = Check(
+    "plugin-pods",
+    "whether each of these nodes has a ready pod of the plugin, and may have one.",
+    _pods,
+    (_POD_MISSING, _POD_NOT_READY, _POD_RESTARTS, _RESTRICTED),
+    ("nodes", "daemon_sets", "pods"),
+)
+REGISTERED = Check(
+    "plugin-registered",
+    "whether kubelet has registered the plugin on each node since it booted, and the plugin answers.",
+    _registered,
+    (_NEVER, _SILENT, _OTHER_BOOT, _FUTURE),
+    ("inventories", "nodes"),
+)
+INVENTORIES = Check(
+    "inventories",
+    "whether each node with a plugin has reported its GPUs, and each report belongs to a node.",
+    _inventories,
+    (_NO_INVENTORY, _ORPHAN, _UNOWNED),
+    ("inventories", "nodes", "daemon_sets"),
+)

@@ -1,0 +1,181 @@
+"""Checks of published slices: there, complete, of living plugins, ours. Pure."""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from dra_driver.api.inventory import NodeInventory
+from dra_driver.doctor.cluster import Cluster
+from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok
+from dra_driver.doctor.objects import SliceSeen
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER
+
+
+def _ours(cluster: Cluster) -> frozenset[str]:
+    return frozenset((cluster.driver, COMPUTE_DOMAIN_DRIVER))
+
+
+def _pools(slices: tuple[SliceSeen, ...]) -> dict[tuple[str, str], list[SliceSeen]]:
+    """By driver and pool, both in order."""
+    key = lambda one: (one.driver, one.pool)  # noqa: E731
+    return {pool: list(group) for pool, group in groupby(sorted(slices, key=key), key)}
+
+
+_UNPUBLISHED = Trouble(
+    "not-published",
+    Verdict.PROBLEM,
+    "has {gpus} GPUs that may be published, and no slice of {driver}",
+    "see that the publisher works (checks `controller` and `leader`) and its log; with `publisher: node`, the plugin's",
+)
+
+
+def _published(cluster: Cluster) -> Iterator[Finding]:
+    there = {one.pool for one in cluster.slices.items if one.driver == cluster.driver}
+    missing = 0
+    for inventory in cluster.inventories.items:
+        gpus = _wanted_gpus(cluster, inventory)
+        if gpus and inventory.spec.node_name not in there:
+            missing += 1
+            yield _UNPUBLISHED.at(f"Node {inventory.spec.node_name}", gpus=gpus, driver=cluster.driver)
+    if not missing:
+        devices = sum(len(one.devices) for one in cluster.slices.items if one.driver == cluster.driver)
+        yield ok(f"{len(there)} node(s) have slices of {cluster.driver}, with {devices} devices")
+
+
+def _wanted_gpus(cluster: Cluster, inventory: NodeInventory) -> int:
+    """GPUs that the policy publishes; 0 where that cannot be known, or the node's plugin is not registered."""
+    policy, name = cluster.policy, inventory.spec.node_name
+    if policy is None or cluster.registration(inventory) is None:
+        return 0
+    labels = next((one.metadata.labels for one in cluster.nodes.items if one.name == name), {})
+    return sum(policy.publishes(name, labels, gpu) for gpu in inventory.spec.gpus)
+
+
+_INCOMPLETE = Trouble(
+    "incomplete",
+    Verdict.PROBLEM,
+    "{there} of {count} slices of its generation {generation} are there: the scheduler passes it over",
+    "wait a minute; when it stays, see the publisher's log, and who else writes slices: kubectl get resourceslices"
+    " --field-selector spec.driver={driver},spec.nodeName={node}",
+)
+_LEFT = Trouble(
+    "old-generation",
+    Verdict.WARNING,
+    "slices of older generations are left: {names}",
+    "kubectl delete resourceslice {names}; nobody looks at them, and the publisher does not need them",
+)
+_TWICE = Trouble(
+    "device-twice",
+    Verdict.PROBLEM,
+    "device {device} is in two of its slices: the scheduler takes the pool for invalid",
+    "kubectl delete resourceslices --field-selector spec.driver={driver},spec.nodeName={node}: they are published anew",
+)
+
+
+def _complete(cluster: Cluster) -> Iterator[Finding]:
+    fine, count = True, 0
+    for (driver, pool), slices in _pools(cluster.slices.items).items():
+        if driver not in _ours(cluster):
+            continue
+        count += 1
+        for finding in _pool_troubles(driver, pool, slices):
+            fine = False
+            yield finding
+    if fine:
+        yield ok(f"{count} pool(s) of ours, all of them complete")
+
+
+def _pool_troubles(driver: str, pool: str, slices: list[SliceSeen]) -> Iterator[Finding]:
+    about = f"pool {driver}/{pool}"
+    newest = max(one.generation for one in slices)
+    current = [one for one in slices if one.generation == newest]
+    counts = {one.count for one in current}
+    where = {"driver": driver, "node": current[0].node_name or pool}
+    if counts != {len(current)}:
+        yield _INCOMPLETE.at(about, there=len(current), count=max(counts), generation=newest, **where)
+    elif len(current) < len(slices):
+        old = sorted(one.name for one in slices if one.generation != newest)
+        yield _LEFT.at(about, names=" ".join(old))
+    names = [name for one in current for name in one.devices]
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if twice:
+        yield _TWICE.at(about, device=twice[0], **where)
+
+
+_NODE_GONE = Trouble(
+    "node-gone",
+    Verdict.PROBLEM,
+    "slices of node {node}, which is not in the cluster: claims may be given devices that are not there",
+    "kubectl delete resourceslices --field-selector spec.driver={driver},spec.nodeName={node}",
+)
+_PLUGIN_GONE = Trouble(
+    "plugin-gone",
+    Verdict.PROBLEM,
+    "slices of node {node}, where no plugin of {driver} is registered: claims would wait there for ever",
+    "put the plugin of {node} right (checks plugin-pods and plugin-registered), or kubectl delete resourceslices"
+    " --field-selector spec.driver={driver},spec.nodeName={node}",
+)
+
+
+def _stale(cluster: Cluster) -> Iterator[Finding]:
+    fine = True
+    registered = {one.spec.node_name for one in cluster.inventories.items if cluster.registration(one) is not None}
+    for (driver, pool), slices in _pools(cluster.slices.items).items():
+        node = next((one.node_name for one in slices if one.node_name is not None), None)
+        if node is None:
+            continue
+        about, where = f"pool {driver}/{pool}", {"driver": driver, "node": node}
+        if node not in cluster.node_names:
+            fine = False
+            yield _NODE_GONE.at(about, **where)
+        elif driver == cluster.driver and node not in registered and any(one.ours for one in slices):
+            fine = False
+            yield _PLUGIN_GONE.at(about, **where)
+    if fine:
+        yield ok("every slice is of a node that is there, and ours are of plugins that are registered")
+
+
+_FOREIGN = Trouble(
+    "foreign",
+    Verdict.PROBLEM,
+    "somebody else publishes as {driver}: {names}",
+    "two drivers of one name give one GPU to two pods: uninstall the other (NVIDIA's: helm uninstall"
+    " nvidia-dra-driver-gpu), or give ours another `driverName`",
+)
+
+
+def _writers(cluster: Cluster) -> Iterator[Finding]:
+    foreign = sorted(one.name for one in cluster.slices.items if one.driver == cluster.driver and not one.ours)
+    if foreign:
+        yield _FOREIGN.at(driver=cluster.driver, names=", ".join(foreign[:3]))
+    else:
+        yield ok(f"all slices of {cluster.driver} are written by this driver")
+
+
+PUBLISHED = Check(
+    "slices-published",
+    "whether each node whose GPUs the policy publishes has slices.",
+    _published,
+    (_UNPUBLISHED,),
+    ("slices", "inventories", "nodes", "config_maps"),
+)
+COMPLETE = Check(
+    "slices-complete",
+    "whether each pool has as many slices as they say, of one generation, with each device once.",
+    _complete,
+    (_INCOMPLETE, _LEFT, _TWICE),
+    ("slices",),
+)
+STALE = Check(
+    "slices-alive",
+    "whether slices are of nodes that are there (those of all drivers) and of plugins that are registered (ours).",
+    _stale,
+    (_NODE_GONE, _PLUGIN_GONE),
+    ("slices", "nodes", "inventories"),
+)
+WRITERS = Check(
+    "slices-ours",
+    "whether somebody else publishes under the name of this driver.",
+    _writers,
+    (_FOREIGN,),
+    ("slices",),
+)
