@@ -406,6 +406,8 @@ class Options:
     """Pods in objects of kinds that we do not know are converted, too."""
     argo_resource_claims: bool = False
     """Argo Workflows is new enough for `resourceClaims` in templates; else `podSpecPatch` is written."""
+    dynamic_mig: bool = False
+    """Nodes with a layout of the MIG manager get its profiles made on demand instead, by the policy."""
     keep_undo: bool = True
     """The original request is kept in an annotation."""
 

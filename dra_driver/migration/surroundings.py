@@ -1,26 +1,453 @@
 """What is known of the cluster beside the workloads: configurations, nodes, devices; and what resources mean there.
 
-Pure: documents in, `Meaning` out.
+Enters from `migrate`, with all documents; those that are none of these sources are passed over. Pure.
+Sources: the device plugin's configuration in ConfigMaps, Helm values or files of its own; ClusterPolicy and GPUCluster
+of the GPU Operator; layouts of mig-parted; HAMi's configuration; Nodes; ResourceSlices.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import yaml
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.model import Finding, Options
-
-
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """What resources stand for. `Meaning()` is when nothing is known."""
-
-    policy: JsonObject | None = None
-    """A PublishingPolicy that publishes what the configurations offered; None without configurations."""
-    chart_values: JsonObject | None = None
-    findings: tuple[Finding, ...] = ()
+from dra_driver.migration.codes import (
+    ALREADY_DRA,
+    DOUBLE_ALLOCATION,
+    MIG_LAYOUT,
+    NO_COUNTERPART,
+    PLUGIN_SETTING,
+    UNREADABLE,
+    VIRTUAL_MACHINE,
+    Severity,
+)
+from dra_driver.migration.labels import restored_profile
+from dra_driver.migration.meaning import CONFIG_LABEL, LAYOUT_LABEL, Hami, MigLayout, View
+from dra_driver.migration.meaning import Meaning as Meaning
+from dra_driver.migration.model import Finding, Options, Path, finding, value_at
+from dra_driver.migration.plugin_config import GPU_RESOURCE, PluginConfig, Sharing, is_plugin_config, plugin_config
+from dra_driver.migration.publishing import published
+from dra_driver.names import GPU_DRIVER
+from dra_driver.quantity import Quantity
 
 
 def read(documents: Sequence[Document], options: Options) -> Meaning:
     """Of all documents, of which those that are none of these sources are passed over."""
-    return Meaning()
+    found = _Found()
+    for document in documents:
+        found.take(document)
+    meaning = _meaning(found, options)
+    return published(meaning, options) if found.given or options.replicas is not None else meaning
+
+
+@dataclass
+class _Found:
+    """Collects what documents say, before it is put together."""
+
+    configs: dict[tuple[str, str], PluginConfig] = field(default_factory=dict)
+    """By ConfigMap (or file) and name."""
+    operator_config: tuple[str, str | None] | None = None
+    """ConfigMap and default configuration, as the ClusterPolicy or Helm values say."""
+    mig_strategy: str | None = None
+    layouts: dict[str, MigLayout] = field(default_factory=dict)
+    nodes: list[Document] = field(default_factory=list)
+    slice_memory: set[Quantity] = field(default_factory=set)
+    hami: Hami = field(default_factory=Hami)
+    driver_roots: set[str] = field(default_factory=set)
+    findings: list[Finding] = field(default_factory=list)
+    given: bool = False
+    """Whether any configuration was there to make a policy of."""
+
+    def take(self, document: Document) -> None:
+        obj = document.obj
+        match document.kind:
+            case "ConfigMap":
+                self._config_map(document)
+            case "ClusterPolicy" if document.api_version.startswith("nvidia.com/"):
+                self._cluster_policy(document)
+            case "GPUCluster" if document.api_version.startswith("nvidia.com/"):
+                message = "the GPU Operator runs its DRA stack here, which leaves no room for another driver of GPUs"
+                self.findings.append(finding(ALREADY_DRA, document, ("spec", "draDriver"), message))
+            case "Node":
+                self.nodes.append(document)
+            case "ResourceSlice":
+                self._slice(document)
+            case "" if is_plugin_config(obj):
+                self._plugin(document, "", obj, ())
+            case "" if "mig-configs" in obj:
+                self._layouts(document, obj, ())
+            case "" if _is_helm_values(obj):
+                self._helm_values(document)
+
+    # -- texts inside of documents
+
+    def _config_map(self, document: Document) -> None:
+        data = document.obj.get("data")
+        for key, text in (data or {}).items() if isinstance(data, dict) else ():
+            if isinstance(text, str) and _LOOKS_LIKE.search(text):
+                self._inner(document, str(key), text, ("data", str(key)))
+
+    def _inner(self, document: Document, name: str, text: str, at: Path) -> None:
+        try:
+            obj = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            message = f"{name} looks like a configuration of GPUs and is not YAML: {str(error).splitlines()[0]}"
+            self.findings.append(finding(UNREADABLE, document, at, message))
+            return
+        if is_plugin_config(obj):
+            self._plugin(document, name, obj, at)
+        elif isinstance(obj, dict) and "mig-configs" in obj:
+            self._layouts(document, obj, at)
+        elif isinstance(obj, dict) and isinstance(obj.get("nvidia"), dict):
+            self._hami(document, obj["nvidia"], at)
+
+    def _plugin(self, document: Document, name: str, obj: JsonObject, at: Path) -> None:
+        config = plugin_config(name, obj, document, at)
+        self.configs[document.name or document.file, name] = config
+        self.findings += config.findings
+        if config.driver_root is not None:
+            self.driver_roots.add(config.driver_root)
+        self.given = True
+
+    def _layouts(self, document: Document, obj: JsonObject, at: Path) -> None:
+        layouts = obj.get("mig-configs")
+        if not isinstance(layouts, dict):
+            self.findings.append(finding(UNREADABLE, document, at, "mig-configs is not a mapping of layouts"))
+            return
+        for name, entries in layouts.items():
+            layout = _layout(str(name), entries)
+            if layout is None:
+                self.findings.append(finding(UNREADABLE, document, at, f"layout {name} is not a list of mappings"))
+                continue
+            self.layouts[layout.name] = layout
+            if layout.profiles:
+                message = f"layout {name}: {layout.summary}"
+                self.findings.append(finding(MIG_LAYOUT, document, at, message))
+
+    # -- Helm values and the GPU Operator
+
+    def _helm_values(self, document: Document) -> None:
+        obj = document.obj
+        inner = obj.get("devicePlugin")
+        plugin: JsonObject = inner if isinstance(inner, dict) else obj
+        config = plugin.get("config")
+        if isinstance(config, dict):
+            texts = config.get("map") or config.get("data") or {}
+            base: Path = ("devicePlugin", "config") if inner is plugin else ("config",)
+            key = "map" if config.get("map") else "data"
+            for name, text in texts.items() if isinstance(texts, dict) else ():
+                at = (*base, key, str(name))
+                if isinstance(text, str):
+                    self._inner(document, str(name), text, at)
+                elif is_plugin_config(text):
+                    self._plugin(document, str(name), text, at)
+            default = config.get("default")
+            where = config.get("name") or document.file
+            self.operator_config = (str(where), str(default) if default else None)
+        if {"resourceName", "resourceMem", "resourceCores"} & obj.keys() or "deviceSplitCount" in plugin:
+            self._hami(document, {**plugin, **obj}, ())
+        strategy = obj.get("migStrategy") or value_at(obj, ("mig", "strategy"))
+        self._strategy(document, strategy)
+        root = obj.get("nvidiaDriverRoot")
+        if isinstance(root, str):
+            self.driver_roots.add(root)
+
+    def _strategy(self, document: Document, strategy: object) -> None:
+        if strategy in ("none", "single", "mixed"):
+            self.mig_strategy = str(strategy)
+            self.given = True
+        elif strategy is not None:
+            message = f"MIG strategy {strategy!r} is none of none, single, mixed"
+            self.findings.append(finding(UNREADABLE, document, (), message))
+
+    def _cluster_policy(self, document: Document) -> None:
+        spec = document.obj.get("spec")
+        if not isinstance(spec, dict):
+            self.findings.append(finding(UNREADABLE, document, ("spec",), "the ClusterPolicy has no spec"))
+            return
+        self.given = True
+        # The chart writes `single`; an object without the field has the operator's own default, which is the same.
+        self._strategy(document, value_at(spec, ("mig", "strategy")) or "single")
+        config = value_at(spec, ("devicePlugin", "config"))
+        if isinstance(config, dict) and config.get("name"):
+            self.operator_config = (str(config["name"]), str(config["default"]) if config.get("default") else None)
+        for say in _OPERATOR:
+            self.findings += say(document, spec)
+        if value_at(spec, ("driver", "enabled")) is not False:
+            self.driver_roots.add("/run/nvidia/driver")
+
+    # -- HAMi
+
+    def _hami(self, document: Document, obj: JsonObject, at: Path) -> None:
+        known = Hami()
+        self.hami = Hami(
+            count=_word(obj, known.count, "resourceCountName", "resourceName"),
+            memory=_word(obj, known.memory, "resourceMemoryName", "resourceMem"),
+            memory_percentage=_word(
+                obj, known.memory_percentage, "resourceMemoryPercentageName", "resourceMemPercentage"
+            ),
+            cores=_word(obj, known.cores, "resourceCoreName", "resourceCores"),
+            priority=_word(obj, known.priority, "resourcePriorityName", "resourcePriority"),
+            split_count=_whole(obj.get("deviceSplitCount")),
+            memory_factor=_whole(obj.get("memoryFactor")) or 1,
+            default_cores=_whole(obj.get("defaultCores")) or 0,
+            default_memory=_whole(obj.get("defaultMemory")) or 0,
+            installed=True,
+        )
+        self.given = True
+        self._scaling(document, obj, at)
+
+    def _scaling(self, document: Document, obj: JsonObject, at: Path) -> None:
+        for key in ("deviceMemoryScaling", "deviceCoreScaling"):
+            scaling = obj.get(key)
+            if isinstance(scaling, int | float) and scaling > 1:
+                message = f"{key} is {scaling}: more was given away than there is; a driver publishes what there is"
+                self.findings.append(finding(NO_COUNTERPART, document, at, message))
+
+    # -- what is there
+
+    def _slice(self, document: Document) -> None:
+        """Memory of whole GPUs, which are the largest devices of a slice."""
+        spec = document.obj.get("spec")
+        if not isinstance(spec, dict) or spec.get("driver") != GPU_DRIVER:
+            return
+        for device in spec.get("devices") or ():
+            kind = value_at(device, ("attributes", "type", "string"))
+            amount = value_at(device, ("capacity", "memory", "value"))
+            if kind == "gpu" and isinstance(amount, str):
+                self.slice_memory.add(Quantity.parse(amount))
+
+
+_LOOKS_LIKE = re.compile(r"^\s*\"?(?:version|mig-configs|nvidia)\"?\s*:", re.MULTILINE)
+
+
+def _is_helm_values(obj: Mapping[str, Any]) -> bool:
+    """Of the charts of the device plugin and the GPU Operator."""
+    config = obj.get("config")
+    own = isinstance(config, dict) and bool({"map", "default"} & config.keys())
+    operator = isinstance(obj.get("devicePlugin"), dict) or isinstance(obj.get("migManager"), dict)
+    return "apiVersion" not in obj and (own or operator or "migStrategy" in obj)
+
+
+def _word(obj: Mapping[str, Any], default: str, *keys: str) -> str:
+    return next((str(obj[key]) for key in keys if obj.get(key)), default)
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+# -- the GPU Operator
+
+
+def _device_plugin(document: Document, spec: JsonObject) -> Iterator[Finding]:
+    if value_at(spec, ("devicePlugin", "enabled")) is not False:
+        message = "the GPU Operator runs the device plugin on all GPU nodes"
+        advice = (
+            "Label the nodes that go over with `nvidia.com/gpu.deploy.device-plugin: \"false\"`, node by node as the "
+            "cut-over plan says; at the end set `spec.devicePlugin.enabled: false`."
+        )  # fmt: skip
+        yield finding(DOUBLE_ALLOCATION, document, ("spec", "devicePlugin"), message, advice=advice)
+
+
+def _mig_manager(document: Document, spec: JsonObject) -> Iterator[Finding]:
+    manager = value_at(spec, ("migManager", "enabled"))
+    if manager is not False and value_at(spec, ("migManager", "config", "name")):
+        message = "the MIG manager keeps layouts on nodes with the label nvidia.com/mig.config"
+        yield finding(MIG_LAYOUT, document, ("spec", "migManager"), message, severity=Severity.WARNING)
+    if value_at(spec, ("migManager", "gpuClientsConfig", "name")):
+        message = "the MIG manager stops clients before it changes a layout; the driver changes nothing that is in use"
+        yield finding(NO_COUNTERPART, document, ("spec", "migManager", "gpuClientsConfig"), message)
+
+
+def _cdi(document: Document, spec: JsonObject) -> Iterator[Finding]:
+    if value_at(spec, ("cdi", "enabled")) is False:
+        message = "CDI is off; the driver hands devices to containers by CDI alone"
+        yield finding(
+            PLUGIN_SETTING, document, ("spec", "cdi", "enabled"), message, advice="Set `spec.cdi.enabled: true`."
+        )
+
+
+def _gfd(document: Document, spec: JsonObject) -> Iterator[Finding]:
+    if value_at(spec, ("gfd", "enabled")) is False:
+        message = "GPU Feature Discovery is off: labels of GPUs are old, or somebody else's"
+        yield finding(PLUGIN_SETTING, document, ("spec", "gfd", "enabled"), message, advice="See who sets them.")
+
+
+def _sandbox(document: Document, spec: JsonObject) -> Iterator[Finding]:
+    if value_at(spec, ("sandboxWorkloads", "enabled")) is True:
+        message = "nodes may be for virtual machines, by the label nvidia.com/gpu.workload.config"
+        yield finding(VIRTUAL_MACHINE, document, ("spec", "sandboxWorkloads"), message)
+
+
+def _exporter(document: Document, spec: JsonObject) -> Iterator[Finding]:
+    if value_at(spec, ("dcgmExporter", "enabled")) is not False:
+        message = "metrics of dcgm-exporter name the pods of claims only with its DRA support switched on"
+        advice = "Set `KUBERNETES_ENABLE_DRA` of dcgm-exporter to true."
+        yield finding(
+            PLUGIN_SETTING, document, ("spec", "dcgmExporter"), message, advice=advice, severity=Severity.INFO
+        )
+
+
+_OPERATOR = (_device_plugin, _mig_manager, _cdi, _gfd, _sandbox, _exporter)
+
+
+# -- mig-parted
+
+
+def _layout(name: str, entries: object) -> MigLayout | None:
+    if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+        return None
+    parts, profiles = [], set()
+    for entry in entries:
+        devices = entry.get("mig-devices")
+        devices = devices if isinstance(devices, dict) else {}
+        profiles |= {str(profile) for profile in devices}
+        parts.append(f"{_which_gpus(entry)}: {_what_of_them(entry, devices)}")
+    return MigLayout(name, tuple(sorted(profiles)), "; ".join(parts))
+
+
+def _which_gpus(entry: JsonObject) -> str:
+    devices = entry.get("devices", "all")
+    which = "each GPU" if devices == "all" else f"GPUs {', '.join(map(str, devices))}" if devices else "no GPU"
+    only = entry.get("device-filter")
+    filters = [only] if isinstance(only, str) else only if isinstance(only, list) else []
+    return f"{which} with PCI id {' or '.join(map(str, filters))}" if filters else which
+
+
+def _what_of_them(entry: JsonObject, devices: JsonObject) -> str:
+    if not entry.get("mig-enabled"):
+        return "whole"
+    if not devices:
+        return "in MIG mode, without MIG devices"
+    return ", ".join(f"{count} x {profile}" for profile, count in sorted(devices.items()))
+
+
+# -- together
+
+
+def _meaning(found: _Found, options: Options) -> Meaning:
+    configs, default = _in_force(found)
+    layouts = tuple(found.layouts[name] for name in sorted(found.layouts))
+    strategy = options.mig_strategy or found.mig_strategy
+    plain = Meaning(
+        configs=tuple(configs.values()),
+        default_config=default,
+        hami=found.hami,
+        layouts=layouts,
+        strategy=strategy,
+        driver_roots=frozenset(found.driver_roots),
+        findings=tuple(found.findings),
+    )
+    nodes = [_view_of_node(node, configs, default, strategy) for node in found.nodes]
+    views = [view for view in nodes if view is not None]
+    if not views:
+        views = [_view_of_config(config, strategy, len(configs) > 1) for config in configs.values()]
+        if not views and (strategy is not None or options.replicas is not None):
+            views = [View("the cluster", mig_strategy=strategy)]
+    memory = found.slice_memory.pop() if len(found.slice_memory) == 1 else None
+    return replace(plain, views=tuple(_said(view, options, memory) for view in views))
+
+
+def _in_force(found: _Found) -> tuple[dict[str, PluginConfig], str | None]:
+    """By name, and the name of the one for nodes that name none. Of several ConfigMaps, the one that the operator or
+    Helm names; where nobody names one, all."""
+    configs = found.configs
+    default = None
+    if found.operator_config is not None:
+        place, default = found.operator_config
+        configs = {key: config for key, config in configs.items() if key[0] == place} or configs
+    named = {name: config for (_, name), config in configs.items()}
+    if default not in named:
+        default = "default" if "default" in named else next(iter(named)) if len(named) == 1 else default
+    return named, default
+
+
+def _view_of_config(config: PluginConfig, strategy: str | None, several: bool) -> View:
+    title = f"configuration {config.name}" if config.name else "the device plugin's configuration"
+    return View(
+        title,
+        config.name if several else None,
+        None,
+        config.mig_strategy or strategy or ("none" if config.sharing is not None else None),
+        sharing=config.sharing or {},
+    )
+
+
+def _view_of_node(
+    node: Document, configs: Mapping[str, PluginConfig], default: str | None, strategy: str | None
+) -> View | None:
+    """None: a node without GPUs."""
+    labels = value_at(node.obj, ("metadata", "labels"))
+    labels = {str(key): str(value) for key, value in labels.items()} if isinstance(labels, dict) else {}
+    allocatable = value_at(node.obj, ("status", "allocatable"))
+    offered = frozenset(
+        name for name, amount in (allocatable or {}).items() if name.startswith("nvidia.com/") and str(amount) != "0"
+    )
+    if not offered and not any(key.startswith("nvidia.com/gpu") for key in labels):
+        return None
+    name = labels.get(CONFIG_LABEL) or default
+    config = configs.get(name or "")
+    _, mig, profile = labels.get("nvidia.com/gpu.product", "").removesuffix("-SHARED").rpartition("-MIG-")
+    uniform = re.fullmatch(r"all-(.+)", labels.get(LAYOUT_LABEL, ""))
+    own = restored_profile(profile) if mig else restored_profile(uniform[1]) if uniform else None
+    memory = labels.get("nvidia.com/gpu.memory", "")
+    return View(
+        f"node {node.name}",
+        name,
+        labels,
+        labels.get("nvidia.com/mig.strategy") or (config.mig_strategy if config else None) or strategy,
+        own,
+        _sharing_of_node(labels, offered, config),
+        offered or None,
+        Quantity.parse(f"{memory}Mi") if memory.isdigit() and not own else None,
+    )
+
+
+def _sharing_of_node(
+    labels: Mapping[str, str], offered: frozenset[str], config: PluginConfig | None
+) -> Mapping[str, Sharing] | None:
+    """As its labels say; the configuration says the rest. None: neither says anything."""
+    found = dict(config.sharing or {}) if config is not None else {}
+    for resource, prefix in _with_labels(labels):
+        strategy, replicas = labels.get(f"{prefix}.sharing-strategy"), labels.get(f"{prefix}.replicas", "")
+        if strategy in ("time-slicing", "mps") and replicas.isdigit() and int(replicas) > 1:
+            known = found.get(resource)
+            found[resource] = Sharing(
+                "MPS" if strategy == "mps" else "TimeSlicing",
+                int(replicas),
+                known.renamed if known is not None else f"{resource}.shared" in offered,
+                known.one_only if known is not None else strategy == "mps",
+            )
+        elif strategy == "none":
+            found.pop(resource, None)
+    said = config is not None or "nvidia.com/gpu.sharing-strategy" in labels
+    return found if found or said else None
+
+
+def _with_labels(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Resources of which labels say how they are shared, with the beginning of the labels."""
+    yield GPU_RESOURCE, GPU_RESOURCE
+    for key in labels:
+        name, dot, _ = key.removesuffix(".sharing-strategy").partition(".sharing")
+        if key.startswith("nvidia.com/mig-") and key.endswith(".sharing-strategy") and not dot:
+            yield name, name
+
+
+def _said(view: View, options: Options, memory: Quantity | None) -> View:
+    """With what a person said, where nothing else is known; the MIG strategy in any case."""
+    sharing = view.sharing
+    if options.replicas is not None and not sharing:
+        strategy = "MPS" if options.sharing_strategy == "mps" else "TimeSlicing"
+        own = Sharing(strategy, options.replicas)  # type: ignore[arg-type]
+        sharing = {GPU_RESOURCE: own} if options.replicas > 1 else {}
+    return replace(
+        view,
+        sharing=sharing,
+        mig_strategy=options.mig_strategy or view.mig_strategy,
+        mig_profile=options.mig_profile or view.mig_profile,
+        memory=options.gpu_memory or view.memory or memory,
+    )

@@ -1,0 +1,162 @@
+"""What the resources of a cluster stand for: nodes on which they mean the same, and which of them a pod can use.
+
+`dra_driver.migration.surroundings` makes a `Meaning` of documents; rooms that read pods and quotas ask it. Pure.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.labels import Hints, Requirement, restored_profile
+from dra_driver.migration.model import Finding, What
+from dra_driver.migration.plugin_config import GPU_RESOURCE, PluginConfig, Sharing
+from dra_driver.quantity import Quantity
+
+CONFIG_LABEL = "nvidia.com/device-plugin.config"
+LAYOUT_LABEL = "nvidia.com/mig.config"
+_MIG = "nvidia.com/mig-"
+_SHARED = ".shared"
+
+
+@dataclass(frozen=True, slots=True)
+class Stands:
+    """What one unit of a resource is. `profile` None of a MIG device: it is not known which."""
+
+    what: What
+    profile: str | None = None
+    sharing: Sharing | None = None
+    """None: it is nobody else's."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Nodes on which resources mean the same. What is None is not known."""
+
+    title: str
+    """For sentences: `node gpu-1`, `configuration a100`."""
+    config: str | None = None
+    """Name of the device plugin's configuration; None where there is only one."""
+    labels: Mapping[str, str] | None = None
+    mig_strategy: str | None = None
+    mig_profile: str | None = None
+    """Of all MIG devices, under the strategy `single`."""
+    sharing: Mapping[str, Sharing] | None = None
+    """By resource, before it is renamed; empty: nothing is shared."""
+    resources: frozenset[str] | None = None
+    """What nodes have to give."""
+    memory: Quantity | None = None
+    """Of one GPU."""
+
+    def stands_for(self, resource: str, hints: Hints) -> Stands | None:
+        """`hints` are what the pod's own choice of nodes says. None: the pod gets no such resource here."""
+        base = resource.removesuffix(_SHARED)
+        renamed = resource != base
+        if not self._has(resource, base, renamed, hints):
+            return None
+        sharing = self._sharing_of(base, renamed, hints)
+        if base.startswith(_MIG):
+            return Stands(What.MIG, restored_profile(base.removeprefix(_MIG)), sharing)
+        profile = hints.mig_profile or self.mig_profile
+        single = hints.mig_profile is not None or (hints.mig_strategy or self.mig_strategy) == "single"
+        if single and not (self.labels is not None and profile is None):
+            return Stands(What.MIG, profile, sharing)
+        return Stands(What.GPU, None, sharing)
+
+    def _has(self, resource: str, base: str, renamed: bool, hints: Hints) -> bool:
+        if self.resources is not None and resource not in self.resources:
+            return False
+        if self.sharing is None:
+            return True
+        known = self.sharing.get(base)
+        if renamed != (known is not None and known.renamed):
+            return False
+        return hints.shared is None or hints.shared == (known is not None)
+
+    def _sharing_of(self, base: str, renamed: bool, hints: Hints) -> Sharing | None:
+        if self.sharing is not None:
+            return self.sharing.get(base)
+        return Sharing("MPS" if hints.mps else None, None, renamed) if renamed or hints.shared else None
+
+
+@dataclass(frozen=True, slots=True)
+class Hami:
+    """How HAMi's resources are called, and what it does where a pod does not say."""
+
+    count: str = GPU_RESOURCE
+    memory: str = "nvidia.com/gpumem"
+    memory_percentage: str = "nvidia.com/gpumem-percentage"
+    cores: str = "nvidia.com/gpucores"
+    priority: str = "nvidia.com/priority"
+    split_count: int | None = None
+    memory_factor: int = 1
+    default_cores: int = 0
+    default_memory: int = 0
+    """MiB; 0 is all of it."""
+    installed: bool = False
+    """Whether a configuration of HAMi was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class MigLayout:
+    """A named layout of mig-parted: MIG devices by profile on each kind of GPU."""
+
+    name: str
+    profiles: tuple[str, ...]
+    """Sorted."""
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What resources stand for. `Meaning()` is when nothing is known."""
+
+    views: tuple[View, ...] = ()
+    configs: tuple[PluginConfig, ...] = ()
+    default_config: str | None = None
+    """Of nodes that name none."""
+    hami: Hami = field(default_factory=Hami)
+    layouts: tuple[MigLayout, ...] = ()
+    strategy: str | None = None
+    """Of MIG, for all nodes of which nothing else is known."""
+    driver_roots: frozenset[str] = frozenset()
+    policy: JsonObject | None = None
+    """A PublishingPolicy that publishes what the configurations offered; None without configurations."""
+    chart_values: JsonObject | None = None
+    reasons: tuple[str, ...] = ()
+    """What a person should know about policy and values, a sentence each."""
+    findings: tuple[Finding, ...] = ()
+
+    def views_for(self, requirements: Iterable[Requirement]) -> tuple[View, ...]:
+        """Those whose nodes a pod with these requirements can run on. Of nodes that are not known, all that are not
+        ruled out by the label that chooses configurations."""
+        asked = tuple(requirements)
+        chosen = [one for one in asked if one.key == CONFIG_LABEL]
+        found = []
+        for view in self.views:
+            labels = view.labels
+            if labels is None:
+                own = {CONFIG_LABEL: view.config} if view.config and view.config != self.default_config else {}
+                fits = all(one.holds({k: v for k, v in own.items() if v}) for one in chosen)
+            else:
+                fits = all(one.holds(labels) for one in asked)
+            if fits:
+                found.append(view)
+        return tuple(found)
+
+    def meanings(self, resource: str, requirements: Iterable[Requirement], hints: Hints) -> dict[Stands, list[str]]:
+        """What a resource can stand for on the nodes that a pod can run on, with where. Empty: nobody said."""
+        found: dict[Stands, list[str]] = {}
+        for view in self.views_for(requirements):
+            stands = view.stands_for(resource, hints)
+            if stands is not None:
+                found.setdefault(stands, []).append(view.title)
+        return found
+
+    def gpu_memory(self, requirements: Iterable[Requirement]) -> Quantity | None:
+        """Of a GPU of any node that a pod can run on; None when it is not known, or differs."""
+        amounts = {view.memory for view in self.views_for(requirements)}
+        return amounts.pop() if len(amounts) == 1 else None
+
+    @property
+    def shares_something(self) -> bool:
+        return any(view.sharing for view in self.views)

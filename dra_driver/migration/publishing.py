@@ -1,0 +1,161 @@
+"""What an administrator must allow, so that the driver offers what the old configurations offered: a PublishingPolicy,
+and values for the chart `gpu-dra-driver`. Pure.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.features import Feature
+from dra_driver.migration.labels import restored_profile
+from dra_driver.migration.meaning import CONFIG_LABEL, LAYOUT_LABEL, Meaning, View
+from dra_driver.migration.model import Demand, Options, What
+from dra_driver.migration.plugin_config import GPU_RESOURCE, MOST_REPLICAS, PluginConfig, Sharing
+from dra_driver.names import GPU_DRIVER, INVENTORY_API_VERSION
+
+_MIG = "nvidia.com/mig-"
+_HAMI_NODES: JsonObject = {"labelSelector": {"matchLabels": {"gpu": "on"}}}
+"""Where HAMi's own chart runs its device plugin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """`policy` None: nothing beyond whole GPUs and MIG devices that exist. `values` are for the chart."""
+
+    policy: JsonObject | None
+    values: JsonObject
+    reasons: tuple[str, ...] = ()
+    """What a person should know about it, a sentence each."""
+
+
+def published(meaning: Meaning, options: Options) -> Meaning:
+    """With the policy and chart values that follow from the configurations alone."""
+    found = publishing(meaning, (), options)
+    return replace(meaning, policy=found.policy or _policy({}), chart_values=found.values, reasons=found.reasons)
+
+
+def publishing(meaning: Meaning, demands: Iterable[Demand], options: Options) -> Published:
+    """For the configurations, and for workloads that ask for parts of GPUs in amounts."""
+    reasons: list[str] = []
+    sharing = list(_sharing_rules(meaning))
+    if _asks_for_amounts(demands) and not any("capacity" in rule for rule in sharing):
+        sharing.insert(0, {"strategy": "MPS", "capacity": ["memory", "cores"]})
+        reasons.append(
+            "Workloads ask for parts of GPUs in memory or cores, so all GPUs are offered in such parts, kept apart by "
+            "MPS; who asks for none has the GPU alone. Choose the nodes of this rule."
+        )
+    rules: JsonObject = {"mig": list(_mig_rules(meaning, options)), "sharing": sharing}
+    rules = {name: one for name, one in rules.items() if one}
+    return Published(_policy(rules) if rules else None, _values(meaning, rules, options, reasons), tuple(reasons))
+
+
+def _policy(rules: JsonObject) -> JsonObject:
+    return {"apiVersion": INVENTORY_API_VERSION, "kind": "PublishingPolicy", **rules}
+
+
+def _asks_for_amounts(demands: Iterable[Demand]) -> bool:
+    wants = [want for demand in demands for want in (demand.alternatives or (demand.want,))]
+    shares = [want.share for want in wants if want.what is What.GPU and want.share is not None]
+    return any(amount is not None for share in shares for amount in (share.memory, share.memory_percent, share.cores))
+
+
+# -- sharing
+
+
+def _sharing_rules(meaning: Meaning) -> Iterator[JsonObject]:
+    """Of several rules that match the last one wins, so those for more nodes come first."""
+    if meaning.hami.installed:
+        yield {"nodes": _HAMI_NODES, "strategy": "MPS", "capacity": ["memory", "cores"]}
+    if meaning.configs:
+        for config in sorted(meaning.configs, key=lambda one: (one.name != meaning.default_config, one.name)):
+            nodes = _nodes_of(config, meaning)
+            single = (config.mig_strategy or meaning.strategy) == "single"
+            for resource, shared in sorted((config.sharing or {}).items()):
+                yield _rule(nodes, resource, shared, single)
+        return
+    for (resource, shared), views in _by_sharing(meaning.views):
+        names = sorted(view.title.removeprefix("node ") for view in views)
+        single = views[0].mig_strategy == "single"
+        yield _rule({"names": names} if views[0].labels is not None else None, resource, shared, single)
+
+
+def _by_sharing(views: Sequence[View]) -> list[tuple[tuple[str, Sharing], list[View]]]:
+    """Nodes that share the same in the same way."""
+    found: dict[tuple[str, Sharing], list[View]] = {}
+    for view in views:
+        for resource, shared in sorted((view.sharing or {}).items()):
+            found.setdefault((resource, replace(shared, one_only=False)), []).append(view)
+    return sorted(found.items(), key=lambda one: (one[0][0], -len(one[1]), one[1][0].title))
+
+
+def _nodes_of(config: PluginConfig, meaning: Meaning) -> JsonObject | None:
+    """None: all. The default configuration is for nodes that name none, or one that does not exist."""
+    others = sorted(one.name for one in meaning.configs if one.name != config.name)
+    if not others:
+        return None
+    if config.name == meaning.default_config:
+        expression = {"key": CONFIG_LABEL, "operator": "NotIn", "values": others}
+        return {"labelSelector": {"matchExpressions": [expression]}}
+    return {"labelSelector": {"matchLabels": {CONFIG_LABEL: config.name}}}
+
+
+def _rule(nodes: JsonObject | None, resource: str, shared: Sharing, single: bool) -> JsonObject:
+    rule: JsonObject = {"nodes": nodes} if nodes is not None else {}
+    if resource.startswith(_MIG):
+        profile = restored_profile(resource.removeprefix(_MIG)) or resource.removeprefix(_MIG)
+        rule |= {"devices": "mig", "profiles": [profile]}
+    elif single:
+        rule |= {"devices": "mig"}
+    rule["strategy"] = shared.strategy or "TimeSlicing"
+    return {**rule, "replicas": min(shared.replicas or 2, MOST_REPLICAS)}
+
+
+# -- MIG
+
+
+def _mig_rules(meaning: Meaning, options: Options) -> Iterator[JsonObject]:
+    """Without `dynamic_mig` the MIG manager goes on, and what it makes is offered, which needs no rule."""
+    if not options.dynamic_mig:
+        return
+    for layout in meaning.layouts:
+        if layout.profiles:
+            nodes = {"labelSelector": {"matchLabels": {LAYOUT_LABEL: layout.name}}}
+            yield {"nodes": nodes, "mode": "Dynamic", "profiles": list(layout.profiles)}
+
+
+# -- chart
+
+
+def _values(meaning: Meaning, rules: JsonObject, options: Options, reasons: list[str]) -> JsonObject:
+    classes = _classes(meaning)
+    values: JsonObject = {
+        **({"driverName": options.driver} if options.driver != GPU_DRIVER else {}),
+        **({"policy": rules} if rules else {}),
+        **({"deviceClasses": {"extendedResources": classes}} if classes else {}),
+        **({"featureGates": {Feature.MIG_EXTENDED_RESOURCES.value: True}} if "mixed" in _strategies(meaning) else {}),
+    }
+    roots = sorted(meaning.driver_roots - {"/"})
+    if len(roots) == 1 and "/" not in meaning.driver_roots:
+        values["kubeletPlugin"] = {"driverRoot": roots[0]}
+    elif roots:
+        reasons.append(f"The driver's folder differs ({', '.join(sorted(meaning.driver_roots))}); it is looked for.")
+    return values
+
+
+def _strategies(meaning: Meaning) -> set[str | None]:
+    return {view.mig_strategy for view in meaning.views} or {meaning.strategy}
+
+
+def _classes(meaning: Meaning) -> dict[str, str]:
+    """Which extended resources classes answer to, where that differs from the chart's defaults."""
+    names: dict[str, str] = {}
+    if _strategies(meaning) == {"single"}:
+        names = {"gpu.nvidia.com": "", "mig.nvidia.com": GPU_RESOURCE}
+    if any(_renamed(view.sharing, GPU_RESOURCE) for view in meaning.views):
+        names["shared.gpu.nvidia.com"] = f"{GPU_RESOURCE}.shared"
+    return names
+
+
+def _renamed(sharing: Mapping[str, Sharing] | None, resource: str) -> bool:
+    known = (sharing or {}).get(resource)
+    return known is not None and known.renamed
