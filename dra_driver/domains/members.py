@@ -1,0 +1,120 @@
+"""Which nodes are in a domain, which are to join and leave, and the place of each among its peers.
+
+An index is given once: a node keeps its own as long as it is in the domain or a daemon of the domain is still on it,
+so no two daemons of a clique that run can have the same. The indices of before are in the domain's status, which nobody
+but us writes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dra_driver.domains.observed import NodeSeen, ObservedDomain
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node with the domain's label, or one that a daemon of it has not left yet. Unique by clique and index."""
+
+    node: str
+    clique: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A node that pods of the domain are on and that cannot join, with the reason and a sentence."""
+
+    node: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """`members` are sorted by clique and index. `join` and `leave` are nodes whose label has to change, sorted."""
+
+    members: tuple[Member, ...]
+    join: tuple[str, ...]
+    leave: tuple[str, ...]
+    kept_out: tuple[Kept, ...]
+
+
+OTHER_DOMAIN, FABRIC, FULL, GONE = "NodeInOtherDomain", "FabricIncomplete", "CliqueFull", "NodeGone"
+
+
+def membership(observed: ObservedDomain, max_nodes: int) -> Membership:
+    """Same observation, same answer; applied again after what it asks for was done, it asks for nothing more.
+
+    `max_nodes` bounds the members of one clique; nodes without a clique have nobody to talk to and are not counted.
+    """
+    uid, wanted = observed.uid, observed.wanted_nodes
+    labelled = {name for name, node in observed.nodes.items() if node.label == uid}
+    leave = tuple(sorted(labelled - set(wanted)))
+    inside = sorted(labelled | observed.daemons.keys())
+    members = _with_indices(observed, inside)
+    join: list[str] = []
+    kept_out: list[Kept] = []
+    room = _Room(members, max_nodes)
+    for name in wanted:
+        if name not in labelled:
+            problem = _obstacle(observed.nodes.get(name), uid, room, name)
+            kept_out.append(problem) if problem is not None else join.append(name)
+    return Membership(members, tuple(join), leave, tuple(kept_out))
+
+
+class _Room:
+    """How many more nodes fit in each clique."""
+
+    def __init__(self, members: Iterable[Member], max_nodes: int) -> None:
+        self._max = max_nodes
+        self._taken: dict[str, set[str]] = {}
+        for member in members:
+            self._taken.setdefault(member.clique, set()).add(member.node)
+
+    def take(self, node: NodeSeen) -> bool:
+        taken = self._taken.setdefault(node.clique, set())
+        if node.clique and node.name not in taken and len(taken) >= self._max:
+            return False
+        taken.add(node.name)
+        return True
+
+    @property
+    def max(self) -> int:
+        return self._max
+
+
+def _obstacle(node: NodeSeen | None, uid: str, room: _Room, name: str) -> Kept | None:
+    if node is None:
+        return Kept(name, GONE, f"node {name} is not in the cluster any more; the pods on it have to be deleted")
+    if node.label is not None and node.label != uid:
+        return Kept(name, OTHER_DOMAIN, f"node {name} is in the domain with UID {node.label} until its pods are gone")
+    if node.fabric_problem is not None:
+        return Kept(name, FABRIC, f"node {name}: {node.fabric_problem}")
+    if not room.take(node):
+        return Kept(name, FULL, f"node {name} is one too many: clique {node.clique} has {room.max} nodes in the domain")
+    return None
+
+
+def _with_indices(observed: ObservedDomain, inside: Iterable[str]) -> tuple[Member, ...]:
+    before = {node.name: node for node in observed.domain.status.nodes}
+    taken: dict[str, set[int]] = {}
+    members: list[Member] = []
+    waiting: list[tuple[str, str]] = []
+    for name in inside:
+        node, old = observed.nodes.get(name), before.get(name)
+        # A node that is gone, or whose fabric is not complete at the moment, is where it was.
+        known = node is not None and node.fabric_problem is None
+        clique = (
+            node.clique if node is not None and (known or old is None) else old.clique_id if old is not None else ""
+        )
+        if old is not None and old.clique_id == clique and old.index not in taken.setdefault(clique, set()):
+            taken[clique].add(old.index)
+            members.append(Member(name, clique, old.index))
+        else:
+            waiting.append((name, clique))
+    for name, clique in waiting:
+        used = taken.setdefault(clique, set())
+        index = next(index for index in range(len(used) + 1) if index not in used)
+        used.add(index)
+        members.append(Member(name, clique, index))
+    return tuple(sorted(members, key=lambda member: (member.clique, member.index)))

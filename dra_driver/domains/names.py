@@ -1,0 +1,30 @@
+"""Names of everything that belongs to a ComputeDomain. They are those of NVIDIA's own driver where it has them."""
+
+from dra_driver.names import CONFIG_GROUP
+
+DOMAIN_LABEL = f"{CONFIG_GROUP}/computeDomain"
+"""On nodes, pods and our objects; its value is the UID of the domain. On a node it says whose the node is."""
+
+FINALIZER = f"{CONFIG_GROUP}/computeDomain"
+
+CHANNEL_CONFIG = "ComputeDomainChannelConfig"
+DAEMON_CONFIG = "ComputeDomainDaemonConfig"
+
+DEFAULT_CHANNEL_CLASS = "compute-domain-default-channel.nvidia.com"
+"""Channel 0 of a node: one pod of the domain on each."""
+CHANNEL_CLASS = "compute-domain-channel.nvidia.com"
+"""Any channel, where the policy gives a node more than one."""
+DAEMON_CLASS = "compute-domain-daemon.nvidia.com"
+
+CHANNEL_REQUEST = "channel"
+DAEMON_REQUEST = "daemon"
+
+
+def daemon_object_name(uid: str) -> str:
+    """Of the DaemonSet of the domain, and of its claim template, in the driver's namespace."""
+    return f"computedomain-daemon-{uid}"
+
+
+def daemon_host(index: int) -> str:
+    """The name by which the daemons of one clique know the one at `index`; it stays when its address changes."""
+    return f"compute-domain-daemon-{index:04d}"

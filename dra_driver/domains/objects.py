@@ -1,0 +1,214 @@
+"""The objects that a ComputeDomain is made of: the claim template for its workload, and the daemons with theirs.
+
+`dractl` makes the same template of a domain in a file, so that a pod that uses it can be explained and checked before
+anything is in a cluster.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.meta import JsonObject
+from dra_driver.domains.names import (
+    CHANNEL_CLASS,
+    CHANNEL_CONFIG,
+    CHANNEL_REQUEST,
+    DAEMON_CLASS,
+    DAEMON_CONFIG,
+    DAEMON_REQUEST,
+    DEFAULT_CHANNEL_CLASS,
+    DOMAIN_LABEL,
+    daemon_object_name,
+)
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION
+
+_PROBE_TIMEOUT_S = 10
+_LIVENESS_FAILURES = 6
+_STARTUP_FAILURES = 600
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSettings:
+    """How the daemons' pods are made; the same for all domains. Lists and maps are as pods have them."""
+
+    namespace: str
+    """Where the DaemonSets and the daemons' claim templates live: the driver's own."""
+    image: str
+    image_pull_policy: str = "IfNotPresent"
+    image_pull_secrets: tuple[str, ...] = ()
+    service_account: str = "default"
+    priority_class: str | None = "system-node-critical"
+    resources: JsonObject = field(default_factory=dict)
+    log_level: str = "info"
+    log_format: str = "json"
+    max_nodes: int = 18
+    """Nodes of one clique that one domain can have; all daemons of a clique have the same list of so many names."""
+    command: tuple[str, ...] = ("gpu-dra-imex-daemon",)
+
+
+def workload_template(
+    domain: ComputeDomain, *, several_channels: bool = False, driver: str = COMPUTE_DOMAIN_DRIVER
+) -> JsonObject:
+    """The ResourceClaimTemplate that the pods of the workload name.
+
+    `several_channels`: nodes can have more than one channel, so that several pods of the domain fit on one node. The
+    selector keeps pods off nodes that are in another domain already; those that race past it wait on the node.
+    """
+    uid = domain.metadata.uid
+    attributes = f"device.attributes['{driver}']"
+    request = {
+        "deviceClassName": CHANNEL_CLASS if several_channels else DEFAULT_CHANNEL_CLASS,
+        "selectors": [{"cel": {"expression": f"!has({attributes}.domain) || {attributes}.domain == '{uid}'"}}],
+    }
+    parameters = {"domainID": uid, "allocationMode": domain.spec.channel.allocation_mode}
+    name = domain.spec.channel.resource_claim_template.name
+    return _template(
+        name=name,
+        namespace=domain.metadata.namespace or "default",
+        uid=uid,
+        request=(CHANNEL_REQUEST, request),
+        config=(driver, CHANNEL_CONFIG, parameters),
+        owners=[_owner(domain)],
+    )
+
+
+def daemon_template(domain: ComputeDomain, settings: DaemonSettings, driver: str = COMPUTE_DOMAIN_DRIVER) -> JsonObject:
+    """The ResourceClaimTemplate of the daemons' pods: one daemon device of their node each."""
+    uid = domain.metadata.uid
+    return _template(
+        name=daemon_object_name(uid),
+        namespace=settings.namespace,
+        uid=uid,
+        request=(DAEMON_REQUEST, {"deviceClassName": DAEMON_CLASS}),
+        config=(driver, DAEMON_CONFIG, {"domainID": uid}),
+    )
+
+
+def daemon_set(domain: ComputeDomain, settings: DaemonSettings) -> JsonObject:
+    """The DaemonSet of the domain: a daemon on each node that has the domain's label, whatever its taints.
+
+    A daemon that is replaced must be gone before its successor starts: there is one daemon device on a node.
+    """
+    uid = domain.metadata.uid
+    labels = {DOMAIN_LABEL: uid, "app.kubernetes.io/component": "imex-daemon"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": daemon_object_name(uid), "namespace": settings.namespace, "labels": labels},
+        "spec": {
+            "selector": {"matchLabels": {DOMAIN_LABEL: uid}},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+            "template": {"metadata": {"labels": labels}, "spec": _daemon_pod(domain, settings)},
+        },
+    }
+
+
+def _daemon_pod(domain: ComputeDomain, settings: DaemonSettings) -> JsonObject:
+    optional: JsonObject = {}
+    if settings.priority_class:
+        optional["priorityClassName"] = settings.priority_class
+    if settings.image_pull_secrets:
+        optional["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
+    uid = domain.metadata.uid
+    return {
+        **optional,
+        "serviceAccountName": settings.service_account,
+        "nodeSelector": {DOMAIN_LABEL: uid},
+        "tolerations": [{"operator": "Exists"}],
+        "enableServiceLinks": False,
+        "resourceClaims": [{"name": DAEMON_REQUEST, "resourceClaimTemplateName": daemon_object_name(uid)}],
+        "containers": [_daemon_container(domain, settings)],
+        "volumes": [
+            {"name": "imex", "emptyDir": {"sizeLimit": "16Mi"}},
+            {"name": "tmp", "emptyDir": {"sizeLimit": "16Mi"}},
+        ],
+    }
+
+
+def _daemon_container(domain: ComputeDomain, settings: DaemonSettings) -> JsonObject:
+    arguments = [
+        f"--domain={domain.metadata.namespace}/{domain.metadata.name}",
+        f"--domain-uid={domain.metadata.uid}",
+        f"--max-nodes={settings.max_nodes}",
+        f"--log-level={settings.log_level}",
+        f"--log-format={settings.log_format}",
+    ]
+    resources = {**settings.resources, "claims": [{"name": DAEMON_REQUEST}]}
+    return {
+        "name": "imex-daemon",
+        "image": settings.image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "command": list(settings.command),
+        "args": arguments,
+        "env": [
+            {"name": "GPU_DRA_NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            {"name": "GPU_DRA_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        ],
+        "resources": resources,
+        "startupProbe": _probe(settings, period_s=1, failures=_STARTUP_FAILURES, live=True),
+        "livenessProbe": _probe(settings, period_s=30, failures=_LIVENESS_FAILURES, live=True),
+        "readinessProbe": _probe(settings, period_s=5, failures=1, live=False),
+        "securityContext": {
+            # The kernel gives the management of the fabric to root alone.
+            "runAsUser": 0,
+            "readOnlyRootFilesystem": True,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "volumeMounts": [{"name": "imex", "mountPath": "/imexd"}, {"name": "tmp", "mountPath": "/tmp"}],
+    }
+
+
+def _probe(settings: DaemonSettings, *, period_s: int, failures: int, live: bool) -> JsonObject:
+    """`--live` asks whether the supervisor answers, `--ready` whether its IMEX daemon knows its peers and is READY."""
+    return {
+        "exec": {"command": [*settings.command, "--live" if live else "--ready"]},
+        "periodSeconds": period_s,
+        "timeoutSeconds": _PROBE_TIMEOUT_S,
+        "failureThreshold": failures,
+    }
+
+
+def _template(
+    *,
+    name: str,
+    namespace: str,
+    uid: str,
+    request: tuple[str, JsonObject],
+    config: tuple[str, str, JsonObject],
+    owners: list[JsonObject] | None = None,
+) -> JsonObject:
+    request_name, exactly = request
+    driver, kind, parameters = config
+    opaque = {
+        "driver": driver,
+        "parameters": {"apiVersion": CONFIG_API_VERSION, "kind": kind, **parameters},
+    }
+    metadata: dict[str, Any] = {"name": name, "namespace": namespace, "labels": {DOMAIN_LABEL: uid}}
+    if owners:
+        metadata["ownerReferences"] = owners
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": metadata,
+        "spec": {
+            "metadata": {"labels": {DOMAIN_LABEL: uid}},
+            "spec": {
+                "devices": {
+                    "requests": [{"name": request_name, "exactly": exactly}],
+                    "config": [{"requests": [request_name], "opaque": opaque}],
+                }
+            },
+        },
+    }
+
+
+def _owner(domain: ComputeDomain) -> JsonObject:
+    return {
+        "apiVersion": CONFIG_API_VERSION,
+        "kind": "ComputeDomain",
+        "name": domain.metadata.name,
+        "uid": domain.metadata.uid,
+        "controller": True,
+    }

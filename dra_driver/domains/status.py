@@ -1,0 +1,184 @@
+"""The status of a domain from what was observed: which of its nodes are ready, and why the domain is not.
+
+A domain is ready when every node that its pods are on is in it, with a daemon that is ready, and when there are as many
+as `numNodes` wants. So a node that is missing is never hidden behind those that are there.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from dra_driver.api.computedomain import ComputeDomainStatus, Condition, DomainNode
+from dra_driver.domains.members import FABRIC, FULL, GONE, OTHER_DOMAIN, Member, Membership
+from dra_driver.domains.observed import ObservedDomain, Standing
+
+READY, TEMPLATE_READY, NODES_JOINED, FABRIC_COMPLETE = "Ready", "TemplateReady", "NodesJoined", "FabricComplete"
+
+_NAMED = 3
+"""Nodes that a message names; the rest are counted."""
+
+
+def domain_status(observed: ObservedDomain, members: Membership, now: str, *, host_imex: bool) -> ComputeDomainStatus:
+    """`now` (RFC 3339, UTC) is the time of conditions that change. `host_imex`: the nodes run IMEX daemons themselves,
+    and what they say of them counts instead of pods."""
+    nodes = [_node(observed, member, host_imex=host_imex) for member in members.members]
+    conditions = [
+        _template_ready(observed),
+        _joined(observed, members),
+        _fabric(observed, members),
+        _ready(observed, members, nodes),
+    ]
+    ready = conditions[-1][1] == "True"
+    generation = observed.domain.metadata.generation
+    count = sum(node.status == "Ready" and node.name in observed.wanted_nodes for node in nodes)
+    return ComputeDomainStatus(
+        status="Ready" if ready else "NotReady",
+        ready_nodes=f"{count}/{max(len(observed.wanted_nodes), observed.domain.spec.num_nodes)}",
+        nodes=nodes,
+        conditions=_dated(conditions, observed.domain.status.conditions, now, generation),
+        observed_generation=generation,
+    )
+
+
+type _Statement = tuple[str, str, str, str]
+"""Type, status, reason, message."""
+
+
+def _node(observed: ObservedDomain, member: Member, *, host_imex: bool) -> DomainNode:
+    address, problem = _on_host(observed, member) if host_imex else _in_pod(observed, member)
+    node = observed.nodes.get(member.node)
+    if node is None:
+        problem = "the node is not in the cluster any more"
+    elif node.label != observed.uid:
+        problem = "it is leaving the domain"
+    elif node.fabric_problem is not None:
+        problem = node.fabric_problem
+    return DomainNode(
+        name=member.node,
+        ip_address=address,
+        clique_id=member.clique,
+        index=member.index,
+        status="Ready" if problem is None else "NotReady",
+        message=problem,
+    )
+
+
+def _in_pod(observed: ObservedDomain, member: Member) -> tuple[str, str | None]:
+    """Address of the node's daemon, and why it is not ready."""
+    daemon = observed.daemons.get(member.node)
+    if daemon is None:
+        return "", "its daemon's pod has not been made yet"
+    if daemon.deleting:
+        return daemon.ip, f"its daemon's pod {daemon.pod} is ending"
+    if not daemon.ip:
+        return "", daemon.problem or f"its daemon's pod {daemon.pod} has no address yet"
+    return daemon.ip, None if daemon.ready else daemon.problem or f"its daemon's pod {daemon.pod} is not ready yet"
+
+
+def _on_host(observed: ObservedDomain, member: Member) -> tuple[str, str | None]:
+    node = observed.nodes.get(member.node)
+    if node is None or node.imex_ready is None:
+        return "", "the node does not say whether its own IMEX daemon is ready"
+    return node.address, None if node.imex_ready else "the node's own IMEX daemon is not ready"
+
+
+def _template_ready(observed: ObservedDomain) -> _Statement:
+    name = observed.domain.spec.channel.resource_claim_template.name
+    if observed.template is Standing.FOREIGN:
+        message = (
+            f"ResourceClaimTemplate {name} is not this domain's; delete it, or give the domain another name for its"
+        )
+        return TEMPLATE_READY, "False", "TemplateNameTaken", message
+    if observed.template is Standing.OURS and not observed.deleting:
+        return TEMPLATE_READY, "True", "TemplateMade", f"pods can name ResourceClaimTemplate {name}"
+    reason = "Terminating" if observed.deleting else "TemplateMissing"
+    return TEMPLATE_READY, "False", reason, f"ResourceClaimTemplate {name} does not stand"
+
+
+def _joined(observed: ObservedDomain, members: Membership) -> _Statement:
+    if members.kept_out:
+        first = min(members.kept_out, key=lambda kept: (_SEVERITY.index(kept.reason), kept.node))
+        return NODES_JOINED, "False", first.reason, _listed([kept.message for kept in members.kept_out])
+    if members.join:
+        return NODES_JOINED, "False", "NodesJoining", f"joining: {_listed(members.join)}"
+    cliques = sorted({member.clique for member in members.members if member.node in observed.wanted_nodes})
+    if len(cliques) > 1:
+        named = ", ".join(clique or "none" for clique in cliques[:_NAMED])
+        message = f"its nodes are in {len(cliques)} NVLink cliques, and share memory only within each: {named}"
+        return NODES_JOINED, "True", "SeveralCliques", message
+    return NODES_JOINED, "True", "NodesJoined", f"{len(observed.wanted_nodes)} nodes"
+
+
+_SEVERITY = (GONE, FULL, FABRIC, OTHER_DOMAIN)
+
+
+def _fabric(observed: ObservedDomain, members: Membership) -> _Statement:
+    here = {*observed.wanted_nodes, *(member.node for member in members.members)}
+    broken = [
+        f"node {name}: {node.fabric_problem}"
+        for name, node in sorted(observed.nodes.items())
+        if name in here and node.fabric_problem is not None
+    ]
+    if broken:
+        return FABRIC_COMPLETE, "False", "FabricIncomplete", _listed(broken)
+    return FABRIC_COMPLETE, "True", "FabricComplete", ""
+
+
+def _ready(observed: ObservedDomain, members: Membership, nodes: Sequence[DomainNode]) -> _Statement:
+    if observed.deleting:
+        return READY, "False", "Terminating", _terminating(observed)
+    if observed.template is not Standing.OURS:
+        _, _, reason, message = _template_ready(observed)
+        return READY, "False", reason, message
+    if members.kept_out or members.join:
+        _, _, reason, message = _joined(observed, members)
+        return READY, "False", reason, message
+    wanted = observed.wanted_nodes
+    waiting = [f"{node.name} ({node.message})" for node in nodes if node.status != "Ready" and node.name in wanted]
+    if waiting:
+        return READY, "False", "DaemonsNotReady", f"{len(waiting)} of {len(wanted)} nodes: {_listed(waiting)}"
+    if not wanted:
+        return READY, "False", "NoNodes", "no pod of the domain has been given a node yet"
+    if len(wanted) < observed.domain.spec.num_nodes:
+        missing = f"pods are on {len(wanted)} nodes, numNodes is {observed.domain.spec.num_nodes}"
+        return READY, "False", "NodesMissing", missing
+    return READY, "True", "AllNodesReady", f"{len(wanted)} nodes"
+
+
+def _terminating(observed: ObservedDomain) -> str:
+    if observed.channel_uses:
+        users = [
+            f"{use.claim} on node {use.node}" + (f" (pod {', '.join(use.pods)})" if use.pods else "")
+            for use in observed.channel_uses
+        ]
+        return f"still in use; delete the pods of {_listed(users)}"
+    if observed.daemons:
+        return f"waiting for the daemons' pods to end on {_listed(sorted(observed.daemons))}"
+    return "its objects are being deleted"
+
+
+def _listed(items: Iterable[str]) -> str:
+    every = list(items)
+    rest = f" and {len(every) - _NAMED} more" if len(every) > _NAMED else ""
+    return "; ".join(every[:_NAMED]) + rest
+
+
+def _dated(
+    statements: Iterable[_Statement], before: Sequence[Condition], now: str, generation: int | None
+) -> list[Condition]:
+    old = {condition.type: condition for condition in before}
+    found = []
+    for type_, status, reason, message in statements:
+        same = old.get(type_)
+        since = same.last_transition_time if same is not None and same.status == status else now
+        found.append(
+            Condition.model_validate(
+                {
+                    "type": type_,
+                    "status": status,
+                    "reason": reason,
+                    "message": message,
+                    "lastTransitionTime": since,
+                    "observedGeneration": generation,
+                }
+            )
+        )
+    return sorted(found, key=lambda condition: condition.type)
