@@ -1,83 +1,145 @@
-"""The CustomResourceDefinition of NodeInventory, made from its model so that the two cannot drift apart.
+"""The CustomResourceDefinitions of NodeInventory and ComputeDomain, made from their models so that the two cannot drift
+apart.
 
-`python -m dra_driver.api.crd` writes the committed file; a test compares the two. The docstrings of the fields are the
+`python -m dra_driver.api.crd` writes the committed files; a test compares them. The docstrings of the fields are the
 descriptions that `kubectl explain` shows.
 """
 
 import ast
 import inspect
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import yaml
 from pydantic import BaseModel
 
-from dra_driver.api import inventory
-from dra_driver.api.meta import NODE_INVENTORIES, JsonObject
+from dra_driver.api import computedomain, inventory
+from dra_driver.api.meta import COMPUTE_DOMAINS, NODE_INVENTORIES, JsonObject, Resource
 
-FILE = Path(__file__).parent / "crds" / "nodeinventory.yaml"
+_FOLDER = Path(__file__).parent / "crds"
 
-_COLUMNS = (
-    ("GPUs", "integer", ".spec.summary.gpus"),
-    ("Healthy", "string", ".spec.summary.healthy"),
-    ("Product", "string", ".spec.summary.product"),
-    ("Driver", "string", ".spec.summary.driver"),
-    ("Clique", "string", ".spec.summary.clique"),
-    ("Age", "date", ".metadata.creationTimestamp"),
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One custom type. `columns` are name, type and path of what `kubectl get` shows; `rules` are CEL, for the spec.
+
+    With a `status` that has a writer of its own, who writes the spec cannot write the status, and the reverse.
+    """
+
+    resource: Resource
+    module: ModuleType
+    spec: type[BaseModel]
+    columns: tuple[tuple[str, str, str], ...]
+    short_name: str
+    status: type[BaseModel] | None = None
+    rules: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def file(self) -> Path:
+        return _FOLDER / f"{self.resource.kind.lower()}.yaml"
+
+
+NODE_INVENTORY = Definition(
+    NODE_INVENTORIES,
+    inventory,
+    inventory.NodeInventorySpec,
+    (
+        ("GPUs", "integer", ".spec.summary.gpus"),
+        ("Healthy", "string", ".spec.summary.healthy"),
+        ("Product", "string", ".spec.summary.product"),
+        ("Driver", "string", ".spec.summary.driver"),
+        ("Clique", "string", ".spec.summary.clique"),
+        ("Age", "date", ".metadata.creationTimestamp"),
+    ),
+    "ninv",
 )
 
-_HEADER = "# Generated from dra_driver/api/inventory.py by `python -m dra_driver.api.crd`; do not edit.\n"
+COMPUTE_DOMAIN = Definition(
+    COMPUTE_DOMAINS,
+    computedomain,
+    computedomain.ComputeDomainSpec,
+    (
+        ("Status", "string", ".status.status"),
+        ("Nodes", "string", ".status.readyNodes"),
+        ("Reason", "string", ".status.conditions[?(@.type=='Ready')].reason"),
+        ("Template", "string", ".spec.channel.resourceClaimTemplate.name"),
+        ("Age", "date", ".metadata.creationTimestamp"),
+    ),
+    "cd",
+    status=computedomain.ComputeDomainStatus,
+    rules=(("self == oldSelf", "a ComputeDomain cannot be changed; delete it and make another"),),
+)
+
+DEFINITIONS = (NODE_INVENTORY, COMPUTE_DOMAIN)
+
+FILE = NODE_INVENTORY.file
 
 
-def node_inventory_crd() -> JsonObject:
+def crd(definition: Definition) -> JsonObject:
     """The definition as an object. Same model, same object."""
-    kind, plural, group = NODE_INVENTORIES.kind, NODE_INVENTORIES.plural, NODE_INVENTORIES.group
-    descriptions = _field_descriptions()
-    schema = inventory.NodeInventorySpec.model_json_schema(by_alias=True, mode="validation")
+    resource = definition.resource
+    version: JsonObject = {
+        "name": resource.version,
+        "served": True,
+        "storage": True,
+        "additionalPrinterColumns": [
+            {"name": name, "type": type_, "jsonPath": path} for name, type_, path in definition.columns
+        ],
+        "schema": {"openAPIV3Schema": _schema(definition)},
+    }
+    if definition.status is not None:
+        version["subresources"] = {"status": {}}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{group}"},
+        "metadata": {"name": f"{resource.plural}.{resource.group}"},
         "spec": {
-            "group": group,
+            "group": resource.group,
             "names": {
-                "kind": kind,
-                "listKind": f"{kind}List",
-                "plural": plural,
-                "singular": kind.lower(),
-                "shortNames": ["ninv"],
+                "kind": resource.kind,
+                "listKind": f"{resource.kind}List",
+                "plural": resource.plural,
+                "singular": resource.kind.lower(),
+                "shortNames": [definition.short_name],
             },
-            "scope": "Cluster",
-            "versions": [
-                {
-                    "name": NODE_INVENTORIES.version,
-                    "served": True,
-                    "storage": True,
-                    "additionalPrinterColumns": [
-                        {"name": name, "type": type_, "jsonPath": path} for name, type_, path in _COLUMNS
-                    ],
-                    "schema": {
-                        "openAPIV3Schema": {
-                            "type": "object",
-                            "description": inspect.cleandoc(inventory.__doc__ or "").partition("\n")[0],
-                            "required": ["spec"],
-                            "properties": {
-                                "apiVersion": {"type": "string"},
-                                "kind": {"type": "string"},
-                                "metadata": {"type": "object"},
-                                "spec": _structural(schema, schema.get("$defs", {}), descriptions),
-                            },
-                        }
-                    },
-                }
-            ],
+            "scope": "Namespaced" if resource.namespaced else "Cluster",
+            "versions": [version],
         },
     }
 
 
-def render() -> str:
+def _schema(definition: Definition) -> JsonObject:
+    descriptions = _field_descriptions(definition.module)
+    spec = _of_model(definition.spec, descriptions)
+    if definition.rules:
+        spec["x-kubernetes-validations"] = [{"rule": rule, "message": message} for rule, message in definition.rules]
+    status = {} if definition.status is None else {"status": _of_model(definition.status, descriptions)}
+    return {
+        "type": "object",
+        "description": inspect.cleandoc(definition.module.__doc__ or "").partition("\n")[0],
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": spec,
+            **status,
+        },
+    }
+
+
+def _of_model(model: type[BaseModel], descriptions: dict[tuple[str, str], str]) -> JsonObject:
+    schema = model.model_json_schema(by_alias=True, mode="validation")
+    return _structural(schema, schema.get("$defs", {}), descriptions)
+
+
+def render(definition: Definition) -> str:
     """The definition as the committed file has it."""
-    return _HEADER + yaml.safe_dump(node_inventory_crd(), sort_keys=False, width=120, allow_unicode=True)
+    source = f"dra_driver/api/{definition.module.__name__.rpartition('.')[2]}.py"
+    header = f"# Generated from {source} by `python -m dra_driver.api.crd`; do not edit.\n"
+    return header + yaml.safe_dump(crd(definition), sort_keys=False, width=120, allow_unicode=True)
 
 
 def _structural(schema: JsonObject, definitions: JsonObject, descriptions: dict[tuple[str, str], str]) -> JsonObject:
@@ -92,7 +154,8 @@ def _structural(schema: JsonObject, definitions: JsonObject, descriptions: dict[
     if schema["type"] == "object":
         return _object(schema, definitions, descriptions)
     if schema["type"] == "integer":
-        return {"type": "integer", "format": "int64"}
+        bounds = {"minimum": schema["minimum"]} if "minimum" in schema else {}
+        return {"type": "integer", "format": "int64", **bounds}
     return {key: schema[key] for key in ("type", "enum") if key in schema}
 
 
@@ -106,13 +169,13 @@ def _object(schema: JsonObject, definitions: JsonObject, descriptions: dict[tupl
     return {"type": "object", **required, "properties": properties}
 
 
-def _field_descriptions() -> dict[tuple[str, str], str]:
+def _field_descriptions(module: ModuleType) -> dict[tuple[str, str], str]:
     """By model and wire name: the string below a field in the source of the models."""
     found = {}
-    for node in ast.parse(inspect.getsource(inventory)).body:
+    for node in ast.parse(inspect.getsource(module)).body:
         if not isinstance(node, ast.ClassDef):
             continue
-        model: type[BaseModel] = getattr(inventory, node.name)
+        model: type[BaseModel] = getattr(module, node.name)
         for field, following in zip(node.body, node.body[1:], strict=False):
             text = _text(following)
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and text is not None:
@@ -127,4 +190,5 @@ def _text(node: ast.stmt) -> str | None:
 
 
 if __name__ == "__main__":
-    FILE.write_text(render(), encoding="utf-8")
+    for definition in DEFINITIONS:
+        definition.file.write_text(render(definition), encoding="utf-8")

@@ -1,10 +1,12 @@
-"""The committed CustomResourceDefinition is that of the model."""
+"""The committed CustomResourceDefinitions are those of the models."""
 
 from typing import Any
 
+import pytest
 import yaml
 
-from dra_driver.api.crd import FILE, node_inventory_crd, render
+from dra_driver.api.computedomain import ComputeDomainSpec, ComputeDomainStatus
+from dra_driver.api.crd import COMPUTE_DOMAIN, DEFINITIONS, FILE, NODE_INVENTORY, Definition, crd, render
 from dra_driver.api.inventory import GpuFacts, NodeInventorySpec
 
 
@@ -14,25 +16,35 @@ def objects(schema: dict[str, Any]) -> list[dict[str, Any]]:
     return [schema, *(found for one in inner for found in objects(one))]
 
 
-def spec_schema() -> dict[str, Any]:
-    (version,) = node_inventory_crd()["spec"]["versions"]
-    schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+def schema_of(definition: Definition, part: str = "spec") -> dict[str, Any]:
+    (version,) = crd(definition)["spec"]["versions"]
+    schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]["properties"][part]
     return schema
 
 
-def test_the_committed_file_is_what_the_generator_writes() -> None:
-    assert FILE.read_text(encoding="utf-8") == render()
+def spec_schema() -> dict[str, Any]:
+    return schema_of(NODE_INVENTORY)
+
+
+every_definition = pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda one: one.resource.kind)
+
+
+@every_definition
+def test_the_committed_file_is_what_the_generator_writes(definition: Definition) -> None:
+    assert definition.file.read_text(encoding="utf-8") == render(definition)
 
 
 def test_it_is_one_yaml_document_with_the_columns_that_a_person_wants() -> None:
-    crd = yaml.safe_load(FILE.read_text(encoding="utf-8"))
-    columns = [column["name"] for column in crd["spec"]["versions"][0]["additionalPrinterColumns"]]
+    definition = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    columns = [column["name"] for column in definition["spec"]["versions"][0]["additionalPrinterColumns"]]
     assert columns == ["GPUs", "Healthy", "Product", "Driver", "Clique", "Age"]
 
 
-def test_the_schema_is_structural() -> None:
+@every_definition
+def test_the_schema_is_structural(definition: Definition) -> None:
     """Kubernetes' rules: every node has a type, and nothing refers to anything or has alternatives."""
-    for schema in objects(spec_schema()):
+    status = [schema_of(definition, "status")] if definition.status is not None else []
+    for schema in [found for part in (schema_of(definition), *status) for found in objects(part)]:
         assert schema["type"] in ("object", "array", "string", "integer", "boolean")
         assert not {"$ref", "anyOf", "oneOf", "allOf", "default", "title", "nullable"} & schema.keys()
 
@@ -48,3 +60,13 @@ def test_the_schema_has_every_field_under_its_wire_name() -> None:
 def test_fields_are_described_by_the_sentences_of_the_model() -> None:
     gpu = spec_schema()["properties"]["gpus"]["items"]["properties"]
     assert gpu["minor"]["description"] == "N of /dev/nvidiaN."
+
+
+def test_a_compute_domain_has_a_status_of_its_own_and_a_spec_that_stays() -> None:
+    (version,) = crd(COMPUTE_DOMAIN)["spec"]["versions"]
+    assert version["subresources"] == {"status": {}}
+    assert set(schema_of(COMPUTE_DOMAIN)["properties"]) == {f.alias for f in ComputeDomainSpec.model_fields.values()}
+    status = schema_of(COMPUTE_DOMAIN, "status")
+    assert set(status["properties"]) == {field.alias for field in ComputeDomainStatus.model_fields.values()}
+    assert [rule["rule"] for rule in schema_of(COMPUTE_DOMAIN)["x-kubernetes-validations"]] == ["self == oldSelf"]
+    assert schema_of(COMPUTE_DOMAIN)["properties"]["numNodes"]["minimum"] == 0
