@@ -92,6 +92,13 @@ def _policy(cluster: Cluster) -> Iterator[Finding]:
         yield ok(f"ConfigMap {', '.join(names)} can be used" if names else "no policy in a ConfigMap of ours")
 
 
+_EMPTY = Trouble(
+    "asks-nothing",
+    Verdict.WARNING,
+    "has no webhooks: the leading controller has not seen yet that the API server reaches it",
+    "kubectl -n NAMESPACE logs of the controllers: they say what the API server answered; with a NetworkPolicy, let the"
+    " control plane reach the controller's pods",
+)
 _NO_AUTHORITY = Trouble(
     "no-ca",
     Verdict.PROBLEM,
@@ -139,6 +146,9 @@ def _without_authority(configurations: tuple[WebhookConfiguration, ...]) -> Iter
 def _answer(cluster: Cluster) -> Iterator[Finding]:
     one = cluster.webhooks.items[0]
     about = f"ValidatingWebhookConfiguration {one.metadata.name}"
+    if not one.webhooks:
+        yield _EMPTY.at(about)
+        return
     services = [webhook.client_config.service for webhook in one.webhooks]
     namespace = next((service.namespace for service in services if service is not None), "NAMESPACE")
     if cluster.webhook_answer.unread is not None:
@@ -223,7 +233,7 @@ WEBHOOK = Check(
     "webhook",
     "whether our webhook is asked: a claim that it must refuse is created in a dry run.",
     _webhook,
-    (_NO_AUTHORITY, _NOT_ASKED, _FAILED),
+    (_EMPTY, _NO_AUTHORITY, _NOT_ASKED, _FAILED),
     ("webhooks",),
 )
 ADMISSION = Check(

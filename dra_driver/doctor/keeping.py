@@ -141,14 +141,10 @@ def _definition(obj: JsonObject) -> JsonObject | None:
 
 
 def _webhook(obj: JsonObject) -> JsonObject | None:
-    """Those that are asked about claims: ours by the name of its Service or its own."""
-    ours = [
-        one
-        for one in obj.get("webhooks") or ()
-        if any({_DRA_GROUP, *_OUR_GROUPS} & set(rule.get("apiGroups") or ()) for rule in one.get("rules") or ())
-        and _OURS in f"{((one.get('clientConfig') or {}).get('service') or {}).get('name')} {obj['metadata']['name']}"
-    ]
-    return obj if ours else None
+    """Ours by its name, as the chart gives it, or by a mark of the controller that keeps it."""
+    metadata = obj["metadata"]
+    marked = any(name.startswith(f"{INVENTORY_GROUP}/") for name in metadata.get("annotations") or ())
+    return obj if marked or _OURS in metadata["name"] else None
 
 
 _OURS = "gpu-dra"

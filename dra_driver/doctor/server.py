@@ -6,7 +6,7 @@ import yaml
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.doctor.cluster import Cluster
-from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, listed, ok
+from dra_driver.doctor.findings import Check, Finding, Trouble, Unread, Verdict, listed, ok
 from dra_driver.doctor.objects import contains, differences
 
 OLDEST, NEWEST = 34, 37
@@ -149,11 +149,9 @@ def _features(cluster: Cluster) -> Iterator[Finding]:
     gates = dict(cluster.gates.items)
     kept = cluster.features.items[0] if cluster.features.items else None
     if kept is None and not any(gate in gates for gate in _KEPT):
-        for unread in (cluster.features.unread, cluster.gates.unread):
-            if unread is not None:
-                yield unread.finding()
-        if cluster.features.unread is None and cluster.gates.unread is None:
-            yield Finding("", Verdict.UNKNOWN, "the API server's feature gates were not asked for")
+        unread = [one for one in (cluster.features.unread, cluster.gates.unread) if one is not None]
+        for one in unread or [Unread("what the API server keeps of slices", "it does not say")]:
+            yield one.finding()
         return
     fine = True
     for gate, (name, what, loss) in _KEPT.items():

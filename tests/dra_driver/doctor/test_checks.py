@@ -1,0 +1,653 @@
+"""Every check is quiet about a healthy installation, and says what is wrong with one that is not."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.installation import NAMESPACE, NODES, NOW, REGISTERED, Installation, Obj, account
+from support.inventories import gpu_instance, mig
+
+from dra_driver.cli.doctor import shipped_checks
+from dra_driver.doctor.cluster import Access, ServerSeen, WebhookAnswer
+from dra_driver.doctor.findings import Finding, Seen, Unread, Verdict, examined
+from dra_driver.slices.features import ServerFeatures
+
+CHECKS = shipped_checks()
+TROUBLES = {f"{check.name}/{one.code}": one for check in CHECKS for one in check.troubles}
+
+
+def troubles(installation: Installation) -> list[Finding]:
+    return [one for one in examined(CHECKS, installation.cluster) if one.verdict is not Verdict.OK]
+
+
+def codes(installation: Installation) -> set[str]:
+    return {f"{one.check}/{one.trouble}" for one in troubles(installation)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is done to a healthy installation, and the troubles that are found then, these and no others."""
+
+    found: frozenset[str]
+    break_it: Callable[[Installation], object]
+
+
+CASES: list[Case] = []
+
+
+def finds(*found: str) -> Callable[[Callable[[Installation], object]], Callable[[Installation], object]]:
+    def remember(break_it: Callable[[Installation], object]) -> Callable[[Installation], object]:
+        CASES.append(Case(frozenset(found), break_it))
+        return break_it
+
+    return remember
+
+
+# -- the API server
+
+
+@finds("server-version/too-old", "kubelets/newer-than-server")
+def old_server(it: Installation) -> None:
+    it.know(server=replace(it.facts.server, version="v1.33.1"))
+
+
+@finds("server-version/too-new")
+def new_server(it: Installation) -> None:
+    it.know(server=replace(it.facts.server, version="v1.38.0-alpha.1"))
+
+
+@finds("dra-api/not-served")
+def beta_only(it: Installation) -> None:
+    it.know(server=ServerSeen("v1.36.2", {"resource.k8s.io": ("v1beta1",)}))
+
+
+@finds("features/fields-dropped")
+def fields_dropped(it: Installation) -> None:
+    it.know(features=Seen((ServerFeatures(partitionable=True, consumable=True),)))
+
+
+@finds("features/gate-off")
+def gate_off(it: Installation) -> None:
+    it.know(gates=Seen((("DRAExtendedResource", False),)))
+
+
+@finds("features/gate-off")
+def gate_off_without_a_probe(it: Installation) -> None:
+    it.know(features=Seen(), gates=Seen((("DRADeviceTaints", False),)))
+
+
+@finds("features/")
+def nothing_known_of_gates(it: Installation) -> None:
+    probe = Unread("slices", "forbidden", "create resourceslices.resource.k8s.io")
+    it.know(features=Seen((), probe), gates=Seen((), Unread("feature gates", "404 page not found")))
+
+
+@finds("crds/missing")
+def no_definition(it: Installation) -> None:
+    it.drop("customresourcedefinitions", "nodeinventories.dra.gpu")
+
+
+@finds("crds/differs")
+def old_definition(it: Installation) -> None:
+    version = it.objects["customresourcedefinitions"]["nodeinventories.dra.gpu"]["spec"]["versions"][0]
+    version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"].pop("summary")
+
+
+@finds("crds/not-established")
+def unserved_definition(it: Installation) -> None:
+    conflict = {"type": "NamesAccepted", "status": "False", "message": '"ninv" is already in use'}
+    it.objects["customresourcedefinitions"]["nodeinventories.dra.gpu"]["status"] = {"conditions": [conflict]}
+
+
+# -- permissions
+
+
+@finds("your-permissions/lacking")
+def may_not_list_nodes(it: Installation) -> None:
+    it.know(own_access=Seen((Access("list", "", "nodes", False),)))
+
+
+@finds("account-permissions/account")
+def plugin_may_not_report(it: Installation) -> None:
+    it.know(account_access=Seen((Access("create", "dra.gpu", "nodeinventories", False, account("plugin")),)))
+
+
+# -- nodes
+
+
+@finds("plugin-nodes/not-installed")
+def nothing_installed(it: Installation) -> None:
+    for plural in ("daemonsets", "deployments", "pods", "nodeinventories", "resourceslices", "resourceclaims"):
+        it.objects[plural] = {}
+
+
+@finds("plugin-nodes/no-node", "slices-alive/plugin-gone")
+def no_node_selected(it: Installation) -> None:
+    for node in NODES:
+        del it.node(node)["metadata"]["labels"]["nvidia.com/gpu.present"]
+        it.drop("nodeinventories", node)
+
+
+@finds("plugin-nodes/not-selected")
+def a_node_by_another_label(it: Installation) -> None:
+    it.node("plain")["metadata"]["labels"]["cloud.google.com/gke-accelerator"] = "nvidia-l4"
+
+
+@finds("kubelets/too-old")
+def old_kubelet(it: Installation) -> None:
+    it.node()["status"]["nodeInfo"]["kubeletVersion"] = "v1.33.4"
+
+
+@finds("kubelets/newer-than-server")
+def new_kubelet(it: Installation) -> None:
+    it.node()["status"]["nodeInfo"]["kubeletVersion"] = "v1.37.0"
+
+
+@finds("container-runtime/no-cdi")
+def runtime_without_cdi(it: Installation) -> None:
+    it.node()["status"]["nodeInfo"]["containerRuntimeVersion"] = "containerd://1.6.36"
+
+
+@finds("container-runtime/cdi-off-by-default")
+def runtime_with_cdi_off(it: Installation) -> None:
+    it.node()["status"]["nodeInfo"]["containerRuntimeVersion"] = "containerd://1.7.28-2"
+
+
+@finds("container-runtime/unknown-runtime")
+def strange_runtime(it: Installation) -> None:
+    it.node()["status"]["nodeInfo"]["containerRuntimeVersion"] = "docker://27.0.1"
+
+
+@finds("plugin-pods/missing")
+def no_pod(it: Installation) -> None:
+    it.drop("pods", "plugin-gpu-1")
+
+
+@finds("plugin-pods/not-ready")
+def crashing_pod(it: Installation) -> None:
+    waiting = {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}
+    status = {"name": "plugin", "ready": False, "restartCount": 9, "state": {"waiting": waiting}}
+    it.pod()["status"] = {"phase": "Running", "conditions": [], "containerStatuses": [status]}
+
+
+@finds("plugin-pods/restarts")
+def restarting_pod(it: Installation) -> None:
+    it.pod()["status"]["containerStatuses"][0]["restartCount"] = 3
+
+
+@finds("plugin-pods/pod-security")
+def restricted_namespace(it: Installation) -> None:
+    it.objects["namespaces"][NAMESPACE]["metadata"]["labels"] = {"pod-security.kubernetes.io/enforce": "baseline"}
+
+
+@finds("plugin-registered/not-registered", "slices-alive/plugin-gone")
+def never_registered(it: Installation) -> None:
+    it.inventory()["spec"]["registrations"] = []
+
+
+@finds("plugin-registered/silent")
+def silent_plugin(it: Installation) -> None:
+    it.inventory()["metadata"]["annotations"] = {"confirm.dra.gpu/gpu.nvidia.com": REGISTERED}
+
+
+@finds("plugin-registered/before-boot")
+def booted_since(it: Installation) -> None:
+    it.node()["status"]["nodeInfo"]["bootID"] = "c0ffee00-0000-4000-8000-000000000000"
+
+
+@finds("plugin-registered/clock")
+def clock_ahead(it: Installation) -> None:
+    it.inventory()["spec"]["registrations"][0]["time"] = (NOW + timedelta(minutes=5)).isoformat()
+
+
+@finds("inventories/missing", "slices-alive/plugin-gone")
+def nothing_reported(it: Installation) -> None:
+    it.drop("nodeinventories", "gpu-1")
+
+
+@finds("inventories/node-gone")
+def inventory_of_no_node(it: Installation) -> None:
+    it.inventory("gpu-2")["metadata"]["name"] = it.inventory("gpu-2")["spec"]["nodeName"] = "gone"
+    it.drop("nodes", "gpu-2")
+    it.drop("resourceslices", "slice-gpu-2")
+    it.inventory("gpu-2")["spec"]["gpus"] = []
+
+
+@finds("inventories/not-owned")
+def inventory_of_an_earlier_node(it: Installation) -> None:
+    it.inventory()["metadata"]["ownerReferences"][0]["uid"] = "uid-before"
+
+
+# -- GPUs
+
+
+@finds("nvidia-driver/no-driver")
+def no_driver(it: Installation) -> None:
+    problem = {"subject": "driver", "reason": "DriverNotLoaded", "message": "nvidia is not loaded"}
+    it.inventory()["spec"] |= {"driver": None, "problems": [problem]}
+
+
+def condition(kind: str, severity: str, **fields: Any) -> Obj:
+    return {"type": kind, "severity": severity, "message": "it says so", "since": "2026-03-01T10:00:00Z", **fields}
+
+
+def sick(it: Installation, one: Obj) -> None:
+    it.inventory()["spec"]["gpus"][0]["health"] = {"healthy": False, "conditions": [one]}
+
+
+@finds("gpu-health/unhealthy")
+def sick_gpu(it: Installation) -> None:
+    sick(it, condition("Xid", "Critical", value="79"))
+
+
+@finds("gpu-health/noticed")
+def unwell_gpu(it: Installation) -> None:
+    sick(it, condition("NvLink", "Warning"))
+
+
+@finds("gpu-health/not-offered")
+def unreadable_gpu(it: Installation) -> None:
+    problem = {"subject": "GPU 0000:1b:00.0", "reason": "GpuIsLost", "message": "it fell off the bus"}
+    it.inventory()["spec"]["problems"] = [problem]
+
+
+@finds("leftovers/mps-daemon")
+def dead_daemon(it: Installation) -> None:
+    sick(it, condition("MpsDaemon", "Warning"))
+
+
+@finds("leftovers/mig-lost")
+def lost_instance(it: Installation) -> None:
+    sick(it, condition("InstanceLost", "Critical"))
+
+
+@finds("leftovers/mig-unused")
+def unused_instance(it: Installation) -> None:
+    facts = mig(enabled=True, instances=[gpu_instance("3g.40gb", 0, 4)])
+    it.inventory()["spec"]["gpus"][0]["mig"] = facts.to_wire()
+
+
+@finds("leftovers/mig-pending")
+def pending_mode(it: Installation) -> None:
+    it.inventory()["spec"]["gpus"][0]["mig"]["pending"] = True
+
+
+# -- the controller
+
+
+@finds("controller/none")
+def no_controller(it: Installation) -> None:
+    it.objects["deployments"] = {}
+
+
+@finds("controller/down")
+def controller_down(it: Installation) -> None:
+    it.objects["deployments"]["controller"]["status"] = {}
+    waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
+    for number in range(2):
+        status = {"name": "controller", "ready": False, "state": {"waiting": waiting}}
+        it.pod(f"controller-{number}")["status"] = {"phase": "Pending", "containerStatuses": [status]}
+
+
+@finds("controller/fewer")
+def one_controller(it: Installation) -> None:
+    it.objects["deployments"]["controller"]["status"]["readyReplicas"] = 1
+
+
+@finds("leader/no-lease")
+def no_lease(it: Installation) -> None:
+    it.drop("leases", "controller")
+
+
+@finds("leader/nobody")
+def nobody_leads(it: Installation) -> None:
+    it.objects["leases"]["controller"]["spec"]["holderIdentity"] = ""
+
+
+@finds("leader/expired")
+def lease_expired(it: Installation) -> None:
+    it.objects["leases"]["controller"]["spec"]["renewTime"] = "2026-03-01T11:55:00.000000Z"
+
+
+@finds("versions/skew")
+def another_release(it: Installation) -> None:
+    it.know(release="0.2.0")
+
+
+@finds("versions/mixed")
+def rolling_update(it: Installation) -> None:
+    it.pod()["spec"]["containers"][0]["image"] = "registry.example/gpu-dra-driver:0.0.9"
+
+
+@finds("versions/no-tag")
+def image_by_digest(it: Installation) -> None:
+    it.container("deployments")["image"] = "registry.example/gpu-dra-driver@sha256:0123"
+
+
+# -- slices
+
+
+@finds("slices-published/not-published", "claims/device-gone")
+def nothing_published(it: Installation) -> None:
+    it.drop("resourceslices", "slice-gpu-1")
+
+
+@finds("slices-complete/incomplete")
+def incomplete_pool(it: Installation) -> None:
+    it.slice()["spec"]["pool"]["resourceSliceCount"] = 2
+
+
+def another_slice(it: Installation, **pool: int) -> None:
+    old = {**it.slice(), "metadata": {**it.slice()["metadata"], "name": "slice-other"}}
+    it.add("resourceslices", {**old, "spec": {**old["spec"], "pool": {**old["spec"]["pool"], **pool}}})
+
+
+@finds("slices-complete/old-generation")
+def old_generation(it: Installation) -> None:
+    another_slice(it, generation=2)
+
+
+@finds("slices-complete/device-twice")
+def device_twice(it: Installation) -> None:
+    it.slice()["spec"]["pool"]["resourceSliceCount"] = 2
+    another_slice(it)
+
+
+@finds("slices-alive/node-gone", "inventories/node-gone")
+def slices_of_no_node(it: Installation) -> None:
+    it.drop("nodes", "gpu-2")
+
+
+@finds("slices-alive/plugin-gone", "inventories/missing")
+def slices_of_no_plugin(it: Installation) -> None:
+    it.drop("nodeinventories", "gpu-2")
+
+
+@finds("slices-ours/foreign")
+def foreign_slices(it: Installation) -> None:
+    it.slice()["metadata"]["labels"] = {}
+
+
+# -- configuration
+
+
+@finds("device-classes/missing")
+def no_class(it: Installation) -> None:
+    it.drop("deviceclasses", "gpu.nvidia.com")
+
+
+@finds("device-classes/differs")
+def changed_class(it: Installation) -> None:
+    it.objects["deviceclasses"]["gpu.nvidia.com"]["spec"]["selectors"] = []
+
+
+@finds("policy/missing")
+def no_policy(it: Installation) -> None:
+    it.drop("configmaps", "policy")
+
+
+@finds("policy/invalid")
+def invalid_policy(it: Installation) -> None:
+    it.policy(publihs=[])
+
+
+def webhook(it: Installation, *, bundle: str = "Q0E=", answer: Seen[WebhookAnswer]) -> None:
+    service = {"namespace": NAMESPACE, "name": "gpu-dra-webhook"}
+    one = {"name": "refuse.dra.gpu", "clientConfig": {"service": service, "caBundle": bundle}}
+    configuration = {"metadata": {"name": "gpu-dra-webhook", "uid": "uid-webhook"}, "webhooks": [one]}
+    it.add("validatingwebhookconfigurations", configuration)
+    it.know(webhook_answer=answer)
+
+
+_REFUSED = Seen((WebhookAnswer(True, 'admission webhook "refuse.dra.gpu" denied the request'),))
+
+
+@finds("webhook/asks-nothing")
+def webhook_that_asks_nothing(it: Installation) -> None:
+    webhook(it, answer=Seen((WebhookAnswer(False, ""),)))
+    it.objects["validatingwebhookconfigurations"]["gpu-dra-webhook"]["webhooks"] = []
+
+
+@finds("webhook/no-ca")
+def webhook_without_authority(it: Installation) -> None:
+    webhook(it, bundle="", answer=_REFUSED)
+
+
+@finds("webhook/not-asked")
+def webhook_not_asked(it: Installation) -> None:
+    webhook(it, answer=Seen((WebhookAnswer(False, ""),)))
+
+
+@finds("webhook/unreachable")
+def webhook_unreachable(it: Installation) -> None:
+    webhook(it, answer=Seen((WebhookAnswer(False, 'failed calling webhook "refuse.dra.gpu": no route'),)))
+
+
+@finds("webhook/")
+def webhook_that_may_not_be_asked(it: Installation) -> None:
+    webhook(it, answer=Seen((), Unread("the webhook", "no", "create resourceclaims.resource.k8s.io")))
+
+
+@finds("admission-policies/missing")
+def unguarded(it: Installation) -> None:
+    it.drop("validatingadmissionpolicies", "keep-2")
+
+
+@finds("admission-policies/not-bound")
+def policy_without_binding(it: Installation) -> None:
+    it.objects["validatingadmissionpolicybindings"]["keep-0"]["spec"]["validationActions"] = ["Audit"]
+
+
+@finds("admission-policies/type-errors")
+def policy_with_mistakes(it: Installation) -> None:
+    warning = {"fieldRef": "spec.validations[0].expression", "warning": "undefined field"}
+    it.objects["validatingadmissionpolicies"]["keep-0"]["status"] = {"typeChecking": {"expressionWarnings": [warning]}}
+
+
+# -- others
+
+
+@finds("device-plugin/both")
+def device_plugin(it: Installation) -> None:
+    it.node()["status"]["allocatable"]["nvidia.com/gpu"] = "8"
+
+
+@finds("other-software/nvidia-dra-driver")
+def nvidias_driver(it: Installation) -> None:
+    it.daemon_set("nvidia-dra-driver-gpu-kubelet-plugin", "nvcr.io/nvidia/k8s-dra-driver-gpu:v25.8.0")
+
+
+@finds("other-software/device-plugin")
+def device_plugins_daemon_set(it: Installation) -> None:
+    it.daemon_set("plugin-of-somebody", "nvcr.io/nvidia/k8s-device-plugin:v0.17.0")
+
+
+@finds("other-software/mig-manager")
+def mig_manager(it: Installation) -> None:
+    it.daemon_set("nvidia-mig-manager", "nvcr.io/nvidia/cloud-native/k8s-mig-manager:v0.12.0")
+    it.policy(mig=[{"mode": "Dynamic"}])
+
+
+@finds("gpu-operator/device-plugin")
+def operator(it: Installation) -> None:
+    it.add("clusterpolicies", {"metadata": {"name": "cluster-policy"}, "spec": {"devicePlugin": {}}})
+
+
+@finds("gpu-operator/dra-driver")
+def operator_with_a_driver(it: Installation) -> None:
+    it.add("gpuclusters", {"metadata": {"name": "gpu-cluster"}, "spec": {}})
+
+
+# -- claims
+
+
+@finds("claims/users-gone")
+def users_gone(it: Installation) -> None:
+    it.drop("pods", "train")
+
+
+@finds("claims/device-gone")
+def device_gone(it: Installation) -> None:
+    it.slice()["spec"]["devices"][0]["name"] = "gpu-another"
+
+
+@finds("claims/node-gone")
+def claim_on_a_node_that_is_gone(it: Installation) -> None:
+    it.claim["status"]["allocation"]["devices"]["results"][0]["pool"] = "gone"
+
+
+@finds("claim-deletions/stuck")
+def stuck_claim(it: Installation) -> None:
+    it.claim["metadata"] |= {
+        "deletionTimestamp": "2026-03-01T11:00:00Z",
+        "finalizers": ["resource.kubernetes.io/delete-protection"],
+    }
+
+
+@finds("events/told")
+def bad_news(it: Installation) -> None:
+    event = {
+        "metadata": {"name": "train.1", "namespace": "team-a", "uid": "uid-event"},
+        "type": "Warning",
+        "reason": "PrepareFailed",
+        "message": "no such device",
+        "reportingComponent": "gpu.nvidia.com/kubelet-plugin",
+        "eventTime": "2026-03-01T11:50:00.000000Z",
+        "involvedObject": {"kind": "ResourceClaim", "namespace": "team-a", "name": "train"},
+    }
+    it.add("events", event)
+
+
+# -- what is true of all of them
+
+
+def test_a_healthy_installation_is_well_by_every_check() -> None:
+    found = examined(CHECKS, Installation().cluster)
+    assert [one for one in found if one.verdict is not Verdict.OK] == []
+    assert [one.check for one in found] == [one.name for one in CHECKS]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.break_it.__name__)
+def test_what_is_wrong_is_found_and_nothing_else(case: Case) -> None:
+    installation = Installation()
+    case.break_it(installation)
+    found = troubles(installation)
+    assert {f"{one.check}/{one.trouble}" for one in found} == case.found
+    for one in found:
+        assert one.sentence, one
+        assert one.fix, one
+        assert "{" not in one.sentence, one
+
+
+def test_every_trouble_is_provoked_by_a_case() -> None:
+    provoked = {code for case in CASES for code in case.found if not code.endswith("/")}
+    assert provoked == set(TROUBLES)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_what_may_not_be_read_is_unknown_with_the_permission_that_is_missing(check: Any) -> None:
+    for part in check.reads:
+        unread = Unread(part, "forbidden", f"list {part}")
+        cluster = replace(Installation().cluster, **{part: Seen((), unread)})
+        (found,) = check.findings(cluster)
+        assert (found.verdict, found.check) == (Verdict.UNKNOWN, check.name)
+        assert f"list {part}" in found.sentence
+        assert f"list {part}" in found.fix
+
+
+def test_what_could_not_be_read_for_another_reason_says_which() -> None:
+    cluster = replace(Installation().cluster, classes=Seen((), Unread("deviceclasses", "no answer in time")))
+    (found,) = [one for one in examined(CHECKS, cluster) if one.check == "device-classes"]
+    assert (found.verdict, found.sentence) == (Verdict.UNKNOWN, "deviceclasses could not be read: no answer in time")
+
+
+# -- what is quiet on purpose
+
+
+def quiet(break_it: Callable[[Installation], object]) -> None:
+    installation = Installation()
+    break_it(installation)
+    assert codes(installation) == set()
+
+
+def test_gpus_that_the_policy_withholds_need_no_slices() -> None:
+    def withhold(it: Installation) -> None:
+        it.policy(withhold=[{"nodes": {"names": ["gpu-2"]}}])
+        it.drop("resourceslices", "slice-gpu-2")
+
+    quiet(withhold)
+
+
+def test_a_cordoned_node_keeps_its_plugin() -> None:
+    quiet(lambda it: it.node()["spec"].update(unschedulable=True))
+
+
+def test_a_device_plugin_elsewhere_is_none_of_our_business() -> None:
+    quiet(lambda it: it.node("plain")["status"]["allocatable"].update({"nvidia.com/gpu": "8"}))
+
+
+def test_a_mig_manager_may_stay_where_the_driver_makes_no_partitions() -> None:
+    quiet(lambda it: it.daemon_set("nvidia-mig-manager", "k8s-mig-manager:v0.12.0"))
+
+
+def test_an_operator_whose_device_plugin_is_off_or_kept_away_is_fine() -> None:
+    quiet(lambda it: it.add("clusterpolicies", operator_policy(enabled=False)))
+
+    def kept_away(it: Installation) -> None:
+        it.add("clusterpolicies", operator_policy(enabled=True))
+        for node in NODES:
+            it.node(node)["metadata"]["labels"]["nvidia.com/gpu.deploy.device-plugin"] = "false"
+
+    quiet(kept_away)
+
+
+def operator_policy(*, enabled: bool) -> Obj:
+    return {"metadata": {"name": "cluster-policy"}, "spec": {"devicePlugin": {"enabled": enabled}}}
+
+
+def test_a_webhook_that_refuses_what_it_must_is_fine() -> None:
+    quiet(lambda it: webhook(it, answer=_REFUSED))
+
+
+def test_a_class_of_another_driver_name_is_compared_under_that_name() -> None:
+    def renamed(it: Installation) -> None:
+        for one in it.objects["deviceclasses"].values():
+            for selector in one["spec"]["selectors"]:
+                expression = selector["cel"]["expression"].replace("'gpu.nvidia.com'", "'gpu.example.com'")
+                selector["cel"]["expression"] = expression
+        it.container("daemonsets")["args"].append("--driver-name=gpu.example.com")
+        for node in NODES:
+            it.inventory(node)["spec"]["registrations"][0]["driver"] = "gpu.example.com"
+            it.slice(node)["spec"]["driver"] = "gpu.example.com"
+
+    quiet(renamed)
+
+
+def test_a_claim_that_is_just_being_deleted_is_not_stuck() -> None:
+    quiet(lambda it: it.claim["metadata"].update(deletionTimestamp="2026-03-01T11:58:00Z"))
+
+
+def test_two_pods_of_a_rolling_update_are_fine_when_one_serves() -> None:
+    def updating(it: Installation) -> None:
+        second = {**it.pod(), "metadata": {**it.pod()["metadata"], "name": "plugin-new"}}
+        it.add("pods", {**second, "status": {"phase": "Pending"}})
+
+    quiet(updating)
+
+
+def test_events_of_an_hour_ago_are_old_news() -> None:
+    def old(it: Installation) -> None:
+        bad_news(it)
+        it.objects["events"]["train.1"]["eventTime"] = "2026-03-01T10:50:00.000000Z"
+
+    quiet(old)
+
+
+def test_nodes_that_publish_for_themselves_need_no_controller() -> None:
+    def by_themselves(it: Installation) -> None:
+        it.objects["deployments"] = {}
+        it.container("daemonsets")["args"].append("--publisher=node")
+
+    quiet(by_themselves)

@@ -1,0 +1,266 @@
+"""A healthy installation of the driver as API objects, for tests of what is found when something in it is not well."""
+
+from copy import deepcopy
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+import yaml
+from support.inventories import gpu, inventory_object, inventory_spec, mig
+
+from dra_driver import bundled
+from dra_driver.doctor.access import OF_THE_CONTROLLER, OF_THE_PLUGIN, OF_WHO_ASKS, Need
+from dra_driver.doctor.cluster import Access, Cluster, ServerSeen
+from dra_driver.doctor.facts import Facts, Objects
+from dra_driver.doctor.findings import Seen
+from dra_driver.doctor.keeping import ALL_SOURCES, Source
+from dra_driver.slices.features import ALL_FEATURES
+
+type Obj = dict[str, Any]
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+RELEASE = "0.1.0"
+NAMESPACE = "gpu-dra"
+NODES = ("gpu-1", "gpu-2")
+REGISTERED = "2026-03-01T11:00:00.000000Z"
+_BOOT = "b7e6a6a0-0000-4000-8000-000000000000"
+_GPU_LABEL = "nvidia.com/gpu.present"
+
+
+def source(plural: str) -> Source:
+    (found,) = [one for one in ALL_SOURCES if one.resource.plural == plural]
+    return found
+
+
+@cache
+def _shipped() -> tuple[tuple[Obj, ...], tuple[Obj, ...]]:
+    """CustomResourceDefinitions and DeviceClasses."""
+    folders = (bundled.CRDS_FOLDER, bundled.DEVICE_CLASSES_FOLDER)
+    definitions, classes = (
+        tuple(one for path in sorted(folder.glob("*.yaml")) for one in yaml.safe_load_all(path.read_text()))
+        for folder in folders
+    )
+    return definitions, classes
+
+
+class Installation:
+    """Two nodes with a GPU each and one without, plugin and controller, a claim that a pod uses. Change `objects` (by
+    the plural of their kind, then name), `facts`, then look at `cluster`."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Obj]] = {}
+        self.facts = Facts(
+            time=NOW,
+            release=RELEASE,
+            server=ServerSeen("v1.36.2", {"resource.k8s.io": ("v1",), "apps": ("v1",)}),
+            features=Seen((ALL_FEATURES,)),
+            gates=Seen((("DRAExtendedResource", True), ("DRAPartitionableDevices", True))),
+            own_access=Seen(tuple(_access(need, None) for need in OF_WHO_ASKS)),
+            account_access=Seen(
+                (
+                    *(_access(need, account("plugin")) for need in OF_THE_PLUGIN),
+                    *(_access(need, account("controller")) for need in OF_THE_CONTROLLER),
+                )
+            ),
+        )
+        definitions, classes = deepcopy(_shipped())
+        for one in definitions:
+            one["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
+            self.add("customresourcedefinitions", one)
+        for one in classes:
+            self.add("deviceclasses", one)
+        for number, name in enumerate((*NODES, "plain")):
+            self._add_node(name, number)
+        for number, name in enumerate(NODES):
+            self._add_gpu(name, number)
+        self._add_workloads()
+        self._add_configuration()
+        self._add_claim()
+
+    # -- for tests
+
+    def add(self, plural: str, obj: Obj) -> Obj:
+        self.objects.setdefault(plural, {})[obj["metadata"]["name"]] = obj
+        return obj
+
+    def drop(self, plural: str, name: str) -> None:
+        del self.objects[plural][name]
+
+    def node(self, name: str = "gpu-1") -> Obj:
+        return self.objects["nodes"][name]
+
+    def inventory(self, name: str = "gpu-1") -> Obj:
+        return self.objects["nodeinventories"][name]
+
+    def slice(self, name: str = "gpu-1") -> Obj:
+        return self.objects["resourceslices"][f"slice-{name}"]
+
+    def pod(self, name: str = "plugin-gpu-1") -> Obj:
+        return self.objects["pods"][name]
+
+    @property
+    def claim(self) -> Obj:
+        return self.objects["resourceclaims"]["train"]
+
+    def container(self, plural: str) -> Obj:
+        (workload,) = (one for name, one in self.objects[plural].items() if name in ("plugin", "controller"))
+        container: Obj = workload["spec"]["template"]["spec"]["containers"][0]
+        return container
+
+    def know(self, **facts: Any) -> None:
+        self.facts = replace(self.facts, **facts)
+
+    def daemon_set(self, name: str, image: str) -> Obj:
+        """Of somebody else, on all nodes with GPUs."""
+        spec = {"nodeSelector": {_GPU_LABEL: "true"}, "containers": [{"name": "main", "image": image}]}
+        return self.add("daemonsets", _object(name, "other", spec={"template": {"spec": spec}}))
+
+    def kept(self) -> list[tuple[Source, Obj]]:
+        """What a reader keeps of it, as it is in a bundle."""
+        found = []
+        for one in ALL_SOURCES:
+            for obj in self.objects.get(one.resource.plural, {}).values():
+                kept = one.keep({**obj, "apiVersion": one.resource.api_version, "kind": one.resource.kind})
+                if kept is not None:
+                    named = {"apiVersion": one.resource.api_version, "kind": one.resource.kind, **kept}
+                    found.append((one, named))
+        return found
+
+    @property
+    def cluster(self) -> Cluster:
+        objects = Objects()
+        for one, obj in self.kept():
+            objects.add(one, obj)
+        assert not objects.notes, objects.notes
+        return objects.cluster(self.facts)
+
+    # -- what it is made of
+
+    def _add_node(self, name: str, number: int) -> None:
+        info = {"bootID": _BOOT, "kubeletVersion": "v1.36.2", "containerRuntimeVersion": "containerd://2.1.4"}
+        labels = {"kubernetes.io/hostname": name} | ({_GPU_LABEL: "true"} if name in NODES else {})
+        status = {"allocatable": {"cpu": "64", "memory": "512Gi"}, "nodeInfo": info}
+        self.add("nodes", _object(name, None, labels=labels, uid=f"uid-{name}", spec={}, status=status))
+
+    def _add_gpu(self, name: str, number: int) -> None:
+        spec = inventory_spec(name, [gpu(number, mig=mig())], registered=REGISTERED)
+        self.add("nodeinventories", inventory_object(spec, f"uid-{name}"))
+        device = {"name": spec.gpus[0].name, "attributes": {"type": {"string": "gpu"}}}
+        pool = {"name": name, "generation": 3, "resourceSliceCount": 1}
+        self.add(
+            "resourceslices",
+            _object(
+                f"slice-{name}",
+                None,
+                labels={"app.kubernetes.io/managed-by": "gpu-dra-driver"},
+                spec={"driver": "gpu.nvidia.com", "nodeName": name, "pool": pool, "devices": [device]},
+            ),
+        )
+
+    def _add_workloads(self) -> None:
+        plugin = _pod_spec("plugin", ["--driver-name=gpu.nvidia.com", "--publisher=controller"])
+        plugin |= {"nodeSelector": {_GPU_LABEL: "true"}, "tolerations": [{"operator": "Exists"}]}
+        controller = _pod_spec("controller", ["--lease-name=controller", "--http-endpoint=:8080"])
+        self.add("daemonsets", _object("plugin", NAMESPACE, spec={"template": {"spec": plugin}}))
+        status = {"readyReplicas": 2}
+        self.add(
+            "deployments",
+            _object("controller", NAMESPACE, spec={"replicas": 2, "template": {"spec": controller}}, status=status),
+        )
+        for node in NODES:
+            self.add("pods", _pod(f"plugin-{node}", {**deepcopy(plugin), "nodeName": node}))
+        for number in range(2):
+            self.add("pods", _pod(f"controller-{number}", {**deepcopy(controller), "nodeName": "plain"}))
+        lease = {
+            "holderIdentity": "controller-0_x",
+            "leaseDurationSeconds": 15,
+            "renewTime": "2026-03-01T11:59:58.000000Z",
+        }
+        self.add("leases", _object("controller", NAMESPACE, spec=lease))
+        self.add("namespaces", _object(NAMESPACE, None))
+
+    def _add_configuration(self) -> None:
+        self.add("configmaps", {**_object("policy", NAMESPACE), "data": {"policy.yaml": _policy({})}})
+        for number, (group, resource) in enumerate(
+            (
+                ("dra.gpu", "nodeinventories"),
+                ("resource.k8s.io", "resourceclaims/status"),
+                ("resource.k8s.io", "resourceslices"),
+            )
+        ):
+            name = f"keep-{number}"
+            rules = [{"apiGroups": [group], "apiVersions": ["*"], "resources": [resource], "operations": ["CREATE"]}]
+            condition = {"name": "is-a-plugin", "expression": f"request.userInfo.username == '{account('plugin')}'"}
+            spec = {"matchConstraints": {"resourceRules": rules}, "matchConditions": [condition]}
+            self.add("validatingadmissionpolicies", _object(name, None, spec=spec))
+            binding = {"policyName": name, "validationActions": ["Deny"]}
+            self.add("validatingadmissionpolicybindings", _object(name, None, spec=binding))
+
+    def _add_claim(self) -> None:
+        result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "gpu-1", "device": gpu(0).name}
+        status = {
+            "allocation": {"devices": {"results": [result]}},
+            "reservedFor": [{"resource": "pods", "name": "train", "uid": "uid-train"}],
+        }
+        request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+        claim = _object("train", "team-a", spec={"devices": {"requests": [request]}}, status=status)
+        self.add("resourceclaims", claim)
+        spec = {
+            "nodeName": "gpu-1",
+            "containers": [{"name": "main", "image": "cuda"}],
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": "train"}],
+        }
+        self.add("pods", _pod("train", spec, namespace="team-a"))
+
+    def policy(self, **fields: Any) -> None:
+        self.objects["configmaps"]["policy"]["data"]["policy.yaml"] = _policy(fields)
+
+
+def account(name: str) -> str:
+    return f"system:serviceaccount:{NAMESPACE}:{name}"
+
+
+def _access(need: Need, who: str | None) -> Access:
+    return Access(need.verb, need.group, need.resource, True, who)
+
+
+def _policy(fields: Obj) -> str:
+    text: str = yaml.safe_dump({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **fields})
+    return text
+
+
+def _object(name: str, namespace: str | None, **fields: Any) -> Obj:
+    metadata: Obj = {"name": name, "uid": fields.pop("uid", f"uid-{name}")}
+    for part in ("labels", "annotations"):
+        if part in fields:
+            metadata[part] = fields.pop(part)
+    if namespace is not None:
+        metadata["namespace"] = namespace
+    return {"metadata": metadata, **fields}
+
+
+def _pod_spec(component: str, arguments: list[str]) -> Obj:
+    program = {"plugin": "gpu-dra-kubelet-plugin", "controller": "gpu-dra-controller"}[component]
+    return {
+        "serviceAccountName": component,
+        "containers": [
+            {
+                "name": component,
+                "image": f"registry.example/gpu-dra-driver:{RELEASE}",
+                "command": [program],
+                "args": [*arguments, "--policy=/etc/gpu-dra-driver/policy.yaml"],
+            }
+        ],
+        "volumes": [{"name": "policy", "configMap": {"name": "policy"}}],
+    }
+
+
+def _pod(name: str, spec: Obj, *, namespace: str = NAMESPACE) -> Obj:
+    container = {"name": spec["containers"][0]["name"], "ready": True, "restartCount": 0, "state": {"running": {}}}
+    status = {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [container],
+    }
+    return _object(name, namespace, spec=spec, status=status)
