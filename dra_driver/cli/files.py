@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dra_driver.api.documents import Reading, read_documents, together
-from dra_driver.errors import DriverError
+from dra_driver.errors import DriverError, Help, Move
 
 STDIN = "-"
 _ENDINGS = frozenset((".yaml", ".yml", ".json"))
@@ -14,6 +14,12 @@ _ENDINGS = frozenset((".yaml", ".yml", ".json"))
 class UnreadableFile(DriverError):
     """A file or folder that is not there or may not be read: the user's move, and exit status 3."""
 
+    help = Help(
+        Move.USER,
+        "A file or folder that `dractl` was given is not there, or may not be read.",
+        "Correct the path; the exit status is 3.",
+    )
+
 
 def read_files(paths: Sequence[str]) -> Reading:
     """The documents of all `paths`, in their order; what is no YAML is among the problems.
@@ -21,10 +27,11 @@ def read_files(paths: Sequence[str]) -> Reading:
     A folder stands for its YAML and JSON files, at any depth, in order of their names; hidden ones are passed over.
     Raises UnreadableFile for the first path that cannot be read.
     """
-    return together(read_documents(_bytes(name), name) for name in _names(paths))
+    return together(read_documents(_bytes(name), name) for name in named_files(paths))
 
 
-def _names(paths: Iterable[str]) -> Iterator[str]:
+def named_files(paths: Iterable[str]) -> Iterator[str]:
+    """Folders become their files."""
     for path in paths:
         if path != STDIN and Path(path).is_dir():
             yield from sorted(_files_below(Path(path)))

@@ -98,7 +98,7 @@ def cutover(offering: Offering, migration: Migration, driver: str) -> Plan:
     Nodes where both offer come first, then those with the fewest pods that would have to move. Nodes that the driver
     serves alone are kept as they are.
     """
-    values = values_for_cutover(migration.chart_values, migration.policy)
+    values = values_for_cutover(migration)
     todo = sorted((one for one in offering.nodes if one.resources), key=_order)
     if not todo:
         return Plan((), (), (), values)
@@ -117,13 +117,19 @@ def _order(node: GpuNode) -> tuple[bool, int, str]:
     return not node.driver, len(node.holders), node.name
 
 
-def values_for_cutover(chart_values: JsonObject | None, policy: JsonObject | None) -> JsonObject:
-    """Chart values under which the driver runs and publishes only where the labels say so."""
-    values = dict(chart_values or {})
+def final_values(migration: Migration) -> JsonObject:
+    """Chart values for the time after: what configurations said, and the policy that was made of them."""
+    rules = {key: value for key, value in (migration.policy or {}).items() if key not in ("apiVersion", "kind")}
+    given = dict(migration.chart_values or {})
+    return {**given, "policy": {**(given.get("policy") or {}), **rules}}
+
+
+def values_for_cutover(migration: Migration) -> JsonObject:
+    """The same, but the driver runs and publishes only where the labels say so."""
+    values = final_values(migration)
     plugin = dict(values.get("kubeletPlugin") or {})
     plugin["nodeSelector"] = {**(plugin.get("nodeSelector") or {}), DRIVER_RUNS: "yes"}
-    rules = {key: value for key, value in (policy or {}).items() if key not in ("apiVersion", "kind")}
-    rules = {**(values.get("policy") or {}), **rules}
+    rules = dict(values["policy"])
     ours = {"matchLabels": {OFFERED_BY: "driver"}}
     wanted = rules.get("publish") or [{}]
     rules["publish"] = [{**rule, "nodes": _both(rule.get("nodes"), ours)} for rule in wanted]

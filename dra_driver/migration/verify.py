@@ -21,6 +21,7 @@ from dra_driver.checking.fit import class_expressions, expressions_of, selected
 from dra_driver.checking.knowledge import Site
 from dra_driver.errors import DriverError
 from dra_driver.migration.compare import Piece, name_of, problems, shown
+from dra_driver.migration.gfd import labels_of, refused_by
 from dra_driver.migration.ground import Ground, Publication
 from dra_driver.migration.model import (
     ContainerAt,
@@ -147,12 +148,21 @@ class _Trial:
         for publication in self._ground.publications:
             for make in publication.sites:
                 site = make()
-                placed = self._placed(pod, site)
+                placed = self._not_selected(workload, site) or self._placed(pod, site)
                 if isinstance(placed, Placement):
                     return self._judged(workload, pod, site, placed, publication)
                 reasons.setdefault(f"{site.title}: {placed}")
         matching = self._matching(pod, self._ground.publications[0])
         return Checked(workload, Verdict.NOWHERE, tuple(reasons)[:2] or ("there are no nodes",), matching=matching)
+
+    def _not_selected(self, workload: Workload, site: Site) -> str | None:
+        """A pod that stays as it is still chooses its nodes by labels, which these nodes have as their GPUs have it."""
+        if workload.choice.target is not Target.EXTENDED or self._ground.real_nodes:
+            return None
+        found = (one for pool in site.catalog.pools(site.node) for one in pool.candidates)
+        whole = next((one.device for one in found if _is_whole(one.device)), None)
+        refused = refused_by(workload.pod.spec, labels_of(whole)) if whole is not None else None
+        return f"not selected by {refused}" if refused is not None else None
 
     def _placed(self, pod: _Pod, site: Site) -> Placement | str:
         snapshot = Snapshot(site.catalog, self._classes)
@@ -197,12 +207,13 @@ class _Trial:
         containers = [_container(one, index, with_resources) for index, one in enumerate(at.containers)]
         kept = ("nodeSelector", "affinity", "tolerations") if self._ground.real_nodes else ()
         init = (Role.INIT, Role.SIDECAR)
+        name = at.document.name or "pod"
         return {
-            "metadata": {"name": f"{at.document.name or 'pod'}", "namespace": at.document.namespace or "default"},
+            "metadata": {"name": name, "namespace": at.document.namespace or "default", "uid": name},
             "spec": {
                 **{key: spec[key] for key in kept if key in spec},
                 **({} if self._ground.real_nodes else {"tolerations": [{"operator": "Exists"}]}),
-                "containers": [one for one, own in containers if own.role not in init],
+                "containers": [one for one, own in containers if own.role not in (*init, Role.EPHEMERAL)],
                 "initContainers": [one for one, own in containers if own.role in init],
             },
         }
@@ -235,6 +246,11 @@ class _Trial:
             self._matching(pod, publication),
             publication.needs,
         )
+
+
+def _is_whole(device: Device) -> bool:
+    kind = device.attributes.get("type")
+    return kind is not None and kind.string == "gpu"
 
 
 def _read(text: str, file: str) -> Sequence[Document]:

@@ -307,7 +307,9 @@ def test_pods_that_nobody_makes_anew_are_named() -> None:
     ],
 )
 def test_until_the_end_the_driver_publishes_only_where_the_label_says_so(policy: dict[str, object] | None) -> None:
-    values = values_for_cutover({"kubeletPlugin": {"nodeSelector": {"a": "b"}}}, policy)
+    values = values_for_cutover(
+        Migration((), (), (), (), (), policy=policy, chart_values={"kubeletPlugin": {"nodeSelector": {"a": "b"}}})
+    )
     assert values["kubeletPlugin"]["nodeSelector"] == {"a": "b", DRIVER_RUNS: "yes"}
     written = PublishingPolicy.of(values["policy"])
     assert not written.publishes_node("a", {}) and not written.publishes_node("a", {OFFERED_BY: "nobody"})
@@ -322,7 +324,7 @@ def test_what_offers_is_read_from_nodes_pods_slices_and_who_is_installed() -> No
     }
     other = {"kind": "Node", "metadata": {"name": "cpu"}, "status": {"allocatable": {"cpu": "8"}}}
     limits = {"limits": {"nvidia.com/gpu": "1"}}
-    owner = {"kind": "ReplicaSet", "name": "web-5d9", "controller": True}
+    owner: dict[str, object] = {"kind": "ReplicaSet", "name": "web-5d9", "controller": True}
     pod = {
         "kind": "Pod",
         "metadata": {

@@ -1,0 +1,175 @@
+"""What `dractl migrate --cluster` reads: workloads, and what is around them. Nothing is ever written.
+
+Objects become the texts that a person would keep: without status, and without what the server puts in. What may not be
+read is noted and left out.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from dra_driver.api.meta import (
+    CONFIG_MAPS,
+    CRDS,
+    DEVICE_CLASSES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_SLICES,
+    JsonObject,
+    Resource,
+)
+from dra_driver.cli.session import ask
+from dra_driver.errors import ClusterError, NotFound
+from dra_driver.kube.client import Kube
+from dra_driver.migration.kinds import is_known
+from dra_driver.migration.model import Source
+from dra_driver.migration.readiness import ADMIN_ACCESS_LABEL
+
+_DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True)
+_WORKLOADS: tuple[Resource, ...] = (
+    PODS,
+    Resource("", "v1", "replicationcontrollers", "ReplicationController", True),
+    Resource("", "v1", "podtemplates", "PodTemplate", True),
+    Resource("", "v1", "resourcequotas", "ResourceQuota", True),
+    Resource("", "v1", "limitranges", "LimitRange", True),
+    Resource("apps", "v1", "deployments", "Deployment", True),
+    Resource("apps", "v1", "statefulsets", "StatefulSet", True),
+    Resource("apps", "v1", "replicasets", "ReplicaSet", True),
+    _DAEMON_SETS,
+    Resource("batch", "v1", "jobs", "Job", True),
+    Resource("batch", "v1", "cronjobs", "CronJob", True),
+    RESOURCE_CLAIM_TEMPLATES,
+)
+_QUEUES = frozenset(("ClusterQueue", "Cohort", "ResourceFlavor", "Queue", "NodePool"))
+_QUEUE_GROUPS = frozenset(("kueue.x-k8s.io", "scheduling.volcano.sh", "scheduling.run.ai", "karpenter.sh"))
+_SURROUNDINGS = frozenset((("nvidia.com", "ClusterPolicy"), ("nvidia.com", "GPUCluster")))
+_FORBIDDEN = (401, 403)
+_SERVER_FIELDS = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink")
+_SERVER_ANNOTATIONS = (
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "deployment.kubernetes.io/revision",
+    "deprecated.daemonset.template.generation",
+)
+_CONFIG_MARKS = ("migStrategy", "timeSlicing", "mig-configs", "deviceSplitCount", "kueue.x-k8s.io")
+"""What a ConfigMap that matters here has in its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRead:
+    minor: int
+    workloads: tuple[Source, ...]
+    """One for each object that nobody else made."""
+    around: Source
+    """Configurations, nodes and slices."""
+    objects: tuple[JsonObject, ...]
+    """Nodes, pods, slices, DaemonSets and ClusterPolicies, for the cut-over."""
+    classes: tuple[JsonObject, ...]
+    admin_namespaces: frozenset[str]
+    unread: tuple[str, ...]
+    """Kinds that could not be listed, each with why."""
+
+
+def read_cluster(kubeconfig: Path | None, context: str | None, namespace: str | None) -> ClusterRead:
+    """`namespace` is whose workloads are read; None for all. Raises ClusterError when it cannot be asked at all."""
+    return ask(kubeconfig, context, lambda kube: _read_cluster(kube, namespace))
+
+
+async def _read_cluster(kube: Kube, namespace: str | None) -> ClusterRead:
+    _, minor = await kube.server_version()
+    reading = _Reading(kube)
+    crds = await reading.list(CRDS)
+    workloads = [*_WORKLOADS, *_resources_of(crds, _holds_work)]
+    surroundings = _resources_of(crds, lambda group, kind: (group, kind) in _SURROUNDINGS)
+    found = await asyncio.gather(*(reading.list(one, namespace if one.namespaced else None) for one in workloads))
+    nodes, slices, classes, namespaces, pods, configs, daemon_sets = await asyncio.gather(
+        *(
+            reading.list(one)
+            for one in (NODES, RESOURCE_SLICES, DEVICE_CLASSES, NAMESPACES, PODS, CONFIG_MAPS, _DAEMON_SETS)
+        )
+    )
+    policies = [one for resource in surroundings for one in await reading.list(resource)]
+    configs = [one for one in configs if any(mark in json.dumps(one.get("data")) for mark in _CONFIG_MARKS)]
+    around = {"apiVersion": "v1", "kind": "List", "items": [*policies, *configs, *nodes, *slices]}
+    labelled = (one["metadata"] for one in namespaces)
+    return ClusterRead(
+        minor,
+        tuple(_source(one) for objects in found for one in objects if not _made_by_others(one)),
+        Source("the cluster", json.dumps(around)),
+        (*nodes, *pods, *slices, *daemon_sets, *policies),
+        tuple(classes),
+        frozenset(one["name"] for one in labelled if (one.get("labels") or {}).get(ADMIN_ACCESS_LABEL) == "true"),
+        tuple(reading.unread),
+    )
+
+
+class _Reading:
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self.unread: dict[str, None] = {}
+
+    async def list(self, resource: Resource, namespace: str | None = None) -> list[JsonObject]:
+        """Typed, since items of a list do not say what they are; nothing where that is not allowed."""
+        try:
+            found = (await self._kube.list(resource, namespace=namespace)).items
+        except NotFound:
+            return []
+        except ClusterError as error:
+            if error.status not in _FORBIDDEN:
+                raise
+            self.unread.setdefault(f"{resource.kind}: you may not list them")
+            return []
+        return [{**one, "apiVersion": resource.api_version, "kind": resource.kind} for one in found]
+
+
+def _holds_work(group: str, kind: str) -> bool:
+    if group in _QUEUE_GROUPS:
+        return kind in _QUEUES
+    return is_known({"apiVersion": f"{group}/v1", "kind": kind})
+
+
+def _resources_of(crds: Iterable[JsonObject], wanted: Callable[[str, str], bool]) -> list[Resource]:
+    found = []
+    for crd in crds:
+        spec = crd["spec"]
+        group, names = spec["group"], spec["names"]
+        served = [one["name"] for one in spec["versions"] if one.get("served")]
+        stored = [one["name"] for one in spec["versions"] if one.get("served") and one.get("storage")]
+        if served and wanted(group, names["kind"]):
+            version = (stored or served)[0]
+            found.append(Resource(group, version, names["plural"], names["kind"], spec["scope"] == "Namespaced"))
+    return found
+
+
+def _made_by_others(obj: JsonObject) -> bool:
+    return any(one.get("controller") for one in obj["metadata"].get("ownerReferences") or ())
+
+
+def _source(obj: JsonObject) -> Source:
+    metadata = {key: value for key, value in obj["metadata"].items() if key not in _SERVER_FIELDS}
+    annotations = metadata.get("annotations")
+    if annotations is not None:
+        kept = {key: value for key, value in annotations.items() if key not in _SERVER_ANNOTATIONS}
+        metadata = {**metadata, "annotations": kept} if kept else _without(metadata, "annotations")
+    whole = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": metadata}
+    kept_fields = {key: value for key, value in obj.items() if key not in ("status", *whole)}
+    name = f"{obj['kind'].lower()}-{metadata['name']}.yaml"
+    text = yaml.safe_dump({**whole, **kept_fields}, sort_keys=False, allow_unicode=True, width=10**6)
+    return Source(str(Path(metadata.get("namespace") or "_cluster", name)), text)
+
+
+def _without(obj: JsonObject, key: str) -> JsonObject:
+    return {name: value for name, value in obj.items() if name != key}
+
+
+def relevant(sources: Sequence[Source]) -> tuple[Source, ...]:
+    """Those that may have to do with GPUs at all, by their text; clusters have thousands of others."""
+    return tuple(one for one in sources if any(mark in one.text for mark in _GPU_MARKS))
+
+
+_GPU_MARKS = ("gpu", "GPU", "nvidia", "NVIDIA", "vcuda", "deviceclass")

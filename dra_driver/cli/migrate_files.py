@@ -1,0 +1,136 @@
+"""Files of `dractl migrate`: texts as they are, and results beside them, in their place, or as a diff.
+
+A text keeps its line ends and byte order mark, so files are never opened as text.
+"""
+
+import contextlib
+import difflib
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.cli.files import STDIN, UnreadableFile, named_files
+from dra_driver.errors import InvalidInput
+from dra_driver.migration.model import Migration, Source
+
+MANIFESTS = "manifests"
+"""Folder below that of `-o`, so that `kubectl apply -f` meets nothing but manifests there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """`unreadable` are files that are no UTF-8 text, with why."""
+
+    sources: tuple[Source, ...]
+    unreadable: tuple[tuple[str, str], ...]
+
+
+def read_sources(paths: Sequence[str]) -> Read:
+    """All files of `paths`, folders with their YAML and JSON files. Raises UnreadableFile for what is not there."""
+    sources: list[Source] = []
+    bad: list[tuple[str, str]] = []
+    for name in dict.fromkeys(named_files(paths)):
+        try:
+            sources.append(Source(name, _content(name).decode("utf-8")))
+        except UnicodeDecodeError as error:
+            bad.append((name, f"is not UTF-8 text (byte {error.start})"))
+    return Read(tuple(sources), tuple(bad))
+
+
+def _content(name: str) -> bytes:
+    if name == STDIN:
+        return sys.stdin.buffer.read()
+    try:
+        return Path(name).read_bytes()
+    except OSError as error:
+        raise UnreadableFile(f"cannot be read: {error.strerror}", about=name) from error
+
+
+# -- results
+
+
+def diff(migration: Migration) -> Iterator[str]:
+    """In the unified form that `patch` takes."""
+    for one in migration.files:
+        yield from _diff(one.file, one.before, one.after)
+    for new in migration.new_files:
+        yield from _diff(new.file, None, new.text)
+
+
+def _diff(file: str, before: str | None, after: str) -> Iterator[str]:
+    name = "stdin" if file == STDIN else file
+    old, new = (before or "").splitlines(keepends=True), after.splitlines(keepends=True)
+    source = f"a/{name}" if before is not None else "/dev/null"
+    for line in difflib.unified_diff(old, new, source, f"b/{name}"):
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def together(migration: Migration) -> str:
+    """All of it as one stream of documents: what is new for the cluster first."""
+    texts = [one.text for one in migration.new_files] + [one.after for one in migration.files]
+    return "---\n".join(text if text.endswith("\n") else f"{text}\n" for text in texts if text.strip())
+
+
+def write_in_place(migration: Migration) -> list[str]:
+    """Only files that change, each whole or not at all; returns their names. Raises UnreadableFile."""
+    if any(one.file == STDIN and one.before != one.after for one in migration.files):
+        raise InvalidInput("standard input has no place; use -o", about="--in-place")
+    changed = [(one.file, one.after) for one in migration.files if one.before != one.after]
+    changed += [(one.file, one.text) for one in migration.new_files]
+    for file, text in changed:
+        _write(Path(file), text)
+    return [file for file, _ in changed]
+
+
+def write_beside(migration: Migration, folder: Path, places: dict[str, str], *, only_changed: bool) -> None:
+    """Results below `folder`, at their `places`; unchanged files, too, unless `only_changed`. Raises UnreadableFile."""
+    sources = {Path(one.file).resolve() for one in migration.files if one.file != STDIN}
+    written = [(one.file, one.after) for one in migration.files if not only_changed or one.before != one.after]
+    written += [(one.file, one.text) for one in migration.new_files]
+    for file, text in written:
+        target = folder / places[file]
+        if target.resolve() in sources:
+            raise InvalidInput(f"would write over {target}, which is read; use --in-place for that", about="-o")
+        _write(target, text)
+
+
+def write_extra(folder: Path, name: str, text: str) -> None:
+    """A report or the like. Raises UnreadableFile."""
+    _write(folder / name, text)
+
+
+def places_below(files: Iterable[str]) -> dict[str, str]:
+    """For each file where it goes: as it lies below what all of them have in common."""
+    names = [name for name in files if name != STDIN]
+    absolute = {name: Path(os.path.abspath(name)) for name in names}  # noqa: PTH100 - links stay what they are
+    common = Path(os.path.commonpath([path.parent for path in absolute.values()])) if absolute else Path()
+    found = {name: str(Path(MANIFESTS, path.relative_to(common))) for name, path in absolute.items()}
+    return {**found, STDIN: str(Path(MANIFESTS, "stdin.yaml"))}
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all, with the mode of the file that was there."""
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        target = path.resolve()
+        mode = target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask()
+        with tempfile.NamedTemporaryFile("wb", dir=target.parent, prefix=".dractl-", delete=False) as file:
+            temporary = Path(file.name)
+            file.write(text.encode("utf-8"))
+        temporary.chmod(mode)
+        temporary.replace(target)
+    except OSError as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+        raise UnreadableFile(f"cannot be written: {error.strerror}", about=str(path)) from error
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

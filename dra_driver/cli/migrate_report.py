@@ -1,0 +1,136 @@
+"""The report of `dractl migrate`: what was found out besides the result, shown in short, or written beside it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from dra_driver import bundled
+from dra_driver.api.documents import read_documents
+from dra_driver.api.meta import RESOURCE_SLICES, JsonObject
+from dra_driver.api.resource import DeviceClass
+from dra_driver.cli.files import read_files
+from dra_driver.cli.migrate_cluster import ClusterRead
+from dra_driver.cli.migrate_files import write_extra
+from dra_driver.cli.output import messages, print_table
+from dra_driver.migration.cutover import FINAL_VALUES_FILE, VALUES_FILE, cutover, final_values
+from dra_driver.migration.ground import Ground, ground_of_cluster, ground_of_models
+from dra_driver.migration.model import Migration, Options, Source
+from dra_driver.migration.offering import offering_of
+from dra_driver.migration.readiness import Facts, readiness
+from dra_driver.migration.report import Report, at, markdown, named, summary
+from dra_driver.migration.report_data import as_data
+from dra_driver.migration.verify import Verdict, verify
+
+_NEWEST = 36
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """All that was read. `read` None: no cluster was asked."""
+
+    sources: tuple[Source, ...]
+    side: tuple[Source, ...]
+    unreadable: tuple[tuple[str, str], ...]
+    read: ClusterRead | None
+
+    @property
+    def objects(self) -> tuple[JsonObject, ...]:
+        """Of the cluster, or of files that tell of one."""
+        if self.read is not None:
+            return self.read.objects
+        return tuple(
+            one.obj
+            for source in (*self.sources, *self.side)
+            for one in read_documents(source.text, source.file).documents
+        )
+
+
+def reported(migration: Migration, options: Options, work: Gathered, nodes: str | None) -> Report:
+    """With the result tried, the cluster looked at as far as it is known, and the way there."""
+    objects = work.objects
+    known = any(one.get("kind") == "Node" for one in objects)
+    offering = offering_of(objects, options.driver) if known else None
+    read = work.read
+    facts = Facts(
+        minor=options.kubernetes_minor,
+        classes=[one["metadata"]["name"] for one in read.classes] if read is not None else None,
+        admin_namespaces=read.admin_namespaces if read is not None else None,
+        offering=offering,
+    )
+    ground = _ground(migration, options, objects, nodes)
+    plan = cutover(offering, migration, options.driver) if offering is not None else None
+    tried = verify(migration, ground, _classes(read)) if migration.workloads else None
+    return Report(migration, tried, readiness(migration, options, facts), plan)
+
+
+def _ground(migration: Migration, options: Options, objects: Sequence[JsonObject], nodes: str | None) -> Ground:
+    """GPU models by name; else the nodes that were given, if they have slices of the driver; else all models."""
+    minor = options.kubernetes_minor or _NEWEST
+    slices = [one for one in objects if one.get("kind") == RESOURCE_SLICES.kind]
+    ours = [one for one in slices if (one.get("spec") or {}).get("driver") == options.driver]
+    if nodes is None and ours:
+        return ground_of_cluster([one for one in objects if one.get("kind") == "Node"], slices, minor)
+    names = [name.strip().partition(":")[0] for name in (nodes or "").split(",") if name.strip()]
+    return ground_of_models(names, migration.policy, minor, options.driver)
+
+
+def _classes(read: ClusterRead | None) -> dict[str, DeviceClass]:
+    """Those that come with the driver, and what the cluster has under their names, or others."""
+    shipped = [one.obj for one in read_files([str(bundled.DEVICE_CLASSES_FOLDER)]).documents]
+    found = [*shipped, *(read.classes if read is not None else ())]
+    return {one["metadata"]["name"]: DeviceClass.of(one) for one in found}
+
+
+# -- shown in short
+
+_BECOMES = {"claims": "claims", "extended": "stays", "leave": "left alone"}
+
+
+def show(report: Report) -> None:
+    """Tables to standard output, the sum of it to standard error."""
+    tried = {id(one.workload): one for one in report.verification.checked} if report.verification is not None else {}
+    rows = []
+    for one in report.migration.workloads:
+        checked = tried.get(id(one))
+        verdict = checked.verdict if checked is not None else Verdict.UNKNOWN
+        rows.append((named(one), _BECOMES[one.choice.target.value], _VERDICTS[verdict], one.choice.reason))
+    if rows:
+        print_table(("WORKLOAD", "BECOMES", "DEVICES", "WHY"), rows)
+    findings = sorted(report.migration.findings, key=lambda one: (one.severity.rank, one.place))
+    if findings:
+        if rows:
+            print()  # noqa: T201 - between two tables
+        cells = [(at(one.place.file, one.place.line), one.severity, one.code.name, one.message) for one in findings]
+        print_table(("PLACE", "SEVERITY", "CODE", "WHAT"), cells)
+    for line in summary(report.migration):
+        messages.print(line, markup=False, soft_wrap=True)
+
+
+_VERDICTS = {Verdict.SAME: "as before", Verdict.DIFFERS: "differ", Verdict.NOWHERE: "none", Verdict.UNKNOWN: "-"}
+
+
+# -- written
+
+
+def json_text(report: Report) -> str:
+    return json.dumps(as_data(report), indent=2) + "\n"
+
+
+def write_reports(report: Report, folder: Path) -> None:
+    """Beside the manifests. Raises UnreadableFile."""
+    write_extra(folder, "report.md", markdown(report))
+    write_extra(folder, "report.json", json_text(report))
+    migration = report.migration
+    if migration.policy is not None:
+        write_extra(folder, "publishing-policy.yaml", _yaml(migration.policy))
+    if migration.workloads or migration.policy is not None or migration.chart_values:
+        write_extra(folder, FINAL_VALUES_FILE, _yaml(final_values(migration)))
+    if report.plan is not None and not report.plan.empty:
+        write_extra(folder, VALUES_FILE, _yaml(report.plan.values))
+
+
+def _yaml(data: JsonObject) -> str:
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
