@@ -24,7 +24,7 @@ RUN python -m venv /opt/gpu-dra \
  && /opt/gpu-dra/bin/pip install hatchling \
  && /opt/gpu-dra/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
  && /opt/gpu-dra/bin/pip uninstall --yes hatchling pathspec pluggy trove-classifiers packaging \
- && /opt/gpu-dra/bin/pip install --only-binary :all: --find-links /wheels "gpu-dra-driver[cli,otel]" \
+ && /opt/gpu-dra/bin/pip install --only-binary :all: --find-links /wheels "gpu-dra-driver[cli,otel,webhook]" \
  && /opt/gpu-dra/bin/pip uninstall --yes pip \
  # Compiled once here: the root filesystem of the containers is read-only, and starts would compile each time.
  && /opt/gpu-dra/bin/python -m compileall -q -j 0 /opt/gpu-dra/lib

@@ -38,7 +38,7 @@ def installed(root: Path, folder: Path) -> Installed:
     _run([sys.executable, "-m", "venv", "--without-pip", str(target)])
     (wheel,) = wheels.glob("gpu_dra_driver-*.whl")
     where = ["--python", str(target / "bin" / "python")]
-    _run([*pip, *where, "install", "--only-binary", ":all:", f"{wheel}[cli,otel]"])
+    _run([*pip, *where, "install", "--only-binary", ":all:", f"{wheel}[cli,otel,webhook]"])
     _run([str(target / "bin" / "python"), "-m", "compileall", "-q", "-j", "2", str(target / "lib")])
     return Installed(target)
 

@@ -1,0 +1,194 @@
+"""Certificates of the webhook: read, judged, made. Pure but for the randomness of new keys; time is given.
+
+Both ways to have one look the same here: three PEM texts, `tls.crt`, `tls.key` and `ca.crt`, as cert-manager writes
+them into a Secret. Where we make them ourselves, every certificate has an authority of its own, whose key is forgotten
+at once: nothing in the cluster can sign another certificate that the API server would take for ours.
+"""
+
+import base64
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate, DNSName, IPAddress, KeyUsage
+
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----")
+CERTIFICATE, KEY, AUTHORITY = "tls.crt", "tls.key", "ca.crt"
+
+_CLOCKS_DIFFER = timedelta(minutes=5)
+"""A certificate is good from a little before it was made: clocks of nodes differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetimes:
+    """`whole`: how long a certificate is good. `renewed_after`: how old it is when the next one is made."""
+
+    whole: timedelta = timedelta(days=90)
+    renewed_after: timedelta = timedelta(days=60)
+
+
+@dataclass(frozen=True, slots=True)
+class ServingCertificate:
+    """One that can be served: the key is that of the certificate. `authority` is one certificate or more, PEM."""
+
+    chain: str
+    key: str
+    authority: tuple[str, ...]
+    names: frozenset[str]
+    """DNS names and addresses that it is good for."""
+    since: datetime
+    until: datetime
+
+    def problem(self, names: Iterable[str], now: datetime) -> str | None:
+        """Why the API server would not accept it under all of these names, or None."""
+        missing = sorted(set(names) - self.names)
+        if missing:
+            return f"the certificate is not for {', '.join(missing)}"
+        if now >= self.until:
+            return f"the certificate has expired at {self.until:%Y-%m-%d %H:%M}"
+        return None
+
+
+def certificate_in(secret: Mapping[str, object], about: str) -> ServingCertificate | None:
+    """What a Secret holds; None where it is empty, as the chart makes it. Raises InvalidInput where it is damaged."""
+    data = secret.get("data")
+    texts = {key: _decoded(data, key, about) for key in (CERTIFICATE, KEY, AUTHORITY)}
+    if not any(texts.values()):
+        return None
+    for key, text in texts.items():
+        if not text:
+            why = "; an issuer that does not tell its authority cannot be used" if key == AUTHORITY else ""
+            raise InvalidInput(f"there is no {key}{why}", about=about)
+    return _checked(texts[CERTIFICATE], texts[KEY], texts[AUTHORITY], about)
+
+
+def _decoded(data: object, key: str, about: str) -> str:
+    value = data.get(key) if isinstance(data, dict) else None
+    try:
+        return base64.b64decode(value, validate=True).decode("ascii") if isinstance(value, str) else ""
+    except ValueError as error:
+        raise InvalidInput(f"{key} is not PEM", about=about) from error
+
+
+def _checked(chain: str, key: str, authority: str, about: str) -> ServingCertificate:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        leaf, *_ = x509.load_pem_x509_certificates(chain.encode())
+        private = load_pem_private_key(key.encode(), password=None)
+        authorities = tuple(pem_blocks(authority))
+        for one in authorities:
+            x509.load_pem_x509_certificate(one.encode())
+    except (ValueError, TypeError) as error:
+        raise InvalidInput(f"certificate or key cannot be read: {error}", about=about) from error
+    if private.public_key() != leaf.public_key():
+        raise InvalidInput("the key is not that of the certificate", about=about)
+    if not authorities:
+        raise InvalidInput(f"there is no certificate in {AUTHORITY}", about=about)
+    return ServingCertificate(
+        chain, key, authorities, _names_of(leaf), leaf.not_valid_before_utc, leaf.not_valid_after_utc
+    )
+
+
+def _names_of(leaf: "Certificate") -> frozenset[str]:
+    from cryptography import x509
+
+    try:
+        found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return frozenset()
+    addresses = map(str, found.get_values_for_type(x509.IPAddress))
+    return frozenset((*found.get_values_for_type(x509.DNSName), *addresses))
+
+
+def secret_data(certificate: ServingCertificate) -> JsonObject:
+    """The `data` of the Secret that holds it."""
+    authority = "\n".join(certificate.authority) + "\n"
+    texts = {CERTIFICATE: certificate.chain, KEY: certificate.key, AUTHORITY: authority}
+    return {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
+
+
+def is_due(certificate: ServingCertificate | None, names: Iterable[str], now: datetime, times: Lifetimes) -> bool:
+    """Whether a new one is to be made: there is none, it will not do, or it is as old as it should get."""
+    if certificate is None or certificate.problem(names, now) is not None:
+        return True
+    return now >= certificate.since + times.renewed_after
+
+
+def new_certificate(names: Sequence[str], now: datetime, times: Lifetimes) -> ServingCertificate:
+    """With an authority of its own. `names` are DNS names or addresses; the first one is the subject. Some ms."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    since, until = (now - _CLOCKS_DIFFER).replace(microsecond=0), (now + times.whole).replace(microsecond=0)
+    signer, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    # A number of its own: two authorities with one name and different keys are told apart by nobody else.
+    serial = x509.random_serial_number()
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"gpu-dra webhook authority {serial:x}"[:64])])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
+    authority = (
+        x509.CertificateBuilder(issuer, issuer, signer.public_key(), serial, since, until)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(signer.public_key()), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    leaf = (
+        x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number(), since, until)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(list(map(_alternative, names))), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    chain, trusted = (one.public_bytes(Encoding.PEM).decode() for one in (leaf, authority))
+    return ServingCertificate(chain, secret, (trusted.strip(),), frozenset(names), since, until)
+
+
+def _alternative(name: str) -> "DNSName | IPAddress":
+    from cryptography.x509 import DNSName, IPAddress
+
+    try:
+        return IPAddress(ip_address(name))
+    except ValueError:
+        return DNSName(name)
+
+
+def _usage(*, signs: bool) -> "KeyUsage":
+    from cryptography.x509 import KeyUsage
+
+    return KeyUsage(
+        digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, content_commitment=False,
+        key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+
+
+# -- what the API server trusts
+
+
+def pem_blocks(text: str) -> list[str]:
+    """The certificates in a text, one PEM text each."""
+    return [match[0] for match in _PEM.finditer(text)]
+
+
+def has_expired(pem: str, now: datetime) -> bool:
+    """Whether an authority is good for nothing any more, as is what is no certificate."""
+    from cryptography import x509
+
+    try:
+        return now >= x509.load_pem_x509_certificate(pem.encode()).not_valid_after_utc
+    except ValueError:
+        return True

@@ -1,0 +1,287 @@
+"""The webhook as a part of the controller: every replica answers, the leader keeps the configuration.
+
+Entered by `main`: `serving` for as long as the process lives, `run` beside the other parts, `lead` while leading.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import NoReturn
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from controller.webhook.certificates import Lifetimes
+from controller.webhook.configuration import Wish, is_armed
+from controller.webhook.review import Judge, NotAReview, answered, is_quick, read_review
+from controller.webhook.served import Served
+from controller.webhook.server import ReviewServer
+from controller.webhook.trust import (
+    CertificateKeeper,
+    ConfigurationKeeper,
+    Issuing,
+    told,
+    watched_configuration,
+    watched_secret,
+)
+from dra_driver.api.meta import DEVICE_CLASSES, JsonObject
+from dra_driver.api.policy import PublishingPolicy
+from dra_driver.api.resource import DeviceClass
+from dra_driver.checking.fit import class_expressions
+from dra_driver.checking.knowledge import Knowledge, Sites, sites_of_kinds
+from dra_driver.errors import ClusterError, InvalidInput
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
+
+_log = structlog.get_logger(__name__)
+
+KNOWN_MINORS = range(34, 38)
+"""Versions of Kubernetes whose CEL is known."""
+_LOOK_S = 60.0
+"""Between looks at the clock: whether a certificate is due, whether an authority can be forgotten."""
+_VERSION_S = 600.0
+_REVIEWS_PER_SITES = 1_000
+"""Answers of selectors are kept with the devices that were asked, so those are made anew now and then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What `main` was told of the webhook. `issued_here`: we make the certificate; else somebody else fills the
+    Secret. `names` are those under which the API server calls."""
+
+    endpoint: str
+    wish: Wish
+    secret_namespace: str
+    secret_name: str
+    issued_here: bool
+    names: tuple[str, ...]
+    drain_s: float
+    settle_s: float = 5.0
+    times: Lifetimes = field(default_factory=Lifetimes)
+
+
+class WebhookMetrics:
+    """What is measured."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.reviews = Counter(
+            "gpu_dra_webhook_reviews_total",
+            "Reviews by the kind of the object (empty: none of ours) and their result: admitted, refused, malformed,"
+            " failed.",
+            ["kind", "result"],
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "gpu_dra_webhook_review_seconds",
+            "Seconds from a whole body to the answer to it.",
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+            registry=registry,
+        )
+        self.armed = Gauge(
+            "gpu_dra_webhook_armed",
+            "1 while the API server is told to ask about all objects that concern us, 0 while it is not.",
+            registry=registry,
+        )
+        self.expires = Gauge(
+            "gpu_dra_webhook_certificate_expiry_timestamp_seconds",
+            "When the certificate that is served expires, in seconds since 1970; 0 while there is none.",
+            registry=registry,
+        )
+
+
+class Webhook:
+    """One replica's part. `now` is the wall clock, `clock` a monotonic one; both are for tests."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        plan: Plan,
+        *,
+        driver: str,
+        policy: PublishingPolicy,
+        metrics: WebhookMetrics,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = time.monotonic,
+        look_s: float = _LOOK_S,
+    ) -> None:
+        self._kube = kube
+        self._plan = plan
+        self._metrics = metrics
+        self._now = now
+        self._clock = clock
+        self._look_s = look_s
+        self._news = asyncio.Event()
+        self._leader_news = asyncio.Event()
+        self._secret = watched_secret(kube, plan.secret_namespace, plan.secret_name, self._changed)
+        self._configuration = watched_configuration(kube, plan.wish.name, self._changed)
+        self._classes: Mirror[DeviceClass | None] = Mirror(
+            kube, DEVICE_CLASSES, keep=_typed, on_change=self._class_changed
+        )
+        issuing = Issuing(plan.names, plan.times) if plan.issued_here else None
+        self._certificates = CertificateKeeper(kube, self._secret, issuing, now)
+        self._served = Served()
+        self._judge = Judge(Knowledge(driver=driver, policies=(policy,)), knows_server=False)
+        self._judged = 0
+        self._tired = asyncio.Event()
+        """Set when the devices that selectors are tried on should be made anew."""
+        self._loop = asyncio.get_running_loop()
+        self._version_known = False
+        self._server = ReviewServer(plan.endpoint, self.respond, drain_s=plan.drain_s)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[int]:
+        """Answer reviews; ends some seconds after the block, when nobody asks any more. Answers the port."""
+        async with self._server.running() as port:
+            yield port
+
+    async def run(self) -> NoReturn:
+        """Keep certificate and knowledge up to date, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._secret.run())
+            tasks.create_task(self._configuration.run())
+            tasks.create_task(self._classes.run())
+            tasks.create_task(self._follow_version())
+            await self._follow_certificate()
+        raise AssertionError
+
+    async def lead(self) -> NoReturn:
+        """Keep the configuration, until cancelled; `run` goes on beside it."""
+        keeper = ConfigurationKeeper(self._kube, self._configuration, self._plan.wish, self._now)
+        retry = Backoff(first_s=0.2, longest_s=30.0)
+        while True:
+            self._leader_news.clear()
+            again = False
+            try:
+                # What others have is what they are about to serve: it is trusted before anybody serves it.
+                again = await keeper.settle(await self._certificates.certificate())
+                retry.reset()
+            except ClusterError as error:
+                _log.warning("the API server cannot be told whom to ask", error=str(error))
+                await asyncio.sleep(retry.next_s(error.retry_after_s or 0.0))
+                continue
+            if not again:
+                await _until(self._leader_news, self._look_s)
+
+    def problem(self) -> str | None:
+        """Why this replica should not be asked, or None; for the readiness probe."""
+        if not self._configuration.synced:
+            return f"{self._configuration.about} has not been read yet"
+        if not (self._classes.synced.is_set() and self._version_known):
+            return "classes and version of the cluster have not been read yet"
+        current = self._served.current
+        if current is not None:
+            return current.problem(self._plan.names, self._now())
+        return self._certificates.problem or self._served.problem()
+
+    def respond(self, body: bytes) -> JsonObject:
+        """The answer to a review. Raises NotAReview, as ValueError, for what is none."""
+        started, kind, result = time.perf_counter(), "", "failed"
+        try:
+            review = read_review(body)
+            kind = review.kind.kind if review.kind is not None else ""
+            answer = self._judge.answer(review)
+            result = "admitted" if answer.allowed else "refused"
+            if not answer.allowed:
+                _log.info("refused", kind=kind, uid=review.uid, reason="; ".join(answer.refusals)[:2000])
+            return answered(answer)
+        except NotAReview as error:
+            result = "malformed"
+            raise ValueError(str(error)) from error
+        finally:
+            self._metrics.reviews.labels(kind, result).inc()
+            self._metrics.seconds.observe(time.perf_counter() - started)
+            self._judged += 1
+            if self._judged == _REVIEWS_PER_SITES:
+                self._loop.call_soon_threadsafe(self._tired.set)
+
+    # -- certificate
+
+    def _changed(self) -> None:
+        self._news.set()
+        self._leader_news.set()
+        self._metrics.armed.set(is_armed(self._configuration.object))
+
+    async def _follow_certificate(self) -> NoReturn:
+        retry = Backoff(first_s=0.2, longest_s=30.0)
+        while True:
+            self._news.clear()
+            wait_s = self._look_s
+            try:
+                if self._configuration.synced:
+                    offered = await self._certificates.certificate()
+                    wait_s = self._serve(
+                        self._served.seen(offered, told(self._configuration), self._clock(), self._plan.settle_s)
+                    )
+                    retry.reset()
+            except ClusterError as error:
+                wait_s = retry.next_s(error.retry_after_s or 0.0)
+                _log.warning("the certificate cannot be renewed", error=str(error), retry_s=wait_s)
+            await _until(self._news, wait_s)
+
+    def _serve(self, served: Served) -> float:
+        """How long to wait for the next look."""
+        current = served.current
+        if current is not None and current != self._served.current:
+            self._server.use(current)
+            self._metrics.expires.set(current.until.timestamp())
+            _log.info("a certificate is served", until=current.until.isoformat())
+        self._served = served
+        self._leader_news.set()
+        wait_s = served.wait_s(self._clock(), self._plan.settle_s)
+        return self._look_s if wait_s is None else min(wait_s, self._look_s)
+
+    # -- knowledge
+
+    def _class_changed(self, change: MirrorChange[DeviceClass | None]) -> None:
+        knowledge = self._judge.knowledge
+        classes = {name: one for (_, name), one in self._classes.objects.items() if one is not None}
+        # A selector that takes too long is not tried, whoever wrote it.
+        quick = {name: one for name, one in classes.items() if is_quick(class_expressions(one), knowledge)}
+        self._judge = replace(self._judge, knowledge=replace(knowledge, classes=quick))
+
+    async def _follow_version(self) -> NoReturn:
+        """Ask now and then, and make the devices anew on which selectors are tried."""
+        retry = Backoff(first_s=0.2, longest_s=30.0)
+        while True:
+            try:
+                _, minor = await self._kube.server_version()
+            except ClusterError as error:
+                _log.warning("the API server does not tell its version", error=str(error))
+                await asyncio.sleep(retry.next_s(error.retry_after_s or 0.0))
+                continue
+            retry.reset()
+            await self._know(minor)
+            await _until(self._tired, _VERSION_S)
+
+    async def _know(self, minor: int) -> None:
+        known = min(max(minor, KNOWN_MINORS[0]), KNOWN_MINORS[-1])
+        driver = self._judge.knowledge.driver
+        sites = await self._server.in_thread(lambda: _asked_once(sites_of_kinds(known, driver)))
+        self._tired.clear()
+        self._judged = 0
+        knowledge = replace(self._judge.knowledge, minor=known, sites=sites)
+        self._judge = Judge(knowledge, knows_server=minor in KNOWN_MINORS)
+        self._version_known = True
+
+
+def _asked_once(sites: Sites) -> Sites:
+    """With all sites made, so that no review has to wait for them, and threads do not meet while they are."""
+    assert sites.broad
+    return sites
+
+
+def _typed(obj: JsonObject) -> DeviceClass | None:
+    """None for one of a shape that we do not know."""
+    try:
+        return DeviceClass.of(obj)
+    except InvalidInput:
+        return None
+
+
+async def _until(news: asyncio.Event, at_most_s: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(at_most_s):
+            await news.wait()

@@ -1,0 +1,205 @@
+"""The two objects that make the API server trust us, kept: the Secret with the certificate, and the configuration.
+
+Every replica looks after the Secret: whichever finds first that a new certificate is due writes it, guarded by the
+resourceVersion that it saw, so of two that try at once one wins and the other takes what it wrote. The configuration is
+kept by the replica that leads. Neither object is ever created here; the chart makes them, empty, and who deletes one
+has switched the webhook off.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+
+from controller.webhook.certificates import (
+    Lifetimes,
+    ServingCertificate,
+    certificate_in,
+    is_due,
+    new_certificate,
+    secret_data,
+)
+from controller.webhook.configuration import (
+    CONFIGURATIONS,
+    SECRETS,
+    Wish,
+    change,
+    is_armed,
+    is_refused_by_us,
+    probe,
+    trusted_in,
+    webhooks_in,
+)
+from controller.webhook.served import Told
+from dra_driver.api.meta import DEVICE_CLASSES, JsonObject
+from dra_driver.errors import Conflict, InvalidInput, NotFound, Rejected
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Backoff, Mirror
+
+_log = structlog.get_logger(__name__)
+
+
+class Watched:
+    """One object by its name, as the server has it; `changed` is called at every change."""
+
+    def __init__(self, mirror: Mirror[JsonObject], about: str) -> None:
+        self._mirror = mirror
+        self.about = about
+
+    @property
+    def synced(self) -> bool:
+        return self._mirror.synced.is_set()
+
+    @property
+    def object(self) -> JsonObject | None:
+        return next(iter(self._mirror.objects.values()), None)
+
+    async def run(self) -> None:
+        await self._mirror.run()
+
+
+def watched_secret(kube: Kube, namespace: str, name: str, changed: Callable[[], None]) -> Watched:
+    mirror = Mirror(
+        kube,
+        SECRETS,
+        keep=lambda obj: obj,
+        namespace=namespace,
+        field_selector=f"metadata.name={name}",
+        on_change=lambda change: changed(),
+    )
+    return Watched(mirror, f"Secret {namespace}/{name}")
+
+
+def watched_configuration(kube: Kube, name: str, changed: Callable[[], None]) -> Watched:
+    mirror = Mirror(
+        kube,
+        CONFIGURATIONS,
+        keep=lambda obj: obj,
+        field_selector=f"metadata.name={name}",
+        on_change=lambda change: changed(),
+    )
+    return Watched(mirror, f"ValidatingWebhookConfiguration {name}")
+
+
+def told(configuration: Watched) -> Told:
+    found = configuration.object
+    return Told(is_armed(found), trusted_in(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Issuing:
+    """How certificates are made here. `names` are those under which the API server calls."""
+
+    names: Sequence[str]
+    times: Lifetimes
+
+
+class CertificateKeeper:
+    """Reads the Secret, and renews what is in it. `issuing` None: somebody else does that, such as cert-manager."""
+
+    def __init__(self, kube: Kube, secret: Watched, issuing: Issuing | None, now: Callable[[], datetime]) -> None:
+        self.problem: str | None = None
+        """Why the Secret is of no use as it is."""
+        self._kube = kube
+        self._secret = secret
+        self._issuing = issuing
+        self._now = now
+
+    async def certificate(self) -> ServingCertificate | None:
+        """The one in the Secret, after a new one was made where it is due. None where there is none, or somebody else
+        was quicker: then news of the Secret is on the way. Raises ClusterError."""
+        found, self.problem = self._read()
+        secret, issuing = self._secret.object, self._issuing
+        if secret is None or issuing is None or not is_due(found, issuing.names, self._now(), issuing.times):
+            return found
+        made = new_certificate(issuing.names, self._now(), issuing.times)
+        # A read of a collection does not say what its items are.
+        wanted = {**secret, "apiVersion": SECRETS.api_version, "kind": SECRETS.kind, "data": secret_data(made)}
+        try:
+            await self._kube.replace(SECRETS, wanted)
+        except (Conflict, NotFound):
+            return found
+        _log.info("a certificate was made", secret=self._secret.about, until=made.until.isoformat())
+        self.problem = None
+        return made
+
+    def _read(self) -> tuple[ServingCertificate | None, str | None]:
+        if not self._secret.synced:
+            return None, f"{self._secret.about} has not been read yet"
+        if self._secret.object is None:
+            return None, f"{self._secret.about} is not there"
+        try:
+            found = certificate_in(self._secret.object, self._secret.about)
+        except InvalidInput as error:
+            return None, str(error)
+        return found, None if found is not None else f"{self._secret.about} is empty"
+
+
+class ConfigurationKeeper:
+    """What the API server is told, while this replica leads."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        configuration: Watched,
+        wish: Wish,
+        now: Callable[[], datetime],
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.problem: str | None = None
+        """Why the API server does not ask, in a line; None while it does, or somebody has switched it off."""
+        self._kube = kube
+        self._configuration = configuration
+        self._wish = wish
+        self._now = now
+        self._retry = Backoff(first_s=0.2, longest_s=30.0)
+        self._sleep = sleep
+        self._proven = False
+
+    async def settle(self, certificate: ServingCertificate | None) -> bool:
+        """One step towards what should be; whether another is to follow at once, without news. Raises ClusterError."""
+        observed = self._configuration.object
+        if certificate is None or observed is None:
+            self._proven = False
+            return False
+        patch = change(observed, self._wish, certificate, self._now(), proven=self._proven)
+        if patch is not None:
+            await self._write(patch)
+            return False
+        if is_armed(observed):
+            self._say(None)
+            return False
+        return await self._ask()
+
+    async def _write(self, patch: JsonObject) -> None:
+        try:
+            await self._kube.merge_patch(CONFIGURATIONS, self._wish.name, patch)
+        except (Conflict, NotFound):
+            return  # the watch is about to show what changed
+        _log.info("the API server is told whom to ask", webhooks=len(webhooks_in(patch)), asks_all=self._proven)
+
+    async def _ask(self) -> bool:
+        """Let the API server ask us about the probe."""
+        try:
+            await self._kube.create(DEVICE_CLASSES, probe(self._wish), dry_run=True)
+        except Rejected as error:
+            self._proven = is_refused_by_us(error.message, self._wish)
+            why = None if self._proven else f"the probe was refused by somebody else: {error.message}"
+        else:
+            why = "the API server does not reach the webhook: nothing is reviewed until it does"
+        self._say(why)
+        if not self._proven:
+            await self._sleep(self._retry.next_s())
+        else:
+            self._retry.reset()
+        return True
+
+    def _say(self, problem: str | None) -> None:
+        if problem is not None and problem != self.problem:
+            _log.warning("the webhook is not asked", reason=problem)
+        elif problem is None and self.problem is not None:
+            _log.info("the webhook is asked")
+        self.problem = problem

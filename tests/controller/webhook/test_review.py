@@ -1,0 +1,372 @@
+"""What is answered to the API server: the verdict of `dractl check`, in its words, for every kind and version."""
+
+import copy
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.configs import configs as good_configs
+from support.reviews import BAD, CLASSES, GOOD, KINDS, VERSIONS, a_review, an_object, body_of, config
+from support.wrong_configs import TABLE, TITLES
+
+from controller.webhook.review import Answer, Judge, NotAReview, answered, read_review
+from controller.webhook.service import KNOWN_MINORS
+from dra_driver.api.config import encode_config
+from dra_driver.api.documents import read_documents
+from dra_driver.api.meta import JsonObject
+from dra_driver.checking.check import check
+from dra_driver.checking.codes import Severity
+from dra_driver.checking.formats import sentence
+from dra_driver.checking.knowledge import Knowledge, sites_of_kinds, sites_of_models
+from dra_driver.cli import check as command
+from dra_driver.simulation.apiserver.decode import copy_json
+
+JUDGE = Judge(Knowledge(36, sites_of_kinds(), CLASSES))
+OFFLINE = Knowledge(36, sites_of_models(()), CLASSES)
+"""What `dractl check` judges by when it is given nothing but files."""
+
+
+def answer(obj: JsonObject, old: JsonObject | None = None, *, judge: Judge = JUDGE, **request: Any) -> Answer:
+    return judge.answer(read_review(body_of(a_review(obj, old, **request))))
+
+
+def said_by_check(obj: JsonObject, severity: Severity = Severity.ERROR) -> tuple[str, ...]:
+    found = check(read_documents(json.dumps(obj), "f"), OFFLINE)
+    chosen = sorted((one for one in found if one.severity is severity), key=lambda one: one.field)
+    return tuple(dict.fromkeys(map(sentence, chosen)))
+
+
+# -- verdicts
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_right_config_is_admitted_and_a_wrong_one_refused_in_the_words_of_check(kind: str, version: str) -> None:
+    assert answer(an_object(kind, config(GOOD), version=version)) == Answer(UID)
+    wrong = an_object(kind, config(BAD), version=version)
+    refused = answer(wrong)
+    assert refused.refusals == said_by_check(wrong) != ()
+    place = {"ResourceClaim": "spec.devices", "ResourceClaimTemplate": "spec.spec.devices", "DeviceClass": "spec"}[kind]
+    assert refused.refusals[0].startswith(f"{place}.config[0].opaque.parameters.sharing.mpsConfig: is for strategy")
+
+
+@pytest.mark.parametrize("row", TABLE, ids=TITLES)
+def test_of_the_table_of_wrong_configs_those_are_refused_that_check_refuses(row: dict[str, Any]) -> None:
+    """What depends on the GPU or on the class that a claim gets is for the node to say."""
+    header = {} if row.get("bare") else {"apiVersion": "resource.nvidia.com/v1beta1"}
+    entries = [
+        {"opaque": {"driver": "gpu.nvidia.com", "parameters": {**header, **one}}} for one in row.get("claim", ())
+    ]
+    obj = an_object("ResourceClaim", *entries)
+    assert answer(obj).refusals == said_by_check(obj)
+
+
+def test_most_of_the_table_is_refused() -> None:
+    """Otherwise the test above says little."""
+    refused = [
+        row
+        for row in TABLE
+        if "for" not in row and "class" not in row and not row.get("bare")
+        and said_by_check(an_object("ResourceClaim", *map(config, row.get("claim", ()))))
+    ]  # fmt: skip
+    assert len(refused) > 25
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_paths_are_those_of_the_version_that_was_written(version: str) -> None:
+    wrong = an_object("ResourceClaim", version=version, selectors=("device.drivr == 'x'",))
+    exactly = "" if version == "v1beta1" else "exactly."
+    assert answer(wrong).refusals[0].startswith(f"spec.devices.requests[0].{exactly}selectors[0].cel.expression: ")
+    assert answer(wrong).refusals == said_by_check(wrong)
+
+
+def test_all_mistakes_are_said_together() -> None:
+    obj = an_object("ResourceClaim", config(BAD), config({"kind": "GpuConfg"}), selectors=("device.drivr == 'x'",))
+    assert len(answer(obj).refusals) == 3
+    message = answered(answer(obj))["response"]["status"]["message"]
+    assert message.count("\n- ") == 3
+
+
+def test_a_config_for_other_devices_than_its_request_can_get_is_refused() -> None:
+    mig = config({"kind": "MigDeviceConfig", "sharing": {"strategy": "MPS"}}, requests=["gpu"])
+    assert answer(an_object("ResourceClaim", mig)).refusals == said_by_check(an_object("ResourceClaim", mig)) != ()
+    assert answer(an_object("ResourceClaim", mig, class_name="mig.nvidia.com")).allowed
+
+
+def test_what_excludes_each_other_is_refused_over_several_configs_of_one_claim() -> None:
+    both = [config({"kind": "GpuConfig", "sharing": {"strategy": "TimeSlicing"}}, requests=["gpu"])]
+    both.append(config({"kind": "GpuConfig", "sharing": {"mpsConfig": {"multiUser": True}}}, requests=["gpu"]))
+    obj = an_object("ResourceClaim", *both)
+    assert answer(obj).refusals == said_by_check(obj)
+    assert "is for strategy `MPS`, but the strategy is `TimeSlicing`" in answer(obj).refusals[0]
+
+
+def test_a_class_of_the_cluster_has_its_say_in_the_claims_of_it() -> None:
+    of_class = an_object("DeviceClass", config({"kind": "GpuConfig", "sharing": {"strategy": "TimeSlicing"}}))
+    typed = type(CLASSES["gpu.nvidia.com"]).of({**of_class, "metadata": {"name": "slow"}})
+    expression = CLASSES["gpu.nvidia.com"].spec.selectors
+    slow = typed.model_copy(update={"spec": typed.spec.model_copy(update={"selectors": expression})})
+    judge = replace(JUDGE, knowledge=replace(JUDGE.knowledge, classes={**CLASSES, "slow": slow}))
+    mps = config({"kind": "GpuConfig", "sharing": {"mpsConfig": {}}}, requests=["gpu"])
+    obj = an_object("ResourceClaim", mps, class_name="slow")
+    assert not answer(obj, judge=judge).allowed
+    assert answer(obj).allowed, "a class that nobody knows has no say"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_driver_of_others_is_nobodys_business(kind: str) -> None:
+    assert answer(an_object(kind, config({"kind": "GpuConfig", "nonsense": 1}, driver="other.example"))) == Answer(UID)
+
+
+# -- warnings
+
+
+def test_what_check_warns_of_is_a_warning_and_refuses_nothing() -> None:
+    reads = "device.attributes['gpu.nvidia.com'].productNam == 'x'"
+    obj = an_object("ResourceClaim", config(GOOD, driver="gpu.nvida.com"), selectors=(reads,))
+    found = answer(obj)
+    assert found.allowed and set(found.warnings) <= set(said_by_check(obj, Severity.WARNING))
+    assert ["productNam" in one for one in found.warnings].count(True) >= 1
+    assert any("did you mean `gpu.nvidia.com`?" in one for one in found.warnings)
+    assert answered(found)["response"]["warnings"] == list(found.warnings)
+
+
+def test_what_the_server_warns_of_itself_is_not_said_again() -> None:
+    old = an_object("ResourceClaim", config(GOOD), version="v1beta1")
+    assert any("old version" in one for one in said_by_check(old, Severity.WARNING))
+    assert answer(old).warnings == ()
+
+
+# -- who is asked about what
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_update_that_leaves_the_spec_is_admitted_whatever_is_in_it(kind: str) -> None:
+    """Whoever takes a finalizer or a label from an object that was bad before must be able to."""
+    old = an_object(kind, config(BAD), metadata={"finalizers": ["example.com/x"], "labels": {"a": "b"}})
+    new = an_object(kind, config(BAD), metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+    assert answer({**new, "status": {"reservedFor": []}}, old) == Answer(UID)
+    other = an_object(kind, config({"kind": "GpuConfg"}))
+    assert not answer(other, old).allowed
+    assert answer(an_object(kind, config(GOOD)), old).allowed
+
+
+@pytest.mark.parametrize("operation", ["DELETE", "CONNECT"])
+def test_other_operations_are_admitted(operation: str) -> None:
+    assert answer(an_object("ResourceClaim", config(BAD)), operation=operation).allowed
+
+
+def test_a_dry_run_is_reviewed_like_anything_else() -> None:
+    assert not answer(an_object("ResourceClaim", config(BAD)), dryRun=True).allowed
+
+
+def test_kinds_that_this_release_does_not_know_are_admitted() -> None:
+    """While replicas are replaced, an older one may be asked about what a newer one has asked for."""
+    obj = {"apiVersion": "resource.nvidia.com/v9", "kind": "Novelty", "metadata": {"name": "x"}, "spec": 1}
+    assert answer(obj).allowed
+
+
+def test_a_version_that_is_not_known_cannot_be_judged() -> None:
+    refused = answer({**an_object("ResourceClaim", config(GOOD)), "apiVersion": "resource.k8s.io/v2"})
+    assert refused.refusals == ("resource.k8s.io/v2 ResourceClaim cannot be judged; known are v1, v1beta2, v1beta1",)
+
+
+def test_what_the_server_has_judged_by_its_own_rules_is_left_to_it() -> None:
+    """It may be newer than this release, and have fields that are not known here."""
+    obj = an_object("ResourceClaim", config(GOOD))
+    obj["spec"]["devices"]["requests"][0]["exactly"]["novelty"] = {"a": 1}
+    obj["spec"]["devices"]["novelties"] = []
+    assert said_by_check(obj) != ()
+    assert answer(obj).allowed
+
+
+def test_selectors_are_refused_only_where_the_cel_of_the_server_is_known() -> None:
+    obj = an_object("DeviceClass", selectors=("device.novelty(1)",))
+    assert answer(obj).refusals == said_by_check(obj) != ()
+    newer = replace(JUDGE, knows_server=False)
+    assert answer(obj, judge=newer).allowed
+    assert not answer(an_object("DeviceClass", config(BAD)), judge=newer).allowed, "configs are ours in every version"
+
+
+def test_the_versions_that_are_known_are_those_of_check() -> None:
+    assert (KNOWN_MINORS[0], KNOWN_MINORS[-1]) == (command._OLDEST, command._NEWEST)
+
+
+def test_selectors_that_would_keep_a_processor_busy_are_not_tried_on_devices() -> None:
+    one = "device.attributes['gpu.nvidia.com']"
+    dear = f"{one}.all(a, {one}.all(b, {one}.all(c, a + b != c || true)))"
+    mig = config({"kind": "MigDeviceConfig", "sharing": {"strategy": "MPS"}}, requests=["gpu"])
+    assert not answer(an_object("ResourceClaim", mig, selectors=("true",))).allowed
+    assert answer(an_object("ResourceClaim", mig, selectors=(dear,))).allowed, "of which kind it is was not looked for"
+    assert not answer(an_object("ResourceClaim", config(BAD), selectors=(dear,))).allowed
+
+
+# -- what is sent
+
+
+UID = a_review(an_object("ResourceClaim"))["request"]["uid"]
+
+
+def test_answers_have_the_form_of_the_api() -> None:
+    assert answered(Answer("u")) == {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "response": {"uid": "u", "allowed": True},
+    }
+    refused = answered(Answer("u", ("because",), ("and mind",)))["response"]
+    assert refused == {
+        "uid": "u",
+        "allowed": False,
+        "status": {"status": "Failure", "code": 422, "reason": "Invalid", "message": "because"},
+        "warnings": ["and mind"],
+    }
+
+
+def test_nobody_reads_a_thousand_mistakes() -> None:
+    text = answered(Answer("u", tuple(f"{number}: wrong" for number in range(2000))))["response"]["status"]["message"]
+    assert len(text) < 8_100 and text.endswith("… (2000 mistakes)")
+
+
+GOOD_REVIEW = a_review(an_object("ResourceClaim", config(GOOD)))
+NOT_REVIEWS: dict[str, bytes] = {
+    "nothing": b"",
+    "no JSON": b"{",
+    "no text": b"\xff\xfe\x00",
+    "a list": b"[]",
+    "a number": b"1",
+    "not a number": body_of(GOOD_REVIEW).replace(b"false", b"NaN"),
+    "a number with too many digits": body_of(GOOD_REVIEW).replace(b"false", b"1" * 5000),
+    "an abyss": b"[" * 100_000,
+    "a deep object": b'{"a":' * 300 + b"1" + b"}" * 300,
+    "another version": body_of({**GOOD_REVIEW, "apiVersion": "admission.k8s.io/v1beta1"}),
+    "another kind": body_of({**GOOD_REVIEW, "kind": "TokenReview"}),
+    "no request": body_of({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}),
+    "a request of nothing": body_of({**GOOD_REVIEW, "request": {}}),
+    "no uid": body_of(a_review(an_object("ResourceClaim"), uid=None)),
+    "an empty uid": body_of(a_review(an_object("ResourceClaim"), uid="")),
+    "no operation": body_of(a_review(an_object("ResourceClaim"))).replace(b'"CREATE"', b"{}"),
+    "a kind that is a word": body_of(a_review(an_object("ResourceClaim"), kind="ResourceClaim")),
+    "no object": body_of(a_review(an_object("ResourceClaim"), object=None)),
+    "an object of another kind": body_of(a_review(an_object("ResourceClaim"), object=an_object("DeviceClass"))),
+    "an object of another version": body_of(
+        a_review(an_object("ResourceClaim"), object=an_object("ResourceClaim", version="v1beta1"))
+    ),
+    "an update of nothing": body_of(a_review(an_object("ResourceClaim"), operation="UPDATE")),
+    "an update of a word": body_of(a_review(an_object("ResourceClaim"), oldObject="x")),
+}
+
+
+@pytest.mark.parametrize("body", NOT_REVIEWS.values(), ids=NOT_REVIEWS)
+def test_what_is_no_review_is_named_and_not_answered(body: bytes) -> None:
+    with pytest.raises(NotAReview) as caught:
+        read_review(body)
+    assert caught.value.message
+
+
+# -- whatever comes
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+WORDS = st.sampled_from(
+    ["TimeSlicing", "MPS", "GpuConfig", "MigDeviceConfig", "sharing", "strategy", "mpsConfig", "0", "*", "8Gi", "gpu"]
+)
+
+
+def places(value: object, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Of everything in an object."""
+    if isinstance(value, dict):
+        return [path, *(place for key, one in value.items() for place in places(one, (*path, key)))]
+    if isinstance(value, list):
+        return [path, *(place for index, one in enumerate(value) for place in places(one, (*path, index)))]
+    return [path]
+
+
+@st.composite
+def mutations(draw: st.DrawFn, value: Any) -> Any:
+    """Something replaced, added, renamed or taken away, up to three times."""
+    value = copy.deepcopy(value)
+    for _ in range(draw(st.integers(0, 3))):
+        found = [path for path in places(value) if path]
+        if not found:
+            break
+        *way, last = draw(st.sampled_from(found))
+        holder = value
+        for step in way:
+            holder = holder[step]
+        change = draw(st.sampled_from(["replace", "drop", "add", "rename"]))
+        if change == "replace":
+            holder[last] = draw(JSON | WORDS)
+        elif change == "drop":
+            del holder[last]
+        elif isinstance(holder, dict):
+            held = holder[last] if change == "add" else holder.pop(last)
+            holder[draw(st.text(max_size=5) | WORDS)] = held
+        else:
+            holder.append(draw(JSON | WORDS))
+    return value
+
+
+@st.composite
+def objects_with_changed_configs(draw: st.DrawFn) -> JsonObject:
+    whole = encode_config(draw(good_configs))
+    kind = draw(st.sampled_from(KINDS))
+    name = {"MigDeviceConfig": "mig.nvidia.com", "VfioDeviceConfig": "vfio.gpu.nvidia.com"}.get(whole["kind"])
+    requests = draw(st.sampled_from([{}, {"requests": ["gpu"]}])) if kind != "DeviceClass" else {}
+    return an_object(
+        kind,
+        config(draw(mutations(whole)), **requests),
+        version=draw(st.sampled_from(VERSIONS)),
+        class_name=name or "gpu.nvidia.com",
+    )
+
+
+@given(objects_with_changed_configs())
+def test_a_config_is_admitted_if_and_only_if_check_finds_no_error(obj: JsonObject) -> None:
+    assert answer(obj).refusals == said_by_check(obj)
+
+
+@given(st.data())
+def test_a_review_of_any_shape_is_answered_or_named_and_a_wrong_config_in_it_is_never_admitted(
+    data: st.DataObject,
+) -> None:
+    """Whatever is done to the rest of the review, as long as it is about this object."""
+    kind, version = data.draw(st.sampled_from(KINDS)), data.draw(st.sampled_from(VERSIONS))
+    wrong = an_object(kind, config(BAD), version=version)
+    review = data.draw(mutations(a_review(wrong)))
+    try:
+        read = read_review(body_of(review))
+    except NotAReview:
+        return
+    found = JUDGE.answer(read)
+    json.loads(json.dumps(answered(found)))
+    request = review["request"]
+    about_it = request["object"] == wrong and request["operation"] in ("CREATE", "UPDATE")
+    unchanged = (request.get("oldObject") or {}).get("spec") == wrong["spec"]
+    if about_it and request["kind"] == a_review(wrong)["request"]["kind"] and not unchanged:
+        assert not found.allowed
+
+
+@given(st.binary(max_size=200) | JSON.map(body_of) | mutations(GOOD_REVIEW).map(body_of))
+def test_any_body_is_answered_or_named(body: bytes) -> None:
+    try:
+        answered(JUDGE.answer(read_review(body)))
+    except NotAReview as error:
+        assert error.message
+
+
+@given(mutations(an_object("ResourceClaim", config(GOOD, requests=["gpu"]), selectors=("device.driver == 'a'",))))
+def test_an_object_of_any_shape_is_answered(obj: JsonObject) -> None:
+    """Even one that no API server would store."""
+    before = copy_json(obj)
+    review = {**a_review(an_object("ResourceClaim")), "request": {**a_review(an_object("ResourceClaim"))["request"]}}
+    review["request"]["object"] = {**obj, "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+    found = JUDGE.answer(read_review(body_of(review)))
+    assert set(found.refusals) <= set(said_by_check(review["request"]["object"]))
+    assert obj == before
