@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from dra_driver.api.policy import PublishingPolicy
+from dra_driver.features import GATES
 
 type Json = dict[str, Any]
 
@@ -113,6 +114,12 @@ class Schema:
         said = dict(value.annotation or {})
         if said.pop("policy", False):
             return self._policy()
+        if said.pop("featureGates", False):
+            gates: Json = {
+                gate.feature: {"type": "boolean", "description": gate.means, "default": gate.default}
+                for gate in GATES.values()
+            }
+            return {"type": "object", "additionalProperties": False, "properties": gates}
         if said.pop("deviceClassNames", False):
             return {"type": "object", "additionalProperties": False, "properties": self._class_names}
         said = self._resolved(said)
@@ -250,9 +257,22 @@ def _table(values: list[Value]) -> Iterator[str]:
         yield f"| `{'.'.join(value.path)}` | `{default}` | {text} |"
 
 
+def render_gates() -> str:
+    """Defaults and needs, for templates that ask whether a gate is on."""
+    gates = {
+        "defaults": {str(feature): gate.default for feature, gate in GATES.items()},
+        "needs": {str(feature): [str(one) for one in gate.needs] for feature, gate in GATES.items() if gate.needs},
+    }
+    return f"# Generated from dra_driver/features.py by `make generate`; do not edit.\n{yaml.safe_dump(gates)}"
+
+
 def generated() -> dict[Path, str]:
     """Every generated file and its content."""
-    files = {CHART / "values.schema.json": render_schema(), CHART / "README.md": render_readme()}
+    files = {
+        CHART / "values.schema.json": render_schema(),
+        CHART / "README.md": render_readme(),
+        CHART / "files" / "feature-gates.yaml": render_gates(),
+    }
     for folder, source in COPIES.items():
         for file in sorted(source.glob("*.yaml")):
             files[CHART / "files" / folder / file.name] = file.read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from controller.classes import ProfileClasses
 from controller.settings import Settings, from_process
 from controller.slices import PublishedSlices
+from dra_driver.features import Feature
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.leader import LeaderElection
 from dra_driver.kube.metrics import ApiCalls
@@ -32,7 +33,7 @@ def main() -> None:
 
 async def run(settings: Settings) -> None:
     """The controller's whole life. Ends with Stopped after a signal, or with the error of the part that failed."""
-    policy = read_policy(settings.policy)
+    policy = read_policy(settings.policy, settings.feature_gates)
     metrics = CollectorRegistry()
     tell_build(metrics, "controller")
     async with (
@@ -71,9 +72,10 @@ async def run(settings: Settings) -> None:
 
 
 def _classes(kube: Kube, settings: Settings, tracer: Tracer) -> ProfileClasses | None:
-    if not settings.mig_classes:
+    if Feature.MIG_CLASSES not in settings.feature_gates:
         return None
-    return ProfileClasses(kube, settings.driver_name, extended_resources=settings.mig_extended_resources, tracer=tracer)
+    extended_resources = Feature.MIG_EXTENDED_RESOURCES in settings.feature_gates
+    return ProfileClasses(kube, settings.driver_name, extended_resources=extended_resources, tracer=tracer)
 
 
 def _election(kube: Kube, settings: Settings) -> LeaderElection | None:

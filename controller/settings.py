@@ -11,10 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dra_driver.features import Gates
 from dra_driver.kube.endpoint import pod_namespace
 from dra_driver.kube.leader import LeaseTimes
 from dra_driver.names import GPU_DRIVER
-from dra_driver.runtime.settings import OTLP_ENDPOINT, SettingsParser, driver_name, endpoint, http_url, seconds
+from dra_driver.runtime.settings import (
+    FEATURE_GATES,
+    OTLP_ENDPOINT,
+    SettingsParser,
+    driver_name,
+    endpoint,
+    feature_gates,
+    http_url,
+    seconds,
+)
 from dra_driver.runtime.telemetry import LEVELS
 from dra_driver.runtime.tracing import endpoint_asked_for
 
@@ -30,10 +40,8 @@ class Settings:
     """A PublishingPolicy; None publishes every GPU of every node."""
     workers: int
     """Pools written at the same time: more publishes large clusters faster, fewer spares the API server."""
-    mig_classes: bool
-    """Whether each published MIG profile gets a DeviceClass."""
-    mig_extended_resources: bool
-    """Whether those classes answer to `nvidia.com/mig-...`; off while a device plugin hands out the same names."""
+    feature_gates: Gates
+    """Which behaviours may be used, the same as the plugins'; by default all that are not alpha."""
     leader_election: bool
     """Off only where one process at most can run."""
     lease_namespace: str
@@ -66,8 +74,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
         driver_name=options.driver_name,
         policy=Path(options.policy) if options.policy else None,
         workers=options.workers,
-        mig_classes=options.mig_classes,
-        mig_extended_resources=options.mig_extended_resources,
+        feature_gates=options.feature_gates,
         leader_election=options.leader_election,
         lease_namespace=options.lease_namespace or pod_namespace() or "default",
         lease_name=options.lease_name,
@@ -88,10 +95,7 @@ def _parser() -> SettingsParser:
     setting("--driver-name", GPU_DRIVER, "name of the DRA driver; DeviceClasses must select the same", type=driver_name)
     setting("--policy", "", "file with a PublishingPolicy; without one, every GPU of every node is published")
     setting("--workers", 16, "pools written at the same time, 1 to 64", type=int)
-    parser.switch("--mig-classes", True, "keep a DeviceClass for each MIG profile that is published")
-    parser.switch(
-        "--mig-extended-resources", False, "those classes answer to nvidia.com/mig-..., as a device plugin does"
-    )
+    setting("--feature-gates", "", FEATURE_GATES, type=feature_gates)
     parser.switch("--leader-election", True, "work only while holding the lease; off only for a single replica")
     setting("--lease-namespace", "", "namespace of the lease; default: that of the pod")
     setting("--lease-name", "gpu-dra-controller", "name of the lease")

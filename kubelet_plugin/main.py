@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.errors import InvalidInput, Unreachable
+from dra_driver.features import Feature
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.events import EventRecorder
 from dra_driver.kube.metrics import ApiCalls
@@ -93,13 +94,13 @@ async def run(settings: Settings) -> None:
         watch = NodeWatch(settings, policy, host, discovery, open_nvml, journal)
         machine, programs = _machine(settings, host), DriverPrograms(host, driver.root)
         daemons = mps_daemons(machine, programs, settings.state_dir / "mps")
-        reporter = Reporter(kube, settings.node_name, watch.monitor)
+        reporter = Reporter(kube, settings.node_name, watch.facts)
         offers = NodeOffers(kube, policy, settings.node_name)
         errors = LastErrors()
         status = _device_status(kube, settings, watch, journal, policy)
         claims = ClaimService(
             api=kube,
-            facts=watch.monitor,
+            facts=watch.facts,
             container_files=ContainerFilesOfNode(driver),
             journal=journal,
             cdi=CdiFiles(settings.cdi_root, settings.driver_name),
@@ -107,6 +108,7 @@ async def run(settings: Settings) -> None:
             offers=offers,
             driver=settings.driver_name,
             node_name=settings.node_name,
+            gates=settings.feature_gates,
             sweep_interval_s=settings.cleanup_interval_s,
             listener=Listeners(
                 [
@@ -118,11 +120,11 @@ async def run(settings: Settings) -> None:
             ),
         )
         watch.watch_mps(daemons, claims.again)
-        NodeEvents(watch.monitor, settings.node_name, events.tell)
+        NodeEvents(watch.facts, settings.node_name, events.tell)
         publisher = _publisher(kube, settings, policy, metrics, tracer)
-        metrics.register(NodeCollector(watch.monitor, journal, node=settings.node_name, driver=settings.driver_name))
+        metrics.register(NodeCollector(watch.facts, journal, node=settings.node_name, driver=settings.driver_name))
         sockets = plugin_sockets(settings.kubelet_root, settings.driver_name, settings.pod_uid)
-        health = NodeHealth(watch.monitor, offers, settings.node_name, policy.health, instance_of=watch.instance_of)
+        health = NodeHealth(watch.facts, offers, settings.node_name, policy.health, instance_of=watch.instance_of)
         dra = DraServer(
             sockets.dra,
             MeasuredClaims(claims, metrics, settings.driver_name),
@@ -141,7 +143,7 @@ async def run(settings: Settings) -> None:
                 metrics,
                 live={},
                 ready={"registration": registration.problem},
-                debug=sections(watch.monitor, journal, errors) if settings.debug_pages else None,
+                debug=sections(watch.facts, journal, errors) if settings.debug_pages else None,
             ),
             asyncio.TaskGroup() as tasks,
         ):
@@ -182,7 +184,7 @@ async def _policy(settings: Settings, events: EventRecorder) -> PublishingPolicy
     from dra_driver.publish.policy_file import read_policy
 
     try:
-        return read_policy(settings.policy)
+        return read_policy(settings.policy, settings.feature_gates)
     except InvalidInput as error:
         events.tell(policy_refused(settings.node_name, error))
         with suppress(TimeoutError, Unreachable):
@@ -194,9 +196,9 @@ async def _policy(settings: Settings, events: EventRecorder) -> PublishingPolicy
 def _device_status(
     kube: Kube, settings: Settings, watch: NodeWatch, journal: JournalStore, policy: PublishingPolicy
 ) -> DeviceStatusWriter | None:
-    if not settings.device_status:
+    if Feature.DEVICE_STATUS not in settings.feature_gates:
         return None
-    return DeviceStatusWriter(kube, settings.driver_name, watch.monitor, journal, policy.health)
+    return DeviceStatusWriter(kube, settings.driver_name, watch.facts, journal, policy.health)
 
 
 def _publisher(

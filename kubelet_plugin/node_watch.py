@@ -1,6 +1,6 @@
 """Everything that watches the hardware, put together: looks, events, MPS daemons, and what is remembered of it all.
 
-Only `kubelet_plugin.main` enters here. The rest of the plugin asks `monitor` for the node's facts.
+Only `kubelet_plugin.main` enters here. The rest of the plugin asks `NodeWatch.facts` for the node's facts.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from dra_driver.api.inventory import HealthCondition
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.devices.model import Offer
 from dra_driver.errors import DriverError, NodeNotReady
+from dra_driver.features import Feature
 from dra_driver.runtime.tasks import forever
 from kubelet_plugin.discovery import Discovery, NodeFacts, OpenNvml
 from kubelet_plugin.effects.mps import MpsDaemons
@@ -21,12 +22,12 @@ from kubelet_plugin.effects.mps_watch import MpsWatch
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.health_file import HealthFile
 from kubelet_plugin.instances import instance_of, instance_uuid
-from kubelet_plugin.monitor import HealthMonitor
+from kubelet_plugin.monitor import Facts, HealthMonitor
 from kubelet_plugin.prepare.holds import MpsDaemon, Records
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.settings import Settings
 from kubelet_plugin.validation import Command
-from kubelet_plugin.watcher import EventWatcher, GpuEvent
+from kubelet_plugin.watcher import Coverage, EventWatcher, GpuEvent
 
 _log = structlog.get_logger(__name__)
 
@@ -35,7 +36,10 @@ _MODULE = "/sys/module/nvidia"
 
 
 class NodeWatch:
-    """`monitor` is the node with its health, `events` can be paused. `run_in` starts all of it."""
+    """`facts` is the node with its health, `events` can be paused. `run_in` starts all of it.
+
+    With the feature gate of health off, `facts` is what Discovery sees: no events are heard, and no conditions told.
+    """
 
     def __init__(
         self,
@@ -52,16 +56,9 @@ class NodeWatch:
         self._daemons: MpsDaemons | None = None
         self._mps: MpsWatch | None = None
         self._mps_since: dict[tuple[str, str], str] = {}
-        self.monitor = HealthMonitor(
-            discovery,
-            HealthFile(settings.state_dir),
-            policy.health,
-            driver_era=self._driver_era,
-            instance_uuid=self._instance_uuid,
-            more=(self._mps_conditions,),
-            command=Command(tuple(settings.validation_command)) if settings.validation_command else None,
-        )
-        self.events = EventWatcher(open_nvml, self._heard, self.monitor.covered)
+        self._health = self._monitor(settings, policy) if Feature.HEALTH in settings.feature_gates else None
+        self.facts: Facts = discovery if self._health is None else self._health
+        self.events = EventWatcher(open_nvml, self._heard, self._covered)
         self._nvidia_gpus: tuple[str, ...] = ()
         discovery.subscribe(self._seen)
 
@@ -87,13 +84,30 @@ class NodeWatch:
     def run_in(self, tasks: asyncio.TaskGroup) -> None:
         """Start to look, listen and remember; ends with the group."""
         tasks.create_task(forever("discovery", self._discovery.run))
-        tasks.create_task(forever("health", self.monitor.run))
-        tasks.create_task(forever("events", self.events.run))
+        if self._health is not None:
+            tasks.create_task(forever("health", self._health.run))
+            tasks.create_task(forever("events", self.events.run))
         if self._mps is not None:
             tasks.create_task(forever("mps", self._mps.run))
 
+    def _monitor(self, settings: Settings, policy: PublishingPolicy) -> HealthMonitor:
+        return HealthMonitor(
+            self._discovery,
+            HealthFile(settings.state_dir),
+            policy.health,
+            driver_era=self._driver_era,
+            instance_uuid=self._instance_uuid,
+            more=(self._mps_conditions,),
+            command=Command(tuple(settings.validation_command)) if settings.validation_command else None,
+        )
+
+    def _covered(self, coverage: Coverage) -> None:
+        if self._health is not None:
+            self._health.covered(coverage)
+
     def _heard(self, event: GpuEvent) -> None:
-        self.monitor.heard(event)
+        if self._health is not None:
+            self._health.heard(event)
         # Whatever it was, a look shows more of it: a lost GPU, another MIG layout, counters.
         self._discovery.poke()
 

@@ -24,6 +24,7 @@ import structlog
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.devices.model import Offer
 from dra_driver.errors import ClusterError, DriverError, InvalidInput, NodeNotReady, UnknownDevice
+from dra_driver.features import Gates
 from dra_driver.names import ClaimRef
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.prepare.answer import PreparedDevice
@@ -115,6 +116,7 @@ class ClaimService:
         offers: Offers,
         driver: str,
         node_name: str,
+        gates: Gates = Gates.DEFAULT,
         start_patience_s: float = _START_PATIENCE_S,
         sweep_interval_s: float = SWEEP_INTERVAL_S,
         stale_after_s: float = STALE_AFTER_S,
@@ -127,7 +129,7 @@ class ClaimService:
         self._listener = listener or ClaimListener()
         self._executor = Executor(journal, cdi, effects, self._listener)
         self._claims = ClaimReader(api)
-        self._view = _View(facts, container_files, offers, driver, node_name)
+        self._view = _View(facts, container_files, offers, driver, node_name, gates)
         self._healer = Healer(journal, self._executor, self._claims, self._view, stale_after_s=stale_after_s)
         self._start_patience_s = start_patience_s
         self._sweep_interval_s = sweep_interval_s
@@ -374,8 +376,15 @@ class _View:
     """The node, from Discovery's facts."""
 
     def __init__(
-        self, facts: Facts, container_files: ContainerFilesOf, offers: Offers, driver: str, node_name: str
+        self,
+        facts: Facts,
+        container_files: ContainerFilesOf,
+        offers: Offers,
+        driver: str,
+        node_name: str,
+        gates: Gates,
     ) -> None:
+        self._gates = gates
         self._facts = facts
         self._container_files = container_files
         self._offers = offers
@@ -408,7 +417,14 @@ class _View:
     def _node(self, facts: NodeFacts) -> Node:
         gpus = {gpu.uuid: gpu for gpu in facts.gpus}
         return Node(
-            self._driver, self._node_name, facts.boot_id, self._offers.of(facts), gpus, facts.problems, _lost(facts)
+            self._driver,
+            self._node_name,
+            facts.boot_id,
+            self._offers.of(facts),
+            gpus,
+            facts.problems,
+            _lost(facts),
+            self._gates,
         )
 
 

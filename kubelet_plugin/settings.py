@@ -11,8 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dra_driver.features import Gates
 from dra_driver.names import GPU_DRIVER, is_uid
-from dra_driver.runtime.settings import OTLP_ENDPOINT, SettingsParser, driver_name, endpoint, http_url, seconds
+from dra_driver.runtime.settings import (
+    FEATURE_GATES,
+    OTLP_ENDPOINT,
+    SettingsParser,
+    driver_name,
+    endpoint,
+    feature_gates,
+    http_url,
+    seconds,
+)
 from dra_driver.runtime.telemetry import LEVELS
 from dra_driver.runtime.tracing import endpoint_asked_for
 
@@ -44,8 +54,8 @@ class Settings:
     """Checks a GPU where the policy says `health: {validate: true}`; empty: the built-in check alone."""
     simulate: str | None
     """`PROFILE` or `PROFILE:INDEX`: simulated hardware below host_root, made when it is not there."""
-    device_status: bool
-    """Whether `status.devices` of claims is filled: two small writes for each claim; off spares them."""
+    feature_gates: Gates
+    """Which behaviours may be used, the same as the controller's; by default all that are not alpha."""
     discovery_interval_s: float
     cleanup_interval_s: float
     http_endpoint: str | None
@@ -80,7 +90,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
         policy=Path(options.policy) if options.policy else None,
         validation_command=tuple(shlex.split(options.validation_command)),
         simulate=options.simulate or None,
-        device_status=options.device_status,
+        feature_gates=options.feature_gates,
         discovery_interval_s=options.discovery_interval,
         cleanup_interval_s=options.cleanup_interval,
         http_endpoint=options.http_endpoint or None,
@@ -112,7 +122,7 @@ def _parser() -> SettingsParser:
         "--validation-command", "", "checks a GPU (GPU_UUID in its environment), beside what is built in; see policy"
     )
     setting("--simulate", "", "simulate the hardware of a profile, as PROFILE or PROFILE:INDEX", type=_simulated)
-    parser.switch("--device-status", True, "tell in status.devices of claims whether devices are ready and healthy")
+    setting("--feature-gates", "", FEATURE_GATES, type=feature_gates)
     setting("--discovery-interval", 30.0, "seconds between looks at the hardware", type=seconds)
     setting("--cleanup-interval", 600.0, "seconds between looks for claims that are gone", type=seconds)
     setting("--http-endpoint", "", "HOST:PORT for /healthz, /readyz and /metrics; default: none", type=endpoint)

@@ -7,8 +7,11 @@ The settings themselves, with unit, default and reason, are where they belong: `
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from dra_driver.errors import InvalidInput
+from dra_driver.features import Gates
 from dra_driver.names import is_dns_subdomain
 
 PREFIX = "GPU_DRA_"
@@ -17,8 +20,21 @@ OTLP_ENDPOINT = (
     "URL of an OpenTelemetry collector for traces (OTLP, gRPC); default: OTEL_EXPORTER_OTLP_ENDPOINT, or none"
 )
 
+FEATURE_GATES = "behaviours that may be used, as NAME=true,NAME=false; docs/feature-gates.md lists them"
+
 _TRUE = ("true", "1", "yes")
 _FALSE = ("false", "0", "no")
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A setting, for the documentation. `choices` is empty where anything goes; a switch's default is a bool."""
+
+    flag: str
+    variable: str
+    default: object
+    text: str
+    choices: tuple[str, ...] = ()
 
 
 class SettingsParser:
@@ -33,10 +49,12 @@ class SettingsParser:
         )
         self._variables: dict[str, str] = {}
         self._switches: set[str] = set()
+        self.declared: list[Declared] = []
 
     def setting(self, flag: str, default: object, text: str, **more: Any) -> None:
         """A value; `more` goes to argparse."""
         self._variables[_variable(flag)] = flag
+        self.declared.append(Declared(flag, _variable(flag), default, text, tuple(more.get("choices", ()))))
         shown = f" (default: {default})" if default != "" else ""
         self._parser.add_argument(flag, default=default, help=text + shown, **more)
 
@@ -44,6 +62,7 @@ class SettingsParser:
         """On or off: `--flag` and `--no-flag`, or the variable with true or false."""
         self._variables[_variable(flag)] = flag
         self._switches.add(flag)
+        self.declared.append(Declared(flag, _variable(flag), default, text))
         shown = f" (default: {'on' if default else 'off'})"
         self._parser.add_argument(flag, default=default, help=text + shown, action=argparse.BooleanOptionalAction)
 
@@ -88,6 +107,14 @@ def driver_name(text: str) -> str:
     if not is_dns_subdomain(text, longest=63):
         raise argparse.ArgumentTypeError(f"{text!r} is not a DNS subdomain of at most 63 characters")
     return text
+
+
+def feature_gates(text: str) -> Gates:
+    """`NAME=true,NAME=false`; see `dra_driver.features`."""
+    try:
+        return Gates.parse(text)
+    except InvalidInput as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def http_url(text: str) -> str:

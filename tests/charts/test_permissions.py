@@ -263,7 +263,7 @@ async def test_what_is_allowed_is_what_is_done(publisher: str) -> None:
 
 
 def test_without_status_of_devices_there_is_no_permission_for_it() -> None:
-    release = release_of({"kubeletPlugin": {"deviceStatus": False}})
+    release = release_of({"featureGates": {"DeviceStatus": False}})
     assert not granted(release, ours(release, "DaemonSet")) & {STATUS, SYNTHETIC}
 
 

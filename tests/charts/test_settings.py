@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 from support.chart_values import VARIANTS
-from support.helm import Release
+from support.helm import HelmError, Release
 
 from controller import settings as controller_settings
 from controller import uninstall
+from dra_driver.features import Feature, Gates
 from dra_driver.runtime.settings import SettingsParser
 from kubelet_plugin import settings as plugin_settings
 
@@ -47,6 +48,7 @@ def given(release: Release, kind: str) -> dict[str, str]:
 
 
 EVERY_SETTING = {
+    "featureGates": {"MPSSupport": False},
     "debugPages": True,
     "tracing": {"endpoint": "http://collector.traces:4317"},
     "kubeletPlugin": {
@@ -103,3 +105,28 @@ def test_the_lease_that_is_cleaned_up_is_the_controllers(render: Render) -> None
     assert f"--lease-name={lease}" in job["spec"]["template"]["spec"]["containers"][0]["args"]
     named = [rule["resourceNames"] for rule in release.one("Role")["rules"] if "resourceNames" in rule]
     assert named == [[lease]]
+
+
+def test_gates_reach_both_programs_and_the_others_are_as_by_default(render: Render) -> None:
+    release = render(VARIANTS["feature-gates"])
+    wanted = Gates((Gates.DEFAULT.on | {Feature.MIG_EXTENDED_RESOURCES}) - {Feature.MPS})
+    (container,) = release.one("Deployment")["spec"]["template"]["spec"]["containers"]
+    assert controller_settings.read_settings(container["args"], {}).feature_gates == wanted
+    (container,) = release.one("DaemonSet")["spec"]["template"]["spec"]["containers"]
+    words = [word for word in container["args"] if not word.startswith("--pod-uid")]
+    assert plugin_settings.read_settings(words, {"GPU_DRA_NODE_NAME": "node-1"}).feature_gates == wanted
+
+
+@pytest.mark.parametrize(
+    ("gates", "says"),
+    [
+        ({"DynamicMig": True}, "DynamicMig"),
+        ({"DynamicMIG": "yes"}, "DynamicMIG"),
+        ({"MigExtendedResources": True, "MigProfileClasses": False}, "MigExtendedResources needs MigProfileClasses"),
+    ],
+)
+def test_gates_that_do_not_exist_or_contradict_are_refused_before_anything_starts(
+    gates: dict[str, object], says: str, render: Render
+) -> None:
+    with pytest.raises(HelmError, match=says):
+        render({"featureGates": gates})

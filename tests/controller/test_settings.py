@@ -4,8 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from controller import main
+from controller.classes import ProfileClasses
 from controller.settings import read_settings
+from dra_driver.errors import InvalidInput
+from dra_driver.features import Feature, Gates
+from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.leader import LeaseTimes
+from dra_driver.runtime.tracing import OFF
 
 
 def test_the_defaults_publish_everything_with_leader_election() -> None:
@@ -34,9 +40,36 @@ def test_an_empty_variable_is_no_setting() -> None:
     assert read_settings([], {"GPU_DRA_POLICY": "", "GPU_DRA_WORKERS": ""}).workers == 16
 
 
+def test_gates_are_as_by_default_but_for_those_that_are_named() -> None:
+    assert read_settings([], {}).feature_gates == Gates.DEFAULT
+    settings = read_settings(["--feature-gates=DynamicMIG=false"], {"GPU_DRA_FEATURE_GATES": "DeviceStatus=false"})
+    assert settings.feature_gates == Gates(Gates.DEFAULT.on - {Feature.DYNAMIC_MIG})
+
+
+def classes(words: str) -> ProfileClasses | None:
+    return main._classes(Kube(Endpoint(server="http://localhost")), read_settings([words], {}), OFF)
+
+
+def test_classes_of_profiles_are_made_by_gate() -> None:
+    usual, more = classes("--workers=8"), classes("--feature-gates=MigExtendedResources=true")
+    assert usual is not None and more is not None
+    assert (usual._extended_resources, more._extended_resources) == (False, True)
+    assert classes("--feature-gates=MigProfileClasses=false") is None
+
+
+async def test_a_policy_that_asks_for_what_is_switched_off_ends_the_controller(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("{apiVersion: dra.gpu/v1alpha1, kind: PublishingPolicy, mig: [{mode: Dynamic}]}")
+    settings = read_settings([f"--policy={file}", "--feature-gates=DynamicMIG=false"], {})
+    with pytest.raises(InvalidInput, match=r"mig\[0\].mode: needs feature gate DynamicMIG"):
+        await main.run(settings)
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "message"),
     [
+        (["--feature-gates=MPS=true"], {}, "argument --feature-gates: there is no feature gate 'MPS'"),
+        ([], {"GPU_DRA_FEATURE_GATES": "MigProfileClasses=false,MigExtendedResources=true"}, "which is off"),
         (["--workers=0"], {}, "--workers 0 is not between 1 and 64"),
         (["--workers=many"], {}, "argument --workers: invalid int value: 'many'"),
         (["--lease-duration=5"], {}, "--lease-duration must be longer than --renew-deadline"),

@@ -2,23 +2,24 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import aiohttp
 import grpc.aio
 import pytest
 import pytest_asyncio
-from support.objects import allocate, claim, result
+from support.objects import allocate, allocation, claim, result
 from support.plugin import eventually, short_folder
 from support.plugin_process import PluginForks
 from support.real_node import RealNode
 
-from dra_driver.api.meta import RESOURCE_CLAIMS
+from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.client import Kube
 from dra_driver.kube.events import EVENTS_V1
 from dra_driver.kube.kubelet_api.generated import health_v1_pb2, registration_pb2
-from dra_driver.names import GPU_DRIVER, ClaimRef
+from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER, ClaimRef
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
 
@@ -204,3 +205,53 @@ async def test_kubelet_is_told_the_health_of_every_published_device(one: RealNod
             stream.cancel()
     assert sorted(one.device.device_name for one in told.devices) == sorted(one.node.devices)
     assert {(one.device.pool_name, one.health) for one in told.devices} == {("node-1", health_v1_pb2.HEALTHY)}
+
+
+MPS: JsonObject = {
+    "source": "FromClaim",
+    "requests": [],
+    "opaque": {
+        "driver": GPU_DRIVER,
+        "parameters": {"apiVersion": CONFIG_API_VERSION, "kind": "GpuConfig", "sharing": {"strategy": "MPS"}},
+    },
+}
+
+
+async def test_gates_switch_off_health_status_of_devices_and_what_claims_may_ask_for(one: RealNode) -> None:
+    """In one life of the plugin all three are on, and in the next they are not."""
+    created = await one.kube.create(RESOURCE_CLAIMS, claim())
+    ref = ClaimRef("default", "gpu", created["metadata"]["uid"])
+    # The second GPU is sick from the beginning; the claim has the first.
+    one.node.host.set_health(1, uncorrected_errors=1)
+    status: JsonObject = {"status": {"allocation": allocation(result(one.node.devices[0]), config=[MPS])}}
+    await one.kube.merge_patch(RESOURCE_CLAIMS, "gpu", status, namespace="default", subresource="status")
+
+    async def told() -> list[JsonObject]:
+        found: JsonObject = await one.kube.get(RESOURCE_CLAIMS, "gpu", "default")
+        return list(found["status"].get("devices") or ())
+
+    async def sick() -> list[str]:
+        gpus = (await one.inventory())["spec"]["gpus"]
+        return [gpu["name"] for gpu in gpus if gpu["health"].get("conditions")]
+
+    async with one.plugin() as plugin:
+        await plugin.ready()
+        assert not isinstance((await plugin.prepare(ref))[ref.uid], str)
+        await eventually(told)
+        await eventually(sick)
+        await plugin.unprepare(ref)
+        await eventually(lambda: _none(told))
+        await plugin.stop()
+    one.node.options = ("--feature-gates=MPSSupport=false,DeviceStatus=false,NVMLDeviceHealthCheck=false",)
+    async with one.plugin() as plugin:
+        await plugin.ready()
+        refusal = (await plugin.prepare(ref))[ref.uid]
+        assert isinstance(refusal, str) and "feature gate MPSSupport" in refusal
+        await eventually(lambda: _none(sick))
+        await plugin.stop()
+    # With the refusal, a condition of status.devices would have said so.
+    assert not await told()
+
+
+async def _none(found: Callable[[], Awaitable[list[Any]]]) -> bool:
+    return not await found()

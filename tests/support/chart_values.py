@@ -55,7 +55,8 @@ VARIANTS: dict[str, Values] = {
     "policy": {"policy": POLICY},
     "logs": {"logLevel": "debug", "logFormat": "console", "debugPages": True},
     "dashboard": {"metrics": {"dashboard": True, "dashboardLabels": {"grafana": "yes"}}},
-    "no-device-status": {"kubeletPlugin": {"deviceStatus": False}},
+    "no-device-status": {"featureGates": {"DeviceStatus": False}},
+    "feature-gates": {"featureGates": {"MPSSupport": False, "MigExtendedResources": True}},
     "no-crds": {"crds": {"install": False}},
     "keep-crds": {"crds": {"keep": True}},
     "no-classes": {"deviceClasses": {"install": False}},
@@ -63,10 +64,9 @@ VARIANTS: dict[str, Values] = {
     "extended-resources": {
         "deviceClasses": {
             "extendedResources": {"mig.nvidia.com": "example.com/mig", "gpu.nvidia.com": "example.com/gpu"},
-            "migExtendedResources": True,
         }
     },
-    "no-mig-classes": {"deviceClasses": {"migProfiles": False}},
+    "no-mig-classes": {"featureGates": {"MigProfileClasses": False}},
     "extra-class": {"deviceClasses": {"extra": [EXTRA_CLASS]}},
     "places": {
         "kubeletPlugin": {

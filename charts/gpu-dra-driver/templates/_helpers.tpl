@@ -118,6 +118,27 @@ readinessProbe:
   timeoutSeconds: 5
 {{- end }}
 
+{{/* The gates that were set, as `--feature-gates` wants them. */}}
+{{- define "gpu-dra.featureGates" -}}
+{{- $words := list -}}
+{{- range $name, $on := .Values.featureGates -}}
+{{- $words = append $words (printf "%s=%t" $name $on) -}}
+{{- end -}}
+{{- join "," $words -}}
+{{- end }}
+
+{{/* Whether a feature gate is on, "true" or "false": of a list of the context and the gate's name. */}}
+{{- define "gpu-dra.gate" -}}
+{{- $context := index . 0 -}}
+{{- $name := index . 1 -}}
+{{- $set := $context.Values.featureGates | default dict -}}
+{{- if hasKey $set $name -}}
+{{- get $set $name -}}
+{{- else -}}
+{{- get ($context.Files.Get "files/feature-gates.yaml" | fromYaml).defaults $name -}}
+{{- end -}}
+{{- end }}
+
 {{/* Whether ServiceMonitors are made: "yes" or nothing. */}}
 {{- define "gpu-dra.serviceMonitors" -}}
 {{- $wanted := .Values.metrics.serviceMonitors -}}
