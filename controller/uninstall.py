@@ -45,18 +45,22 @@ def main() -> None:
 
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    parser = SettingsParser("controller.uninstall", "Removes what the driver made in the cluster while it ran.")
-    parser.setting("--kubeconfig", "", "kubeconfig file; without one, the pod's service account is used")
-    parser.setting("--driver-name", GPU_DRIVER, "name of the DRA driver that is removed", type=driver_name)
-    parser.setting("--lease-namespace", "", "namespace of the controller's lease; default: that of the pod")
-    parser.setting("--lease-name", "gpu-dra-controller", "name of the controller's lease")
-    options = parser.parse(arguments, environment)
+    options = _parser().parse(arguments, environment)
     return Settings(
         kubeconfig=Path(options.kubeconfig) if options.kubeconfig else None,
         driver_name=options.driver_name,
         lease_namespace=options.lease_namespace or pod_namespace() or "default",
         lease_name=options.lease_name,
     )
+
+
+def _parser() -> SettingsParser:
+    parser = SettingsParser("controller.uninstall", "Removes what the driver made in the cluster while it ran.")
+    parser.setting("--kubeconfig", "", "kubeconfig file; without one, the pod's service account is used")
+    parser.setting("--driver-name", GPU_DRIVER, "name of the DRA driver that is removed", type=driver_name)
+    parser.setting("--lease-namespace", "", "namespace of the controller's lease; default: that of the pod")
+    parser.setting("--lease-name", "gpu-dra-controller", "name of the controller's lease")
+    return parser
 
 
 async def run(settings: Settings) -> None:

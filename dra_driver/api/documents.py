@@ -16,7 +16,7 @@ from typing import Any, Literal
 import yaml
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.errors import InvalidInput
+from dra_driver.errors import Help, InvalidInput, Move
 
 type Place = tuple[int, int]
 """Line and column, both from 1; columns count characters."""
@@ -24,6 +24,12 @@ type Place = tuple[int, int]
 
 class BadDocument(InvalidInput):
     """A document that cannot be read. `line` and `column` count from 1."""
+
+    help = Help(
+        Move.USER,
+        "A file is not YAML or JSON, or not an object.",
+        "The message names file, line and column.",
+    )
 
     def __init__(self, message: str, *, file: str, line: int, column: int) -> None:
         self.file = file

@@ -7,11 +7,17 @@ evaluation.
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from dra_driver.errors import InvalidInput
+from dra_driver.errors import Help, InvalidInput, Move
 
 
 class CelError(InvalidInput):
     """`start` and `end` are offsets into `expression`, end exclusive; `line` and `column` count from 1."""
+
+    help = Help(
+        Move.USER,
+        "A selector's expression is wrong.",
+        "The message names the character; `dractl check` shows it with file and line.",
+    )
 
     def __init__(self, message: str, expression: str, start: int, end: int | None = None) -> None:
         self.expression = expression
@@ -43,13 +49,32 @@ class CelError(InvalidInput):
 class CelSyntaxError(CelError):
     """The text is not an expression."""
 
+    help = Help(
+        Move.USER,
+        "The text is not an expression of CEL: a bracket, a quote or an operator is missing or too many.",
+        "Correct it at the character that is named.",
+    )
+
 
 class CelTypeError(CelError):
     """The expression can never be evaluated: an unknown name, a function for other types, a result that is no bool."""
 
+    help = Help(
+        Move.USER,
+        "The expression can never be evaluated: an unknown name, a function for other types, a result that is "
+        "neither true nor false.",
+        "Correct it; where a name is nearly right, the message has the right one.",
+    )
+
 
 class CelCostError(CelError):
     """The expression may cost more than the API server allows. `cost` is its estimate."""
+
+    help = Help(
+        Move.USER,
+        "The expression may cost more than the API server allows for one selector.",
+        "Make several selectors of it, or compare less: lists and regular expressions are what costs.",
+    )
 
     def __init__(self, cost: int, limit: int, expression: str, start: int, end: int) -> None:
         self.cost = cost
@@ -64,6 +89,14 @@ class CelRuntimeError(CelError):
 
     `name` is what was looked for and `known` what there is, where that is what failed.
     """
+
+    help = Help(
+        Move.USER,
+        "The selector fails on a device, mostly because the device lacks an attribute. The scheduler gives up "
+        "on the pod then, on every node.",
+        "Ask with `has()` first: `has(device.attributes['gpu.nvidia.com'].nvlinkDomain) && …`. Which "
+        "attributes are always there says [attributes.md](attributes.md).",
+    )
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from dra_driver.cel.device import CelDevice, checked_selector
 from dra_driver.cel.errors import CelError, closest
 from dra_driver.cel.server import CURRENT, Server
 from dra_driver.cel.tree import Bind, Call, Comprehension, Constant, Index, Name, Node, OptionalMap, Select, children
+from dra_driver.errors import Help, Move
 
 type Ids = Mapping[str, frozenset[str]]
 """Names by domain."""
@@ -45,6 +46,13 @@ def _frozen(names: Mapping[str, set[str]]) -> Ids:
 
 class UnknownName(CelError):
     """`suggestion` is the name that was probably meant, if one is close. Returned, not raised."""
+
+    help = Help(
+        Move.USER,
+        "A selector asks for an attribute or capacity that no device has: right for the API server,"
+        " and never what was meant.",
+        "Take the name that is suggested, or one of [attributes.md](attributes.md).",
+    )
 
     def __init__(self, message: str, suggestion: str | None, expression: str, start: int, end: int) -> None:
         self.suggestion = suggestion

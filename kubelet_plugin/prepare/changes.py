@@ -7,7 +7,7 @@ each to what is on disk then, whoever wrote it. So nothing here relies on what t
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from dra_driver.errors import DriverError, NodeNotReady
+from dra_driver.errors import DriverError, Help, Move, NodeNotReady
 from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
@@ -27,6 +27,12 @@ type Transition = Callable[[Journal], Journal]
 
 class Outdated(DriverError):
     """The journal changed since it was looked at: look again."""
+
+    help = Help(
+        Move.NOBODY,
+        "The journal changed while a claim was worked on.",
+        "Nothing: it is looked at again at once.",
+    )
 
 
 def with_entry(entry: Entry) -> Transition:

@@ -30,7 +30,7 @@ from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
 from dra_driver.api.meta import Model
 from dra_driver.devices.model import Kind, Partition
-from dra_driver.errors import CorruptState
+from dra_driver.errors import CorruptState, Help, Move
 from dra_driver.names import ClaimRef
 from kubelet_plugin.prepare.hold_lines import (
     from_plain,
@@ -75,6 +75,13 @@ class Journal:
 
 class Unreadable(CorruptState):
     """The journal is whole, but was written by a newer release for its like."""
+
+    help = Help(
+        Move.ADMINISTRATOR,
+        "The journal of this node was written by a newer release, which says that this one must not read it. "
+        "Nothing is prepared or released until it is gone on with.",
+        "Install the newer release again; the downgrade that works is described in [upgrade.md](upgrade.md#downgrade).",
+    )
 
 
 class _Header(Model):

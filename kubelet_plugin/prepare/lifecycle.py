@@ -38,7 +38,7 @@ from dra_driver.api.config import Strategy
 from dra_driver.api.resource import AllocatedDevice, ResourceClaim
 from dra_driver.devices.exclusion import Use, conflict
 from dra_driver.devices.model import Kind, Partition
-from dra_driver.errors import DeviceInUse, NodeNotReady
+from dra_driver.errors import DeviceInUse, Help, Move, NodeNotReady
 from dra_driver.names import ClaimRef, RequestName
 from kubelet_plugin.prepare.answer import PreparedDevice
 from kubelet_plugin.prepare.holds import (
@@ -150,6 +150,14 @@ type Held = Mapping[str, Entry]
 class HeldByOther(DeviceInUse):
     """Refused because `holder` has the device."""
 
+    help = Help(
+        Move.OTHER_CLAIM,
+        "The claim that is named holds the GPU on this node, or wants it set otherwise than this claim.",
+        "As with [DeviceInUse](#deviceinuse). A claim with other settings of the same GPU (another time "
+        "slice, MPS beside time-slicing) waits until the first is released: [sharing.md](sharing.md#what-"
+        "excludes-what).",
+    )
+
     def __init__(self, message: str, *, about: str, holder: Entry) -> None:
         self.holder = holder
         super().__init__(message, about=about)
@@ -157,6 +165,14 @@ class HeldByOther(DeviceInUse):
 
 class LeftBehind(NodeNotReady):
     """Refused because something that no claim needs any more is still on the GPU; it is cleared soon."""
+
+    help = Help(
+        Move.NOBODY,
+        "What an earlier claim left on the GPU (a partition, an MPS daemon, a binding) could not be taken "
+        "back then, and is in the way.",
+        "Nothing, mostly: it is cleared as soon as the GPU can be reached, and kubelet asks again. The log "
+        "names what could not be taken back, and why.",
+    )
 
 
 def admitted(held: Held, entry: Entry, records: Records | None = None) -> Held:
