@@ -6,13 +6,16 @@ import dra_driver.runtime.lean  # noqa: F401 - before structlog is imported by a
 # isort: on
 import asyncio
 import sys
+from contextlib import nullcontext
 from functools import partial
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
 from controller.classes import ProfileClasses
 from controller.settings import Settings, from_process
 from controller.slices import PublishedSlices
+from dra_driver.api.policy import PublishingPolicy
 from dra_driver.features import Feature
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.leader import LeaderElection
@@ -22,6 +25,9 @@ from dra_driver.runtime import memory
 from dra_driver.runtime.tasks import forever, run_service, until_signal
 from dra_driver.runtime.telemetry import configure_logging, status_server, tell_build
 from dra_driver.runtime.tracing import Tracer, open_tracer
+
+if TYPE_CHECKING:
+    from controller.webhook.service import Webhook
 
 
 def main() -> None:
@@ -54,19 +60,24 @@ async def run(settings: Settings) -> None:
             classes=_classes(kube, settings, tracer),
             tracer=tracer,
         )
+        webhook = _webhook(kube, settings, policy, metrics)
         election = _election(kube, settings)
-        work = slices.run if election is None else partial(election.lead, slices.run)
+        led = slices.run if webhook is None else partial(_both, slices, webhook)
+        work = led if election is None else partial(election.lead, led)
         async with (
+            nullcontext() if webhook is None else webhook.serving(),
             status_server(
                 settings.http_endpoint,
                 metrics,
                 live={},
-                ready={"slices": slices.problem},
+                ready={"slices": slices.problem, **({} if webhook is None else {"webhook": webhook.problem})},
                 debug={"pools": slices.described} if settings.debug_pages else None,
             ),
             asyncio.TaskGroup() as tasks,
         ):
             tasks.create_task(forever("publishing", work))
+            if webhook is not None:
+                tasks.create_task(forever("the webhook", webhook.run))
             memory.settle()
             await until_signal()
 
@@ -76,6 +87,23 @@ def _classes(kube: Kube, settings: Settings, tracer: Tracer) -> ProfileClasses |
         return None
     extended_resources = Feature.MIG_EXTENDED_RESOURCES in settings.feature_gates
     return ProfileClasses(kube, settings.driver_name, extended_resources=extended_resources, tracer=tracer)
+
+
+def _webhook(kube: Kube, settings: Settings, policy: PublishingPolicy, metrics: CollectorRegistry) -> "Webhook | None":
+    if settings.webhook is None:
+        return None
+    # What it needs costs 30 MB of memory.
+    from controller.webhook.service import Webhook, WebhookMetrics, plan_of
+
+    plan = plan_of(settings.webhook, settings.lease_namespace, settings.driver_name)
+    return Webhook(kube, plan, driver=settings.driver_name, policy=policy, metrics=WebhookMetrics(metrics))
+
+
+async def _both(slices: PublishedSlices, webhook: "Webhook") -> None:
+    """What the replica does that leads."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(forever("publishing", slices.run))
+        tasks.create_task(forever("the webhook's configuration", webhook.lead))
 
 
 def _election(kube: Kube, settings: Settings) -> LeaderElection | None:

@@ -3,6 +3,7 @@
 Each says its unit, its default and why one would change it.
 """
 
+import argparse
 import os
 import socket
 import sys
@@ -10,6 +11,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from dra_driver.features import Gates
 from dra_driver.kube.endpoint import pod_namespace
@@ -27,6 +29,29 @@ from dra_driver.runtime.settings import (
 )
 from dra_driver.runtime.telemetry import LEVELS
 from dra_driver.runtime.tracing import endpoint_asked_for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookSettings:
+    """What a controller is told of the admission webhook. Secret and Service are in the namespace of the lease."""
+
+    endpoint: str
+    """HOST:PORT of HTTPS."""
+    configuration: str
+    """Name of the ValidatingWebhookConfiguration that is kept while there is one."""
+    secret: str
+    service: str
+    url: str | None
+    """Where an API server finds the endpoint that does not reach Services, without path; None: at the Service."""
+    issued_here: bool
+    """Whether certificates are made here; else somebody else fills the Secret."""
+    failure_policy: Literal["Fail", "Ignore"]
+    """Whether an object with a config of ours is refused when no replica answers."""
+    timeout_s: int
+    exempt_namespaces: tuple[str, ...]
+    """Whose objects are not reviewed: what a cluster needs to live must not wait for us."""
+    drain_s: float
+    """How long a replica that ends still answers; longer where API servers hear late of changed endpoints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +75,8 @@ class Settings:
     """Longer ones ride out slower API servers, shorter ones take over sooner from a leader that died."""
     identity: str
     """This process in the lease."""
+    webhook: WebhookSettings | None
+    """None: there is no webhook."""
     http_endpoint: str | None
     """HOST:PORT of probes and metrics; None: none."""
     debug_pages: bool
@@ -69,6 +96,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
         parser.refuse("--lease-duration must be longer than --renew-deadline, and that longer than --retry-period")
     if not 1 <= options.workers <= 64:
         parser.refuse(f"--workers {options.workers} is not between 1 and 64")
+    namespace = options.lease_namespace or pod_namespace() or "default"
     return Settings(
         kubeconfig=Path(options.kubeconfig) if options.kubeconfig else None,
         driver_name=options.driver_name,
@@ -76,15 +104,38 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
         workers=options.workers,
         feature_gates=options.feature_gates,
         leader_election=options.leader_election,
-        lease_namespace=options.lease_namespace or pod_namespace() or "default",
+        lease_namespace=namespace,
         lease_name=options.lease_name,
         lease_times=times,
         identity=options.identity or f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}",
+        webhook=_webhook(options, parser, namespace),
         http_endpoint=options.http_endpoint or None,
         debug_pages=options.debug_pages,
         otlp_endpoint=endpoint_asked_for(options.otlp_endpoint, environment),
         log_level=options.log_level,
         log_format=options.log_format,
+    )
+
+
+def _webhook(options: argparse.Namespace, parser: SettingsParser, namespace: str) -> WebhookSettings | None:
+    if not options.webhook_endpoint:
+        return None
+    if not 1 <= options.webhook_timeout <= 30:
+        parser.refuse(f"--webhook-timeout {options.webhook_timeout} is not between 1 and 30 seconds")
+    if options.webhook_url and not options.webhook_url.startswith("https://"):
+        parser.refuse(f"--webhook-url {options.webhook_url}: an API server asks by https:// only")
+    exempt = [name.strip() for name in options.webhook_exempt_namespaces.split(",") if name.strip()]
+    return WebhookSettings(
+        endpoint=options.webhook_endpoint,
+        configuration=options.webhook_configuration,
+        secret=options.webhook_secret,
+        service=options.webhook_service,
+        url=options.webhook_url.rstrip("/") or None,
+        issued_here=options.webhook_certificates == "self-managed",
+        failure_policy=options.webhook_failure_policy,
+        timeout_s=options.webhook_timeout,
+        exempt_namespaces=tuple(sorted({*exempt, namespace})),
+        drain_s=options.webhook_drain,
     )
 
 
@@ -103,12 +154,41 @@ def _parser() -> SettingsParser:
     setting("--renew-deadline", 10.0, "seconds that the leader tries to renew before it stops", type=seconds)
     setting("--retry-period", 2.0, "seconds between attempts to take or renew the lease", type=seconds)
     setting("--identity", "", "this process in the lease; default: host name and a random part")
+    _declare_webhook(parser)
     setting("--http-endpoint", "", "HOST:PORT for /healthz, /readyz and /metrics; default: none", type=endpoint)
     parser.switch("--debug-pages", False, "serve /debug there, too: stacks and pools")
     setting("--otlp-endpoint", "", OTLP_ENDPOINT, type=http_url)
     setting("--log-level", "info", "how much to log", choices=LEVELS)
     setting("--log-format", "json", "how to log", choices=("json", "console"))
     return parser
+
+
+def _declare_webhook(parser: SettingsParser) -> None:
+    setting = parser.setting
+    setting("--webhook-endpoint", "", "HOST:PORT of the admission webhook (HTTPS); default: none", type=endpoint)
+    setting(
+        "--webhook-configuration", "gpu-dra-webhook", "name of the ValidatingWebhookConfiguration that is filled in"
+    )
+    setting("--webhook-secret", "gpu-dra-webhook", "name of the Secret with the webhook's certificate")
+    setting(
+        "--webhook-service", "gpu-dra-controller", "name of the Service by which the API server reaches the webhook"
+    )
+    setting("--webhook-url", "", "https://HOST:PORT instead of the Service, for an API server outside the cluster")
+    setting(
+        "--webhook-certificates",
+        "self-managed",
+        "who fills the Secret: the controller, or cert-manager and the like",
+        choices=("self-managed", "external"),
+    )
+    setting(
+        "--webhook-failure-policy",
+        "Fail",
+        "what becomes of objects with a config of ours when nobody answers",
+        choices=("Fail", "Ignore"),
+    )
+    setting("--webhook-timeout", 5, "seconds that the API server waits for an answer, 1 to 30", type=int)
+    setting("--webhook-exempt-namespaces", "kube-system", "namespaces that are not reviewed, besides that of the lease")
+    setting("--webhook-drain", 10.0, "seconds that a replica that ends still answers", type=seconds)
 
 
 def from_process() -> Settings:

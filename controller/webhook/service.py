@@ -10,12 +10,14 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NoReturn
+from urllib.parse import urlsplit
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from controller.settings import WebhookSettings
 from controller.webhook.certificates import Lifetimes
-from controller.webhook.configuration import Wish, is_armed
+from controller.webhook.configuration import ServiceAddress, Wish, is_armed
 from controller.webhook.review import Judge, NotAReview, answered, is_quick, read_review
 from controller.webhook.served import Served
 from controller.webhook.server import ReviewServer
@@ -35,6 +37,7 @@ from dra_driver.checking.knowledge import Knowledge, Sites, sites_of_kinds
 from dra_driver.errors import ClusterError, InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 
 _log = structlog.get_logger(__name__)
 
@@ -61,6 +64,28 @@ class Plan:
     drain_s: float
     settle_s: float = 5.0
     times: Lifetimes = field(default_factory=Lifetimes)
+
+
+def plan_of(settings: WebhookSettings, namespace: str, driver: str) -> Plan:
+    """From what the process was told. The other driver has no settings: its name is part of the API."""
+    address: ServiceAddress | str = settings.url or ServiceAddress(namespace, settings.service)
+    host = urlsplit(settings.url).hostname if settings.url else f"{settings.service}.{namespace}.svc"
+    return Plan(
+        endpoint=settings.endpoint,
+        wish=Wish(
+            name=settings.configuration,
+            drivers=(driver, COMPUTE_DOMAIN_DRIVER),
+            address=address,
+            failure_policy=settings.failure_policy,
+            timeout_s=settings.timeout_s,
+            exempt=settings.exempt_namespaces,
+        ),
+        secret_namespace=namespace,
+        secret_name=settings.secret,
+        issued_here=settings.issued_here,
+        names=(host or "",),
+        drain_s=settings.drain_s,
+    )
 
 
 class WebhookMetrics:
