@@ -5,11 +5,12 @@ a process id to `start`, and to `ended` the exit status or null. What it forks
 is the real `main`, with kill points around it when the order names a number.
 """
 
+import gc
 import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,27 @@ def start(order: dict[str, Any], main: Callable[[], None]) -> int:
     os._exit(0)
 
 
+def descendants(model: type[Any]) -> Iterator[type[Any]]:
+    for child in model.__subclasses__():
+        yield child
+        yield from descendants(child)
+
+
 def serve() -> None:
     # Everything that a plugin imports on its way, once for all of them.
     import kubernetes.config  # noqa: F401
+    from pydantic import BaseModel
 
+    import dra_driver.kube.kubeconfig  # noqa: F401
     import kubelet_plugin.simulation.nvml  # noqa: F401
     from kubelet_plugin.main import main
 
+    for model in descendants(BaseModel):
+        if model.__module__.startswith(("dra_driver.", "kubelet_plugin.")):
+            model.model_rebuild()
+    # What is here stays: no child walks it to find garbage, nor copies the pages that it would write on meanwhile.
+    gc.collect()
+    gc.freeze()
     for line in sys.stdin:
         order = json.loads(line)
         if order["do"] == "start":
