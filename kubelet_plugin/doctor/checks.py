@@ -1,0 +1,492 @@
+"""The checks of a node, from what was seen of it. Pure; `dra_driver.doctor.findings` says how checks are made."""
+
+import posixpath
+from collections.abc import Iterator
+
+from dra_driver.devices.health import xid_condition, xid_severity
+from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, listed, ok
+from kubelet_plugin.doctor.runtime_config import CONTAINERD
+from kubelet_plugin.doctor.seen import GpuSeen, NodeSeen, RuntimeSeen
+
+_DEFAULT_DIRS = ("/etc/cdi", "/var/run/cdi")
+"""Which containerd and CRI-O read when nothing is set."""
+_LEAST_FREE_BYTES = 16 * 2**20
+
+_NO_DRIVER = Trouble(
+    "no-driver",
+    Verdict.PROBLEM,
+    "NVML cannot be used: {why}",
+    "do what it says; `nvidia-smi` must work on this node. With a driver in a container, wait for that; a driver in an"
+    " unusual place: `kubeletPlugin.driverRoot`",
+)
+_NOUVEAU = Trouble(
+    "nouveau",
+    Verdict.PROBLEM,
+    "the kernel module nouveau is loaded, which takes the GPUs away from NVIDIA's driver",
+    "write `blacklist nouveau` and `options nouveau modeset=0` into /etc/modprobe.d/nouveau.conf, make the initramfs"
+    " anew, reboot",
+)
+_MISMATCH = Trouble(
+    "versions",
+    Verdict.PROBLEM,
+    "the loaded kernel module is {loaded}, and the libraries in {root} are {libraries}",
+    "the driver was changed while it was loaded: drain the node and reboot it",
+)
+
+
+def _driver(node: NodeSeen) -> Iterator[Finding]:
+    fine = True
+    if node.nouveau:
+        fine = False
+        yield _NOUVEAU.at()
+    if node.driver_problem is not None:
+        fine = False
+        yield _NO_DRIVER.at(why=node.driver_problem)
+    if node.kernel_module and node.library_version and node.kernel_module != node.library_version:
+        fine = False
+        yield _MISMATCH.at(loaded=node.kernel_module, root=node.driver_root, libraries=node.library_version)
+    if fine:
+        yield ok(f"NVIDIA driver {node.driver_version} in {node.driver_root}")
+
+
+_INCOMPLETE = Trouble("incomplete", Verdict.PROBLEM, "no container can have a GPU: {why}", "do what it says")
+_NODE_MISSING = Trouble("gpu", Verdict.PROBLEM, "no container can have it: {why}", "do what it says")
+
+
+def _device_nodes(node: NodeSeen) -> Iterator[Finding]:
+    if node.driver_problem is not None:
+        yield ok("not looked at: NVML cannot be used")
+        return
+    if node.container_problem is not None:
+        yield _INCOMPLETE.at(why=node.container_problem)
+    without = [gpu for gpu in node.gpus if gpu.missing is not None]
+    for gpu in without:
+        yield _NODE_MISSING.at(_about(gpu), why=gpu.missing)
+    if node.container_problem is None and not without:
+        yield ok(f"the driver's files and the device nodes of {len(node.gpus)} GPUs are there")
+
+
+def _about(gpu: GpuSeen) -> str:
+    return f"GPU {gpu.name} ({gpu.pci})"
+
+
+_GPU_PROBLEM = Trouble(
+    "not-offered",
+    Verdict.PROBLEM,
+    "{reason}: {message}",
+    "see the kernel's log: dmesg | grep -i -e nvrm -e xid; a reset (nvidia-smi --gpu-reset) or a reboot helps against"
+    " most of it",
+)
+
+
+def _gpus(node: NodeSeen) -> Iterator[Finding]:
+    for one in node.problems:
+        yield _GPU_PROBLEM.at(one.subject, reason=one.reason, message=one.message)
+    if not node.problems:
+        yield ok(f"{len(node.gpus)} GPUs answer")
+
+
+_HOOK_UNUSABLE = Trouble(
+    "unusable",
+    Verdict.WARNING,
+    "{path} is there, but cannot be asked what it can do, so it is not used",
+    "run `{path} --version` on the node; install the NVIDIA container toolkit of this architecture anew",
+)
+
+
+def _hook(node: NodeSeen) -> Iterator[Finding]:
+    if node.hook is not None:
+        yield ok(f"containers are finished by {node.hook}")
+    elif node.hook_there is not None:
+        yield _HOOK_UNUSABLE.at(path=node.hook_there)
+    else:
+        yield ok("no nvidia-cdi-hook; libraries are mounted under every name that they are looked up by")
+
+
+_NOT_PERSISTENT = Trouble(
+    "off",
+    Verdict.WARNING,
+    "nvidia-persistenced does not run: unless persistence mode is on, the driver forgets time slices and compute modes"
+    " whenever nobody uses a GPU, and every start takes seconds longer",
+    "systemctl enable --now nvidia-persistenced",
+)
+
+
+def _persistence(node: NodeSeen) -> Iterator[Finding]:
+    if node.persistenced or not node.gpus:
+        yield ok("nvidia-persistenced runs" if node.persistenced else "no GPU that could be kept awake")
+    else:
+        yield _NOT_PERSISTENT.at()
+
+
+_NOT_IN_FABRIC = Trouble(
+    "not-registered",
+    Verdict.PROBLEM,
+    "is not registered with its NVLink fabric: state {state}, status {status}",
+    "systemctl status nvidia-fabricmanager (on GB200 and its like: the switches' one, and nvidia-imex), see its log in"
+    " /var/log/fabricmanager.log; driver and fabric manager must be of one version",
+)
+_NO_MANAGER = Trouble(
+    "no-fabric-manager",
+    Verdict.WARNING,
+    "{gpus} reach each other over NVSwitches, and no fabric manager runs here: CUDA may not start on them",
+    "systemctl enable --now nvidia-fabricmanager, of the driver's version",
+)
+
+
+def _fabric(node: NodeSeen) -> Iterator[Finding]:
+    outside = [
+        gpu
+        for gpu in node.gpus
+        if gpu.fabric_state is not None and (gpu.fabric_state != "Completed" or gpu.fabric_status)
+    ]
+    for gpu in outside:
+        yield _NOT_IN_FABRIC.at(_about(gpu), state=gpu.fabric_state, status=gpu.fabric_status)
+    unknown = [gpu.name for gpu in node.gpus if gpu.switched and gpu.fabric_state is None]
+    if unknown and not node.fabric_manager:
+        yield _NO_MANAGER.at(gpus=listed(unknown))
+    elif not outside:
+        yield ok("NVLink fabric: nothing is missing")
+
+
+_MIG_MANAGER = Trouble(
+    "enabled",
+    Verdict.WARNING,
+    "nvidia-mig-manager.service applies a MIG layout of its own when the node boots: it undoes what this driver makes",
+    "systemctl disable --now nvidia-mig-manager, where the policy has `mode: Dynamic`",
+)
+
+
+def _mig_manager(node: NodeSeen) -> Iterator[Finding]:
+    yield _MIG_MANAGER.at() if node.mig_manager else ok("no MIG manager is enabled on this node")
+
+
+_CONFIG_BROKEN = Trouble("broken", Verdict.PROBLEM, "{why}", "put the file right, then restart {runtime}")
+_CDI_OFF = Trouble(
+    "cdi-off",
+    Verdict.PROBLEM,
+    "CDI is off: containers with GPUs do not start",
+    "set `enable_cdi = true` in {file}, then: systemctl restart containerd",
+)
+_CDI_BY_DEFAULT = Trouble(
+    "cdi-not-set",
+    Verdict.WARNING,
+    "enable_cdi is not set, and containerd is {version}: CDI is on by default only from 2.0 on",
+    'set `enable_cdi = true` below `[plugins."io.containerd.grpc.v1.cri"]` in {file}, then: systemctl restart'
+    " containerd",
+)
+_OTHER_DIRS = Trouble(
+    "other-folders",
+    Verdict.PROBLEM,
+    "reads CDI files in {dirs}, and the plugin writes them into {ours}",
+    "add {ours} to `cdi_spec_dirs` and restart {runtime}; or set `kubeletPlugin.cdiRoot` to one of its folders",
+)
+_NVIDIA_DEFAULT = Trouble(
+    "nvidia-by-default",
+    Verdict.WARNING,
+    "its default runtime is {default}: images with NVIDIA_VISIBLE_DEVICES=all get GPUs that no claim gave them",
+    "make runc (or crun) the default again, and use a RuntimeClass where NVIDIA's runtime is needed",
+)
+_NO_RUNTIME = Trouble(
+    "not-found",
+    Verdict.UNKNOWN,
+    "no configuration of containerd or CRI-O, and no socket of one, was found",
+    "see your runtime's documentation for the Container Device Interface, and that it reads {ours}",
+)
+
+
+def _runtime(node: NodeSeen) -> Iterator[Finding]:
+    if node.simulated:
+        yield ok("the node is simulated, and so is its container runtime")
+        return
+    if not node.runtimes:
+        yield _NO_RUNTIME.at(ours=node.cdi_root)
+    for one in node.runtimes:
+        found = list(_runtime_troubles(one, node.cdi_root))
+        yield from found or [ok(f"{one.name}{f' {one.version}' if one.version else ''} reads {node.cdi_root}")]
+
+
+def _runtime_troubles(one: RuntimeSeen, ours: str) -> Iterator[Finding]:
+    about = f"{one.name} ({one.file})" if one.file else one.name
+    file = one.file or "/etc/containerd/config.toml"
+    if one.problem is not None:
+        yield _CONFIG_BROKEN.at(about, why=one.problem, runtime=one.name)
+        return
+    if one.cdi is False:
+        yield _CDI_OFF.at(about, file=file)
+    elif one.name == CONTAINERD and one.cdi is None and not _has_cdi_by_default(one.version):
+        yield _CDI_BY_DEFAULT.at(about, version=one.version or "of a version that is not known here", file=file)
+    dirs = one.spec_dirs or _DEFAULT_DIRS
+    if _canonical(ours) not in map(_canonical, dirs):
+        yield _OTHER_DIRS.at(about, dirs=", ".join(dirs), ours=ours, runtime=one.name)
+    if one.default_runtime is not None and one.default_runtime.startswith("nvidia"):
+        yield _NVIDIA_DEFAULT.at(about, default=one.default_runtime)
+
+
+def _has_cdi_by_default(version: str | None) -> bool:
+    major = (version or "").partition(".")[0]
+    return major.isdecimal() and int(major) >= 2
+
+
+def _canonical(folder: str) -> str:
+    """/var/run is /run on every distribution with systemd."""
+    path = posixpath.normpath(folder)
+    return path.removeprefix("/var") if path.startswith("/var/run/") else path
+
+
+_NO_FOLDER = Trouble(
+    "no-folder",
+    Verdict.PROBLEM,
+    "there is no folder {folder}: no claim can be prepared",
+    "mkdir -p {folder}; in the chart: `kubeletPlugin.cdiRoot`",
+)
+_BROKEN = Trouble(
+    "invalid",
+    Verdict.PROBLEM,
+    "{why}: containers of its claim do not start",
+    "restart the plugin on this node, which writes it anew; or delete the pods of the claim",
+)
+_ORPHAN = Trouble(
+    "orphan",
+    Verdict.WARNING,
+    "belongs to no claim that is prepared here",
+    "restart the plugin on this node: it removes what belongs to nobody",
+)
+_FILE_MISSING = Trouble(
+    "missing",
+    Verdict.PROBLEM,
+    "is prepared, and its CDI file is gone: its containers cannot be started again",
+    "restart the plugin on this node: it makes the file anew when the claim is still allocated",
+)
+
+
+def _cdi(node: NodeSeen) -> Iterator[Finding]:
+    if not node.cdi_root_there:
+        yield _NO_FOLDER.at(folder=node.cdi_root)
+        return
+    fine = True
+    known = {one.uid for one in node.journal.entries}
+    for file in node.cdi_files:
+        about = f"file {file.name}"
+        if file.problem is not None:
+            fine = False
+            yield _BROKEN.at(about, why=file.problem)
+        elif file.claim_uid not in known and node.journal.problem is None:
+            fine = False
+            yield _ORPHAN.at(about)
+    there = {file.claim_uid for file in node.cdi_files}
+    for one in node.journal.entries:
+        if one.prepared and not one.releasing and one.boot_id == node.boot_id and one.uid not in there:
+            fine = False
+            yield _FILE_MISSING.at(one.claim)
+    if fine:
+        yield ok(f"{len(node.cdi_files)} CDI file(s) of ours, each of a claim that is prepared")
+
+
+_UNREADABLE = Trouble(
+    "unreadable",
+    Verdict.PROBLEM,
+    "{why}",
+    "run the release that wrote it again; or, with no pod with GPUs on the node, move {folder}/claims.journal away",
+)
+_DAMAGED = Trouble(
+    "damaged",
+    Verdict.WARNING,
+    "{count} line(s) cannot be trusted: {why}",
+    "the plugin puts them aside (claims.damaged) when it starts; see whether the disk below {folder} is well",
+)
+_PUT_ASIDE = Trouble(
+    "put-aside",
+    Verdict.WARNING,
+    "lines that could not be trusted were put aside before, into {folder}/claims.damaged",
+    "see whether the disk is well; then remove that file",
+)
+_EARLIER_BOOT = Trouble(
+    "earlier-boot",
+    Verdict.WARNING,
+    "was prepared before the node booted, and not again since",
+    "when its pods are gone, it goes when the plugin next looks; else see the plugin's log",
+)
+
+
+def _journal(node: NodeSeen) -> Iterator[Finding]:
+    journal, folder = node.journal, node.state_dir
+    if journal.problem is not None:
+        yield _UNREADABLE.at(f"file {folder}/claims.journal", why=journal.problem, folder=folder)
+        return
+    fine = not journal.damage and not journal.put_aside
+    if journal.damage:
+        about = f"file {folder}/claims.journal"
+        yield _DAMAGED.at(about, count=len(journal.damage), why=journal.damage[0], folder=folder)
+    if journal.put_aside:
+        yield _PUT_ASIDE.at(folder=folder)
+    for one in journal.entries:
+        if one.boot_id != node.boot_id:
+            fine = False
+            yield _EARLIER_BOOT.at(one.claim)
+    if fine:
+        yield ok(f"{len(journal.entries)} claim(s) in the journal")
+
+
+_NO_REGISTRY = Trouble(
+    "no-registry",
+    Verdict.PROBLEM,
+    "there is no folder {folder}: this is not the kubelet's root, or kubelet has never run",
+    "set `kubeletPlugin.kubeletRoot` to the kubelet's --root-dir (k0s: /var/lib/k0s/kubelet, microk8s:"
+    " /var/snap/microk8s/common/var/lib/kubelet)",
+)
+_NO_SOCKET = Trouble(
+    "no-socket",
+    Verdict.PROBLEM,
+    "no socket of the plugin: it does not run here",
+    "kubectl -n NAMESPACE get pods -o wide: its pod on this node; its log says why it does not serve",
+)
+_DEAF = Trouble(
+    "nobody-listens",
+    Verdict.PROBLEM,
+    "nobody listens at {path}",
+    "the plugin ended without removing it: restart its pod on this node",
+)
+
+
+def _sockets(node: NodeSeen) -> Iterator[Finding]:
+    if not node.registry_there:
+        yield _NO_REGISTRY.at(folder=node.registry)
+        return
+    if not node.sockets:
+        yield _NO_SOCKET.at()
+        return
+    answering = [one for one in node.sockets if one.answers is not False]
+    # After a plugin that was killed its sockets stay; those of the next one have other names.
+    if len(answering) < 2:  # one for the service, one for registration
+        for one in node.sockets:
+            if one.answers is False:
+                yield _DEAF.at(path=one.path)
+        if not any(one.answers is False for one in node.sockets):
+            yield _NO_SOCKET.at()
+    else:
+        yield ok("the plugin listens for kubelet")
+
+
+_XIDS = Trouble(
+    "xid",
+    Verdict.WARNING,
+    "{count} times Xid {number} since the node booted: {meaning}",
+    "NVIDIA's Xid catalog says more; when it comes again after a reset (nvidia-smi --gpu-reset -i {pci}), have the GPU"
+    " serviced",
+)
+
+
+def _xids(node: NodeSeen) -> Iterator[Finding]:
+    serious = [one for one in node.xids if xid_severity(one.number) not in (None, "Info")]
+    for one in serious:
+        meaning = xid_condition(one.number, since="").message.partition(": ")[2]
+        yield _XIDS.at(f"GPU {one.pci}", count=one.count, number=one.number, meaning=meaning, pci=one.pci)
+    if not serious:
+        others = sum(one.count for one in node.xids)
+        yield ok(f"no serious Xid since the node booted{f', {others} of programs' if others else ''}")
+
+
+_DAEMON_LEFT = Trouble(
+    "left-over",
+    Verdict.WARNING,
+    "MPS daemon {name} belongs to no claim that is prepared here",
+    "restart the plugin on this node: it stops what belongs to nobody",
+)
+
+
+def _mps(node: NodeSeen) -> Iterator[Finding]:
+    for name in node.mps_left:
+        yield _DAEMON_LEFT.at(name=name)
+    if not node.mps_left:
+        yield ok("no MPS daemon is left over")
+
+
+_DISK_FULL = Trouble(
+    "full",
+    Verdict.PROBLEM,
+    "{free} are left on the disk of {folder}: the journal cannot be written, so no claim can be prepared",
+    "make room on that disk: images and logs as a rule (crictl rmi --prune, journalctl --vacuum-size=500M)",
+)
+_NO_STATE = Trouble(
+    "no-folder",
+    Verdict.WARNING,
+    "there is no folder {folder}: the plugin has never run here, or with another folder",
+    "see `kubeletPlugin.kubeletRoot` and `driverName`; --kubelet-root and --driver of this command must be the same",
+)
+
+
+def _disk(node: NodeSeen) -> Iterator[Finding]:
+    if node.free_bytes is None:
+        yield _NO_STATE.at(folder=node.state_dir)
+    elif node.free_bytes < _LEAST_FREE_BYTES:
+        yield _DISK_FULL.at(free=f"{node.free_bytes / 2**20:.1f} MiB", folder=node.state_dir)
+    else:
+        yield ok("there is room for the journal")
+
+
+_NOT_ROOT = Trouble(
+    "not-root",
+    Verdict.UNKNOWN,
+    "this is not run as root: device nodes, sockets, the journal and the kernel's log may look as if they were missing",
+    "sudo dractl doctor --node; or in the plugin's pod: kubectl exec … -- dractl doctor --node --host-root /host",
+)
+
+
+def _rights(node: NodeSeen) -> Iterator[Finding]:
+    yield ok("run as root") if node.root else _NOT_ROOT.at()
+
+
+CHECKS: tuple[Check[NodeSeen], ...] = (
+    Check("node-rights", "whether it may look at everything.", _rights, (_NOT_ROOT,)),
+    Check(
+        "node-driver",
+        "whether NVML answers, and the kernel module is the one of the libraries.",
+        _driver,
+        (_NO_DRIVER, _NOUVEAU, _MISMATCH),
+    ),
+    Check(
+        "node-files",
+        "whether the driver's files and device nodes that containers need are there.",
+        _device_nodes,
+        (_INCOMPLETE, _NODE_MISSING),
+    ),
+    Check("node-gpus", "whether every GPU on the PCI bus answers.", _gpus, (_GPU_PROBLEM,)),
+    Check("node-hook", "nvidia-cdi-hook or nvidia-ctk of the container toolkit.", _hook, (_HOOK_UNUSABLE,)),
+    Check("node-persistence", "whether nvidia-persistenced runs.", _persistence, (_NOT_PERSISTENT,)),
+    Check(
+        "node-fabric",
+        "whether GPUs behind NVSwitches are registered with their fabric.",
+        _fabric,
+        (_NOT_IN_FABRIC, _NO_MANAGER),
+    ),
+    Check("node-mig-manager", "whether a MIG manager of the host changes MIG at boot.", _mig_manager, (_MIG_MANAGER,)),
+    Check(
+        "node-runtime",
+        "what the configuration of containerd or CRI-O says of CDI.",
+        _runtime,
+        (_CONFIG_BROKEN, _CDI_OFF, _CDI_BY_DEFAULT, _OTHER_DIRS, _NVIDIA_DEFAULT, _NO_RUNTIME),
+    ),
+    Check(
+        "node-cdi-files",
+        "whether each prepared claim has its CDI file, and each of our files a claim.",
+        _cdi,
+        (_NO_FOLDER, _BROKEN, _ORPHAN, _FILE_MISSING),
+    ),
+    Check(
+        "node-journal",
+        "whether the journal of prepared claims can be read, and is of this boot.",
+        _journal,
+        (_UNREADABLE, _DAMAGED, _PUT_ASIDE, _EARLIER_BOOT),
+    ),
+    Check(
+        "node-sockets",
+        "whether the plugin listens where kubelet looks for it.",
+        _sockets,
+        (_NO_REGISTRY, _NO_SOCKET, _DEAF),
+    ),
+    Check("node-xids", "Xids in the kernel's log since the boot.", _xids, (_XIDS,), ("xids",)),
+    Check("node-mps", "MPS daemons that belong to no claim.", _mps, (_DAEMON_LEFT,)),
+    Check("node-disk", "room for the journal.", _disk, (_DISK_FULL, _NO_STATE)),
+)
+"""In the order in which they are answered."""

@@ -1,0 +1,343 @@
+"""Looks at this machine with the plugin's own adapters; writes nothing, and whatever is wrong becomes a value.
+
+`dractl doctor --node` may run on the host, or in the plugin's pod with the host's root somewhere else.
+"""
+
+import errno
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+
+from dra_driver.api.inventory import GpuFacts
+from dra_driver.cdi.reading import decode as decode_cdi
+from dra_driver.doctor.findings import Unread
+from dra_driver.doctor.node import NodePlaces
+from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
+from kubelet_plugin.container_files import ContainerFilesOfNode
+from kubelet_plugin.discovery import Hardware, NodeFacts, NvmlSource, installed_nvml
+from kubelet_plugin.doctor.runtime_config import containerd_seen, crio_seen, imports
+from kubelet_plugin.doctor.seen import (
+    CdiFileSeen,
+    EntrySeen,
+    GpuSeen,
+    JournalSeen,
+    NodeSeen,
+    RuntimeSeen,
+    SocketSeen,
+    XidSeen,
+)
+from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.hardware.driver_root import DriverInstallation, kernel_module_version
+from kubelet_plugin.hardware.hook_program import HookPrograms
+from kubelet_plugin.hardware.seen import Seen
+from kubelet_plugin.hardware.sysfs import HostFiles, pci_address
+from kubelet_plugin.node_effects import OursNow
+from kubelet_plugin.prepare.checkpoint import Journal
+from kubelet_plugin.prepare.holds import MpsDaemon, UnknownHold
+from kubelet_plugin.prepare.store import DAMAGED, JournalFile, JournalStore
+
+_CONTAINERD_FILES = (
+    "/etc/containerd/config.toml",
+    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+    "/etc/k0s/containerd.toml",
+    "/var/snap/microk8s/current/args/containerd.toml",
+)
+_CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+_CRIO_FILE, _CRIO_FOLDER, _CRIO_SOCKET = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d", "/run/crio/crio.sock"
+_HOOKS = (
+    "/usr/bin/nvidia-cdi-hook",
+    "/usr/local/nvidia/toolkit/nvidia-cdi-hook",
+    "/usr/bin/nvidia-ctk",
+    "/usr/local/nvidia/toolkit/nvidia-ctk",
+)
+_WANTED_BY = "/etc/systemd/system/multi-user.target.wants"
+_VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+\S*)")
+_XID = re.compile(r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F:.]+)\): (?P<number>\d+)")
+_KERNEL_LOG = "/dev/kmsg"
+_LONGEST_RECORD = 8192
+"""Source: printk, LOG_LINE_MAX and its prefix; a shorter buffer is refused (EINVAL)."""
+_MOST_RECORDS = 200_000
+_ANSWER_WITHIN_S = 5.0
+
+
+class Machine:
+    """This machine, as `places` say where it is."""
+
+    def __init__(self, places: NodePlaces) -> None:
+        self.places = places
+        self.host = HostFiles(places.host_root)
+        self._installation = DriverInstallation(self.host, configured_root=places.driver_root)
+
+    def facts(self) -> NodeFacts:
+        """Of the hardware, without what is ours; problems are among them."""
+        if self.places.simulate is None:
+            open_nvml = installed_nvml(self._installation)
+        else:
+            # Only here: a real node has no use for profiles.
+            from kubelet_plugin.simulation.host import open_host
+            from kubelet_plugin.simulation.nvml import SimulatedNvml
+
+            profile, _, index = self.places.simulate.partition(":")
+            simulated = open_host(self.places.host_root, profile, int(index or 0))
+            source = NvmlSource(SimulatedNvml(simulated.root), str(simulated.driver_root))
+
+            def open_nvml() -> NvmlSource:
+                return source
+
+        ours = OursNow(JournalStore(self.places.state_dir), self.host)
+        with closing(Hardware(self.host, open_nvml, ours)) as hardware:
+            return hardware.look()
+
+    def look(self) -> NodeSeen:
+        """Everything. Raises NodeNotReady when the kernel does not even tell its boot id."""
+        facts, host, places = self.facts(), self.host, self.places
+        missing, container_problem = self._for_containers(facts)
+        library_version, root = self._libraries()
+        xids, kernel_log = self._xids()
+        journal, left = self._journal()
+        sockets = tuple(self._sockets())
+        return NodeSeen(
+            node=os.environ.get("GPU_DRA_NODE_NAME") or socket.gethostname(),
+            time=datetime.now(UTC),
+            boot_id=facts.boot_id,
+            driver=places.driver,
+            simulated=places.simulate is not None,
+            root=os.geteuid() == 0,
+            kernel_module=kernel_module_version(host),
+            nouveau=host.resolve("/sys/module/nouveau") is not None,
+            driver_version=facts.driver.version if facts.driver is not None else None,
+            library_version=library_version,
+            driver_root=root,
+            driver_problem=_driver_problem(facts),
+            container_problem=container_problem,
+            gpus=tuple(_gpu(one, missing) for one in facts.gpus),
+            problems=tuple(one for one in facts.problems if one.subject != "driver"),
+            hook=self._hook(),
+            hook_there=next((path for path in _HOOKS if host.resolve(path) is not None), None),
+            persistenced=self._is_there("nvidia-persistenced/socket"),
+            fabric_manager=self._is_there("nvidia-fabricmanager/socket"),
+            mig_manager=host.resolve(f"{_WANTED_BY}/nvidia-mig-manager.service") is not None,
+            runtimes=tuple(self._runtimes()),
+            cdi_root=str(places.cdi_root),
+            cdi_root_there=places.cdi_root.is_dir(),
+            cdi_files=tuple(self._cdi_files()),
+            journal=journal,
+            registry=str(self._registry),
+            registry_there=self._registry.is_dir(),
+            sockets=sockets,
+            mps_left=left,
+            xids=xids,
+            kernel_log=kernel_log,
+            state_dir=str(places.state_dir),
+            free_bytes=_free(places.state_dir),
+        )
+
+    # -- the driver
+
+    def _for_containers(self, facts: NodeFacts) -> tuple[dict[str, str], str | None]:
+        if facts.driver is None:
+            return {}, None
+        try:
+            return dict(ContainerFilesOfNode(self._installation)(facts).missing), None
+        except NodeNotReady as error:
+            return {}, error.message
+
+    def _libraries(self) -> tuple[str | None, str | None]:
+        try:
+            root = self._installation.root()
+        except NodeNotReady:
+            return None, None
+        return root.version, root.path
+
+    def _hook(self) -> str | None:
+        with suppress(NodeNotReady):
+            program = HookPrograms(self.host).find(Seen())
+            return f"{program.path} {program.version}" if program is not None else None
+        return None
+
+    def _is_there(self, name: str) -> bool:
+        return any(self.host.resolve(f"{folder}/{name}") is not None for folder in ("/run", "/var/run"))
+
+    # -- container runtimes
+
+    def _runtimes(self) -> Iterator[RuntimeSeen]:
+        for path in _CONTAINERD_FILES:
+            text = self.host.read_text(path)
+            if text is not None:
+                yield containerd_seen({path: text} | self._imported(text), self._version("containerd"))
+        if not any(self.host.resolve(path) for path in _CONTAINERD_FILES) and self.host.resolve(_CONTAINERD_SOCKET):
+            yield containerd_seen({}, self._version("containerd"))
+        crio = {path: text for path in self._crio_files() if (text := self.host.read_text(path)) is not None}
+        if crio or self.host.resolve(_CRIO_SOCKET) is not None:
+            yield crio_seen(crio, self._version("crio"))
+
+    def _imported(self, text: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for pattern in imports(text):
+            folder, name = str(PurePosixPath(pattern).parent), PurePosixPath(pattern).name
+            for one in sorted(self.host.names(folder)):
+                content = self.host.read_text(f"{folder}/{one}") if fnmatch(one, name) else None
+                if content is not None:
+                    found[f"{folder}/{one}"] = content
+        return found
+
+    def _crio_files(self) -> Iterable[str]:
+        return (_CRIO_FILE, *(f"{_CRIO_FOLDER}/{name}" for name in sorted(self.host.names(_CRIO_FOLDER))))
+
+    def _version(self, program: str) -> str | None:
+        """As it says itself; None where it is not this system's to ask."""
+        file = shutil.which(program) if self.places.host_root == Path("/") else None
+        if file is None:
+            return None
+        try:
+            done = subprocess.run(
+                [file, "--version"], capture_output=True, text=True, timeout=_ANSWER_WITHIN_S, check=False
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        match = _VERSION.search(done.stdout)
+        return match[1] if match is not None else None
+
+    # -- what is ours
+
+    def _cdi_files(self) -> Iterator[CdiFileSeen]:
+        files = CdiFiles(self.places.cdi_root, self.places.driver)
+        try:
+            claims = sorted(files.claims())
+        except NodeNotReady:
+            return
+        for uid in claims:
+            name = files.path(uid).name
+            try:
+                decode_cdi(files.read(uid) or b"", about=name)
+            except (InvalidInput, NodeNotReady, UnicodeDecodeError) as error:
+                yield CdiFileSeen(name, uid, getattr(error, "message", str(error)))
+            else:
+                yield CdiFileSeen(name, uid)
+
+    def _journal(self) -> tuple[JournalSeen, tuple[str, ...]]:
+        folder = self.places.state_dir
+        aside = (folder / DAMAGED).exists()
+        try:
+            journal = JournalFile(folder).current()
+        except DriverError as error:
+            return JournalSeen(put_aside=aside, problem=error.message), ()
+        entries = tuple(
+            EntrySeen(str(one.claim), uid, one.boot_id, one.cdi_digest is not None, one.releasing)
+            for uid, one in sorted(journal.held.items())
+        )
+        damage = tuple(one.reason for one in journal.damage)
+        return JournalSeen(entries, damage, aside), _mps_left(folder / "mps", journal)
+
+    @property
+    def _registry(self) -> Path:
+        return self.places.kubelet_root / "plugins_registry"
+
+    def _sockets(self) -> Iterator[SocketSeen]:
+        driver = self.places.driver
+        for folder, pattern in ((self.places.state_dir, "dra*.sock"), (self._registry, f"{driver}*reg.sock")):
+            for path in sorted(folder.glob(pattern)):
+                yield SocketSeen(str(path), _answers(path))
+        for path in sorted(self._registry.glob("dra-*-reg.sock")):
+            yield SocketSeen(str(path), _answers(path))
+
+    # -- the kernel
+
+    def _xids(self) -> tuple[tuple[XidSeen, ...], Unread | None]:
+        counted: Counter[tuple[str, int]] = Counter()
+        try:
+            for line in self.kernel_lines():
+                match = _XID.search(line)
+                if match is not None:
+                    counted[_pci(match["pci"]), int(match["number"])] += 1
+        except OSError as error:
+            return (), Unread("the kernel's log", error.strerror or str(error), _permission(error))
+        return tuple(XidSeen(pci, number, count) for (pci, number), count in sorted(counted.items())), None
+
+    def kernel_lines(self) -> Iterator[str]:
+        """Of this boot, as far as the kernel still has them. Raises OSError."""
+        descriptor = os.open(self.host.path(_KERNEL_LOG), os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            for _ in range(_MOST_RECORDS):
+                try:
+                    record = os.read(descriptor, _LONGEST_RECORD)
+                except BlockingIOError:
+                    return
+                except OSError as error:
+                    if error.errno != errno.EPIPE:  # overwritten while we read: the next is there
+                        raise
+                    continue
+                if not record:
+                    return
+                yield from record.decode(errors="replace").splitlines()
+        finally:
+            os.close(descriptor)
+
+
+def _permission(error: OSError) -> str | None:
+    return f"read {_KERNEL_LOG} (CAP_SYSLOG)" if error.errno in (errno.EPERM, errno.EACCES) else None
+
+
+def _driver_problem(facts: NodeFacts) -> str | None:
+    if facts.driver is not None:
+        return None
+    return "; ".join(f"{one.reason}: {one.message}" for one in facts.problems if one.subject == "driver")
+
+
+def _gpu(gpu: GpuFacts, missing: dict[str, str]) -> GpuSeen:
+    return GpuSeen(
+        gpu.name,
+        gpu.uuid,
+        gpu.pci_bus_id,
+        gpu.nvlink is not None and gpu.nvlink.switched,
+        gpu.fabric.state if gpu.fabric is not None else None,
+        gpu.fabric.status if gpu.fabric is not None else 0,
+        missing.get(gpu.uuid),
+    )
+
+
+def _mps_left(folder: Path, journal: Journal) -> tuple[str, ...]:
+    """Daemons' folders of which no hold speaks; see `kubelet_plugin.effects.mps`."""
+    keys = {hold.key for hold in journal.holds if isinstance(hold, MpsDaemon)}
+    untold = "\n".join(hold.text for hold in journal.holds if isinstance(hold, UnknownHold))
+    try:
+        names = [entry.name for entry in folder.iterdir()]
+    except OSError:
+        return ()
+    return tuple(sorted(name for name in names if name not in keys and name not in untold))
+
+
+def _answers(path: Path) -> bool | None:
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as connection:
+        connection.settimeout(_ANSWER_WITHIN_S)
+        try:
+            connection.connect(str(path))
+        except PermissionError:
+            return None
+        except OSError:
+            return False
+        return True
+
+
+def _pci(text: str) -> str:
+    """The kernel leaves out the function: `0000:1b:00`."""
+    try:
+        return pci_address(text if "." in text else f"{text}.0")
+    except ValueError:
+        return text
+
+
+def _free(folder: Path) -> int | None:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None

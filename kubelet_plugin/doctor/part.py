@@ -1,0 +1,78 @@
+"""What the entry point group `gpu_dra.doctor` names: looks, judges, and has files for a bundle."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from dra_driver.api.meta import NODE_INVENTORIES, JsonObject
+from dra_driver.doctor.findings import Check, Finding, examined
+from dra_driver.doctor.node import NodeFile, NodePlaces
+from dra_driver.errors import NodeNotReady
+from kubelet_plugin.doctor.checks import CHECKS
+from kubelet_plugin.doctor.looking import Machine
+from kubelet_plugin.doctor.seen import node_seen
+from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.prepare.store import DAMAGED, JOURNAL
+from kubelet_plugin.reporter import wanted_spec
+
+_MOST_KERNEL_LINES = 5000
+
+
+class Node:
+    """See `dra_driver.doctor.node.NodePart`."""
+
+    checks: tuple[Check[Any], ...] = CHECKS
+
+    def look(self, places: NodePlaces) -> JsonObject:
+        return Machine(places).look().to_wire()
+
+    def findings(self, seen: JsonObject) -> tuple[Finding, ...]:
+        return examined(CHECKS, node_seen(seen))
+
+    def files(self, places: NodePlaces) -> Iterator[NodeFile]:
+        machine = Machine(places)
+        yield _file("node/inventory.json", lambda: _inventory(machine))
+        for name in (JOURNAL, DAMAGED):
+            path = places.state_dir / name
+            if path.exists() or name == JOURNAL:
+                yield _file(f"node/{name}", lambda path=path: _lines(path.read_bytes()))  # type: ignore[misc]
+        cdi = CdiFiles(places.cdi_root, places.driver)
+        try:
+            claims = sorted(cdi.claims())
+        except NodeNotReady as error:
+            yield NodeFile("node/cdi", problem=error.message)
+            claims = []
+        for uid in claims:
+            yield _file(f"node/cdi/{cdi.path(uid).name}", lambda uid=uid: _lines(cdi.read(uid) or b""))  # type: ignore[misc]
+        yield _file("node/kernel.txt", lambda: _kernel(machine))
+
+
+def _file(name: str, read: Callable[[], Iterable[str]]) -> NodeFile:
+    try:
+        return NodeFile(name, tuple(read()))
+    except NodeNotReady as error:
+        return NodeFile(name, problem=error.message)
+    except OSError as error:
+        return NodeFile(name, problem=error.strerror or str(error))
+
+
+def _inventory(machine: Machine) -> list[str]:
+    facts = machine.facts()
+    inventory = {
+        "apiVersion": NODE_INVENTORIES.api_version,
+        "kind": NODE_INVENTORIES.kind,
+        "spec": wanted_spec("this-node", facts, {}),
+    }
+    return json.dumps(inventory, indent=1).splitlines()
+
+
+def _kernel(machine: Machine) -> list[str]:
+    """What the NVIDIA driver said, Xids among it."""
+    return [line for line in machine.kernel_lines() if "NVRM" in line or "nvidia" in line][-_MOST_KERNEL_LINES:]
+
+
+def _lines(content: bytes) -> list[str]:
+    return content.decode(errors="replace").splitlines()
+
+
+NODE = Node()

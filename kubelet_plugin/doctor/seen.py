@@ -1,0 +1,154 @@
+"""What was seen of this machine, as values that can be written as JSON and read again. Pure."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from pydantic import TypeAdapter, ValidationError
+
+from dra_driver.api.inventory import Problem
+from dra_driver.api.meta import JsonObject
+from dra_driver.doctor.findings import Unread
+from dra_driver.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSeen:
+    """`missing`: why no container can have it now. `fabric_state` and `fabric_status` as NVML has them; None where it
+    knows of no fabric. `switched`: its NVLinks go to switches."""
+
+    name: str
+    uuid: str
+    pci: str
+    switched: bool = False
+    fabric_state: str | None = None
+    fabric_status: int = 0
+    missing: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSeen:
+    """A container runtime by its configuration. None: not set there, so its default holds; a `version`: not known."""
+
+    name: str
+    file: str
+    version: str | None = None
+    cdi: bool | None = None
+    spec_dirs: tuple[str, ...] | None = None
+    default_runtime: str | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CdiFileSeen:
+    name: str
+    claim_uid: str
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySeen:
+    """A claim of the journal."""
+
+    claim: str
+    uid: str
+    boot_id: str
+    prepared: bool
+    releasing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSeen:
+    """`problem`: why it cannot be read; `damage`: lines that cannot be trusted; `put_aside`: whether there is a file
+    with such lines of before."""
+
+    entries: tuple[EntrySeen, ...] = ()
+    damage: tuple[str, ...] = ()
+    put_aside: bool = False
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SocketSeen:
+    """`answers`: whether somebody listens; None when it may not be tried."""
+
+    path: str
+    answers: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class XidSeen:
+    pci: str
+    number: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSeen:
+    """One look. Paths are the host's. A `..._problem` is None when there is none."""
+
+    node: str
+    time: datetime
+    boot_id: str
+    driver: str
+    simulated: bool
+    root: bool
+    """Whether who looked may see everything."""
+    kernel_module: str | None
+    """Version of the nvidia kernel module; None when it is not loaded."""
+    nouveau: bool
+    driver_version: str | None
+    """As NVML says; None when it cannot be used."""
+    library_version: str | None
+    """Of the libraries in the driver root; None when there is none."""
+    driver_root: str | None
+    driver_problem: str | None
+    container_problem: str | None
+    """Why no container can have any GPU now."""
+    gpus: tuple[GpuSeen, ...]
+    problems: tuple[Problem, ...]
+    """Of GPUs."""
+    hook: str | None
+    """Path and version of the hook program that is used."""
+    hook_there: str | None
+    """A hook program that is there, used or not."""
+    persistenced: bool
+    fabric_manager: bool
+    mig_manager: bool
+    runtimes: tuple[RuntimeSeen, ...]
+    cdi_root: str
+    cdi_root_there: bool
+    cdi_files: tuple[CdiFileSeen, ...]
+    journal: JournalSeen
+    registry: str
+    registry_there: bool
+    """Whether kubelet's folder of plugin sockets is there."""
+    sockets: tuple[SocketSeen, ...]
+    """The plugin's: those of the service, then those of registration."""
+    mps_left: tuple[str, ...]
+    """Folders of MPS daemons of which the journal knows nothing."""
+    xids: tuple[XidSeen, ...]
+    kernel_log: Unread | None
+    """Why the kernel's log could not be read."""
+    state_dir: str
+    free_bytes: int | None
+    """On the disk of the journal; None when it is not there."""
+
+    def unread(self, field: str) -> Unread | None:
+        return self.kernel_log if field == "xids" else None
+
+    def to_wire(self) -> JsonObject:
+        found: JsonObject = _ADAPTER.dump_python(self, mode="json", by_alias=True)
+        return found
+
+
+_ADAPTER = TypeAdapter(NodeSeen)
+
+
+def node_seen(wire: JsonObject) -> NodeSeen:
+    """Raises InvalidInput: not what `to_wire` made, or by another release."""
+    try:
+        return _ADAPTER.validate_python(wire)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InvalidInput(f"{place}: {first['msg']}", about="what was seen of a node") from error
