@@ -5,8 +5,47 @@ claims can ask for "all on one NVLink domain" by comparing one string.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from dra_driver.api.inventory import GpuFacts
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFabric:
+    """How a node stands to its multi-node NVLink. `clique` is empty where NVLink does not leave the machine.
+
+    `problem` says why the fabric cannot be used now, None when it can, or when there is none; `reason` is the same in
+    CamelCase.
+    """
+
+    clique: str = ""
+    reason: str | None = None
+    problem: str | None = None
+
+
+def fabric_of(gpus: Sequence[GpuFacts]) -> NodeFabric:
+    """Of all GPUs of one node. All of them have to be registered, with one clique: a program that shares memory with
+    other machines may use any of them. Source: nvmlDeviceGetGpuFabricInfoV; the rules are NVIDIA's."""
+    for gpu in gpus:
+        fabric = gpu.fabric
+        if fabric is None:
+            continue
+        if fabric.state != "Completed":
+            text = f"{gpu.name} is not registered with its NVLink fabric yet ({fabric.state}); see the fabric manager"
+            return NodeFabric("", "FabricNotRegistered", text)
+        if fabric.status != 0:
+            text = f"the NVLink fabric refused {gpu.name} (NVML code {fabric.status}); see the fabric manager"
+            return NodeFabric("", "FabricRefused", text)
+    cliques = sorted({gpu.fabric.clique or "" for gpu in gpus if gpu.fabric is not None})
+    without = [gpu.name for gpu in gpus if gpu.fabric is None]
+    if len(cliques) > 1 or (cliques and cliques != [""] and without):
+        named = ", ".join(clique or "none" for clique in [*cliques, *([""] if without else [])])
+        return NodeFabric("", "MixedCliques", f"the node's GPUs are in several NVLink cliques: {named}")
+    ill = [gpu.name for gpu in gpus if gpu.fabric is not None and gpu.fabric.health == "Unhealthy"]
+    clique = cliques[0] if cliques else ""
+    if clique and ill:
+        return NodeFabric(clique, "FabricUnhealthy", f"the NVLink fabric calls {', '.join(ill)} unhealthy")
+    return NodeFabric(clique)
 
 
 def nvlink_domains(gpus: Sequence[GpuFacts]) -> dict[str, str]:

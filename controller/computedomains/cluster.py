@@ -1,0 +1,312 @@
+"""What there is in the cluster of all domains, followed by watches, and shown one domain at a time.
+
+Of claims only those that hold channels are kept, of nodes their label, of inventories the fabric; so thousands of pods
+that have nothing to do with domains cost next to nothing.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.inventory import NodeInventorySpec
+from dra_driver.api.meta import (
+    COMPUTE_DOMAINS,
+    DAEMON_SETS,
+    NODE_INVENTORIES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    JsonObject,
+)
+from dra_driver.api.resource import ResourceClaim
+from dra_driver.devices.fabric import NodeFabric, fabric_of
+from dra_driver.domains.demand import ChannelUse, channel_uses
+from dra_driver.domains.names import DOMAIN_LABEL, daemon_object_name
+from dra_driver.domains.observed import DaemonSeen, NodeSeen, ObservedDomain, Standing
+from dra_driver.errors import ClusterError, InvalidInput
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Key, Mirror, MirrorChange
+
+
+@dataclass(frozen=True, slots=True)
+class KeptNode:
+    """`label` is the UID of the domain that it is in."""
+
+    name: str
+    resource_version: str
+    label: str | None
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeptObject:
+    """A claim template or DaemonSet with a domain's label."""
+
+    uid: str
+    label: str
+    deleting: bool
+
+
+class DomainsInCluster:
+    """`changed` is called with the UID of each domain that something happened to; it must not block. Every one of
+    `mirrors` has to be run; `synced` returns when all have been read once."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        *,
+        driver: str,
+        namespace: str,
+        changed: Callable[[str], None],
+        loop_time: Callable[[], float],
+    ) -> None:
+        self._loop_time = loop_time
+        self._driver = driver
+        self._namespace = namespace
+        self._changed = changed
+        self._uids: dict[str, Key] = {}
+        self._uses: dict[str, dict[Key, tuple[ChannelUse, ...]]] = {}
+        self._labelled: dict[str, set[str]] = {}
+        self._foreign: dict[Key, float] = {}
+        """Objects that stand under a name that one of ours should have, and when they were found."""
+        self.domains = Mirror(kube, COMPUTE_DOMAINS, keep=_domain, on_change=self._domain_changed)
+        self._claims = Mirror(kube, RESOURCE_CLAIMS, keep=self._kept_uses, on_change=self._claim_changed)
+        self.nodes = Mirror(kube, NODES, keep=_node, on_change=self._node_changed)
+        self._fabrics = Mirror(kube, NODE_INVENTORIES, keep=_fabric, on_change=self._fabric_changed)
+        self.daemon_sets = Mirror(
+            kube,
+            DAEMON_SETS,
+            keep=_object,
+            namespace=namespace,
+            label_selector=DOMAIN_LABEL,
+            on_change=self._object_changed,
+        )
+        self.templates = Mirror(
+            kube,
+            RESOURCE_CLAIM_TEMPLATES,
+            keep=_object,
+            label_selector=DOMAIN_LABEL,
+            on_change=self._object_changed,
+        )
+        self._pods = Mirror(
+            kube, PODS, keep=_daemon, namespace=namespace, label_selector=DOMAIN_LABEL, on_change=self._pod_changed
+        )
+
+    @property
+    def mirrors(self) -> "tuple[Mirror[Any], ...]":
+        return (self.domains, self._claims, self.nodes, self._fabrics, self.daemon_sets, self.templates, self._pods)
+
+    async def synced(self) -> None:
+        for mirror in self.mirrors:
+            await mirror.synced.wait()
+
+    @property
+    def failures(self) -> tuple[ClusterError, ...]:
+        return tuple(mirror.failure for mirror in self.mirrors if mirror.failure is not None)
+
+    def found_foreign(self, key: Key) -> None:
+        """A name that one of ours should have is taken; for a while nobody tries to make it."""
+        self._foreign[key] = self._loop_time()
+
+    def uids(self) -> tuple[str, ...]:
+        """Of the domains that exist."""
+        return tuple(self._uids)
+
+    def seen(self, uid: str) -> ObservedDomain | None:
+        """None when there is no such domain. Raises InvalidInput when its object makes no sense."""
+        key = self._uids.get(uid)
+        domain = self.domains.objects.get(key) if key is not None else None
+        if isinstance(domain, InvalidInput):
+            raise domain
+        if domain is None or domain.metadata.uid != uid:
+            return None
+        namespace = domain.metadata.namespace or ""
+        uses = tuple(
+            sorted(use for uses in self._uses.get(uid, {}).values() for use in uses if use.claim.namespace == namespace)
+        )
+        daemons = self._daemons(uid)
+        names = {use.node for use in uses} | self._labelled.get(uid, set()) | daemons.keys()
+        template = (namespace, domain.spec.channel.resource_claim_template.name)
+        ours = (self._namespace, daemon_object_name(uid))
+        return ObservedDomain(
+            domain,
+            template=self._standing(self.templates.objects, template, uid),
+            daemon_template=self._standing(self.templates.objects, ours, uid),
+            daemon_set=self._standing(self.daemon_sets.objects, ours, uid),
+            channel_uses=uses,
+            nodes={name: node for name in sorted(names) if (node := self._node_seen(name)) is not None},
+            daemons=daemons,
+        )
+
+    def orphans(self) -> "tuple[tuple[str, Key, KeptNode | KeptObject], ...]":
+        """Plural, key and what is kept of nodes, DaemonSets and templates whose domain is not known."""
+        found: list[tuple[str, Key, KeptNode | KeptObject]] = []
+        for plural, objects in (("daemonsets", self.daemon_sets.objects), ("templates", self.templates.objects)):
+            found += [(plural, key, one) for key, one in objects.items() if one.label not in self._uids]
+        for key, node in self.nodes.objects.items():
+            if node.label is not None and node.label not in self._uids:
+                found.append(("nodes", key, node))
+        return tuple(found)
+
+    def _standing(self, objects: Mapping[Key, KeptObject], key: Key, uid: str) -> Standing:
+        found = objects.get(key)
+        if found is None:
+            since = self._foreign.get(key)
+            lately = since is not None and self._loop_time() - since < FOREIGN_AGAIN_S
+            return Standing.FOREIGN if lately else Standing.MISSING
+        if found.label != uid:
+            return Standing.FOREIGN
+        return Standing.DELETING if found.deleting else Standing.OURS
+
+    def _node_seen(self, name: str) -> NodeSeen | None:
+        node = self.nodes.objects.get(("", name))
+        if node is None:
+            return None
+        fabric, imex_ready = self._fabrics.objects.get(("", name), _NO_INVENTORY)
+        return NodeSeen(
+            name,
+            label=node.label,
+            clique=fabric.clique,
+            fabric_problem=fabric.problem,
+            address=node.address,
+            imex_ready=imex_ready,
+        )
+
+    def _daemons(self, uid: str) -> dict[str, DaemonSeen]:
+        """The newest of each node; a node that is replaced can show an old one beside it for a while."""
+        found: dict[str, tuple[str, DaemonSeen]] = {}
+        for label, made, daemon in self._pods.objects.values():
+            if label == uid and daemon.node:
+                best = found.get(daemon.node)
+                if best is None or (not daemon.deleting, made) > (not best[1].deleting, best[0]):
+                    found[daemon.node] = (made, daemon)
+        return {node: daemon for node, (_, daemon) in found.items()}
+
+    def _kept_uses(self, obj: JsonObject) -> tuple[ChannelUse, ...]:
+        allocation = (obj.get("status") or {}).get("allocation") or {}
+        results = (allocation.get("devices") or {}).get("results") or ()
+        if not any(result.get("driver") == self._driver for result in results):
+            return ()
+        try:
+            return channel_uses(ResourceClaim.of(obj), self._driver)
+        except InvalidInput:
+            return ()
+
+    def _domain_changed(self, change: "MirrorChange[ComputeDomain | InvalidInput]") -> None:
+        for known in (change.before, change.after):
+            if isinstance(known, ComputeDomain):
+                self._uids.pop(known.metadata.uid, None)
+        if isinstance(change.after, ComputeDomain):
+            self._uids[change.after.metadata.uid] = change.key
+        for one in (change.before, change.after):
+            if isinstance(one, ComputeDomain):
+                self._changed(one.metadata.uid)
+
+    def _claim_changed(self, change: MirrorChange[tuple[ChannelUse, ...]]) -> None:
+        before, after = change.before or (), change.after or ()
+        for uid in {use.domain_uid for use in (*before, *after)}:
+            uses = self._uses.setdefault(uid, {})
+            uses.pop(change.key, None)
+            now = tuple(use for use in after if use.domain_uid == uid)
+            if now:
+                uses[change.key] = now
+            if not uses:
+                del self._uses[uid]
+            if before != after:
+                self._changed(uid)
+
+    def _node_changed(self, change: MirrorChange[KeptNode]) -> None:
+        before, after = change.before, change.after
+        if before is not None and before.label is not None:
+            self._labelled.get(before.label, set()).discard(before.name)
+        if after is not None and after.label is not None:
+            self._labelled.setdefault(after.label, set()).add(after.name)
+        if before is None or after is None or (before.label, before.address) != (after.label, after.address):
+            labels = (one.label for one in (before, after) if one is not None and one.label is not None)
+            self._tell_users_of(change.key[1], labels)
+
+    def _fabric_changed(self, change: "MirrorChange[tuple[NodeFabric, bool | None]]") -> None:
+        if change.before != change.after:
+            node = self.nodes.objects.get(("", change.key[1]))
+            self._tell_users_of(change.key[1], () if node is None or node.label is None else (node.label,))
+
+    def _tell_users_of(self, node: str, labels: Iterable[str]) -> None:
+        using = (uid for uid, claims in self._uses.items() if any(_on(node, uses) for uses in claims.values()))
+        for uid in {*using, *labels}:
+            self._changed(uid)
+
+    def _object_changed(self, change: MirrorChange[KeptObject]) -> None:
+        for one in (change.before, change.after):
+            if one is not None:
+                self._changed(one.label)
+
+    def _pod_changed(self, change: "MirrorChange[tuple[str, str, DaemonSeen]]") -> None:
+        if change.before != change.after:
+            for one in (change.before, change.after):
+                if one is not None:
+                    self._changed(one[0])
+
+
+FOREIGN_AGAIN_S = 30.0
+"""How soon a name that somebody else's object has is tried again."""
+
+_NO_INVENTORY = (NodeFabric(problem="the node has not reported what it has yet", reason="NoInventory"), None)
+
+
+def _on(node: str, uses: Iterable[ChannelUse]) -> bool:
+    return any(use.node == node for use in uses)
+
+
+def _domain(obj: JsonObject) -> ComputeDomain | InvalidInput:
+    metadata = obj["metadata"]
+    try:
+        return ComputeDomain.of(obj, about=f"ComputeDomain {metadata.get('namespace')}/{metadata['name']}")
+    except InvalidInput as error:
+        return error
+
+
+def _node(obj: JsonObject) -> KeptNode:
+    metadata = obj["metadata"]
+    addresses = (obj.get("status") or {}).get("addresses") or ()
+    internal = next((one["address"] for one in addresses if one.get("type") == "InternalIP"), "")
+    label = (metadata.get("labels") or {}).get(DOMAIN_LABEL)
+    return KeptNode(metadata["name"], metadata["resourceVersion"], label or None, internal)
+
+
+def _object(obj: JsonObject) -> KeptObject:
+    metadata = obj["metadata"]
+    return KeptObject(metadata["uid"], metadata["labels"][DOMAIN_LABEL], "deletionTimestamp" in metadata)
+
+
+def _fabric(obj: JsonObject) -> tuple[NodeFabric, bool | None]:
+    try:
+        facts = NodeInventorySpec.of(obj.get("spec"))
+    except InvalidInput as error:
+        return NodeFabric(reason="InventoryNotUnderstood", problem=f"its inventory makes no sense: {error}"), None
+    return fabric_of(facts.gpus), None
+
+
+def _daemon(obj: JsonObject) -> tuple[str, str, DaemonSeen]:
+    """The domain's UID, when the pod was made, and the daemon."""
+    metadata, status = obj["metadata"], obj.get("status") or {}
+    conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+    ended = status.get("phase") in ("Succeeded", "Failed")
+    daemon = DaemonSeen(
+        node=(obj.get("spec") or {}).get("nodeName") or "",
+        pod=metadata["name"],
+        ip="" if ended else status.get("podIP") or "",
+        ready=conditions.get("Ready") == "True" and not ended and "deletionTimestamp" not in metadata,
+        deleting="deletionTimestamp" in metadata,
+        problem=_waiting(status),
+    )
+    return metadata["labels"][DOMAIN_LABEL], metadata.get("creationTimestamp") or "", daemon
+
+
+def _waiting(status: JsonObject) -> str | None:
+    for container in status.get("containerStatuses") or ():
+        waiting = (container.get("state") or {}).get("waiting")
+        if waiting and waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+            return f"its daemon's container waits: {waiting['reason']}"
+    return None

@@ -1,0 +1,192 @@
+"""Lets what is seen, decided and done meet for each domain that something happened to, and sweeps what was left behind.
+
+Entered by `main`, once for every time that this process becomes the leader. A status is written once in a quarter of a
+second at most, so a domain whose nodes come up together costs a few writes and not one for each.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Literal
+
+import structlog
+
+from controller.computedomains.actions import Actions
+from controller.computedomains.cluster import FOREIGN_AGAIN_S, DomainsInCluster, KeptNode, KeptObject
+from dra_driver.api.computedomain import ComputeDomain, ComputeDomainStatus
+from dra_driver.api.meta import COMPUTE_DOMAINS, DAEMON_SETS, NODES, RESOURCE_CLAIM_TEMPLATES
+from dra_driver.domains.members import FABRIC, FULL, GONE
+from dra_driver.domains.names import DOMAIN_LABEL
+from dra_driver.domains.objects import DaemonSettings
+from dra_driver.domains.observed import Standing
+from dra_driver.domains.plan import decide
+from dra_driver.domains.status import READY
+from dra_driver.errors import ClusterError, Conflict, InvalidInput, NotFound
+from dra_driver.kube.client import Kube
+from dra_driver.kube.events import EventRecorder, News, Regarding
+from dra_driver.kube.watch import Key
+from dra_driver.kube.workqueue import WorkQueue
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION
+from dra_driver.runtime.tracing import NAMESPACE, OFF, Tracer
+
+_log = structlog.get_logger(__name__)
+
+_SOMEBODY_HAS_TO_ACT = frozenset({"TemplateNameTaken", FULL, FABRIC, GONE})
+
+_GATHER_S = 0.05
+"""What happens together is looked at together."""
+_BETWEEN_STATUSES_S = 0.25
+_SWEEP_EVERY_S = 600.0
+
+
+class DomainKeeper:
+    """All domains of the cluster, while this process leads. `run` until cancelled; it can be run again."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        settings: DaemonSettings,
+        *,
+        driver: str = COMPUTE_DOMAIN_DRIVER,
+        several_channels: bool = False,
+        host_imex: bool = False,
+        workers: int = 8,
+        events: EventRecorder | None = None,
+        tracer: Tracer = OFF,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        sweep_every_s: float = _SWEEP_EVERY_S,
+    ) -> None:
+        self._kube = kube
+        self._settings = settings
+        self._driver = driver
+        self._several_channels = several_channels
+        self._host_imex = host_imex
+        self._workers = workers
+        self._events = events
+        self._tracer = tracer
+        self._now = now
+        self._sweep_every_s = sweep_every_s
+        self._queue = WorkQueue()
+        self._cluster: DomainsInCluster | None = None
+        self._written_at: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Everything is read anew, for others may have led meanwhile."""
+        self._queue = WorkQueue()
+        cluster = DomainsInCluster(
+            self._kube,
+            driver=self._driver,
+            namespace=self._settings.namespace,
+            changed=self._changed,
+            loop_time=asyncio.get_running_loop().time,
+        )
+        actions = Actions(
+            self._kube, cluster, self._settings, driver=self._driver, several_channels=self._several_channels
+        )
+        self._cluster, self._written_at = cluster, {}
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for mirror in cluster.mirrors:
+                    tasks.create_task(mirror.run())
+                await cluster.synced()
+                for uid in cluster.uids():
+                    self._queue.add(uid)
+                tasks.create_task(self._sweep_again_and_again(cluster))
+                await self._queue.work(lambda uid: self._handle(uid, cluster, actions), self._workers)
+        finally:
+            self._cluster = None
+
+    def problem(self) -> str | None:
+        """Why domains cannot be kept at the moment; None also while another process leads."""
+        failures = self._cluster.failures if self._cluster is not None else ()
+        return "; ".join(str(failure) for failure in failures) or None
+
+    def statuses(self) -> tuple[ComputeDomainStatus, ...]:
+        """Of all domains, for metrics; empty while another process leads."""
+        objects = self._cluster.domains.objects.values() if self._cluster is not None else ()
+        return tuple(one.status for one in objects if isinstance(one, ComputeDomain))
+
+    def _changed(self, uid: str) -> None:
+        written = self._written_at.get(uid)
+        loop = asyncio.get_running_loop()
+        rest_s = 0.0 if written is None else written + _BETWEEN_STATUSES_S - loop.time()
+        self._queue.add_after(uid, max(_GATHER_S, rest_s))
+
+    async def _handle(self, uid: str, cluster: DomainsInCluster, actions: Actions) -> None:
+        try:
+            await self._reconcile(uid, cluster, actions)
+        except (Conflict, NotFound) as error:
+            # The watch is about to show what changed; if it does not, it is somebody else's object.
+            _log.info("domain changed meanwhile", uid=uid, error=str(error))
+            self._queue.retry(uid)
+        except ClusterError as error:
+            retry_s = self._queue.retry(uid, error.retry_after_s or 0.0)
+            _log.warning("domain cannot be kept", uid=uid, error=str(error), retry_s=round(retry_s, 1))
+        except InvalidInput as error:
+            _log.error("domain not understood, it stays as it is", uid=uid, error=str(error))
+        else:
+            self._queue.succeeded(uid)
+
+    async def _reconcile(self, uid: str, cluster: DomainsInCluster, actions: Actions) -> None:
+        observed = cluster.seen(uid)
+        if observed is None:
+            self._written_at.pop(uid, None)
+            return
+        metadata = observed.domain.metadata
+        with self._tracer.span(
+            "reconcile domain", {NAMESPACE: metadata.namespace or "", "gpu_dra.domain": metadata.name}
+        ):
+            now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+            decision = decide(observed, now, max_nodes=self._settings.max_nodes, host_imex=self._host_imex)
+            await actions.run(observed.domain, decision.actions)
+            if decision.status is not None:
+                await actions.write_status(observed.domain, decision.status)
+                self._written_at[uid] = asyncio.get_running_loop().time()
+                self._tell(observed.domain, decision.status)
+        if observed.template is Standing.FOREIGN:
+            self._queue.add_after(uid, FOREIGN_AGAIN_S)
+
+    def _tell(self, domain: ComputeDomain, status: ComputeDomainStatus) -> None:
+        """An Event when the domain becomes ready, and when the reason why it is not changes."""
+        if self._events is None:
+            return
+        before = {one.type: one.reason for one in domain.status.conditions}
+        ready = next(one for one in status.conditions if one.type == READY)
+        if before.get(READY) == ready.reason:
+            return
+        metadata = domain.metadata
+        regarding = Regarding(CONFIG_API_VERSION, "ComputeDomain", metadata.name, metadata.uid, metadata.namespace)
+        note = ready.message or ready.reason
+        kind: Literal["Normal", "Warning"] = "Warning" if ready.reason in _SOMEBODY_HAS_TO_ACT else "Normal"
+        self._events.tell(News(regarding, kind, f"Domain{ready.reason}", "Reconciling", note))
+
+    async def _sweep_again_and_again(self, cluster: DomainsInCluster) -> None:
+        while True:
+            try:
+                await self._sweep(cluster)
+            except ClusterError as error:
+                _log.warning("what domains left behind is not swept yet", error=str(error))
+            await asyncio.sleep(self._sweep_every_s)
+
+    async def _sweep(self, cluster: DomainsInCluster) -> None:
+        """What belongs to domains that do not exist. The cluster is asked once more: a copy may be behind."""
+        orphans = cluster.orphans()
+        if not orphans:
+            return
+        living = {item["metadata"]["uid"] for item in (await self._kube.list(COMPUTE_DOMAINS)).items}
+        for plural, key, kept in orphans:
+            if kept.label not in living:
+                try:
+                    await self._remove(plural, key, kept)
+                except (Conflict, NotFound):
+                    continue
+
+    async def _remove(self, plural: str, key: Key, kept: KeptNode | KeptObject) -> None:
+        namespace, name = key
+        _log.info("left behind by a domain that is gone", kind=plural, namespace=namespace, name=name)
+        if isinstance(kept, KeptNode):
+            metadata = {"resourceVersion": kept.resource_version, "labels": {DOMAIN_LABEL: None}}
+            await self._kube.merge_patch(NODES, name, {"metadata": metadata})
+            return
+        resource = DAEMON_SETS if plural == "daemonsets" else RESOURCE_CLAIM_TEMPLATES
+        await self._kube.delete(resource, name, namespace=namespace, uid=kept.uid)

@@ -1,0 +1,222 @@
+"""Domains on the objects of an API server: they come up, say what is missing, and leave nothing behind."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+from support.domain_cluster import DRIVER_NAMESPACE, DomainCluster, inventory_of, kept, tended, until
+
+from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.meta import DAEMON_SETS, NODE_INVENTORIES, RESOURCE_CLAIM_TEMPLATES
+from dra_driver.domains.names import daemon_object_name
+from dra_driver.kube.client import Kube
+
+
+@pytest_asyncio.fixture
+async def cluster(kube: Kube) -> AsyncIterator[DomainCluster]:
+    cluster = DomainCluster(kube)
+    await cluster.install()
+    for name, clique in (("tray-1", 0), ("tray-2", 0), ("tray-3", 1), ("alone", None)):
+        await cluster.node(name, clique)
+    yield cluster
+
+
+async def reason(cluster: DomainCluster, domain: ComputeDomain, type_: str = "Ready") -> str:
+    status = (await cluster.read(domain)).status
+    return next((one.reason for one in status.conditions if one.type == type_), "")
+
+
+async def becomes(cluster: DomainCluster, domain: ComputeDomain, wanted: str, type_: str = "Ready") -> ComputeDomain:
+    """Waits for the reason of a condition."""
+
+    async def there() -> bool:
+        return await reason(cluster, domain, type_) == wanted
+
+    try:
+        await until(there)
+    except TimeoutError:
+        raise AssertionError(f"never {wanted}: {(await cluster.read(domain)).status}") from None
+    return await cluster.read(domain)
+
+
+async def gone(cluster: DomainCluster, domain: ComputeDomain) -> None:
+    async def true() -> bool:
+        return not await cluster.exists(domain)
+
+    await until(true)
+
+
+async def test_a_domain_comes_up_with_its_pods_and_leaves_nothing_behind(kube: Kube, cluster: DomainCluster) -> None:
+    async with kept(kube), tended(kube):
+        domain = await cluster.domain("train")
+        await becomes(cluster, domain, "NoNodes")
+        claims = [await cluster.use(domain, "tray-1"), await cluster.use(domain, "tray-2")]
+        ready = await becomes(cluster, domain, "AllNodesReady")
+        assert ready.status.status == "Ready"
+        assert ready.status.ready_nodes == "2/2"
+        assert sorted((node.name, node.index, node.status) for node in ready.status.nodes) == [
+            ("tray-1", ready.status.nodes[0].index if ready.status.nodes[0].name == "tray-1" else 1, "Ready"),
+            ("tray-2", ready.status.nodes[1].index if ready.status.nodes[1].name == "tray-2" else 0, "Ready"),
+        ]
+        assert len({node.ip_address for node in ready.status.nodes}) == 2
+        assert await cluster.labels() == dict.fromkeys(("tray-1", "tray-2"), domain.metadata.uid)
+        await cluster.release(domain, claims[0])
+        await becomes(cluster, domain, "AllNodesReady")
+
+        async def left_alone() -> bool:
+            return list(await cluster.labels()) == ["tray-2"]
+
+        await until(left_alone)
+        await cluster.delete(domain)
+        await becomes(cluster, domain, "Terminating")
+        assert await cluster.labels() == {"tray-2": domain.metadata.uid}  # its program runs
+        await cluster.release(domain, claims[1])
+        await gone(cluster, domain)
+        assert await cluster.left() == []
+
+
+async def test_nodes_of_several_cliques_have_peers_of_their_own(kube: Kube, cluster: DomainCluster) -> None:
+    async with kept(kube), tended(kube):
+        domain = await cluster.domain("pair")
+        for node in ("tray-1", "tray-2", "tray-3", "alone"):
+            await cluster.use(domain, node)
+        ready = await becomes(cluster, domain, "AllNodesReady")
+        places = sorted((node.clique_id[-1:], node.index) for node in ready.status.nodes)
+        assert places == [("", 0), ("0", 0), ("0", 1), ("1", 0)]
+        assert await reason(cluster, domain, "NodesJoined") == "SeveralCliques"
+
+
+async def test_a_node_is_in_one_domain_and_the_other_says_whose_it_is(kube: Kube, cluster: DomainCluster) -> None:
+    async with kept(kube), tended(kube):
+        first, second = await cluster.domain("first"), await cluster.domain("second")
+        claim = await cluster.use(first, "tray-1")
+        await becomes(cluster, first, "AllNodesReady")
+        await cluster.use(second, "tray-1", channel=1)
+        waiting = await becomes(cluster, second, "NodeInOtherDomain")
+        assert any(first.metadata.uid in one.message for one in waiting.status.conditions)
+        assert (await cluster.read(first)).status.status == "Ready"
+        await cluster.release(first, claim)
+        await becomes(cluster, second, "AllNodesReady")
+        assert await reason(cluster, first) == "NoNodes"
+
+
+async def test_claims_of_another_namespace_bring_no_node_into_a_domain(kube: Kube, cluster: DomainCluster) -> None:
+    async with kept(kube), tended(kube):
+        domain = await cluster.domain("train")
+        await becomes(cluster, domain, "NoNodes")
+        stranger = domain.model_copy(update={"metadata": domain.metadata.model_copy(update={"namespace": "thief"})})
+        template = await kube.get(RESOURCE_CLAIM_TEMPLATES, "train-channel", "team")
+        template["metadata"] = {"name": "train-channel", "namespace": "thief"}
+        await kube.create(RESOURCE_CLAIM_TEMPLATES, template)
+        await cluster.use(stranger, "tray-1")
+        await cluster.use(domain, "tray-2")
+        await becomes(cluster, domain, "AllNodesReady")
+        assert list(await cluster.labels()) == ["tray-2"]
+
+
+async def test_a_fabric_that_is_not_complete_keeps_its_node_out_until_it_is(kube: Kube, cluster: DomainCluster) -> None:
+    await cluster.node("tray-4", 0, state="InProgress")
+    async with kept(kube), tended(kube):
+        domain = await cluster.domain("train")
+        await cluster.use(domain, "tray-4")
+        waiting = await becomes(cluster, domain, "FabricIncomplete")
+        message = next(one.message for one in waiting.status.conditions if one.type == "Ready")
+        assert "tray-4" in message
+        assert "InProgress" in message
+        stored = await kube.get(NODE_INVENTORIES, "tray-4")
+        await kube.replace(NODE_INVENTORIES, {**stored, "spec": inventory_of("tray-4")["spec"]})
+        await becomes(cluster, domain, "AllNodesReady")
+
+
+async def test_a_daemon_that_is_not_ready_is_named(kube: Kube, cluster: DomainCluster) -> None:
+    async with kept(kube), tended(kube) as daemons:
+        daemons.broken.add("tray-2")
+        domain = await cluster.domain("train")
+        await cluster.use(domain, "tray-1")
+        await cluster.use(domain, "tray-2")
+        waiting = await becomes(cluster, domain, "DaemonsNotReady")
+
+        async def one_of_two() -> bool:
+            return (await cluster.read(domain)).status.ready_nodes == "1/2"
+
+        await until(one_of_two)
+        waiting = await cluster.read(domain)
+        message = next(one.message for one in waiting.status.conditions if one.type == "Ready")
+        assert message.startswith("1 of 2 nodes: tray-2")
+        daemons.broken.clear()
+        daemons.poke()
+        await becomes(cluster, domain, "AllNodesReady")
+
+
+async def test_a_template_of_somebody_else_is_left_alone_and_named(kube: Kube, cluster: DomainCluster) -> None:
+    foreign = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "mine", "namespace": "team"},
+        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "x"}}]}}},
+    }
+    await kube.create(RESOURCE_CLAIM_TEMPLATES, foreign)
+    async with kept(kube):
+        domain = await cluster.domain("train", template="mine")
+        await becomes(cluster, domain, "TemplateNameTaken")
+        await cluster.delete(domain)
+        await gone(cluster, domain)
+        stored = await kube.get(RESOURCE_CLAIM_TEMPLATES, "mine", "team")
+        assert stored["spec"]["spec"] == foreign["spec"]["spec"] | stored["spec"]["spec"]
+        assert "labels" not in stored["metadata"]
+
+
+async def test_a_keeper_that_ends_anywhere_is_followed_by_one_that_goes_on(kube: Kube, cluster: DomainCluster) -> None:
+    """Twenty keepers, each killed a little later than the one before, while domains come, are used, and go."""
+    async with tended(kube):
+        domains = [await cluster.domain("one"), await cluster.domain("two", num_nodes=2)]
+        users = asyncio.create_task(_users(cluster, domains))
+        for pause in range(20):
+            async with kept(kube):
+                await asyncio.sleep(0.01 * pause)
+        async with kept(kube):
+            await users
+            for domain in domains:
+                await gone(cluster, domain)
+            assert await cluster.left() == []
+
+
+async def _users(cluster: DomainCluster, domains: list[ComputeDomain]) -> None:
+    claims = []
+    for domain, nodes in zip(domains, (("tray-1", "alone"), ("tray-2", "tray-3")), strict=True):
+        claims += [(domain, await cluster.use(domain, node)) for node in nodes]
+    for domain, claim in claims:
+        await cluster.release(domain, claim)
+    for domain in domains:
+        await cluster.delete(domain)
+
+
+async def test_what_a_domain_left_behind_is_swept(kube: Kube, cluster: DomainCluster) -> None:
+    """Somebody took the finalizer away and deleted it while no keeper was there."""
+    async with kept(kube), tended(kube):
+        domain = await cluster.domain("train")
+        claim = await cluster.use(domain, "tray-1")
+        await becomes(cluster, domain, "AllNodesReady")
+    from dra_driver.api.meta import COMPUTE_DOMAINS
+
+    await kube.merge_patch(COMPUTE_DOMAINS, "train", {"metadata": {"finalizers": None}}, namespace="team")
+    await cluster.delete(domain)
+    await cluster.release(domain, claim)
+    async with kept(kube), tended(kube):
+
+        async def clean() -> bool:
+            left = await cluster.left()
+            # Owned by the domain: with a garbage collector it would be gone.
+            return [one for one in left if one != "ResourceClaimTemplate train-channel"] == []
+
+        await until(clean)
+
+
+async def test_the_daemons_tolerate_every_taint_and_follow_the_label(kube: Kube, cluster: DomainCluster) -> None:
+    async with kept(kube):
+        domain = await cluster.domain("train")
+        await becomes(cluster, domain, "NoNodes")
+        made = await kube.get(DAEMON_SETS, daemon_object_name(domain.metadata.uid), DRIVER_NAMESPACE)
+        pod = made["spec"]["template"]["spec"]
+        assert pod["nodeSelector"] == {"resource.nvidia.com/computeDomain": domain.metadata.uid}
+        assert pod["tolerations"] == [{"operator": "Exists"}]
