@@ -1,0 +1,229 @@
+"""What is seen of a machine: a simulated host, with the plugin's folders filled as the plugin fills them."""
+
+import json
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.dractl import run
+
+from dra_driver.cli.doctor import report_of_bundle
+from dra_driver.doctor.findings import Finding, Verdict
+from dra_driver.doctor.node import NodeFile, NodePlaces, node_part
+from dra_driver.names import GPU_DRIVER, ClaimRef
+from kubelet_plugin.doctor.looking import Machine
+from kubelet_plugin.doctor.part import NODE
+from kubelet_plugin.doctor.seen import NodeSeen, XidSeen
+from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.prepare.lifecycle import Entry
+from kubelet_plugin.prepare.steps import CdiFileRecord
+from kubelet_plugin.prepare.store import JOURNAL, JournalFile
+from kubelet_plugin.simulation.host import SimulatedHost, create_host
+
+UID = "11111111-0000-4000-8000-000000000001"
+SPEC = {
+    "cdiVersion": "0.5.0",
+    "kind": f"k8s.{GPU_DRIVER}/claim",
+    "devices": [{"name": "gpu", "containerEdits": {"env": ["A=b"]}}],
+}
+XID = "3,1,2,-;NVRM: Xid (PCI:0000:3b:00): {}, pid=1, name=python, and the password=hunter2x9 of a program\n"
+
+
+class Node:
+    """A simulated host, and the places on it. Sockets are short paths."""
+
+    def __init__(self, folder: Path, profile: str = "t4") -> None:
+        self.host: SimulatedHost = create_host(folder / "host", profile)
+        self.places = NodePlaces(
+            self.host.root, folder / "kubelet", folder / "cdi", simulate=profile, driver=GPU_DRIVER
+        )
+        self.places.cdi_root.mkdir()
+        (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
+        self.places.state_dir.mkdir(parents=True)
+        self.log("")
+
+    def log(self, text: str) -> None:
+        self.host.root.joinpath("dev/kmsg").write_text(text)
+
+    @property
+    def boot_id(self) -> str:
+        return self.host.root.joinpath("proc/sys/kernel/random/boot_id").read_text().strip()
+
+    def prepare(self, uid: str = UID, *, boot_id: str | None = None, content: str | None = None) -> None:
+        """As the plugin leaves a prepared claim."""
+        claim = ClaimRef("team-a", "train", uid)
+        entry = Entry(claim, boot_id or self.boot_id, (), (CdiFileRecord("0" * 64),))
+        JournalFile(self.places.state_dir).transact(
+            [lambda journal: replace(journal, held={**journal.held, uid: entry})]
+        )
+        CdiFiles(self.places.cdi_root, GPU_DRIVER).write(uid, (content or json.dumps(SPEC)).encode())
+
+    def listen(self) -> list[socket.socket]:
+        paths = (
+            self.places.state_dir / "dra.sock",
+            self.places.kubelet_root / "plugins_registry" / f"{GPU_DRIVER}-reg.sock",
+        )
+        opened = []
+        for path in paths:
+            server = socket.socket(socket.AF_UNIX)
+            server.bind(str(path))
+            server.listen()
+            opened.append(server)
+        return opened
+
+    def look(self) -> NodeSeen:
+        return Machine(self.places).look()
+
+    def troubles(self) -> list[Finding]:
+        return [one for one in NODE.findings(NODE.look(self.places)) if one.verdict is not Verdict.OK]
+
+    def codes(self) -> set[str]:
+        return {f"{one.check}/{one.trouble}" for one in self.troubles() if one.check != "node-rights"}
+
+    @property
+    def arguments(self) -> list[str]:
+        places = self.places
+        return [
+            *("--node", "--host-root", str(places.host_root), "--kubelet-root", str(places.kubelet_root)),
+            *("--cdi-root", str(places.cdi_root), "--simulate", str(places.simulate)),
+        ]
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    # A folder of pytest would be too long for sockets.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Node(Path(folder))
+
+
+@pytest.fixture
+def serving(node: Node) -> Iterator[Node]:
+    """With a plugin that listens, and a claim that it has prepared."""
+    node.prepare()
+    sockets = node.listen()
+    yield node
+    for one in sockets:
+        one.close()
+
+
+def test_a_machine_with_a_plugin_that_serves_is_well(serving: Node) -> None:
+    assert serving.codes() == set()
+    seen = serving.look()
+    assert (len(seen.gpus), seen.driver_version, seen.kernel_module) == (4, "550.163.01", "550.163.01")
+    assert [(one.claim, one.prepared, one.boot_id) for one in seen.journal.entries] == [
+        ("claim team-a/train", True, seen.boot_id)
+    ]
+    assert [one.claim_uid for one in seen.cdi_files] == [UID]
+    assert [one.answers for one in seen.sockets] == [True, True]
+    assert seen.persistenced
+
+
+def test_what_is_broken_on_it_is_seen(serving: Node) -> None:
+    for path in serving.host.root.joinpath("dev").glob("nvidia-uvm*"):
+        path.unlink()
+    serving.host.root.joinpath("run/nvidia-persistenced/socket").unlink()
+    serving.host.lose_gpu(1)
+    wanted_by = serving.host.root / "etc/systemd/system/multi-user.target.wants"
+    wanted_by.mkdir(parents=True)
+    (wanted_by / "nvidia-mig-manager.service").touch()
+    serving.host.root.joinpath("sys/module/nouveau").mkdir(parents=True)
+    serving.prepare("22222222-0000-4000-8000-000000000002", content='{"kind": "?"}')
+    serving.prepare("33333333-0000-4000-8000-000000000003", boot_id="the-boot-before")
+    CdiFiles(serving.places.cdi_root, GPU_DRIVER).write("gone", json.dumps(SPEC).encode())
+    serving.places.state_dir.joinpath("mps", "of-nobody").mkdir(parents=True)
+    serving.log(XID.format(79) + XID.format(13))
+    assert serving.codes() == {
+        "node-driver/nouveau",
+        "node-files/incomplete",
+        "node-gpus/not-offered",
+        "node-persistence/off",
+        "node-mig-manager/enabled",
+        "node-cdi-files/invalid",
+        "node-cdi-files/orphan",
+        "node-journal/earlier-boot",
+        "node-xids/xid",
+        "node-mps/left-over",
+    }
+    assert serving.look().xids == (XidSeen("0000:3b:00.0", 13, 1), XidSeen("0000:3b:00.0", 79, 1))
+
+
+def test_without_driver_plugin_and_folders_it_is_all_said_at_once() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        create_host(Path(folder) / "host", "t4").unload_driver()
+        places = NodePlaces(Path(folder) / "host", Path(folder) / "kubelet", Path(folder) / "cdi", simulate="t4")
+        found = {f"{one.check}/{one.trouble}" for one in NODE.findings(NODE.look(places)) if one.trouble}
+    assert found - {"node-rights/not-root"} == {
+        "node-driver/no-driver",
+        "node-cdi-files/no-folder",
+        "node-sockets/no-registry",
+        "node-disk/no-folder",
+    }
+
+
+def test_a_journal_that_lost_lines_is_damaged_and_what_is_left_is_seen(serving: Node) -> None:
+    path = serving.places.state_dir / JOURNAL
+    path.write_bytes(path.read_bytes() + b"something else\n")
+    assert serving.codes() == {"node-journal/damaged"}
+    assert len(serving.look().journal.entries) == 1
+
+
+def test_a_socket_at_which_nobody_listens_is_told_from_one_that_serves(node: Node) -> None:
+    for one in node.listen():
+        one.close()
+    assert node.codes() == {"node-sockets/nobody-listens"}
+
+
+def test_containerd_and_its_imports_are_read_where_the_host_has_them(node: Node) -> None:
+    folder = node.host.root / "etc/containerd"
+    (folder / "conf.d").mkdir(parents=True)
+    (folder / "config.toml").write_text("version = 2\nimports = ['/etc/containerd/conf.d/*.toml']\n")
+    (folder / "conf.d" / "cdi.toml").write_text('[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = true\n')
+    (folder / "conf.d" / "cdi.bak").write_text('[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = false\n')
+    crio = node.host.root / "etc/crio/crio.conf.d"
+    crio.mkdir(parents=True)
+    (crio / "10.conf").write_text("[crio.runtime]\ncdi_spec_dirs = ['/etc/cdi']\n")
+    containerd, other = node.look().runtimes
+    assert (containerd.file, containerd.cdi) == ("/etc/containerd/config.toml", True)
+    assert (other.name, other.spec_dirs) == ("cri-o", ("/etc/cdi",))
+
+
+def test_a_runtime_that_only_has_a_socket_has_its_defaults(node: Node) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        path = Path(short) / "s"
+        with closing(socket.socket(socket.AF_UNIX)) as server:
+            server.bind(str(path))
+            node.host.root.joinpath("run/containerd").mkdir()
+            path.rename(node.host.root / "run/containerd/containerd.sock")
+    (containerd,) = node.look().runtimes
+    assert (containerd.name, containerd.file, containerd.cdi) == ("containerd", "", None)
+
+
+def test_what_a_bundle_has_of_it_is_inventory_journal_cdi_files_and_the_drivers_lines(serving: Node) -> None:
+    serving.log("6,1,2,-;something else\n" + XID.format(79))
+    files = {one.name: one for one in node_part().files(serving.places)}
+    cdi = f"node/cdi/k8s.{GPU_DRIVER}-claim_{UID}.json"
+    assert set(files) == {"node/inventory.json", f"node/{JOURNAL}", cdi, "node/kernel.txt"}
+    assert all(one.problem is None for one in files.values())
+    assert len(json.loads("".join(files["node/inventory.json"].lines))["spec"]["gpus"]) == 4
+    assert json.loads("".join(files[cdi].lines)) == SPEC
+    assert len(files["node/kernel.txt"].lines) == 1
+    serving.places.state_dir.joinpath(JOURNAL).unlink()
+    (journal,) = [one for one in NODE.files(serving.places) if one.name == f"node/{JOURNAL}"]
+    assert journal == NodeFile(f"node/{JOURNAL}", problem="No such file or directory")
+
+
+def test_the_command_says_it_and_a_bundle_says_the_same_later(serving: Node, tmp_path: Path) -> None:
+    serving.log(XID.format(79))
+    said = run("doctor", *serving.arguments, "-o", "json")
+    assert said.exit_code == 0, said.output
+    assert run("doctor", *serving.arguments, "--strict").exit_code == 1
+    file = tmp_path / "bundle.tar.gz"
+    assert run("bundle", *serving.arguments, "-o", str(file), "--anonymize").exit_code == 0
+    stored = report_of_bundle(file)
+    verdicts = [(one["check"], one["verdict"], one["trouble"]) for one in json.loads(said.stdout)["findings"]]
+    assert [(one.check, one.verdict.value, one.trouble or None) for one in stored.findings] == verdicts
+    assert "names are replaced" in stored.notes
