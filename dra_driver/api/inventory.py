@@ -45,6 +45,17 @@ class FabricFacts(Model):
         return f"{self.cluster_uuid}.{self.clique_id}"
 
 
+class ImexFacts(Model):
+    """What the node has for sharing memory with other machines over NVLink."""
+
+    channels: int
+    """Device nodes that the driver can have, `ImexChannelCount` of its parameters; they keep their users apart."""
+    program: bool = False
+    """Whether nvidia-imex is among the driver's files."""
+    state: str | None = None
+    """What an IMEX daemon that the node runs by itself says of itself, `READY` for instance; None when nobody asked."""
+
+
 class NvlinkFacts(Model):
     """Active NVLinks. `peers` are the UUIDs of GPUs of this node that are reachable over NVLink, sorted."""
 
@@ -244,6 +255,8 @@ class NodeInventorySpec(Model):
     """None while NVML cannot be used; `problems` says why."""
     gpus: list[GpuFacts] = Field(default_factory=list)
     """Sorted by PCI address."""
+    imex: ImexFacts | None = None
+    """None where the driver knows no IMEX channels."""
     problems: list[Problem] = Field(default_factory=list)
     registrations: list[Registration] = Field(default_factory=list)
     summary: Summary

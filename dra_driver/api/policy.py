@@ -23,6 +23,9 @@ sharing:                        # a GPU, or each MIG device, is offered to sever
   replicas: 4                   # or: capacity: [memory, cores], or: unlimited: true
 passthrough:                    # these GPUs are offered to virtual machines, too
 - nodes: {labelSelector: {matchLabels: {virt: "true"}}}
+computeDomains:
+- nodes: {labelSelector: {matchLabels: {rack: nvl72}}}
+  channels: 4                   # pods of one ComputeDomain that can be on such a node; left out: 1
 health:
   ignoreXids: [94]              # no taint for these, besides those that only concern the program that ran
   escalateXids: [109]           # these make a GPU unhealthy; wins over ignoreXids
@@ -195,6 +198,14 @@ class PassthroughRule(Rule):
     """GPUs that are offered as `type == 'vfio'`, too."""
 
 
+class DomainRule(_Strict):
+    """What nodes offer to ComputeDomains. Of several rules that match, the last one wins."""
+
+    nodes: NodeSelection | None = None
+    channels: Annotated[int, Field(ge=0, le=64)]
+    """Pods of one domain that a node takes; 0: the node is in no domain."""
+
+
 class HealthPolicy(_Strict):
     """What follows from reported conditions. Xids that are a program's own fault are ignored unless escalated."""
 
@@ -227,6 +238,7 @@ class PublishingPolicy(_Strict):
     mig: list[MigRule] = Field(default_factory=list)
     sharing: list[SharingRule] = Field(default_factory=list)
     passthrough: list[PassthroughRule] = Field(default_factory=list)
+    compute_domains: list[DomainRule] = Field(default_factory=list)
     health: HealthPolicy = Field(default_factory=HealthPolicy)
 
     @property
@@ -257,7 +269,8 @@ class PublishingPolicy(_Strict):
             *self.sharing,
             *self.passthrough,
         )
-        return any(rule.nodes is not None and rule.nodes.label_selector is not None for rule in rules)
+        selections = [*(rule.nodes for rule in rules), *(rule.nodes for rule in self.compute_domains)]
+        return any(nodes is not None and nodes.label_selector is not None for nodes in selections)
 
     def publishes(self, node: str, labels: Mapping[str, str], gpu: GpuFacts) -> bool:
         if any(rule.matches(node, labels, gpu) for rule in self.withhold):
@@ -290,6 +303,18 @@ class PublishingPolicy(_Strict):
     def passes_through(self, node: str, labels: Mapping[str, str], gpu: GpuFacts) -> bool:
         """Whether the GPU is offered to virtual machines, too."""
         return any(rule.matches(node, labels, gpu) for rule in self.passthrough)
+
+    def channels(self, node: str, labels: Mapping[str, str]) -> int:
+        """How many pods of one ComputeDomain the node takes."""
+        for rule in reversed(self.compute_domains):
+            if rule.nodes is None or rule.nodes.matches(node, labels):
+                return rule.channels
+        return 1
+
+    @property
+    def several_channels(self) -> bool:
+        """Whether any node may have more than one, so that domains' pods must not ask for channel 0 alone."""
+        return any(rule.channels > 1 for rule in self.compute_domains)
 
     def extra_attributes(self, node: str, labels: Mapping[str, str], gpu: GpuFacts) -> dict[str, Attribute]:
         extra: dict[str, Attribute] = {}

@@ -1,0 +1,65 @@
+"""What a node offers to ComputeDomains: the devices of its pool of `compute-domain.nvidia.com`.
+
+`daemon-0` is for the domain's daemon, one at a time; `channel-0`, `channel-1`, ... are places for pods of one domain,
+as many as the policy says. A node that is in a domain says so on each of them, so that the scheduler gives it to nobody
+else. Where the NVLink fabric is not complete the devices are tainted, or not offered where there are no taints. Pure.
+"""
+
+from collections.abc import Mapping
+
+from dra_driver.api.inventory import NodeInventorySpec
+from dra_driver.api.policy import PublishingPolicy
+from dra_driver.api.resource import Attribute, Device, Taint
+from dra_driver.devices.fabric import NodeFabric, fabric_of
+from dra_driver.domains.names import DOMAIN_LABEL
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER
+from dra_driver.slices.features import ServerFeatures
+
+FABRIC_TAINT = f"{COMPUTE_DOMAIN_DRIVER}/fabric"
+
+CHANNEL_ATTRIBUTES = ("type", "id", "clique", "clusterUUID", "cliqueID", "domain")
+"""Of channels and daemons; `type` and `id` are NVIDIA's, the rest is there where the node has it."""
+
+
+def domain_devices(
+    inventory: NodeInventorySpec, policy: PublishingPolicy, labels: Mapping[str, str], features: ServerFeatures
+) -> tuple[tuple[Device, ...], tuple[str, ...]]:
+    """The devices, and notes for people about what is not offered. `labels` are the node's.
+
+    Without a driver, and where the driver has no IMEX channels, there is nothing to offer.
+    """
+    imex, node = inventory.imex, inventory.node_name
+    if imex is None or imex.channels < 1:
+        return (), ()
+    fabric = fabric_of(inventory.gpus)
+    if fabric.problem is not None and not features.taints:
+        return (), (f"node {node} is not offered to ComputeDomains: {fabric.problem}",)
+    channels = min(policy.channels(node, labels), imex.channels)
+    common = _common(fabric, labels.get(DOMAIN_LABEL))
+    taints = _taints(fabric)
+    devices = [_device("daemon", 0, common, taints)]
+    devices += [_device("channel", number, common, taints) for number in range(channels)]
+    return tuple(devices), () if fabric.problem is None else (f"node {node} is tainted: {fabric.problem}",)
+
+
+def _device(kind: str, number: int, common: Mapping[str, Attribute], taints: list[Taint]) -> Device:
+    own = {"type": Attribute(string=kind), "id": Attribute(int_=number)}
+    return Device(name=f"{kind}-{number}", attributes={**own, **common}, taints=taints or None)
+
+
+def _common(fabric: NodeFabric, domain: str | None) -> dict[str, Attribute]:
+    found: dict[str, Attribute] = {}
+    if fabric.clique:
+        cluster, _, clique = fabric.clique.rpartition(".")
+        found["clique"] = Attribute(string=fabric.clique)
+        found["clusterUUID"] = Attribute(string=cluster)
+        found["cliqueID"] = Attribute(int_=int(clique))
+    if domain:
+        found["domain"] = Attribute(string=domain)
+    return found
+
+
+def _taints(fabric: NodeFabric) -> list[Taint]:
+    if fabric.problem is None:
+        return []
+    return [Taint(key=FABRIC_TAINT, value=fabric.reason, effect="NoSchedule")]
