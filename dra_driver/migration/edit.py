@@ -52,23 +52,23 @@ class Splice:
     text: str
 
 
-def rewritten(edits: Mapping[Document, Sequence[Edit]]) -> str:
-    """The text of `Document.written` after edits in some or all of its objects, which are all from that one text.
+def rewritten(edits: Mapping[Document, Sequence[Edit]]) -> tuple[Splice, ...]:
+    """What to change in a file for edits in objects of one text (all have the same `Document.written.start`).
 
-    Raises EditRefused where the text does not allow one of them; then none of them was made.
+    Positions are those of the file's text, normalized. Raises EditRefused where the text does not allow one of the
+    edits; then none of them is to be made.
     """
     written = next(iter(edits)).written
     wanted = {document.written: changed(document.obj, some) for document, some in edits.items()}
     try:
-        roots = trees(written.text)
-        text = _rewritten(written.text, roots, wanted)
+        splices = _splices(written.text, trees(written.text), wanted)
     except NotATree as error:
         raise EditRefused(f"the text is not edited: {error}") from error
-    _check(written.text, text, wanted)
-    return text
+    _check(written.text, _joined(written.text, splices), wanted)
+    return tuple(Splice(written.start + one.start, written.start + one.end, one.text) for one in splices)
 
 
-def _rewritten(text: str, roots: list[Tree], wanted: Mapping[Written, JsonObject]) -> str:
+def _splices(text: str, roots: list[Tree], wanted: Mapping[Written, JsonObject]) -> list[Splice]:
     writer = _Writer(text if text.endswith("\n") else f"{text}\n", roots)
     by_number: dict[int, dict[tuple[int, ...], JsonObject]] = {}
     for where, obj in wanted.items():
@@ -77,8 +77,16 @@ def _rewritten(text: str, roots: list[Tree], wanted: Mapping[Written, JsonObject
         root = roots[number]
         old = value_of(root)
         writer.rewrite(root, old, _with_objects(old, objects))
-    result = writer.result()
-    return result if text.endswith("\n") else result.removesuffix("\n")
+    return writer.splices if text.endswith("\n") else [_unended(one, len(text)) for one in writer.splices]
+
+
+def _unended(splice: Splice, length: int) -> Splice:
+    """In a text whose last line has no end."""
+    if splice.end <= length:
+        return splice
+    if splice.start <= length:
+        return Splice(splice.start, length, splice.text.removesuffix("\n"))
+    return Splice(length, length, "\n" + splice.text.removesuffix("\n") if splice.text else "")
 
 
 def _with_objects(old: Any, objects: Mapping[tuple[int, ...], JsonObject]) -> Any:
@@ -103,13 +111,16 @@ def _as_written(old: JsonObject, new: JsonObject) -> JsonObject:
 
 def _check(before: str, after: str, wanted: Mapping[Written, JsonObject]) -> None:
     """Raises EditRefused unless the new text has exactly the objects that it is to have."""
-    old, new = read_documents(before, "").documents, read_documents(after, "")
-    if new.problems or len(old) != len(new.documents):
+    new = read_documents(after, "")
+    objects = {(where.number, where.items): obj for where, obj in wanted.items()}
+    if len(new.documents) != len(objects):
+        old = read_documents(before, "").documents
+        objects = {(was.written.number, was.written.items): was.obj for was in old} | objects
+    if new.problems or len(new.documents) != len(objects):
         raise EditRefused("the edited text could not be read again")
-    by_place = {(where.number, where.items): obj for where, obj in wanted.items()}
-    for was, now in zip(old, new.documents, strict=True):
-        where = was.written
-        if not same(now.obj, by_place.get((where.number, where.items), was.obj)):
+    for now in new.documents:
+        where = now.written
+        if not same(now.obj, objects.get((where.number, where.items))):
             raise EditRefused("the edited text did not mean what it was to mean")
 
 
@@ -246,9 +257,6 @@ class _Writer:
         if self._style is None:
             self._style = _style_of(self.text, self.roots)
         return self._style
-
-    def result(self) -> str:
-        return _joined(self.text, self.splices)
 
     def rewrite(self, tree: Tree, old: Any, new: Any) -> None:
         """Where nothing has an alias, only what differs is looked at."""
@@ -506,13 +514,13 @@ class _Writer:
     def _replace_all(self, children: list[_Child], lines: list[str]) -> None:
         begin, end = children[0].begin, children[-1].end
         column = _column(self.text, begin)
-        comments = [one for child in children for one in self._comments(child.begin, child.end, child.value)]
+        comments = self._comments(begin, end, *(value for child in children for value in _of(child)))
         indent = " " * column
         new = [*(f"{indent}{comment}" for comment in comments), *lines]
         self.splices.append(Splice(begin, end, "\n".join(new)[column:]))
 
     def _cut(self, start: int, end: int, children: list[_Child], column: int, *, leading: bool) -> None:
-        comments = self._comments(start, end, *(child.value for child in children))
+        comments = self._comments(start, end, *(value for child in children for value in _of(child)))
         indent = " " * column
         if leading:
             kept = "".join(f"{comment}\n{indent}" for comment in comments)

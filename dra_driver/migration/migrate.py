@@ -105,10 +105,10 @@ def _plan(document: Document, meaning: Meaning, options: Options) -> _Plan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Text:
-    """A part of a file, carried out. `text` None: unchanged."""
+    """A part of a file, carried out."""
 
     plans: tuple[_Plan, ...]
-    text: str | None
+    splices: tuple[Splice, ...] = ()
 
 
 def _carried_out(plans: Iterable[_Plan]) -> Iterator[_Text]:
@@ -116,12 +116,12 @@ def _carried_out(plans: Iterable[_Plan]) -> Iterator[_Text]:
         together = tuple(some)
         edits = {plan.document: plan.edits for plan in together if plan.edits}
         if not edits:
-            yield _Text(together, None)
+            yield _Text(together)
             continue
         try:
             yield _Text(together, rewritten(edits))
         except EditRefused as error:
-            yield _Text(tuple(_refused(plan, str(error)) for plan in together), None)
+            yield _Text(tuple(_refused(plan, str(error)) for plan in together))
 
 
 def _refused(plan: _Plan, reason: str) -> _Plan:
@@ -172,8 +172,7 @@ def _file(source: Source, texts: Iterator[_Text], known: set[_Key]) -> _File:
             apart += new
         elif new:
             splices.append(_before(place.start, place.text, new))
-        if text.text is not None:
-            splices.append(Splice(place.start, place.start + len(place.text), text.text))
+        splices += text.splices
     after = spliced(source.text, splices)
     return _File(
         FileResult(source.file, source.text, after),
