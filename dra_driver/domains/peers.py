@@ -1,0 +1,86 @@
+"""What the IMEX daemon of one node has to know of its peers, read from the domain's status.
+
+The peers of a clique know each other by names that stay, `compute-domain-daemon-0003`, in a list that is the same on
+all of them, and that never changes; a file of hosts says which address a name has now. When an address changes, the
+daemon is told to look the names up again, and its connections to all others stay. Drivers before 570.158.01 cannot do
+that: they get the addresses themselves in the list, and are started anew when it changes. Source: NVIDIA's own driver.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dra_driver.api.computedomain import ComputeDomainStatus
+from dra_driver.domains.names import daemon_host
+from dra_driver.quantity import Version, padded_version
+
+_NAMES_SINCE = Version(570, 158, 1)
+
+_BEGIN = "# ComputeDomain: begin"
+_END = "# ComputeDomain: end"
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The members of one clique. `addresses` are by index, sorted; those without an address are not in it.
+
+    `clique` is empty on a node whose NVLink does not leave the machine: it has no peers, and needs no daemon.
+    """
+
+    clique: str
+    index: int
+    addresses: tuple[tuple[int, str], ...]
+
+
+class Step(StrEnum):
+    """What a running daemon needs after its peers changed."""
+
+    NOTHING = "nothing"
+    LOOK_UP = "look up"
+    RESTART = "restart"
+
+
+def peers_of(status: ComputeDomainStatus, node: str, address: str) -> Peers | None:
+    """None until the status has `node` with this `address`: a daemon that nobody can find must not say it is ready."""
+    own = next((one for one in status.nodes if one.name == node and one.ip_address == address), None)
+    if own is None:
+        return None
+    if not own.clique_id:
+        return Peers("", own.index, ((own.index, address),))
+    members = sorted((one.index, one.ip_address) for one in status.nodes if one.clique_id == own.clique_id)
+    return Peers(own.clique_id, own.index, tuple((index, ip) for index, ip in members if ip))
+
+
+def knows_names(driver_version: str | None) -> bool:
+    """Whether the driver's IMEX daemon looks names up again when it is told to. An unknown version is a new one."""
+    version = padded_version(driver_version) if driver_version is not None else None
+    return version is None or not version < _NAMES_SINCE
+
+
+def node_list(peers: Peers, max_nodes: int, *, by_name: bool) -> str:
+    """The daemon's file of nodes, one a line: all names that there can be, or the addresses that there are."""
+    lines = [daemon_host(index) for index in range(max_nodes)] if by_name else [ip for _, ip in peers.addresses]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def hosts(before: str, peers: Peers) -> str:
+    """`before`, a file of hosts, with the peers' lines in place of those of a while ago; the rest stays as it is."""
+    kept: list[str] = []
+    inside = False
+    for line in before.splitlines():
+        if line == _BEGIN:
+            inside = True
+        elif line == _END:
+            inside = False
+        elif not inside:
+            kept.append(line)
+    own = [f"{ip}\t{daemon_host(index)}" for index, ip in peers.addresses]
+    return "".join(f"{line}\n" for line in (*kept, _BEGIN, *own, _END))
+
+
+def step_after(before: Peers | None, now: Peers, *, by_name: bool) -> Step:
+    """`before` is None when the daemon does not run yet. Another place among the peers is another daemon."""
+    if before is None or (before.clique, before.index) != (now.clique, now.index):
+        return Step.RESTART
+    if before.addresses == now.addresses:
+        return Step.NOTHING
+    return Step.LOOK_UP if by_name else Step.RESTART
