@@ -157,6 +157,10 @@ class Meaning:
         amounts = {view.memory for view in self.views_for(requirements)}
         return amounts.pop() if len(amounts) == 1 else None
 
-    @property
-    def shares_something(self) -> bool:
-        return any(view.sharing for view in self.views)
+    def shares(self, what: What) -> bool:
+        """Whether devices of this kind are shared on any node."""
+        return any(
+            (resource.startswith(_MIG) or view.mig_strategy == "single") == (what is What.MIG)
+            for view in self.views
+            for resource in view.sharing or {}
+        )

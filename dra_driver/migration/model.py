@@ -230,6 +230,8 @@ class Want:
     """Opaque parameters with apiVersion and kind, as `dra_driver.api.config` decodes them. None: none."""
     tolerations: tuple[JsonObject, ...] = ()
     """Of device taints."""
+    distinct: bool = False
+    """With several demands of one pod that have it: their shares are of different GPUs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

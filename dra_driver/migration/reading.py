@@ -1,21 +1,489 @@
-"""What the containers of a pod ask for in the old way, as devices. Pure."""
+"""What the containers of a pod ask for in the old way, as devices. Pure.
 
-from dra_driver.migration.model import Demand, Options, Path, PodReading, PodSpecAt, Want, What
-from dra_driver.migration.surroundings import Meaning
+Containers that had devices of their own have demands of their own. An init container's devices went to the containers
+after it: its units are the first ones of theirs, and what it needs beyond is a demand of its own, so that the pod holds
+as many devices as before and each container sees as many. Source: the reference on migration sources, section 3;
+kubelet's device manager.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dra_driver.cel.device import compile_selector
+from dra_driver.cel.errors import CelError
+from dra_driver.migration import amounts as amounts_room
+from dra_driver.migration.amounts import IMPLICIT, Amounts, amounts_of, is_gpu_resource
+from dra_driver.migration.codes import (
+    ADMIN_ACCESS,
+    ALREADY_DRA,
+    CONFLICTING_NODES,
+    GPU_INIT_CONTAINER,
+    IMMUTABLE,
+    MEANING_UNKNOWN,
+    PAST_THE_SCHEDULER,
+    SHARES_ABOVE_ONE,
+    TOO_LARGE,
+    UNKNOWN_RESOURCE,
+    VIRTUAL_MACHINE,
+    ZERO,
+    Code,
+    Severity,
+)
+from dra_driver.migration.labels import Hints, Requirement, Subject, hints_of, quoted
+from dra_driver.migration.meaning import Meaning, Stands
+from dra_driver.migration.model import (
+    ContainerAt,
+    Demand,
+    Edit,
+    Finding,
+    Form,
+    Options,
+    Path,
+    PodReading,
+    PodSpecAt,
+    Remove,
+    Role,
+    Share,
+    Want,
+    What,
+    finding,
+    path_text,
+    value_at,
+)
+from dra_driver.migration.placement import Placed, placed, requirements_of, unused_labels
+from dra_driver.migration.plugin_config import GPU_RESOURCE, Sharing
+from dra_driver.migration.pod_settings import Settings, bypasses, sees_all, settings, variables
+from dra_driver.migration.sharing_systems import Part, parts_of
+
+MOST_DEVICES = 32
+"""Of one claim. Source: AllocationResultsMaxSize, resource.k8s.io/v1."""
+MOST_BYTES = 10 * 1024
+"""Of one expression."""
+
+_IMMUTABLE = frozenset(
+    {
+        "Pod", "Job", "JobSet", "PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "MPIJob", "RayJob",
+        "TrainJob", "SparkApplication", "Workflow", "AppWrapper",
+    }
+)  # fmt: skip
+"""Kinds whose pods are described once and for all; a bare pod's claims are, too."""
 
 
 def demands(pod: PodSpecAt, meaning: Meaning, options: Options) -> PodReading:
     """All that one pod asks for."""
-    found: list[Demand] = []
-    for container in pod.containers:
-        amounts: dict[str, object] = {}
-        removes: list[Path] = []
-        for name in ("limits", "requests"):
-            if isinstance(given := container.resources.get(name), dict) and "nvidia.com/gpu" in given:
-                amounts[name] = given["nvidia.com/gpu"]
-                removes.append((*container.resources_path, name, "nvidia.com/gpu"))
-        amount = amounts.get("limits", amounts.get("requests"))
-        if amount is not None and int(str(amount)) > 0:
-            want = Want(What.GPU, int(str(amount)))
-            found.append(Demand((container,), want, removes=tuple(removes), resource="nvidia.com/gpu"))
-    return PodReading(tuple(found))
+    return _Pod(pod, meaning, options).reading()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """Of one container, in units of one kind."""
+
+    container: ContainerAt
+    want: Want
+    """Its count is what the container sees."""
+    removes: tuple[Path, ...]
+    resource: str
+    single: bool = False
+    """`nvidia.com/gpu` that stands for MIG devices."""
+
+
+class _Pod:
+    def __init__(self, pod: PodSpecAt, meaning: Meaning, options: Options) -> None:
+        self._pod = pod
+        self._meaning = meaning
+        self._options = options
+        self._requirements = requirements_of(pod)
+        self._hints = _with_clouds(hints_of(self._requirements), self._requirements)
+        self._findings: list[Finding] = []
+        self._claim_findings: list[Finding] = []
+        self._extended_findings: list[Finding] = []
+        self._edits: list[Edit] = []
+        self._needs_claims: list[str] = []
+        self._leave: list[str] = []
+
+    def reading(self) -> PodReading:
+        # Ephemeral containers have no resources; the API server sees to that.
+        containers = [one for one in self._pod.containers if one.role is not Role.EPHEMERAL]
+        amounts = [(container, self._amounts(container)) for container in containers]
+        self._strange()
+        asks = self._asks(amounts)
+        self._zeros(amounts, asked=bool(asks))
+        if not asks:
+            return self._without_asks()
+        self._already()
+        found = self._demanded(asks)
+        place = placed(self._pod, [self._subject(ask, asks) for ask in asks])
+        users = list({container.path: container for one in found for container in one.containers}.values())
+        told = settings(
+            self._pod,
+            users,
+            {ask.resource for ask in asks},
+            self._options,
+            mig=all(ask.want.what is What.MIG for ask in asks),
+        )
+        found = self._chosen(found, asks, place, told)
+        found = self._with_onlookers(found)
+        self._sizes(found)
+        self._kind()
+        return PodReading(
+            tuple(found),
+            (*self._edits, *place.edits, *told.edits),
+            (*self._findings, *place.findings, *told.findings),
+            (*self._claim_findings, *place.claim_findings, *told.claim_findings),
+            tuple(self._extended_findings),
+            next(iter([*self._needs_claims, *filter(None, [told.needs_claims])]), None),
+            next(iter([*self._leave, *filter(None, [told.leave])]), None),
+        )
+
+    def _say(self, code: Code, path: Path, message: str, *, severity: Severity | None = None) -> None:
+        self._findings.append(finding(code, self._pod.document, path, message, severity=severity))
+
+    # -- amounts
+
+    def _amounts(self, container: ContainerAt) -> Amounts:
+        found = amounts_of(self._pod, container, lambda name: is_gpu_resource(name, self._meaning, self._options))
+        self._findings += found.findings
+        self._leave += found.wrong
+        return found
+
+    def _strange(self) -> None:
+        for container in self._pod.containers:
+            seen: set[str] = set()
+            for resource, path in amounts_room.strange_resources(container, self._meaning, self._options):
+                if resource in seen:
+                    continue
+                seen.add(resource)
+                if amounts_room.is_of_virtual_machines(resource):
+                    self._say(VIRTUAL_MACHINE, path, f"{resource} is a GPU, or a part of one, for a virtual machine")
+                else:
+                    self._say(UNKNOWN_RESOURCE, path, f"{resource}: it is not known what it stands for")
+                self._leave.append(f"{resource} is not understood, and a pod is migrated as a whole or not at all")
+
+    def _zeros(self, amounts: Sequence[tuple[ContainerAt, Amounts]], *, asked: bool) -> None:
+        for container, given in amounts:
+            for amount in given.by_resource.values():
+                if amount.number == 0:
+                    name = container.name or "the container"
+                    message = f"{name} asks for {amount.resource}: 0"
+                    one = finding(ZERO, self._pod.document, amount.paths[0], message, fixed=asked)
+                    (self._claim_findings if asked else self._findings).append(one)
+                    if asked:
+                        self._edits += [Remove(path) for path in amount.paths]
+
+    # -- what is asked for
+
+    def _asks(self, amounts: Sequence[tuple[ContainerAt, Amounts]]) -> list[_Ask]:
+        memory = self._meaning.gpu_memory(self._requirements) or self._options.gpu_memory
+        shared = parts_of(self._pod, amounts, memory, self._meaning, self._options)
+        self._findings += shared.findings
+        self._claim_findings += shared.claim_findings
+        self._edits += [Remove(path) for path in shared.removes]
+        self._leave += [shared.leave] if shared.leave else []
+        if shared.parts:
+            self._needs_claims.append("parts of GPUs are not expressed by extended resources")
+        of_systems = {part.container.path for part in shared.parts if part.resource}
+        found = [self._of_part(part) for part in shared.parts]
+        for container, given in amounts:
+            for amount in given.by_resource.values():
+                if amount.number and amounts_room.is_whole_or_mig(amount.resource):
+                    if container.path in of_systems and amount.resource == self._meaning.hami.count:
+                        continue
+                    found.append(self._of_resource(container, amount.resource, amount.number, amount.paths))
+        return found
+
+    @staticmethod
+    def _of_part(part: Part) -> _Ask:
+        return _Ask(part.container, part.want, part.removes, part.resource)
+
+    def _of_resource(self, container: ContainerAt, resource: str, number: int, paths: tuple[Path, ...]) -> _Ask:
+        stands = self._stands(resource, paths[0])
+        single = stands.what is What.MIG and resource.startswith(GPU_RESOURCE)
+        if single:
+            self._needs_claims.append(f"{resource} stands for MIG devices here, not for whole GPUs")
+            if stands.profile is None:
+                message = (
+                    f"{resource} stands for MIG devices here (strategy single), and it is not known of which profile"
+                )
+                self._say(MEANING_UNKNOWN, paths[0], message, severity=Severity.ERROR)
+                self._leave.append(message)
+        if stands.sharing is not None:
+            return _Ask(container, self._share(stands, resource, number, paths[0]), paths, resource, single)
+        want = Want(stands.what, number, stands.profile, selectors=self._alone(stands))
+        return _Ask(container, want, paths, resource, single)
+
+    def _stands(self, resource: str, path: Path) -> Stands:
+        found = self._meaning.meanings(resource, self._requirements, self._hints)
+        if len(found) > 1:
+            said = "; ".join(f"{_words(one)} on {_some(titles)}" for one, titles in found.items())
+            self._say(CONFLICTING_NODES, path, f"{resource} is {said}")
+        if found:
+            return max(found, key=lambda one: len(found[one]))
+        if self._meaning.views:
+            message = f"no node or configuration that was given has {resource} for this pod"
+            self._say(MEANING_UNKNOWN, path, message)
+        elif resource == GPU_RESOURCE and self._hints == Hints():
+            message = f"{resource} is taken as a whole GPU; nothing that was given says so"
+            self._say(MEANING_UNKNOWN, path, message)
+        return _by_name(resource, self._hints)
+
+    def _alone(self, stands: Stands) -> tuple[str, ...]:
+        """Where some devices are shared, a condition for those that are not."""
+        if not self._meaning.shares(stands.what):
+            return ()
+        self._needs_claims.append("some GPUs are shared, and extended resources do not tell them from others")
+        return (f"device.attributes[{quoted(self._options.driver)}].sharing == 'exclusive'",)
+
+    def _share(self, stands: Stands, resource: str, number: int, path: Path) -> Want:
+        sharing = stands.sharing or Sharing(None, None)
+        self._needs_claims.append("extended resources do not tell shares from whole devices")
+        several = self._options.several_shares == "devices"
+        if number > 1:
+            how = f"{number} devices, a share of each" if several else f"{number} shares of one device"
+            refused = "; the device plugin refused more than one" if sharing.one_only else ""
+            self._say(SHARES_ABOVE_ONE, path, f"{resource}: {number} became {how}{refused}")
+        count, shares = (number, 1) if several else (1, number)
+        selectors: tuple[str, ...] = ()
+        if sharing.strategy == "MPS":
+            selectors = (f"device.attributes[{quoted(self._options.driver)}].sharing == 'mps'",)
+        return Want(
+            stands.what, count, stands.profile, Share(number=shares), selectors, distinct=several and number > 1
+        )
+
+    # -- demands
+
+    def _demanded(self, asks: Sequence[_Ask]) -> list[Demand]:
+        found: list[Demand] = []
+        kinds: dict[Want, list[_Ask]] = {}
+        for ask in asks:
+            kinds.setdefault(replace(ask.want, count=1), []).append(ask)
+        for want, alike in kinds.items():
+            found += list(_of_kind(want, alike))
+        brief = [ask for ask in asks if ask.container.role is Role.INIT]
+        if brief:
+            names = ", ".join(dict.fromkeys(ask.container.name for ask in brief))
+            message = f"{names} and the containers after it use the same GPUs, as before"
+            path = brief[0].removes[0] if brief[0].removes else brief[0].container.path
+            self._claim_findings.append(finding(GPU_INIT_CONTAINER, self._pod.document, path, message, fixed=True))
+            message = f"{names}: Kubernetes before 1.36 gives init containers GPUs of their own"
+            self._extended_findings.append(finding(GPU_INIT_CONTAINER, self._pod.document, path, message))
+        order = {container.path: index for index, container in enumerate(self._pod.containers)}
+        return sorted(found, key=lambda one: order[one.containers[0].path])
+
+    def _subject(self, ask: _Ask, asks: Sequence[_Ask]) -> Subject:
+        alike = [one for one in asks if replace(one.want, count=1) == replace(ask.want, count=1)]
+        lasting = sum(one.want.count for one in alike if one.container.role is not Role.INIT)
+        largest = max((one.want.count for one in alike if one.container.role is Role.INIT), default=0)
+        return Subject(ask.want, self._options.driver, max(lasting, largest), ask.single)
+
+    def _chosen(self, found: Sequence[Demand], asks: Sequence[_Ask], place: Placed, told: Settings) -> list[Demand]:
+        """With what nodes and settings say about the devices."""
+        if place.chooses:
+            self._needs_claims.append("it chooses GPUs by labels, which the claim says of devices")
+        kinds = {replace(ask.want, count=1): index for index, ask in enumerate(asks)}
+        done = []
+        for demand in found:
+            index = kinds[replace(demand.want, count=1)]
+            config = told.config if demand.want.share is None else None
+            own = (*demand.want.selectors, *place.selectors[index], *told.selectors)
+            want = replace(demand.want, selectors=tuple(dict.fromkeys(own)), config=config)
+            preferred = [one[index] for one in place.alternatives if one[index]]
+            alternatives = [replace(want, selectors=(*want.selectors, one)) for one in preferred]
+            done.append(replace(demand, want=want, alternatives=(*alternatives, want) if alternatives else ()))
+        return done
+
+    def _with_onlookers(self, found: Sequence[Demand]) -> list[Demand]:
+        """Containers that saw all GPUs of the node get those of the others, on request."""
+        if not self._options.share_visible_all:
+            return list(found)
+        users = {container.path for demand in found for container in demand.containers}
+        more = tuple(one for one in self._pod.containers if one.path not in users and sees_all(one))
+        return [replace(demand, containers=(*demand.containers, *more)) for demand in found]
+
+    # -- the pod as a whole
+
+    def _without_asks(self) -> PodReading:
+        watcher = self._watcher()
+        if watcher is not None:
+            return watcher
+        if self._pod.form is Form.NONE and not self._pod.containers:
+            return PodReading(findings=tuple(self._findings))
+        found = (*self._findings, *bypasses(self._pod), *unused_labels(self._pod), *self._has_claims())
+        return PodReading(findings=found, leave=next(iter(self._leave), None))
+
+    def _watcher(self) -> PodReading | None:
+        """A DaemonSet that sees all GPUs of its node and asks for none: admin access says the same."""
+        if self._pod.document.kind != "DaemonSet" or self._has_claims():
+            return None
+        if any("NVIDIA_MIG_CONFIG_DEVICES" in variables(one) for one in self._pod.containers):
+            return None
+        seeing = [one for one in self._pod.containers if sees_all(one)]
+        if not seeing or any(variables(one)["NVIDIA_VISIBLE_DEVICES"].value != "all" for one in seeing):
+            return None
+        removes = tuple(variables(one)["NVIDIA_VISIBLE_DEVICES"].path for one in seeing)
+        message = f"{seeing[0].name} sees all GPUs of its node and asks for none"
+        said = finding(ADMIN_ACCESS, self._pod.document, removes[0], message)
+        rest = tuple(one for one in bypasses(self._pod) if one.place.path not in {path_text(path) for path in removes})
+        demand = Demand(tuple(seeing), Want(What.GPU), removes=removes, all_gpus=True)
+        return PodReading(
+            (demand,),
+            findings=(*self._findings, said, *rest, *unused_labels(self._pod)),
+            needs_claims="it watches all GPUs without asking for one, which only a claim with admin access says",
+        )
+
+    def _has_claims(self) -> tuple[Finding, ...]:
+        """Of a pod that has claims, or asks for a class by its implicit name."""
+        path = (*self._pod.path, "resourceClaims")
+        if value_at(self._pod.spec, ("resourceClaims",)):
+            return (finding(ALREADY_DRA, self._pod.document, path, "the pod has claims"),)
+        for container in self._pod.containers:
+            limits = container.resources.get("limits")
+            for name in limits if isinstance(limits, dict) else ():
+                if str(name).startswith(IMPLICIT):
+                    where = (*container.resources_path, "limits", str(name))
+                    return (finding(ALREADY_DRA, self._pod.document, where, f"{name} is answered by a DeviceClass"),)
+        return ()
+
+    def _already(self) -> None:
+        """What keeps a pod that asks for GPUs from being migrated at all."""
+        if self._has_claims():
+            message = "the pod has claims and asks for GPUs in the old way, too"
+            self._say(ALREADY_DRA, (*self._pod.path, "resourceClaims"), message, severity=Severity.ERROR)
+            self._leave.append("it has claims already; what it asks for besides is to be moved there by hand")
+        source = value_at(self._pod.document.obj, ("metadata", "annotations", "kubernetes.io/config.source"))
+        if source in ("file", "http"):
+            path: Path = ("metadata", "annotations", "kubernetes.io/config.source")
+            self._say(PAST_THE_SCHEDULER, path, "a static pod can use neither claims nor what DeviceClasses answer to")
+            self._leave.append("it is a static pod")
+
+    def _sizes(self, found: Sequence[Demand]) -> None:
+        total = sum(demand.want.count for demand in found if not demand.all_gpus)
+        if total > MOST_DEVICES:
+            message = f"{total} devices; a claim has at most {MOST_DEVICES}"
+            self._say(TOO_LARGE, self._pod.path, message)
+            self._leave.append(message)
+        for expression in {one for demand in found for want in _wants(demand) for one in want.selectors}:
+            problem = _problem(expression)
+            if problem is not None:
+                self._say(TOO_LARGE, self._pod.path, f"a condition of {len(expression)} characters: {problem}")
+                self._leave.append("its conditions on GPUs are larger than an expression can be")
+
+    def _kind(self) -> None:
+        kind = self._pod.document.kind
+        if kind in _IMMUTABLE:
+            message = f"{kind} {self._pod.document.name}: its pods cannot be changed in place"
+            self._claim_findings.append(finding(IMMUTABLE, self._pod.document, self._pod.path, message))
+
+
+# -- units
+
+
+def _of_kind(want: Want, asks: Sequence[_Ask]) -> Iterator[Demand]:
+    """Demands for units that are alike, cut so that each unit is seen by those who used it.
+
+    Lasting containers have units of their own, one after the other. An init container uses units of those that are not
+    running beside it, the first ones, and units beyond where those are not enough.
+    """
+    spans: list[tuple[_Ask, list[int]]] = []
+    owners: dict[int, _Ask] = {}
+    for ask in asks:
+        if ask.container.role is not Role.INIT:
+            units = list(range(len(owners), len(owners) + ask.want.count))
+            owners |= dict.fromkeys(units, ask)
+            spans.append((ask, units))
+    for ask in asks:
+        if ask.container.role is Role.INIT:
+            free = [unit for unit, owner in owners.items() if not _runs_beside(owner, ask)]
+            missing = max(0, ask.want.count - len(free))
+            spans.append((ask, [*free, *range(len(owners), len(owners) + missing)][: ask.want.count]))
+    users = _users_of_units(spans)
+    seen: set[Path] = set()
+    for together, units in users:
+        removes = tuple(path for ask in together for path in ask.removes if path not in seen)
+        seen.update(removes)
+        containers = tuple({ask.container.path: ask.container for ask in together}.values())
+        counts = [1] * len(units) if want.distinct else [len(units)]
+        for number, count in enumerate(counts):
+            yield Demand(
+                containers, replace(want, count=count), removes=() if number else removes, resource=together[0].resource
+            )
+
+
+def _runs_beside(owner: _Ask, init: _Ask) -> bool:
+    """Sidecars that start before an init container run beside it; everything else starts after it."""
+    return owner.container.role is Role.SIDECAR and _position(owner.container) < _position(init.container)
+
+
+def _position(container: ContainerAt) -> int:
+    """Among init containers."""
+    return next((part for part in reversed(container.path) if isinstance(part, int)), 0)
+
+
+def _users_of_units(spans: Iterable[tuple[_Ask, list[int]]]) -> list[tuple[tuple[_Ask, ...], list[int]]]:
+    """Units with the same users together; lasting containers come first among users."""
+    by_unit: dict[int, list[_Ask]] = {}
+    for ask, units in spans:
+        for unit in units:
+            by_unit.setdefault(unit, []).append(ask)
+    found: dict[tuple[Path, ...], tuple[tuple[_Ask, ...], list[int]]] = {}
+    for unit, asks in sorted(by_unit.items()):
+        key = tuple(ask.container.path for ask in asks)
+        found.setdefault(key, (tuple(asks), []))[1].append(unit)
+    return list(found.values())
+
+
+def _wants(demand: Demand) -> tuple[Want, ...]:
+    return demand.alternatives or (demand.want,)
+
+
+def _problem(expression: str) -> str | None:
+    if len(expression.encode()) > MOST_BYTES:
+        return f"at most {MOST_BYTES} bytes"
+    try:
+        compile_selector(expression)
+    except CelError as error:
+        return error.message
+    return None
+
+
+# -- meaning
+
+
+def _by_name(resource: str, hints: Hints) -> Stands:
+    """What the name alone says."""
+    base = resource.removesuffix(".shared")
+    sharing = None
+    if base != resource or hints.shared:
+        sharing = Sharing("MPS" if hints.mps else None, None, renamed=base != resource)
+    if base != GPU_RESOURCE:
+        return Stands(What.MIG, amounts_room.profile_of(base), sharing)
+    if hints.mig_profile is not None or hints.mig_strategy == "single":
+        return Stands(What.MIG, hints.mig_profile, sharing)
+    return Stands(What.GPU, None, sharing)
+
+
+def _words(stands: Stands) -> str:
+    what = {What.GPU: "a whole GPU", What.MIG: f"a MIG device {stands.profile or ''}".rstrip()}[stands.what]
+    if stands.sharing is None:
+        return what
+    return f"one of {stands.sharing.replicas or 'several'} shares of {what}"
+
+
+def _some(titles: Sequence[str]) -> str:
+    more = f" and {len(titles) - 2} more" if len(titles) > 2 else ""
+    return f"{', '.join(titles[:2])}{more}"
+
+
+_GKE_SHARING = "cloud.google.com/gke-gpu-sharing-strategy"
+_GKE_PROFILE = "cloud.google.com/gke-gpu-partition-size"
+
+
+def _with_clouds(hints: Hints, requirements: Iterable[Requirement]) -> Hints:
+    """GKE's node pools say by labels of their own what `nvidia.com/gpu` is."""
+    chosen: Mapping[str, str] = {
+        one.key: one.values[0] for one in requirements if one.operator == "In" and len(one.values) == 1
+    }
+    if chosen.get(_GKE_PROFILE):
+        hints = replace(hints, mig_profile=amounts_room.profile_of(chosen[_GKE_PROFILE]) or hints.mig_profile)
+    if chosen.get(_GKE_SHARING) in ("time-sharing", "mps"):
+        hints = replace(hints, shared=True, mps=chosen[_GKE_SHARING] == "mps")
+    return hints

@@ -1,0 +1,429 @@
+"""Settings of pods that are about GPUs without asking for one: variables of the NVIDIA runtime and of CUDA, mounts of
+the host, the runtime class, the scheduler, tolerations. Pure.
+
+Source: the reference on migration sources, section 5; libnvidia-container's variables.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.codes import (
+    BYPASS,
+    HAND_MADE_MPS,
+    NO_COUNTERPART,
+    OTHER_SCHEDULER,
+    PAST_THE_SCHEDULER,
+    PINNED_GPU,
+    SETTING_KEPT,
+    SETTING_REMOVED,
+    TOLERATION,
+    VERSION_FROM_ENV,
+    Code,
+    Severity,
+)
+from dra_driver.migration.labels import quoted
+from dra_driver.migration.model import (
+    ContainerAt,
+    Edit,
+    Finding,
+    Options,
+    Path,
+    PodSpecAt,
+    Put,
+    Remove,
+    finding,
+    value_at,
+)
+from dra_driver.names import CONFIG_API_VERSION
+from dra_driver.quantity import Quantity, padded_version
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+_NONE_VISIBLE = ("none", "void", "")
+_UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """`value` None: it comes from elsewhere."""
+
+    value: str | None
+    path: Path
+
+
+def variables(container: ContainerAt) -> dict[str, Variable]:
+    env = container.obj.get("env")
+    found = {}
+    for index, one in enumerate(env if isinstance(env, list) else ()):
+        if isinstance(one, dict) and isinstance(one.get("name"), str):
+            value = one.get("value")
+            text = None if "valueFrom" in one else "" if value is None else str(value)
+            found[one["name"]] = Variable(text, (*container.path, "env", index))
+    return found
+
+
+def sees_all(container: ContainerAt) -> bool:
+    """Whether the NVIDIA runtime hands in GPUs that nobody accounts for."""
+    variable = variables(container).get(VISIBLE)
+    return variable is not None and variable.value not in (None, *_NONE_VISIBLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What follows for one pod. `selectors` are for all of its devices."""
+
+    edits: tuple[Edit, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    claim_findings: tuple[Finding, ...] = ()
+    selectors: tuple[str, ...] = ()
+    config: JsonObject | None = None
+    """Opaque parameters that keep a behaviour, for devices that are not shared."""
+    needs_claims: str | None = None
+    leave: str | None = None
+
+
+def settings(
+    pod: PodSpecAt, users: Sequence[ContainerAt], resources: Iterable[str], options: Options, *, mig: bool = False
+) -> Settings:
+    """Of a pod that asks for GPUs: `users` are its containers that do, `resources` what they asked by; `mig`: all of
+    its devices are MIG devices."""
+    return _Reader(pod, users, tuple(resources), options, mig).read()
+
+
+def bypasses(pod: PodSpecAt) -> tuple[Finding, ...]:
+    """Of a pod that asks for none: how it reaches GPUs all the same."""
+    found = [*_mounts(pod, ())]
+    for container in pod.containers:
+        given = variables(container)
+        if sees_all(container):
+            variable = given[VISIBLE]
+            message = f"{container.name} sees GPUs by {VISIBLE}={variable.value}, and asks for none"
+            found.append(finding(BYPASS, pod.document, variable.path, message))
+        found += _administration(pod, given)
+    return tuple(found)
+
+
+class _Reader:
+    def __init__(
+        self, pod: PodSpecAt, users: Sequence[ContainerAt], resources: Sequence[str], options: Options, mig: bool
+    ) -> None:
+        self._pod = pod
+        self._users = users
+        self._resources = resources
+        self._options = options
+        self._mig = mig
+        self._own = f"device.attributes[{quoted(options.driver)}]"
+        self._edits: list[Edit] = []
+        self._findings: list[Finding] = []
+        self._claim_findings: list[Finding] = []
+        self._selectors: list[str] = []
+        self._needs_claims: str | None = None
+        self._leave: str | None = None
+        self._limits: dict[str, Any] = {}
+
+    def read(self) -> Settings:
+        paths = {container.path for container in self._users}
+        for container in self._pod.containers:
+            given = variables(container)
+            if container.path in paths:
+                self._of_user(container, given)
+            elif sees_all(container):
+                self._of_onlooker(container, given[VISIBLE])
+            self._findings += _administration(self._pod, given)
+        self._mps()
+        self._runtime_class()
+        self._scheduler()
+        self._node_name()
+        self._tolerations()
+        self._findings += _mounts(self._pod, self._users)
+        return Settings(
+            tuple(self._edits),
+            tuple(self._findings),
+            tuple(self._claim_findings),
+            tuple(dict.fromkeys(self._selectors)),
+            self._config(),
+            self._needs_claims,
+            self._leave,
+        )
+
+    def _say(self, code: Code, path: Path, message: str, *, severity: Severity | None = None) -> None:
+        self._findings.append(finding(code, self._pod.document, path, message, severity=severity))
+
+    def _say_with_claims(
+        self, code: Code, path: Path, message: str, *, fixed: bool = True, severity: Severity | None = None
+    ) -> None:
+        self._claim_findings.append(finding(code, self._pod.document, path, message, fixed=fixed, severity=severity))
+
+    # -- variables of a container that asks for GPUs
+
+    def _of_user(self, container: ContainerAt, given: Mapping[str, Variable]) -> None:
+        visible = given.get(VISIBLE)
+        if visible is not None and visible.value is None:
+            self._say(SETTING_KEPT, visible.path, f"{VISIBLE} comes from elsewhere; with claims it has no effect")
+        elif visible is not None and visible.value not in _NONE_VISIBLE:
+            uuids = _uuids(visible.value or "")
+            if uuids:
+                self._pinned(VISIBLE, visible, uuids)
+            message = f"{VISIBLE}={visible.value} is taken out of {container.name}: its claim says which GPUs it gets"
+            self._say_with_claims(SETTING_REMOVED, visible.path, message)
+            self._edits.append(Remove(visible.path))
+        cuda = given.get("CUDA_VISIBLE_DEVICES")
+        if cuda is not None and (uuids := _uuids(cuda.value or "")):
+            self._pinned("CUDA_VISIBLE_DEVICES", cuda, uuids)
+        self._capabilities(given.get("NVIDIA_DRIVER_CAPABILITIES"))
+        self._requirements(given)
+        self._limits_of_mps(given)
+
+    def _of_onlooker(self, container: ContainerAt, visible: Variable) -> None:
+        """Asks for none, and sees those of its pod's other containers, and all others of the node."""
+        if self._options.share_visible_all:
+            message = f"{container.name} shares the GPUs of {self._users[0].name}, and no longer sees all of the node"
+            self._say_with_claims(BYPASS, visible.path, message, severity=Severity.INFO)
+            self._edits.append(Remove(visible.path))
+            self._needs_claims = f"{container.name} shares GPUs, which extended resources cannot say"
+            return
+        advice = "Migrate with --share-visible-all if it is to share the GPUs of the pod's other containers."
+        message = f"{container.name} sees all GPUs of its node by {VISIBLE}={visible.value}, and asks for none"
+        self._findings.append(finding(BYPASS, self._pod.document, visible.path, message, advice=advice))
+
+    def _pinned(self, name: str, variable: Variable, uuids: Sequence[str]) -> None:
+        if not self._options.pin_uuids:
+            self._say(PINNED_GPU, variable.path, f"{name} names {', '.join(uuids)}")
+            self._leave = f"{name} names GPUs by their UUID; --pin-uuids makes a selector of it"
+            return
+        listed = ", ".join(map(quoted, uuids))
+        self._selectors.append(f"has({self._own}.uuid) && {self._own}.uuid in [{listed}]")
+        self._needs_claims = "it wants certain GPUs, which extended resources cannot say"
+        self._say_with_claims(PINNED_GPU, variable.path, f"{name} became a selector on the UUID")
+
+    def _capabilities(self, variable: Variable | None) -> None:
+        """CDI specs of our driver hand in the libraries of compute and utility, and graphics where they are found."""
+        wanted = {one.strip() for one in (variable.value or "").split(",")} if variable is not None else set()
+        beyond = sorted(wanted & {"graphics", "display", "video", "ngx", "compat32", "all"})
+        if variable is not None and beyond:
+            message = f"NVIDIA_DRIVER_CAPABILITIES asks for {', '.join(beyond)}: with claims all get the same libraries"
+            self._say_with_claims(SETTING_KEPT, variable.path, message, fixed=False)
+
+    def _requirements(self, given: Mapping[str, Variable]) -> None:
+        disabled = given.get("NVIDIA_DISABLE_REQUIRE")
+        if disabled is not None and (disabled.value or "").lower() in ("1", "true", "yes", "on"):
+            self._say_with_claims(SETTING_KEPT, disabled.path, "NVIDIA_DISABLE_REQUIRE has no effect", fixed=False)
+            return
+        for name, variable in given.items():
+            if not name.startswith("NVIDIA_REQUIRE_") or not variable.value:
+                continue
+            expression = requirement(variable.value, self._own)
+            if expression is None:
+                self._say(NO_COUNTERPART, variable.path, f"{name}={variable.value} is not understood")
+            else:
+                self._selectors.append(expression)
+                self._needs_claims = f"{name} is a condition on the GPU, which extended resources cannot say"
+                self._say_with_claims(VERSION_FROM_ENV, variable.path, f"{name}={variable.value} became a selector")
+
+    # -- MPS by hand
+
+    def _limits_of_mps(self, given: Mapping[str, Variable]) -> None:
+        threads = given.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+        if threads is not None and re.fullmatch(r"[0-9]{1,3}", threads.value or ""):
+            percent = int(threads.value or "0")
+            if 1 <= percent <= 100:
+                self._limits["defaultActiveThreadPercentage"] = percent
+        memory = given.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
+        amount = _memory_limit(memory.value or "") if memory is not None else None
+        if amount is not None:
+            self._limits["defaultPinnedDeviceMemoryLimit"] = str(amount)
+
+    def _mps(self) -> None:
+        """A daemon of the host, reached by variables and mounts; only when they go does one of the driver come."""
+        signs = [path for path, _ in self._signs_of_mps()]
+        if not signs:
+            return
+        if not self._options.remove_mps_mounts:
+            self._limits = {}
+            self._say(HAND_MADE_MPS, signs[0], f"{_listed(sign for _, sign in self._signs_of_mps())} of an MPS daemon")
+            return
+        message = f"{_listed(sign for _, sign in self._signs_of_mps())} are taken out: the claim brings a daemon"
+        self._say_with_claims(HAND_MADE_MPS, signs[0], message, severity=Severity.INFO)
+        self._edits += [Remove(path) for path in signs]
+        self._limits = self._limits or {"": None}
+        self._needs_claims = "MPS is a setting of the claim"
+
+    def _signs_of_mps(self) -> Iterator[tuple[Path, str]]:
+        spec, path = self._pod.spec, self._pod.path
+        names = set()
+        for index, volume in enumerate(_items(spec.get("volumes"))):
+            folder = str(value_at(volume, ("hostPath", "path")) or "").rstrip("/")
+            if folder in ("/tmp/nvidia-mps", "/run/nvidia/mps", "/var/run/nvidia/mps", "/tmp/nvidia-log"):
+                names.add(volume.get("name"))
+                yield (*path, "volumes", index), folder
+        mps = bool(names) or any(
+            name.startswith("CUDA_MPS_PIPE") for container in self._users for name in variables(container)
+        )
+        for container in self._pod.containers:
+            for index, mount in enumerate(_items(container.obj.get("volumeMounts"))):
+                if mount.get("name") in names:
+                    yield (*container.path, "volumeMounts", index), f"its mount in {container.name}"
+            for name, variable in variables(container).items():
+                if name.startswith("CUDA_MPS_") and mps:
+                    yield variable.path, name
+        for key in ("hostIPC", "hostPID"):
+            if mps and spec.get(key) is True:
+                yield (*path, key), key
+
+    def _config(self) -> JsonObject | None:
+        if not self._limits:
+            return None
+        limits = {name: value for name, value in self._limits.items() if name}
+        sharing = {"strategy": "MPS", **({"mpsConfig": limits} if limits else {})}
+        kind = "MigDeviceConfig" if self._mig else "GpuConfig"
+        return {"apiVersion": CONFIG_API_VERSION, "kind": kind, "sharing": sharing}
+
+    # -- the pod
+
+    def _runtime_class(self) -> None:
+        name = self._pod.spec.get("runtimeClassName")
+        path = (*self._pod.path, "runtimeClassName")
+        if not isinstance(name, str) or not name.startswith("nvidia"):
+            return
+        if self._options.remove_runtime_class:
+            self._edits.append(Remove(path))
+            self._say_with_claims(SETTING_REMOVED, path, f"runtimeClassName {name}: devices come by CDI")
+        else:
+            message = f"runtimeClassName {name} is not needed: devices come by CDI"
+            self._say_with_claims(SETTING_KEPT, path, message, fixed=False)
+
+    def _scheduler(self) -> None:
+        name = self._pod.spec.get("schedulerName")
+        path = (*self._pod.path, "schedulerName")
+        if not isinstance(name, str) or name == "default-scheduler":
+            return
+        if re.search(r"hami|gpushare|gpu-share|gpu-admission|4pd-vgpu", name):
+            self._edits.append(Remove(path))
+            message = f"schedulerName {name} is taken out: it knows no claims, and the default scheduler does"
+            self._say_with_claims(OTHER_SCHEDULER, path, message, severity=Severity.INFO)
+            return
+        needs = next((words for part, words in _SCHEDULERS.items() if part in name), "it is not known here")
+        message = f"schedulerName {name} stays, and must know claims: {needs}"
+        self._say_with_claims(OTHER_SCHEDULER, path, message, fixed=False)
+
+    def _node_name(self) -> None:
+        name = self._pod.spec.get("nodeName")
+        path = (*self._pod.path, "nodeName")
+        if not isinstance(name, str) or not name:
+            return
+        self._edits += [Remove(path), Put((*self._pod.path, "nodeSelector", "kubernetes.io/hostname"), name)]
+        message = f"nodeName {name} became a nodeSelector: a pod that is past the scheduler gets no devices"
+        self._say_with_claims(PAST_THE_SCHEDULER, path, message, severity=Severity.INFO)
+        self._needs_claims = "nodeName keeps the scheduler from giving it devices"
+
+    def _tolerations(self) -> None:
+        """Of the taint that is named after the resource, as the admission plugin ExtendedResourceToleration does."""
+        if not any(one in ("nvidia.com/gpu", "nvidia.com/gpu.shared") for one in self._resources):
+            return
+        there = _items(self._pod.spec.get("tolerations"))
+        key = "nvidia.com/gpu"
+        if any(one.get("key") == key or (not one.get("key") and one.get("operator") == "Exists") for one in there):
+            return
+        path = (*self._pod.path, "tolerations", len(there))
+        self._edits.append(Put(path, {"key": key, "operator": "Exists", "effect": "NoSchedule"}))
+        self._say_with_claims(TOLERATION, path, f"a toleration of the taint {key} is added")
+
+
+_SCHEDULERS: Mapping[str, str] = {
+    "volcano": "Volcano does with `predicate.DynamicResourceAllocationEnable: true`",
+    "kai": "KAI does where DRA is on in the cluster",
+    "runai": "Run:ai's does where DRA is on in the cluster",
+}
+
+
+def _items(value: object) -> list[JsonObject]:
+    """Of a list of objects; what is none is empty, so that positions stay."""
+    return [one if isinstance(one, dict) else {} for one in value] if isinstance(value, list) else []
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(words))
+
+
+def _uuids(value: str) -> list[str]:
+    return [one.strip() for one in value.split(",") if _UUID.fullmatch(one.strip())]
+
+
+def _memory_limit(value: str) -> Quantity | None:
+    """Of `0=2G`, the first device's; M and G are binary here."""
+    match = re.match(r"(?:[0-9]+=)?([0-9]+)([MG])B?(?:,|\Z)", value.strip())
+    return Quantity.parse(f"{match[1]}{match[2]}i") if match is not None else None
+
+
+def _administration(pod: PodSpecAt, given: Mapping[str, Variable]) -> Iterator[Finding]:
+    for name in ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"):
+        if name in given and given[name].value:
+            message = f"{name}: partitioning GPUs is for the driver, which hands out no rights to it"
+            yield finding(NO_COUNTERPART, pod.document, given[name].path, message)
+    if "NVIDIA_IMEX_CHANNELS" in given:
+        message = "NVIDIA_IMEX_CHANNELS: channels are claimed through a ComputeDomain"
+        yield finding(NO_COUNTERPART, pod.document, given["NVIDIA_IMEX_CHANNELS"].path, message)
+
+
+_HOST_GPU = re.compile(
+    r"/dev(/nvidia.*)?|/usr/local/nvidia.*|/run/nvidia(?!/mps).*|/home/kubernetes/bin/nvidia.*"
+    r"|.*/lib(nvidia-|cuda\.so).*|/proc/driver/nvidia.*"
+)
+
+
+def _mounts(pod: PodSpecAt, users: Sequence[ContainerAt]) -> Iterator[Finding]:
+    """Device files and driver libraries of the host, and privileged containers that have GPUs."""
+    for index, volume in enumerate(_items(pod.spec.get("volumes"))):
+        folder = str(value_at(volume, ("hostPath", "path")) or "").rstrip("/")
+        if folder and _HOST_GPU.fullmatch(folder):
+            message = f"volume {volume.get('name')} is {folder} of the host"
+            severity = Severity.WARNING if folder == "/dev" and not users else None
+            yield finding(BYPASS, pod.document, (*pod.path, "volumes", index), message, severity=severity)
+    for container in users:
+        if value_at(container.obj, ("securityContext", "privileged")) is True:
+            path = (*container.path, "securityContext", "privileged")
+            message = f"{container.name} is privileged, and so sees all GPUs of its node whatever its claim says"
+            yield finding(BYPASS, pod.document, path, message, severity=Severity.WARNING)
+
+
+# -- conditions of images
+
+_CONDITION = re.compile(r"(cuda|driver|arch|brand)(>=|<=|!=|>|<|=)([A-Za-z0-9.]+)")
+_ATTRIBUTES = {"cuda": "cudaDriverVersion", "driver": "driverVersion", "arch": "cudaComputeCapability"}
+
+
+def requirement(value: str, own: str) -> str | None:
+    """CEL of `cuda>=12.2 brand=tesla,driver>=470`: blanks are OR, commas AND. `own` is the map of attributes.
+
+    None: it is not understood. Source: the NVIDIA container runtime, NVIDIA_REQUIRE_*.
+    """
+    alternatives = []
+    for words in value.split():
+        parts = [_condition(word, own) for word in words.split(",") if word]
+        if not parts or None in parts:
+            return None
+        alternatives.append(" && ".join(part for part in parts if part is not None))
+    if not alternatives:
+        return None
+    if len(alternatives) == 1:
+        return alternatives[0]
+    return " || ".join(f"({one})" for one in alternatives)
+
+
+def _condition(word: str, own: str) -> str | None:
+    match = _CONDITION.fullmatch(word)
+    if match is None:
+        return None
+    name, operator, text = match.groups()
+    sign = "==" if operator == "=" else operator
+    if name == "brand":
+        if sign not in ("==", "!="):
+            return None
+        return f"has({own}.brand) && {own}.brand.lowerAscii() {sign} {quoted(text.lower())}"
+    version = padded_version(text)
+    if version is None:
+        return None
+    attribute = f"{own}.{_ATTRIBUTES[name]}"
+    return f"has({attribute}) && {attribute}.compareTo(semver({quoted(str(version))})) {sign} 0"
