@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.helm import Helm, HelmError, Object, ServerThread, simulated_server
+from support.helm import Cluster, Helm, HelmError, Object, ServerThread, simulated_server
+
+from dra_driver.api.meta import NODES
 
 type Render = Any
 
@@ -56,11 +58,19 @@ def test_a_node_selector_narrows(render: Render) -> None:
     assert "get a plugin: a.\n" in render({"kubeletPlugin": {"nodeSelector": {"pool": "x"}}}, before=before).notes
 
 
-def test_a_node_with_a_device_plugin_is_refused(server: ServerThread, helm: Helm) -> None:
-    server.create(node("busy", NFD, gpus="8"))
-    with pytest.raises(HelmError, match=r"on 1 of the nodes that this driver is for \(busy\)"):
-        helm.install()
-    assert not server.objects("apps/v1", "DaemonSet")
+def test_a_node_with_a_device_plugin_is_refused_until_it_has_none(cluster: Cluster) -> None:
+    busy, helm = node("busy", NFD, gpus="8"), Helm(cluster.kubeconfig)
+    cluster.create(busy)
+    try:
+        with pytest.raises(HelmError, match=r"on 1 of the nodes that this driver is for \(busy\)"):
+            helm.install()
+        assert not cluster.objects("apps/v1", "DaemonSet")
+        none_left = {"status": {"allocatable": {"nvidia.com/gpu": "0"}}}
+        cluster.kube(lambda kube: kube.merge_patch(NODES, "busy", none_left, subresource="status"))
+        assert "get a plugin: busy.\n" in helm.install({"cleanup": {"install": False}}).notes
+        helm.uninstall()
+    finally:
+        cluster.delete(busy)
 
 
 def test_on_request_it_is_only_told(render: Render) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from support.chart_values import POLICY, VARIANTS
-from support.helm import CHART, NAMESPACE, Cluster, Helm, HelmError, ServerThread, jobs_run
+from support.helm import CHART, NAMESPACE, Cluster, Helm, HelmError, Release, ServerThread, jobs_run
 
 from controller import uninstall
 from controller.classes import wanted_class
@@ -137,6 +137,49 @@ def test_definitions_can_be_kept(cluster: Cluster) -> None:
     helm.install()
     helm.uninstall()
     assert not cluster.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+
+
+def as_stored(cluster: Cluster, release: Release) -> dict[str, Any]:
+    """The release's objects by kind and name, without what only says when and how often they were written."""
+    found = {}
+    for kind in {(one["apiVersion"], one["kind"]) for one in release.objects}:
+        names = {one["metadata"]["name"] for one in release.objects if (one["apiVersion"], one["kind"]) == kind}
+        for one in cluster.objects(*kind):
+            if one["metadata"]["name"] in names:
+                written = {"resourceVersion", "generation", "uid", "creationTimestamp", "managedFields"}
+                metadata = {key: value for key, value in one["metadata"].items() if key not in written}
+                metadata.get("annotations", {}).pop("deprecated.daemonset.template.generation", None)
+                name = f"{one['kind']} {one['metadata']['name']}"
+                found[name] = {**one, "metadata": metadata, "status": None}
+    return found
+
+
+@pytest.mark.usefixtures("jobs")
+def test_a_rollback_brings_back_values_and_objects_of_the_revision(cluster: Cluster) -> None:
+    before, helm = cluster.names(), Helm(cluster.kubeconfig)
+    values = VARIANTS["policy"]
+    first = helm.install(values)
+    objects, names = as_stored(cluster, first), cluster.names()
+    assert len(objects) == len(first.objects)
+    other = {
+        "networkPolicy": {"install": True},
+        "publisher": "node",
+        "logLevel": "debug",
+        "featureGates": {"DeviceStatus": False},
+        "deviceClasses": {"extendedResources": {"gpu.nvidia.com": ""}},
+    }
+    helm.upgrade(other)
+    assert helm.values() == other and as_stored(cluster, first) != objects
+
+    last = helm.rollback_to(1)
+
+    assert (last.revision, last.manifest) == (3, first.manifest)
+    assert helm.values() == values
+    assert as_stored(cluster, last) == objects
+    revisions = {f"Secret {NAMESPACE}/sh.helm.release.v1.gpu-dra-driver.v{number}" for number in (1, 2, 3)}
+    assert cluster.names() - revisions == names - revisions
+    helm.uninstall()
+    assert cluster.names() - before == set()
 
 
 @pytest.mark.usefixtures("jobs")

@@ -5,6 +5,9 @@ what a real one would say of each object. Helm blocks, and so do these functions
 """
 
 import asyncio
+import base64
+import gzip
+import json
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -35,6 +38,7 @@ class Release:
     """What Helm says after an action. `hooks` are not part of `objects`."""
 
     revision: int
+    manifest: str
     objects: tuple[Object, ...]
     hooks: tuple[Object, ...]
     notes: str
@@ -51,6 +55,8 @@ class Helm:
     """Helm with a kubeconfig. Every refusal is a HelmError."""
 
     def __init__(self, kubeconfig: Path, *, namespace: str = NAMESPACE, release: str = RELEASE) -> None:
+        self._kubeconfig = kubeconfig
+        self._namespace = namespace
         self._config = helm.Configuration(namespace=namespace, kubeconfig=str(kubeconfig))
         self._release = release
 
@@ -64,6 +70,27 @@ class Helm:
         options = {"wait": False, "reset_values": True, **options}
         action = helm.Upgrade(self._config)
         return _release(asyncio.run(action.run(self._release, str(chart), values=dict(values or {}), **options)))
+
+    def rollback_to(self, revision: int) -> Release:
+        """To an earlier revision, as a new one: chart and values are those that Helm stored with it, in a Secret.
+
+        The library's own rollback ends with "wait strategy not set" (helm-sdkpy 0.1.32) and leaves a pending revision.
+        What is rendered here is the same, since a chart renders the same for the same values on the same cluster.
+        """
+        name = f"sh.helm.release.v1.{self._release}.v{revision}"
+        (secret,) = [
+            one
+            for one in Cluster(self._kubeconfig).objects("v1", "Secret")
+            if one["metadata"]["name"] == name and one["metadata"]["namespace"] == self._namespace
+        ]
+        stored = json.loads(gzip.decompress(base64.b64decode(base64.b64decode(secret["data"]["release"]))))
+        with tempfile.TemporaryDirectory() as folder:
+            return self.upgrade(stored.get("config"), chart=_written(stored["chart"], Path(folder) / "chart"))
+
+    def values(self) -> Mapping[str, Any]:
+        """What was given with the last revision."""
+        found: Mapping[str, Any] = asyncio.run(helm.GetValues(self._config).run(self._release))
+        return found
 
     def uninstall(self, *, timeout_s: int = 30) -> None:
         asyncio.run(helm.Uninstall(self._config).run(self._release, wait=False, timeout=timeout_s))
@@ -83,10 +110,24 @@ class Helm:
 def _release(answer: Mapping[str, Any]) -> Release:
     return Release(
         revision=answer["version"],
+        manifest=answer["manifest"],
         objects=_documents(answer["manifest"]),
         hooks=tuple(document for hook in answer.get("hooks") or () for document in _documents(hook["manifest"])),
         notes=answer["info"].get("notes", ""),
     )
+
+
+def _written(chart: Mapping[str, Any], folder: Path) -> Path:
+    """A chart as Helm stores it, as a folder again."""
+    files = {"Chart.yaml": yaml.safe_dump(chart["metadata"]), "values.yaml": yaml.safe_dump(chart["values"])}
+    encoded = [*chart["templates"], *(chart.get("files") or ())]
+    contents = {name: text.encode() for name, text in files.items()}
+    contents |= {one["name"]: base64.b64decode(one["data"]) for one in encoded}
+    contents["values.schema.json"] = base64.b64decode(chart["schema"])
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
 
 
 def _documents(text: str) -> tuple[Object, ...]:
