@@ -43,7 +43,7 @@ class Observer(Protocol):
 
 
 class Program:
-    """A compiled expression, evaluated for an environment of one variable."""
+    """A compiled expression, evaluated for an environment of one variable, or of several."""
 
     def __init__(self, checked: Checked) -> None:
         self.expression = checked.expression
@@ -54,6 +54,10 @@ class Program:
     def evaluate(self, variable: object) -> Any:
         """The value. Raises CelRuntimeError."""
         return self._run([variable, *self._rest])
+
+    def evaluate_all(self, variables: Sequence[object]) -> Any:
+        """The value, for all variables in the order of the environment. Raises CelRuntimeError."""
+        return self._run([*variables, *self._rest])
 
 
 class WatchedProgram:

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.simulation.apiserver import crds, discovery, protobuf, subresources
+from dra_driver.simulation.apiserver.admission import Asked, Unasked, ask
 from dra_driver.simulation.apiserver.decode import copy_json
 from dra_driver.simulation.apiserver.lists import list_document, list_page
 from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, WriteOptions, timestamp
@@ -21,6 +22,8 @@ from dra_driver.simulation.apiserver.watches import WatchSettings, WatchStream
 
 # Since which minor version an API version is deprecated, and from which it is gone.
 _DEPRECATED = {"resource.k8s.io/v1beta1": (35, 38), "resource.k8s.io/v1beta2": (36, 39)}
+
+_ASKED = web.RequestKey("asked", Asked)
 
 
 class Handlers:
@@ -56,6 +59,14 @@ class Handlers:
         if request.method == "GET":
             return await self._read(request, target)
         body = await read_body(request)
+        asked = request[_ASKED] = Asked()
+        while True:
+            try:
+                return self._write(request, target, body)
+            except Unasked as error:
+                asked.answers.update(await ask(error.questions))
+
+    def _write(self, request: web.Request, target: Target, body: object) -> web.Response:
         if target.subresource not in ("", "status"):
             return self._subresource(request, target, body)
         if request.method == "POST" and (target.name is None):
@@ -221,6 +232,7 @@ def _write_options(request: web.Request) -> WriteOptions:
         field_validation=query.get("fieldValidation") or "Warn",
         field_manager=query.get("fieldManager") or agent,
         force=query.get("force") in ("true", "1"),
+        asked=request[_ASKED],
     )
 
 
@@ -237,6 +249,7 @@ def _delete_options(request: web.Request, body: object) -> DeleteOptions:
         uid=preconditions.get("uid"),
         resource_version=preconditions.get("resourceVersion"),
         dry_run=given.get("dryRun") in ("All", ["All"]),
+        asked=request[_ASKED],
     )
 
 

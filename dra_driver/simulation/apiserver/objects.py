@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.simulation.apiserver.admission import Admission, Asked, Change
 from dra_driver.simulation.apiserver.conversion import inward
 from dra_driver.simulation.apiserver.decode import Decoder, copy_json
 from dra_driver.simulation.apiserver.feature_gates import FeatureGates
@@ -44,7 +45,8 @@ def timestamp(moment: datetime) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Query parameters of a write. `warnings` collects what goes into Warning headers."""
+    """Query parameters of a write. `warnings` collects what goes into Warning headers. `asked`: what admission webhooks
+    have said of it so far; None for what the server does itself, of which nobody is asked."""
 
     dry_run: bool = False
     field_validation: str = "Warn"
@@ -53,6 +55,7 @@ class WriteOptions:
     claims: list[JsonObject] | None = None
     """managedFields that an apply worked out; None for other writes."""
     warnings: list[str] = field(default_factory=list)
+    asked: Asked | None = None
 
 
 class UnknownFields(ApiError):
@@ -72,6 +75,7 @@ class DeleteOptions:
     uid: str | None = None
     resource_version: str | None = None
     dry_run: bool = False
+    asked: Asked | None = None
 
 
 class Objects:
@@ -92,6 +96,7 @@ class Objects:
         self.gates = gates
         self.minor = minor
         self.now = now
+        self._admission = Admission(store, registry, minor)
 
     def get(self, kind: ResourceType, namespace: str, name: str) -> Entry:
         """Raises ApiError 404."""
@@ -108,7 +113,7 @@ class Objects:
         if metadata.get("resourceVersion"):
             raise ApiError(500, "resourceVersion should not be set on objects to be created", reason="")
         if not metadata.get("name") and metadata.get("generateName"):
-            self._generate_name(kind, metadata, namespace)
+            self._generate_name(kind, metadata, namespace, options.asked)
         self._require_namespace(kind, namespace, metadata.get("name", ""))
         for name in (*_SERVER_OWNED, "managedFields"):
             metadata.pop(name, None)
@@ -119,6 +124,7 @@ class Objects:
         self._record_managers(kind, None, obj, "", options)
         self.rules.prepare_create(obj, situation)
         self._refuse(kind, obj, self.rules.problems_of_new(obj, situation))
+        self._admit(Change(kind, "", "CREATE", obj, None, options.dry_run), options.asked, options.warnings)
         if self.store.get(kind.key, namespace, metadata["name"]) is not None:
             raise already_exists(kind.resource, metadata["name"])
         if options.dry_run:
@@ -185,6 +191,7 @@ class Objects:
         obj = self.rules.prepare_update(obj, old.obj, situation)
         self._refuse(kind, obj, self.rules.problems_of_change(obj, old.obj, situation))
         obj["metadata"]["resourceVersion"] = before["resourceVersion"]
+        self._admit(Change(kind, subresource, "UPDATE", obj, old.obj, options.dry_run), options.asked, options.warnings)
         if _unchanged(obj, old.obj) and options.claims in (None, before.get("managedFields")):
             return old
         obj["metadata"].pop("managedFields", None)
@@ -226,6 +233,7 @@ class Objects:
         old = self.get(kind, namespace, name)
         self._check_uid(kind, old, options.uid)
         self._check_version(kind, old, options.resource_version)
+        self._admit(Change(kind, "", "DELETE", None, old.obj, options.dry_run), options.asked, [])
         if options.dry_run:
             return old, True
         obj = {**old.obj, "metadata": dict(old.obj["metadata"])}
@@ -353,13 +361,23 @@ class Objects:
             }
             raise ApiError(403, error.message, details={**(error.details or {}), "causes": [cause]})
 
-    def _generate_name(self, kind: ResourceType, metadata: JsonObject, namespace: str) -> None:
+    def _admit(self, change: Change, asked: Asked | None, warnings: list[str]) -> None:
+        if asked is not None:
+            self._admission.decide(change, asked, warnings)
+
+    def _generate_name(self, kind: ResourceType, metadata: JsonObject, namespace: str, asked: Asked | None) -> None:
+        """The same one again where webhooks were asked about it."""
+        if asked is not None and asked.name is not None:
+            metadata["name"] = asked.name
+            return
         base = metadata["generateName"][:_LONGEST_BASE]
         for _ in range(8):
             name = base + "".join(random.choices(_SUFFIX_ALPHABET, k=5))
             if self.store.get(kind.key, namespace, name) is None:
                 break
         metadata["name"] = name
+        if asked is not None:
+            asked.name = name
 
     def _refuse(self, kind: ResourceType, obj: JsonObject, problems: list[Problem]) -> None:
         if problems:

@@ -1,0 +1,303 @@
+"""ValidatingWebhookConfigurations: whom the server asks before it stores something, and what follows from the answers.
+
+A write finds out what it would store, and then whom that concerns (`questions`). Where there are questions without an
+answer it gives up with `Unasked`, the HTTP layer asks (`ask`), and the write begins anew with the answers at hand: so
+each write stays atomic, and what was judged is what is stored. Webhooks have a `url`; there is no network with Services
+here, and one that names a Service cannot be reached. Sources: admissionregistration.k8s.io/v1, admission.k8s.io/v1.
+"""
+
+import asyncio
+import base64
+import hashlib
+import json
+import ssl
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import aiohttp
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.policy import LabelSelector
+from dra_driver.cel.check import Environment, ObjectType, check
+from dra_driver.cel.errors import CelError
+from dra_driver.cel.evaluate import Program
+from dra_driver.cel.functions import functions_of
+from dra_driver.cel.parser import parse
+from dra_driver.cel.server import Server
+from dra_driver.cel.types import DYN
+from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType
+from dra_driver.simulation.apiserver.status import ApiError, denied
+from dra_driver.simulation.apiserver.store import Entry, Store
+
+_CONFIGURATIONS = ("admissionregistration.k8s.io", "validatingwebhookconfigurations")
+_NEVER_ASKED = frozenset(
+    ("admissionregistration.k8s.io", f"{kind}s")
+    for kind in (
+        "validatingwebhookconfiguration",
+        "mutatingwebhookconfiguration",
+        "validatingadmissionpolicie",
+        "validatingadmissionpolicybinding",
+    )
+)
+"""Nobody can lock everybody out."""
+_VARIABLES = ("object", "oldObject", "request")
+
+
+@dataclass(slots=True)
+class Asked:
+    """The questions of one request that have been answered, by key; and the name that was made for its object."""
+
+    answers: dict[str, "Verdict"] = field(default_factory=dict)
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`refusal` is None where the webhook lets the object pass, or could not be asked and that does not matter."""
+
+    refusal: ApiError | None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """`key` is the same for the same object, however often the write begins anew."""
+
+    key: str
+    webhook: JsonObject
+    review: JsonObject
+
+
+class Unasked(Exception):
+    """A write that cannot go on before these are answered."""
+
+    def __init__(self, questions: Sequence[Question]) -> None:
+        self.questions = tuple(questions)
+        super().__init__(f"{len(self.questions)} webhooks have to be asked")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a write would do, in the stored shape. `obj` None: a deletion; `old` None: a creation."""
+
+    kind: ResourceType
+    subresource: str
+    operation: str
+    obj: JsonObject | None
+    old: JsonObject | None
+    dry_run: bool
+
+    @property
+    def metadata(self) -> JsonObject:
+        whole = self.obj or self.old or {}
+        found: JsonObject = whole.get("metadata") or {}
+        return found
+
+
+class Admission:
+    """Of one server. `minor` is its version."""
+
+    def __init__(self, store: Store, registry: Registry, minor: int) -> None:
+        self._store = store
+        self._registry = registry
+        self._conditions = lru_cache(maxsize=256)(lambda text: _condition(text, minor))
+
+    def decide(self, change: Change, asked: Asked, warnings: list[str]) -> None:
+        """Let a change pass. Raises Unasked, or the ApiError of the first webhook that refuses it."""
+        questions = list(self._questions(change))
+        open_ = [one for one in questions if one.key not in asked.answers]
+        if open_:
+            raise Unasked(open_)
+        verdicts = [asked.answers[one.key] for one in questions]
+        warnings += [text for one in verdicts for text in one.warnings if text not in warnings]
+        for verdict in verdicts:
+            if verdict.refusal is not None:
+                raise verdict.refusal
+
+    def _questions(self, change: Change) -> Iterator[Question]:
+        if change.kind.key in _NEVER_ASKED:
+            return
+        for entry in self._store.entries(_CONFIGURATIONS):
+            for webhook in entry.obj.get("webhooks") or ():
+                version = self._version_for(webhook, change)
+                if version is None or not self._selected(webhook, change):
+                    continue
+                request = _request(change, version)
+                if self._concerned(webhook, request, change):
+                    yield _question(webhook, request, change)
+
+    def _concerned(self, webhook: JsonObject, request: JsonObject, change: Change) -> bool:
+        """One condition that does not hold decides, whatever becomes of the others."""
+        failures = []
+        for condition in webhook.get("matchConditions") or ():
+            text = condition["expression"]
+            try:
+                if not self._conditions(text)(request):
+                    return False
+            except CelError as error:
+                # Without the place in the expression, which the real server does not name.
+                why = error.message.partition(": ")[2] if error.message.startswith("column ") else error.message
+                failures.append(f"expression '{text}' resulted in error: {why}")
+        if failures and webhook.get("failurePolicy") != "Ignore":
+            raise denied(change.kind.resource, str(change.metadata.get("name", "")), failures[0])
+        return not failures
+
+    def _version_for(self, webhook: JsonObject, change: Change) -> str | None:
+        """In which version the webhook gets the object; None where no rule of it is about the change."""
+        resource = change.kind.resource
+        path = f"{resource.plural}/{change.subresource}" if change.subresource else resource.plural
+        scope = "Namespaced" if resource.namespaced else "Cluster"
+        for rule in webhook.get("rules") or ():
+            fits = (
+                _one_of(rule.get("operations"), change.operation)
+                and _one_of(rule.get("apiGroups"), resource.group)
+                and any(_names(one, path) for one in rule.get("resources") or ())
+                and rule.get("scope", "*") in ("*", scope)
+            )
+            versions = rule.get("apiVersions") or ()
+            if fits and _one_of(versions, resource.version):
+                return resource.version
+            if fits and webhook.get("matchPolicy", "Equivalent") == "Equivalent":
+                served = (one for one in versions if self._registry.find(resource.group, one, resource.plural))
+                return next(served, None)
+        return None
+
+    def _selected(self, webhook: JsonObject, change: Change) -> bool:
+        metadata = change.metadata
+        if not LabelSelector.model_validate(webhook.get("objectSelector") or {}).matches(metadata.get("labels") or {}):
+            return False
+        wanted = LabelSelector.model_validate(webhook.get("namespaceSelector") or {})
+        if change.kind.key == ("", "namespaces"):
+            return wanted.matches(metadata.get("labels") or {})
+        if not change.kind.resource.namespaced:
+            return True
+        found = self._store.get(("", "namespaces"), "", str(metadata.get("namespace", "")))
+        return found is None or wanted.matches(found.obj["metadata"].get("labels") or {})
+
+
+def _one_of(allowed: Sequence[str] | None, value: str) -> bool:
+    return "*" in (allowed or ()) or value in (allowed or ())
+
+
+def _names(pattern: str, path: str) -> bool:
+    """`pods`, `pods/*`, `*`, `*/*`, `*/status`."""
+    kind, _, sub = pattern.partition("/")
+    own, _, own_sub = path.partition("/")
+    return kind in ("*", own) and (sub == own_sub or (sub == "*" and ("/" in pattern)))
+
+
+def _condition(expression: str, minor: int) -> Callable[[JsonObject], bool]:
+    """Raises CelError when it is compiled, and when it is asked."""
+    variables = {name: ObjectType(DYN, {}) for name in _VARIABLES}
+    environment = Environment(variables, functions_of(Server.of(minor, stored=True)))
+    program = Program(check(parse(expression), expression, environment))
+
+    def holds(request: JsonObject) -> bool:
+        values = [_value(request["object"]), _value(request["oldObject"]), _value(request)]
+        return program.evaluate_all(values) is True
+
+    return holds
+
+
+def _value(data: Any) -> Any:
+    """JSON as CEL has it here."""
+    if isinstance(data, dict):
+        return {key: _value(one) for key, one in data.items()}
+    return tuple(map(_value, data)) if isinstance(data, list) else data
+
+
+def _request(change: Change, version: str) -> JsonObject:
+    """The `request` of a review, but for its uid."""
+    resource = change.kind.resource
+    group, api_version = resource.group, f"{resource.group}/{version}" if resource.group else version
+    obj, old = (None if one is None else Entry(one, 0).served_as(api_version) for one in (change.obj, change.old))
+    named = {"group": group, "version": version}
+    written = {"group": group, "version": resource.version}
+    return {
+        "kind": {**named, "kind": resource.kind},
+        "resource": {**named, "resource": resource.plural},
+        "requestKind": {**written, "kind": resource.kind},
+        "requestResource": {**written, "resource": resource.plural},
+        **({"subResource": change.subresource} if change.subresource else {}),
+        "name": change.metadata.get("name", ""),
+        **({"namespace": change.metadata["namespace"]} if resource.namespaced else {}),
+        "operation": change.operation,
+        "userInfo": {"username": "simulated", "groups": ["system:masters", "system:authenticated"]},
+        "object": obj,
+        "oldObject": old,
+        "dryRun": change.dry_run,
+        "options": None,
+    }
+
+
+_MADE_ANEW = ("uid", "creationTimestamp", "managedFields", "resourceVersion")
+"""What differs when a creation begins anew."""
+
+
+def _question(webhook: JsonObject, request: JsonObject, change: Change) -> Question:
+    objects = []
+    for obj in (change.obj, change.old):
+        metadata = {key: one for key, one in ((obj or {}).get("metadata") or {}).items() if key not in _MADE_ANEW}
+        objects.append({**(obj or {}), "metadata": metadata})
+    text = json.dumps([webhook, change.operation, change.subresource, *objects], sort_keys=True)
+    key = hashlib.sha256(text.encode()).hexdigest()
+    review = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {"uid": str(uuid.uuid4()), **request},
+    }
+    return Question(key, webhook, review)
+
+
+# -- asking
+
+
+async def ask(questions: Iterable[Question]) -> dict[str, Verdict]:
+    """All at once; the answers by key."""
+    todo = list(questions)
+    return dict(zip((one.key for one in todo), await asyncio.gather(*map(_ask, todo)), strict=True))
+
+
+async def _ask(question: Question) -> Verdict:
+    webhook, name = question.webhook, question.webhook["name"]
+    try:
+        response = await _answer(webhook, question.review)
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        if webhook.get("failurePolicy") == "Ignore":
+            return Verdict(None)
+        why = str(error) or type(error).__name__
+        return Verdict(ApiError(500, f'Internal error occurred: failed calling webhook "{name}": {why}', details={}))
+    warnings = tuple(str(one) for one in response.get("warnings") or ())
+    if response["allowed"] is True:
+        return Verdict(None, warnings)
+    status = response.get("status") or {}
+    said = status.get("message") or status.get("reason")
+    message = f'admission webhook "{name}" denied the request' + (f": {said}" if said else " without explanation")
+    code = max(int(status.get("code") or 403), 400)
+    return Verdict(ApiError(code, message, reason=str(status.get("reason") or ""), details={}), warnings)
+
+
+async def _answer(webhook: JsonObject, review: JsonObject) -> Mapping[str, Any]:
+    """The `response`. Raises what `_ask` takes for a webhook that could not be asked."""
+    config = webhook.get("clientConfig") or {}
+    if not config.get("url"):
+        raise ValueError("Services cannot be reached in a simulated cluster; give the webhook a url")
+    authorities = base64.b64decode(config.get("caBundle") or "").decode()
+    context = ssl.create_default_context(cadata=authorities or None)
+    timeout = aiohttp.ClientTimeout(total=webhook.get("timeoutSeconds") or 10)
+    async with (
+        aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(ssl=context)) as session,
+        session.post(config["url"], json=review, params={"timeout": f"{timeout.total}s"}) as answer,
+    ):
+        if answer.status != 200:
+            raise ValueError(f"it answered {answer.status}")
+        found = json.loads(await answer.read())
+    response = found.get("response") if isinstance(found, dict) else None
+    if not isinstance(response, dict) or response.get("uid") != review["request"]["uid"]:
+        raise ValueError("expected response.uid to be that of the request")
+    if not isinstance(response.get("allowed"), bool):
+        raise ValueError("the response does not say whether the object is allowed")
+    return response
