@@ -219,7 +219,7 @@ _README = """\
 <!-- Generated from values.yaml by `make generate`; do not edit. -->
 # gpu-dra-driver: the chart
 
-```
+```sh
 helm install gpu-dra-driver charts/gpu-dra-driver --namespace gpu-dra --create-namespace \\
   --set image.repository=REGISTRY/gpu-dra-driver
 helm test gpu-dra-driver --namespace gpu-dra

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that come from code: metrics.md, events.md. `make generate` runs it, and a test compares.
+"""Writes the pages of docs/ that come from code, and parts of others. `make generate` runs it, and a test compares.
 
 The families are those of the collectors that both processes register, made here with nothing behind them.
 """
@@ -12,6 +12,11 @@ from prometheus_client.core import Metric
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
+from docs.from_code import errors
+from docs.from_code.attributes import attributes_page
+from docs.from_code.classes import classes_page
+from docs.from_code.policy import policy_page
+from docs.from_code.settings import settings_page
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.metrics import ApiCalls
 from dra_driver.names import GPU_DRIVER
@@ -158,8 +163,31 @@ def events_page() -> str:
     )
 
 
-PAGES = {"metrics.md": metrics_page, "events.md": events_page}
+PAGES = {
+    "attributes.md": attributes_page,
+    "classes.md": classes_page,
+    "events.md": events_page,
+    "metrics.md": metrics_page,
+    "policy.md": policy_page,
+    "settings.md": settings_page,
+}
+
+PARTS = {"troubleshooting.md": (errors.BEGIN, errors.kinds_part, errors.END)}
+"""Pages that are otherwise written by hand: what stands between two lines."""
+
+
+def with_part(name: str) -> str:
+    """The page as it must be. Raises LookupError when it has lost its lines."""
+    begin, part, end = PARTS[name]
+    before, found, rest = (FOLDER / name).read_text(encoding="utf-8").partition(f"{begin}\n")
+    _, also_found, after = rest.partition(end)
+    if not (found and also_found):
+        raise LookupError(f"docs/{name} wants the lines {begin!r} and {end!r}")
+    return f"{before}{begin}\n\n{part()}\n\n{end}{after}"
+
 
 if __name__ == "__main__":
     for name, text in PAGES.items():
-        (FOLDER / name).write_text(text())
+        (FOLDER / name).write_text(text(), encoding="utf-8")
+    for name in PARTS:
+        (FOLDER / name).write_text(with_part(name), encoding="utf-8")

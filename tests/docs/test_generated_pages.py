@@ -1,13 +1,73 @@
-"""docs/metrics.md says what both processes tell Prometheus, docs/events.md what the plugin tells as Events."""
+"""Pages that are made from the code are what the code says: settings, attributes, classes, policy, metrics, events, and
+every kind of error."""
+
+import re
 
 import pytest
+import yaml
+from support.pages import anchors
 
 from docs import generate
+from docs.from_code import errors, settings
+from docs.from_code.attributes import check_names
+from dra_driver.errors import DriverError
 
 
 @pytest.mark.parametrize("name", generate.PAGES)
 def test_the_page_is_what_the_code_says(name: str) -> None:
     assert (generate.FOLDER / name).read_text() == generate.PAGES[name](), "run `make generate`"
+
+
+@pytest.mark.parametrize("name", generate.PARTS)
+def test_the_part_of_the_page_is_what_the_code_says(name: str) -> None:
+    assert (generate.FOLDER / name).read_text(encoding="utf-8") == generate.with_part(name), "run `make generate`"
+
+
+def test_every_kind_of_error_can_be_reached_by_an_anchor() -> None:
+    there = anchors(generate.FOLDER / "troubleshooting.md")
+    kinds = [kind.__name__ for kind in errors.kinds()]
+    assert len(kinds) > 20 and len(set(kinds)) == len(kinds)
+    assert {name for name in kinds if name.lower() not in there} == set()
+
+
+def test_a_kind_of_error_without_help_is_refused() -> None:
+    class Undocumented(DriverError):
+        pass
+
+    with pytest.raises(LookupError, match="Undocumented"):
+        list(errors._section(Undocumented, ()))
+
+
+def test_a_name_that_is_not_explained_is_refused_and_so_is_one_that_is_not_there() -> None:
+    with pytest.raises(LookupError, match="new"):
+        check_names(["old", "new"], ["old"], "attribute")
+    with pytest.raises(LookupError, match="old"):
+        check_names(["new"], ["old", "new"], "attribute")
+
+
+def test_every_setting_is_set_by_a_value_or_known_not_to_be() -> None:
+    """The table of values is found in templates: a flag that it does not see would look like one that nobody sets."""
+    for parser, template, _ in settings.PROGRAMS.values():
+        given = set(
+            re.findall(r"^ *- .*?--(?:\{\{.*?\}\})?([a-z-]+)", (settings.TEMPLATES / template).read_text(), re.M)
+        )
+        flags = {one.flag.removeprefix("--") for one in parser.declared}
+        assert given & flags <= {
+            flag.removeprefix("--") for flag in settings.chart_values(settings.TEMPLATES / template)
+        }
+    by_value = settings.chart_values(settings.TEMPLATES / "kubelet-plugin.yaml")
+    assert by_value["--driver-root"] == "`kubeletPlugin.driverRoot`"
+    assert by_value["--policy"] == "*the chart*"
+
+
+def test_values_that_set_settings_exist() -> None:
+    values = yaml.safe_load((settings.TEMPLATES.parent / "values.yaml").read_text())
+    for _, template, _ in settings.PROGRAMS.values():
+        for path in settings.chart_values(settings.TEMPLATES / template).values():
+            found = values
+            for key in path.strip("`").split(".") if path.startswith("`") else ():
+                assert key in found, path
+                found = found[key]
 
 
 def test_every_family_has_a_meaning_and_our_prefix_or_that_of_nvidias_driver() -> None:

@@ -1,0 +1,48 @@
+"""classes.md: the DeviceClasses that come with the driver, as they are in deviceclasses/."""
+
+import re
+from collections.abc import Iterator
+
+import yaml
+
+from controller.classes import class_name, wanted_class
+from docs.from_code.tables import WRITTEN, page
+from dra_driver.bundled import DEVICE_CLASSES_FOLDER
+from dra_driver.names import GPU_DRIVER
+
+_EXAMPLE = "1g.10gb+me"
+
+
+def classes_page() -> str:
+    """The whole of classes.md."""
+    made = wanted_class(_EXAMPLE, GPU_DRIVER, extended_resource=True)
+    parts = [
+        "# DeviceClasses",
+        WRITTEN,
+        "By which claims name what they want, in `deviceClassName`. The chart installs those of this page unless"
+        " `deviceClasses.install` is false, and more of your own with `deviceClasses.extra`. What"
+        " selectors in a request can"
+        " add: [attributes.md](attributes.md).",
+        *_classes(),
+        "## A class for each MIG profile",
+        "With `deviceClasses.migProfiles`, which is the rule, the controller makes a class for each"
+        " MIG profile that some node"
+        f" publishes: `{class_name('1g.10gb')}`, `{class_name('1c.3g.40gb')}`. In names `+` is `-`,"
+        f" and `-` is `-no`: that of"
+        f" `{_EXAMPLE}` is `{class_name(_EXAMPLE)}`. A class stays when its last device goes. With"
+        f" `deviceClasses.migExtendedResources` it answers to"
+        f" `{made['spec']['extendedResourceName']}`, too, as a device plugin"
+        " does. A class of such a name that somebody else made is left alone.",
+        "```yaml\n" + yaml.safe_dump(made, sort_keys=False, width=110).strip() + "\n```",
+    ]
+    return page(*parts)
+
+
+def _classes() -> Iterator[str]:
+    for path in sorted(DEVICE_CLASSES_FOLDER.glob("*.yaml")):
+        text = path.read_text(encoding="utf-8")
+        comment = " ".join(re.findall(r"^# (.*)$", text, re.MULTILINE))
+        body = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).strip()
+        yield f"## {yaml.safe_load(text)['metadata']['name']}"
+        yield comment
+        yield f"```yaml\n{body}\n```"

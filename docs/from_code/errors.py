@@ -1,0 +1,94 @@
+"""The part of troubleshooting.md that is made of the error family: every kind, and every message in the code."""
+
+import ast
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import controller
+import dra_driver
+import kubelet_plugin
+from docs.from_code.tables import page
+from dra_driver.errors import DriverError
+
+BEGIN = "<!-- kinds of errors: begin; written by docs/generate.py from the code -->"
+END = "<!-- kinds of errors: end -->"
+
+_ROOT = Path(__file__).parents[2]
+_SERVICES = ("kubelet_plugin", "controller", "dra_driver/kube", "dra_driver/runtime", "dra_driver/publish")
+_NOT_THERE = ("simulation", "inventory_command", "simulate_command", "fake_effects")
+"""What only simulated hardware and commands say."""
+
+
+@cache
+def kinds() -> tuple[type[DriverError], ...]:
+    """All kinds that can reach people, the family's tree in depth first; those whose name begins with `_` do not."""
+    for package in (dra_driver, kubelet_plugin, controller):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not found.name.endswith(".__main__"):
+                importlib.import_module(found.name)
+    return tuple(_below(DriverError))
+
+
+def _below(kind: type[DriverError]) -> Iterator[type[DriverError]]:
+    if not kind.__name__.startswith("_") and kind.__module__.split(".")[0] in (
+        "dra_driver",
+        "kubelet_plugin",
+        "controller",
+    ):
+        yield kind
+    for one in sorted(kind.__subclasses__(), key=lambda one: (one.__module__ != "dra_driver.errors", one.__name__)):
+        yield from _below(one)
+
+
+def kinds_part() -> str:
+    """A section for each kind."""
+    said = messages()
+    return page(*(part for kind in kinds() for part in _section(kind, said.get(kind.__name__, ())))).strip()
+
+
+def _section(kind: type[DriverError], said: tuple[str, ...]) -> Iterator[str]:
+    if "help" not in vars(kind):
+        raise LookupError(f"{kind.__module__}.{kind.__name__} says nothing about itself: it wants `help`")
+    yield f"### {kind.__name__}"
+    yield kind.help.said
+    again = "not before somebody acts" if kind.retry_after_s is None else f"after {kind.retry_after_s:g} s"
+    parents = [one.__name__ for one in kind.__mro__[1:] if issubclass(one, DriverError) and one is not DriverError]
+    is_a = f" **Kind of:** [{parents[0]}](#{parents[0].lower()})." if parents else ""
+    yield f"**Whose move:** {kind.help.move}. **Again:** {again}.{is_a}"
+    yield kind.help.advice
+    if said:
+        yield "<details><summary>What it says in the services</summary>"
+        yield "\n".join(f"- {one}" for one in said)
+        yield "</details>"
+
+
+@cache
+def messages() -> dict[str, tuple[str, ...]]:
+    """By kind: what services raise it with, with `…` for what differs; sorted."""
+    found: dict[str, set[str]] = {}
+    names = {kind.__name__ for kind in kinds()}
+    for path in sorted(path for folder in _SERVICES for path in (_ROOT / folder).rglob("*.py")):
+        if any(word in path.as_posix() for word in _NOT_THERE):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names and node.args:
+                text = _text(node.args[0])
+                if text is not None:
+                    found.setdefault(node.func.id, set()).add(text)
+    return {kind: tuple(sorted(texts)) for kind, texts in found.items()}
+
+
+def _text(node: ast.expr) -> str | None:
+    """Of a string or an f-string; None when nothing of it is known beforehand."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        parts = [node.value]
+    elif isinstance(node, ast.JoinedStr):
+        parts = [str(one.value) if isinstance(one, ast.Constant) else "…" for one in node.values]
+    else:
+        return None
+    text = " ".join("".join(parts).split())
+    known = [word for word in text.split() if "…" not in word]
+    return f"`{text.replace('`', chr(39))}`" if len(known) > 2 else None

@@ -1,0 +1,120 @@
+"""settings.md: every flag of every program, with its variable, its default and the value of the chart that sets it."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from controller import settings as controller_settings
+from controller import uninstall
+from docs.from_code.tables import WRITTEN, page, table
+from dra_driver.runtime.settings import Declared, SettingsParser
+from kubelet_plugin import settings as plugin_settings
+
+TEMPLATES = Path(__file__).parents[2] / "charts" / "gpu-dra-driver" / "templates"
+
+PROGRAMS: Mapping[str, tuple[SettingsParser, str, str]] = {
+    "gpu-dra-kubelet-plugin": (plugin_settings._parser(), "kubelet-plugin.yaml", "The node plugin, one on each node."),
+    "gpu-dra-controller": (controller_settings._parser(), "controller.yaml", "The controller, one that leads."),
+    "python -m controller.uninstall": (
+        uninstall._parser(),
+        "cleanup.yaml",
+        "What `helm uninstall` runs at the end: removes what was made while the driver ran.",
+    ),
+}
+"""Parser, template of the chart, and what it is."""
+
+_SCOPES = {"$plugin": "kubeletPlugin", "$controller": "controller", ".Values": "", "$.Values": ""}
+
+
+_TRACES = (
+    "With `--otlp-endpoint`, or `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` in its"
+    " environment, a program sends spans to a collector: [observability.md](observability.md#traces)."
+    " Other variables"
+    " of OpenTelemetry (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`) mean"
+    " there what they always mean; `OTEL_SDK_DISABLED=true` and `OTEL_TRACES_EXPORTER=none` switch"
+    " traces off unless the"
+    " flag is given."
+)
+
+
+def settings_page() -> str:
+    """The whole of settings.md."""
+    parts = [
+        "# Settings",
+        WRITTEN,
+        "Each program reads its settings once, from flags and from variables; a flag wins over its"
+        " variable. A mistake"
+        " ends the program with status 2 and a line that says it. The chart sets them from its values,"
+        " all of which are"
+        " in the [chart's README](../charts/gpu-dra-driver/README.md); *the chart* means that it needs no value.",
+    ]
+    for program, (parser, template, meaning) in PROGRAMS.items():
+        by_value = chart_values(TEMPLATES / template)
+        parts += [
+            f"## {program}",
+            meaning,
+            table(("Flag", "Variable", "Default", "Value of the chart", ""), _rows(parser, by_value)),
+        ]
+    return page(*parts, "## Traces", _TRACES)
+
+
+def _rows(parser: SettingsParser, by_value: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    for one in parser.declared:
+        text = one.text if "-" in one.text.split()[0] else one.text[:1].upper() + one.text[1:]
+        if one.choices:
+            text += f": {', '.join(f'`{choice}`' for choice in one.choices)}"
+        yield f"`{_flag(one)}`", f"`{one.variable}`", _default(one), by_value.get(one.flag, ""), f"{text}."
+
+
+def _flag(one: Declared) -> str:
+    return f"--[no-]{one.flag[2:]}" if isinstance(one.default, bool) else one.flag
+
+
+def _default(one: Declared) -> str:
+    if isinstance(one.default, bool):
+        return "on" if one.default else "off"
+    return "" if one.default == "" else f"`{one.default}`"
+
+
+def chart_values(template: Path) -> dict[str, str]:
+    """Which value sets a flag, as Markdown; what the chart makes of its own accord is `the chart`."""
+    found: dict[str, str] = {}
+    text = template.read_text(encoding="utf-8")
+    for given in re.finditer(
+        r"^ *- (?:\{\{ printf \")?--(\S*?)(?:\{\{.*?no-\{\{ end \}\})?([a-z-]+)(?:=(.*))?$", text, re.M
+    ):
+        flag = f"--{given[2]}"
+        switch = re.search(r"if not (\S+?) \}\}no-", given[0])
+        source = switch[1] if switch else _source(given[3] or "", text[: given.start()])
+        path = None if source is None else _path(source)
+        found[flag] = "*the chart*" if path is None else f"`{path}`"
+    return found | {"--node-name": "*the chart*"} if "GPU_DRA_NODE_NAME" in text else found
+
+
+def _source(argument: str, before: str) -> str | None:
+    """The expression that the argument is, or the one of the `with` or `if` that stands around it."""
+    if "include" in argument:
+        return None
+    named = re.search(r"(\$?\.?\w+(?:\.\w+)+)", argument)
+    if named is not None and "{{" in argument:
+        return named[1]
+    around = re.search(r"\{\{- (?:with|if) (?:include \"(\S+)\" \.|(\S+)) \}\}\s*$", before)
+    if around is None:
+        return None
+    return around[2] or _first_value(around[1])
+
+
+def _first_value(name: str) -> str | None:
+    """What a named template of the chart is made of."""
+    helpers = (TEMPLATES / "_helpers.tpl").read_text(encoding="utf-8")
+    _, _, body = helpers.partition(f'define "{name}"')
+    found = re.search(r"\.Values\.\w+", body.partition("{{- define")[0])
+    return None if found is None else found[0]
+
+
+def _path(source: str) -> str | None:
+    scope, _, rest = source.partition(".") if source.startswith("$") and not source.startswith("$.") else ("", "", "")
+    if scope in _SCOPES:
+        return f"{_SCOPES[scope]}.{rest}" if _SCOPES[scope] else rest
+    found = re.fullmatch(r"\$?\.Values\.(.+)", source)
+    return None if found is None else found[1]

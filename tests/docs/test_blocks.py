@@ -1,0 +1,175 @@
+"""What stands in the blocks of all pages is so: commands run, YAML is right, and what cannot be tried says why."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from support.objects import node
+from support.page_commands import HelmLine, Shell, is_runnable
+from support.pages import LANGUAGES, PAGES, ROOT, Block, Command, blocks, commands, name
+from typer.testing import CliRunner
+
+from dra_driver import bundled
+from dra_driver.api.config import DEVICE_CONFIGS, kind_of, written_config
+from dra_driver.api.meta import Resource
+from dra_driver.cli.main import app
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+SCHEMA = json.loads((ROOT / "charts" / "gpu-dra-driver" / "values.schema.json").read_text())
+CONFIGS = {kind.kind: kind for kind in DEVICE_CONFIGS}
+
+ANSWERS_ELSEWHERE = ("docs/commands.md", "docs/explain.md", "docs/check.md")
+"""Their commands are run by test_answers.py, against the clusters that they tell of."""
+
+
+def of(*languages: str) -> list[Block]:
+    return [block for block in BLOCKS if block.language in languages]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_a_block_says_what_it_is(block: Block) -> None:
+    assert block.language in LANGUAGES, f"```{block.info}"
+    known = {block.language, "values"}
+    words = block.info.split(" no-run: ")[0].split(" no-check: ")[0].split()
+    assert {word for word in words if not word.startswith("file=")} <= known, block.info
+    for reason in (block.not_run, block.not_checked):
+        assert reason is None or len(reason.split()) > 2, "a reason is a few words"
+
+
+@pytest.mark.parametrize("block", [one for one in of("sh", "console") if one.not_run is not None], ids=str)
+def test_what_is_not_run_could_not_be_run(block: Block) -> None:
+    assert not [one.line for one in commands(block) if is_runnable(one.line)], "put these into a block that is run"
+
+
+# -- YAML
+
+
+@pytest.mark.parametrize("block", [one for one in of("yaml") if one.values], ids=str)
+def test_values_are_what_the_chart_takes(block: Block) -> None:
+    jsonschema.validate(yaml.safe_load(block.text), SCHEMA)
+
+
+def documents(block: Block) -> list[Any]:
+    return [one for one in yaml.safe_load_all(block.text) if one is not None]
+
+
+@pytest.mark.parametrize("block", [one for one in of("yaml") if not one.values], ids=str)
+def test_manifests_are_yaml_of_a_kind(block: Block) -> None:
+    for document in documents(block):
+        if block.not_checked is None:
+            assert document["apiVersion"] and document["kind"]
+            if document["kind"] in CONFIGS:
+                written_config(document, CONFIGS[kind_of(document, field="p")], field="p")
+
+
+def test_manifests_pass_dractl_check(tmp_path: Path) -> None:
+    for number, block in enumerate(one for one in of("yaml") if not one.values and one.not_checked is None):
+        found = [one for one in documents(block) if one["kind"] not in CONFIGS]
+        if found:
+            page = name(block.page).replace("/", "_")
+            (tmp_path / f"{number}-{page}-{block.line}.yaml").write_text(yaml.safe_dump_all(found))
+    outcome = CliRunner().invoke(app, ["check", str(tmp_path)])
+    assert outcome.exit_code == 0, outcome.output
+
+
+# -- commands
+
+
+def run_of(page: Path) -> list[Command | Block]:
+    """Commands in their order, and the files that they find."""
+    steps: list[Command | Block] = []
+    for block in blocks(page):
+        if block.file is not None:
+            steps.append(block)
+        elif block.language in ("sh", "console") and block.not_run is None:
+            steps += commands(block)
+    return steps
+
+
+STORIES = {name(page): run_of(page) for page in PAGES if name(page) not in ANSWERS_ELSEWHERE}
+RUN = [page for page, steps in STORIES.items() if any(isinstance(step, Command) for step in steps)]
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_every_command_of_the_page_can_be_given(page: str, tmp_path: Path) -> None:
+    lines = [step.line for step in STORIES[page] if isinstance(step, Command)]
+    if not any(line.startswith(("helm ", "kubectl ")) for line in lines):
+        _play(page, Shell(tmp_path, tmp_path / "no-kubeconfig"))
+        return
+    if find_spec("helm_sdkpy") is None:
+        pytest.skip("there is no Helm on this platform")
+    from support.helm import simulated_server
+
+    with simulated_server() as server:
+        for one in before():
+            server.create(one)
+        server.kube(lambda kube: kube.create(OPERATOR, CLUSTER_POLICY))
+        shell = Shell(tmp_path, server.kubeconfig)
+        if any(line.startswith("helm ") for line in lines):
+            shell.helm = HelmLine(server.kubeconfig)
+        _play(page, shell)
+
+
+def before() -> list[dict[str, Any]]:
+    """What there is in the cluster when somebody begins to read."""
+    names = {"kind": "ClusterPolicy", "plural": "clusterpolicies", "singular": "clusterpolicy"}
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    operator = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "clusterpolicies.nvidia.com"},
+        "spec": {
+            "group": "nvidia.com",
+            "names": names,
+            "scope": "Cluster",
+            "versions": [
+                {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}},
+            ],
+        },
+    }
+    nodes = [node("gpu-node-1"), node("gpu-node-2")]
+    for one in nodes:
+        one["metadata"]["labels"] = {"nvidia.com/gpu.present": "true"}
+    return [*nodes, operator]
+
+
+OPERATOR = Resource("nvidia.com", "v1", "clusterpolicies", "ClusterPolicy", namespaced=False)
+CLUSTER_POLICY = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}}
+
+
+def _play(page: str, shell: Shell) -> None:
+    for step in STORIES[page]:
+        if isinstance(step, Block):
+            assert step.file is not None
+            (shell.folder / step.file).write_text(step.text)
+        elif not step.line.startswith("dractl cluster") and not in_own_cluster(step.block):
+            _run(shell, step)
+        elif step.line.startswith("dractl cluster"):
+            _play_in_own_cluster(step.block, shell)
+
+
+def in_own_cluster(block: Block) -> bool:
+    return any(one.line.startswith("dractl cluster") for one in commands(block))
+
+
+def _play_in_own_cluster(block: Block, shell: Shell) -> None:
+    """What comes after `dractl cluster` in its block is for that cluster, which has definitions and classes."""
+    from support.helm import simulated_server
+
+    with simulated_server() as server:
+        for folder in (bundled.CRDS_FOLDER, bundled.DEVICE_CLASSES_FOLDER):
+            for file in sorted(folder.glob("*.yaml")):
+                server.create(yaml.safe_load(file.read_text()))
+        for command in commands(block):
+            _run(Shell(shell.folder, server.kubeconfig), command)
+
+
+def _run(shell: Shell, command: Command) -> None:
+    try:
+        shell.run(command.line)
+    except Exception as error:
+        raise AssertionError(f"{command}\n{error}") from error

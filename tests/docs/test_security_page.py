@@ -1,0 +1,43 @@
+"""docs/security.md says what the service accounts may do: no verb more and none less than the chart gives them."""
+
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import pytest
+from support.pages import DOCS
+
+type Permission = tuple[str, str, str]
+"""Account, resource with its group, verb."""
+
+
+def of_the_page() -> Iterator[Permission]:
+    text = (DOCS / "security.md").read_text(encoding="utf-8")
+    part = text.partition("<!-- permissions: begin -->")[2].partition("<!-- permissions: end -->")[0]
+    for account, resource, verbs in re.findall(
+        r"^\| (plugin|controller) \| `([^`]+)` \| ([^|]+) \|", part, re.MULTILINE
+    ):
+        for verb in verbs.split(","):
+            yield account, resource, verb.strip()
+
+
+@pytest.mark.skipif(find_spec("helm_sdkpy") is None, reason="there is no Helm on this platform")
+def test_the_table_of_permissions_is_that_of_the_chart() -> None:
+    from support.helm import Helm, simulated_server
+
+    with simulated_server() as server:
+        objects = Helm(server.kubeconfig).install().objects
+    given = {
+        ("plugin" if "kubelet-plugin" in one["metadata"]["name"] else "controller", _named(resource, group), verb)
+        for one in objects
+        if one["kind"] in ("ClusterRole", "Role")
+        for rule in one["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert set(of_the_page()) == given
+
+
+def _named(resource: str, group: str) -> str:
+    return f"{resource}.{group}" if group else resource
