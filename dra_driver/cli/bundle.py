@@ -1,9 +1,10 @@
 """`dractl bundle`: a support archive without secrets, of a cluster or of this node; changes nothing."""
 
 import tempfile
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import typer
 
@@ -25,11 +26,10 @@ from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
 from dra_driver.doctor.anonymity import Anonymity
 from dra_driver.doctor.archive import FACTS, NODE_FACTS, Bundle
 from dra_driver.doctor.findings import Report
-from dra_driver.doctor.logs import Logs
+from dra_driver.doctor.logs import Logs, Texts
 from dra_driver.doctor.node import NodePlaces, node_part
-from dra_driver.doctor.reading import Reader
+from dra_driver.doctor.reading import Asked, Reader
 from dra_driver.errors import InvalidInput
-from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
 
 _WIDTH = 140
@@ -83,9 +83,20 @@ def bundle(
 _SHOWN_ERRORS = 10
 
 
-async def put_cluster(made: Bundle, kube: Kube, driver: str | None, lines: int) -> None:
+class Cluster(Asked, Texts, Protocol):
+    """What is needed of `dra_driver.kube.client.Kube`."""
+
+
+async def put_cluster(
+    made: Bundle,
+    kube: Cluster,
+    driver: str | None,
+    lines: int,
+    *,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> None:
     """Everything of the cluster. Raises ClusterError when it cannot be asked at all."""
-    reader = Reader(kube, release=release(), driver=driver, took=made.took)
+    reader = Reader(kube, release=release(), driver=driver, took=made.took, now=now)
     async with patience(reader):
         cluster, facts = await reader.read()
         ours = tuple(pod for pod in cluster.pods.items if pod.program is not None)

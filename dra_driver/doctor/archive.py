@@ -170,7 +170,7 @@ def stored(path: Path) -> Stored:
         for source in ALL_SOURCES
     }
     try:
-        with tarfile.open(path, "r|gz") as tar:
+        with tarfile.open(path, "r:gz") as tar:
             for member in tar:
                 name = member.name.removeprefix(f"{ROOT}/")
                 file = tar.extractfile(member) if member.isfile() and member.size <= _MOST_MEMBER_BYTES else None
@@ -183,7 +183,7 @@ def stored(path: Path) -> Stored:
     except (OSError, EOFError, tarfile.TarError, ValueError, KeyError, TypeError) as error:
         raise InvalidInput(f"is no bundle of dractl, or a damaged one: {error}", about=f"file {path}") from error
     description = found.get(DESCRIPTION)
-    if description is None or description.get("format") != FORMAT:
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise InvalidInput(f"is no bundle of format {FORMAT}, which this dractl reads", about=f"file {path}")
     facts = facts_from(found[FACTS]) if FACTS in found else None
     return Stored(objects, facts, found.get(NODE_FACTS), bool(description.get("anonymous")))

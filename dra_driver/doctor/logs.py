@@ -57,7 +57,10 @@ class Logs:
         query = {"container": container, "tailLines": str(self._lines), "timestamps": "true"}
         query |= {"previous": "true"} if previous else {}
         path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}/log"
-        kept = _End(min(self._most_bytes, self._left_bytes))
+        # Others read meanwhile; what is not needed is given back.
+        reserved = min(self._most_bytes, self._left_bytes)
+        self._left_bytes -= reserved
+        kept = _End(reserved)
         try:
             lines = self._kube.lines(path, most_bytes=_MOST_READ_BYTES, **query)
             async with aclosing(lines):
@@ -65,10 +68,9 @@ class Logs:
                     kept.add(line)
         except ClusterError as error:
             self._bundle.error(name, error.message)
-            if not kept.size:
-                return
-        self._left_bytes -= kept.size
-        self._bundle.text(name, kept.lines())
+        self._left_bytes += 0 if kept.cut else max(0, reserved - kept.size)
+        if kept.size:
+            self._bundle.text(name, kept.lines())
 
     async def _metrics(self, pod: Pod) -> None:
         port = http_port(pod)

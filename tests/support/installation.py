@@ -1,5 +1,6 @@
 """A healthy installation of the driver as API objects, for tests of what is found when something in it is not well."""
 
+from collections.abc import AsyncGenerator
 from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,11 +11,14 @@ import yaml
 from support.inventories import gpu, inventory_object, inventory_spec, mig
 
 from dra_driver import bundled
+from dra_driver.api.meta import Resource
 from dra_driver.doctor.access import OF_THE_CONTROLLER, OF_THE_PLUGIN, OF_WHO_ASKS, Need
 from dra_driver.doctor.cluster import Access, Cluster, ServerSeen
 from dra_driver.doctor.facts import Facts, Objects
 from dra_driver.doctor.findings import Seen
 from dra_driver.doctor.keeping import ALL_SOURCES, Source
+from dra_driver.errors import ClusterError, NotFound, Rejected
+from dra_driver.kube.client import Listing
 from dra_driver.slices.features import ALL_FEATURES
 
 type Obj = dict[str, Any]
@@ -264,3 +268,67 @@ def _pod(name: str, spec: Obj, *, namespace: str = NAMESPACE) -> Obj:
         "containerStatuses": [container],
     }
     return _object(name, namespace, spec=spec, status=status)
+
+
+class FakeKube:
+    """An API server with these objects, for readers: what is asked for is answered from them. `refuse` are plurals (and
+    paths of texts) that may not be read; `logs` texts by path, with `?previous` where it is the one before."""
+
+    def __init__(self, installation: Installation) -> None:
+        self.installation = installation
+        self.refuse: set[str] = set()
+        self.fail: dict[str, ClusterError] = {}
+        self.texts: dict[str, str] = {}
+        self.asked: list[str] = []
+        self.accepts = True
+        """Whether a claim with a config that makes no sense is accepted."""
+
+    async def pages(
+        self, resource: Resource, *, namespace: str | None = None, field_selector: str | None = None
+    ) -> AsyncGenerator[Listing, None]:
+        self._ask(resource.plural, f"list {resource.plural}")
+        found = [
+            {key: value for key, value in one.items() if key not in ("apiVersion", "kind")}
+            for one in self.installation.objects.get(resource.plural, {}).values()
+            if namespace in (None, one["metadata"].get("namespace"))
+        ]
+        for start in range(0, len(found), 2):
+            yield Listing(found[start : start + 2], "1")
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Obj:
+        self._ask(resource.plural, f"get {resource.plural}")
+        found = self.installation.objects.get(resource.plural, {}).get(name)
+        if found is None or namespace not in (None, found["metadata"].get("namespace")):
+            raise NotFound("not found", status=404)
+        return {**found, "apiVersion": resource.api_version, "kind": resource.kind}
+
+    async def create(self, resource: Resource, obj: Obj, *, dry_run: bool = False) -> Obj:
+        assert dry_run, "nothing may be changed"
+        self._ask(f"create {resource.plural}", f"create {resource.plural}")
+        if resource.plural == "resourceclaims" and not self.accepts:
+            raise Rejected('admission webhook "refuse.dra.gpu" denied the request: unknown field', status=400)
+        return obj
+
+    async def raw(self, method: str, path: str, body: Obj | None = None) -> Any:
+        self._ask(path, f"{method} {path}")
+        if path == "/version":
+            return {"gitVersion": "v1.36.2"}
+        if path == "/apis":
+            versions = [{"groupVersion": "resource.k8s.io/v1", "version": "v1"}]
+            return {"groups": [{"name": "resource.k8s.io", "versions": versions}]}
+        return {"status": {"allowed": True}}
+
+    async def lines(self, path: str, *, most_bytes: int, **query: str) -> AsyncGenerator[bytes, None]:
+        key = path + ("?previous" if query.get("previous") else "")
+        self._ask(key, f"GET {key}")
+        if key not in self.texts:
+            raise NotFound("404 page not found", status=404)
+        for line in self.texts[key].splitlines():
+            yield line.encode()
+
+    def _ask(self, what: str, said: str) -> None:
+        self.asked.append(said)
+        if what in self.fail:
+            raise self.fail[what]
+        if what in self.refuse:
+            raise Rejected(f'"{what}" is forbidden', status=403)

@@ -1,0 +1,162 @@
+"""A cluster is read once, and what may not be read keeps nothing else from being read."""
+
+from dataclasses import replace
+from datetime import datetime
+
+import pytest
+from support.installation import NOW, RELEASE, FakeKube, Installation
+
+from dra_driver.cli.doctor import progress, shipped_checks
+from dra_driver.doctor.cluster import Cluster
+from dra_driver.doctor.facts import facts_from
+from dra_driver.doctor.findings import Verdict, examined
+from dra_driver.doctor.keeping import SOURCES
+from dra_driver.doctor.reading import Reader
+from dra_driver.errors import InvalidInput, Unreachable
+from dra_driver.names import GPU_DRIVER
+
+
+def reader(kube: FakeKube, **options: object) -> Reader:
+    def now() -> datetime:
+        return NOW
+
+    return Reader(kube, release=RELEASE, now=now, **options)  # type: ignore[arg-type]
+
+
+async def read(kube: FakeKube) -> Cluster:
+    cluster, _ = await reader(kube).read()
+    return cluster
+
+
+def verdicts(cluster: Cluster) -> dict[str, Verdict]:
+    return {one.check: one.verdict for one in examined(shipped_checks(), cluster)}
+
+
+async def test_what_is_read_is_what_there_is() -> None:
+    installation = Installation()
+    cluster = await read(FakeKube(installation))
+    expected = installation.cluster
+    for source in SOURCES:
+        if source.field is not None:
+            assert getattr(cluster, source.field) == getattr(expected, source.field), source.field
+    for field in ("namespaces", "config_maps", "leases", "events"):
+        assert getattr(cluster, field) == getattr(expected, field), field
+    assert set(verdicts(cluster).values()) == {Verdict.OK}
+
+
+async def test_secrets_are_never_asked_for_and_nothing_is_changed() -> None:
+    kube = FakeKube(Installation())
+    await read(kube)
+    assert not [one for one in kube.asked if "secret" in one]
+    assert {one.split()[0] for one in kube.asked} <= {"list", "get", "create", "GET", "POST"}
+    assert {one for one in kube.asked if one.startswith("create")} == {"create resourceslices"}
+
+
+@pytest.mark.parametrize("source", [one for one in SOURCES if one.field is not None], ids=lambda one: one.file)
+async def test_a_kind_that_may_not_be_listed_is_unknown_and_the_rest_is_known(source: object) -> None:
+    kube = FakeKube(Installation())
+    plural, field = source.resource.plural, source.field  # type: ignore[attr-defined]
+    kube.refuse = {plural}
+    cluster = await read(kube)
+    unread = cluster.unread(field)
+    assert unread is not None
+    assert (unread.permission or "").startswith(f"list {plural}")
+    found = verdicts(cluster)
+    assert Verdict.UNKNOWN in found.values()
+    assert found["server-version"] is Verdict.OK
+    for check in shipped_checks():
+        if field in check.reads:
+            assert found[check.name] is Verdict.UNKNOWN
+
+
+async def test_a_server_that_fails_for_one_kind_is_not_a_missing_permission() -> None:
+    kube = FakeKube(Installation())
+    kube.fail = {"deviceclasses": Unreachable("etcd is slow", status=503)}
+    unread = (await read(kube)).unread("classes")
+    assert unread is not None
+    assert (unread.why, unread.permission) == ("etcd is slow", None)
+
+
+async def test_a_server_that_does_not_answer_ends_it() -> None:
+    kube = FakeKube(Installation())
+    kube.fail = {"/version": Unreachable("no route to host")}
+    with pytest.raises(Unreachable):
+        await read(kube)
+
+
+async def test_a_probe_that_may_not_be_made_leaves_gates_to_the_servers_metrics() -> None:
+    kube = FakeKube(Installation())
+    kube.refuse = {"create resourceslices"}
+    assert verdicts(await read(kube))["features"] is Verdict.UNKNOWN
+    gates = ("DRAPartitionableDevices", "DRAConsumableCapacity", "DRADeviceTaints")
+    kube.texts["/metrics"] = "# HELP x\n" + "\n".join(
+        f'kubernetes_feature_enabled{{name="{gate}",stage="BETA"}} 1' for gate in gates
+    )
+    assert verdicts(await read(kube))["features"] is Verdict.OK
+    kube.texts["/metrics"] = kube.texts["/metrics"].replace("} 1", "} 0")
+    assert verdicts(await read(kube))["features"] is Verdict.WARNING
+
+
+async def test_the_webhook_is_asked_only_where_there_is_one() -> None:
+    installation = Installation()
+    kube = FakeKube(installation)
+    service = {"namespace": "gpu-dra", "name": "webhook"}
+    webhook = {"name": "refuse", "clientConfig": {"service": service, "caBundle": "Q0E="}}
+    installation.add("validatingwebhookconfigurations", {"metadata": {"name": "gpu-dra-driver"}, "webhooks": [webhook]})
+    kube.accepts = False
+    assert verdicts(await read(kube))["webhook"] is Verdict.OK
+    kube.accepts = True
+    assert verdicts(await read(kube))["webhook"] is Verdict.PROBLEM
+    kube.fail = {"create resourceclaims": Unreachable('failed calling webhook "refuse": timeout', status=500)}
+    assert verdicts(await read(kube))["webhook"] is Verdict.PROBLEM
+    kube.fail, kube.refuse = {}, {"create resourceclaims"}
+    assert verdicts(await read(kube))["webhook"] is Verdict.UNKNOWN
+
+
+async def test_of_pods_that_are_not_ours_only_who_uses_which_claim_is_kept() -> None:
+    installation = Installation()
+    installation.pod("train")["spec"]["containers"][0]["env"] = [{"name": "A", "value": "b"}]
+    stranger = {"metadata": {"name": "web", "namespace": "shop", "uid": "u"}, "spec": {"containers": [{"name": "c"}]}}
+    installation.add("pods", stranger)
+    kept = {obj["metadata"]["name"]: obj for source, obj in installation.kept() if source.field == "pods"}
+    assert "web" not in kept
+    assert kept["train"]["spec"] == {
+        "nodeName": "gpu-1",
+        "resourceClaims": [{"name": "gpu", "resourceClaimName": "train"}],
+    }
+
+
+async def test_an_object_that_makes_no_sense_is_left_out_with_a_note() -> None:
+    installation = Installation()
+    installation.inventory("gpu-2")["spec"] = {"nodeName": 3}
+    one = reader(FakeKube(installation))
+    cluster, _ = await one.read()
+    assert [inventory.spec.node_name for inventory in cluster.inventories.items] == ["gpu-1"]
+    assert "NodeInventory gpu-2 is left out" in one.objects.notes[0]
+
+
+async def test_facts_survive_being_written() -> None:
+    installation = Installation()
+    kube = FakeKube(installation)
+    kube.refuse = {"pods", "create resourceslices"}
+    _, facts = await reader(kube, driver=GPU_DRIVER).read()
+    assert facts_from(facts.to_wire()) == facts
+    assert facts_from(installation.facts.to_wire()) == installation.facts
+    with pytest.raises(InvalidInput, match=r"cluster/facts.json"):
+        facts_from({"time": "yesterday"})
+
+
+async def test_whoever_waits_is_told_for_what() -> None:
+    one = reader(FakeKube(Installation()))
+    assert progress(one) == "reading on; 0 answers so far"
+    one.waiting += ["pods", "nodes", "pods"]
+    assert progress(one) == "reading nodes, pods; 0 answers so far"
+
+
+def test_a_claims_test_of_time_does_not_depend_on_when_it_is_run() -> None:
+    """All that checks know of time is in what was observed."""
+    installation = Installation()
+    later = replace(installation.facts, time=NOW.replace(year=2027))
+    installation.facts = later
+    found = verdicts(installation.cluster)
+    assert found["leader"] is Verdict.PROBLEM
