@@ -13,8 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.api.documents import Document
+from dra_driver.api.documents import Document, read_documents
 from dra_driver.api.meta import JsonObject
+from dra_driver.migration.changes import EditRefused
+from dra_driver.migration.edit import rewritten, spliced
 from dra_driver.migration.model import (
     ContainerAt,
     Demand,
@@ -29,14 +31,12 @@ from dra_driver.migration.model import (
     Remove,
     Want,
     What,
+    path_text,
     value_at,
 )
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 OWNER = "dractl-migrate"
-MOST_DEVICES = 32
-"""Of one claim. Source: AllocationResultsMaxSize, resource.k8s.io/v1."""
-
 _API = "resource.k8s.io/v1"
 _ENTRY = "gpu"
 """What the pod's containers call their claim."""
@@ -57,7 +57,7 @@ class Claims:
 
 
 def claims_for(pod: PodSpecAt, reading: PodReading, options: Options) -> Claims:
-    """For a pod that gets claims. `reading` has at least one demand."""
+    """For a pod with at least one demand. Raises EditRefused where the object has no room for claims."""
     names = request_names(reading.demands)
     spec = {"devices": _devices(reading.demands, names, options)}
     template = _template(pod.document, spec)
@@ -65,7 +65,7 @@ def claims_for(pod: PodSpecAt, reading: PodReading, options: Options) -> Claims:
     edits = (
         *(Remove(path) for demand in reading.demands for path in demand.removes),
         *reading.edits,
-        *_references(pod, reading.demands, names, name),
+        *_references(pod, reading.demands, names, name, options),
     )
     return Claims(template, edits)
 
@@ -198,16 +198,34 @@ def _hash(spec: JsonObject) -> str:
 # -- references
 
 
-def _references(pod: PodSpecAt, demands: Sequence[Demand], names: Sequence[str], template: str) -> Iterator[Edit]:
+def _references(
+    pod: PodSpecAt, demands: Sequence[Demand], names: Sequence[str], template: str, options: Options
+) -> Iterator[Edit]:
     entry = {"name": _ENTRY, "resourceClaimTemplateName": template}
     if pod.form is Form.NIM:
         yield _appended(pod.document, (*pod.path, "draResources"), {"resourceClaimTemplateName": template})
         return
-    yield _appended(pod.document, (*pod.path, "resourceClaims"), entry)
+    if pod.form is Form.ARGO and not options.argo_resource_claims:
+        yield _patched(pod, entry)
+    else:
+        yield _appended(pod.document, (*pod.path, "resourceClaims"), entry)
     for container, requests in _users(demands, names):
         where = (*container.resources_path, "claims")
         for index, use in enumerate(_uses(requests, names)):
             yield _appended(pod.document, where, use, index)
+
+
+def _patched(pod: PodSpecAt, entry: JsonObject) -> Put:
+    """Of an Argo template in releases whose templates have no `resourceClaims`: it goes into the patch of its pod."""
+    path = (*pod.path, "podSpecPatch")
+    there = value_at(pod.document.obj, path)
+    if not isinstance(there, str) or not there.strip():
+        return Put(path, json.dumps({"resourceClaims": [entry]}))
+    read = read_documents(there, pod.document.file)
+    if read.problems or len(read.documents) != 1 or "{{" in there:
+        raise EditRefused(f"{path_text(path)} is there already and cannot be added to")
+    patch = read.documents[0]
+    return Put(path, spliced(there, rewritten({patch: (_appended(patch, ("resourceClaims",), entry),)})))
 
 
 def _appended(document: Document, path: Path, value: Any, index: int = 0) -> Put:

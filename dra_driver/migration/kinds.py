@@ -11,7 +11,7 @@ from typing import Any
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.model import ContainerAt, Form, Path, PodSpecAt, Role, value_at
+from dra_driver.migration.model import ContainerAt, Form, Options, Path, PodSpecAt, Role, value_at
 
 type _Kind = tuple[str, str]
 """Group and kind; the core group is empty."""
@@ -129,22 +129,6 @@ _NESTED: Mapping[_Kind, str] = {
 }
 """Kinds that hold objects of any kind."""
 
-IMMUTABLE = frozenset(
-    {
-        ("", "Pod"),
-        ("batch", "Job"),
-        ("jobset.x-k8s.io", "JobSet"),
-        *(key for key in _PODS if key[0] == "kubeflow.org" and key[1].endswith("Job")),
-        ("ray.io", "RayJob"),
-        ("batch.volcano.sh", "Job"),
-        ("sparkoperator.k8s.io", "SparkApplication"),
-        ("argoproj.io", "Workflow"),
-        ("kubeflow.org", "Experiment"),
-        ("workload.codeflare.dev", "AppWrapper"),
-    }
-)
-"""Kinds whose pods cannot be changed once the object is there."""
-
 
 def kind_of(obj: Mapping[str, Any]) -> _Kind:
     version, kind = obj.get("apiVersion"), obj.get("kind")
@@ -171,9 +155,9 @@ def embedded_in(document: Document) -> Iterator[EmbeddedText]:
             yield EmbeddedText((*path, "resource", "manifest"), text)
 
 
-def pods_of(document: Document, *, unknown_kinds: bool = False, patch: bool = False) -> tuple[PodSpecAt, ...]:
-    """The pods that an object describes, in its order. With `unknown_kinds` also where only their shape tells."""
-    found = tuple(_pods(document, document.obj, (), unknown_kinds))
+def pods_of(document: Document, options: Options, *, patch: bool = False) -> tuple[PodSpecAt, ...]:
+    """The pods that an object describes, in its order."""
+    found = tuple(_pods(document, document.obj, (), options))
     return tuple(replace(pod, patch=True) for pod in found) if patch else found
 
 
@@ -191,7 +175,7 @@ _SPARK: Mapping[_Kind, str] = {
 }
 
 
-def _pods(document: Document, obj: JsonObject, base: Path, unknown_kinds: bool) -> Iterator[PodSpecAt]:
+def _pods(document: Document, obj: JsonObject, base: Path, options: Options) -> Iterator[PodSpecAt]:
     key = kind_of(obj)
     if key in _PODS:
         for pattern in _PODS[key]:
@@ -210,14 +194,14 @@ def _pods(document: Document, obj: JsonObject, base: Path, unknown_kinds: bool) 
         yield from _argo(document, obj, base, _ARGO[key])
     if key in _NESTED:
         for path, inner in _matching(obj, _NESTED[key]):
-            yield from _pods(document, inner, (*base, *path), unknown_kinds)
+            yield from _pods(document, inner, (*base, *path), options)
     if key == _KSERVE:
-        yield from _kserve(document, obj, base)
+        yield from _kserve(document, obj, base, options)
     if key == _DYNAMO:
         yield from _dynamo(document, obj, base)
     if key in _SPARK:
         yield from _spark(document, obj, base, _SPARK[key])
-    if not is_known(obj) and unknown_kinds:
+    if not is_known(obj) and options.unknown_kinds:
         yield from _by_shape(document, obj, base)
 
 
@@ -312,9 +296,10 @@ _RAW_MODES = ("RawDeployment", "Standard")
 _MODE_ANNOTATION = "serving.kserve.io/deploymentMode"
 
 
-def _kserve(document: Document, obj: JsonObject, base: Path) -> Iterator[PodSpecAt]:
+def _kserve(document: Document, obj: JsonObject, base: Path, options: Options) -> Iterator[PodSpecAt]:
     mode = value_at(obj, ("metadata", "annotations", _MODE_ANNOTATION))
-    why = "" if mode in _RAW_MODES else _why_not_raw(mode)
+    raw = mode in _RAW_MODES or (mode is None and options.kserve_standard)
+    why = "" if raw else _why_not_raw(mode)
     for group in ("predictor", "transformer", "explainer"):
         for field in ((group,), (group, "workerSpec")):
             path: Path = ("spec", *field)
@@ -330,7 +315,7 @@ def _why_not_raw(mode: object) -> str:
     if mode is None:
         return (
             f"KServe's own default passes through Knative, which keeps no claims (annotation {_MODE_ANNOTATION}: "
-            "Standard says otherwise)"
+            "Standard, or --kserve-standard, says otherwise)"
         )
     return f"KServe's mode {mode} passes through Knative, which keeps no claims"
 

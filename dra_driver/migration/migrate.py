@@ -1,18 +1,31 @@
-"""The one way in: texts and options to new texts, new objects and findings. Pure."""
+"""The one way in: texts and options to new texts, new objects and findings. Pure.
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+Every object is planned for itself; then plans that must agree are made to (a patch and what it patches), each text is
+edited, and what a text does not allow is taken back as a whole: a pod is converted entirely or not at all.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
-from dra_driver.api.documents import BadDocument, Document, normalized, read_documents
+from dra_driver.api.documents import Document, Reading, read_documents
 from dra_driver.authoring.writing import Noted, written
 from dra_driver.migration import reading, surroundings
 from dra_driver.migration.changes import EditRefused
 from dra_driver.migration.claims import Claims, claims_for
-from dra_driver.migration.codes import NOT_EDITABLE, UNREADABLE
+from dra_driver.migration.codes import NOT_EDITABLE, Severity
 from dra_driver.migration.edit import Splice, rewritten, spliced
-from dra_driver.migration.kinds import pods_of
+from dra_driver.migration.frameworks import after_claims
+from dra_driver.migration.kinds import embedded_in, pods_by_shape, pods_of
+from dra_driver.migration.kustomize import (
+    Kustomization,
+    inline_patches,
+    is_kustomization,
+    kustomizations,
+    listing,
+    renaming,
+)
 from dra_driver.migration.model import (
     Choice,
     Edit,
@@ -22,191 +35,433 @@ from dra_driver.migration.model import (
     NewObject,
     ObjectRef,
     Options,
-    Place,
+    Path,
+    PodReading,
+    PodSpecAt,
+    Put,
     Source,
     Target,
     Workload,
     finding,
+    path_text,
     ref_of,
+    value_at,
 )
 from dra_driver.migration.strategy import choose
 from dra_driver.migration.surroundings import Meaning
+from dra_driver.migration.undo import remembered
+from dra_driver.migration.unrendered import (
+    gpu_keys,
+    gpu_texts,
+    is_refused,
+    problem_finding,
+    speaks_of_gpus,
+    template_findings,
+    values_findings,
+)
+from dra_driver.names import ADMIN_ACCESS_LABEL
 
 
 def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] = ()) -> Migration:
     """`side` is read for what it says about the cluster, and never changed."""
     read = [(source, read_documents(source.text, source.file)) for source in sources]
-    beside = [read_documents(source.text, source.file) for source in side]
-    documents = [document for _, one in read for document in one.documents]
-    meaning = surroundings.read([*documents, *(document for one in beside for document in one.documents)], options)
-    findings = [_unreadable(problem) for one in (*(one for _, one in read), *beside) for problem in one.problems]
-    findings += meaning.findings
-    known = {_key(document) for document in documents}
-    files: list[_File] = []
-    for source, one in read:
-        plans = [_plan(document, meaning, options) for document in one.documents]
-        files.append(_file(source, _carried_out(plans), known))
+    beside = [(source, read_documents(source.text, source.file)) for source in side]
+    documents = [document for source, one in read if not is_refused(source, one) for document in one.documents]
+    known = [*documents, *(document for _, one in beside for document in one.documents)]
+    meaning = surroundings.read(known, options)
+    findings = [*_unread([*read, *beside]), *meaning.findings]
+    kustomized = kustomizations(documents)
+    plans = _plans(documents, kustomized, meaning, options)
+    workloads = [workload for plan in plans for workload in plan.all_workloads]
+    plans = [_labelled(plan, workloads) for plan in plans]
+    out = _Output(sources, kustomized)
+    out.take(plans, options)
     return Migration(
-        tuple(one.result for one in files),
-        tuple(new for one in files for new in one.new_files),
-        tuple(new for one in files for new in one.objects),
-        tuple(workload for one in files for workload in one.workloads),
-        (*findings, *(said for one in files for said in one.findings)),
+        out.files(),
+        out.new_files(),
+        tuple(out.objects),
+        tuple(workload for plan in out.plans for workload in plan.all_workloads),
+        (*findings, *(said for plan in out.plans for said in plan.all_findings), *out.findings),
         meaning.policy,
         meaning.chart_values,
     )
 
 
-def _unreadable(problem: BadDocument) -> Finding:
-    place = Place(problem.file, problem.line)
-    message = f"column {problem.column}: {problem.message}"
-    return Finding(
-        UNREADABLE, UNREADABLE.severity, ObjectRef("", None, problem.file), place, message, UNREADABLE.advice
-    )
+def _unread(read: Iterable[tuple[Source, Reading]]) -> Iterator[Finding]:
+    for source, one in read:
+        if is_refused(source, one):
+            yield from template_findings(source)
+        else:
+            for problem in one.problems:
+                said = problem_finding(problem, source.text)
+                if said is not None:
+                    yield said
 
 
-# -- one document
+# -- plans
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Embedded:
+    """Text in a text: what is planned for the documents in it."""
+
+    path: Path
+    lines: int
+    """How many line ends were put in front of it, so that its lines have the numbers of the file."""
+    text: str
+    plans: "tuple[_Plan, ...]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Plan:
+    """For one document. `edits` are made besides those that the claims need."""
+
     document: Document
     workloads: tuple[Workload, ...] = ()
     claims: tuple[Claims, ...] = ()
     edits: tuple[Edit, ...] = ()
     findings: tuple[Finding, ...] = ()
+    embedded: tuple[_Embedded, ...] = ()
 
+    @property
+    def all_edits(self) -> tuple[Edit, ...]:
+        return (*(edit for one in self.claims for edit in one.edits), *self.edits)
 
-def _plan(document: Document, meaning: Meaning, options: Options) -> _Plan:
-    workloads: list[Workload] = []
-    claims: list[Claims] = []
-    findings: list[Finding] = []
-    for pod in pods_of(document, unknown_kinds=options.unknown_kinds):
-        read = reading.demands(pod, meaning, options)
-        findings += read.findings
-        if not read.demands:
-            continue
-        choice = choose(pod, read, options)
-        templates: tuple[ObjectRef, ...] = ()
-        if choice.target is Target.CLAIMS:
-            wanted = claims_for(pod, read, options)
-            claims.append(wanted)
-            templates = (wanted.ref,)
-            findings += read.claim_findings
-        elif choice.target is Target.EXTENDED:
-            findings += read.extended_findings
-        workloads.append(Workload(pod, read, choice, templates))
-    edits = tuple(edit for one in claims for edit in one.edits)
-    return _Plan(document, tuple(workloads), tuple(claims), edits, tuple(findings))
+    @property
+    def _inner(self) -> "tuple[_Plan, ...]":
+        return tuple(plan for one in self.embedded for plan in one.plans)
 
+    @property
+    def all_claims(self) -> tuple[Claims, ...]:
+        return (*self.claims, *(one for plan in self._inner for one in plan.all_claims))
 
-# -- one text of one or several documents
+    @property
+    def all_workloads(self) -> tuple[Workload, ...]:
+        return (*self.workloads, *(one for plan in self._inner for one in plan.all_workloads))
+
+    @property
+    def all_findings(self) -> tuple[Finding, ...]:
+        return (*self.findings, *(one for plan in self._inner for one in plan.all_findings))
+
+    def with_edits(self, edits: Iterable[Edit]) -> "_Plan":
+        return replace(self, edits=(*self.edits, *edits))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Text:
-    """A part of a file, carried out."""
+class _Asking:
+    """A pod that asks for GPUs, and what is to become of it."""
 
-    plans: tuple[_Plan, ...]
-    splices: tuple[Splice, ...] = ()
+    pod: PodSpecAt
+    reading: PodReading
+    choice: Choice
 
 
-def _carried_out(plans: Iterable[_Plan]) -> Iterator[_Text]:
-    for _, some in groupby(plans, key=lambda plan: plan.document.written.start):
-        together = tuple(some)
-        edits = {plan.document: plan.edits for plan in together if plan.edits}
-        if not edits:
-            yield _Text(together)
+@dataclass(slots=True, eq=False)
+class _Draft:
+    document: Document
+    asking: list[_Asking] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    patch: bool = False
+    inner: list[tuple[Path, int, str, "list[_Draft]"]] = field(default_factory=list)
+
+
+def _plans(
+    documents: Sequence[Document], kustomized: Sequence[Kustomization], meaning: Meaning, options: Options
+) -> list[_Plan]:
+    patches = frozenset(file for one in kustomized for file in one.patches)
+    drafts = [_draft(document, meaning, options, patch=document.file in patches) for document in documents]
+    _agreed(drafts, options)
+    return [_planned(draft, options) for draft in drafts]
+
+
+def _draft(document: Document, meaning: Meaning, options: Options, *, patch: bool) -> _Draft:
+    draft = _Draft(document, patch=patch)
+    draft.findings += values_findings(document) if not is_kustomization(document) else ()
+    owner = _owner(document)
+    for pod in pods_of(document, options, patch=patch):
+        read = reading.demands(pod, meaning, options)
+        if owner is not None and read.demands:
+            message = f"is made by {owner}, which is what to migrate; it is left as it is"
+            draft.findings.append(finding(NOT_EDITABLE, document, (), message, advice="", severity=Severity.INFO))
+            break
+        draft.findings += read.findings
+        if read.demands:
+            draft.asking.append(_Asking(pod, read, choose(pod, read, options)))
+    if not options.unknown_kinds:
+        draft.findings += _of_unknown_kind(document)
+    texts = dict(_texts_in(document))
+    for path, text in texts.items():
+        _draft_text(draft, path, text, meaning, options)
+    for path in gpu_texts(document.obj):
+        if path not in texts:
+            draft.findings.append(_left_text(document, path))
+    return draft
+
+
+def _left_text(document: Document, path: Path) -> Finding:
+    return finding(NOT_EDITABLE, document, path, "is a text that speaks of GPUs and was left as it is")
+
+
+def _owner(document: Document) -> str | None:
+    """The object whose controller makes this one."""
+    owners = value_at(document.obj, ("metadata", "ownerReferences"))
+    for one in owners if isinstance(owners, list) else ():
+        if isinstance(one, dict) and one.get("controller") is True:
+            return f"{one.get('kind')} {one.get('name')}"
+    return None
+
+
+def _of_unknown_kind(document: Document) -> Iterator[Finding]:
+    for pod in pods_by_shape(document):
+        if any(True for _ in gpu_keys(pod.spec)):
+            message = f"{document.kind} is not a kind that is known; this has the shape of a pod that asks for GPUs"
+            advice = "See whether its controller passes claims on to pods, then migrate it with `--unknown-kinds`."
+            yield finding(NOT_EDITABLE, document, pod.path, message, advice=advice)
+
+
+def _texts_in(document: Document) -> Iterator[tuple[Path, str]]:
+    yield from ((one.path, one.text) for one in embedded_in(document))
+    if is_kustomization(document):
+        yield from inline_patches(document)
+
+
+def _draft_text(draft: _Draft, path: Path, text: str, meaning: Meaning, options: Options) -> None:
+    if not speaks_of_gpus(text):
+        return
+    lines = draft.document.place_in(path_text(path), 0)[0] - 1
+    padded = "\n" * lines + text
+    read = read_documents(padded, draft.document.file)
+    if read.problems or not read.documents or any(not one.kind for one in read.documents):
+        draft.findings.append(_left_text(draft.document, path))
+        return
+    patch = is_kustomization(draft.document)
+    inner = [_draft(document, meaning, options, patch=patch) for document in read.documents]
+    draft.inner.append((path, lines, padded, inner))
+
+
+def _agreed(drafts: Iterable[_Draft], options: Options) -> None:
+    """A patch and what it patches ask in the same way, or the pod would ask twice or lose what it asked for."""
+    together: dict[tuple[str, str], list[_Draft]] = defaultdict(list)
+    for draft in _with_inner(drafts):
+        together[draft.document.kind, draft.document.name].append(draft)
+    for some in together.values():
+        asking = [one for draft in some for one in draft.asking]
+        targets = {one.choice.target for one in asking}
+        if len(targets) < 2 or not any(draft.patch for draft in some):
             continue
+        if Target.LEAVE in targets:
+            choice = Choice(Target.LEAVE, "a patch of it, or what it patches, cannot be migrated")
+        else:
+            reason = next(one.choice.reason for one in asking if one.choice.target is Target.CLAIMS)
+            choice = Choice(Target.CLAIMS, f"a patch of it, or what it patches, needs claims: {reason}")
+        for draft in some:
+            draft.asking = [
+                one if one.choice.target is choice.target else replace(one, choice=choice) for one in draft.asking
+            ]
+
+
+def _with_inner(drafts: Iterable[_Draft]) -> Iterator[_Draft]:
+    for draft in drafts:
+        yield draft
+        for *_, inner in draft.inner:
+            yield from _with_inner(inner)
+
+
+def _planned(draft: _Draft, options: Options) -> _Plan:
+    workloads: list[Workload] = []
+    claims: list[Claims] = []
+    findings = list(draft.findings)
+    for one in draft.asking:
+        workload = Workload(one.pod, one.reading, one.choice)
+        if one.choice.target is Target.CLAIMS:
+            try:
+                wanted = claims_for(one.pod, one.reading, options)
+            except EditRefused as error:
+                return _left(draft, str(error))
+            claims.append(wanted)
+            workload = replace(workload, templates=(wanted.ref,))
+            findings += one.reading.claim_findings
+        elif one.choice.target is Target.EXTENDED:
+            findings += one.reading.extended_findings
+        workloads.append(workload)
+    edits, said = after_claims(workloads)
+    embedded = tuple(
+        _Embedded(path, lines, text, tuple(_planned(one, options) for one in inner))
+        for path, lines, text, inner in draft.inner
+    )
+    return _Plan(draft.document, tuple(workloads), tuple(claims), edits, (*findings, *said), embedded)
+
+
+def _left(draft: _Draft, reason: str) -> _Plan:
+    """Nothing of the document is changed, because something of it cannot be."""
+    workloads = tuple(Workload(one.pod, one.reading, Choice(Target.LEAVE, reason)) for one in draft.asking)
+    said = finding(NOT_EDITABLE, draft.document, (), f"nothing was changed: {reason}")
+    return _Plan(draft.document, workloads, findings=(*draft.findings, said))
+
+
+def _labelled(plan: _Plan, workloads: Iterable[Workload]) -> _Plan:
+    """Admin access is for namespaces that say so."""
+    if plan.document.kind != "Namespace":
+        return plan
+    path: Path = ("metadata", "labels", ADMIN_ACCESS_LABEL)
+    wanted = any(
+        workload.choice.target is Target.CLAIMS
+        and workload.pod.document.namespace == plan.document.name
+        and any(demand.all_gpus for demand in workload.reading.demands)
+        for workload in workloads
+    )
+    if not wanted or value_at(plan.document.obj, path) == "true":
+        return plan
+    return plan.with_edits((Put(path, "true"),))
+
+
+# -- what comes out
+
+
+class _Output:
+    """Collects what is to be written. Nothing of a text is edited when something of it cannot be."""
+
+    def __init__(self, sources: Sequence[Source], kustomized: Sequence[Kustomization]) -> None:
+        self.plans: list[_Plan] = []
+        self.objects: list[NewObject] = []
+        self.findings: list[Finding] = []
+        self._sources = sources
+        self._kustomized = kustomized
+        self._known: set[tuple[str, str, str | None, str]] = set()
+        self._splices: dict[str, list[Splice]] = {source.file: [] for source in sources}
+        self._apart: dict[str, list[NewObject]] = {}
+
+    def take(self, plans: Sequence[_Plan], options: Options) -> None:
+        for plan in plans:
+            self._known.add(_key(plan.document.file, ref_of(plan.document)))
+        by_text: dict[tuple[str, int], list[_Plan]] = defaultdict(list)
+        for plan in plans:
+            by_text[plan.document.file, plan.document.written.start].append(plan)
+        for together in by_text.values():
+            self._take_text(together, options)
+        self._list_claims_files(options)
+
+    def add(self, new: NewObject) -> None:
+        """Of the whole cluster, or of a file that cannot have it itself."""
+        self.objects.append(new)
+        folder = PurePosixPath(new.beside).parent if new.beside else PurePosixPath(".")
+        self._apart.setdefault(str(folder / "gpu-cluster.yaml"), []).append(new)
+
+    def _take_text(self, plans: list[_Plan], options: Options) -> None:
         try:
-            yield _Text(together, rewritten(edits))
+            splices = _edited(plans, options)
         except EditRefused as error:
-            yield _Text(tuple(_refused(plan, str(error)) for plan in together))
+            plans = [_refused(plan, str(error)) for plan in plans]
+            splices = ()
+        self.plans += plans
+        file = plans[0].document.file
+        new = [one for plan in plans for one in self._new_objects(plan)]
+        self.objects += new
+        apart = self._file_apart(file, plans[0].document)
+        if apart is not None and new:
+            self._apart.setdefault(apart, []).extend(new)
+        elif new:
+            self._splices[file].append(_before(plans[0].document, new))
+        self._splices[file] += splices
+
+    def _new_objects(self, plan: _Plan) -> Iterator[NewObject]:
+        """Templates that there are not yet in this folder."""
+        for one in plan.all_claims:
+            key = _key(plan.document.file, one.ref)
+            if key not in self._known:
+                self._known.add(key)
+                yield NewObject(one.template, plan.document.file, f"What {ref_of(plan.document)} asks for.")
+
+    def _file_apart(self, file: str, document: Document) -> str | None:
+        """Where objects go that cannot stand in the file itself; None: they can."""
+        for one in self._kustomized:
+            if file in one.patches or file == one.document.file:
+                return one.claims_file
+        if document.written.text.lstrip().startswith("{"):
+            path = PurePosixPath(file)
+            return str(path.with_name(f"{path.stem}-claims.yaml"))
+        return None
+
+    def _list_claims_files(self, options: Options) -> None:
+        for one in self._kustomized:
+            if any(plan.all_claims and plan.document.file.startswith(_folder(one)) for plan in self.plans):
+                self.findings += renaming(one)
+            wanted = listing(one) if one.claims_file in self._apart else None
+            if wanted is None:
+                continue
+            plan = next(plan for plan in self.plans if plan.document is one.document)
+            self._splices[one.document.file] = [
+                *(splice for splice in self._splices[one.document.file] if not _within(splice, one.document)),
+                *_edited([plan.with_edits(wanted.edits)], options),
+            ]
+
+    def files(self) -> tuple[FileResult, ...]:
+        return tuple(
+            FileResult(source.file, source.text, spliced(source.text, self._splices[source.file]))
+            for source in self._sources
+        )
+
+    def new_files(self) -> tuple[Source, ...]:
+        return tuple(Source(file, _yaml(objects)) for file, objects in self._apart.items())
+
+
+def _folder(one: Kustomization) -> str:
+    return "" if str(one.folder) == "." else f"{one.folder}/"
+
+
+def _within(splice: Splice, document: Document) -> bool:
+    text = document.written
+    return text.start <= splice.start <= text.start + len(text.text)
+
+
+def _key(file: str, ref: ObjectRef) -> tuple[str, str, str | None, str]:
+    """Files of one folder are applied together; other folders are other environments."""
+    return str(PurePosixPath(file).parent), ref.kind, ref.namespace, ref.name
+
+
+def _edited(plans: Iterable[_Plan], options: Options) -> tuple[Splice, ...]:
+    """Raises EditRefused."""
+    edits: dict[Document, tuple[Edit, ...]] = {}
+    for plan in plans:
+        wanted = plan.all_edits
+        for one in plan.embedded:
+            inner = [splice for some in _by_text(one.plans) for splice in _edited(some, options)]
+            text = spliced(one.text, inner)[one.lines :]
+            if text != one.text[one.lines :]:
+                wanted = (*wanted, Put(one.path, text))
+        if wanted:
+            keep = options.keep_undo and plan.claims and not is_kustomization(plan.document)
+            edits[plan.document] = (*wanted, remembered(plan.document.obj, wanted)) if keep else wanted
+    return rewritten(edits) if edits else ()
+
+
+def _by_text(plans: Iterable[_Plan]) -> list[list[_Plan]]:
+    together: Mapping[int, list[_Plan]] = defaultdict(list)
+    for plan in plans:
+        together[plan.document.written.start].append(plan)
+    return list(together.values())
 
 
 def _refused(plan: _Plan, reason: str) -> _Plan:
     """All that was to be edited stays as it is."""
-    if not plan.edits:
-        return plan
     workloads = tuple(
-        Workload(one.pod, one.reading, Choice(Target.LEAVE, reason)) if one.choice.target is Target.CLAIMS else one
-        for one in plan.workloads
+        replace(one, choice=Choice(Target.LEAVE, reason), templates=()) if one.choice.target is Target.CLAIMS else one
+        for one in plan.all_workloads
     )
-    findings = tuple(workload_finding for workload_finding in plan.findings if not workload_finding.fixed)
+    if not plan.all_edits and not any(inner.all_edits for one in plan.embedded for inner in one.plans):
+        return plan
+    findings = tuple(one for one in plan.all_findings if not one.fixed)
     said = finding(NOT_EDITABLE, plan.document, (), f"nothing was changed: {reason}")
-    return _Plan(plan.document, workloads, (), (), (*findings, said))
+    return _Plan(plan.document, workloads, findings=(*findings, said))
 
 
-# -- one file
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _File:
-    result: FileResult
-    new_files: tuple[Source, ...]
-    objects: tuple[NewObject, ...]
-    workloads: tuple[Workload, ...]
-    findings: tuple[Finding, ...]
-
-
-type _Key = tuple[str, str | None, str]
-
-
-def _key(document: Document) -> _Key:
-    return document.kind, document.namespace, document.name
-
-
-def _file(source: Source, texts: Iterator[_Text], known: set[_Key]) -> _File:
-    """`known` are all objects that there are already, and gets those that are added."""
-    splices: list[Splice] = []
-    objects: list[NewObject] = []
-    apart: list[NewObject] = []
-    plans: list[_Plan] = []
-    is_json = normalized(source.text).lstrip().startswith("{")
-    for text in texts:
-        plans += text.plans
-        new = list(_new_objects(text.plans, known))
-        objects += new
-        place = text.plans[0].document.written
-        if is_json:
-            apart += new
-        elif new:
-            splices.append(_before(place.start, place.text, new))
-        splices += text.splices
-    after = spliced(source.text, splices)
-    return _File(
-        FileResult(source.file, source.text, after),
-        _apart(source.file, apart),
-        tuple(objects),
-        tuple(workload for plan in plans for workload in plan.workloads),
-        tuple(said for plan in plans for said in plan.findings),
-    )
-
-
-def _new_objects(plans: Iterable[_Plan], known: set[_Key]) -> Iterator[NewObject]:
-    for plan in plans:
-        for one in plan.claims:
-            ref = one.ref
-            key = (ref.kind, ref.namespace, ref.name)
-            if key not in known:
-                known.add(key)
-                yield NewObject(one.template, plan.document.file, f"What {ref_of(plan.document)} asks for.")
-
-
-def _before(start: int, text: str, objects: Sequence[NewObject]) -> Splice:
+def _before(document: Document, objects: Sequence[NewObject]) -> Splice:
     """New objects in front of the text that needs them, as documents of their own."""
+    place = document.written
     new = _yaml(objects)
-    if text.startswith("---"):
-        return Splice(start, start, f"---\n{new}")
-    return Splice(start, start, f"{new}---\n")
+    text = f"---\n{new}" if place.text.startswith("---") else f"{new}---\n"
+    return Splice(place.start, place.start, text)
 
 
 def _yaml(objects: Sequence[NewObject]) -> str:
     return written([Noted(one.reason, one.obj) for one in objects])
-
-
-def _apart(file: str, objects: Sequence[NewObject]) -> tuple[Source, ...]:
-    if not objects:
-        return ()
-    path = PurePosixPath(file)
-    return (Source(str(path.with_name(f"{path.stem}-claims.yaml")), _yaml(objects)),)

@@ -406,6 +406,8 @@ class Options:
     remove_runtime_class: bool = False
     unknown_kinds: bool = False
     """Pods in objects of kinds that we do not know are converted, too."""
+    kserve_standard: bool = False
+    """KServe runs InferenceServices that do not say otherwise in its standard (raw) mode."""
     argo_resource_claims: bool = False
     """Argo Workflows is new enough for `resourceClaims` in templates; else `podSpecPatch` is written."""
     dynamic_mig: bool = False

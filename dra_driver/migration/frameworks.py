@@ -1,0 +1,128 @@
+"""What frameworks make of limits, and has to be said in another way once there are none. Pure.
+
+Source: the reference on migration sources, sections 2 and 9.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from dra_driver.migration.codes import AUTOSCALER, INFERRED_COUNT, NO_CLAIMS_HERE
+from dra_driver.migration.kinds import kind_of
+from dra_driver.migration.model import (
+    Edit,
+    Finding,
+    Path,
+    PodSpecAt,
+    Put,
+    Target,
+    What,
+    Workload,
+    finding,
+    path_text,
+    value_at,
+)
+
+_KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+_COUNT_WORDS = ("auto", "gpu")
+
+
+def after_claims(workloads: Sequence[Workload]) -> tuple[tuple[Edit, ...], tuple[Finding, ...]]:
+    """Edits and findings for the workloads of one document that get claims."""
+    converted = [one for one in workloads if one.choice.target is Target.CLAIMS]
+    if not converted:
+        return (), ()
+    edits: list[Edit] = []
+    findings: list[Finding] = []
+    for workload in converted:
+        for path, count in _ray_counts(workload):
+            edits.append(Put(path, str(count)))
+            findings.append(_said(workload, path, f"KubeRay took num-gpus from limits; it is written out as {count}"))
+    for path in _process_counts(workloads[0].pod):
+        counts = {gpus(workload) for workload in converted}
+        if len(counts) == 1:
+            count = counts.pop()
+            number = count if path[-1] == "numProcPerNode" else str(count)
+            edits.append(Put(path, number))
+            message = f"the number of processes was taken from limits; it is written out as {count}"
+            findings.append(_said(converted[0], path, message))
+        else:
+            message = f"the number of processes was taken from limits, which differ ({_listed(counts)})"
+            advice = f"write a number into {path_text(path)}"
+            findings.append(finding(INFERRED_COUNT, converted[0].pod.document, path, message, advice=advice))
+    findings += _autoscaled(converted[0])
+    findings += [one for workload in converted for one in _queued(workload)]
+    return tuple(edits), tuple(findings)
+
+
+def gpus(workload: Workload) -> int:
+    """How many devices the container that runs the framework, which is the first, asked for."""
+    containers = workload.pod.containers
+    first = [
+        demand.want.count
+        for demand in workload.reading.demands
+        if containers and any(one.path == containers[0].path for one in demand.containers)
+    ]
+    return sum(first) or sum(demand.want.count for demand in workload.reading.demands)
+
+
+def _said(workload: Workload, path: Path, message: str) -> Finding:
+    return finding(INFERRED_COUNT, workload.pod.document, path, message, advice="", fixed=True)
+
+
+def _ray_counts(workload: Workload) -> Iterator[tuple[Path, int]]:
+    """Ray counts whole GPUs; what it was told already stays."""
+    pod = workload.pod
+    if "headGroupSpec" not in pod.path and "workerGroupSpecs" not in pod.path:
+        return
+    if any(demand.want.what is What.VFIO for demand in workload.reading.demands):
+        return
+    path = (*pod.path[:-2], "rayStartParams", "num-gpus")
+    if value_at(pod.document.obj, path) is None:
+        yield path, gpus(workload)
+
+
+_PROCESS_COUNTS: tuple[Path, ...] = (
+    ("spec", "nprocPerNode"),
+    ("spec", "mlPolicy", "torch", "numProcPerNode"),
+)
+
+
+def _process_counts(pod: PodSpecAt) -> Iterator[Path]:
+    """Where the number of processes is to be found out by the framework."""
+    group, _ = kind_of(pod.document.obj)
+    if group in ("kubeflow.org", "trainer.kubeflow.org"):
+        yield from (path for path in _PROCESS_COUNTS if value_at(pod.document.obj, path) in _COUNT_WORDS)
+
+
+def _autoscaled(workload: Workload) -> Iterator[Finding]:
+    document = workload.pod.document
+    for path in (
+        ("spec", "enableInTreeAutoscaling"),
+        ("spec", "rayClusterSpec", "enableInTreeAutoscaling"),
+        ("spec", "rayClusterConfig", "enableInTreeAutoscaling"),
+    ):
+        if value_at(document.obj, path) is True:
+            message = "Ray's autoscaler counts GPUs by limits, and sees none of a claim's"
+            yield finding(AUTOSCALER, document, path, message)
+
+
+def _queued(workload: Workload) -> Iterator[Finding]:
+    document = workload.pod.document
+    path: Path = ("metadata", "labels", _KUEUE_QUEUE)
+    if value_at(document.obj, path) is None:
+        return
+    reasons = [
+        reason
+        for reason, holds in (
+            ("a choice of devices (firstAvailable)", lambda demand: bool(demand.alternatives)),
+            ("a config", lambda demand: demand.want.config is not None),
+            ("admin access", lambda demand: demand.all_gpus),
+        )
+        if any(holds(demand) for demand in workload.reading.demands)
+    ]
+    if reasons:
+        message = f"Kueue admits no workload whose claims have {' or '.join(reasons)}"
+        yield finding(NO_CLAIMS_HERE, document, path, message)
+
+
+def _listed(counts: set[int]) -> str:
+    return ", ".join(str(count) for count in sorted(counts))

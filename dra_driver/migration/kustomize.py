@@ -1,0 +1,105 @@
+"""Kustomizations: which files are patches, and where objects go that a patch needs. Pure.
+
+A patch is a part of an object, so what it asks for is migrated like any other; but a new object cannot stand beside it,
+since every document of a patch is one. It goes into a file of its own, which the kustomization lists.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from dra_driver.api.documents import Document
+from dra_driver.migration.codes import NOT_EDITABLE
+from dra_driver.migration.model import DocumentEdits, Finding, Path, Put, finding, value_at
+
+_GROUP = "kustomize.config.k8s.io/"
+_NAMES = ("kustomization.yaml", "kustomization.yml", "Kustomization")
+CLAIMS_FILE = "gpu-claims.yaml"
+_INLINE = (("patches", "patch"), ("patchesJson6902", "patch"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kustomization:
+    document: Document
+    patches: frozenset[str]
+    """Files, as the sources name them."""
+
+    @property
+    def folder(self) -> PurePosixPath:
+        return PurePosixPath(self.document.file).parent
+
+    @property
+    def claims_file(self) -> str:
+        return str(self.folder / CLAIMS_FILE)
+
+
+def is_kustomization(document: Document) -> bool:
+    named = PurePosixPath(document.file).name in _NAMES
+    if not document.kind:
+        return named
+    return document.kind in ("Kustomization", "Component") and (named or document.api_version.startswith(_GROUP))
+
+
+def kustomizations(documents: Sequence[Document]) -> tuple[Kustomization, ...]:
+    return tuple(
+        Kustomization(document, frozenset(_patch_files(document)))
+        for document in documents
+        if is_kustomization(document)
+    )
+
+
+def _patch_files(document: Document) -> Iterator[str]:
+    folder = PurePosixPath(document.file).parent
+    for name in ("patches", "patchesStrategicMerge", "patchesJson6902"):
+        listed = document.obj.get(name)
+        for one in listed if isinstance(listed, list) else ():
+            path = one.get("path") if isinstance(one, dict) else one
+            if isinstance(path, str) and "\n" not in path:
+                yield str(_resolved(folder / path))
+
+
+def _resolved(path: PurePosixPath) -> PurePosixPath:
+    """Without `..`."""
+    parts: list[str] = []
+    for part in path.parts:
+        if part == ".." and parts and parts[-1] not in ("..", "/"):
+            parts.pop()
+        elif part != ".":
+            parts.append(part)
+    return PurePosixPath(*parts)
+
+
+def inline_patches(document: Document) -> Iterator[tuple[Path, str]]:
+    """Strategic patches that are written into the kustomization itself."""
+    for name, field in _INLINE:
+        listed = document.obj.get(name)
+        for index, one in enumerate(listed if isinstance(listed, list) else ()):
+            text = one.get(field) if isinstance(one, dict) else None
+            if isinstance(text, str):
+                yield (name, index, field), text
+    listed = document.obj.get("patchesStrategicMerge")
+    for index, one in enumerate(listed if isinstance(listed, list) else ()):
+        if isinstance(one, str) and "\n" in one:
+            yield ("patchesStrategicMerge", index), one
+
+
+def listing(one: Kustomization) -> DocumentEdits | None:
+    """What makes the kustomization apply the claims file; None: it does already."""
+    resources = one.document.obj.get("resources")
+    there = resources if isinstance(resources, list) else []
+    if CLAIMS_FILE in there:
+        return None
+    reason = f"{CLAIMS_FILE} has the templates that patches name"
+    return DocumentEdits(one.document, (Put(("resources", len(there)), CLAIMS_FILE),), reason)
+
+
+def renaming(one: Kustomization) -> Iterator[Finding]:
+    """Prefixes and suffixes change names of templates, and not where pods name them."""
+    for field in ("namePrefix", "nameSuffix"):
+        if value_at(one.document.obj, (field,)):
+            message = f"{field} renames ResourceClaimTemplates, but not the fields of pods that name them"
+            advice = (
+                "Add a configuration of kind NameReference for kind ResourceClaimTemplate with the path "
+                "spec/template/spec/resourceClaims/resourceClaimTemplateName (configurations:), or do without it."
+            )
+            yield finding(NOT_EDITABLE, one.document, (field,), message, advice=advice)

@@ -1,0 +1,112 @@
+"""Texts that are not what will be applied: templates and values of Helm charts, JSON patches. They are refused. Pure.
+
+What is rendered from them can be migrated; the places that speak of GPUs are named, so that they can be found.
+"""
+
+import re
+from collections.abc import Iterator
+
+from dra_driver.api.documents import BadDocument, Document, Reading, normalized
+from dra_driver.migration.codes import NOT_EDITABLE, UNREADABLE, Severity
+from dra_driver.migration.model import Finding, ObjectRef, Path, Place, Source, finding
+
+_HELM = re.compile(
+    r"\{\{-?\s*(?:\(\s*)?(?:[a-zA-Z]+\s+)*(?:\$?\.(?:Values|Release|Chart|Capabilities|Files|Template)\b|\"[^\"]*\"\s+(?:\.|\$))"
+    r"|\{\{-?\s*(?:define|include|template|toYaml|tpl)\b"
+)
+"""Actions that only Helm has; braces alone are used by workflows and alerts, too."""
+_GPU = re.compile(
+    r"nvidia\.com/(?:gpu|mig-|mps-|vgpu)|(?:volcano\.sh|hami\.io|aliyun\.com|tencent\.com)/[a-z-]*(?:gpu|vcuda)"
+    r"|NVIDIA_VISIBLE_DEVICES"
+)
+_ASKS = re.compile(r"\b(?:limits|requests|extra_resource_limits|resource_limits)\b")
+_MOST_PLACES = 5
+
+
+def is_template(text: str) -> bool:
+    """Whether Helm, or what works like it, makes manifests of it."""
+    return _HELM.search(text) is not None
+
+
+def speaks_of_gpus(text: str) -> bool:
+    return _GPU.search(text) is not None
+
+
+def template_findings(source: Source) -> Iterator[Finding]:
+    """Of a file that is a template: one, at the first line that is about GPUs."""
+    lines = [
+        number for number, line in enumerate(normalized(source.text).split("\n"), 1) if _GPU.search(line) is not None
+    ]
+    more = f"; it speaks of GPUs in {_in_lines(lines)}" if lines else ""
+    advice = "Migrate what it is rendered to (helm template … | dractl migrate -), then change the chart alike."
+    yield _of_file(source.file, lines[0] if lines else 1, f"is a template and was left as it is{more}", advice)
+
+
+def problem_finding(problem: BadDocument, text: str) -> Finding | None:
+    """Of a document that cannot be read. None where that does not matter: a JSON patch, say, that has no GPUs."""
+    if problem.message.startswith("is a list"):
+        if not speaks_of_gpus(text):
+            return None
+        advice = "Where it is a JSON patch: remove its operations on GPUs, and let the patched object ask for them."
+        return _of_file(problem.file, problem.line, "is a list of operations and was left as it is", advice)
+    message = f"column {problem.column}: {problem.message}"
+    place = Place(problem.file, problem.line)
+    about = ObjectRef("", None, problem.file)
+    return Finding(UNREADABLE, UNREADABLE.severity, about, place, message, UNREADABLE.advice)
+
+
+def values_findings(document: Document) -> Iterator[Finding]:
+    """Of a document that is no object, such as a chart's values: where it speaks of GPUs."""
+    if document.kind or document.api_version:
+        return
+    for path in list(gpu_keys(document.obj))[:_MOST_PLACES]:
+        message = "is not an object of Kubernetes; whatever is made of this asks for GPUs in the old way"
+        advice = (
+            "Take it out, and give the chart resourceClaims for the pod and resources.claims for the container; "
+            "migrating the rendered manifests shows which."
+        )
+        yield finding(NOT_EDITABLE, document, path, message, advice=advice)
+
+
+def gpu_keys(value: object, path: Path = ()) -> Iterator[Path]:
+    """Keys that are names of GPU resources."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            if _GPU.match(key):
+                yield (*path, key)
+            else:
+                yield from gpu_keys(one, (*path, key))
+    elif isinstance(value, list):
+        for index, one in enumerate(value):
+            yield from gpu_keys(one, (*path, index))
+
+
+def gpu_texts(value: object, path: Path = ()) -> Iterator[Path]:
+    """Strings of several lines or of JSON that ask for GPUs: manifests and patches inside of objects."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from gpu_texts(one, (*path, key))
+    elif isinstance(value, list):
+        for index, one in enumerate(value):
+            yield from gpu_texts(one, (*path, index))
+    elif isinstance(value, str) and ("\n" in value or value.lstrip().startswith("{")) and _asks_for_gpus(value):
+        yield path
+
+
+def _asks_for_gpus(text: str) -> bool:
+    return _GPU.search(text) is not None and _ASKS.search(text) is not None
+
+
+def is_refused(source: Source, reading: Reading) -> bool:
+    """Whether nothing of the file is to be changed, because it is a template as a whole."""
+    return is_template(source.text) or any("is a template" in problem.message for problem in reading.problems)
+
+
+def _in_lines(lines: list[int]) -> str:
+    shown = ", ".join(str(number) for number in lines[:_MOST_PLACES])
+    more = f" and {len(lines) - _MOST_PLACES} more" if len(lines) > _MOST_PLACES else ""
+    return f"line{'s' if len(lines) > 1 else ''} {shown}{more}"
+
+
+def _of_file(file: str, line: int, message: str, advice: str) -> Finding:
+    return Finding(NOT_EDITABLE, Severity.WARNING, ObjectRef("", None, file), Place(file, line), message, advice)
