@@ -333,11 +333,9 @@ def _of_kind(asked: _Asked, products: Sequence[_Product], profile: str | None, s
     attributes = asked.subject.attributes
     names = [quoted(one.name) for one in products if (one.profile, one.shared) == (profile, shared)]
     parts = [_equals(f"{attributes}.productName.replace(' ', '-')", list(dict.fromkeys(names)))]
-    if profile is not None:
-        known = asked.subject.want.share is None  # else its class has whole GPUs, too
-        parts.append(
-            _all_of("" if known else f"has({attributes}.profile)", f"{attributes}.profile == {quoted(profile)}")
-        )
+    if profile is not None and profile != asked.subject.want.profile:
+        guard = "" if asked.subject.want.share is None else f"has({attributes}.profile)"
+        parts.append(_all_of(guard, f"{attributes}.profile == {quoted(profile)}"))
     if shared:
         parts.append(f"{attributes}.sharing != 'exclusive'")
     return _all_of(*parts)

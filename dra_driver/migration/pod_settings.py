@@ -92,9 +92,9 @@ def settings(
     return _Reader(pod, users, tuple(resources), options, mig).read()
 
 
-def bypasses(pod: PodSpecAt) -> tuple[Finding, ...]:
-    """Of a pod that asks for none: how it reaches GPUs all the same."""
-    found = [*_mounts(pod, ())]
+def bypasses(pod: PodSpecAt, users: Sequence[ContainerAt] = ()) -> tuple[Finding, ...]:
+    """Of a pod that asks for none: how it reaches GPUs all the same. `users` are those who get a claim even so."""
+    found = [*_mounts(pod, users)]
     for container in pod.containers:
         given = variables(container)
         if sees_all(container):

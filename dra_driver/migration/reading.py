@@ -136,7 +136,9 @@ class _Pod:
         )
 
     def _say(self, code: Code, path: Path, message: str, *, severity: Severity | None = None) -> None:
-        self._findings.append(finding(code, self._pod.document, path, message, severity=severity))
+        """Once, of however many containers."""
+        if all((one.code, one.message) != (code, message) for one in self._findings):
+            self._findings.append(finding(code, self._pod.document, path, message, severity=severity))
 
     # -- amounts
 
@@ -322,7 +324,9 @@ class _Pod:
         removes = tuple(variables(one)["NVIDIA_VISIBLE_DEVICES"].path for one in seeing)
         message = f"{seeing[0].name} sees all GPUs of its node and asks for none"
         said = finding(ADMIN_ACCESS, self._pod.document, removes[0], message)
-        rest = tuple(one for one in bypasses(self._pod) if one.place.path not in {path_text(path) for path in removes})
+        rest = tuple(
+            one for one in bypasses(self._pod, seeing) if one.place.path not in {path_text(path) for path in removes}
+        )
         demand = Demand(tuple(seeing), Want(What.GPU), removes=removes, all_gpus=True)
         return PodReading(
             (demand,),

@@ -93,7 +93,8 @@ def test_what_devices_say_becomes_a_condition_on_them(
 
 
 OF_MIG = [
-    ("nvidia.com/gpu.product", "In", ["NVIDIA-A30-MIG-1g.6gb"], "1g.6gb", True, f"{A}.profile == '1g.6gb'"),
+    ("nvidia.com/gpu.product", "In", ["NVIDIA-A30-MIG-1g.6gb"], "1g.6gb", True, "productName.replace(' ', '-')"),
+    ("nvidia.com/gpu.product", "In", ["NVIDIA-A30-MIG-1g.6gb"], "2g.12gb", True, f"{A}.profile == '1g.6gb'"),
     ("nvidia.com/gpu.memory", "Gt", ["5000"], "1g.6gb", True, "isGreaterThan(quantity('5000Mi'))"),
     ("nvidia.com/gpu.engines.ofa", "In", ["1"], "1g.6gb+me", True, f"{C}.ofaEngines.compareTo(quantity('1')) == 0"),
     ("nvidia.com/mig-1g.6gb.memory", "Gt", ["5000"], "1g.6gb", False, "isGreaterThan(quantity('5000Mi'))"),

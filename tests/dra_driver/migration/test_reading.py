@@ -1,0 +1,365 @@
+"""What containers ask for, as demands: counts, kinds, shares, and who uses which devices."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.migration import GPU, all_codes, codes, limits, meaning_of, pod, read, removed, there
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.model import Demand, PodReading, Role, Share, Want, What
+from dra_driver.migration.reading import MOST_DEVICES
+from dra_driver.quantity import Quantity
+
+SLICED = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
+MPS = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 10}]}}\n"
+PLAIN = "version: v1\nflags: {migStrategy: mixed}\n"
+SINGLE = "version: v1\nflags: {migStrategy: single}\n"
+EXCLUSIVE = "device.attributes['gpu.nvidia.com'].sharing == 'exclusive'"
+
+
+def users(found: PodReading) -> list[tuple[tuple[str, ...], int]]:
+    """Names of containers and number of devices, by demand."""
+    return [(tuple(one.name for one in demand.containers), demand.want.count) for demand in found.demands]
+
+
+def wants(found: PodReading) -> list[Want]:
+    return [demand.want for demand in found.demands]
+
+
+@pytest.mark.parametrize(
+    ("resources", "count"),
+    [
+        ({"limits": {GPU: 1}}, 1),
+        ({"limits": {GPU: "2"}}, 2),
+        ({"limits": {GPU: 2}, "requests": {GPU: "2", "cpu": 1}}, 2),
+        ({"limits": {GPU: 1.0}}, 1),
+        ({"limits": {GPU: "1k"}}, 1000),
+        ({"limits": {GPU: "2000m"}}, 2),
+    ],
+)
+def test_amounts_are_read_in_every_spelling(resources: JsonObject, count: int) -> None:
+    obj = pod({"name": "main", "image": "i", "resources": resources})
+    found = read(obj, meaning_of(PLAIN))
+    assert wants(found) == [Want(What.GPU, count)]
+    assert there(obj, found)
+    assert all(path[-1] == GPU for path in found.demands[0].removes)
+    assert len(found.demands[0].removes) == len(resources)
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        {"limits": {GPU: 0.5}},
+        {"limits": {GPU: "500m"}},
+        {"limits": {GPU: -1}},
+        {"limits": {GPU: "one"}},
+        {"limits": {GPU: True}},
+        {"limits": {GPU: None}},
+        {"limits": {GPU: [1]}},
+        {"limits": {GPU: 2}, "requests": {GPU: 1}},
+    ],
+)
+def test_what_the_api_server_refuses_is_left(resources: JsonObject) -> None:
+    found = read(pod({"name": "main", "image": "i", "resources": resources}, limits({GPU: 1}, name="b")))
+    assert found.leave is not None
+    assert "M026" in codes(found.findings)
+
+
+def test_requests_without_limits_are_taken_as_meant() -> None:
+    found = read(pod({"name": "main", "image": "i", "resources": {"requests": {GPU: 2}}}), meaning_of(PLAIN))
+    assert (wants(found), found.leave) == ([Want(What.GPU, 2)], None)
+    assert codes(found.findings) == ["M026"]
+
+
+@pytest.mark.parametrize("resources", [None, 5, [], {"limits": None}, {"limits": []}, {"limits": {"cpu": 1}}])
+def test_resources_of_any_shape_are_no_error(resources: Any) -> None:
+    assert read(pod({"name": "main", "image": "i", "resources": resources})).demands == ()
+
+
+def test_zero_asks_for_nothing() -> None:
+    alone = read(pod(limits({GPU: 0})))
+    assert (alone.demands, codes(alone.findings)) == ((), ["M027"])
+    obj = pod(limits({GPU: "0"}, name="a"), limits({GPU: 1}, name="b"))
+    found = read(obj, meaning_of(PLAIN))
+    assert users(found) == [(("b",), 1)]
+    assert removed(found.edits) == ["spec.containers[0].resources.limits[nvidia.com/gpu]"]
+    assert "M027" in codes(found.claim_findings)
+
+
+def test_containers_have_gpus_of_their_own() -> None:
+    found = read(pod(limits({GPU: 1}, name="a"), limits({GPU: 1}, name="b"), limits(None, name="c")), meaning_of(PLAIN))
+    assert users(found) == [(("a",), 1), (("b",), 1)]
+
+
+def test_several_profiles_of_one_container_are_several_demands() -> None:
+    amounts = {"nvidia.com/mig-1g.10gb.me": 1, "nvidia.com/mig-2g.20gb": 1}
+    found = read(pod(limits(amounts)))
+    assert wants(found) == [Want(What.MIG, 1, "1g.10gb+me"), Want(What.MIG, 1, "2g.20gb")]
+    assert (found.needs_claims, found.leave) == (None, None)
+
+
+# -- init containers
+
+
+def _init(amount: int, name: str = "init", **more: Any) -> JsonObject:
+    return limits({GPU: amount}, name=name, **more)
+
+
+SIDECAR: JsonObject = {"restartPolicy": "Always"}
+
+
+@pytest.mark.parametrize(
+    ("init", "containers", "expected"),
+    [
+        ([_init(1)], [limits({GPU: 1})], [(("main", "init"), 1)]),
+        ([_init(2)], [limits({GPU: 1})], [(("main", "init"), 1), (("init",), 1)]),
+        ([_init(1)], [limits({GPU: 3})], [(("main", "init"), 1), (("main",), 2)]),
+        ([_init(2)], [limits({GPU: 1}, name="a"), limits({GPU: 2}, name="b")],
+         [(("a", "init"), 1), (("b", "init"), 1), (("b",), 1)]),
+        ([_init(1), _init(3, "two")], [limits({GPU: 2})],
+         [(("main", "init", "two"), 1), (("main", "two"), 1), (("two",), 1)]),
+        ([_init(2), _init(2, "two")], [limits(None)], [(("init", "two"), 2)]),
+        ([_init(1, "side", **SIDECAR)], [limits({GPU: 1})], [(("main",), 1), (("side",), 1)]),
+        ([_init(1, "side", **SIDECAR), _init(1)], [limits({GPU: 1})], [(("main", "init"), 1), (("side",), 1)]),
+        ([_init(1), _init(1, "side", **SIDECAR)], [limits(None)], [(("side", "init"), 1)]),
+        ([_init(1, "side", **SIDECAR), _init(1)], [limits(None)], [(("side",), 1), (("init",), 1)]),
+    ],
+)  # fmt: skip
+def test_init_containers_use_the_gpus_of_those_that_come_after_them(
+    init: list[JsonObject], containers: list[JsonObject], expected: list[tuple[tuple[str, ...], int]]
+) -> None:
+    found = read(pod(*containers, initContainers=init), meaning_of(PLAIN))
+    assert sorted(users(found)) == sorted(expected)
+    classic = [one for one in init if "restartPolicy" not in one]
+    assert ("M016" in codes(found.claim_findings)) == bool(classic)
+    assert ("M016" in codes(found.extended_findings)) == bool(classic)
+
+
+_AMOUNTS = st.integers(0, 4)
+
+
+@given(st.lists(st.tuples(_AMOUNTS, st.booleans()), max_size=4), st.lists(_AMOUNTS, min_size=1, max_size=3))
+def test_a_pod_holds_as_many_gpus_as_before_and_each_container_sees_as_many(
+    init: list[tuple[int, bool]], containers: list[int]
+) -> None:
+    """The kubelet's arithmetic: lasting containers add up; one that ends needs its amount beside those before it."""
+    before = [
+        _init(amount, f"i{number}", **(SIDECAR if lasting else {})) for number, (amount, lasting) in enumerate(init)
+    ]
+    obj = pod(
+        *(limits({GPU: amount}, name=f"c{number}") for number, amount in enumerate(containers)), initContainers=before
+    )
+    found = read(obj, meaning_of(PLAIN))
+    seen: dict[str, int] = {}
+    for demand in found.demands:
+        for container in demand.containers:
+            seen[container.name] = seen.get(container.name, 0) + demand.want.count
+    asked = {f"i{number}": amount for number, (amount, _) in enumerate(init)}
+    asked |= {f"c{number}": amount for number, amount in enumerate(containers)}
+    assert seen == {name: amount for name, amount in asked.items() if amount}
+    held = sum(containers) + sum(amount for amount, lasting in init if lasting)
+    for number, (amount, lasting) in enumerate(init):
+        if not lasting:
+            held = max(held, amount + sum(other for other, stays in init[:number] if stays))
+    assert sum(demand.want.count for demand in found.demands) == held
+    for demand in found.demands:
+        lasting_users = [one for one in demand.containers if one.role is not Role.INIT]
+        assert len(lasting_users) <= 1
+        for side in (one for one in lasting_users if one.role is Role.SIDECAR):
+            later = [one for one in demand.containers if one.role is Role.INIT and one.path[-1] > side.path[-1]]
+            assert later == []
+
+
+# -- meaning
+
+
+def test_without_configuration_a_gpu_is_taken_as_whole_and_that_is_said_once() -> None:
+    found = read(pod(limits({GPU: 1}, name="a"), limits({GPU: 1}, name="b")))
+    assert wants(found) == [Want(What.GPU), Want(What.GPU)]
+    assert [one.code.name for one in found.findings] == ["M002"]
+    assert codes(read(pod(limits({GPU: 1})), meaning_of(PLAIN)).findings) == []
+
+
+def test_shares_are_asked_for_as_shares() -> None:
+    found = read(pod(limits({GPU: 1})), meaning_of(SLICED))
+    assert wants(found) == [Want(What.GPU, share=Share(number=1))]
+    assert found.needs_claims is not None
+    mps = read(pod(limits({GPU: 1})), meaning_of(MPS))
+    assert wants(mps)[0].selectors == ("device.attributes['gpu.nvidia.com'].sharing == 'mps'",)
+
+
+@pytest.mark.parametrize("meaning", [SLICED, MPS])
+def test_several_shares_are_of_one_device_or_of_several_as_one_says(meaning: str) -> None:
+    found = read(pod(limits({GPU: 2})), meaning_of(meaning))
+    assert [(want.count, want.share) for want in wants(found)] == [(1, Share(number=2))]
+    assert codes(found.findings) == ["M003"]
+    apart = read(pod(limits({GPU: 2})), meaning_of(meaning), several_shares="devices")
+    assert [(want.count, want.share, want.distinct) for want in wants(apart)] == [(1, Share(number=1), True)] * 2
+
+
+def test_renamed_shares_are_shares_whatever_is_known() -> None:
+    found = read(pod(limits({f"{GPU}.shared": 1, "nvidia.com/mig-1g.5gb.shared": 1})))
+    assert wants(found) == [
+        Want(What.GPU, share=Share(number=1)),
+        Want(What.MIG, profile="1g.5gb", share=Share(number=1)),
+    ]
+    assert codes(found.findings) == []
+
+
+def test_where_some_gpus_are_shared_whole_ones_are_asked_for_by_name() -> None:
+    data = {"default": PLAIN, "a": SLICED}
+    meaning = meaning_of({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": data})
+    selector = {"nvidia.com/device-plugin.config": "a"}
+    assert wants(read(pod(limits({GPU: 1}), nodeSelector=selector), meaning))[0].share == Share(number=1)
+    either = read(pod(limits({GPU: 1})), meaning)
+    assert "M038" in codes(either.findings)
+    assert wants(either) == [Want(What.GPU, selectors=(EXCLUSIVE,))]
+    assert wants(read(pod(limits({"nvidia.com/mig-1g.5gb": 1})), meaning)) == [Want(What.MIG, profile="1g.5gb")]
+
+
+def test_under_the_strategy_single_a_gpu_is_a_mig_device() -> None:
+    unknown = read(pod(limits({GPU: 1})), meaning_of(SINGLE))
+    assert (codes(unknown.findings), unknown.leave is None) == (["M002"], False)
+    known = read(pod(limits({GPU: 2})), mig_strategy="single", mig_profile="1g.5gb")
+    assert wants(known) == [Want(What.MIG, 2, "1g.5gb")]
+    assert known.needs_claims is not None
+    label = {"nvidia.com/gpu.product": "NVIDIA-A30-MIG-1g.6gb"}
+    assert wants(read(pod(limits({GPU: 1}), nodeSelector=label)))[0].profile == "1g.6gb"
+
+
+@pytest.mark.parametrize(
+    ("labels", "want"),
+    [
+        ({"cloud.google.com/gke-gpu-sharing-strategy": "time-sharing"}, Want(What.GPU, share=Share(number=1))),
+        ({"cloud.google.com/gke-gpu-partition-size": "1g.5gb"}, Want(What.MIG, profile="1g.5gb")),
+        ({"cloud.google.com/gke-accelerator": "nvidia-l4"}, Want(What.GPU)),
+    ],
+)
+def test_node_pools_of_gke_say_what_a_gpu_is(labels: JsonObject, want: Want) -> None:
+    found = read(pod(limits({GPU: 1}), nodeSelector=labels))
+    assert wants(found) == [want]
+    assert removed(found.edits) == []
+
+
+def test_a_resource_that_no_node_has_is_said() -> None:
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": {"nvidia.com/gpu.present": "true"}},
+            "status": {"allocatable": {"nvidia.com/mig-1g.5gb": "7"}}}  # fmt: skip
+    assert codes(read(pod(limits({GPU: 1})), meaning_of(node)).findings) == ["M002"]
+    assert codes(read(pod(limits({"nvidia.com/mig-1g.5gb": 1})), meaning_of(node)).findings) == []
+
+
+# -- what is left
+
+
+@pytest.mark.parametrize(
+    ("resource", "code"),
+    [
+        ("nvidia.com/GRID_T4-1Q", "M045"),
+        ("nvidia.com/GA102GL_A10", "M045"),
+        ("nvidia.com/pgpu", "M045"),
+        ("nvidia.com/mps-core", "M019"),
+        ("nvidia.com/big-gpu", "M019"),
+        ("elasticgpu.io/gpu-core", "M019"),
+        ("nano-gpu/gpu-percent", "M019"),
+    ],
+)
+def test_resources_that_are_not_understood_leave_the_pod_as_it_is(resource: str, code: str) -> None:
+    found = read(pod(limits({resource: 1, GPU: 1})), meaning_of(PLAIN))
+    assert (codes(found.findings), found.leave is None) == ([code], False)
+    assert resource in found.findings[0].message
+
+
+@pytest.mark.parametrize("resource", ["amd.com/gpu", "gpu.intel.com/i915", "rdma/hca", "cpu", "hugepages-2Mi"])
+def test_resources_of_others_are_none_of_its_business(resource: str) -> None:
+    found = read(pod(limits({resource: 1})))
+    assert (found.demands, found.findings, found.leave) == ((), (), None)
+
+
+def test_pods_that_have_claims_are_left() -> None:
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+    assert codes(read(pod(limits(None), resourceClaims=claims)).findings) == ["M039"]
+    half = read(pod(limits({GPU: 1}), resourceClaims=claims), meaning_of(PLAIN))
+    assert (codes(half.findings), half.leave is None) == (["M039"], False)
+    implicit = read(pod(limits({"deviceclass.resource.kubernetes.io/gpu.nvidia.com": 1})))
+    assert (implicit.demands, codes(implicit.findings)) == ((), ["M039"])
+
+
+def test_static_pods_are_left() -> None:
+    found = read(pod(limits({GPU: 1}), annotations={"kubernetes.io/config.source": "file"}), meaning_of(PLAIN))
+    assert (codes(found.findings), found.leave is None) == (["M024"], False)
+
+
+def test_more_devices_than_a_claim_holds_are_left() -> None:
+    assert read(pod(limits({GPU: MOST_DEVICES})), meaning_of(PLAIN)).leave is None
+    found = read(pod(limits({GPU: MOST_DEVICES}), limits({GPU: 1}, name="b")), meaning_of(PLAIN))
+    assert (codes(found.findings), found.leave is None) == (["M018"], False)
+
+
+def test_conditions_larger_than_an_expression_are_left() -> None:
+    products = [f"NVIDIA-H100-{'x' * 40}-{number}" for number in range(250)]
+    term = {"matchExpressions": [{"key": "nvidia.com/gpu.product", "operator": "In", "values": products}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+    found = read(pod(limits({GPU: 1}), affinity=affinity), meaning_of(PLAIN))
+    assert ("M018" in codes(found.findings), found.leave is None) == (True, False)
+
+
+@pytest.mark.parametrize(("kind", "told"), [("Pod", True), ("Deployment", False), ("StatefulSet", False)])
+def test_what_cannot_be_changed_in_place_is_told(kind: str, told: bool) -> None:
+    found = read(pod(limits({GPU: 1}), kind=kind), meaning_of(PLAIN))
+    assert ("M012" in codes(found.claim_findings)) == told
+
+
+# -- those who watch
+
+
+def _watching(value: str = "all", **more: Any) -> JsonObject:
+    return limits(None, env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}], **more)
+
+
+def test_a_daemon_set_that_sees_all_gpus_gets_admin_access() -> None:
+    obj = pod(_watching(securityContext={"privileged": True}), kind="DaemonSet")
+    found = read(obj)
+    (demand,) = found.demands
+    assert demand.all_gpus
+    assert there(obj, found)
+    assert all_codes(found) == ["M006", "M046"]
+    assert found.needs_claims is not None
+
+
+@pytest.mark.parametrize("kind", ["Pod", "Deployment"])
+def test_others_that_see_all_gpus_are_told_so(kind: str) -> None:
+    found = read(pod(_watching(), kind=kind))
+    assert (found.demands, codes(found.findings)) == ((), ["M006"])
+
+
+@pytest.mark.parametrize("value", ["none", "void", ""])
+def test_who_opts_out_is_let_alone(value: str) -> None:
+    assert read(pod(_watching(value), kind="DaemonSet")).findings == ()
+
+
+def test_a_container_that_sees_all_gpus_can_share_those_of_its_pod() -> None:
+    obj = pod(limits({GPU: 1}, name="a"), _watching() | {"name": "b"})
+    kept = read(obj, meaning_of(PLAIN))
+    assert (users(kept), codes(kept.findings), removed(kept.edits)) == ([(("a",), 1)], ["M006"], [])
+    shared = read(obj, meaning_of(PLAIN), share_visible_all=True)
+    assert users(shared) == [(("a", "b"), 1)]
+    assert removed(shared.edits) == ["spec.containers[1].env[0]"]
+    assert codes(shared.findings) == []
+    assert "M006" in codes(shared.claim_findings)
+
+
+def test_demands_take_out_what_they_were_made_of_exactly_once() -> None:
+    obj = pod(limits({GPU: 3}, name="a"), initContainers=[_init(2)])
+    found = read(obj, meaning_of(PLAIN))
+    paths = [path for demand in found.demands for path in demand.removes]
+    assert len(paths) == len(set(paths)) == 2
+    assert isinstance(found.demands[0], Demand)
+
+
+def test_memory_of_gpus_turns_percent_into_amounts() -> None:
+    obj = pod(limits({GPU: 1, "nvidia.com/gpumem-percentage": 25}))
+    assert wants(read(obj))[0].share == Share(memory_percent=25)
+    found = read(obj, gpu_memory=Quantity.parse("80Gi"))
+    assert wants(found)[0].share == Share(memory=Quantity.parse("20Gi"))

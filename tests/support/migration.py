@@ -1,0 +1,70 @@
+"""Builders for tests of the migration: documents of pods in few words, and what is read of them."""
+
+from typing import Any
+
+import yaml
+
+from dra_driver.api.documents import Document, read_documents
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration import reading, surroundings
+from dra_driver.migration.kinds import pods_of
+from dra_driver.migration.meaning import Meaning
+from dra_driver.migration.model import Edit, Finding, Options, PodReading, PodSpecAt, Remove, path_text, value_at
+
+GPU = "nvidia.com/gpu"
+
+
+def documents_of(*objects: str | JsonObject) -> list[Document]:
+    texts = [one if isinstance(one, str) else yaml.safe_dump(one, sort_keys=False) for one in objects]
+    return [one for n, text in enumerate(texts) for one in read_documents(text, f"f{n}.yaml").raise_problems()]
+
+
+def limits(amounts: JsonObject | None, **more: Any) -> JsonObject:
+    """A container; without amounts it has no resources."""
+    return {"name": "main", "image": "i", **({"resources": {"limits": amounts}} if amounts is not None else {}), **more}
+
+
+def pod(*containers: JsonObject, annotations: JsonObject | None = None, kind: str = "Pod", **spec: Any) -> JsonObject:
+    """`containers` may be left out when `spec` has something else."""
+    metadata: JsonObject = {"name": "p", "namespace": "team"}
+    own = {"metadata": {**metadata, "annotations": annotations}} if annotations is not None else {"metadata": metadata}
+    inner = {**spec, "containers": list(containers)}
+    if kind == "Pod":
+        return {"apiVersion": "v1", "kind": kind, **own, "spec": inner}
+    template = {"metadata": {"annotations": annotations or {}}, "spec": inner}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": {"template": template}}
+
+
+def meaning_of(*texts: str | JsonObject, options: Options | None = None) -> Meaning:
+    return surroundings.read(documents_of(*texts), options or Options())
+
+
+def pod_of(obj: str | JsonObject) -> PodSpecAt:
+    (document,) = documents_of(obj)
+    (found,) = pods_of(document, Options())
+    return found
+
+
+def read(obj: str | JsonObject, meaning: Meaning | None = None, **options: Any) -> PodReading:
+    given = Options(**options)
+    return reading.demands(pod_of(obj), meaning or surroundings.read([], given), given)
+
+
+def codes(findings: tuple[Finding, ...]) -> list[str]:
+    return sorted({one.code.name for one in findings})
+
+
+def all_codes(found: PodReading) -> list[str]:
+    """Those of a pod that gets claims."""
+    return codes((*found.findings, *found.claim_findings))
+
+
+def removed(edits: tuple[Edit, ...]) -> list[str]:
+    return sorted(path_text(one.path) for one in edits if isinstance(one, Remove))
+
+
+def there(obj: JsonObject, found: PodReading) -> bool:
+    """Whether everything that is to be taken out is there."""
+    paths = [path for demand in found.demands for path in demand.removes]
+    paths += [one.path for one in found.edits if isinstance(one, Remove)]
+    return all(value_at(obj, path) is not None for path in paths)
