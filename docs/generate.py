@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from docs.from_code import errors
 from docs.from_code.attributes import attributes_page
 from docs.from_code.classes import classes_page
+from docs.from_code.gates import gates_page
 from docs.from_code.policy import policy_page
 from docs.from_code.settings import settings_page
 from dra_driver.kube.client import Endpoint, Kube
@@ -167,6 +168,7 @@ PAGES = {
     "attributes.md": attributes_page,
     "classes.md": classes_page,
     "events.md": events_page,
+    "feature-gates.md": gates_page,
     "metrics.md": metrics_page,
     "policy.md": policy_page,
     "settings.md": settings_page,

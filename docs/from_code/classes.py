@@ -25,14 +25,15 @@ def classes_page() -> str:
         " add: [attributes.md](attributes.md).",
         *_classes(),
         "## A class for each MIG profile",
-        "With `deviceClasses.migProfiles`, which is the rule, the controller makes a class for each"
-        " MIG profile that some node"
-        f" publishes: `{class_name('1g.10gb')}`, `{class_name('1c.3g.40gb')}`. In names `+` is `-`,"
-        f" and `-` is `-no`: that of"
-        f" `{_EXAMPLE}` is `{class_name(_EXAMPLE)}`. A class stays when its last device goes. With"
-        f" `deviceClasses.migExtendedResources` it answers to"
-        f" `{made['spec']['extendedResourceName']}`, too, as a device plugin"
-        " does. A class of such a name that somebody else made is left alone.",
+        "With the gate `MigProfileClasses` ([feature-gates.md](feature-gates.md)), which is on by"
+        " default, the controller"
+        f" makes a class for each MIG profile that some node publishes: `{class_name('1g.10gb')}`,"
+        f" `{class_name('1c.3g.40gb')}`. In names `+` is `-`, and `-` is `-no`: that of `{_EXAMPLE}` is"
+        f"`{class_name(_EXAMPLE)}`. A class stays when its last device goes. With the gate"
+        f" `MigExtendedResources` it"
+        f"answers to `{made['spec']['extendedResourceName']}`, too, as a device plugin does. A class"
+        f" of such a name that"
+        " somebody else made is left alone.",
         "```yaml\n" + yaml.safe_dump(made, sort_keys=False, width=110).strip() + "\n```",
     ]
     return page(*parts)

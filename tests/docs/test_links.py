@@ -1,9 +1,14 @@
 """Every link of every page leads somewhere, and every page can be reached from the README."""
 
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 from support.pages import DOCS, PAGES, ROOT, anchors, links, name
+from typer.testing import CliRunner
+
+from dra_driver.cli.main import app
 
 _ELSEWHERE = ("https://", "http://", "mailto:")
 
@@ -37,6 +42,33 @@ def test_every_page_is_in_the_index_of_docs() -> None:
     index = DOCS / "README.md"
     linked = {target_of(index, link)[0] for link in links(index)}
     assert {page for page in PAGES if page.parent == DOCS} - {index} - linked == set()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/commands.md"])
+def test_every_command_of_dractl_is_in_the_table_of_the_page(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    listed = CliRunner().invoke(app, ["--help"]).output.partition("Commands:")[2]
+    names = re.findall(r"^  ([a-z]+) ", listed, re.MULTILINE)
+    assert len(names) > 9
+    assert {name for name in names if f"`dractl {name}" not in text} == set()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent in (ROOT, DOCS)], ids=name)
+def test_values_of_the_chart_that_the_page_names_exist(page: Path) -> None:
+    values = yaml.safe_load((ROOT / "charts" / "gpu-dra-driver" / "values.yaml").read_text())
+    wrong = []
+    for named in re.findall(r"`([A-Za-z]+(?:\.[A-Za-z]+)+)(?:: [^`]*)?`", page.read_text(encoding="utf-8")):
+        here, *below = named.split(".")
+        found = values.get(here)
+        if not isinstance(found, dict):
+            continue
+        for key in below:
+            if isinstance(found, dict) and found:
+                if key not in found:
+                    wrong.append(named)
+                    break
+                found = found[key]
+    assert not wrong
 
 
 def test_the_readme_leads_to_the_index() -> None:
