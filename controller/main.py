@@ -70,7 +70,12 @@ async def run(settings: Settings) -> None:
                 settings.http_endpoint,
                 metrics,
                 live={},
-                ready={"slices": slices.problem, **({} if webhook is None else {"webhook": webhook.problem})},
+                ready={
+                    "slices": slices.problem,
+                    # A replica that cannot reach the API server is of no use, also while another one leads.
+                    **({} if election is None else {"lease": election.problem}),
+                    **({} if webhook is None else {"webhook": webhook.problem}),
+                },
                 debug={"pools": slices.described} if settings.debug_pages else None,
             ),
             asyncio.TaskGroup() as tasks,

@@ -52,6 +52,7 @@ class LeaderElection:
         self.leading = False
         self.failure: ClusterError | None = None
         """Why the lease could not be read or written at the last attempt."""
+        self._asked = False
         self._kube = kube
         self._namespace = namespace
         self._name = name
@@ -63,6 +64,12 @@ class LeaderElection:
         self._seen: JsonObject | None = None
         """The lease as it was last read or written."""
         self._unchanged_since = 0.0
+
+    def problem(self) -> str | None:
+        """Why this candidate could neither lead nor follow at the moment, or None; for the readiness probe."""
+        if self.failure is not None:
+            return str(self.failure)
+        return None if self._asked else "the lease has not been read yet"
 
     async def lead(self, work: Callable[[], Awaitable[None]]) -> NoReturn:
         """Run `work` whenever, and only while, this candidate holds the lease; until cancelled.
@@ -119,14 +126,14 @@ class LeaderElection:
         try:
             held = await self._take_or_renew()
         except (Conflict, NotFound):
-            self._seen = None
+            self._seen, self._asked = None, True
             return False
         except ClusterError as error:
             if self.failure is None:
                 _log.warning("the lease cannot be read or renewed", lease=self._name, error=str(error))
             self.failure = error
             return False
-        self.failure = None
+        self.failure, self._asked = None, True
         return held
 
     async def _take_or_renew(self) -> bool:

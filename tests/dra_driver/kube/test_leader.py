@@ -123,6 +123,24 @@ async def test_the_first_candidate_leads_and_the_second_waits(kube: Kube, time: 
             assert spec["renewTime"] > "2026-11-21T12:00:55"
 
 
+async def test_who_cannot_ask_for_the_lease_is_not_ready_and_who_waits_for_it_is(
+    api_server: SimulatedApiServer, kube: Kube, time: Time
+) -> None:
+    one, two = Candidate(kube, time, "one"), Candidate(kube, time, "two")
+    assert one.election.problem() == "the lease has not been read yet"
+    async with running(one):
+        await time.passes(1)
+        async with running(two):
+            await time.passes(3)
+            assert (one.election.problem(), two.election.problem()) == (None, None)
+            api_server.fail_next("*", "/leases", 500, times=1000, message="away")
+            await time.passes(3)
+            assert "away" in str(one.election.problem()) and "away" in str(two.election.problem())
+            api_server.clear_faults()
+            await time.passes(3)
+            assert (one.election.problem(), two.election.problem()) == (None, None)
+
+
 async def test_at_rest_the_lease_is_all_that_is_written(api_server: SimulatedApiServer, kube: Kube, time: Time) -> None:
     async with running(Candidate(kube, time, "one")):
         await time.passes(1)
