@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from dra_driver.api.inventory import confirmation_annotation
+from dra_driver.api.inventory import NodeInventorySpec, confirmation_annotation
 from dra_driver.api.meta import NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Device
@@ -27,7 +27,7 @@ from dra_driver.publish.life import Life, Verdict
 from dra_driver.publish.observed import ObservedSlices
 from dra_driver.publish.probe import server_features
 from dra_driver.runtime.tracing import AS_WANTED, OFF, POOL, Tracer
-from dra_driver.slices.describe import described_devices
+from dra_driver.slices.describe import Description, described_devices
 from dra_driver.slices.diff import (
     CreateSlice,
     DeleteSlice,
@@ -58,6 +58,10 @@ _PROBE_EVERY_S = 4 * 3600.0
 """Feature gates change when an API server restarts, which nobody tells."""
 _PROBE_PAUSE_S = 10.0
 """A server that alters every slice must not be asked after every write."""
+
+
+type Describe = Callable[[NodeInventorySpec, PublishingPolicy, Mapping[str, str], str, ServerFeatures], Description]
+"""From a node's inventory, the policy, the node's labels, the driver's name and what the server keeps, to devices."""
 
 
 class Narrator:
@@ -127,6 +131,7 @@ class PoolState:
 class PoolPublisher:
     """Publishes the pools of `driver`: of all nodes, or of `node_name` alone. See the package's docstring.
 
+    `describe` decides what is published. `labels_matter`: it looks at nodes' labels, whatever the policy does.
     `now` is the wall clock that registration times are compared with. `workers` bounds concurrent writes.
     """
 
@@ -136,6 +141,8 @@ class PoolPublisher:
         driver: str,
         *,
         policy: PublishingPolicy = PublishingPolicy.EVERYTHING,
+        describe: Describe = described_devices,
+        labels_matter: bool = False,
         node_name: str | None = None,
         narrator: Narrator | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -149,6 +156,8 @@ class PoolPublisher:
         self._tracer = tracer
         self._driver = driver
         self._policy = policy
+        self._describe = describe
+        self._labels_matter = labels_matter or policy.asks_for_labels
         self._narrator = narrator or Narrator()
         self._now = now
         self._workers = workers
@@ -186,7 +195,7 @@ class PoolPublisher:
     def mirrors(self) -> tuple[Mirror[ObservedSlice] | Mirror[KeptInventory] | Mirror[Mapping[str, str]], ...]:
         """What has to be synced before anything is written; without label selectors nobody needs the nodes."""
         always = (self._slices.mirror, self._inventories)
-        return (*always, self._labels) if self._policy.asks_for_labels else always
+        return (*always, self._labels) if self._labels_matter else always
 
     @property
     def ready(self) -> bool:
@@ -335,7 +344,7 @@ class PoolPublisher:
         features = self._features
         assert features is not None, "pools are looked at once the features are known"
         labels = self._node_labels(pool)
-        description = described_devices(inventory.facts(), self._policy, labels, self._driver, features)
+        description = self._describe(inventory.facts(), self._policy, labels, self._driver, features)
         notes = description.notes
         self._narrator.describes(pool, description.devices)
         self._tell_once((pool, "inventory"), notes, lambda: self._narrator.understood(pool, notes))

@@ -12,34 +12,37 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Attribute, Device, Taint
 from dra_driver.devices.fabric import NodeFabric, fabric_of
 from dra_driver.domains.names import DOMAIN_LABEL
-from dra_driver.names import COMPUTE_DOMAIN_DRIVER
+from dra_driver.slices.describe import DescribedGpu, Description
 from dra_driver.slices.features import ServerFeatures
 
-FABRIC_TAINT = f"{COMPUTE_DOMAIN_DRIVER}/fabric"
+FABRIC_TAINT = "fabric"
+"""Its key follows the driver's name; its value is the reason in CamelCase."""
 
 CHANNEL_ATTRIBUTES = ("type", "id", "clique", "clusterUUID", "cliqueID", "domain")
 """Of channels and daemons; `type` and `id` are NVIDIA's, the rest is there where the node has it."""
 
 
 def domain_devices(
-    inventory: NodeInventorySpec, policy: PublishingPolicy, labels: Mapping[str, str], features: ServerFeatures
-) -> tuple[tuple[Device, ...], tuple[str, ...]]:
-    """The devices, and notes for people about what is not offered. `labels` are the node's.
-
-    Without a driver, and where the driver has no IMEX channels, there is nothing to offer.
-    """
+    inventory: NodeInventorySpec,
+    policy: PublishingPolicy,
+    labels: Mapping[str, str],
+    driver_name: str,
+    features: ServerFeatures,
+) -> Description:
+    """`labels` are the node's. Where the driver has no IMEX channels there is nothing to offer."""
     imex, node = inventory.imex, inventory.node_name
     if imex is None or imex.channels < 1:
-        return (), ()
+        return Description((), ())
     fabric = fabric_of(inventory.gpus)
     if fabric.problem is not None and not features.taints:
-        return (), (f"node {node} is not offered to ComputeDomains: {fabric.problem}",)
+        return Description((), (f"node {node} is not offered to ComputeDomains: {fabric.problem}",))
     channels = min(policy.channels(node, labels), imex.channels)
     common = _common(fabric, labels.get(DOMAIN_LABEL))
-    taints = _taints(fabric)
+    taints = _taints(fabric, driver_name)
     devices = [_device("daemon", 0, common, taints)]
     devices += [_device("channel", number, common, taints) for number in range(channels)]
-    return tuple(devices), () if fabric.problem is None else (f"node {node} is tainted: {fabric.problem}",)
+    notes = () if fabric.problem is None else (f"node {node} is tainted: {fabric.problem}",)
+    return Description((DescribedGpu(tuple(devices)),), notes)
 
 
 def _device(kind: str, number: int, common: Mapping[str, Attribute], taints: list[Taint]) -> Device:
@@ -59,7 +62,7 @@ def _common(fabric: NodeFabric, domain: str | None) -> dict[str, Attribute]:
     return found
 
 
-def _taints(fabric: NodeFabric) -> list[Taint]:
+def _taints(fabric: NodeFabric, driver_name: str) -> list[Taint]:
     if fabric.problem is None:
         return []
-    return [Taint(key=FABRIC_TAINT, value=fabric.reason, effect="NoSchedule")]
+    return [Taint(key=f"{driver_name}/{FABRIC_TAINT}", value=fabric.reason, effect="NoSchedule")]

@@ -7,6 +7,7 @@ from support.inventories import gpu, inventory_spec
 from dra_driver.api.inventory import FabricFacts, ImexFacts, NodeInventorySpec
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Device
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.slices.domains import FABRIC_TAINT, domain_devices
 from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
 
@@ -24,12 +25,22 @@ def values(device: Device) -> dict[str, object]:
     return {name: next(iter(value.values())) for name, value in found.items()}
 
 
-def names(devices: tuple[Device, ...]) -> list[str]:
-    return [device.name for device in devices]
+def offered(
+    spec: NodeInventorySpec,
+    policy: PublishingPolicy = PublishingPolicy.EVERYTHING,
+    labels: dict[str, str] | None = None,
+    features: ServerFeatures = ALL_FEATURES,
+) -> tuple[tuple[Device, ...], tuple[str, ...]]:
+    found = domain_devices(spec, policy, labels or {}, COMPUTE_DOMAIN_DRIVER, features)
+    return found.devices, found.notes
+
+
+def names(spec: NodeInventorySpec, policy: PublishingPolicy, labels: dict[str, str] | None = None) -> list[str]:
+    return [device.name for device in offered(spec, policy, labels)[0]]
 
 
 def test_a_tray_offers_a_daemon_and_one_channel() -> None:
-    devices, notes = domain_devices(tray(), PublishingPolicy.EVERYTHING, {}, ALL_FEATURES)
+    devices, notes = offered(tray())
     clique = {"clique": f"{RACK}.3", "clusterUUID": RACK, "cliqueID": 3}
     assert [(device.name, values(device)) for device in devices] == [
         ("daemon-0", {"type": "daemon", "id": 0, **clique}),
@@ -47,38 +58,42 @@ def test_policy_gives_channels_by_node_and_the_driver_bounds_them() -> None:
     policy = PublishingPolicy.of({"computeDomains": rules})
     assert policy.several_channels
     assert policy.asks_for_labels
-    assert len(names(domain_devices(tray(), policy, {}, ALL_FEATURES)[0])) == 1 + 2
-    assert len(names(domain_devices(tray(), policy, {"rack": "b"}, ALL_FEATURES)[0])) == 1 + 4
-    assert len(names(domain_devices(tray(channels=3), policy, {"rack": "b"}, ALL_FEATURES)[0])) == 1 + 3
+    assert len(names(tray(), policy)) == 1 + 2
+    assert len(names(tray(), policy, {"rack": "b"})) == 1 + 4
+    assert len(names(tray(channels=3), policy, {"rack": "b"})) == 1 + 3
     login = tray().model_copy(update={"node_name": "login-1"})
-    assert names(domain_devices(login, policy, {}, ALL_FEATURES)[0]) == ["daemon-0"]
+    assert names(login, policy) == ["daemon-0"]
 
 
 def test_a_node_in_a_domain_says_so_on_each_device() -> None:
     labels = {"resource.nvidia.com/computeDomain": "uid-1"}
-    devices, _ = domain_devices(tray(), PublishingPolicy.EVERYTHING, labels, ALL_FEATURES)
+    devices, _ = offered(tray(), labels=labels)
     assert [values(device)["domain"] for device in devices] == ["uid-1", "uid-1"]
 
 
 def test_an_incomplete_fabric_keeps_pods_away_and_says_why() -> None:
     broken = tray(state="InProgress")
-    devices, notes = domain_devices(broken, PublishingPolicy.EVERYTHING, {}, ALL_FEATURES)
+    devices, notes = offered(broken)
     for device in devices:
         assert device.taints is not None
         (taint,) = device.taints
-        assert (taint.key, taint.value, taint.effect) == (FABRIC_TAINT, "FabricNotRegistered", "NoSchedule")
+        assert (taint.key, taint.value, taint.effect) == (
+            f"{COMPUTE_DOMAIN_DRIVER}/{FABRIC_TAINT}",
+            "FabricNotRegistered",
+            "NoSchedule",
+        )
         assert "clique" not in values(device)
     assert "InProgress" in notes[0]
-    without_taints, notes = domain_devices(broken, PublishingPolicy.EVERYTHING, {}, ServerFeatures())
+    without_taints, notes = offered(broken, features=ServerFeatures())
     assert without_taints == ()
     assert "not offered" in notes[0]
 
 
 def test_a_node_whose_nvlink_stays_inside_has_channels_and_no_clique() -> None:
-    devices, _ = domain_devices(tray(clusterUUID=None, cliqueID=None), PublishingPolicy.EVERYTHING, {}, ALL_FEATURES)
+    devices, _ = offered(tray(clusterUUID=None, cliqueID=None))
     assert [values(device) for device in devices] == [{"type": "daemon", "id": 0}, {"type": "channel", "id": 0}]
 
 
 def test_without_imex_channels_there_is_nothing_to_offer() -> None:
     plain = inventory_spec("node", [gpu(0)])
-    assert domain_devices(plain, PublishingPolicy.EVERYTHING, {}, ALL_FEATURES) == ((), ())
+    assert offered(plain) == ((), ())
