@@ -106,7 +106,13 @@ def _label(text: str) -> str:
 def _devices(demands: Sequence[Demand], names: Sequence[str], options: Options) -> JsonObject:
     requests = [_request(demand, name, options) for demand, name in zip(demands, names, strict=True)]
     configs = list(_configs(demands, names, options))
-    return {"requests": requests, **({"config": configs} if configs else {})}
+    distinct = [name for demand, name in zip(demands, names, strict=True) if demand.want.distinct]
+    constraint = {"requests": distinct, "distinctAttribute": f"{options.driver}/uuid"}
+    return {
+        "requests": requests,
+        **({"constraints": [constraint]} if len(distinct) > 1 else {}),
+        **({"config": configs} if configs else {}),
+    }
 
 
 def _request(demand: Demand, name: str, options: Options) -> JsonObject:

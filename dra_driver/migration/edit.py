@@ -282,8 +282,10 @@ class _Writer:
             self._mapping(tree, old, new)
             return True
         if isinstance(tree, ListNode) and isinstance(new, list) and isinstance(old, list) and (new or not old):
-            self._sequence(tree, old, new)
-            return True
+            origin = new.origin if isinstance(new, Items) else _origin(old, new)
+            if origin is not None:
+                self._sequence(tree, old, new, origin)
+                return True
         return False
 
     # -- maps
@@ -358,10 +360,7 @@ class _Writer:
 
     # -- lists
 
-    def _sequence(self, tree: ListNode, old: list[Any], new: list[Any]) -> None:
-        origin = new.origin if isinstance(new, Items) else tuple(range(len(old)))
-        if not isinstance(new, Items) and len(new) != len(old):
-            raise EditRefused("a list differs in a way that is not edited")
+    def _sequence(self, tree: ListNode, old: list[Any], new: list[Any], origin: Sequence[int | None]) -> None:
         kept = {was: new[index] for index, was in enumerate(origin) if was is not None}
         children = self._items(tree)
         for index, child in enumerate(children):
@@ -601,6 +600,21 @@ def _past_comment(text: str, position: int) -> int:
     """To the end of the line where nothing but a comment is left of it."""
     match = re.compile(r"[ \t]+#[^\n]*").match(text, position)
     return match.end() if match is not None else position
+
+
+def _origin(old: list[Any], new: list[Any]) -> tuple[int | None, ...] | None:
+    """Which item each one was, as in `Items`; None where one is new that does not follow all others."""
+    if len(old) == len(new):
+        return tuple(range(len(old)))
+    origin: list[int | None] = []
+    position = 0
+    for item in new:
+        found = next((index for index in range(position, len(old)) if same(old[index], item)), None)
+        if found is not None and origin and origin[-1] is None:
+            return None
+        origin.append(found)
+        position = position if found is None else found + 1
+    return tuple(origin)
 
 
 def _line_ends(text: str) -> int:

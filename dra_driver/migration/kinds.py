@@ -6,7 +6,7 @@ object of a kind that is not known is looked through for what has the shape of a
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dra_driver.api.documents import Document
@@ -136,23 +136,15 @@ def kind_of(obj: Mapping[str, Any]) -> _Kind:
     return group, kind if isinstance(kind, str) else ""
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddedText:
-    """YAML that an object holds as a string."""
-
-    path: Path
-    text: str
-
-
-def embedded_in(document: Document) -> Iterator[EmbeddedText]:
-    """Manifests that a workflow's steps apply."""
+def embedded_in(document: Document) -> Iterator[tuple[Path, str]]:
+    """Manifests that a workflow's steps apply: where they are, and their text."""
     where = _ARGO.get(kind_of(document.obj))
     if where is None:
         return
     for path, template in _matching(document.obj, f"{where}.templates[]"):
         text = value_at(template, ("resource", "manifest"))
         if isinstance(text, str):
-            yield EmbeddedText((*path, "resource", "manifest"), text)
+            yield (*path, "resource", "manifest"), text
 
 
 def pods_of(document: Document, options: Options, *, patch: bool = False) -> tuple[PodSpecAt, ...]:

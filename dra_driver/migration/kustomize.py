@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 
 from dra_driver.api.documents import Document
 from dra_driver.migration.codes import NOT_EDITABLE
+from dra_driver.migration.kinds import embedded_in
 from dra_driver.migration.model import DocumentEdits, Finding, Path, Put, finding, value_at
 
 _GROUP = "kustomize.config.k8s.io/"
@@ -69,7 +70,14 @@ def _resolved(path: PurePosixPath) -> PurePosixPath:
     return PurePosixPath(*parts)
 
 
-def inline_patches(document: Document) -> Iterator[tuple[Path, str]]:
+def texts_in(document: Document) -> Iterator[tuple[Path, str]]:
+    """Manifests and patches that an object holds as strings, and that are edited there."""
+    yield from embedded_in(document)
+    if is_kustomization(document):
+        yield from _inline_patches(document)
+
+
+def _inline_patches(document: Document) -> Iterator[tuple[Path, str]]:
     """Strategic patches that are written into the kustomization itself."""
     for name, field in _INLINE:
         listed = document.obj.get(name)

@@ -11,23 +11,24 @@ from pathlib import PurePosixPath
 
 from dra_driver.api.documents import Document, Reading, read_documents
 from dra_driver.authoring.writing import Noted, written
-from dra_driver.migration import reading, surroundings
+from dra_driver.migration import quotas, reading, surroundings
 from dra_driver.migration.changes import EditRefused
 from dra_driver.migration.claims import Claims, claims_for
 from dra_driver.migration.codes import NOT_EDITABLE, Severity
 from dra_driver.migration.edit import Splice, rewritten, spliced
 from dra_driver.migration.frameworks import after_claims
-from dra_driver.migration.kinds import embedded_in, pods_by_shape, pods_of
+from dra_driver.migration.kinds import pods_by_shape, pods_of
 from dra_driver.migration.kustomize import (
     Kustomization,
-    inline_patches,
     is_kustomization,
     kustomizations,
     listing,
     renaming,
+    texts_in,
 )
 from dra_driver.migration.model import (
     Choice,
+    Demand,
     Edit,
     FileResult,
     Finding,
@@ -47,6 +48,7 @@ from dra_driver.migration.model import (
     ref_of,
     value_at,
 )
+from dra_driver.migration.publishing import publishing
 from dra_driver.migration.strategy import choose
 from dra_driver.migration.surroundings import Meaning
 from dra_driver.migration.undo import remembered
@@ -73,17 +75,24 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
     kustomized = kustomizations(documents)
     plans = _plans(documents, kustomized, meaning, options)
     workloads = [workload for plan in plans for workload in plan.all_workloads]
-    plans = [_labelled(plan, workloads) for plan in plans]
+    counted = quotas.rewrite(known, workloads, meaning, options)
+    more = {some.document: some.edits for some in counted.edits}
+    plans = [_labelled(plan, workloads).with_edits(more.get(plan.document, ())) for plan in plans]
     out = _Output(sources, kustomized)
     out.take(plans, options)
+    for new in counted.objects:
+        out.add(new)
+    offered = publishing(meaning, out.demands, options)
+    said = [one for plan in out.plans for one in plan.all_findings]
     return Migration(
         out.files(),
         out.new_files(),
         tuple(out.objects),
         tuple(workload for plan in out.plans for workload in plan.all_workloads),
-        (*findings, *(said for plan in out.plans for said in plan.all_findings), *out.findings),
-        meaning.policy,
-        meaning.chart_values,
+        tuple(dict.fromkeys((*findings, *said, *counted.findings, *out.findings))),
+        offered.policy,
+        offered.values,
+        offered.reasons,
     )
 
 
@@ -189,7 +198,7 @@ def _draft(document: Document, meaning: Meaning, options: Options, *, patch: boo
             draft.asking.append(_Asking(pod, read, choose(pod, read, options)))
     if not options.unknown_kinds:
         draft.findings += _of_unknown_kind(document)
-    texts = dict(_texts_in(document))
+    texts = dict(texts_in(document))
     for path, text in texts.items():
         _draft_text(draft, path, text, meaning, options)
     for path in gpu_texts(document.obj):
@@ -217,12 +226,6 @@ def _of_unknown_kind(document: Document) -> Iterator[Finding]:
             message = f"{document.kind} is not a kind that is known; this has the shape of a pod that asks for GPUs"
             advice = "See whether its controller passes claims on to pods, then migrate it with `--unknown-kinds`."
             yield finding(NOT_EDITABLE, document, pod.path, message, advice=advice)
-
-
-def _texts_in(document: Document) -> Iterator[tuple[Path, str]]:
-    yield from ((one.path, one.text) for one in embedded_in(document))
-    if is_kustomization(document):
-        yield from inline_patches(document)
 
 
 def _draft_text(draft: _Draft, path: Path, text: str, meaning: Meaning, options: Options) -> None:
@@ -347,6 +350,14 @@ class _Output:
         folder = PurePosixPath(new.beside).parent if new.beside else PurePosixPath(".")
         self._apart.setdefault(str(folder / "gpu-cluster.yaml"), []).append(new)
 
+    @property
+    def demands(self) -> Iterator[Demand]:
+        """Of what gets claims."""
+        for plan in self.plans:
+            for workload in plan.all_workloads:
+                if workload.choice.target is Target.CLAIMS:
+                    yield from workload.reading.demands
+
     def _take_text(self, plans: list[_Plan], options: Options) -> None:
         try:
             splices = _edited(plans, options)
@@ -424,14 +435,15 @@ def _edited(plans: Iterable[_Plan], options: Options) -> tuple[Splice, ...]:
     edits: dict[Document, tuple[Edit, ...]] = {}
     for plan in plans:
         wanted = plan.all_edits
+        if wanted and options.keep_undo and not is_kustomization(plan.document):
+            wanted = (*wanted, remembered(plan.document.obj, wanted))
         for one in plan.embedded:
             inner = [splice for some in _by_text(one.plans) for splice in _edited(some, options)]
             text = spliced(one.text, inner)[one.lines :]
             if text != one.text[one.lines :]:
                 wanted = (*wanted, Put(one.path, text))
         if wanted:
-            keep = options.keep_undo and plan.claims and not is_kustomization(plan.document)
-            edits[plan.document] = (*wanted, remembered(plan.document.obj, wanted)) if keep else wanted
+            edits[plan.document] = wanted
     return rewritten(edits) if edits else ()
 
 

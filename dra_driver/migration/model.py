@@ -362,6 +362,8 @@ class Migration:
     policy: JsonObject | None = None
     """A PublishingPolicy; None where there was no configuration to make one of."""
     chart_values: JsonObject | None = None
+    reasons: tuple[str, ...] = ()
+    """What a person should know about policy and values, a sentence each."""
 
     @property
     def changed(self) -> bool:

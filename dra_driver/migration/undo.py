@@ -6,7 +6,7 @@ as it is, and that is said. Templates that the migration wrote and nobody names 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dra_driver.api.documents import Document, normalized, read_documents
@@ -15,6 +15,7 @@ from dra_driver.migration.changes import EditRefused, Items, changed, same
 from dra_driver.migration.claims import MANAGED_BY, OWNER
 from dra_driver.migration.codes import NOT_EDITABLE
 from dra_driver.migration.edit import Splice, rewritten, spliced
+from dra_driver.migration.kustomize import CLAIMS_FILE, kustomizations, texts_in
 from dra_driver.migration.model import (
     Edit,
     FileResult,
@@ -53,10 +54,23 @@ def undo(sources: Sequence[Source]) -> Migration:
         named |= {name for document in documents for name in _named_after(document, back[document])}
     for source, documents in read:
         splices[source.file] += _unused_templates(source, documents, named)
+    after = {source.file: spliced(source.text, splices[source.file]) for source in sources}
+    for source, documents in read:
+        if edits := tuple(_unlisted(documents, after)):
+            splices[source.file] += rewritten({documents[0]: edits})
     files = tuple(
-        FileResult(source.file, source.text, spliced(source.text, splices[source.file])) for source, _ in read
+        FileResult(source.file, source.text, spliced(source.text, splices[source.file])) for source in sources
     )
     return Migration(files, (), (), (), tuple(findings))
+
+
+def _unlisted(documents: Sequence[Document], after: Mapping[str, str]) -> Iterator[Edit]:
+    """Of a kustomization without other changes: the claims file that is empty now."""
+    for one in kustomizations(documents[:1]):
+        resources = one.document.obj.get("resources")
+        for index, name in enumerate(resources if isinstance(resources, list) else ()):
+            if name == CLAIMS_FILE and after.get(one.claims_file) == "":
+                yield Remove(("resources", index))
 
 
 # -- what is kept
@@ -118,6 +132,11 @@ def _is_entry(value: object) -> bool:
 
 def _back(document: Document, findings: list[Finding]) -> Iterator[Edit]:
     """Edits in the object as it is now."""
+    for path, text in texts_in(document):
+        inner = undo([Source(document.file, text)])
+        findings += inner.findings
+        if inner.changed:
+            yield Put(path, inner.files[0].after)
     if value_at(document.obj, _WHERE) is None:
         return
     runs = _runs(document.obj)
