@@ -131,13 +131,13 @@ async def test_who_cannot_ask_for_the_lease_is_not_ready_and_who_waits_for_it_is
     async with running(one):
         await time.passes(1)
         async with running(two):
-            await time.passes(3)
+            await time.passes(6)
             assert (one.election.problem(), two.election.problem()) == (None, None)
             api_server.fail_next("*", "/leases", 500, times=1000, message="away")
-            await time.passes(3)
+            await time.passes(6)
             assert "away" in str(one.election.problem()) and "away" in str(two.election.problem())
             api_server.clear_faults()
-            await time.passes(3)
+            await time.passes(6)
             assert (one.election.problem(), two.election.problem()) == (None, None)
 
 
