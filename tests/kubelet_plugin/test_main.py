@@ -13,6 +13,7 @@ from support.objects import allocate, allocation, claim, result
 from support.plugin import eventually, short_folder
 from support.plugin_process import PluginForks
 from support.real_node import RealNode
+from support.spans import collecting
 
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
 from dra_driver.kube import kubelet_api
@@ -255,3 +256,16 @@ async def test_gates_switch_off_health_status_of_devices_and_what_claims_may_ask
 
 async def _none(found: Callable[[], Awaitable[list[Any]]]) -> bool:
     return not await found()
+
+
+async def test_a_collector_gets_the_spans_of_claims_with_their_requests(one: RealNode) -> None:
+    ref = await allocated(one)
+    with collecting() as collector:
+        one.node.options = (f"--otlp-endpoint={collector.url}", "--publisher=node")
+        async with one.plugin() as plugin:
+            await one.registered()
+            await plugin.prepare(ref)
+            await plugin.unprepare(ref)
+            assert await plugin.stop() == 0
+    expected = {"prepare", "unprepare", "read_claim", "get resourceclaims", "write", "remove", "publish"}
+    assert expected <= set(collector.names)

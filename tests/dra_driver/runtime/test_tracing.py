@@ -3,14 +3,11 @@
 import asyncio
 import subprocess
 import sys
-from concurrent import futures
 from typing import Any
 
-import grpc
 import pytest
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as otlp
 from opentelemetry.trace import SpanKind, StatusCode
-from support.spans import Recorder
+from support.spans import Recorder, collecting
 
 from dra_driver.api.meta import NODES
 from dra_driver.errors import InvalidInput, NotFound
@@ -142,37 +139,12 @@ async def test_what_a_task_adopts_is_its_own_matter() -> None:
     assert f"00-{parent.trace_id:032x}-{parent.span_id:016x}-01" == PARENT
 
 
-class Collector(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no types
-    """What an OpenTelemetry collector is to its clients."""
-
-    def __init__(self) -> None:
-        self.received: list[Any] = []
-
-    def service(self, details: Any) -> Any:
-        def export(request: Any, context: Any) -> Any:
-            self.received.append(request)
-            return otlp.ExportTraceServiceResponse()
-
-        assert details.method == "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
-        return grpc.unary_unary_rpc_method_handler(
-            export,
-            request_deserializer=otlp.ExportTraceServiceRequest.FromString,
-            response_serializer=lambda message: message.SerializeToString(),
-        )
-
-
 async def test_what_is_left_at_the_end_is_sent_to_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test,service.namespace=gpus")
-    collector, server = Collector(), grpc.server(futures.ThreadPoolExecutor(1))
-    server.add_generic_rpc_handlers((collector,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        async with open_tracer(f"http://127.0.0.1:{port}", "gpu-dra-kubelet-plugin", "node-1") as tracer:
+    with collecting() as collector:
+        async with open_tracer(collector.url, "gpu-dra-kubelet-plugin", "node-1") as tracer:
             with tracer.span("publish", {"gpu_dra.pool": "node-1"}):
                 tracer.ended("step", 0.5, "ok")
-    finally:
-        server.stop(0)
     ((resource_spans,),) = [request.resource_spans for request in collector.received]
     about = {one.key: one.value.string_value for one in resource_spans.resource.attributes}
     assert (about["service.name"], about["k8s.node.name"]) == ("gpu-dra-kubelet-plugin", "node-1")
