@@ -9,6 +9,7 @@ from support.pages import DOCS, PAGES, ROOT, anchors, links, name
 from typer.testing import CliRunner
 
 from dra_driver.cli.main import app
+from kubelet_plugin.simulation.state import profile_names
 
 _ELSEWHERE = ("https://", "http://", "mailto:")
 
@@ -51,6 +52,12 @@ def test_every_command_of_dractl_is_in_the_table_of_the_page(page: str) -> None:
     names = re.findall(r"^  ([a-z]+) ", listed, re.MULTILINE)
     assert len(names) > 9
     assert {name for name in names if f"`dractl {name}" not in text} == set()
+
+
+def test_the_readme_names_the_hardware_that_can_be_simulated() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    part = text.partition("Hardware that can be simulated:")[2].partition("The examples")[0]
+    assert set(re.findall(r"`([a-z0-9-]+)`", part)) == set(profile_names())
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.parent in (ROOT, DOCS)], ids=name)
