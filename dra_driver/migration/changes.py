@@ -64,8 +64,9 @@ def _puts(node: _Node) -> bool:
 
 def _changed(value: Any, node: _Node, path: Path) -> Any:
     if node.puts:
-        value = node.puts[0]
-    elif node.removed:
+        # What is edited in it besides has nothing to do with the items that stood here.
+        return plain(_changed(node.puts[0], _Node(node.below), path))
+    if node.removed:
         if not _puts(node):
             return _GONE
         value = None
@@ -108,6 +109,13 @@ def _changed_list(value: list[Any], node: _Node, path: Path) -> Any:
             wanted.append(_changed(None, one, (*path, part)))
             origin.append(None)
     return Items(wanted, origin) if wanted or not value else _GONE
+
+
+def plain(value: Any) -> Any:
+    """Without what edits remember of lists."""
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
+    return [plain(one) for one in value] if isinstance(value, list) else value
 
 
 def same(one: Any, other: Any) -> bool:

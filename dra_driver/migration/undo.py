@@ -11,7 +11,7 @@ from typing import Any
 
 from dra_driver.api.documents import Document, normalized, read_documents
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.changes import EditRefused, Items, changed, same
+from dra_driver.migration.changes import EditRefused, Items, changed, plain, same
 from dra_driver.migration.claims import MANAGED_BY, OWNER
 from dra_driver.migration.codes import NOT_EDITABLE
 from dra_driver.migration.edit import Splice, rewritten, spliced
@@ -177,7 +177,7 @@ def _edits_to(now: Any, old: Any, path: Path) -> Iterator[Edit]:
             if key not in old:
                 yield Remove((*path, key))
             elif key not in now:
-                yield Put((*path, key), _plain(old[key]))
+                yield Put((*path, key), plain(old[key]))
             else:
                 yield from _edits_to(now[key], old[key], (*path, key))
     elif old and isinstance(now, list) and isinstance(old, Items) and None not in old.origin:
@@ -191,14 +191,7 @@ def _edits_to(now: Any, old: Any, path: Path) -> Iterator[Edit]:
         for index, (one, other) in enumerate(zip(now, old, strict=True)):
             yield from _edits_to(one, other, (*path, index))
     else:
-        yield Put(path, _plain(old))
-
-
-def _plain(value: Any) -> Any:
-    """Without what edits remember of lists."""
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list) else value
+        yield Put(path, plain(old))
 
 
 def _carried_out(back: dict[Document, tuple[Edit, ...]], findings: list[Finding]) -> Iterator[Splice]:

@@ -210,7 +210,7 @@ SCALARS = st.one_of(
     st.integers(-3, 12),
     st.booleans(),
     st.none(),
-    st.floats(allow_nan=False, allow_infinity=False).filter(lambda x: x == int(x) if abs(x) < 1e6 else False),
+    st.sampled_from([0.5, -2.0, 1e21]),
     st.sampled_from(
         (
             "",
@@ -391,7 +391,9 @@ def edits_of(draw: st.DrawFn, value: Any) -> list[Edit]:
             found.append(Put((*path, "new/key"), draw(VALUES)))
         elif what == "add" and isinstance(there, list):
             found.append(Put((*path, len(there)), draw(VALUES)))
-        elif not isinstance(there, dict | list):
+        elif isinstance(there, list) and there:
+            found.append(Put(path, draw(st.lists(st.one_of(st.sampled_from(there), SCALARS), min_size=1, max_size=4))))
+        else:
             found.append(Put(path, draw(VALUES)))
     return found
 
