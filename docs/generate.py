@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
-from docs.from_code import errors
+from docs.from_code import checks, errors
 from docs.from_code.attributes import attributes_page
 from docs.from_code.classes import classes_page
 from docs.from_code.gates import gates_page
@@ -174,7 +174,10 @@ PAGES = {
     "settings.md": settings_page,
 }
 
-PARTS = {"troubleshooting.md": (errors.BEGIN, errors.kinds_part, errors.END)}
+PARTS = {
+    "doctor.md": (checks.BEGIN, checks.checks_part, checks.END),
+    "troubleshooting.md": (errors.BEGIN, errors.kinds_part, errors.END),
+}
 """Pages that are otherwise written by hand: what stands between two lines."""
 
 
