@@ -1,0 +1,184 @@
+"""`dractl doctor` and `dractl bundle` as their users meet them: on a simulated cluster, and where the chart is installed."""
+
+import json
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from support.dractl import dractl, run
+from support.helm import Helm, Release, simulated_server
+from support.objects import node
+
+from dra_driver.api.meta import (
+    DEVICE_CLASSES,
+    NODE_INVENTORIES,
+    NODES,
+    RESOURCE_SLICES,
+    JsonObject,
+    Resource,
+)
+from dra_driver.cli.doctor import rendered, shipped_checks, summary
+from dra_driver.cli.main import app
+from dra_driver.cli.output import Status, plain_errors
+from dra_driver.doctor.access import OF_THE_CONTROLLER, OF_THE_PLUGIN
+from dra_driver.doctor.findings import Finding, Report, Verdict
+from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes
+
+
+def troubles(text: str) -> set[str]:
+    found = json.loads(text)["findings"]
+    return {f"{one['check']}/{one['trouble']}" for one in found if one["verdict"] != "ok"}
+
+
+async def test_a_cluster_that_runs_is_well_and_what_is_broken_in_it_is_found(tmp_path: Path) -> None:
+    """The simulated cluster, with the real controller and plugin as processes; then a bundle of it."""
+    # A folder of pytest would be too long for sockets.
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        async with SimulatedCluster.running(Path(short), parse_nodes("t4")) as cluster:
+            options = ("--kubeconfig", str(cluster.kubeconfig), "-o", "json")
+            status, text = await dractl("doctor", "--strict", *options)
+            assert troubles(text) == set()
+            assert status == Status.DONE
+            assert len(json.loads(text)["findings"]) == len(shipped_checks())
+
+            await break_it(cluster)
+            status, text = await dractl("doctor", *options)
+            assert status == Status.NO
+            assert troubles(text) == {
+                "device-classes/missing",
+                "device-plugin/both",
+                "slices-ours/foreign",
+                "slices-complete/incomplete",
+                "slices-alive/node-gone",
+                "container-runtime/unknown-runtime",
+                "inventories/not-owned",
+            }
+
+            archive = tmp_path / "bundle.tar.gz"
+            status, _ = await dractl("bundle", "--kubeconfig", str(cluster.kubeconfig), "-o", str(archive))
+            assert status == Status.DONE
+            assert troubles(run("doctor", "--from", str(archive), "-o", "json").stdout) == troubles(text)
+
+
+async def break_it(cluster: SimulatedCluster) -> None:
+    kube = cluster.kube
+    await kube.delete(DEVICE_CLASSES, "mig.nvidia.com")
+    await kube.merge_patch(NODES, "t4-1", {"status": {"allocatable": {"nvidia.com/gpu": "4"}}}, subresource="status")
+    pool = {"name": "gone", "generation": 1, "resourceSliceCount": 2}
+    foreign = {"driver": "gpu.nvidia.com", "nodeName": "gone", "pool": pool, "devices": [{"name": "gpu-0"}]}
+    await kube.create(RESOURCE_SLICES, an_object(RESOURCE_SLICES, "foreign", foreign))
+    await kube.create(NODES, node("other"))
+    facts = {"gpus": 0, "healthy": "0/0", "product": "-", "driver": "-", "clique": "-"}
+    driver = {"version": "580.126.09", "cudaVersion": "13.0", "root": "/"}
+    spec = {"nodeName": "other", "bootID": "b", "driver": driver, "gpus": [], "summary": facts}
+    spec |= {"registrations": [{"driver": "gpu.nvidia.com", "time": "2026-01-01T00:00:00.000000Z"}]}
+    await kube.create(NODE_INVENTORIES, an_object(NODE_INVENTORIES, "other", spec))
+
+
+def an_object(resource: Resource, name: str, spec: JsonObject) -> JsonObject:
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}, "spec": spec}
+
+
+def test_what_the_chart_installs_is_known_and_its_roles_are_enough(tmp_path: Path) -> None:
+    """On a simulated API server nothing runs, so what is missing are pods, and with them their leader."""
+    with simulated_server() as server:
+        server.create({"apiVersion": "v1", "kind": "Node", **gpu_node("gpu-1")})
+        release = Helm(server.kubeconfig).install({"image": {"tag": version("gpu-dra-driver")}})
+        text = run("doctor", "--kubeconfig", str(server.kubeconfig), "-o", "json").stdout
+    assert troubles(text) == {"plugin-pods/missing", "inventories/missing", "controller/down", "leader/no-lease"}
+    for kind, needs in (("DaemonSet", OF_THE_PLUGIN), ("Deployment", OF_THE_CONTROLLER)):
+        account = release.one(kind)["spec"]["template"]["spec"]["serviceAccountName"]
+        missing = {(one.verb, one.group, one.resource) for one in needs} - granted(release, account)
+        assert missing == set(), kind
+
+
+def gpu_node(name: str) -> JsonObject:
+    info = {"kubeletVersion": "v1.36.2", "containerRuntimeVersion": "containerd://2.1.4"}
+    return {
+        "metadata": {"name": name, "labels": {"nvidia.com/gpu.present": "true"}},
+        "status": {"nodeInfo": info, "allocatable": {}},
+    }
+
+
+def granted(release: Release, account: str) -> set[tuple[str, str, str]]:
+    """Verb, group and resource of all rules that are bound to it."""
+    found = set()
+    for binding in (*release.all("ClusterRoleBinding"), *release.all("RoleBinding")):
+        if account in {subject["name"] for subject in binding["subjects"]}:
+            for rule in release.one(binding["roleRef"]["kind"], binding["roleRef"]["name"])["rules"]:
+                names = (rule["verbs"], rule["apiGroups"], rule["resources"])
+                found |= {(verb, group, one) for verb in names[0] for group in names[1] for one in names[2]}
+    return found
+
+
+async def test_on_an_empty_cluster_it_says_how_to_install(api_server: SimulatedApiServer, tmp_path: Path) -> None:
+    kubeconfig = api_server.kubeconfig(tmp_path / "kubeconfig")
+    status, text = await dractl("doctor", "--kubeconfig", str(kubeconfig))
+    assert status == Status.NO
+    assert "fix: helm install gpu-dra-driver" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("command", ["doctor", "bundle"])
+def test_a_server_that_cannot_be_reached_ends_with_status_3(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = SimulatedApiServer()
+    server.url = "http://127.0.0.1:1"
+    kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+    archive = ["-o", str(tmp_path / "archive")] if command == "bundle" else []
+    with pytest.raises(SystemExit) as ended, plain_errors():
+        app([command, "--kubeconfig", str(kubeconfig), *archive], standalone_mode=False)
+    assert ended.value.code == Status.UNREACHABLE
+    assert "cannot reach the API server" in capsys.readouterr().err
+    assert not (tmp_path / "archive").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("doctor", "--node", "--from", "x"), ("doctor", "--from", "FILE"), ("bundle", "-o", "FILE")]
+)
+def test_mistakes_in_what_is_asked_end_with_status_2(
+    arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("no bundle")
+    with pytest.raises(SystemExit) as ended, plain_errors():
+        app([str(file) if one == "FILE" else one for one in arguments], standalone_mode=False)
+    assert ended.value.code == Status.USAGE
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def finding(number: int = 0, verdict: Verdict = Verdict.PROBLEM, **fields: str) -> Finding:
+    return Finding("plugin-pods", verdict, "has no pod", f"Node gpu-{number}", "kubectl describe node", "missing")
+
+
+def test_each_finding_has_its_fix_below_it() -> None:
+    report = Report((Finding("crds", Verdict.OK, "all there"), finding()))
+    assert list(rendered(report, 80)) == [
+        "ok        crds         all there",
+        "problem   plugin-pods  Node gpu-0: has no pod",
+        "                       fix: kubectl describe node",
+    ]
+    assert summary(report) == "2 checks: 1 problem"
+
+
+def test_of_many_alike_a_few_are_shown() -> None:
+    report = Report(tuple(finding(number) for number in range(100)))
+    lines = list(rendered(report, 80))
+    assert len(lines) == 5 * 2 + 1
+    assert lines[-1].strip() == "and 95 more like this (-o json has all)"
+    assert summary(report) == "1 checks: 100 problems"
+    assert len(report.to_data()["findings"]) == 100
+
+
+def test_all_that_is_well_is_said_to_be() -> None:
+    assert summary(Report((Finding("crds", Verdict.OK, "all there"),))) == "1 checks: all is well"
+
+
+def test_long_sentences_are_folded_below_themselves() -> None:
+    report = Report((Finding("crds", Verdict.OK, "word " * 30),))
+    lines = list(rendered(report, 60))
+    assert len(lines) > 2
+    assert {len(line) <= 60 for line in lines} == {True}
+    assert all(line.startswith(" " * 16) for line in lines[1:])
