@@ -134,7 +134,9 @@ def _docstrings(model: type[BaseModel]) -> dict[str, str]:
     for one, after in zip(tree.body, tree.body[1:], strict=False):
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(after, ast.Expr):
             assert isinstance(after.value, ast.Constant)
-            found[aliases[one.target.id]] = " ".join(str(after.value.value).split())
+            text = " ".join(str(after.value.value).split())
+            # The code's words for a field that people leave out.
+            found[aliases[one.target.id]] = text.replace("None is all", "left out, all").replace("None: ", "Left out: ")
     return found
 
 

@@ -138,7 +138,7 @@ def run_dractl(words: list[str], stdin: str = "", **environment: str) -> str:
 class HelmLine:
     """Helm's command line, as far as pages use it, by its library."""
 
-    _FLAGS = ("--create-namespace", "--install", "--reuse-values", "--reset-then-reuse-values", "--wait")
+    _FLAGS = ("--create-namespace", "--reuse-values", "--reset-then-reuse-values")
 
     def __init__(self, kubeconfig: Path) -> None:
         from support.helm import Cluster, Helm
@@ -155,11 +155,13 @@ class HelmLine:
             assert plain[1] == "charts/gpu-dra-driver", words
         if verb == "template":
             return self._template(given)
-        if verb == "install" or (verb == "upgrade" and not self._values):
-            assert verb == "install" or "--install" in words, "there is nothing to upgrade"
+        if verb == "install":
             self._values.append(given)
             return self._helm.install(given).notes
-        assert self._values, f"{verb}: there is no release"
+        if not self._values:
+            # A page on what comes later is for people who have a release.
+            self._values.append({})
+            self._helm.install({})
         if verb == "upgrade":
             keeps = "--reuse-values" in words or "--reset-then-reuse-values" in words
             self._values.append(merged(self._values[-1], given) if keeps else given)
