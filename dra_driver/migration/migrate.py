@@ -26,6 +26,7 @@ from dra_driver.migration.kustomize import (
     renaming,
     texts_in,
 )
+from dra_driver.migration.limits import of_form, too_old, virtual_machines, why_too_old
 from dra_driver.migration.model import (
     Choice,
     Demand,
@@ -196,6 +197,7 @@ def _draft(document: Document, meaning: Meaning, options: Options, *, patch: boo
         draft.findings += read.findings
         if read.demands:
             draft.asking.append(_Asking(pod, read, choose(pod, read, options)))
+    draft.findings += virtual_machines(document)
     if not options.unknown_kinds:
         draft.findings += _of_unknown_kind(document)
     texts = dict(texts_in(document))
@@ -281,11 +283,17 @@ def _planned(draft: _Draft, options: Options) -> _Plan:
                 wanted = claims_for(one.pod, one.reading, options)
             except EditRefused as error:
                 return _left(draft, str(error))
-            claims.append(wanted)
-            workload = replace(workload, templates=(wanted.ref,))
-            findings += one.reading.claim_findings
+            reason = why_too_old(wanted.template, options)
+            if reason is None:
+                claims.append(wanted)
+                workload = replace(workload, templates=(wanted.ref,))
+                findings += one.reading.claim_findings
+            else:
+                workload = replace(workload, choice=Choice(Target.LEAVE, reason))
+                findings.append(too_old(workload, reason))
         elif one.choice.target is Target.EXTENDED:
             findings += one.reading.extended_findings
+        findings += of_form(workload, options)
         workloads.append(workload)
     edits, said = after_claims(workloads)
     embedded = tuple(

@@ -1,0 +1,99 @@
+"""What keeps claims from where they are wanted: servers that are too old, frameworks, virtual machines. Pure."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+from dra_driver.api.documents import Document
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.codes import NO_CLAIMS_HERE, SERVER_TOO_OLD, VIRTUAL_MACHINE, Severity
+from dra_driver.migration.kinds import kind_of
+from dra_driver.migration.model import (
+    Finding,
+    Form,
+    Options,
+    Path,
+    Target,
+    Workload,
+    finding,
+    value_at,
+)
+from dra_driver.migration.strategy import knows_extended_resources
+from dra_driver.simulation.apiserver.dra_gates import drop_from_claim_spec
+from dra_driver.simulation.apiserver.feature_gates import FeatureGates
+
+_FIRST_MINOR = 34
+"""The first Kubernetes that serves resource.k8s.io/v1."""
+
+
+def why_too_old(template: JsonObject, options: Options) -> str | None:
+    """Why the cluster would not take the template, or would drop a part of it, as a sentence; None: it takes all."""
+    minor = options.kubernetes_minor
+    if minor is None:
+        return None
+    if minor < _FIRST_MINOR:
+        return f"Kubernetes 1.{minor} does not serve resource.k8s.io/v1, which came with 1.{_FIRST_MINOR}"
+    kept = deepcopy(template["spec"]["spec"])
+    drop_from_claim_spec(kept, None, FeatureGates(minor))
+    dropped = sorted(set(_keys(template["spec"]["spec"])) - set(_keys(kept)))
+    if not dropped:
+        return None
+    return f"Kubernetes 1.{minor} drops {', '.join(dropped)} from claims unless a feature gate is switched on"
+
+
+def _keys(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield key
+            yield from _keys(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _keys(one)
+
+
+def too_old(workload: Workload, reason: str) -> Finding:
+    pod = workload.pod
+    return finding(SERVER_TOO_OLD, pod.document, pod.path, reason)
+
+
+def of_form(workload: Workload, options: Options) -> Iterator[Finding]:
+    """What the kind of the object makes of claims."""
+    pod, target = workload.pod, workload.choice.target
+    if pod.form is Form.NONE and target is not Target.CLAIMS:
+        kept = target is Target.EXTENDED
+        yield finding(
+            NO_CLAIMS_HERE,
+            pod.document,
+            pod.path,
+            pod.why_no_claims,
+            advice="Nothing to do: a DeviceClass answers to the extended resource." if kept else None,
+            severity=Severity.INFO if kept else Severity.ERROR,
+        )
+        if not kept and not knows_extended_resources(options):
+            yield too_old(workload, workload.choice.reason)
+    elif pod.form is Form.ARGO and target is Target.CLAIMS and not options.argo_resource_claims:
+        message = "older releases of Argo Workflows have no resourceClaims in templates; they are in podSpecPatch"
+        advice = "With a release that has them, migrate with `--argo-resource-claims`."
+        yield finding(
+            NO_CLAIMS_HERE, pod.document, pod.path, message, advice=advice, severity=Severity.INFO, fixed=True
+        )
+
+
+_MACHINES = ("VirtualMachine", "VirtualMachineInstance", "VirtualMachineInstanceReplicaSet")
+
+
+def virtual_machines(document: Document) -> Iterator[Finding]:
+    """GPUs of KubeVirt's machines, which are no container's."""
+    group, kind = kind_of(document.obj)
+    if group != "kubevirt.io" or kind not in _MACHINES:
+        return
+    spec: Path = ("spec",) if kind == "VirtualMachineInstance" else ("spec", "template", "spec")
+    for field in ("gpus", "hostDevices"):
+        path = (*spec, "domain", "devices", field)
+        listed = value_at(document.obj, path)
+        for index, one in enumerate(listed if isinstance(listed, list) else ()):
+            name = one.get("deviceName") if isinstance(one, dict) else None
+            if isinstance(name, str) and name.startswith("nvidia.com/"):
+                yield finding(
+                    VIRTUAL_MACHINE, document, (*path, index, "deviceName"), f"{name} is for a virtual machine"
+                )
