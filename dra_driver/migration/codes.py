@@ -292,16 +292,6 @@ VERSION_FROM_ENV = Code(
     "A condition that the NVIDIA container runtime checked when the container started became a selector.",
     "Nothing to do.",
 )  # fmt: skip
-PROFILE_UNKNOWN = Code(
-    "M049", "profile that no known GPU has", _WARNING,
-    "The name of a MIG profile is one that no known GPU model has.",
-    "Look whether it is spelled right.",
-)  # fmt: skip
-NOT_EVERY_LABEL = Code(
-    "M050", "alternatives with labels of nodes", _INFO,
-    "The pod keeps what it asks of its node; only what devices have went into the claim.",
-    "Nothing to do.",
-)  # fmt: skip
 
 CODES: tuple[Code, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Code))
 """All of them, by number."""

@@ -163,14 +163,14 @@ class _Reader:
         if visible is not None and visible.value is None:
             self._say(SETTING_KEPT, visible.path, f"{VISIBLE} comes from elsewhere; with claims it has no effect")
         elif visible is not None and visible.value not in _NONE_VISIBLE:
-            uuids = _uuids(visible.value or "")
+            uuids = uuids_of(visible.value or "")
             if uuids:
                 self._pinned(VISIBLE, visible, uuids)
             message = f"{VISIBLE}={visible.value} is taken out of {container.name}: its claim says which GPUs it gets"
             self._say_with_claims(SETTING_REMOVED, visible.path, message)
             self._edits.append(Remove(visible.path))
         cuda = given.get("CUDA_VISIBLE_DEVICES")
-        if cuda is not None and (uuids := _uuids(cuda.value or "")):
+        if cuda is not None and (uuids := uuids_of(cuda.value or "")):
             self._pinned("CUDA_VISIBLE_DEVICES", cuda, uuids)
         self._capabilities(given.get("NVIDIA_DRIVER_CAPABILITIES"))
         self._requirements(given)
@@ -239,6 +239,7 @@ class _Reader:
         """A daemon of the host, reached by variables and mounts; only when they go does one of the driver come."""
         signs = [path for path, _ in self._signs_of_mps()]
         if not signs:
+            self._without_daemon()
             return
         if not self._options.remove_mps_mounts:
             self._limits = {}
@@ -249,6 +250,15 @@ class _Reader:
         self._edits += [Remove(path) for path in signs]
         self._limits = self._limits or {"": None}
         self._needs_claims = "MPS is a setting of the claim"
+
+    def _without_daemon(self) -> None:
+        """Limits for clients of a daemon that is the device plugin's or not there: the daemon of a share takes them."""
+        self._limits = {}
+        for container in self._users:
+            for name, variable in variables(container).items():
+                if name.startswith("CUDA_MPS_"):
+                    message = f"{name} is for clients of an MPS daemon, and has an effect where the share is one of MPS"
+                    self._say_with_claims(SETTING_KEPT, variable.path, message, fixed=False)
 
     def _signs_of_mps(self) -> Iterator[tuple[Path, str]]:
         spec, path = self._pod.spec, self._pod.path
@@ -347,7 +357,8 @@ def _listed(words: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(words))
 
 
-def _uuids(value: str) -> list[str]:
+def uuids_of(value: str) -> list[str]:
+    """Of a list with commas, what are UUIDs of GPUs or MIG devices."""
     return [one.strip() for one in value.split(",") if _UUID.fullmatch(one.strip())]
 
 

@@ -25,6 +25,7 @@ from dra_driver.migration.codes import (
     Code,
     Severity,
 )
+from dra_driver.migration.crossing import crossings
 from dra_driver.migration.kinds import is_known, pods_of
 from dra_driver.migration.labels import Hints, is_gpu_label
 from dra_driver.migration.meaning import Meaning
@@ -67,7 +68,7 @@ def rewrite(
 ) -> QuotaResult:
     """`workloads` are all of the run, as they were decided."""
     world = _World(workloads, meaning, options)
-    findings: list[Finding] = [*world.queued()]
+    findings: list[Finding] = [*crossings(workloads), *world.queued()]
     edits: list[DocumentEdits] = []
     for document in sorted(documents, key=_is_configuration):
         found = _Found(document)

@@ -21,6 +21,8 @@ from dra_driver.migration.codes import (
     IMMUTABLE,
     MEANING_UNKNOWN,
     PAST_THE_SCHEDULER,
+    SAME_GPU_POSSIBLE,
+    SERVER_TOO_OLD,
     SHARES_ABOVE_ONE,
     TOO_LARGE,
     UNKNOWN_RESOURCE,
@@ -57,6 +59,8 @@ from dra_driver.migration.sharing_systems import Part, parts_of
 
 MOST_DEVICES = 32
 """Of one claim. Source: AllocationResultsMaxSize, resource.k8s.io/v1."""
+_DRA_MINOR = 34
+_CONSUMABLE_MINOR = 36
 MOST_BYTES = 10 * 1024
 """Of one expression."""
 
@@ -124,6 +128,7 @@ class _Pod:
         found = self._chosen(found, asks, place, told)
         found = self._with_onlookers(found)
         self._sizes(found)
+        self._server(found)
         self._kind()
         return PodReading(
             tuple(found),
@@ -260,6 +265,10 @@ class _Pod:
             kinds.setdefault(replace(ask.want, count=1), []).append(ask)
         for want, alike in kinds.items():
             found += list(_of_kind(want, alike))
+            if want.distinct:
+                path = alike[0].removes[0] if alike[0].removes else alike[0].container.path
+                message = f"{alike[0].want.count} shares are of {alike[0].want.count} different GPUs, by a constraint"
+                self._claim_findings.append(finding(SAME_GPU_POSSIBLE, self._pod.document, path, message, fixed=True))
         brief = [ask for ask in asks if ask.container.role is Role.INIT]
         if brief:
             names = ", ".join(dict.fromkeys(ask.container.name for ask in brief))
@@ -358,6 +367,21 @@ class _Pod:
             path: Path = ("metadata", "annotations", "kubernetes.io/config.source")
             self._say(PAST_THE_SCHEDULER, path, "a static pod can use neither claims nor what DeviceClasses answer to")
             self._leave.append("it is a static pod")
+
+    def _server(self, found: Sequence[Demand]) -> None:
+        """What the Kubernetes that is migrated to must have; nothing is said where it is not known."""
+        minor = self._options.kubernetes_minor
+        shares = [want.share for demand in found for want in _wants(demand) if want.share is not None]
+        if minor is None or minor >= _CONSUMABLE_MINOR:
+            return
+        if minor < _DRA_MINOR:
+            message = f"Kubernetes 1.{minor} has no resource.k8s.io/v1; 1.{_DRA_MINOR} is the first that has"
+        elif shares:
+            message = f"Kubernetes 1.{minor} gives no parts of devices (DRAConsumableCapacity is on from 1.36)"
+        else:
+            return
+        self._say(SERVER_TOO_OLD, self._pod.path, message)
+        self._leave.append(message)
 
     def _sizes(self, found: Sequence[Demand]) -> None:
         total = sum(demand.want.count for demand in found if not demand.all_gpus)

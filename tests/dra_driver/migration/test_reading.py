@@ -363,3 +363,12 @@ def test_memory_of_gpus_turns_percent_into_amounts() -> None:
     assert wants(read(obj))[0].share == Share(memory_percent=25)
     found = read(obj, gpu_memory=Quantity.parse("80Gi"))
     assert wants(found)[0].share == Share(memory=Quantity.parse("20Gi"))
+
+
+@pytest.mark.parametrize(
+    ("minor", "amounts", "left"),
+    [(33, {GPU: 1}, True), (34, {GPU: 1}, False), (35, {f"{GPU}.shared": 1}, True), (36, {f"{GPU}.shared": 1}, False)],
+)
+def test_what_an_old_server_cannot_do_is_said(minor: int, amounts: JsonObject, left: bool) -> None:
+    found = read(pod(limits(amounts)), meaning_of(PLAIN) if GPU in amounts else None, kubernetes_minor=minor)
+    assert (codes(found.findings), found.leave is not None) == (["M023"] if left else [], left)

@@ -1,0 +1,31 @@
+"""The table of codes: each is told apart, explained, and used."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dra_driver.migration import codes
+from dra_driver.migration.codes import CODES, Code
+
+FOLDER = Path(codes.__file__).parent
+
+
+def test_codes_are_numbered_without_gaps() -> None:
+    assert [code.name for code in CODES] == [f"M{number:03}" for number in range(1, len(CODES) + 1)]
+
+
+@pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
+def test_each_code_says_what_and_what_to_do(code: Code) -> None:
+    assert code.title == code.title.rstrip(".")
+    for text in (code.means, code.advice):
+        assert text.endswith(".")
+        assert not re.search(r"  |\n", text)
+    assert len({one.title for one in CODES}) == len(CODES)
+
+
+@pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
+def test_each_code_is_used(code: Code) -> None:
+    name = next(name for name, value in vars(codes).items() if value is code)
+    users = [one for one in FOLDER.glob("*.py") if one.name != "codes.py" and name in one.read_text("utf-8")]
+    assert users

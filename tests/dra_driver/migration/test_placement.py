@@ -1,0 +1,222 @@
+"""What a pod asks of its nodes: what goes into its claim, what stays."""
+
+import pytest
+from support.migration import GPU, all_codes, codes, limits, meaning_of, pod, read, removed, there
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.model import PodReading, Want, What
+
+A = "device.attributes['gpu.nvidia.com']"
+PLAIN = meaning_of("version: v1\nflags: {migStrategy: mixed}\n")
+REQUIRED = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+PREFERRED = "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def entry(key: str, *values: str, operator: str = "In") -> JsonObject:
+    key = key if "/" in key else f"nvidia.com/{key}"
+    return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+
+
+def required(*terms: list[JsonObject]) -> JsonObject:
+    listed = [{"matchExpressions": one} for one in terms]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": listed}}}
+
+
+def preferred(*terms: tuple[int, list[JsonObject]]) -> JsonObject:
+    listed = [{"weight": weight, "preference": {"matchExpressions": one}} for weight, one in terms]
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": listed}}
+
+
+def placed(amounts: JsonObject | None = None, **spec: object) -> PodReading:
+    obj = pod(limits(amounts or {GPU: 1}), **spec)
+    found = read(obj, PLAIN)
+    assert there(obj, found)
+    return found
+
+
+AMPERE, HOPPER = f"{A}.architecture == 'Ampere'", f"{A}.architecture == 'Hopper'"
+
+
+def test_entries_of_a_node_selector_are_decided_one_by_one() -> None:
+    selector = {"nvidia.com/gpu.family": "ampere", "pool": "gpu", "nvidia.com/gpu.present": "true",
+                "nvidia.com/gpu.machine": "DGX", "cloud.google.com/gke-accelerator": "nvidia-l4"}  # fmt: skip
+    found = placed(nodeSelector=selector)
+    assert found.demands[0].want.selectors == (AMPERE,)
+    assert removed(found.edits) == [
+        "spec.nodeSelector[nvidia.com/gpu.family]",
+        "spec.nodeSelector[nvidia.com/gpu.present]",
+    ]
+    assert codes(found.findings) == ["M009", "M044"]
+    assert "M029" in codes(found.claim_findings)
+    assert found.needs_claims is not None
+
+
+def test_labels_that_the_claim_only_implies_need_no_claim() -> None:
+    found = placed(nodeSelector={"nvidia.com/gpu.present": "true"})
+    assert found.needs_claims is None
+    assert removed(found.edits) == ["spec.nodeSelector[nvidia.com/gpu.present]"]
+
+
+def test_values_without_quotes_are_labels_all_the_same() -> None:
+    found = placed(nodeSelector={"nvidia.com/gpu.compute.major": 8, "nvidia.com/gpu.present": True})
+    assert found.demands[0].want.selectors == (f"{A}.cudaComputeCapability.major() == 8",)
+    assert len(removed(found.edits)) == 2
+
+
+def test_entries_of_one_term_are_decided_one_by_one() -> None:
+    term = [
+        entry("topology.kubernetes.io/zone", "a"),
+        entry("gpu.family", "ampere"),
+        entry("gpu.family", operator="Exists"),
+    ]
+    found = placed(affinity=required(term))
+    assert found.demands[0].want.selectors == (AMPERE,)
+    assert removed(found.edits) == [f"{REQUIRED}[0].matchExpressions[1]", f"{REQUIRED}[0].matchExpressions[2]"]
+
+
+def test_alternatives_that_are_all_of_gpus_become_one_condition() -> None:
+    found = placed(
+        affinity=required(
+            [entry("gpu.family", "ampere"), entry("gpu.compute.minor", "0")], [entry("gpu.family", "hopper")]
+        )
+    )
+    assert found.demands[0].want.selectors == (f"({AMPERE} && {A}.cudaComputeCapability.minor() == 0) || {HOPPER}",)
+    assert removed(found.edits) == [REQUIRED]
+
+
+def test_an_alternative_that_always_holds_makes_all_of_them_hold() -> None:
+    found = placed(affinity=required([entry("gpu.family", "ampere")], [entry("gpu.present", "true")]))
+    assert found.demands[0].want.selectors == ()
+    assert removed(found.edits) == [REQUIRED]
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        [[entry("gpu.family", "ampere"), entry("zone.x/y", "a")], [entry("gpu.family", "hopper")]],
+        [[entry("gpu.family", "ampere")], [entry("zone.x/y", "a")]],
+        [[entry("gpu.family", "ampere")], [entry("gpu.machine", "a")]],
+    ],
+)
+def test_alternatives_of_mixed_kind_stay(terms: list[list[JsonObject]]) -> None:
+    found = placed(affinity=required(*terms))
+    assert (found.demands[0].want.selectors, removed(found.edits)) == ((), [])
+    assert codes(found.findings) == ["M007"]
+
+
+def test_alternatives_that_are_not_of_gpus_are_let_alone() -> None:
+    found = placed(affinity=required([entry("zone.x/y", "a")], [entry("zone.x/y", "b")]))
+    assert (removed(found.edits), found.findings) == ([], ())
+
+
+def test_preferences_become_a_list() -> None:
+    affinity = preferred((50, [entry("gpu.family", "ampere")]), (100, [entry("gpu.family", "hopper")]))
+    found = placed(affinity=affinity)
+    (demand,) = found.demands
+    assert [one.selectors for one in demand.alternatives] == [(HOPPER,), (AMPERE,), ()]
+    assert demand.alternatives[-1] == demand.want == Want(What.GPU)
+    assert removed(found.edits) == [f"{PREFERRED}[0]", f"{PREFERRED}[1]"]
+    assert found.needs_claims is not None
+
+
+def test_preferences_of_one_weight_are_one_alternative() -> None:
+    affinity = preferred((50, [entry("gpu.family", "ampere")]), (50, [entry("gpu.family", "hopper")]))
+    assert [one.selectors for one in placed(affinity=affinity).demands[0].alternatives] == [
+        (f"({AMPERE}) || ({HOPPER})",),
+        (),
+    ]
+
+
+def test_preferences_about_something_else_stay_beside_the_list() -> None:
+    affinity = preferred((1, [entry("zone.x/y", "a")]), (2, [entry("gpu.family", "hopper")]))
+    found = placed(affinity=affinity)
+    assert removed(found.edits) == [f"{PREFERRED}[1]"]
+    assert found.findings == ()
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        [(1, [entry("gpu.family", "ampere")]), (2, [entry("gpu.compute.minor", "0")])],
+        [(1, [entry("gpu.family", "ampere", "hopper")]), (2, [entry("gpu.family", "hopper")])],
+        [(1, [entry("gpu.family", "ampere"), entry("zone.x/y", "a")])],
+        [(weight, [entry("gpu.product", f"p{weight}")]) for weight in range(1, 9)],
+    ],
+)
+def test_preferences_that_no_list_says_stay(terms: list[tuple[int, list[JsonObject]]]) -> None:
+    found = placed(affinity=preferred(*terms))
+    assert (found.demands[0].alternatives, removed(found.edits)) == ((), [])
+    assert codes(found.findings) == ["M008"]
+
+
+def test_as_many_preferences_as_a_request_has_room_for() -> None:
+    terms = [(weight, [entry("gpu.product", f"p{weight}")]) for weight in range(1, 8)]
+    assert len(placed(affinity=preferred(*terms)).demands[0].alternatives) == 8
+
+
+def test_kueue_takes_no_alternatives() -> None:
+    obj = pod(limits({GPU: 1}), affinity=preferred((1, [entry("gpu.family", "ampere")])))
+    obj["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    found = read(obj, PLAIN)
+    assert (found.demands[0].alternatives, codes(found.findings)) == ((), ["M010"])
+
+
+def test_each_kind_of_device_gets_its_own_conditions() -> None:
+    amounts = {GPU: 1, "nvidia.com/mig-1g.5gb": 1}
+    found = placed(amounts, nodeSelector={"nvidia.com/gpu.family": "ampere", "nvidia.com/mig.capable": "true"})
+    whole, part = (demand.want for demand in found.demands)
+    assert whole.selectors == (AMPERE, f"has({A}.migCapable) && {A}.migCapable")
+    assert part.selectors == (AMPERE,)
+
+
+def test_what_one_kind_of_device_cannot_say_stays_for_all() -> None:
+    found = placed({GPU: 1, "nvidia.com/mig-1g.5gb": 1}, nodeSelector={"nvidia.com/gpu.memory": "40960"})
+    assert all(demand.want.selectors == () for demand in found.demands)
+    assert removed(found.edits) == []
+    assert codes(found.findings) == ["M009"]
+
+
+def test_as_many_gpus_as_the_node_has_need_no_label() -> None:
+    found = placed({GPU: 8}, nodeSelector={"nvidia.com/gpu.count": "8"})
+    assert (removed(found.edits), codes(found.findings)) == (["spec.nodeSelector[nvidia.com/gpu.count]"], [])
+    assert codes(placed({GPU: 4}, nodeSelector={"nvidia.com/gpu.count": "8"}).findings) == ["M009"]
+
+
+def test_conditions_that_nothing_fulfils_are_said_and_stay() -> None:
+    found = placed(nodeSelector={"nvidia.com/gpu.present": "false"})
+    assert (removed(found.edits), codes(found.findings)) == ([], ["M030"])
+
+
+def test_topology_keys_stay() -> None:
+    term = {"topologyKey": "nvidia.com/gpu.clique", "labelSelector": {}}
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    spread = [
+        {"topologyKey": "kubernetes.io/hostname", "maxSkew": 1},
+        {"topologyKey": "nvidia.com/gpu.product", "maxSkew": 1},
+    ]
+    found = placed(affinity=affinity, topologySpreadConstraints=spread)
+    assert [one.place.path for one in found.findings] == [
+        "spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey",
+        "spec.topologySpreadConstraints[1].topologyKey",
+    ]
+    assert removed(found.edits) == []
+
+
+def test_pods_without_gpus_keep_labels_of_gpus() -> None:
+    found = read(pod(limits(None), nodeSelector={"nvidia.com/gpu.present": "true"}))
+    assert (found.demands, all_codes(found)) == ((), ["M047"])
+
+
+@pytest.mark.parametrize(
+    "affinity",
+    [
+        None, 5, {"nodeAffinity": 5}, required(), required([{"key": 5}]), preferred((1, [])),
+        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}},
+        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [5, {}]}}},
+        {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [5]}},
+    ],
+)  # fmt: skip
+def test_affinities_of_any_shape_are_no_error(affinity: object) -> None:
+    found = placed(affinity=affinity)
+    assert removed(found.edits) == []
+    assert len(found.demands) == 1

@@ -1,0 +1,259 @@
+"""Settings of pods that are about GPUs: variables, mounts, the runtime class, the scheduler, tolerations."""
+
+from typing import Any
+
+import pytest
+from support.label_worlds import worlds
+from support.migration import GPU, codes, limits, meaning_of, pod, read, removed, there
+
+from dra_driver.api.config import GpuConfig, MigDeviceConfig, Mps, Sharing, decode_config
+from dra_driver.api.meta import JsonObject
+from dra_driver.cel.device import compile_selector
+from dra_driver.migration.model import PodReading, Put
+from dra_driver.migration.pod_settings import requirement
+
+A = "device.attributes['gpu.nvidia.com']"
+PLAIN = meaning_of("version: v1\nflags: {migStrategy: mixed}\n")
+UUID = "GPU-0e9d5d7f-88a5-4e7c-a3fb-1de0a24de37f"
+TOLERATION = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
+
+
+def env(**variables: str) -> list[JsonObject]:
+    return [{"name": name, "value": value} for name, value in variables.items()]
+
+
+def found(container: JsonObject | None = None, options: JsonObject | None = None, **spec: Any) -> PodReading:
+    obj = pod(container or limits({GPU: 1}), **spec)
+    result = read(obj, PLAIN, **(options or {}))
+    assert there(obj, result)
+    assert len(result.demands) == 1
+    return result
+
+
+def using(options: JsonObject | None = None, **variables: str) -> PodReading:
+    return found(limits({GPU: 1}, env=env(**variables)), options)
+
+
+# -- variables
+
+
+def test_visible_devices_are_for_the_claim_to_say() -> None:
+    result = using(A="1", NVIDIA_VISIBLE_DEVICES="all")
+    assert removed(result.edits) == ["spec.containers[0].env[1]"]
+    assert "M031" in codes(result.claim_findings)
+    assert codes(result.findings) == []
+    assert result.needs_claims is None
+
+
+@pytest.mark.parametrize("value", ["none", "void", ""])
+def test_opting_out_is_left(value: str) -> None:
+    result = using(NVIDIA_VISIBLE_DEVICES=value)
+    assert (removed(result.edits), codes(result.findings)) == ([], [])
+
+
+def test_visible_devices_from_elsewhere_are_left_and_said() -> None:
+    variable = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}
+    result = found(limits({GPU: 1}, env=[variable]))
+    assert (removed(result.edits), codes(result.findings)) == ([], ["M032"])
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"])
+def test_one_particular_gpu_is_wanted_on_request_only(name: str) -> None:
+    left = using(**{name: UUID})
+    assert (codes(left.findings), left.leave is None) == (["M017"], False)
+    result = using({"pin_uuids": True}, **{name: UUID})
+    assert (result.leave, result.needs_claims is None) == (None, False)
+    assert result.demands[0].want.selectors == (f"has({A}.uuid) && {A}.uuid in ['{UUID}']",)
+    assert "M017" in codes(result.claim_findings)
+
+
+@pytest.mark.parametrize("value", ["0", "0,1", "-1", ""])
+def test_indexes_count_the_containers_own_gpus(value: str) -> None:
+    result = using(CUDA_VISIBLE_DEVICES=value)
+    assert (codes(result.findings), result.leave, removed(result.edits)) == ([], None, [])
+
+
+@pytest.mark.parametrize(
+    ("value", "told"), [("compute,utility", False), ("all", True), ("graphics,compute", True), ("video", True)]
+)
+def test_capabilities_beyond_computing_are_said(value: str, told: bool) -> None:
+    result = using(NVIDIA_DRIVER_CAPABILITIES=value)
+    assert ("M032" in codes(result.claim_findings)) == told
+    assert removed(result.edits) == []
+
+
+@pytest.mark.parametrize("name", ["NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_IMEX_CHANNELS"])
+def test_rights_beyond_a_device_are_said(name: str) -> None:
+    assert codes(using(**{name: "all"}).findings) == ["M025"]
+    assert codes(read(pod(limits(None, env=env(**{name: "0"})))).findings) == ["M025"]
+
+
+# -- conditions of images
+
+
+@pytest.mark.parametrize(
+    ("value", "expression"),
+    [
+        ("cuda>=12.2", f"has({A}.cudaDriverVersion) && {A}.cudaDriverVersion.compareTo(semver('12.2.0')) >= 0"),
+        ("driver=550.54.05", f"has({A}.driverVersion) && {A}.driverVersion.compareTo(semver('550.54.5')) == 0"),
+        (
+            "arch!=7.0 brand=Tesla,driver<600",
+            f"(has({A}.cudaComputeCapability) && {A}.cudaComputeCapability.compareTo(semver('7.0.0')) != 0) || "
+            f"(has({A}.brand) && {A}.brand.lowerAscii() == 'tesla'"
+            f" && has({A}.driverVersion) && {A}.driverVersion.compareTo(semver('600.0.0')) < 0)",
+        ),
+        ("cuda>=x", None),
+        ("glibc>=2", None),
+        ("brand>=tesla", None),
+        ("", None),
+    ],
+)
+def test_conditions_of_images_become_selectors(value: str, expression: str | None) -> None:
+    assert requirement(value, A) == expression
+
+
+@pytest.mark.parametrize(
+    ("value", "matching"),
+    [
+        ("cuda>=12.5", lambda labels: float(labels["nvidia.com/cuda.runtime-version.full"]) >= 12.5),
+        ("driver<570", lambda labels: int(labels["nvidia.com/cuda.driver.major"]) < 570),
+        ("arch>=9.0", lambda labels: int(labels["nvidia.com/gpu.compute.major"]) >= 9),
+        ("brand=tesla", lambda labels: labels["nvidia.com/gpu.product"].startswith("Tesla")),
+        (
+            "arch=8.0,driver>=1 cuda<1",
+            lambda labels: labels["nvidia.com/gpu.product"][:9] in ("NVIDIA-A1", "NVIDIA-A3"),
+        ),
+    ],
+)
+def test_they_match_the_gpus_that_the_runtime_would_have_let_pass(value: str, matching: Any) -> None:
+    expression = requirement(value, A)
+    assert expression is not None
+    selector = compile_selector(expression)
+    results = {selector.matches(device) for world in worlds() for device in world.devices}
+    assert results == {True, False}
+    for world in worlds():
+        assert all(selector.matches(device) == matching(world.labels) for device in world.devices), world.labels
+
+
+def test_conditions_go_into_the_claim() -> None:
+    result = using(NVIDIA_REQUIRE_CUDA="cuda>=12.2", NVIDIA_REQUIRE_ARCH="arch>=8.0")
+    assert len(result.demands[0].want.selectors) == 2
+    assert "M048" in codes(result.claim_findings)
+    assert result.needs_claims is not None
+    assert removed(result.edits) == []
+    strange = using(NVIDIA_REQUIRE_CUDA="what?")
+    assert (strange.demands[0].want.selectors, codes(strange.findings)) == ((), ["M025"])
+    off = using(NVIDIA_REQUIRE_CUDA="cuda>=12.2", NVIDIA_DISABLE_REQUIRE="true")
+    assert (off.demands[0].want.selectors, "M032" in codes(off.claim_findings)) == ((), True)
+
+
+# -- MPS by hand
+
+MPS = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
+       "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4G"}  # fmt: skip
+
+
+def _by_hand(options: JsonObject | None = None, amounts: JsonObject | None = None) -> PodReading:
+    mounts = [{"name": "cache", "mountPath": "/c"}, {"name": "mps", "mountPath": "/tmp/nvidia-mps"}]
+    volumes = [{"name": "cache", "emptyDir": {}}, {"name": "mps", "hostPath": {"path": "/tmp/nvidia-mps/"}}]
+    container = limits(amounts or {GPU: 1}, env=env(**MPS), volumeMounts=mounts)
+    return found(container, options, volumes=volumes, hostIPC=True)
+
+
+def test_a_daemon_of_the_host_is_left_and_said() -> None:
+    result = _by_hand()
+    assert (removed(result.edits), codes(result.findings)) == ([], ["M033"])
+    assert result.demands[0].want.config is None
+
+
+@pytest.mark.parametrize(("amounts", "kind"), [({GPU: 1}, GpuConfig), ({"nvidia.com/mig-1g.5gb": 1}, MigDeviceConfig)])
+def test_on_request_the_claim_brings_a_daemon_with_the_same_limits(amounts: JsonObject, kind: Any) -> None:
+    result = _by_hand({"remove_mps_mounts": True}, amounts)
+    config = result.demands[0].want.config
+    assert config is not None
+    assert config["kind"] == kind.kind
+    decoded = decode_config(config, kind, field="parameters")
+    assert decoded.sharing == Sharing("MPS", None, Mps(25, 4 * 2**30))
+    assert removed(result.edits) == [
+        "spec.containers[0].env[0]",
+        "spec.containers[0].env[1]",
+        "spec.containers[0].env[2]",
+        "spec.containers[0].volumeMounts[1]",
+        "spec.hostIPC",
+        "spec.volumes[1]",
+    ]
+    assert result.needs_claims is not None
+
+
+def test_limits_of_mps_without_a_daemon_of_the_host_are_kept_as_they_are() -> None:
+    result = using(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="50")
+    assert (result.demands[0].want.config, result.needs_claims, removed(result.edits)) == (None, None, [])
+    assert "M032" in codes(result.claim_findings)
+
+
+# -- the host
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/dev/nvidia0", True),
+        ("/dev", True),
+        ("/usr/local/nvidia/lib64", True),
+        ("/run/nvidia/driver", True),
+        ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", True),
+        ("/dev/shm", False),
+        ("/data", False),
+        ("/var/lib/kubelet/pod-resources", False),
+    ],
+)
+def test_devices_and_libraries_of_the_host_are_said(path: str, told: bool) -> None:
+    volumes = [{"name": "v", "hostPath": {"path": path}}]
+    assert ("M006" in codes(found(volumes=volumes).findings)) == told
+    assert ("M006" in codes(read(pod(limits(None), volumes=volumes)).findings)) == told
+
+
+def test_privileged_containers_with_gpus_are_said() -> None:
+    assert codes(found(limits({GPU: 1}, securityContext={"privileged": True})).findings) == ["M006"]
+    assert codes(read(pod(limits(None, securityContext={"privileged": True}))).findings) == []
+
+
+# -- the pod
+
+
+def test_the_runtime_class_is_kept_or_taken_out_as_one_says() -> None:
+    kept = found(runtimeClassName="nvidia")
+    assert (removed(kept.edits), "M032" in codes(kept.claim_findings)) == ([], True)
+    gone = found(None, {"remove_runtime_class": True}, runtimeClassName="nvidia")
+    assert (removed(gone.edits), "M031" in codes(gone.claim_findings)) == (["spec.runtimeClassName"], True)
+    assert removed(found(None, {"remove_runtime_class": True}, runtimeClassName="kata").edits) == []
+
+
+def test_a_node_by_name_becomes_a_node_by_label() -> None:
+    result = found(nodeName="n1")
+    assert removed(result.edits) == ["spec.nodeName"]
+    assert Put(("spec", "nodeSelector", "kubernetes.io/hostname"), "n1") in result.edits
+    assert "M024" in codes(result.claim_findings)
+    assert result.needs_claims is not None
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "added"),
+    [
+        (None, True),
+        ([{"key": "other", "operator": "Exists"}], True),
+        ([{"key": GPU, "operator": "Equal", "value": "true", "effect": "NoSchedule"}], False),
+        ([{"operator": "Exists"}], False),
+    ],
+)
+def test_the_toleration_that_admission_added_is_written_out(tolerations: Any, added: bool) -> None:
+    result = found(**({"tolerations": tolerations} if tolerations is not None else {}))
+    puts = [one for one in result.edits if isinstance(one, Put)]
+    expected = [Put(("spec", "tolerations", len(tolerations or ())), TOLERATION)] if added else []
+    assert puts == expected
+    assert ("M015" in codes(result.claim_findings)) == added
+
+
+@pytest.mark.parametrize(("amounts", "added"), [({f"{GPU}.shared": 1}, True), ({"nvidia.com/mig-1g.5gb": 1}, False)])
+def test_only_the_taint_of_gpus_has_the_name_of_a_resource(amounts: JsonObject, added: bool) -> None:
+    assert ("M015" in codes(found(limits(amounts)).claim_findings)) == added

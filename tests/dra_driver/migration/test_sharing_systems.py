@@ -1,0 +1,238 @@
+"""Parts of GPUs as HAMi, Volcano, Aliyun, Tencent, KAI and Run:ai ask for them."""
+
+from typing import Any
+
+import pytest
+from support.migration import GPU, all_codes, codes, limits, meaning_of, pod, read, removed, there
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.resource import Attribute, Device
+from dra_driver.cel.device import CelDevice, compile_selector
+from dra_driver.migration.meaning import Meaning
+from dra_driver.migration.model import Share, Want, What
+from dra_driver.names import GPU_DRIVER
+from dra_driver.quantity import Quantity
+
+A = "device.attributes['gpu.nvidia.com']"
+MEM, PERCENT, CORES = "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
+
+
+def memory(text: str, **more: Any) -> Share:
+    return Share(memory=Quantity.parse(text), **more)
+
+
+def shared(share: Share, count: int = 1, *selectors: str) -> Want:
+    return Want(What.GPU, count, share=share, selectors=selectors)
+
+
+def wants(obj: JsonObject, meaning: Meaning | None = None, **options: Any) -> list[Want]:
+    return [demand.want for demand in read(obj, meaning, **options).demands]
+
+
+@pytest.mark.parametrize(
+    ("amounts", "annotations", "want"),
+    [
+        ({GPU: 1, MEM: 3000}, {}, shared(memory("3000Mi"))),
+        ({GPU: 1, MEM: "3000", CORES: 30}, {}, shared(memory("3000Mi", cores=30))),
+        ({GPU: 1, CORES: 30}, {}, shared(Share(cores=30))),
+        ({MEM: 3000}, {}, shared(memory("3000Mi"))),
+        ({GPU: 1, PERCENT: 100}, {}, Want(What.GPU)),
+        ({GPU: 1, PERCENT: 50}, {}, shared(memory("20Gi"))),
+        ({GPU: 1, PERCENT: 50, CORES: 10}, {}, shared(memory("20Gi", cores=10))),
+        ({GPU: 2}, {"hami.io/gpu-scheduler-policy": "spread"}, Want(What.GPU, 2)),
+        ({GPU: 1, MEM: 1}, {"nvidia.com/use-gputype": "A100,V100"},
+         shared(memory("1Mi"), 1, f"{A}.productName.contains('A100') || {A}.productName.contains('V100')")),
+        ({GPU: 1, MEM: 1}, {"nvidia.com/nouse-gputype": "Tesla"},
+         shared(memory("1Mi"), 1, f"!({A}.productName.upperAscii().contains('TESLA'))")),
+        ({GPU: 1, MEM: 1}, {"nvidia.com/nouse-gpuuuid": "GPU-1, GPU-2"},
+         shared(memory("1Mi"), 1, f"!(has({A}.uuid) && {A}.uuid in ['GPU-1', 'GPU-2'])")),
+        ({GPU: 1, MEM: 1, CORES: 5}, {"nvidia.com/vgpu-mode": "hami-core"}, shared(memory("1Mi", cores=5))),
+        ({"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 8000, "volcano.sh/vgpu-cores": 50}, {},
+         shared(memory("8000Mi", cores=50))),
+        ({"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory-percentage": 25}, {}, shared(memory("10Gi"))),
+        ({"volcano.sh/vgpu-number": 2}, {}, Want(What.GPU, 2)),
+        ({"volcano.sh/gpu-memory": 1024}, {}, shared(memory("1Gi"))),
+        ({"volcano.sh/gpu-number": 2}, {}, Want(What.GPU, 2)),
+        ({"aliyun.com/gpu-mem": 3}, {}, shared(memory("3Gi"))),
+        ({"aliyun.com/gpu-mem": 4096}, {}, shared(memory("4Gi"))),
+        ({"aliyun.com/gpu-mem": 3, "aliyun.com/gpu-core.percentage": 30, "aliyun.com/gpu-count": 1}, {},
+         shared(memory("3Gi", cores=30))),
+        ({"aliyun.com/gpu-core.percentage": 30}, {}, shared(Share(cores=30))),
+        ({"tencent.com/vcuda-core": 200}, {}, Want(What.GPU, 2)),
+        ({"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 8}, {}, Want(What.GPU)),
+        ({"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 16}, {}, shared(memory("4Gi", cores=30))),
+        ({}, {"gpu-fraction": "0.5"}, shared(memory("20Gi"))),
+        ({}, {"gpu-memory": "2000"}, shared(memory("2000Mi"))),
+    ],
+)  # fmt: skip
+def test_parts_are_asked_for_as_parts(amounts: JsonObject, annotations: JsonObject, want: Want) -> None:
+    obj = pod(limits(amounts), annotations=annotations)
+    found = read(obj, gpu_memory=Quantity.parse("40Gi"))
+    assert [demand.want for demand in found.demands] == [want]
+    assert there(obj, found)
+    assert (found.leave, found.needs_claims is not None) == (None, True)
+    taken = [path[-1] for demand in found.demands for path in demand.removes]
+    assert set(amounts) <= set(taken)
+    assert ("M005" in codes(found.findings)) == (want.share is not None)
+
+
+@pytest.mark.parametrize(
+    "amounts", [{GPU: 2, MEM: 3000}, {"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 3000}]
+)
+def test_several_parts_are_of_different_gpus(amounts: JsonObject) -> None:
+    found = read(pod(limits(amounts)))
+    one = Want(What.GPU, share=memory("3000Mi"), distinct=True)
+    assert [demand.want for demand in found.demands] == [one, one]
+    assert [len(demand.removes) for demand in found.demands] == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "amounts"),
+    [
+        ("nvidia.com/", {GPU: 1, MEM: 8000, CORES: 50}),
+        ("volcano.sh/", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 8000, "volcano.sh/vgpu-cores": 50}),
+    ],
+)
+def test_parts_that_were_mig_devices_become_mig_devices_with_enough_memory(prefix: str, amounts: JsonObject) -> None:
+    found = read(pod(limits(amounts), annotations={f"{prefix}vgpu-mode": "mig"}))
+    (demand,) = found.demands
+    assert (demand.want.what, demand.want.share, demand.want.profile) == (What.MIG, None, None)
+    assert "compareTo(quantity('8000Mi')) >= 0" in demand.want.selectors[0]
+    assert {"M025", "M031", "M035"} <= set(codes(found.claim_findings))
+    assert "M005" not in codes(found.findings)
+
+
+def test_models_are_found_by_a_part_of_their_name_in_whatever_case() -> None:
+    annotations = {"nvidia.com/use-gputype": "a100,Tesla"}
+    (want,) = wants(pod(limits({GPU: 1, MEM: 1}), annotations=annotations))
+    selector = compile_selector(want.selectors[0])
+    for product, matches in (("NVIDIA A100-SXM4-40GB", True), ("Tesla T4", True), ("NVIDIA H100", False)):
+        device = Device(name="d", attributes={"productName": Attribute(string=product)})
+        assert selector.matches(CelDevice(GPU_DRIVER, device)) == matches
+
+
+@pytest.mark.parametrize("key", ["nvidia.com/use-gpuuuid", "volcano.sh/vgpu-use-gpuuuid"])
+def test_certain_gpus_are_wanted_on_request_only(key: str) -> None:
+    amounts = (
+        {GPU: 1, MEM: 1} if key.startswith("nvidia") else {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 1}
+    )
+    obj = pod(limits(amounts), annotations={key: "GPU-1"})
+    left = read(obj)
+    assert ("M017" in codes(left.findings), left.leave is None) == (True, False)
+    found = read(obj, pin_uuids=True)
+    assert found.leave is None
+    assert found.demands[0].want.selectors == (f"has({A}.uuid) && {A}.uuid in ['GPU-1']",)
+    assert f"metadata.annotations[{key}]" in removed(found.edits)
+
+
+def test_percent_of_an_unknown_memory_is_said() -> None:
+    found = read(pod(limits({GPU: 1, PERCENT: 50})))
+    assert found.demands[0].want.share == Share(memory_percent=50)
+    assert codes(found.findings) == ["M004", "M005"]
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": {"nvidia.com/gpu.memory": "40960"}},
+            "status": {"allocatable": {GPU: "10"}}}  # fmt: skip
+    known = read(pod(limits({GPU: 1, PERCENT: 50})), meaning_of(node))
+    assert known.demands[0].want.share == memory("20Gi")
+    assert [one.severity for one in known.claim_findings if one.code.name == "M004"] == ["info"]
+
+
+def test_names_and_defaults_of_hami_are_those_of_its_configuration() -> None:
+    text = "nvidia: {resourceCountName: example.com/vgpu, resourceMemoryName: example.com/mem, memoryFactor: 10, "
+    text += "resourceCoreName: example.com/cores, defaultMemory: 500, defaultCores: 20}\n"
+    data = {"device-config.yaml": text}
+    meaning = meaning_of({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": data})
+    assert wants(pod(limits({"example.com/vgpu": 1, "example.com/mem": 100})), meaning) == [
+        shared(memory("1000Mi", cores=20))
+    ]
+    assert wants(pod(limits({"example.com/vgpu": 1})), meaning) == [shared(memory("5000Mi", cores=20))]
+
+
+def test_settings_without_a_counterpart_are_said_and_left() -> None:
+    annotations = {"hami.io/gpu-scheduler-policy": "binpack", "hami.io/vgpu-node": "a", "hami.io/bind-phase": "x"}
+    found = read(pod(limits({GPU: 1, MEM: 1, "nvidia.com/priority": 1}), annotations=annotations))
+    assert [one.code.name for one in found.findings].count("M025") == 2
+    assert removed(found.edits)[:2] == [
+        "metadata.annotations[hami.io/bind-phase]",
+        "metadata.annotations[hami.io/vgpu-node]",
+    ]
+    assert "nvidia.com/priority" in {path[-1] for path in found.demands[0].removes}
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "gone"),
+    [
+        ("hami-scheduler", True),
+        ("gpushare-scheduler", True),
+        ("volcano", False),
+        ("kai-scheduler", False),
+        ("mine", False),
+    ],
+)
+def test_schedulers_that_know_no_claims_are_left_behind(scheduler: str, gone: bool) -> None:
+    found = read(pod(limits({"volcano.sh/vgpu-number": 1}), schedulerName=scheduler))
+    assert ("spec.schedulerName" in removed(found.edits)) == gone
+    assert [one.fixed for one in found.claim_findings if one.code.name == "M013"] == [gone]
+
+
+@pytest.mark.parametrize(
+    ("unit", "severity"), [({}, ["info"]), ({"aliyun.com/gpu-mem": "GiB"}, []), ({"aliyun.com/gpu-mem": "MiB"}, [])]
+)
+def test_the_unit_of_aliyun_is_said_or_assumed(unit: dict[str, str], severity: list[str]) -> None:
+    found = read(pod(limits({"aliyun.com/gpu-mem": 512})), resource_units=unit)
+    assert [one.severity for one in found.findings if one.code.name == "M034"] == severity
+    expected = "512Mi" if "MiB" in unit.values() else "512Gi"
+    assert found.demands[0].want.share == memory(expected)
+
+
+def test_pairs_of_a_custom_plugin_need_their_units() -> None:
+    obj = pod(limits({"nvidia.com/mps-core": 25, "nvidia.com/mps-memory": 4}))
+    unknown = read(obj)
+    assert (unknown.demands, codes(unknown.findings), unknown.leave is None) == ((), ["M019"], False)
+    units = {"nvidia.com/mps-core": "percent", "nvidia.com/mps-memory": "GiB"}
+    found = read(obj, resource_units=units)
+    assert [demand.want for demand in found.demands] == [shared(memory("4Gi", cores=25))]
+    assert there(obj, found)
+    percent = {"nvidia.com/mps-core": "percent", "nvidia.com/mps-memory": "percent"}
+    assert wants(obj, resource_units=percent)[0].share == Share(memory_percent=4, cores=25)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "annotations"),
+    [
+        ({"tencent.com/vcuda-core": 150}, {}),
+        ({"aliyun.com/gpu-count": 1}, {}),
+        ({GPU: 1, PERCENT: 101}, {}),
+        ({}, {"gpu-fraction": "1.5"}),
+        ({}, {"gpu-fraction": "much"}),
+        ({}, {"gpu-memory": "2Gi"}),
+        ({}, {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "none"}),
+        ({}, {"gpu-fraction": "0.5", "gpu-fraction-container-name": "nobody"}),
+    ],
+)
+def test_parts_that_are_none_leave_the_pod_as_it_is(amounts: JsonObject, annotations: JsonObject) -> None:
+    found = read(pod(limits(amounts), annotations=annotations))
+    assert found.leave is not None
+    assert {"M042", "M019"} & set(codes(found.findings))
+
+
+def test_fractions_are_of_the_container_that_is_named() -> None:
+    annotations = {"gpu-fraction": "0.25", "gpu-fraction-num-devices": "2", "gpu-fraction-container-name": "model",
+                   "received-resource-type": "Fraction", "mps": "true"}  # fmt: skip
+    obj = pod(limits(None, name="proxy"), limits(None, name="model"), annotations=annotations, kind="Deployment")
+    found = read(obj, gpu_memory=Quantity.parse("80Gi"))
+    assert [demand.containers[0].name for demand in found.demands] == ["model", "model"]
+    assert all(demand.want.distinct for demand in found.demands)
+    base = "spec.template.metadata.annotations"
+    paths = removed((*found.edits,))
+    assert paths == [
+        f"{base}.gpu-fraction-container-name",
+        f"{base}.gpu-fraction-num-devices",
+        f"{base}.received-resource-type",
+    ]
+    assert all_codes(found) == ["M004", "M005", "M025", "M031", "M041"]
+
+
+def test_variables_of_the_sharing_system_are_taken_out() -> None:
+    env = [{"name": "A", "value": "1"}, {"name": "ALIYUN_COM_GPU_MEM_IDX", "value": "0"}]
+    found = read(pod(limits({"aliyun.com/gpu-mem": 2}, env=env)))
+    assert removed(found.edits) == ["spec.containers[0].env[1]"]
