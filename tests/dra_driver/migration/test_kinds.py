@@ -1,0 +1,217 @@
+"""Where pods are in objects of each kind."""
+
+from typing import Any
+
+import pytest
+
+from dra_driver.api.documents import read_documents
+from dra_driver.migration.kinds import embedded_in, pods_by_shape, pods_of
+from dra_driver.migration.model import Form, Options, Role, path_text, value_at
+
+POD = "{containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}"
+TEMPLATE = f"{{metadata: {{labels: {{a: b}}}}, spec: {POD}}}"
+
+ORDINARY = {
+    "v1 Pod": (f"spec: {POD}", ["spec"]),
+    "v1 PodTemplate": (f"template: {TEMPLATE}", ["template.spec"]),
+    "v1 ReplicationController": (f"spec: {{template: {TEMPLATE}}}", ["spec.template.spec"]),
+    "apps/v1 Deployment": (f"spec: {{template: {TEMPLATE}}}", ["spec.template.spec"]),
+    "apps/v1 DaemonSet": (f"spec: {{template: {TEMPLATE}}}", ["spec.template.spec"]),
+    "apps/v1 StatefulSet": (f"spec: {{template: {TEMPLATE}}}", ["spec.template.spec"]),
+    "apps/v1 ReplicaSet": (f"spec: {{template: {TEMPLATE}}}", ["spec.template.spec"]),
+    "apps.openshift.io/v1 DeploymentConfig": (f"spec: {{template: {TEMPLATE}}}", ["spec.template.spec"]),
+    "argoproj.io/v1alpha1 Rollout": (f"spec: {{template: {TEMPLATE}}}", ["spec.template.spec"]),
+    "batch/v1 Job": (f"spec: {{template: {TEMPLATE}}}", ["spec.template.spec"]),
+    "batch/v1 CronJob": (
+        f"spec: {{jobTemplate: {{spec: {{template: {TEMPLATE}}}}}}}",
+        ["spec.jobTemplate.spec.template.spec"],
+    ),
+    "jobset.x-k8s.io/v1alpha2 JobSet": (
+        f"spec: {{replicatedJobs: [{{name: w, template: {{spec: {{template: {TEMPLATE}}}}}}}]}}",
+        ["spec.replicatedJobs[0].template.spec.template.spec"],
+    ),
+    "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet": (
+        f"spec: {{leaderWorkerTemplate: {{workerTemplate: {TEMPLATE}, leaderTemplate: {TEMPLATE}}}}}",
+        ["spec.leaderWorkerTemplate.leaderTemplate.spec", "spec.leaderWorkerTemplate.workerTemplate.spec"],
+    ),
+    "kubeflow.org/v1 PyTorchJob": (
+        f"spec: {{pytorchReplicaSpecs: {{Master: {{template: {TEMPLATE}}}, Worker: {{template: {TEMPLATE}}}}}}}",
+        ["spec.pytorchReplicaSpecs.Master.template.spec", "spec.pytorchReplicaSpecs.Worker.template.spec"],
+    ),
+    "kubeflow.org/v2beta1 MPIJob": (
+        f"spec: {{mpiReplicaSpecs: {{Worker: {{template: {TEMPLATE}}}}}}}",
+        ["spec.mpiReplicaSpecs.Worker.template.spec"],
+    ),
+    "trainer.kubeflow.org/v1alpha1 ClusterTrainingRuntime": (
+        f"spec: {{template: {{spec: {{replicatedJobs: [{{template: {{spec: {{template: {TEMPLATE}}}}}}}]}}}}}}",
+        ["spec.template.spec.replicatedJobs[0].template.spec.template.spec"],
+    ),
+    "ray.io/v1 RayCluster": (
+        f"spec: {{headGroupSpec: {{template: {TEMPLATE}}}, "
+        f"workerGroupSpecs: [{{groupName: g, template: {TEMPLATE}}}]}}",
+        ["spec.headGroupSpec.template.spec", "spec.workerGroupSpecs[0].template.spec"],
+    ),
+    "ray.io/v1 RayJob": (
+        f"spec: {{rayClusterSpec: {{headGroupSpec: {{template: {TEMPLATE}}}}}, submitterPodTemplate: {TEMPLATE}}}",
+        ["spec.rayClusterSpec.headGroupSpec.template.spec", "spec.submitterPodTemplate.spec"],
+    ),
+    "serving.kserve.io/v1alpha1 LLMInferenceService": (
+        f"spec: {{template: {POD}, prefill: {{worker: {POD}}}}}",
+        ["spec.template", "spec.prefill.worker"],
+    ),
+    "batch.volcano.sh/v1alpha1 Job": (
+        f"spec: {{tasks: [{{name: t, template: {TEMPLATE}}}]}}",
+        ["spec.tasks[0].template.spec"],
+    ),
+    "grove.io/v1alpha1 PodCliqueSet": (
+        f"spec: {{template: {{cliques: [{{name: p, spec: {{podSpec: {POD}}}}}]}}}}",
+        ["spec.template.cliques[0].spec.podSpec"],
+    ),
+    "kubeflow.org/v1 Notebook": (f"spec: {{template: {TEMPLATE}}}", ["spec.template.spec"]),
+    "kubeflow.org/v1beta1 Experiment": (
+        f"spec: {{trialTemplate: {{trialSpec: {{apiVersion: batch/v1, kind: Job, spec: {{template: {TEMPLATE}}}}}}}}}",
+        ["spec.trialTemplate.trialSpec.spec.template.spec"],
+    ),
+    "workload.codeflare.dev/v1beta2 AppWrapper": (
+        f"spec: {{components: [{{template: {{apiVersion: v1, kind: Pod, spec: {POD}}}}}]}}",
+        ["spec.components[0].template.spec"],
+    ),
+}
+
+
+def pods(kind: str, rest: str, options: Options = Options()) -> tuple[Any, ...]:  # noqa: B008
+    version, name = kind.split()
+    text = f"apiVersion: {version}\nkind: {name}\nmetadata: {{name: x}}\n{rest}\n"
+    return pods_of(read_documents(text, "f").raise_problems()[0], options)
+
+
+@pytest.mark.parametrize("kind", ORDINARY)
+def test_pods_are_found_with_their_containers_and_metadata(kind: str) -> None:
+    rest, paths = ORDINARY[kind]
+    found = pods(kind, rest)
+    assert [path_text(pod.path) for pod in found] == paths
+    for pod in found:
+        assert pod.form is Form.POD
+        assert [one.name for one in pod.containers] == ["c"]
+        assert pod.containers[0].resources == {"limits": {"nvidia.com/gpu": 1}}
+        assert value_at(pod.document.obj, pod.containers[0].resources_path) == pod.containers[0].resources
+        assert value_at(pod.document.obj, pod.path) == pod.spec
+        assert pod.metadata == (value_at(pod.document.obj, pod.metadata_path) or {})
+
+
+EXTENDED_ONLY = {
+    "serving.knative.dev/v1 Service": f"spec: {{template: {TEMPLATE}}}",
+    "serving.kserve.io/v1alpha1 ServingRuntime": f"spec: {POD}",
+    "serving.kserve.io/v1beta1 InferenceService": (
+        "spec: {predictor: {model: {resources: {limits: {nvidia.com/gpu: 1}}}}}"
+    ),
+    "trainer.kubeflow.org/v1alpha1 TrainJob": "spec: {trainer: {resourcesPerNode: {limits: {nvidia.com/gpu: 1}}}}",
+    "apps.nvidia.com/v1alpha1 NIMBuild": "spec: {resources: {limits: {nvidia.com/gpu: 1}}}",
+    "sparkoperator.k8s.io/v1beta2 SparkApplication": "spec: {executor: {gpu: {name: nvidia.com/gpu, quantity: 1}}}",
+    "nvidia.com/v1alpha1 DynamoGraphDeployment": "spec: {services: {a: {resources: {limits: {gpu: 1}}}}}",
+    "machinelearning.seldon.io/v1 SeldonDeployment": (f"spec: {{predictors: [{{componentSpecs: [{{spec: {POD}}}]}}]}}"),
+    "flink.apache.org/v1beta1 FlinkDeployment": f"spec: {{taskManager: {{podTemplate: {TEMPLATE}}}}}",
+    "tekton.dev/v1 Task": "spec: {steps: [{name: s, computeResources: {limits: {nvidia.com/gpu: 1}}}]}",
+}
+
+
+@pytest.mark.parametrize("kind", EXTENDED_ONLY)
+def test_kinds_that_hold_no_claims_say_why(kind: str) -> None:
+    (pod,) = pods(kind, EXTENDED_ONLY[kind])
+    assert pod.form is Form.NONE
+    assert pod.why_no_claims
+    assert [one.resources["limits"] for one in pod.containers] == [{"nvidia.com/gpu": 1}]
+
+
+def test_sparks_own_words_are_read_as_the_resource_that_it_makes() -> None:
+    conf = "{spark.driver.resource.gpu.amount: '2', spark.driver.resource.gpu.vendor: nvidia.com}"
+    (pod,) = pods("sparkoperator.k8s.io/v1beta2 SparkApplication", f"spec: {{sparkConf: {conf}}}")
+    assert pod.containers[0].resources == {"limits": {"nvidia.com/gpu": "2"}}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "options", "form"),
+    [
+        ("{serving.kserve.io/deploymentMode: Standard}", Options(), Form.POD),
+        ("{serving.kserve.io/deploymentMode: RawDeployment}", Options(), Form.POD),
+        ("{serving.kserve.io/deploymentMode: Serverless}", Options(kserve_standard=True), Form.NONE),
+        ("{}", Options(), Form.NONE),
+        ("{}", Options(kserve_standard=True), Form.POD),
+    ],
+)
+def test_kserve_keeps_claims_in_standard_mode(annotations: str, options: Options, form: Form) -> None:
+    text = f"""
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {{name: x, annotations: {annotations}}}
+spec:
+  predictor:
+    model: {{modelFormat: {{name: y}}, resources: {{limits: {{nvidia.com/gpu: 1}}}}}}
+    workerSpec: {POD}
+"""
+    found = pods_of(read_documents(text, "f").raise_problems()[0], options)
+    assert [(path_text(pod.path), pod.form) for pod in found] == [
+        ("spec.predictor", form),
+        ("spec.predictor.workerSpec", form),
+    ]
+    assert found[0].containers[0].resources_path == ("spec", "predictor", "model", "resources")
+
+
+def test_roles_of_containers() -> None:
+    rest = """
+spec:
+  initContainers: [{name: first}, {name: beside, restartPolicy: Always}]
+  containers: [{name: main}]
+  ephemeralContainers: [{name: look}]
+"""
+    (pod,) = pods("v1 Pod", rest)
+    assert [(one.name, one.role) for one in pod.containers] == [
+        ("main", Role.APP),
+        ("first", Role.INIT),
+        ("beside", Role.SIDECAR),
+        ("look", Role.EPHEMERAL),
+    ]
+
+
+def test_steps_of_workflows_are_pods_of_their_own() -> None:
+    rest = """
+spec:
+  templates:
+  - name: one
+    container: {image: i, resources: {limits: {nvidia.com/gpu: 1}}}
+    sidecars: [{name: s}]
+  - name: two
+    script: {image: i}
+  - name: three
+    dag: {}
+  - name: four
+    resource:
+      manifest: |
+        kind: Pod
+"""
+    found = pods("argoproj.io/v1alpha1 Workflow", rest)
+    assert [(pod.group, [one.name for one in pod.containers]) for pod in found] == [
+        ("one", ["main", "s"]),
+        ("two", ["main"]),
+    ]
+    assert {pod.form for pod in found} == {Form.ARGO}
+    (embedded,) = embedded_in(found[0].document)
+    assert embedded == (("spec", "templates", 3, "resource", "manifest"), "kind: Pod\n")
+
+
+def test_kinds_of_the_same_name_are_told_apart_by_group() -> None:
+    assert pods("v1 Service", f"spec: {{template: {TEMPLATE}}}") == ()
+    assert pods("example.com/v1 Job", f"spec: {{template: {TEMPLATE}}}") == ()
+
+
+def test_other_kinds_are_known_by_the_shape_of_pods_only() -> None:
+    rest = f"spec: {{deep: [{{podTemplate: {TEMPLATE}}}], containers: [{{name: no-image}}]}}"
+    assert pods("example.com/v1 Thing", rest) == ()
+    (pod,) = pods("example.com/v1 Thing", rest, Options(unknown_kinds=True))
+    assert path_text(pod.path) == "spec.deep[0].podTemplate.spec"
+    assert [one.path for one in pods_by_shape(pod.document)] == [pod.path]
+
+
+@pytest.mark.parametrize("broken", ["spec: 3", "spec: {template: []}", "spec: {template: {spec: {containers: 3}}}"])
+def test_nonsense_has_no_pods_with_containers(broken: str) -> None:
+    assert all(not pod.containers for pod in pods("apps/v1 Deployment", broken))
