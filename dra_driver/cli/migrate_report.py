@@ -15,6 +15,7 @@ from dra_driver.cli.files import read_files
 from dra_driver.cli.migrate_cluster import ClusterRead
 from dra_driver.cli.migrate_files import write_extra
 from dra_driver.cli.output import messages, print_table
+from dra_driver.migration.codes import Severity
 from dra_driver.migration.cutover import FINAL_VALUES_FILE, VALUES_FILE, cutover, final_values
 from dra_driver.migration.ground import Ground, ground_of_cluster, ground_of_models
 from dra_driver.migration.model import Migration, Options, Source
@@ -90,7 +91,7 @@ _BECOMES = {"claims": "claims", "extended": "stays", "leave": "left alone"}
 
 
 def show(report: Report) -> None:
-    """Tables to standard output, the sum of it to standard error."""
+    """Tables to standard output, without notes, which are many; the sum of it to standard error."""
     tried = {id(one.workload): one for one in report.verification.checked} if report.verification is not None else {}
     rows = []
     for one in report.migration.workloads:
@@ -99,7 +100,8 @@ def show(report: Report) -> None:
         rows.append((named(one), _BECOMES[one.choice.target.value], _VERDICTS[verdict], one.choice.reason))
     if rows:
         print_table(("WORKLOAD", "BECOMES", "DEVICES", "WHY"), rows)
-    findings = sorted(report.migration.findings, key=lambda one: (one.severity.rank, one.place))
+    shown = [one for one in report.migration.findings if one.severity is not Severity.INFO]
+    findings = sorted(shown, key=lambda one: (one.severity.rank, one.place))
     if findings:
         if rows:
             print()  # noqa: T201 - between two tables
@@ -107,6 +109,7 @@ def show(report: Report) -> None:
         print_table(("PLACE", "SEVERITY", "CODE", "WHAT"), cells)
     for line in summary(report.migration):
         messages.print(line, markup=False, soft_wrap=True)
+    messages.print("`--report md` has notes, reasons, the readiness of the cluster and the way there.", markup=False)
 
 
 _VERDICTS = {Verdict.SAME: "as before", Verdict.DIFFERS: "differ", Verdict.NOWHERE: "none", Verdict.UNKNOWN: "-"}

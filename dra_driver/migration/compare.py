@@ -29,7 +29,8 @@ def name_of(at: ContainerAt, index: int) -> str:
 
 def shown(piece: Piece) -> str:
     product = piece.device.attributes.get("productName")
-    amounts = ", ".join(f"{name} {amount}" for name, amount in sorted((piece.result.consumed_capacity or {}).items()))
+    consumed = sorted((piece.result.consumed_capacity or {}).items())
+    amounts = ", ".join(f"{name} {amount}" for name, amount in consumed if amount != "0")
     about = ", ".join(one for one in (product.string if product is not None else None, amounts) if one)
     return f"{piece.result.device} ({about})" if about else piece.result.device
 
@@ -82,12 +83,16 @@ def _differs(piece: Piece, want: Want) -> str | None:
         return "of another profile"
     consumed = piece.result.consumed_capacity
     if want.share is None:
-        return "shared with others" if piece.result.share_id is not None else None
+        return "shared with others" if piece.result.share_id is not None and not _all_of_it(piece) else None
     if want.what is What.MIG and consumed is None:
         return None
     if piece.result.share_id is None:
         return "not shared"
     amounts = {key.rpartition("/")[2]: Quantity.parse(value) for key, value in (consumed or {}).items()}
+    whole = {key.rpartition("/")[2]: Quantity.parse(one.value) for key, one in piece.device.capacity.items()}
+    for name, asked in (("memory", want.share.memory), ("cores", want.share.cores)):
+        if asked is None and want.share.number is None and name in amounts and _is_all(amounts[name], whole.get(name)):
+            return f"with all {name} of it, so that nobody else gets a share"
     if want.share.memory is not None and "memory" in amounts and amounts["memory"] < want.share.memory:
         return "with less memory"
     if want.share.cores is not None and "cores" in amounts and amounts["cores"].value < want.share.cores:
@@ -95,6 +100,19 @@ def _differs(piece: Piece, want: Want) -> str | None:
     if want.share.number is not None and "shares" in amounts and amounts["shares"].value < want.share.number:
         return "with fewer shares"
     return None
+
+
+def _is_all(amount: Quantity, whole: Quantity | None) -> bool:
+    return whole is not None and bool(whole.value) and amount >= whole
+
+
+def _all_of_it(piece: Piece) -> bool:
+    """A share as large as the device leaves nothing for others."""
+    consumed = {
+        key.rpartition("/")[2]: Quantity.parse(value) for key, value in (piece.result.consumed_capacity or {}).items()
+    }
+    whole = {key.rpartition("/")[2]: Quantity.parse(one.value) for key, one in piece.device.capacity.items()}
+    return any(consumed[name] >= whole[name] for name in consumed if name in whole)
 
 
 def _lacking(name: str, want: Want, pieces: Iterable[Piece]) -> str:

@@ -1,10 +1,9 @@
 """Nodes on which the result of a migration is tried: those of a cluster, or of GPU models that we know. Pure."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-
-import yaml
 
 from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.allocation.nodes import NodeView
@@ -59,19 +58,24 @@ def ground_of_models(names: Sequence[str], policy: JsonObject | None, minor: int
 
     def published(rules: JsonObject, needs: JsonObject | None, gpus: int | None = None) -> Publication:
         typed = everywhere(PublishingPolicy.of({**_HEADER, **rules}, about="the policy of this migration"))
-        makers = (partial(_site, model, typed, gpus, behaviour, driver) for model in models)
+        written = json.dumps(typed.to_wire(), sort_keys=True)
+        makers = (partial(_site, model, written, gpus, behaviour, driver) for model in models)
         return Publication(tuple(makers), needs)
 
     shared = {"strategy": "MPS", "capacity": ["memory", "cores"]}
     extras: tuple[JsonObject, ...] = (
         _DYNAMIC,
         {"sharing": [shared]},
+        {"sharing": [{"strategy": "MPS", "capacity": ["memory"]}]},
         {"sharing": [{"strategy": "TimeSlicing", "replicas": 4}]},
         {**_DYNAMIC, "sharing": [{**shared, "devices": "mig"}]},
         {**_DYNAMIC, "sharing": [{"devices": "mig", "strategy": "TimeSlicing", "replicas": 4}]},
         {"passthrough": [{}]},
     )
     found = [published(own, None, _FEW if "mig" in own else None)]
+    if any("nodes" in rule or "gpus" in rule for name in ("mig", "sharing") for rule in own.get(name) or ()):
+        # There are other nodes, too, or other GPUs, of which these rules say nothing.
+        found.append(published({}, None))
     found += [published(extra, extra, _FEW if "mig" in extra else None) for extra in extras]
     found += [published(own, None), published(_DYNAMIC, _DYNAMIC)]
     title = f"nodes of {', '.join(models)}" if names else f"nodes of the {len(models)} GPU models that are known here"
@@ -79,14 +83,9 @@ def ground_of_models(names: Sequence[str], policy: JsonObject | None, minor: int
 
 
 @cache
-def _known_site(model: str, rules: str, gpus: int | None, behaviour: Behaviour, driver: str) -> Site:
-    return site_of_model(model, PublishingPolicy.of(yaml.safe_load(rules)), gpus, behaviour, driver)
-
-
-def _site(model: str, policy: PublishingPolicy, gpus: int | None, behaviour: Behaviour, driver: str) -> Site:
-    """The same one for the same policy, since many migrations may be looked at in one process."""
-    rules = yaml.safe_dump(policy.to_wire(), sort_keys=True)
-    return _known_site(model, rules, gpus, behaviour, driver)
+def _site(model: str, rules: str, gpus: int | None, behaviour: Behaviour, driver: str) -> Site:
+    """The same one for the same `rules` (JSON), since many results may be tried in one process."""
+    return site_of_model(model, PublishingPolicy.of(json.loads(rules)), gpus, behaviour, driver)
 
 
 def ground_of_cluster(nodes: Sequence[JsonObject], slices: Sequence[JsonObject], minor: int) -> Ground:

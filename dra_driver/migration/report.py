@@ -4,7 +4,6 @@ Worst first, and each thing once: what a code means stands above its findings, w
 the top, and where nothing is to be said there is no heading.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -187,14 +186,22 @@ def _of_code(code: Code, findings: Sequence[Finding]) -> Iterator[str]:
     together = len(common) == 1
     for one in sorted(findings, key=lambda one: (one.place.file, one.place.line, one.message)):
         done = " Done." if one.fixed else ""
-        own = "" if together or not one.advice else f" {escaped(one.advice)}"
+        own = "" if together or one.advice in _NO_ADVICE else f" {escaped(one.advice)}"
         path = f" `{one.place.path}`" if one.place.path else ""
-        about = str(one.object) if one.object.name else one.object.kind
+        about = (f", {one.object}" if one.object.name else f", {one.object.kind}") if one.object.kind else ""
         where = at(one.place.file, one.place.line)
-        yield f"- {where}, {about}{path}: {escaped(one.message)}{done}{own}"
-    if together and (advice := common.pop()):
+        yield f"- {where}{about}{path}: {_sentence(escaped(one.message))}{done}{own}"
+    undone = any(not one.fixed for one in findings)
+    if together and (advice := common.pop()) not in _NO_ADVICE and (undone or advice != code.advice):
         yield ""
         yield escaped(advice)
+
+
+_NO_ADVICE = ("", "Nothing to do.")
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def at(file: str, line: int) -> str:
@@ -259,23 +266,27 @@ def _verification(verification: Verification | None) -> Iterator[str]:
         return
     yield f"Each workload alone, with nothing else in use, on {verification.title}."
     yield ""
-    yield from _table(("Workload", "Devices", "On", "Gets"), (_tried(one) for one in verification.checked))
+    certain = verification.certain
+    yield from _table(("Workload", "Devices", "On", "Gets"), (_tried(one, certain) for one in verification.checked))
     needs: dict[str, tuple[JsonObject, list[str]]] = {}
     for one in verification.checked:
         if one.needs is not None:
             needs.setdefault(str(one.needs), (one.needs, []))[1].append(named(one.workload))
     for rules, names in needs.values():
         yield ""
-        yield f"The driver offers what {listed(names)} asks for only with rules like these in its policy:"
+        yield f"Only with rules like these in its policy does the driver offer what is asked for by {listed(names)}:"
         yield ""
         yield from _yaml(rules)
     yield from _matching(verification.checked)
 
 
-def _tried(checked: Checked) -> tuple[str, ...]:
+def _tried(checked: Checked, certain: bool) -> tuple[str, ...]:
+    verdict = _VERDICTS[checked.verdict]
+    if checked.verdict is Verdict.NOWHERE and not certain:
+        verdict = "on none of these"
     got = "; ".join(f"{one.container}: {', '.join(_shortened(one.devices))}" for one in checked.got)
     says = "; ".join(checked.why)
-    return named(checked.workload), _VERDICTS[checked.verdict], checked.node, "; ".join(filter(None, (says, got)))
+    return named(checked.workload), verdict, checked.node, "; ".join(filter(None, (says, got)))
 
 
 def _shortened(devices: Sequence[str]) -> list[str]:
@@ -368,19 +379,13 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[s
     yield f"| {' | '.join(headings)} |"
     yield f"|{'---|' * len(headings)}"
     for row in rows:
-        yield f"| {' | '.join(escaped(cell) for cell in row)} |"
-
-
-_SPECIAL = re.compile(r"[|<]")
+        # Also in code: a table takes each bar for the end of a cell.
+        yield f"| {' | '.join(escaped(cell).replace('|', '\\|') for cell in row)} |"
 
 
 def escaped(text: str) -> str:
-    """In one line, and nothing of it taken for a cell's end or for HTML; in code both are as they are."""
-    line = " ".join(text.split())
-    parts = line.split("`")
+    """In one line, and nothing of it taken for HTML; in code all is as it is."""
+    parts = " ".join(text.split()).split("`")
     if len(parts) % 2 == 0:
-        return line.replace("|", "\\|")
-    return "`".join(
-        part.replace("|", "\\|") if index % 2 else _SPECIAL.sub(lambda found: f"\\{found[0]}", part)
-        for index, part in enumerate(parts)
-    )
+        return "`".join(parts)
+    return "`".join(part if index % 2 else part.replace("<", "\\<") for index, part in enumerate(parts))

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from dra_driver.allocation.placement import Placement, place_on
+from dra_driver.allocation.placement import Placement, highest_score, place_on
 from dra_driver.allocation.snapshot import Snapshot
 from dra_driver.api.documents import Document, read_documents
 from dra_driver.api.meta import JsonObject
@@ -145,15 +145,36 @@ class _Trial:
         except _NotLookedAt as why:
             return Checked(workload, Verdict.UNKNOWN, (str(why),))
         reasons: dict[str, None] = {}
+        differing: Checked | None = None
         for publication in self._ground.publications:
-            for make in publication.sites:
-                site = make()
-                placed = self._not_selected(workload, site) or self._placed(pod, site)
-                if isinstance(placed, Placement):
-                    return self._judged(workload, pod, site, placed, publication)
-                reasons.setdefault(f"{site.title}: {placed}")
+            best = self._best(workload, pod, publication, reasons)
+            if best is None:
+                continue
+            found = self._judged(workload, pod, *best, publication)
+            if found.verdict is Verdict.SAME:
+                return found
+            differing = differing or found
+        if differing is not None:
+            return differing
         matching = self._matching(pod, self._ground.publications[0])
         return Checked(workload, Verdict.NOWHERE, tuple(reasons)[:2] or ("there are no nodes",), matching=matching)
+
+    def _best(
+        self, workload: Workload, pod: _Pod, publication: Publication, reasons: dict[str, None]
+    ) -> tuple[Site, Placement] | None:
+        """The node that a scheduler prefers; None where none has the devices, and why is added to `reasons`."""
+        most = highest_score(list(pod.claims.values()))
+        best: tuple[Site, Placement] | None = None
+        for make in publication.sites:
+            site = make()
+            placed = self._not_selected(workload, site) or self._placed(pod, site)
+            if not isinstance(placed, Placement):
+                reasons.setdefault(f"{site.title}: {placed}")
+            elif best is None or placed.score > best[1].score:
+                best = site, placed
+            if best is not None and best[1].score == most:
+                break
+        return best
 
     def _not_selected(self, workload: Workload, site: Site) -> str | None:
         """A pod that stays as it is still chooses its nodes by labels, which these nodes have as their GPUs have it."""
@@ -193,7 +214,7 @@ class _Trial:
             return _Pod(self._shell(at, at.spec, with_resources=True), {}, {})
         document = self._results.get(id(at.document))
         if document is None:
-            raise _NotLookedAt("the result could not be told apart from other objects")
+            return self._by_templates(workload)
         entries, uses = _named(at, document)
         namespace = document.namespace or ""
         claims = {name: self._claim(namespace, name, entry) for name, entry in entries.items()}
@@ -201,6 +222,21 @@ class _Trial:
             raise _NotLookedAt("its framework makes the claims, by fields of its own")
         spec = value_at(document.obj, at.path)
         return _Pod(self._shell(at, spec if isinstance(spec, dict) else {}, with_resources=False), claims, uses)
+
+    def _by_templates(self, workload: Workload) -> _Pod:
+        """Of a manifest inside of another text, of which only the templates are at hand."""
+        at = workload.pod
+        users = {id(one): one for demand in workload.reading.demands for one in demand.containers}
+        if len(users) != 1 or not workload.templates:
+            raise _NotLookedAt("the result could not be told apart from other objects")
+        claims = {}
+        for index, ref in enumerate(workload.templates):
+            entry = {"resourceClaimTemplateName": ref.name}
+            claims[f"claim-{index}"] = self._claim(ref.namespace or "", f"claim-{index}", entry)
+        names = {id(one): name_of(one, index) for index, one in enumerate(at.containers)}
+        (user,) = users
+        uses = {names[user]: tuple(_Use(name, None) for name in claims)}
+        return _Pod(self._shell(at, {}, with_resources=False), claims, uses)
 
     def _shell(self, at: PodSpecAt, spec: JsonObject, *, with_resources: bool) -> JsonObject:
         """What of a pod a scheduler looks at for its devices. Nodes that nobody described are asked nothing."""

@@ -1,0 +1,132 @@
+"""One folder for each thing that the tool must do: `before.yaml` becomes `after.yaml`, and the report says `report.md`.
+
+`options.yaml` has fields of `Options`, `with.yaml` what `--with` would name. Files that come into being besides are in
+`new.yaml`. With WRITE_GOLDEN=1 in the environment the results of today are written first; read them before you commit.
+"""
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from dra_driver import bundled
+from dra_driver.api.documents import read_documents
+from dra_driver.api.resource import DeviceClass
+from dra_driver.cli.files import read_files
+from dra_driver.cli.migrate_files import together
+from dra_driver.migration.codes import CODES
+from dra_driver.migration.cutover import cutover
+from dra_driver.migration.ground import ground_of_models
+from dra_driver.migration.migrate import migrate
+from dra_driver.migration.model import Migration, Options, Source, StrategyOption
+from dra_driver.migration.offering import offering_of
+from dra_driver.migration.readiness import Facts, readiness
+from dra_driver.migration.report import Report, markdown
+from dra_driver.migration.report_data import FILE, as_data, schema, schema_text
+from dra_driver.migration.verify import Verdict, verify
+from dra_driver.quantity import Quantity
+
+FOLDER = Path(__file__).parent / "golden"
+CASES = sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
+SCHEMA = jsonschema.Draft202012Validator(schema())
+EVERYWHERE = "## What is different with claims"
+"""From here on all reports are alike."""
+
+
+@cache
+def classes() -> Mapping[str, DeviceClass]:
+    documents = read_files([str(bundled.DEVICE_CLASSES_FOLDER)]).documents
+    return {one.name: DeviceClass.of(one.obj) for one in documents}
+
+
+def options_of(data: Mapping[str, Any]) -> Options:
+    given = dict(data)
+    if "strategy" in given:
+        given["strategy"] = StrategyOption(given["strategy"])
+    if "gpu_memory" in given:
+        given["gpu_memory"] = Quantity.parse(given["gpu_memory"])
+    return Options(**given)
+
+
+def text_of(folder: Path, name: str) -> str:
+    path = folder / name
+    return path.read_bytes().decode("utf-8") if path.exists() else ""
+
+
+@cache
+def outcome(name: str) -> Report:
+    folder = FOLDER / name
+    options = options_of(yaml.safe_load(text_of(folder, "options.yaml")) or {})
+    beside = text_of(folder, "with.yaml")
+    side = [Source("with.yaml", beside)] if beside else []
+    before = "before.yaml" if (folder / "before.yaml").exists() else "before.json"
+    found = migrate([Source(before, text_of(folder, before))], options, side)
+    objects = [one.obj for source in side for one in read_documents(source.text, source.file).documents]
+    offering = offering_of(objects, options.driver) if any(one.get("kind") == "Node" for one in objects) else None
+    ground = ground_of_models((), found.policy, options.kubernetes_minor or 36, options.driver)
+    facts = Facts(minor=options.kubernetes_minor, offering=offering)
+    plan = cutover(offering, found, options.driver) if offering is not None else None
+    return Report(found, verify(found, ground, classes()), readiness(found, options, facts), plan)
+
+
+def new_files(migration: Migration) -> str:
+    return "---\n".join(f"# {one.file}\n{one.text}" for one in migration.new_files)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_becomes_what_is_written_down(name: str) -> None:
+    folder, report = FOLDER / name, outcome(name)
+    (result,) = report.migration.files
+    said = markdown(report).partition(EVERYWHERE)[0].rstrip() + "\n"
+    if os.environ.get("WRITE_GOLDEN"):
+        (folder / f"after{Path(result.file).suffix}").write_bytes(result.after.encode())
+        (folder / "report.md").write_text(said)
+        if new := new_files(report.migration):
+            (folder / "new.yaml").write_text(new)
+    assert text_of(folder, f"after{Path(result.file).suffix}") == result.after
+    assert text_of(folder, "new.yaml") == new_files(report.migration)
+    assert text_of(folder, "report.md") == said
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_allocator_finds_no_difference(name: str) -> None:
+    verification = outcome(name).verification
+    assert verification is not None
+    found = {one.verdict: one.why for one in verification.checked}
+    assert Verdict.DIFFERS not in found, found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_second_run_changes_nothing(name: str) -> None:
+    report = outcome(name)
+    options = options_of(yaml.safe_load(text_of(FOLDER / name, "options.yaml")) or {})
+    beside = text_of(FOLDER / name, "with.yaml")
+    after = [Source(one.file, one.after) for one in report.migration.files]
+    again = migrate([*after, *report.migration.new_files], options, [Source("with.yaml", beside)] if beside else [])
+    assert [one.after for one in again.files[: len(after)]] == [one.text for one in after]
+    assert together(again).count("\n---") <= together(report.migration).count("\n---")
+    assert not again.new_files
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_report_for_programs_is_as_its_schema_says(name: str) -> None:
+    SCHEMA.validate(as_data(outcome(name)))
+
+
+def test_the_schema_in_the_docs_is_that_of_the_code() -> None:
+    assert FILE.read_text() == schema_text(), "python -m dra_driver.migration.report_data"
+
+
+def test_each_code_is_in_a_report() -> None:
+    said = {one.code.name for name in CASES for one in outcome(name).migration.findings}
+    assert {code.name for code in CODES} - said == set()
+
+
+def test_each_row_of_the_table_has_a_folder() -> None:
+    """Of before and after, in the reference on migration sources, section 11."""
+    assert {name.partition("-")[0] for name in CASES} >= {f"{number:02}" for number in range(1, 31)}

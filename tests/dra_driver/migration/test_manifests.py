@@ -1,0 +1,341 @@
+"""What is true of every manifest, whatever is asked: nothing but the intended is changed, and twice is as good as once.
+
+The manifests in `manifests/` have the shapes in which people publish theirs; one of 5 MB is made here.
+"""
+
+import itertools
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dra_driver import bundled
+from dra_driver.api.documents import Document, read_documents, together
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.resource import DeviceClass
+from dra_driver.checking.check import check
+from dra_driver.checking.codes import Severity
+from dra_driver.checking.knowledge import Knowledge
+from dra_driver.cli.files import read_files
+from dra_driver.migration.codes import UNREADABLE
+from dra_driver.migration.ground import ground_of_models
+from dra_driver.migration.migrate import migrate
+from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target
+from dra_driver.migration.report import Report, markdown
+from dra_driver.migration.report_data import as_data, schema
+from dra_driver.migration.verify import Verdict, verify
+from dra_driver.quantity import Quantity
+
+FOLDER = Path(__file__).parent / "manifests"
+FILES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.is_file())
+CLAIMS = Options(strategy=StrategyOption.CLAIMS)
+SCHEMA = jsonschema.Draft202012Validator(schema())
+EVERYTHING = Options(
+    strategy=StrategyOption.CLAIMS,
+    gpu_memory=Quantity.parse("80Gi"),
+    resource_units={"nvidia.com/mps-core": "percent", "nvidia.com/mps-memory": "GiB"},
+    share_visible_all=True,
+    pin_uuids=True,
+    remove_mps_mounts=True,
+    remove_runtime_class=True,
+    unknown_kinds=True,
+    argo_resource_claims=True,
+)
+USUAL = {"auto": Options(), "claims": CLAIMS, "everything": EVERYTHING}
+
+
+@cache
+def source(file: str) -> Source:
+    return Source(file, (FOLDER / file).read_bytes().decode("utf-8"))
+
+
+@cache
+def outcome(file: str, options: str) -> Migration:
+    return migrate([source(file)], USUAL[options])
+
+
+def test_there_are_manifests_of_all_kinds() -> None:
+    assert len(FILES) >= 60
+
+
+# -- twice is as good as once
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_second_run_changes_nothing(file: str) -> None:
+    for options in USUAL:
+        first = outcome(file, options)
+        sources = [*(Source(one.file, one.after) for one in first.files), *first.new_files]
+        again = migrate(sources, USUAL[options])
+        assert {one.file: one.after for one in again.files} == {one.file: one.text for one in sources}
+        assert again.new_files == ()
+
+
+# -- nothing but the intended
+
+
+_GPU_KEY = r"\[?(?:(?:[a-z0-9.-]*nvidia\.com|volcano\.sh|aliyun\.com|tencent\.com)/[^\]]+)\]?"
+INTENDED = re.compile(
+    "|".join(
+        (
+            rf".*(?:resources|resourcesPerNode|computeResources)\.(?:limits|requests)(?:\.?{_GPU_KEY})?",
+            r".*resources\.claims.*",
+            r".*\.resources",
+            r".*resourceClaims.*",
+            r"(?:.*\.)?tolerations.*",
+            r"(?:.*\.)?nodeSelector.*",
+            r"(?:.*\.)?nodeName",
+            r"(?:.*\.)?affinity.*",
+            r"(?:.*\.)?schedulerName",
+            r"(?:.*\.)?runtimeClassName",
+            r"(?:.*\.)?env(?:\[.*)?",
+            r"(?:.*\.)?hostIPC",
+            r"(?:.*\.)?volumes.*",
+            r".*volumeMounts.*",
+            r"(?:.*\.)?metadata",
+            r"(?:.*\.)?annotations.*",
+            # What frameworks counted for themselves, and their own ways to name claims.
+            r"spec\.nprocPerNode",
+            r".*mlPolicy\.torch\.numProcPerNode",
+            r".*rayStartParams.*",
+            r".*draResources.*",
+            r".*podSpecPatch",
+            r".*resource\.manifest",
+            # Quotas, limits and queues.
+            r"spec\.hard.*",
+            r"spec\.limits.*",
+            r"spec\.resourceGroups.*",
+            r"spec\.(?:capability|deserved|guarantee).*",
+            r"data.*",
+        )
+    )
+)
+
+
+def paths_that_differ(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in {**before, **after}:
+            written = str(key)
+            inner = f"{path}.{written}" if re.fullmatch(r"[\w-]+", written) else f"{path}[{written}]"
+            if key not in before or key not in after:
+                yield inner.removeprefix(".")
+            else:
+                yield from paths_that_differ(before[key], after[key], inner.removeprefix("."))
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for index, (one, other) in enumerate(zip(before, after, strict=True)):
+            yield from paths_that_differ(one, other, f"{path}[{index}]")
+    elif before != after:
+        yield path
+
+
+def old_and_new(migration: Migration, file: str) -> Iterator[tuple[Document, Document]]:
+    """Documents that were there, with what became of them; what is new is passed over."""
+    made = [(one.obj["kind"], one.obj["metadata"]["name"]) for one in migration.objects]
+    for result in migration.files:
+        before = read_documents(result.before, file).documents
+        after = [one for one in read_documents(result.after, file).documents if (one.kind, one.name) not in made]
+        before = tuple(one for one in before if (one.kind, one.name) not in made)
+        assert len(before) == len(after), f"{len(before)} documents became {len(after)}"
+        yield from zip(before, after, strict=True)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_nothing_but_the_intended_is_changed(file: str) -> None:
+    for options in USUAL:
+        for before, after in old_and_new(outcome(file, options), file):
+            strange = [path for path in paths_that_differ(before.obj, after.obj) if not INTENDED.fullmatch(path)]
+            assert strange == [], before.title
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_line_that_stays_is_as_it_was_and_every_comment_is_kept(file: str) -> None:
+    for options in USUAL:
+        for result in outcome(file, options).files:
+            assert result.after.count("\r\n") == (result.after.count("\n") if "\r\n" in result.before else 0)
+            assert result.after.startswith("\ufeff") == result.before.startswith("\ufeff")
+            if result.before == result.after:
+                continue
+            kept = iter(result.after.splitlines())
+            lost = [line for line in result.before.splitlines() if line.lstrip().startswith("#") and line not in kept]
+            assert [line for line in lost if not about_what_is_gone(line)] == []
+
+
+def about_what_is_gone(comment: str) -> bool:
+    """Comments right above a line that is taken out go with it."""
+    return any(word in comment for word in ("GPU", "gpu", "helped", "help", "#\tone"))
+
+
+# -- what comes out is right
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_what_comes_out_passes_our_own_check(file: str) -> None:
+    for options in USUAL:
+        migration = outcome(file, options)
+        before = {(one.code, one.message) for one in errors_in((source(file),))}
+        after = [Source(one.file, one.after) for one in migration.files]
+        found = errors_in((*after, *migration.new_files))
+        assert [f"{one.file}:{one.line} {one.message}" for one in found if (one.code, one.message) not in before] == []
+
+
+@cache
+def knowledge() -> Knowledge:
+    """Without devices: whether claims can be had is tried by the allocator."""
+    documents = read_files([str(bundled.DEVICE_CLASSES_FOLDER)]).documents
+    return Knowledge(classes={one.name: DeviceClass.of(one.obj) for one in documents})
+
+
+def errors_in(sources: tuple[Source, ...]) -> list[Any]:
+    reading = together(read_documents(one.text, one.file) for one in sources)
+    return [one for one in check(reading, knowledge()) if one.severity is Severity.ERROR]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_what_comes_out_is_right_by_the_schemas_of_kubernetes(file: str) -> None:
+    migration = outcome(file, "everything")
+    for one in migration.objects:
+        assert problem_of(one.obj) is None
+    for before, after in old_and_new(migration, file):
+        if before.obj != after.obj:
+            assert problem_of(after.obj) in (None, problem_of(before.obj)), after.title
+
+
+def problem_of(obj: JsonObject) -> str | None:
+    try:
+        kubernetes_validate.validate(obj, "1.36", strict=True)
+    except kubernetes_validate.SchemaNotFoundError:
+        return None
+    except (kubernetes_validate.ValidationError, jsonschema.ValidationError) as error:
+        return str(error.message)
+    return None
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_allocator_finds_that_devices_are_what_was_meant(file: str) -> None:
+    for options in USUAL:
+        migration = outcome(file, options)
+        found = verify(migration, ground_of_models((), migration.policy, 36), knowledge().classes)
+        assert [
+            f"{one.workload.pod.document.title}: {one.why}" for one in found.checked if one.verdict is Verdict.DIFFERS
+        ] == []
+        SCHEMA.validate(as_data(Report(migration, found)))
+        assert markdown(Report(migration, found)).startswith("# ")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_what_gets_claims_asks_the_device_plugin_for_nothing_any_more(file: str) -> None:
+    """A pod is converted whole, or not at all."""
+    for options in USUAL:
+        migration = outcome(file, options)
+        after = {before.title: after.obj for before, after in old_and_new(migration, file)}
+        # Manifests inside of manifests, such as those that a workflow applies.
+        inner = [
+            one for obj in after.values() for text in manifests_in(obj) for one in read_documents(text, "").documents
+        ]
+        after = {**{one.title: one.obj for one in inner}, **after}
+        for workload in migration.workloads:
+            if workload.choice.target is Target.CLAIMS:
+                spec: Any = after[workload.pod.document.title]
+                for part in workload.pod.path:
+                    spec = spec[part]
+                assert list(plugin_keys(spec)) == [], workload.pod.document.title
+
+
+def manifests_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str) and value.startswith("apiVersion:"):
+        yield value
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from manifests_in(one)
+
+
+def plugin_keys(value: Any, path: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            if path.endswith((".limits", ".requests")) and re.fullmatch(r"nvidia\.com/(gpu|mig-).*", str(key)):
+                yield f"{path}.{key}"
+            yield from plugin_keys(one, f"{path}.{key}")
+    elif isinstance(value, list):
+        for one in value:
+            yield from plugin_keys(one, path)
+
+
+# -- all ways to ask
+
+FLAGS = (
+    "share_visible_all", "pin_uuids", "remove_mps_mounts", "remove_runtime_class", "unknown_kinds",
+    "argo_resource_claims", "dynamic_mig", "keep_undo",
+)  # fmt: skip
+
+
+@st.composite
+def options_of_all_kinds(draw: st.DrawFn) -> Options:
+    return Options(
+        strategy=draw(st.sampled_from(StrategyOption)),
+        kubernetes_minor=draw(st.sampled_from([None, 34, 35, 36, 37])),
+        extended_resource_gate=draw(st.sampled_from([None, True, False])),
+        mig_strategy=draw(st.sampled_from([None, "none", "single", "mixed"])),
+        mig_profile=draw(st.sampled_from([None, "1g.10gb"])),
+        replicas=draw(st.sampled_from([None, 1, 4])),
+        sharing_strategy=draw(st.sampled_from([None, "time-slicing", "mps"])),
+        gpu_memory=draw(st.sampled_from([None, Quantity.parse("40Gi")])),
+        several_shares=draw(st.sampled_from(["shares", "devices"])),
+        **{flag: draw(st.booleans()) for flag in FLAGS},
+    )
+
+
+@given(st.lists(st.sampled_from(FILES), min_size=1, max_size=4, unique=True), options_of_all_kinds())
+@settings(max_examples=60, deadline=None)
+def test_whatever_is_asked_of_whatever_files_the_laws_hold(files: list[str], options: Options) -> None:
+    sources = [source(file) for file in files]
+    first = migrate(sources, options)
+    after = [*(Source(one.file, one.after) for one in first.files), *first.new_files]
+    again = migrate(after, options)
+    assert [one.after for one in again.files] == [one.text for one in after]
+    assert errors_in(tuple(after)) == [] or errors_in(tuple(sources)) != []
+    SCHEMA.validate(as_data(Report(first)))
+    assert [one.file for one in first.files] == files
+
+
+@given(st.permutations(FILES[:12]))
+@settings(max_examples=5, deadline=None)
+def test_the_order_of_files_does_not_matter_to_each_of_them(files: list[str]) -> None:
+    apart = {file: outcome(file, "claims").files[0].after for file in files}
+    both = migrate([source(file) for file in files], CLAIMS)
+    for one in both.files:
+        # A template that another file of the namespace has already is not written twice.
+        assert len(one.after) <= len(apart[one.file])
+
+
+# -- awkward ones
+
+
+def test_a_file_that_is_no_yaml_is_named_with_line_and_column_and_the_others_go_on() -> None:
+    names = ["awkward/invalid-indentation.yaml", "awkward/invalid-tab.yaml", "awkward/invalid-duplicate-key.yaml"]
+    found = migrate([*(source(name) for name in names), source("workloads/pod-vector-add.yaml")], CLAIMS)
+    said = [(one.place.file, one.place.line) for one in found.findings if one.code is UNREADABLE]
+    assert said == [(names[0], 8), (names[1], 4), (names[2], 11)]
+    messages = [one.message for one in found.findings if one.code is UNREADABLE]
+    assert all(message.startswith("column ") for message in messages)
+    assert [one.before != one.after for one in found.files] == [False, False, False, True]
+
+
+def test_a_file_of_five_megabytes_is_migrated_whole() -> None:
+    one = source("workloads/deployment-translator.yaml").text
+    documents = (one.replace("translator", f"translator-{number}") for number in itertools.count())
+    text, size = [], 0
+    while size < 5_000_000:
+        text.append(next(documents) + "# filler " + "x" * 40_000 + "\n")
+        size += len(text[-1])
+    big = Source("big.yaml", "---\n".join(text))
+    found = migrate([big], CLAIMS)
+    assert len(found.workloads) == len(text)
+    assert found.files[0].after.count("resourceClaimTemplateName:") == len(text)
+    assert found.files[0].after.count("# filler ") == len(text)
