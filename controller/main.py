@@ -6,28 +6,37 @@ import dra_driver.runtime.lean  # noqa: F401 - before structlog is imported by a
 # isort: on
 import asyncio
 import sys
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
 from controller.classes import ProfileClasses
+from controller.computedomains.devices import publish_domain_devices
+from controller.computedomains.keeper import DomainKeeper
+from controller.computedomains.metrics import DomainCollector
 from controller.settings import Settings, from_process
 from controller.slices import PublishedSlices
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.features import Feature
 from dra_driver.kube.client import Kube, endpoint_from
+from dra_driver.kube.events import EventRecorder
 from dra_driver.kube.leader import LeaderElection
 from dra_driver.kube.metrics import ApiCalls
 from dra_driver.publish.policy_file import read_policy
 from dra_driver.runtime import memory
+from dra_driver.runtime.debug import Section
 from dra_driver.runtime.tasks import forever, run_service, until_signal
 from dra_driver.runtime.telemetry import configure_logging, status_server, tell_build
 from dra_driver.runtime.tracing import Tracer, open_tracer
 
 if TYPE_CHECKING:
     from controller.webhook.service import Webhook
+
+type Job = Callable[[], Coroutine[Any, Any, Any]]
+"""Runs until it is cancelled."""
 
 
 def main() -> None:
@@ -60,9 +69,19 @@ async def run(settings: Settings) -> None:
             classes=_classes(kube, settings, tracer),
             tracer=tracer,
         )
+        events = EventRecorder(kube, controller=f"{settings.driver_name}/controller", instance=settings.identity)
+        domains = _domains(kube, settings, policy, events, tracer)
+        if domains is not None:
+            metrics.register(DomainCollector(domains.statuses))
         webhook = _webhook(kube, settings, policy, metrics)
         election = _election(kube, settings)
-        led = slices.run if webhook is None else partial(_both, slices, webhook)
+        leading: dict[str, Job] = {"publishing": slices.run}
+        if domains is not None:
+            leading["domains"] = domains.run
+            leading["devices of domains"] = partial(publish_domain_devices, kube, policy, settings.workers, tracer)
+        if webhook is not None:
+            leading["the webhook's configuration"] = webhook.lead
+        led = partial(_all_of, leading)
         work = led if election is None else partial(election.lead, led)
         async with (
             nullcontext() if webhook is None else webhook.serving(),
@@ -76,15 +95,20 @@ async def run(settings: Settings) -> None:
                     **({} if election is None else {"lease": election.problem}),
                     **({} if webhook is None else {"webhook": webhook.problem}),
                 },
-                debug={"pools": slices.described} if settings.debug_pages else None,
+                debug=_debug_pages(slices, domains) if settings.debug_pages else None,
             ),
             asyncio.TaskGroup() as tasks,
         ):
-            tasks.create_task(forever("publishing", work))
+            tasks.create_task(forever("leading", work))
+            tasks.create_task(forever("news", events.run))
             if webhook is not None:
                 tasks.create_task(forever("the webhook", webhook.run))
             memory.settle()
             await until_signal()
+
+
+def _debug_pages(slices: PublishedSlices, domains: DomainKeeper | None) -> dict[str, Section]:
+    return {"pools": slices.described, **({} if domains is None else {"domains": domains.described})}
 
 
 def _classes(kube: Kube, settings: Settings, tracer: Tracer) -> ProfileClasses | None:
@@ -104,11 +128,26 @@ def _webhook(kube: Kube, settings: Settings, policy: PublishingPolicy, metrics: 
     return Webhook(kube, plan, driver=settings.driver_name, policy=policy, metrics=WebhookMetrics(metrics))
 
 
-async def _both(slices: PublishedSlices, webhook: "Webhook") -> None:
-    """What the replica does that leads."""
+def _domains(
+    kube: Kube, settings: Settings, policy: PublishingPolicy, events: EventRecorder, tracer: Tracer
+) -> DomainKeeper | None:
+    if Feature.COMPUTE_DOMAINS not in settings.feature_gates:
+        return None
+    return DomainKeeper(
+        kube,
+        settings.daemons,
+        several_channels=policy.several_channels,
+        host_imex=Feature.HOST_IMEX in settings.feature_gates,
+        events=events,
+        tracer=tracer,
+    )
+
+
+async def _all_of(jobs: Mapping[str, Job]) -> None:
+    """What the replica does that leads, by name."""
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(forever("publishing", slices.run))
-        tasks.create_task(forever("the webhook's configuration", webhook.lead))
+        for name, job in jobs.items():
+            tasks.create_task(forever(name, job))
 
 
 def _election(kube: Kube, settings: Settings) -> LeaderElection | None:

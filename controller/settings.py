@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from dra_driver.domains.objects import DaemonSettings
 from dra_driver.features import Gates
 from dra_driver.kube.endpoint import pod_namespace
 from dra_driver.kube.leader import LeaseTimes
@@ -77,6 +78,8 @@ class Settings:
     """This process in the lease."""
     webhook: WebhookSettings | None
     """None: there is no webhook."""
+    daemons: DaemonSettings
+    """How pods of ComputeDomains' daemons are made."""
     http_endpoint: str | None
     """HOST:PORT of probes and metrics; None: none."""
     debug_pages: bool
@@ -109,11 +112,29 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
         lease_times=times,
         identity=options.identity or f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}",
         webhook=_webhook(options, parser, namespace),
+        daemons=_daemons(options, parser, namespace),
         http_endpoint=options.http_endpoint or None,
         debug_pages=options.debug_pages,
         otlp_endpoint=endpoint_asked_for(options.otlp_endpoint, environment),
         log_level=options.log_level,
         log_format=options.log_format,
+    )
+
+
+def _daemons(options: argparse.Namespace, parser: SettingsParser, namespace: str) -> DaemonSettings:
+    if not 1 <= options.max_nodes_per_imex_domain <= 1000:
+        parser.refuse(f"--max-nodes-per-imex-domain {options.max_nodes_per_imex_domain} is not between 1 and 1000")
+    secrets = (name.strip() for name in options.daemon_image_pull_secrets.split(","))
+    return DaemonSettings(
+        namespace=namespace,
+        image=options.daemon_image,
+        image_pull_policy=options.daemon_image_pull_policy,
+        image_pull_secrets=tuple(name for name in secrets if name),
+        service_account=options.daemon_service_account,
+        priority_class=options.daemon_priority_class or None,
+        log_level=options.log_level,
+        log_format=options.log_format,
+        max_nodes=options.max_nodes_per_imex_domain,
     )
 
 
@@ -154,6 +175,7 @@ def _parser() -> SettingsParser:
     setting("--renew-deadline", 10.0, "seconds that the leader tries to renew before it stops", type=seconds)
     setting("--retry-period", 2.0, "seconds between attempts to take or renew the lease", type=seconds)
     setting("--identity", "", "this process in the lease; default: host name and a random part")
+    _declare_daemons(parser)
     _declare_webhook(parser)
     setting("--http-endpoint", "", "HOST:PORT for /healthz, /readyz and /metrics; default: none", type=endpoint)
     parser.switch("--debug-pages", False, "serve /debug there, too: stacks and pools")
@@ -161,6 +183,17 @@ def _parser() -> SettingsParser:
     setting("--log-level", "info", "how much to log", choices=LEVELS)
     setting("--log-format", "json", "how to log", choices=("json", "console"))
     return parser
+
+
+def _declare_daemons(parser: SettingsParser) -> None:
+    setting = parser.setting
+    setting("--daemon-image", "gpu-dra-driver", "image of the pods of ComputeDomains' daemons: the driver's own")
+    policies = ("Always", "IfNotPresent", "Never")
+    setting("--daemon-image-pull-policy", "IfNotPresent", "when nodes ask the registry for it", choices=policies)
+    setting("--daemon-image-pull-secrets", "", "names of Secrets in the lease's namespace, with commas between them")
+    setting("--daemon-service-account", "default", "of those pods: may get and watch ComputeDomains")
+    setting("--daemon-priority-class", "system-node-critical", "of those pods; empty: none")
+    setting("--max-nodes-per-imex-domain", 18, "nodes of one NVLink clique that a ComputeDomain can have", type=int)
 
 
 def _declare_webhook(parser: SettingsParser) -> None:

@@ -32,6 +32,8 @@ class Feature(StrEnum):
     DEVICE_STATUS = "DeviceStatus"
     MIG_CLASSES = "MigProfileClasses"
     MIG_EXTENDED_RESOURCES = "MigExtendedResources"
+    COMPUTE_DOMAINS = "ComputeDomains"
+    HOST_IMEX = "HostManagedIMEXDaemon"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,17 @@ GATES: Mapping[Feature, Gate] = {
             "Those classes answer to `nvidia.com/mig-1g.10gb` and the like, as a device plugin does.",
             needs=(Feature.MIG_CLASSES,),
         ),
+        Gate(
+            Feature.COMPUTE_DOMAINS,
+            "beta",
+            "Nodes offer IMEX channels, and the controller keeps ComputeDomains: pods that share memory over NVLink.",
+        ),
+        Gate(
+            Feature.HOST_IMEX,
+            "alpha",
+            "Nodes run their IMEX daemons themselves: ComputeDomains make none, and wait until the node's is ready.",
+            needs=(Feature.COMPUTE_DOMAINS,),
+        ),
     )
 }
 
@@ -108,7 +121,6 @@ _OF_NVIDIA = frozenset(
         "DeviceMetadata",
         "DRAListTypeAttributes",
         "FabricManagerPartitioning",
-        "HostManagedIMEXDaemon",
         "ContextualLogging",
         "LoggingAlphaOptions",
         "LoggingBetaOptions",

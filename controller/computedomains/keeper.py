@@ -5,7 +5,7 @@ second at most, so a domain whose nodes come up together costs a few writes and 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -96,15 +96,20 @@ class DomainKeeper:
         finally:
             self._cluster = None
 
-    def problem(self) -> str | None:
-        """Why domains cannot be kept at the moment; None also while another process leads."""
-        failures = self._cluster.failures if self._cluster is not None else ()
-        return "; ".join(str(failure) for failure in failures) or None
+    def described(self) -> Iterator[str]:
+        """What cannot be watched, and a line for each domain, for the debug page; nothing while others lead."""
+        if self._cluster is not None:
+            yield from (f"not watched: {failure}" for failure in self._cluster.failures)
+            for (namespace, name), domain in sorted(self._cluster.domains.objects.items()):
+                said = (
+                    f"{domain.status.status} {domain.status.ready_nodes}" if isinstance(domain, ComputeDomain) else ""
+                )
+                yield f"{namespace}/{name}: {said or domain}"
 
-    def statuses(self) -> tuple[ComputeDomainStatus, ...]:
-        """Of all domains, for metrics; empty while another process leads."""
-        objects = self._cluster.domains.objects.values() if self._cluster is not None else ()
-        return tuple(one.status for one in objects if isinstance(one, ComputeDomain))
+    def statuses(self) -> Mapping[Key, ComputeDomainStatus]:
+        """Of all domains by namespace and name, for metrics; empty while another process leads."""
+        objects = self._cluster.domains.objects if self._cluster is not None else {}
+        return {key: one.status for key, one in objects.items() if isinstance(one, ComputeDomain)}
 
     def _changed(self, uid: str) -> None:
         written = self._written_at.get(uid)

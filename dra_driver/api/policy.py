@@ -254,6 +254,8 @@ class PublishingPolicy(_Strict):
             found.append((f"sharing[{index}].strategy", strategy))
         if self.passthrough:
             found.append(("passthrough", Feature.PASSTHROUGH))
+        if self.compute_domains:
+            found.append(("computeDomains", Feature.COMPUTE_DOMAINS))
         if self.health != HealthPolicy():
             found.append(("health", Feature.HEALTH))
         return tuple(found)
