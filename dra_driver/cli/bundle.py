@@ -103,7 +103,7 @@ async def put_cluster(
         await reader.tell("logs and metrics", Logs(kube, made, lines=lines).read(ours))
     made.data(FACTS, facts.to_wire())
     for unread in (*facts.unread.values(), *facts.unread_questions()):
-        made.error(unread.what, unread.finding().sentence if unread.permission else unread.why)
+        made.error(unread.what, unread.sentence if unread.permission else unread.why)
     for note in reader.objects.notes:
         made.error("objects", note)
     put_report(made, report_of(cluster, reader.objects.notes))

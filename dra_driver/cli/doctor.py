@@ -19,7 +19,7 @@ from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
 from dra_driver.doctor.archive import stored
 from dra_driver.doctor.checks import cluster_checks
 from dra_driver.doctor.cluster import Cluster
-from dra_driver.doctor.findings import Check, Finding, Report, Verdict, examined
+from dra_driver.doctor.findings import Check, Finding, Report, Verdict, examined, listed
 from dra_driver.doctor.node import NodePlaces, node_part
 from dra_driver.doctor.reading import Reader
 from dra_driver.doctor.server import definitions_in
@@ -154,7 +154,7 @@ async def _tell(reader: Reader) -> None:
 def progress(reader: Reader) -> str:
     """`reading pods, resourceslices; 14 answers so far`"""
     waiting = sorted(set(reader.waiting))
-    return f"reading {', '.join(waiting) or 'on'}; {reader.answered} answers so far"
+    return f"reading {listed(waiting) or 'on'}; {reader.answered} answers so far"
 
 
 # -- printing

@@ -9,13 +9,13 @@ from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A permission, and what does not work without it. `namespaced`: in the namespace of the release alone."""
+    """A permission, and what does not work without it. `lease`: for the controller's own Lease alone."""
 
     verb: str
     group: str
     resource: str
     loss: str
-    namespaced: bool = False
+    lease: bool = False
 
 
 OF_WHO_ASKS: tuple[Need, ...] = (
@@ -45,7 +45,7 @@ OF_THE_CONTROLLER: tuple[Need, ...] = (
     Need("create", "resource.k8s.io", "resourceslices", "nothing is published"),
     Need("patch", "resource.k8s.io", "resourceslices", "changes are not published"),
     Need("delete", "resource.k8s.io", "resourceslices", "slices of nodes that are gone stay"),
-    Need("update", "coordination.k8s.io", "leases", "nobody leads", namespaced=True),
+    Need("update", "coordination.k8s.io", "leases", "nobody leads", lease=True),
 )
 """What must work; a test compares them with the roles of the chart."""
 

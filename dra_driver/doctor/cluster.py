@@ -49,6 +49,10 @@ class ServerSeen:
     version: str
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
+    def serves(self, group: str, version: str) -> bool:
+        """True where that is not known."""
+        return not group or not self.groups or version in self.groups.get(group, ())
+
     @property
     def minor(self) -> int:
         """36 of `v1.36.2-gke.1`; 0 when it says nothing like it."""
@@ -66,6 +70,8 @@ class Access:
     allowed: bool
     who: str | None = None
     namespace: str | None = None
+    name: str | None = None
+    """Of the object; None: of all."""
 
     @property
     def permission(self) -> str:

@@ -6,7 +6,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import decode_policy
 from dra_driver.api.resource import DeviceClass
 from dra_driver.doctor.cluster import POLICY_FILE, Cluster
-from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok
+from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok, unknown
 from dra_driver.doctor.objects import WebhookConfiguration
 from dra_driver.errors import InvalidInput
 from dra_driver.names import GPU_DRIVER
@@ -152,7 +152,7 @@ def _answer(cluster: Cluster) -> Iterator[Finding]:
     services = [webhook.client_config.service for webhook in one.webhooks]
     namespace = next((service.namespace for service in services if service is not None), "NAMESPACE")
     if cluster.webhook_answer.unread is not None:
-        yield cluster.webhook_answer.unread.finding()
+        yield unknown([cluster.webhook_answer.unread])
     for answer in cluster.webhook_answer.items:
         if _CALL_FAILED in answer.message:
             yield _FAILED.at(about, message=answer.message, namespace=namespace)

@@ -74,15 +74,28 @@ class Unread:
     why: str
     permission: str | None = None
 
-    def finding(self) -> Finding:
-        if self.permission is None:
-            return Finding("", Verdict.UNKNOWN, f"{self.what} could not be read: {self.why}", fix="ask again")
-        return Finding(
-            "",
-            Verdict.UNKNOWN,
-            f"you may not {self.permission}",
-            fix=f"ask with more rights, or let an administrator allow you to {self.permission}",
-        )
+    @property
+    def sentence(self) -> str:
+        if self.permission is not None:
+            return f"you may not {self.permission}"
+        return f"{self.what} could not be read: {self.why}"
+
+
+def unknown(unread: Iterable[Unread]) -> Finding:
+    """What is not known for want of all this, which is one at least."""
+    parts = sorted(set(unread), key=lambda one: (one.permission is None, one.sentence))
+    permissions = sorted({one.permission for one in parts if one.permission is not None})
+    failures = [one.sentence for one in parts if one.permission is None]
+    refused = [f"you may not {', '.join(permissions)}"] if permissions else []
+    fixes = (
+        [f"ask with more rights, or let an administrator allow you to {', '.join(permissions)}"] if permissions else []
+    )
+    return Finding(
+        "",
+        Verdict.UNKNOWN,
+        "; ".join([*refused, *failures]),
+        fix="; ".join([*fixes, *(["ask again"] if failures else [])]),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +125,8 @@ class Check[T: Observed]:
     reads: tuple[str, ...] = ()
 
     def findings(self, observed: T) -> tuple[Finding, ...]:
-        unread = {one.finding() for part in self.reads if (one := observed.unread(part)) is not None}
-        found = sorted(unread, key=lambda one: one.sentence) if unread else list(self.judge(observed))
+        unread = [one for part in self.reads if (one := observed.unread(part)) is not None]
+        found = [unknown(unread)] if unread else list(self.judge(observed))
         assert found, f"check {self.name} says nothing"
         return tuple(replace(one, check=self.name) for one in found)
 

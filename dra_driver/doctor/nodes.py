@@ -53,7 +53,7 @@ _KUBELET_NEW = Trouble(
 
 
 def _kubelets(cluster: Cluster) -> Iterator[Finding]:
-    fine, versions = True, set()
+    fine, versions = True, set[str]()
     for node in cluster.gpu_nodes:
         version = node.status.node_info.kubelet_version
         minor = _minor(version)
@@ -66,7 +66,7 @@ def _kubelets(cluster: Cluster) -> Iterator[Finding]:
             server = cluster.server.version
             yield _KUBELET_NEW.at(_about(node.name), version=version, server=server, node=node.name)
     if fine:
-        yield ok(f"kubelets of nodes with GPUs: {', '.join(sorted(versions)) or 'there are none'}")
+        yield ok(f"kubelets of nodes with GPUs: {', '.join(sorted(versions - {''})) or 'none is named'}")
 
 
 def _minor(version: str) -> int:

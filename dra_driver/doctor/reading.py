@@ -8,6 +8,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -104,7 +105,7 @@ class Reader:
         server = await self._server()
         started = self._now()
         features, gates, own, _ = await asyncio.gather(
-            self._features(server.minor), self._gates(), self._own_access(), self._collections()
+            self._features(server.minor), self._gates(), self._own_access(), self._collections(server)
         )
         first = self.objects.cluster(Facts(time=started, release=self._release, server=server))
         accounts, webhook, _ = await asyncio.gather(
@@ -148,8 +149,10 @@ class Reader:
 
     # -- objects
 
-    async def _collections(self) -> None:
-        await asyncio.gather(*(self._collection(source) for source in SOURCES))
+    async def _collections(self, server: ServerSeen) -> None:
+        """Whoever may not list a kind is told so also when there is no such kind, so that is not asked for."""
+        there = [one for one in SOURCES if server.serves(one.resource.group, one.resource.version)]
+        await asyncio.gather(*(self._collection(source) for source in there))
 
     async def _collection(
         self, source: Source, namespace: str | None = None, field_selector: str | None = None
@@ -240,30 +243,31 @@ class Reader:
         return Seen(tuple(sorted(found.items())))
 
     async def _own_access(self) -> Seen[Access]:
-        return await self._reviews("selfsubjectaccessreviews", [(need, None, None) for need in OF_WHO_ASKS])
+        return await self._reviews("selfsubjectaccessreviews", [_Question(need) for need in OF_WHO_ASKS])
 
     async def _account_access(self, first: Cluster) -> Seen[Access]:
         accounts = [(one, OF_THE_PLUGIN) for one in first.plugins]
         accounts += [(one, OF_THE_CONTROLLER) for one in first.controllers]
         asked = [
-            (need, account_of(one), one.metadata.namespace if need.namespaced else None)
+            _Question(need, account_of(one), *(lease_key(one) if need.lease else (None, None)))
             for one, needs in accounts
             for need in needs
         ]
         return await self._reviews("subjectaccessreviews", asked)
 
-    async def _reviews(self, kind: str, asked: Sequence[tuple[Need, str | None, str | None]]) -> Seen[Access]:
+    async def _reviews(self, kind: str, asked: Sequence["_Question"]) -> Seen[Access]:
         try:
-            found = await self.tell(kind, asyncio.gather(*(self._review(kind, *one) for one in asked)))
+            found = await self.tell(kind, asyncio.gather(*(self._review(kind, one) for one in asked)))
         except ClusterError as error:
             needed = permission("create", "authorization.k8s.io", kind) if error.status in _FORBIDDEN else None
             return Seen((), Unread("permissions", error.message, needed))
         return Seen(tuple(found))
 
-    async def _review(self, kind: str, need: Need, who: str | None, namespace: str | None) -> Access:
+    async def _review(self, kind: str, asked: "_Question") -> Access:
+        need, who = asked.need, asked.who
         attributes = {"verb": need.verb, "group": need.group, "resource": need.resource}
-        if namespace is not None:
-            attributes["namespace"] = namespace
+        attributes |= {"namespace": asked.namespace} if asked.namespace is not None else {}
+        attributes |= {"name": asked.name} if asked.name is not None else {}
         body: JsonObject = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview" if who is None else "SubjectAccessReview",
@@ -274,7 +278,7 @@ class Reader:
             body["spec"] |= {"user": who, "groups": _groups(who)}
         answer = await self._kube.raw("POST", f"{_REVIEWS}/{kind}", body)
         allowed = bool((answer.get("status") or {}).get("allowed"))
-        return Access(need.verb, need.group, need.resource, allowed, who, namespace)
+        return Access(need.verb, need.group, need.resource, allowed, who, asked.namespace, asked.name)
 
     async def _webhook_answer(self, first: Cluster) -> Seen[WebhookAnswer]:
         """Nothing is asked where there is no webhook of ours."""
@@ -290,6 +294,16 @@ class Reader:
                 return Seen((WebhookAnswer(False, error.message),))
             return Seen((), _unread("the webhook", "create", RESOURCE_CLAIMS, error))
         return Seen((WebhookAnswer(False, ""),))
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Whether somebody (None: who asks) may do something; with `name`, to one object."""
+
+    need: Need
+    who: str | None = None
+    namespace: str | None = None
+    name: str | None = None
 
 
 def _unread(what: str, verb: str, resource: Resource, error: ClusterError) -> Unread:

@@ -6,7 +6,7 @@ import yaml
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.doctor.cluster import Cluster
-from dra_driver.doctor.findings import Check, Finding, Trouble, Unread, Verdict, listed, ok
+from dra_driver.doctor.findings import Check, Finding, Trouble, Unread, Verdict, listed, ok, unknown
 from dra_driver.doctor.objects import contains, differences
 
 OLDEST, NEWEST = 34, 37
@@ -150,8 +150,7 @@ def _features(cluster: Cluster) -> Iterator[Finding]:
     kept = cluster.features.items[0] if cluster.features.items else None
     if kept is None and not any(gate in gates for gate in _KEPT):
         unread = [one for one in (cluster.features.unread, cluster.gates.unread) if one is not None]
-        for one in unread or [Unread("what the API server keeps of slices", "it does not say")]:
-            yield one.finding()
+        yield unknown(unread or [Unread("what the API server keeps of slices", "it does not say")])
         return
     fine = True
     for gate, (name, what, loss) in _KEPT.items():

@@ -280,6 +280,8 @@ class FakeKube:
         self.fail: dict[str, ClusterError] = {}
         self.texts: dict[str, str] = {}
         self.asked: list[str] = []
+        self.unserved: set[str] = set()
+        """API groups that there are not."""
         self.accepts = True
         """Whether a claim with a config that makes no sense is accepted."""
 
@@ -314,8 +316,11 @@ class FakeKube:
         if path == "/version":
             return {"gitVersion": "v1.36.2"}
         if path == "/apis":
-            versions = [{"groupVersion": "resource.k8s.io/v1", "version": "v1"}]
-            return {"groups": [{"name": "resource.k8s.io", "versions": versions}]}
+            groups: dict[str, list[Obj]] = {}
+            for one in ALL_SOURCES:
+                if one.resource.group and one.resource.group not in self.unserved:
+                    groups.setdefault(one.resource.group, []).append({"version": one.resource.version})
+            return {"groups": [{"name": name, "versions": versions} for name, versions in groups.items()]}
         return {"status": {"allowed": True}}
 
     async def lines(self, path: str, *, most_bytes: int, **query: str) -> AsyncGenerator[bytes, None]:

@@ -546,6 +546,13 @@ def test_every_trouble_is_provoked_by_a_case() -> None:
     assert provoked == set(TROUBLES)
 
 
+def test_all_that_may_not_be_read_is_told_in_one_sentence() -> None:
+    lacking = {part: Seen((), Unread(part, "forbidden", f"list {part}")) for part in ("claims", "pods", "nodes")}
+    cluster = replace(Installation().cluster, **lacking)
+    (found,) = [one for one in examined(CHECKS, cluster) if one.check == "claims"]
+    assert found.sentence == "you may not list claims, list nodes, list pods"
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_what_may_not_be_read_is_unknown_with_the_permission_that_is_missing(check: Any) -> None:
     for part in check.reads:

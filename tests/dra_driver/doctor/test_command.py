@@ -1,4 +1,4 @@
-"""`dractl doctor` and `dractl bundle` as their users meet them: on a simulated cluster, and where the chart is installed."""
+"""`dractl doctor` and `dractl bundle` as users meet them: on a simulated cluster, and where the chart is installed."""
 
 import json
 import tempfile

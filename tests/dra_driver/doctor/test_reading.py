@@ -97,6 +97,16 @@ async def test_a_probe_that_may_not_be_made_leaves_gates_to_the_servers_metrics(
     assert verdicts(await read(kube))["features"] is Verdict.WARNING
 
 
+async def test_a_kind_that_is_not_served_is_not_asked_for() -> None:
+    """A user without rights would be told that they lack that to list it."""
+    kube = FakeKube(Installation())
+    kube.unserved = {"nvidia.com"}
+    kube.refuse = {"clusterpolicies", "gpuclusters"}
+    assert verdicts(await read(kube))["gpu-operator"] is Verdict.OK
+    kube.unserved = set()
+    assert verdicts(await read(kube))["gpu-operator"] is Verdict.UNKNOWN
+
+
 async def test_the_webhook_is_asked_only_where_there_is_one() -> None:
     installation = Installation()
     kube = FakeKube(installation)
