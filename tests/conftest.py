@@ -1,11 +1,17 @@
 """Fixtures that every test may ask for."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 
 import pytest
 import structlog
 from hypothesis import settings
+from support import places
+
+# Also for the programs that tests start. Whoever names a folder means it.
+os.environ.setdefault("TMPDIR", places.SHORT)
+tempfile.tempdir = None
 
 # A slow machine is no failure of the product. By default every run tries the same, so that a change is judged by what
 # it changes; HYPOTHESIS_PROFILE=thorough tries four times as much, and something else each time.

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+from support.places import SHORT
+
 from dra_driver.errors import DriverError
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from kubelet_plugin.prepare.answer import PreparedDevice
@@ -122,7 +124,7 @@ async def running_plugin(
 @contextmanager
 def short_folder() -> Iterator[Path]:
     """A folder with a path short enough for unix sockets."""
-    with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="k", dir=SHORT) as folder:
         yield Path(folder)
 
 
