@@ -6,6 +6,7 @@ whenever the division of a GPU changes.
 
 import shutil
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 from kubelet_plugin.hardware.sysfs import described_node
@@ -19,6 +20,7 @@ _MINORS_OF_A_GPU = _GPU_INSTANCES * (1 + _COMPUTE_INSTANCES)
 _READABLE = 0o444
 
 
+@cache
 def mig_minors() -> str:
     """/proc/driver/nvidia-caps/mig-minors: every possible capability of 32 GPUs, 135 minors each, the first is 3."""
     lines = ["config 1", "monitor 2"]

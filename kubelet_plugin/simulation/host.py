@@ -39,6 +39,7 @@ from kubelet_plugin.simulation.state import (
 from kubelet_plugin.simulation.tree import device_folders
 from kubelet_plugin.simulation.tree import function_folder as _function_folder
 from kubelet_plugin.simulation.tree import link as _link
+from kubelet_plugin.simulation.tree import link_text as _link_text
 from kubelet_plugin.simulation.tree import path as _path
 from kubelet_plugin.simulation.tree import pci_folder as _pci_folder
 from kubelet_plugin.simulation.tree import write as _write
@@ -501,10 +502,7 @@ def _libraries(state: NodeState) -> Iterator[tuple[PurePosixPath, str | PurePosi
 def _write_driver_files(root: Path, state: NodeState) -> None:
     for host_path, content in _driver_files(state):
         if isinstance(content, PurePosixPath):
-            place = _path(root, host_path)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.unlink(missing_ok=True)
-            place.symlink_to(content)
+            _link_text(root, host_path, str(content))
         else:
             _write(root, host_path, content)
     for program in (*(_binary_folder(state) / name for name in _BINARIES), CUDA_CLIENT):

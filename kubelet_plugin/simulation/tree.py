@@ -1,5 +1,6 @@
 """Files and links of a simulated host's tree, and where its GPUs lie in sysfs. For the modules of this package."""
 
+import posixpath
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -12,16 +13,27 @@ def path(root: Path, host_path: PurePosixPath | str) -> Path:
 
 def write(root: Path, host_path: PurePosixPath | str, text: str) -> None:
     place = path(root, host_path)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(text, encoding="utf-8")
+    try:
+        place.write_text(text, encoding="utf-8")
+    except FileNotFoundError:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, encoding="utf-8")
 
 
 def link(root: Path, host_path: PurePosixPath, target: PurePosixPath) -> None:
     """A relative link, as sysfs has them; it leads to the right place from outside the root, too."""
+    link_text(root, host_path, posixpath.relpath(target, host_path.parent))
+
+
+def link_text(root: Path, host_path: PurePosixPath, text: str) -> None:
+    """A link that says `text`."""
     place = path(root, host_path)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.unlink(missing_ok=True)
-    place.symlink_to(target.relative_to(host_path.parent, walk_up=True))
+    try:
+        place.unlink(missing_ok=True)
+        place.symlink_to(text)
+    except FileNotFoundError:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(text)
 
 
 def device_folders(state: NodeState) -> Iterator[PurePosixPath]:
