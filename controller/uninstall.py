@@ -10,12 +10,13 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
 
 from controller.classes import is_profile_class
-from dra_driver.api.meta import DEVICE_CLASSES, LEASES, RESOURCE_SLICES, Resource
+from dra_driver.api.meta import DEVICE_CLASSES, LEASES, RESOURCE_SLICES, SECRETS, Resource
 from dra_driver.errors import ClusterError, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.endpoint import pod_namespace
@@ -34,6 +35,8 @@ class Settings:
     driver_name: str
     lease_namespace: str
     lease_name: str
+    secrets: tuple[str, ...]
+    """In the namespace of the lease: what cert-manager made for the webhook, and leaves behind."""
 
 
 def main() -> None:
@@ -51,6 +54,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
         driver_name=options.driver_name,
         lease_namespace=options.lease_namespace or pod_namespace() or "default",
         lease_name=options.lease_name,
+        secrets=tuple(name for name in options.secrets.split(",") if name),
     )
 
 
@@ -60,6 +64,7 @@ def _parser() -> SettingsParser:
     parser.setting("--driver-name", GPU_DRIVER, "name of the DRA driver that is removed", type=driver_name)
     parser.setting("--lease-namespace", "", "namespace of the controller's lease; default: that of the pod")
     parser.setting("--lease-name", "gpu-dra-controller", "name of the controller's lease")
+    parser.setting("--secrets", "", "names of Secrets in that namespace, with commas between them")
     return parser
 
 
@@ -70,6 +75,7 @@ async def run(settings: Settings) -> None:
             lambda: _remove_classes(kube, settings.driver_name),
             lambda: _remove_slices(kube, settings.driver_name),
             lambda: _remove(kube, LEASES, settings.lease_name, settings.lease_namespace),
+            *(partial(_remove, kube, SECRETS, name, settings.lease_namespace) for name in settings.secrets),
         )
         failures = [failure for step in steps if (failure := await _failure(step)) is not None]
     if failures:

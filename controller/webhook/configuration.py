@@ -28,7 +28,6 @@ type FailurePolicy = Literal["Fail", "Ignore"]
 CONFIGURATIONS = Resource(
     "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", False
 )
-SECRETS = Resource("", "v1", "secrets", "Secret", True)
 PATH = "/review"
 MARK = "dra.gpu/webhook-authority"
 """Annotation: a digest of the authority that is trusted now, and since when."""

@@ -23,7 +23,6 @@ from controller.webhook.certificates import (
 )
 from controller.webhook.configuration import (
     CONFIGURATIONS,
-    SECRETS,
     Wish,
     change,
     is_armed,
@@ -33,7 +32,7 @@ from controller.webhook.configuration import (
     webhooks_in,
 )
 from controller.webhook.served import Told
-from dra_driver.api.meta import DEVICE_CLASSES, JsonObject
+from dra_driver.api.meta import DEVICE_CLASSES, SECRETS, JsonObject
 from dra_driver.errors import Conflict, InvalidInput, NotFound, Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Mirror

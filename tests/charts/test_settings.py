@@ -27,6 +27,7 @@ NOT_SET = {
         "--leader-election": "always on: while a Deployment is updated it has two replicas, whatever it asks for",
         "--lease-namespace": "that of the pod",
         "--identity": "the pod's name and a random part",
+        "--webhook-url": "the API server reaches Services",
     },
 }
 BY_VARIABLE = {"GPU_DRA_NODE_NAME": "--node-name"}
@@ -48,6 +49,7 @@ def given(release: Release, kind: str) -> dict[str, str]:
 
 
 EVERY_SETTING = {
+    "webhook": {"install": True},
     "featureGates": {"MPSSupport": False},
     "debugPages": True,
     "tracing": {"endpoint": "http://collector.traces:4317"},
@@ -68,7 +70,7 @@ def test_every_setting_is_in_the_chart_or_not_for_it(kind: str, render: Render) 
 
 
 @pytest.mark.parametrize(
-    "variant", ["defaults", "places", "times", "validation", "simulated", "publisher-node", "logs"]
+    "variant", ["defaults", "places", "times", "validation", "simulated", "publisher-node", "logs", "webhook"]
 )
 def test_the_programs_understand_what_the_chart_tells_them(variant: str, render: Render) -> None:
     release = render(VARIANTS[variant])
@@ -81,7 +83,8 @@ def test_the_programs_understand_what_the_chart_tells_them(variant: str, render:
     assert settings.validation_command == (("/bin/sh", "-c", "exit 0") if variant == "validation" else ())
     for deployment in release.all("Deployment"):
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
-        assert controller_settings.read_settings(container["args"], {}).leader_election
+        told = controller_settings.read_settings(container["args"], {})
+        assert told.leader_election and (told.webhook is not None) == (variant == "webhook")
     (job,) = [one for one in release.hooks if one["kind"] == "Job"]
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert uninstall.read_settings(container["args"], {}).driver_name == "gpu.nvidia.com"

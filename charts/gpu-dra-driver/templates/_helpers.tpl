@@ -30,6 +30,22 @@
 {{ include "gpu-dra.fullname" . }}-controller
 {{- end }}
 
+{{- define "gpu-dra.webhook" -}}
+{{ include "gpu-dra.fullname" . }}-webhook
+{{- end }}
+
+{{/* One that cert-manager makes has another name than Helm's own: neither takes over what the other has made. */}}
+{{- define "gpu-dra.webhookSecret" -}}
+{{ include "gpu-dra.webhook" . }}{{ if ne .Values.webhook.certificates "self-managed" }}-certificate{{ end }}
+{{- end }}
+
+{{/* Secrets that cert-manager made for us, with commas between them. */}}
+{{- define "gpu-dra.leftSecrets" -}}
+{{- if and .Values.webhook.install (ne .Values.webhook.certificates "self-managed") -}}
+{{ include "gpu-dra.webhookSecret" . }}{{ if not .Values.webhook.issuerRef }},{{ include "gpu-dra.webhook" . }}-authority{{ end }}
+{{- end -}}
+{{- end }}
+
 {{- define "gpu-dra.cleanup" -}}
 {{ include "gpu-dra.fullname" . }}-cleanup
 {{- end }}

@@ -1,0 +1,168 @@
+"""The chart's part of the webhook: what it makes, what it leaves to the controller, and what it takes away when."""
+
+from typing import Any
+
+import pytest
+from support.chart_values import VARIANTS
+from support.helm import NAMESPACE, Helm, HelmError, Object, ServerThread
+
+from controller import uninstall
+from controller.settings import WebhookSettings, read_settings
+from controller.webhook.configuration import CONFIGURATIONS, ServiceAddress
+from controller.webhook.service import plan_of
+from dra_driver.kube.client import Kube
+from tests.charts.test_objects import EVERYTHING_SERVED
+from tests.charts.test_settings import given
+
+type Render = Any
+
+NAME = "gpu-dra-driver-webhook"
+ON = VARIANTS["webhook"]
+FILLED = [
+    {
+        "name": "refuse.resourceclaims.gpu.nvidia.com",
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "clientConfig": {"url": "https://127.0.0.1:1/review"},
+        "rules": [
+            {
+                "apiGroups": ["resource.k8s.io"],
+                "apiVersions": ["v1"],
+                "resources": ["resourceclaims"],
+                "operations": ["CREATE"],
+            }
+        ],
+    }
+]
+
+
+def settings_of(release: Any) -> WebhookSettings:
+    words = [f"{flag}={value}" for flag, value in given(release, "Deployment").items() if "webhook" in flag]
+    found = read_settings([*words, f"--lease-namespace={NAMESPACE}"], {}).webhook
+    assert found is not None
+    return found
+
+
+def test_the_controller_is_told_of_the_objects_that_the_chart_makes(render: Render) -> None:
+    release = render(ON)
+    settings = settings_of(release)
+    assert release.one("ValidatingWebhookConfiguration")["metadata"]["name"] == settings.configuration
+    assert release.one("Secret")["metadata"]["name"] == settings.secret
+    plan = plan_of(settings, NAMESPACE, "gpu.nvidia.com")
+    assert plan.wish.address == ServiceAddress(NAMESPACE, NAME) and plan.names == (f"{NAME}.{NAMESPACE}.svc",)
+    service = release.one("Service", NAME)
+    (port,) = service["spec"]["ports"]
+    pod = release.one("Deployment")["spec"]["template"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    ports = {one["name"]: one["containerPort"] for one in pod["spec"]["containers"][0]["ports"]}
+    assert port["port"] == 443 and settings.endpoint == f":{ports[port['targetPort']]}"
+    assert settings.exempt_namespaces == (NAMESPACE, "kube-system")
+    assert settings.drain_s + 5 < pod["spec"]["terminationGracePeriodSeconds"]
+
+
+def test_as_installed_nobody_is_asked_anything_and_the_certificate_is_not_there_yet(render: Render) -> None:
+    release = render(ON)
+    assert "webhooks" not in release.one("ValidatingWebhookConfiguration")
+    assert "data" not in release.one("Secret")
+
+
+def test_permissions_are_for_the_two_objects_alone(render: Render) -> None:
+    release = render(ON)
+    role = release.one("ClusterRole", f"{NAMESPACE}-gpu-dra-driver-webhook")
+    names = {rule["resources"][0]: rule.get("resourceNames") for rule in role["rules"]}
+    configuration = release.one("ValidatingWebhookConfiguration")["metadata"]["name"]
+    assert names == {"validatingwebhookconfigurations": [configuration], "deviceclasses": None}
+    (rule,) = release.one("Role", NAME)["rules"]
+    assert (rule["resources"], rule["resourceNames"]) == (["secrets"], [NAME])
+    assert "create" not in rule["verbs"] and "get" not in rule["verbs"]
+
+
+@pytest.mark.parametrize("variant", ["webhook-cert-manager", "webhook-own-authority"])
+def test_cert_manager_fills_the_secret_that_the_controller_reads(variant: str, render: Render) -> None:
+    release = render(VARIANTS[variant], before=EVERYTHING_SERVED)
+    settings = settings_of(release)
+    assert not settings.issued_here and release.all("Secret") == []
+    certificate = release.one("Certificate", NAME)["spec"]
+    assert certificate["secretName"] == settings.secret
+    assert tuple(certificate["dnsNames"]) == plan_of(settings, NAMESPACE, "gpu.nvidia.com").names
+    issuer = certificate["issuerRef"]
+    if variant == "webhook-cert-manager":
+        assert issuer == {"name": "company", "kind": "ClusterIssuer"} and release.all("Issuer") == []
+    else:
+        authority = release.one("Certificate", f"{NAME}-authority")["spec"]
+        assert release.one("Issuer", issuer["name"])["spec"]["ca"]["secretName"] == authority["secretName"]
+        assert authority["isCA"] and release.one("Issuer", authority["issuerRef"]["name"])["spec"] == {"selfSigned": {}}
+    (rule,) = release.one("Role", NAME)["rules"]
+    assert rule["verbs"] == ["list", "watch"] and rule["resourceNames"] == [settings.secret]
+    (job,) = [one for one in release.hooks if one["kind"] == "Job"]
+    left = uninstall.read_settings(job["spec"]["template"]["spec"]["containers"][0]["args"], {}).secrets
+    made = {one["spec"]["secretName"] for one in release.all("Certificate")}
+    assert set(left) == made, "cert-manager leaves them behind, and the cleanup does not"
+    (role,) = [one for one in release.hooks if one["kind"] == "Role"]
+    assert made == {
+        name for rule in role["rules"] if rule["resources"] == ["secrets"] for name in rule["resourceNames"]
+    }
+
+
+def test_settings_reach_the_controller(render: Render) -> None:
+    settings = settings_of(render(VARIANTS["webhook-cert-manager"], before=EVERYTHING_SERVED))
+    assert (settings.failure_policy, settings.timeout_s, settings.drain_s) == ("Ignore", 3, 5.0)
+    assert settings.endpoint == ":8443" and "monitoring" in settings.exempt_namespaces
+
+
+def test_without_it_there_is_a_service_without_endpoints_and_nothing_else(render: Render) -> None:
+    """Else the Service would go before the configuration that names it, whenever it is switched off."""
+    release = render()
+    assert release.one("Service", NAME)["spec"]["ports"][0]["targetPort"] == "webhook"
+    ports = release.one("Deployment")["spec"]["template"]["spec"]["containers"][0]["ports"]
+    assert [one["name"] for one in ports] == ["http"]
+    left = [one["kind"] for one in release.objects if one["metadata"]["name"].endswith("-webhook")]
+    assert left == ["Service"]
+    assert not [flag for flag in given(release, "Deployment") if "webhook" in flag]
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"publisher": "node"}, "does not exist with publisher=node"),
+        ({"controller": {"terminationGracePeriodSeconds": 15}}, "terminationGracePeriodSeconds must be more"),
+    ],
+)
+def test_what_cannot_work_is_refused(values: Object, why: str, render: Render) -> None:
+    with pytest.raises(HelmError, match=why):
+        render({**ON, **values})
+
+
+def webhooks(server: ServerThread) -> list[Object]:
+    found = server.objects("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration")
+    return [one for configuration in found for one in configuration.get("webhooks") or ()]
+
+
+def test_upgrades_leave_what_the_controller_filled_in_and_switching_off_takes_it_away_at_once(
+    server: ServerThread, helm: Helm
+) -> None:
+    name = settings_of(helm.install(ON)).configuration
+
+    async def fill(kube: Kube) -> None:
+        await kube.merge_patch(CONFIGURATIONS, name, {"webhooks": FILLED})
+
+    server.kube(fill)
+    helm.upgrade({**ON, "logLevel": "debug"})
+    assert [one["name"] for one in webhooks(server)] == [FILLED[0]["name"]]
+    helm.upgrade({})
+    assert webhooks(server) == []
+    helm.upgrade(ON)
+    assert webhooks(server) == [], "it begins anew"
+
+
+def test_uninstalling_takes_the_configuration_away_before_whom_it_names(server: ServerThread, helm: Helm) -> None:
+    helm.install({**ON, "cleanup": {"install": False}})
+    server.server.writes.clear()
+    helm.uninstall()
+    gone = [one.path for one in server.server.writes if one.verb == "delete"]
+    first = {kind: next(index for index, path in enumerate(gone) if f"/{kind}/" in path) for kind in KINDS}
+    assert first["validatingwebhookconfigurations"] < first["services"] < first["deployments"]
+    assert webhooks(server) == []
+
+
+KINDS = ("validatingwebhookconfigurations", "services", "deployments")
