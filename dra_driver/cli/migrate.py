@@ -19,6 +19,7 @@ from dra_driver.migration.codes import Severity
 from dra_driver.migration.migrate import migrate as migrated
 from dra_driver.migration.model import Options, StrategyOption
 from dra_driver.migration.report import Report, markdown
+from dra_driver.migration.undo import undo as undone
 from dra_driver.migration.verify import Verdict
 from dra_driver.quantity import Quantity
 
@@ -155,11 +156,18 @@ ArgoOption = Annotated[
     bool,
     _option("Argo Workflows is new enough for resourceClaims in templates.", "--argo-resource-claims"),
 ]
+KserveOption = Annotated[
+    bool,
+    _option("KServe's default here is standard mode, whose pods keep claims.", "--kserve-standard"),
+]
 DynamicMigOption = Annotated[
     bool, _option("The driver makes MIG devices on demand, instead of the MIG manager.", "--dynamic-mig")
 ]
 UndoNotesOption = Annotated[
     bool, _option("Do not keep the old requests in annotations; then --undo cannot work.", "--no-undo-annotations")
+]
+UndoOption = Annotated[
+    bool, _option("The way back: the old requests, out of the annotations that were kept.", "--undo")
 ]
 DiffOption = Annotated[bool, _option("Print what would change.", "--diff")]
 InPlaceOption = Annotated[bool, _option("Write results over the files.", "--in-place")]
@@ -187,6 +195,7 @@ def migrate(
     in_place: InPlaceOption = False,
     output: OutputOption = None,
     report: ReportOption = None,
+    undo: UndoOption = False,
     strategy: StrategyFlag = StrategyOption.AUTO,
     kubernetes: KubernetesOption = None,
     extended_resources: GateOption = None,
@@ -203,6 +212,7 @@ def migrate(
     dynamic_mig: DynamicMigOption = False,
     unknown_kinds: UnknownOption = False,
     argo_resource_claims: ArgoOption = False,
+    kserve_standard: KserveOption = False,
     no_undo_annotations: UndoNotesOption = False,
     driver: DriverOption = _DEFAULTS.driver,
     gpu_class: GpuClassOption = _DEFAULTS.gpu_class,
@@ -243,11 +253,12 @@ def migrate(
         dynamic_mig=dynamic_mig,
         unknown_kinds=unknown_kinds,
         argo_resource_claims=argo_resource_claims,
+        kserve_standard=kserve_standard,
         keep_undo=not no_undo_annotations,
     )
     work = _gathered(paths or [], around or [], read)
-    result = migrated(work.sources, options, work.side)
-    found = reported(result, options, work, nodes)
+    result = undone(work.sources) if undo else migrated(work.sources, options, work.side)
+    found = Report(result) if undo else reported(result, options, work, nodes)
     places = places_below([*(one.file for one in result.files), *(one.file for one in result.new_files)])
     if diff_only:
         for line in diff(result):

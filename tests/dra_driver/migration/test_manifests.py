@@ -30,6 +30,7 @@ from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target
 from dra_driver.migration.report import Report, markdown
 from dra_driver.migration.report_data import as_data, schema
+from dra_driver.migration.undo import undo
 from dra_driver.migration.verify import Verdict, verify
 from dra_driver.quantity import Quantity
 
@@ -76,6 +77,16 @@ def test_a_second_run_changes_nothing(file: str) -> None:
         again = migrate(sources, USUAL[options])
         assert {one.file: one.after for one in again.files} == {one.file: one.text for one in sources}
         assert again.new_files == ()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_way_back_leads_to_the_same_objects(file: str) -> None:
+    for options in USUAL:
+        first = outcome(file, options)
+        there = [*(Source(one.file, one.after) for one in first.files), *first.new_files]
+        back = [one for one in undo(there).files if one.file == file]
+        before, after = (read_documents(text, file).documents for text in (source(file).text, back[0].after))
+        assert [one.obj for one in after] == [one.obj for one in before]
 
 
 # -- nothing but the intended
