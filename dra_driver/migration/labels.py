@@ -308,8 +308,25 @@ def _compared(asked: _Asked, guard: str, test: Callable[[str, int], str]) -> Ver
 # -- the labels
 
 
+def _of_gpus(judge: Callable[["_Asked"], Verdict]) -> Callable[["_Asked"], Verdict]:
+    """Of labels that say how whole GPUs are shared, which MIG devices beside them do not say."""
+
+    def judged(asked: _Asked) -> Verdict:
+        if asked.subject.want.what is What.MIG and not asked.subject.single:
+            return _kept(f"{asked.requirement.key} is about whole GPUs, and the pod asks for MIG devices")
+        return judge(asked)
+
+    return judged
+
+
 def _product(asked: _Asked) -> Verdict:
     """Of the GPU; under the strategy `single`, of its MIG devices."""
+    if any(value.endswith("-SHARED") for value in asked.values):
+        return _of_gpus(_product_of_devices)(asked)
+    return _product_of_devices(asked)
+
+
+def _product_of_devices(asked: _Asked) -> Verdict:
     return _product_of(asked, asked.subject.single and asked.subject.want.what is What.MIG)
 
 
@@ -661,8 +678,8 @@ ROWS: tuple[Row, ...] = (
         r"nvidia\.com/cuda\.(?:runtime\.(?!full)|runtime-version\.)(major|minor|full)",
     ),
     _row("nvidia.com/gpu.count", "GPUs of the node", "implied by as many devices, else a label of the node", _count),
-    _row("nvidia.com/gpu.replicas", "shares of a GPU", "capacity `shares`, or `sharing`", _replicas),
-    _row("nvidia.com/gpu.sharing-strategy", "how GPUs are shared", "`sharing`", _sharing),
+    _row("nvidia.com/gpu.replicas", "shares of a GPU", "capacity `shares`, or `sharing`", _of_gpus(_replicas)),
+    _row("nvidia.com/gpu.sharing-strategy", "how GPUs are shared", "`sharing`", _of_gpus(_sharing)),
     _row("nvidia.com/gpu.clique", "NVLink clique", "`clique`; as a topology key it stays", _clique),
     _row("nvidia.com/mig.capable", "can be partitioned", "`migCapable`; implied by MIG devices", _mig_capable),
     _row("nvidia.com/mig.strategy", "how resources are named", "implied by the claim", _mig_strategy),
@@ -680,7 +697,7 @@ ROWS: tuple[Row, ...] = (
         "capacities, or implied by the profile", _of_single,
         r"nvidia\.com/gpu\.(multiprocessors|slices\.[gc]i|engines\.[a-z]+)",
     ),
-    _row("nvidia.com/mps.capable", "MPS daemon on the node", "`sharing == 'mps'`", _mps_capable),
+    _row("nvidia.com/mps.capable", "MPS daemon on the node", "`sharing == 'mps'`", _of_gpus(_mps_capable)),
     _row("nvidia.com/gpu.present", "has a GPU", "implied", _present),
     _row(
         "feature.node.kubernetes.io/pci-*10de*.present", "has a PCI device of NVIDIA", "implied", _present,

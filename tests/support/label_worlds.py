@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from hypothesis import strategies as st
 from support.gfd import Mode, labels_of
 
 from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cel.device import CelDevice
 from dra_driver.checking.knowledge import _inventory, model_names
+from dra_driver.migration.labels import Requirement
 from dra_driver.migration.model import Share, Want, What
 from dra_driver.names import GPU_DRIVER
 from dra_driver.slices.describe import described_devices
@@ -73,3 +75,30 @@ def _devices(node: NodeInventorySpec, mode: Mode) -> tuple[CelDevice, ...]:
     kind = "mig" if mode.profile else "gpu"
     found = [one for one in described.devices if one.attributes["type"].string == kind]
     return tuple(CelDevice(GPU_DRIVER, one) for one in found)
+
+
+@cache
+def label_values() -> dict[str, list[str]]:
+    """By label, every value that some node has."""
+    found: dict[str, set[str]] = {}
+    for world in worlds():
+        for key, value in world.labels.items():
+            found.setdefault(key, set()).add(value)
+    return {key: sorted(values) for key, values in sorted(found.items())}
+
+
+@st.composite
+def requirements(draw: st.DrawFn) -> Requirement:
+    """About labels that some node has, mostly with values that some node has."""
+    values = label_values()
+    key = draw(st.sampled_from(sorted(values)))
+    operator = draw(st.sampled_from(["In", "In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]))
+    if operator in ("Exists", "DoesNotExist"):
+        return Requirement(key, operator)
+    if operator in ("Gt", "Lt"):
+        numbers = [int(value) for value in values[key] if value.isdigit()]
+        near = st.sampled_from(numbers or [0]).flatmap(lambda number: st.integers(number - 1, number + 1))
+        return Requirement(key, operator, (str(draw(near)),))
+    others = ["true", "false", "0", "1", "NVIDIA-H100-80GB-HBM3", "x"]
+    chosen = draw(st.lists(st.sampled_from([*values[key], *others]), min_size=1, max_size=3, unique=True))
+    return Requirement(key, operator, tuple(chosen))

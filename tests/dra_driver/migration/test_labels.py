@@ -1,11 +1,11 @@
 """Labels of nodes and conditions on devices say the same."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.label_worlds import LabelWorld, worlds
+from support.label_worlds import LabelWorld, label_values, requirements, worlds
 
 from dra_driver.cel.cost import LIMIT
 from dra_driver.cel.device import compile_selector
@@ -152,6 +152,9 @@ def test_what_the_claim_implies_is_taken_out(
         ("nvidia.com/mig.config", "In", ["all-balanced"], GPU, NODE_ONLY_LABEL),
         ("nvidia.com/gpu.memory", "Gt", ["40000"], _mig("1g.5gb"), NODE_ONLY_LABEL),
         ("nvidia.com/gpu.multiprocessors", "Gt", ["100"], GPU, NODE_ONLY_LABEL),
+        ("nvidia.com/gpu.replicas", "Gt", ["1"], _mig("1g.5gb"), NODE_ONLY_LABEL),
+        ("nvidia.com/gpu.sharing-strategy", "In", ["mps"], _mig("1g.5gb"), NODE_ONLY_LABEL),
+        ("nvidia.com/gpu.product", "In", ["NVIDIA-A30-SHARED"], _mig("1g.6gb"), NODE_ONLY_LABEL),
         ("nvidia.com/mig-1g.5gb.count", "Gt", ["6"], _mig("1g.5gb"), NODE_ONLY_LABEL),
         ("nvidia.com/mig-1g.5gb.memory", "Gt", ["1"], GPU, NODE_ONLY_LABEL),
         ("nvidia.com/gpu.family", "In", ["feynman"], GPU, NODE_ONLY_LABEL),
@@ -229,31 +232,6 @@ def test_labels_tell_what_resources_mean(requirement: Requirement, hints: Hints)
 # -- the law: a node is selected by its labels if and only if its devices are selected by the condition
 
 
-def _values() -> dict[str, list[str]]:
-    """By label, every value that some node has."""
-    found: dict[str, set[str]] = {}
-    for world in worlds():
-        for key, value in world.labels.items():
-            found.setdefault(key, set()).add(value)
-    return {key: sorted(values) for key, values in sorted(found.items())}
-
-
-@st.composite
-def _requirements(draw: st.DrawFn) -> Requirement:
-    values = _values()
-    key = draw(st.sampled_from(sorted(values)))
-    operator = draw(st.sampled_from(["In", "In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]))
-    if operator in ("Exists", "DoesNotExist"):
-        return Requirement(key, operator)
-    if operator in ("Gt", "Lt"):
-        numbers = [int(value) for value in values[key] if value.isdigit()]
-        near = st.sampled_from(numbers or [0]).flatmap(lambda number: st.integers(number - 1, number + 1))
-        return Requirement(key, operator, (str(draw(near)),))
-    others = ["true", "false", "0", "1", "NVIDIA-H100-80GB-HBM3", "x"]
-    chosen = draw(st.lists(st.sampled_from([*values[key], *others]), min_size=1, max_size=3, unique=True))
-    return Requirement(key, operator, tuple(chosen))
-
-
 def _comparable(requirement: Requirement, world: LabelWorld) -> bool:
     """What the law leaves out, since the label and the device say different things there by nature.
 
@@ -264,14 +242,32 @@ def _comparable(requirement: Requirement, world: LabelWorld) -> bool:
         return "0" not in requirement.values
     if requirement.key.endswith("product"):
         suffixed = {value.endswith("-SHARED") for value in requirement.values}
-        return suffixed == {world.mode.replicas > 1 and not world.mode.renamed} or not requirement.values
+        of_these = world.mode.mig != "mixed" or "mig-" in requirement.key
+        return suffixed == {of_these and world.mode.replicas > 1 and not world.mode.renamed} or not requirement.values
     return not requirement.key.endswith(("count", ".rev", ".revision")) or requirement.operator not in ("In", "NotIn")
 
 
-@settings(max_examples=150)
-@given(_requirements())
+@settings(max_examples=100)
+@given(requirements())
 def test_labels_and_conditions_select_the_same(requirement: Requirement) -> None:
+    _the_same(requirement, worlds())
+
+
+@pytest.mark.parametrize("key", [key for key in label_values() if "mig-" not in key])
+def test_each_value_of_a_label_selects_the_same(key: str) -> None:
+    for value in label_values()[key]:
+        _the_same(Requirement(key, "In", (value,)), worlds())
+
+
+def test_what_nodes_say_of_their_mig_devices_is_true_of_them() -> None:
     for world in worlds():
+        for key, value in world.labels.items():
+            if "mig-" in key:
+                _the_same(Requirement(key, "In", (value,)), [world])
+
+
+def _the_same(requirement: Requirement, those: Sequence[LabelWorld]) -> None:
+    for world in those:
         of_another_profile = "mig-" in requirement.key and requirement.key not in world.labels
         if of_another_profile or not _comparable(requirement, world):
             continue
@@ -311,7 +307,7 @@ def test_a_floor_of_memory_is_two_percent_below_the_label_at_most(value: str) ->
 
 def test_every_label_of_the_table_is_tried() -> None:
     """Each row by a label that the model of GPU Feature Discovery makes, or by the tables above."""
-    tried = {*_values(), *(f"nvidia.com/{row[0]}" for row in ON_DEVICE)}
+    tried = {*label_values(), *(f"nvidia.com/{row[0]}" for row in ON_DEVICE)}
     rows = [row for row in ROWS if not any(row.pattern.fullmatch(key) for key in tried)]
     assert {row.key.split(",")[0] for row in rows} == {
         "nvidia.com/mig.config",

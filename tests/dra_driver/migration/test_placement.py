@@ -1,10 +1,17 @@
 """What a pod asks of its nodes: what goes into its claim, what stays."""
 
+from collections.abc import Sequence
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.label_worlds import LabelWorld, requirements, worlds
 from support.migration import GPU, all_codes, codes, limits, meaning_of, pod, read, removed, there
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.model import PodReading, Want, What
+from dra_driver.cel.device import compile_selector
+from dra_driver.migration.labels import Requirement
+from dra_driver.migration.model import PodReading, Remove, Want, What, path_text
 
 A = "device.attributes['gpu.nvidia.com']"
 PLAIN = meaning_of("version: v1\nflags: {migStrategy: mixed}\n")
@@ -220,3 +227,53 @@ def test_affinities_of_any_shape_are_no_error(affinity: object) -> None:
     found = placed(affinity=affinity)
     assert removed(found.edits) == []
     assert len(found.demands) == 1
+
+
+# -- the law: a pod can be on the same nodes as before, as far as a node's GPUs decide it
+
+_LABELS = requirements().filter(
+    lambda one: not any(word in one.key for word in ("mig", "product", "memory", "count", "rev", "replicas"))
+)
+"""Whose conditions say exactly the same; the others have rules of their own, for which there are tests of their own."""
+_ELSEWHERE = st.sampled_from([Requirement("zone", "In", ("a",)), Requirement("nvidia.com/gpu.machine", "In", ("DGX",))])
+_TERMS = st.lists(st.lists(st.one_of(_LABELS, _LABELS, _LABELS, _ELSEWHERE), min_size=1, max_size=3), max_size=3)
+
+
+def _written(one: Requirement) -> JsonObject:
+    return {"key": one.key, "operator": one.operator, **({"values": list(one.values)} if one.values else {})}
+
+
+def _holds(terms: Sequence[Sequence[Requirement]], labels: dict[str, str]) -> bool:
+    return not terms or any(all(one.holds(labels) for one in term) for term in terms)
+
+
+def _left(found: PodReading, terms: Sequence[Sequence[Requirement]]) -> list[list[Requirement]]:
+    """What of the terms stays with the pod."""
+    gone = {path_text(one.path) for one in found.edits if isinstance(one, Remove)}
+    if REQUIRED in gone:
+        return []
+    left = [
+        [one for position, one in enumerate(term) if f"{REQUIRED}[{index}].matchExpressions[{position}]" not in gone]
+        for index, term in enumerate(terms)
+    ]
+    return [] if len(left) == 1 and not left[0] else left
+
+
+@settings(max_examples=120)
+@given(_TERMS, st.sampled_from(["a", "b"]), st.sampled_from(["DGX", "PC"]))
+def test_a_pod_can_be_on_the_same_nodes_as_before(terms: list[list[Requirement]], zone: str, machine: str) -> None:
+    affinity = required(*([_written(one) for one in term] for term in terms)) if terms else None
+    found = read(pod(limits({GPU: 1}), affinity=affinity), PLAIN)
+    (demand,) = found.demands
+    assert demand.alternatives == ()
+    selectors = [compile_selector(one) for one in demand.want.selectors]
+    left = _left(found, terms)
+    never = "M030" in codes(found.findings)
+    for world in filter(_plain, worlds()):
+        labels = {**world.labels, "zone": zone, "nvidia.com/gpu.machine": machine}
+        now = _holds(left, labels) and all(one.matches(device) for one in selectors for device in world.devices)
+        assert now == _holds(terms, labels) or (never and not now)
+
+
+def _plain(world: LabelWorld) -> bool:
+    return world.want == Want(What.GPU) and world.mode.replicas == 1
