@@ -8,12 +8,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 from docs.from_code.tables import WRITTEN, page, table
-from dra_driver.api.inventory import ComputeInstanceFacts, GpuFacts, GpuInstanceFacts
+from dra_driver.api.inventory import ComputeInstanceFacts, GpuFacts, GpuInstanceFacts, ImexFacts
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Attribute, Device
 from dra_driver.checking import knowledge
 from dra_driver.devices import health
-from dra_driver.names import GPU_ATTRIBUTES, GPU_DRIVER, MIG_ATTRIBUTES, STANDARD_DOMAIN, VFIO_ATTRIBUTES
+from dra_driver.domains.names import DOMAIN_LABEL
+from dra_driver.names import (
+    COMPUTE_DOMAIN_DRIVER,
+    GPU_ATTRIBUTES,
+    GPU_DRIVER,
+    MIG_ATTRIBUTES,
+    STANDARD_DOMAIN,
+    VFIO_ATTRIBUTES,
+)
+from dra_driver.slices import domains
 from dra_driver.slices.describe import described_devices
 from dra_driver.slices.features import ALL_FEATURES
 
@@ -60,6 +69,16 @@ MEANINGS = {
     "iommuGroup": "Of the GPU.",
 }
 """What each attribute means, as a sentence of Markdown."""
+
+DOMAIN_MEANINGS = {
+    "type": "`daemon` or `channel`.",
+    "id": "Number of the channel; pods of one domain that share a node have different ones.",
+    "clique": "Partition of the NVLink fabric that the node is in, as on its GPUs.",
+    "clusterUUID": "The NVLink fabric, as on its GPUs.",
+    "cliqueID": "Its partition, as on its GPUs.",
+    "domain": "UID of the ComputeDomain that the node is in; absent where it is in none.",
+}
+"""What the attributes of devices of ComputeDomains mean."""
 
 CAPACITIES = {
     "memory": "Device memory in bytes.",
@@ -149,6 +168,11 @@ def attributes_page() -> str:
         "On a device that several claims share, every capacity says what a claim consumes"
         " that does not ask for it; see"
         " [sharing.md](sharing.md).",
+        "## Devices of ComputeDomains",
+        f"They are of another driver, `{COMPUTE_DOMAIN_DRIVER}`: one daemon for each node with IMEX, and as many"
+        " channels as the policy says. Where the NVLink fabric is not complete they have the taint"
+        f" `{COMPUTE_DOMAIN_DRIVER}/{domains.FABRIC_TAINT}`.",
+        table(("Attribute", "Type", "There", "Example", ""), _domain_rows()),
         "## Conditions and taints",
         "What is wrong with a GPU is a condition in its node's inventory. A *critical* one"
         " taints the devices that feel it with"
@@ -178,6 +202,25 @@ def _attribute_rows() -> Iterator[tuple[str, ...]]:
         (kind,) = {_type_of(device.attributes[name]) for device in having}
         example = _example([_shown(device.attributes[name]) for device in having])
         yield f"`{name}`", kind, ", ".join(kinds), "always" if everywhere else "", f"`{example}`", meaning
+
+
+def _domain_rows() -> Iterator[tuple[str, ...]]:
+    """Of a node of a rack that is in a domain."""
+    imex = ImexFacts(channels=2048, program=True)
+    tray = knowledge._inventory("gb200").model_copy(update={"imex": imex})
+    found = [
+        device
+        for labels in ({}, {DOMAIN_LABEL: "6a1f7c2e-0d5b-4d0e-9b1a-3f5c2d7e8a90"})
+        for device in domains.domain_devices(
+            tray, PublishingPolicy.EVERYTHING, labels, COMPUTE_DOMAIN_DRIVER, ALL_FEATURES
+        ).devices
+    ]
+    check_names((name for device in found for name in device.attributes), DOMAIN_MEANINGS, "attribute")
+    check_names(domains.CHANNEL_ATTRIBUTES, DOMAIN_MEANINGS, "attribute")
+    for name, meaning in DOMAIN_MEANINGS.items():
+        values = [device.attributes[name] for device in found if name in device.attributes]
+        always = "always" if name in ("type", "id") else ""
+        yield f"`{name}`", _type_of(values[0]), always, f"`{_example([_shown(one) for one in values])}`", meaning
 
 
 def _capacity_rows() -> Iterator[tuple[str, ...]]:

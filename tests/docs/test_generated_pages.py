@@ -13,6 +13,9 @@ from docs.from_code.attributes import check_names
 from dra_driver.errors import DriverError
 
 
+PACKAGE = generate.FOLDER.parent / "dra_driver"
+
+
 @pytest.mark.parametrize("name", generate.PAGES)
 def test_the_page_is_what_the_code_says(name: str) -> None:
     assert (generate.FOLDER / name).read_text() == generate.PAGES[name](), "run `make generate`"
@@ -43,6 +46,16 @@ def test_a_name_that_is_not_explained_is_refused_and_so_is_one_that_is_not_there
         check_names(["old", "new"], ["old"], "attribute")
     with pytest.raises(LookupError, match="old"):
         check_names(["new"], ["old", "new"], "attribute")
+
+
+def test_no_list_of_attributes_is_forgotten() -> None:
+    """Who publishes more attributes makes another list, which docs/attributes.md then has to have."""
+    lists = {
+        name
+        for path in [*(PACKAGE / "slices").glob("*.py"), PACKAGE / "names.py"]
+        for name in re.findall(r"^([A-Z]+_ATTRIBUTES) = ", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert lists == {"GPU_ATTRIBUTES", "MIG_ATTRIBUTES", "VFIO_ATTRIBUTES", "DEVICE_ATTRIBUTES", "CHANNEL_ATTRIBUTES"}
 
 
 def test_every_setting_is_set_by_a_value_or_known_not_to_be() -> None:
