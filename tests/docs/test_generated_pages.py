@@ -12,7 +12,6 @@ from docs.from_code import errors, settings
 from docs.from_code.attributes import check_names
 from dra_driver.errors import DriverError
 
-
 PACKAGE = generate.FOLDER.parent / "dra_driver"
 
 
