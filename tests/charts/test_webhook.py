@@ -1,17 +1,28 @@
 """The chart's part of the webhook: what it makes, what it leaves to the controller, and what it takes away when."""
 
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from support.chart_values import VARIANTS
 from support.helm import NAMESPACE, Helm, HelmError, Object, ServerThread
+from support.reviews import BAD, an_object, config
 
 from controller import uninstall
 from controller.settings import WebhookSettings, read_settings
 from controller.webhook.configuration import CONFIGURATIONS, ServiceAddress
 from controller.webhook.service import plan_of
+from dra_driver.errors import Rejected
 from dra_driver.kube.client import Kube
 from tests.charts.test_objects import EVERYTHING_SERVED
+from tests.charts.test_permissions import CONTROLLER, granted, ours, used
 from tests.charts.test_settings import given
 
 type Render = Any
@@ -166,3 +177,89 @@ def test_uninstalling_takes_the_configuration_away_before_whom_it_names(server: 
 
 
 KINDS = ("validatingwebhookconfigurations", "services", "deployments")
+
+
+# -- the program, with what the chart made
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def controller(server: ServerThread, release: Any) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """As its Deployment starts it, but that the API server reaches it by a URL; the port of probes and metrics, too."""
+    (container,) = release.one("Deployment")["spec"]["template"]["spec"]["containers"]
+    port, status_port = free_port(), free_port()
+    otherwise = {
+        "kubeconfig": server.kubeconfig,
+        "lease-namespace": NAMESPACE,
+        "policy": "",
+        "http-endpoint": f"127.0.0.1:{status_port}",
+        "webhook-endpoint": f"127.0.0.1:{port}",
+        "webhook-url": f"https://127.0.0.1:{port}",
+        "webhook-drain": 0.2,
+    }
+    words = [*container["args"], *(f"--{name}={value}" for name, value in otherwise.items())]
+    process = subprocess.Popen([sys.executable, "-m", "controller.main", *words], stderr=subprocess.PIPE)
+    try:
+        yield process, status_port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def until(true: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert process.poll() is None and process.stderr is not None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def refusal(server: ServerThread, obj: Object) -> str:
+    """Empty where the object is stored."""
+    try:
+        server.create(obj)
+    except Rejected as error:
+        return str(error)
+    server.delete(obj)
+    return ""
+
+
+def page(port: int, path: str) -> str:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
+
+
+WATCHED = ("secrets", "validatingwebhookconfigurations", "deviceclasses")
+
+
+def test_the_program_fills_in_what_the_chart_made_and_does_what_the_chart_allows(
+    server: ServerThread, helm: Helm
+) -> None:
+    values = {**ON, "featureGates": {"MigProfileClasses": False}}
+    release = helm.install(values)
+    bad = an_object("DeviceClass", config(BAD), metadata={"name": "bad"})
+    assert refusal(server, bad) == ""
+    with controller(server, release) as (process, port):
+        until(lambda: "refuse.deviceclasses.gpu.nvidia.com" in refusal(server, bad), process)
+        assert page(port, "/readyz") == "ok"
+        metrics = page(port, "/metrics").splitlines()
+        assert "gpu_dra_webhook_armed 1.0" in metrics
+        assert any(
+            line.startswith('gpu_dra_webhook_reviews_total{kind="DeviceClass",result="refused"}') for line in metrics
+        )
+        may = {one for one in granted(release, ours(release, "Deployment")) if one[2] in WATCHED}
+        did = {one for one in used(server.server.accesses, CONTROLLER) if one[2] in WATCHED}
+        assert may == did
+        helm.upgrade({})
+        assert refusal(server, bad) == "", "switched off at once, with the program still there"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert webhooks(server) == []
