@@ -39,5 +39,16 @@ def test_the_table_of_permissions_is_that_of_the_chart() -> None:
     assert set(of_the_page()) == given
 
 
+@pytest.mark.skipif(find_spec("helm_sdkpy") is None, reason="there is no Helm on this platform")
+def test_without_compute_domains_the_controller_may_neither_make_pods_nor_write_nodes() -> None:
+    from support.helm import Helm, simulated_server
+
+    with simulated_server() as server:
+        objects = Helm(server.kubeconfig).install({"featureGates": {"ComputeDomains": False}}).objects
+    rules = [rule for one in objects if one["kind"] in ("ClusterRole", "Role") for rule in one["rules"]]
+    assert not [rule for rule in rules if "daemonsets" in rule["resources"]]
+    assert not [rule for rule in rules if "nodes" in rule["resources"] and "patch" in rule["verbs"]]
+
+
 def _named(resource: str, group: str) -> str:
     return f"{resource}.{group}" if group else resource
