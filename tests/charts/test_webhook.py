@@ -8,17 +8,20 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from support.chart_values import VARIANTS
-from support.helm import NAMESPACE, Helm, HelmError, Object, ServerThread
+from support.helm import NAMESPACE, Cluster, Helm, HelmError, Object, ServerThread
 from support.reviews import BAD, an_object, config
 
 from controller import uninstall
 from controller.settings import WebhookSettings, read_settings
 from controller.webhook.configuration import CONFIGURATIONS, ServiceAddress
 from controller.webhook.service import plan_of
+from dra_driver.api.meta import Resource
 from dra_driver.errors import Rejected
 from dra_driver.kube.client import Kube
 from tests.charts.test_objects import EVERYTHING_SERVED
@@ -189,12 +192,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def controller(server: ServerThread, release: Any) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def controller(kubeconfig: Path, release: Any) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """As its Deployment starts it, but that the API server reaches it by a URL; the port of probes and metrics, too."""
     (container,) = release.one("Deployment")["spec"]["template"]["spec"]["containers"]
     port, status_port = free_port(), free_port()
     otherwise = {
-        "kubeconfig": server.kubeconfig,
+        "kubeconfig": kubeconfig,
         "lease-namespace": NAMESPACE,
         "policy": "",
         "http-endpoint": f"127.0.0.1:{status_port}",
@@ -211,6 +214,21 @@ def controller(server: ServerThread, release: Any) -> Iterator[tuple[subprocess.
         process.wait()
 
 
+def as_the_pod(cluster: Cluster, release: Any, folder: Path) -> Path:
+    """A kubeconfig with what the controller's service account may do; the simulated server knows no identities."""
+    if isinstance(cluster, ServerThread):
+        return cluster.kubeconfig
+    accounts = Resource("", "v1", "serviceaccounts", "ServiceAccount", True)
+    wish = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    account = ours(release, "Deployment")
+    answer = cluster.kube(lambda kube: kube.create_subresource(accounts, account, "token", wish, namespace=NAMESPACE))
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": answer["status"]["token"]}
+    kubeconfig = folder / "controller"
+    kubeconfig.write_text(yaml.safe_dump(config))
+    return kubeconfig
+
+
 def until(true: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 60
     while not true():
@@ -219,13 +237,13 @@ def until(true: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.05)
 
 
-def refusal(server: ServerThread, obj: Object) -> str:
+def refusal(cluster: Cluster, obj: Object) -> str:
     """Empty where the object is stored."""
     try:
-        server.create(obj)
+        cluster.create(obj)
     except Rejected as error:
         return str(error)
-    server.delete(obj)
+    cluster.delete(obj)
     return ""
 
 
@@ -240,26 +258,28 @@ def page(port: int, path: str) -> str:
 WATCHED = ("secrets", "validatingwebhookconfigurations", "deviceclasses")
 
 
-def test_the_program_fills_in_what_the_chart_made_and_does_what_the_chart_allows(
-    server: ServerThread, helm: Helm
+def test_the_program_fills_in_what_the_chart_made_with_the_permissions_of_the_chart(
+    cluster: Cluster, tmp_path: Path
 ) -> None:
-    values = {**ON, "featureGates": {"MigProfileClasses": False}}
-    release = helm.install(values)
+    helm, values = Helm(cluster.kubeconfig), {**ON, "featureGates": {"MigProfileClasses": False}}
+    release = helm.install({**values, "cleanup": {"install": False}})
     bad = an_object("DeviceClass", config(BAD), metadata={"name": "bad"})
-    assert refusal(server, bad) == ""
-    with controller(server, release) as (process, port):
-        until(lambda: "refuse.deviceclasses.gpu.nvidia.com" in refusal(server, bad), process)
+    assert refusal(cluster, bad) == ""
+    with controller(as_the_pod(cluster, release, tmp_path), release) as (process, port):
+        until(lambda: "refuse.deviceclasses.gpu.nvidia.com" in refusal(cluster, bad), process)
         assert page(port, "/readyz") == "ok"
         metrics = page(port, "/metrics").splitlines()
         assert "gpu_dra_webhook_armed 1.0" in metrics
-        assert any(
-            line.startswith('gpu_dra_webhook_reviews_total{kind="DeviceClass",result="refused"}') for line in metrics
-        )
-        may = {one for one in granted(release, ours(release, "Deployment")) if one[2] in WATCHED}
-        did = {one for one in used(server.server.accesses, CONTROLLER) if one[2] in WATCHED}
-        assert may == did
-        helm.upgrade({})
-        assert refusal(server, bad) == "", "switched off at once, with the program still there"
+        refused = 'gpu_dra_webhook_reviews_total{kind="DeviceClass",result="refused"}'
+        assert any(line.startswith(refused) for line in metrics)
+        if isinstance(cluster, ServerThread):
+            may = {one for one in granted(release, ours(release, "Deployment")) if one[2] in WATCHED}
+            did = {one for one in used(cluster.server.accesses, CONTROLLER) if one[2] in WATCHED}
+            assert may == did
+        helm.upgrade({"cleanup": {"install": False}})
+        until(lambda: refusal(cluster, bad) == "", process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
-    assert webhooks(server) == []
+    found = cluster.objects("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration")
+    assert not [one for one in found if "gpu-dra" in one["metadata"]["name"]]
+    helm.uninstall()
