@@ -77,16 +77,25 @@ def _splices(text: str, roots: list[Tree], wanted: Mapping[Written, JsonObject])
         root = roots[number]
         old = value_of(root)
         writer.rewrite(root, old, _with_objects(old, objects))
-    return writer.splices if text.endswith("\n") else [_unended(one, len(text)) for one in writer.splices]
+    return writer.splices if text.endswith("\n") else _unended(writer.splices, text)
 
 
-def _unended(splice: Splice, length: int) -> Splice:
-    """In a text whose last line has no end."""
-    if splice.end <= length:
-        return splice
-    if splice.start <= length:
-        return Splice(splice.start, length, splice.text.removesuffix("\n"))
-    return Splice(length, length, "\n" + splice.text.removesuffix("\n") if splice.text else "")
+def _unended(splices: Sequence[Splice], text: str) -> list[Splice]:
+    """In a text whose last line has no end, which was given one for the time being, and has none afterwards."""
+    ordered = sorted(splices, key=_order)
+    first = next((index for index, one in enumerate(ordered) if one.end >= len(text)), len(ordered))
+    if first == len(ordered):
+        return ordered
+    start = min(ordered[first].start, len(text))
+    while first and ordered[first - 1].end >= start:
+        first -= 1
+        start = ordered[first].start
+    rest = [Splice(one.start - start, one.end - start, one.text) for one in ordered[first:]]
+    tail = _joined(f"{text}\n"[start:], rest).removesuffix("\n")
+    free = max((one.end for one in ordered[:first]), default=0)
+    while not tail and start > free and text[start - 1] == "\n":
+        start -= 1
+    return [*ordered[:first], Splice(start, len(text), tail)]
 
 
 def _with_objects(old: Any, objects: Mapping[tuple[int, ...], JsonObject]) -> Any:
@@ -149,10 +158,15 @@ def spliced(text: str, splices: Iterable[Splice]) -> str:
     return mark + _joined(body, moved)
 
 
+def _order(splice: Splice) -> tuple[int, bool]:
+    """What is put in comes before what is taken out in the same place."""
+    return splice.start, splice.end != splice.start
+
+
 def _joined(text: str, splices: Iterable[Splice]) -> str:
     parts: list[str] = []
     position = 0
-    for one in sorted(splices, key=lambda splice: (splice.start, splice.end != splice.start)):
+    for one in sorted(splices, key=_order):
         if one.start < position:
             raise EditRefused("two edits meet in one place")
         parts += (text[position : one.start], one.text)

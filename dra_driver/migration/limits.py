@@ -57,8 +57,10 @@ def too_old(workload: Workload, reason: str) -> Finding:
 
 
 def of_form(workload: Workload, options: Options) -> Iterator[Finding]:
-    """What the kind of the object makes of claims."""
+    """What the kind of the object makes of claims, and the cluster of extended resources."""
     pod, target = workload.pod, workload.choice.target
+    if target is Target.EXTENDED and not knows_extended_resources(options):
+        yield too_old(workload, "feature gate DRAExtendedResource is to be switched on for this")
     if pod.form is Form.NONE and target is not Target.CLAIMS:
         kept = target is Target.EXTENDED
         yield finding(

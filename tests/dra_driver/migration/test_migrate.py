@@ -1,0 +1,486 @@
+"""From texts to texts: what is converted, what is left, and the way back."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_driver.api.documents import read_documents
+from dra_driver.migration.changes import same
+from dra_driver.migration.codes import (
+    INFERRED_COUNT,
+    NO_CLAIMS_HERE,
+    NOT_EDITABLE,
+    SERVER_TOO_OLD,
+    VIRTUAL_MACHINE,
+    Severity,
+)
+from dra_driver.migration.migrate import migrate
+from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target, value_at
+from dra_driver.migration.undo import ANNOTATION, undo
+
+CLAIMS = Options(strategy=StrategyOption.CLAIMS)
+QUIET = Options(strategy=StrategyOption.CLAIMS, keep_undo=False)
+
+
+def deployment(name: str = "web", count: int = 1, spec: str = "", namespace: str = "") -> str:
+    return f"""\
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: {name}{f"{chr(10)}  namespace: {namespace}" if namespace else ""}
+spec:
+  template:
+    spec:
+      containers:
+      - name: main
+        image: x:1
+        resources:
+          limits:
+            nvidia.com/gpu: {count}
+{spec}"""
+
+
+def migrated(*texts: str, options: Options = QUIET) -> Migration:
+    return migrate([Source(f"{number}.yaml", text) for number, text in enumerate(texts)], options)
+
+
+def objects(text: str) -> list[Any]:
+    return [document.obj for document in read_documents(text, "").raise_problems()]
+
+
+def targets(result: Migration) -> list[Target]:
+    return [workload.choice.target for workload in result.workloads]
+
+
+def again(result: Migration) -> list[Source]:
+    return [*(Source(one.file, one.after) for one in result.files), *result.new_files]
+
+
+def test_a_template_stands_before_the_object_that_names_it() -> None:
+    result = migrated(f"# keep\n{deployment()}")
+    template, web = objects(result.files[0].after)
+    assert template["kind"] == "ResourceClaimTemplate"
+    assert template["spec"]["spec"]["devices"]["requests"] == [
+        {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 1}}
+    ]
+    pod = web["spec"]["template"]["spec"]
+    name = template["metadata"]["name"]
+    assert pod["resourceClaims"] == [{"name": "gpu", "resourceClaimTemplateName": name}]
+    assert pod["containers"][0]["resources"] == {"claims": [{"name": "gpu"}]}
+    assert name.startswith("web-gpu-")
+
+
+def test_templates_are_named_by_their_content() -> None:
+    one, same_again, other = (migrated(deployment(count=count)) for count in (1, 1, 2))
+    assert one.workloads[0].templates == same_again.workloads[0].templates != other.workloads[0].templates
+
+
+def test_a_template_is_written_once_for_each_namespace_and_folder() -> None:
+    web = deployment()
+    other = deployment(namespace="team-b")
+    result = migrate(
+        [Source("a/1.yaml", web), Source("a/2.yaml", web), Source("a/3.yaml", other), Source("b/1.yaml", web)], QUIET
+    )
+    assert [one.beside for one in result.objects] == ["a/1.yaml", "a/3.yaml", "b/1.yaml"]
+
+
+def test_roles_that_ask_for_the_same_share_a_template() -> None:
+    pod = "{template: {spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 8}}}]}}}"
+    text = f"""\
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {{name: train}}
+spec:
+  nprocPerNode: auto
+  pytorchReplicaSpecs:
+    Master: {pod}
+    Worker: {pod}
+"""
+    result = migrated(text)
+    assert len(result.objects) == 1
+    assert objects(result.files[0].after)[1]["spec"]["nprocPerNode"] == "8"
+    assert [one.fixed for one in result.findings if one.code is INFERRED_COUNT] == [True]
+
+
+def test_counts_that_differ_are_not_guessed() -> None:
+    pod = "{template: {spec: {containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: %d}}}]}}}"
+    text = (
+        "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: t}\nspec:\n  nprocPerNode: gpu\n"
+        f"  pytorchReplicaSpecs:\n    Master: {pod % 1}\n    Worker: {pod % 2}\n"
+    )
+    result = migrated(text)
+    assert objects(result.files[0].after)[-1]["spec"]["nprocPerNode"] == "gpu"
+    assert [one.fixed for one in result.findings if one.code is INFERRED_COUNT] == [False]
+
+
+def test_json_stays_json_and_its_template_has_a_file_of_its_own() -> None:
+    before = json.dumps(objects(deployment())[0], indent=4) + "\n"
+    result = migrate([Source("dir/web.json", before)], CLAIMS)
+    assert json.loads(result.files[0].after)["spec"]["template"]["spec"]["resourceClaims"]
+    assert [one.file for one in result.new_files] == ["dir/web-claims.yaml"]
+    back = undo(again(result))
+    assert [json.loads(back.files[0].after), back.files[1].after] == [json.loads(before), ""]
+
+
+OVERLAY = """\
+resources: [../base]
+patches:
+- path: more.yaml
+- patch: |-
+    apiVersion: apps/v1
+    kind: Deployment
+    metadata: {name: web}
+    spec:
+      template:
+        spec:
+          containers:
+          - name: side
+            resources:
+              limits:
+                nvidia.com/gpu: 1
+"""
+
+
+def kustomized(spec: str = "", options: Options = CLAIMS) -> Migration:
+    return migrate(
+        [
+            Source("base/kustomization.yaml", "resources: [web.yaml]\n"),
+            Source("base/web.yaml", deployment(spec=spec)),
+            Source("over/kustomization.yaml", OVERLAY),
+            Source("over/more.yaml", deployment(count=2)),
+        ],
+        options,
+    )
+
+
+def test_claims_of_patches_go_to_a_file_that_the_kustomization_lists() -> None:
+    result = kustomized()
+    assert targets(result) == [Target.CLAIMS] * 3
+    after = {one.file: one.after for one in result.files}
+    assert after["base/kustomization.yaml"] == "resources: [web.yaml]\n"
+    assert len(objects(after["over/more.yaml"])) == 1
+    overlay = objects(after["over/kustomization.yaml"])[0]
+    assert overlay["resources"] == ["../base", "gpu-claims.yaml"]
+    inline = objects(overlay["patches"][1]["patch"])[0]
+    assert inline["spec"]["template"]["spec"]["containers"][0]["resources"] == {"claims": [{"name": "gpu"}]}
+    (new,) = result.new_files
+    assert new.file == "over/gpu-claims.yaml"
+    assert {one["kind"] for one in objects(new.text)} == {"ResourceClaimTemplate"}
+    assert not migrate(again(result), CLAIMS).changed
+    assert [one.after for one in undo(again(result)).files] == [*(one.before for one in result.files), ""]
+
+
+def test_a_patch_and_what_it_patches_ask_in_the_same_way() -> None:
+    assert targets(kustomized(options=Options())) == [Target.EXTENDED] * 3
+    needs = "      nodeSelector: {nvidia.com/gpu.product: NVIDIA-L40S}\n"
+    assert targets(kustomized(spec=needs, options=Options())) == [Target.CLAIMS] * 3
+
+
+def test_prefixes_of_names_are_told() -> None:
+    sources = [Source("kustomization.yaml", "namePrefix: x-\nresources: [w.yaml]\n"), Source("w.yaml", deployment())]
+    result = migrate(sources, CLAIMS)
+    assert [one.place.path for one in result.findings if one.code is NOT_EDITABLE] == ["namePrefix"]
+
+
+def test_objects_in_texts_are_edited_where_they_are() -> None:
+    inner = "".join(f"          {line}\n" for line in deployment("inner").splitlines())
+    text = f"""\
+apiVersion: argoproj.io/v1alpha1
+kind: Workflow
+metadata: {{name: flow}}
+spec:
+  templates:
+  - name: apply
+    resource:
+      action: create
+      manifest: |
+{inner}"""
+    result = migrated(text)
+    template, flow = objects(result.files[0].after)
+    assert template["metadata"]["name"].startswith("inner-gpu-")
+    manifest = objects(flow["spec"]["templates"][0]["resource"]["manifest"])[0]
+    assert manifest["spec"]["template"]["spec"]["resourceClaims"]
+    place = next(one.place for one in result.findings if "limits" in one.place.path)
+    assert "nvidia.com/gpu" in text.splitlines()[place.line - 1]
+    kept = migrated(text, options=CLAIMS)
+    assert undo(again(kept)).files[0].after == text
+
+
+def test_a_patch_that_argo_has_already_is_added_to() -> None:
+    text = """\
+apiVersion: argoproj.io/v1alpha1
+kind: WorkflowTemplate
+metadata: {name: w}
+spec:
+  templates:
+  - name: one
+    podSpecPatch: |
+      # kept
+      priorityClassName: high
+    container: {image: i, resources: {limits: {nvidia.com/gpu: 1}}}
+"""
+    result = migrated(text)
+    patch = objects(result.files[0].after)[1]["spec"]["templates"][0]["podSpecPatch"]
+    assert patch.startswith("# kept\npriorityClassName: high\n")
+    assert [one["name"] for one in yaml.safe_load(patch)["resourceClaims"]] == ["gpu"]
+    unreadable = text.replace("priorityClassName: high", "priorityClassName: '{{inputs.parameters.p}}'")
+    left = migrated(unreadable)
+    assert (targets(left), left.changed) == ([Target.LEAVE], False)
+    newest = migrated(text, options=Options(strategy=StrategyOption.CLAIMS, argo_resource_claims=True))
+    assert objects(newest.files[0].after)[1]["spec"]["templates"][0]["resourceClaims"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["name: {{ .Values.name }}", "name: '{{ .Release.Name }}'", 'name: x\n{{- include "x.labels" . | nindent 4 }}'],
+)
+def test_helm_templates_are_refused_with_what_to_do(line: str) -> None:
+    text = f"{deployment('fine')}---\napiVersion: v1\nkind: Pod\nmetadata:\n  {line}\n"
+    result = migrated(text)
+    assert not result.changed and not result.workloads
+    (said,) = [one for one in result.findings if one.code is NOT_EDITABLE]
+    assert "helm template" in said.advice
+    assert "nvidia.com/gpu" in text.splitlines()[said.place.line - 1]
+
+
+def test_braces_of_others_are_no_template() -> None:
+    text = deployment(spec="      terminationGracePeriodSeconds: 1\n").replace("x:1", "'{{workflow.parameters.image}}'")
+    assert targets(migrated(text)) == [Target.CLAIMS]
+
+
+def test_what_others_make_is_left_to_them() -> None:
+    owner = "{kind: Deployment, name: web, controller: true, apiVersion: apps/v1, uid: u}"
+    text = deployment().replace("Deployment", "ReplicaSet").replace("  name: web", f"  ownerReferences: [{owner}]")
+    result = migrated(text)
+    assert not result.changed and not result.workloads
+    assert [(one.code, one.severity) for one in result.findings] == [(NOT_EDITABLE, Severity.INFO)]
+
+
+def test_a_text_that_cannot_be_edited_is_left_as_a_whole() -> None:
+    text = deployment().replace(
+        "          limits:\n            nvidia.com/gpu: 1", "          ? limits\n          : nvidia.com/gpu: 1"
+    )
+    result = migrated(text, deployment("other"))
+    assert targets(result) == [Target.LEAVE, Target.CLAIMS]
+    assert result.files[0].after == text
+    assert [one.beside for one in result.objects] == ["1.yaml"]
+    assert any(one.code is NOT_EDITABLE and one.place.file == "0.yaml" for one in result.findings)
+
+
+def test_one_bad_document_does_not_keep_the_others() -> None:
+    result = migrated(f"{deployment()}---\na: [\n---\n{deployment('other')}")
+    assert targets(result) == [Target.CLAIMS, Target.CLAIMS]
+    assert "---\na: [\n---\n" in result.files[0].after
+
+
+@pytest.mark.parametrize(
+    ("options", "target"),
+    [
+        (Options(), Target.EXTENDED),
+        (Options(kubernetes_minor=36), Target.EXTENDED),
+        (Options(kubernetes_minor=35), Target.CLAIMS),
+        (Options(kubernetes_minor=35, extended_resource_gate=True), Target.EXTENDED),
+        (Options(kubernetes_minor=36, extended_resource_gate=False), Target.CLAIMS),
+        (Options(strategy=StrategyOption.CLAIMS), Target.CLAIMS),
+        (Options(strategy=StrategyOption.EXTENDED, kubernetes_minor=35), Target.EXTENDED),
+        (Options(strategy=StrategyOption.EXTENDED, kubernetes_minor=33), Target.LEAVE),
+        (Options(strategy=StrategyOption.CLAIMS, kubernetes_minor=33), Target.LEAVE),
+    ],
+)
+def test_the_strategy_follows_the_cluster_and_says_why(options: Options, target: Target) -> None:
+    result = migrated(deployment(), options=options)
+    assert targets(result) == [target]
+    assert result.changed is (target is Target.CLAIMS)
+    assert result.workloads[0].choice.reason
+    needs_more = target is not Target.CLAIMS and (options.kubernetes_minor or 36) < 36
+    needs_more = needs_more and options.extended_resource_gate is None
+    assert any(one.code is SERVER_TOO_OLD for one in result.findings) is needs_more
+
+
+def test_kinds_without_claims_stay_with_extended_resources() -> None:
+    text = deployment().replace("apps/v1", "serving.knative.dev/v1").replace("Deployment", "Service")
+    result = migrated(text)
+    assert targets(result) == [Target.EXTENDED]
+    assert [one.severity for one in result.findings if one.code is NO_CLAIMS_HERE] == [Severity.INFO]
+    old = migrated(text, options=Options(kubernetes_minor=35))
+    assert targets(old) == [Target.LEAVE]
+    assert {SERVER_TOO_OLD, NO_CLAIMS_HERE} <= {one.code for one in old.findings}
+
+
+def test_virtual_machines_are_told() -> None:
+    devices = "{gpus: [{name: g, deviceName: nvidia.com/GA102GL_A10}], hostDevices: [{deviceName: example.com/x}]}"
+    text = f"apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nspec: {{domain: {{devices: {devices}}}}}\n"
+    found = [one.place.path for one in migrated(text).findings if one.code is VIRTUAL_MACHINE]
+    assert found == ["spec.domain.devices.gpus[0].deviceName"]
+
+
+# -- the way back
+
+
+def test_what_somebody_changed_since_is_not_put_back() -> None:
+    result = migrated(deployment(), options=CLAIMS)
+    changed = (
+        result.files[0]
+        .after.replace("        - name: gpu\n", "        - name: other\n")
+        .replace("          - name: gpu\n", "          - name: mine\n")
+    )
+    assert changed != result.files[0].after
+    back = undo([Source("f", changed)])
+    assert not back.changed
+    assert [one.code for one in back.findings] == [NOT_EDITABLE]
+    assert "changed after the migration" in back.findings[0].message
+
+
+def test_two_runs_are_put_back_one_after_the_other() -> None:
+    job = "{name: %s, template: {spec: {template: {spec: {containers: [{name: c, image: i, resources: {%s}}]}}}}}"
+    text = f"""\
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {{name: j}}
+spec:
+  replicatedJobs:
+  - {job % ("a", "limits: {nvidia.com/gpu: 1}")}
+  - {job % ("b", "requests: {cpu: 1}")}
+"""
+    first = migrated(text, options=CLAIMS).files[0].after
+    more = "requests: {cpu: 1}, limits: {nvidia.com/gpu: 2}"
+    second = migrated(first.replace("requests: {cpu: 1}", more), options=CLAIMS)
+    assert targets(second) == [Target.CLAIMS]
+    (back,) = undo(again(second)).files
+    assert same(objects(back.after), objects(text.replace("requests: {cpu: 1}", more)))
+
+
+@pytest.mark.parametrize("value", ["nonsense", "[]]", "{}", "[[{}]]", '[[{"at": []}]]'])
+def test_an_annotation_that_is_not_ours_is_told(value: str) -> None:
+    text = deployment().replace("  name: web\n", f"  name: web\n  annotations: {{{ANNOTATION}: '{value}'}}\n")
+    back = undo([Source("f", text)])
+    assert not back.changed
+    assert [one.code for one in back.findings] == [NOT_EDITABLE]
+
+
+def test_templates_that_are_used_by_others_stay() -> None:
+    result = migrated(deployment(), options=CLAIMS)
+    name = result.workloads[0].templates[0].name
+    user = (
+        f"---\napiVersion: v1\nkind: Pod\nspec:\n  resourceClaims: [{{name: a, resourceClaimTemplateName: {name}}}]\n"
+    )
+    (back,) = undo([Source("f", result.files[0].after + user)]).files
+    assert [one["kind"] for one in objects(back.after)] == ["ResourceClaimTemplate", "Deployment", "Pod"]
+
+
+# -- by law
+
+AMOUNTS = st.sampled_from(
+    [{}, {"nvidia.com/gpu": 1}, {"nvidia.com/gpu": "2"}, {"nvidia.com/mig-1g.5gb": 1}, {"cpu": 1}]
+)
+
+
+@st.composite
+def containers(draw: st.DrawFn, names: list[str]) -> list[Any]:
+    found = []
+    for name in names:
+        limits = {**draw(AMOUNTS), **draw(AMOUNTS)}
+        one: Any = {"name": name, "image": "x"}
+        if limits or draw(st.booleans()):
+            one["resources"] = {"limits": limits} if limits else {}
+            if draw(st.booleans()) and limits:
+                one["resources"]["requests"] = {**limits, "memory": "1Gi"}
+        found.append(one)
+    return found
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Any:
+    names = draw(st.lists(st.sampled_from(["a", "b", "main", "side"]), min_size=1, max_size=3, unique=True))
+    spec: Any = {"containers": draw(containers(names))}
+    if draw(st.booleans()):
+        spec["tolerations"] = draw(
+            st.sampled_from([[], [{"key": "x"}], [{"key": "nvidia.com/gpu", "operator": "Exists"}]])
+        )
+    if draw(st.booleans()):
+        spec["nodeSelector"] = draw(
+            st.sampled_from(
+                [{"a": "b"}, {"nvidia.com/gpu.product": "NVIDIA-L40S"}, {"nvidia.com/gpu.family": "ada-lovelace"}]
+            )
+        )
+    if draw(st.booleans()):
+        spec["initContainers"] = draw(containers(["first"]))
+    kind = draw(st.sampled_from(["apps/v1 Deployment", "batch/v1 Job", "v1 Pod", "batch/v1 CronJob"]))
+    version, name = kind.split()
+    wrapped = {"Pod": spec, "CronJob": {"jobTemplate": {"spec": {"template": {"spec": spec}}}}}
+    obj = wrapped.get(name, {"template": {"metadata": {"labels": {"x": "y"}}, "spec": spec}})
+    return {"apiVersion": version, "kind": name, "metadata": {"name": "w"}, "spec": obj}
+
+
+def without_gpus(value: Any) -> Any:
+    """Without anything that asks for GPUs in either way, and without what is empty after that."""
+    if isinstance(value, dict):
+        kept = {
+            key: without_gpus(one)
+            for key, one in value.items()
+            if not key.startswith(("nvidia.com/", ANNOTATION))
+            and key not in ("claims", "resourceClaims", "tolerations")
+        }
+        return {key: one for key, one in kept.items() if one not in ({}, [])}
+    return [without_gpus(one) for one in value] if isinstance(value, list) else value
+
+
+def gpus_of(container: Any) -> dict[str, int]:
+    limits = value_at(container, ("resources", "limits")) or {}
+    return {name: int(amount) for name, amount in limits.items() if name.startswith("nvidia.com/")}
+
+
+def pod_of(obj: Any) -> Any:
+    for path in (("spec", "jobTemplate", "spec", "template", "spec"), ("spec", "template", "spec"), ("spec",)):
+        if value_at(obj, (*path, "containers")):
+            return value_at(obj, path)
+    raise AssertionError("no pod")
+
+
+@given(st.lists(workloads(), min_size=1, max_size=3), st.sampled_from(["block", "flow", "json"]))
+def test_nothing_but_the_asking_changes_and_the_way_back_leads_home(some: list[Any], form: str) -> None:
+    for number, obj in enumerate(some):
+        obj["metadata"]["name"] = f"w{number}"
+    if form == "json":
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": some}, indent=2)
+    else:
+        text = yaml.safe_dump_all(some, default_flow_style=form == "flow", sort_keys=False)
+    result = migrate([Source("f", text)], CLAIMS)
+    after = [obj for obj in objects(result.files[0].after) if obj["kind"] != "ResourceClaimTemplate"]
+    assert same([without_gpus(obj) for obj in after], [without_gpus(obj) for obj in objects(text)])
+    templates = {one.obj["metadata"]["name"]: one.obj["spec"]["spec"]["devices"] for one in result.objects}
+    for before, now in zip(objects(text), after, strict=True):
+        assert_asks_for_the_same(pod_of(before), pod_of(now), templates)
+    assert not migrate(again(result), CLAIMS).changed
+    back = undo(again(result))
+    assert not back.findings
+    assert same([obj for one in back.files for obj in objects(one.after)], objects(text))
+
+
+def assert_asks_for_the_same(before: Any, now: Any, templates: dict[str, Any]) -> None:
+    """Each container sees as many devices of each kind as it asked for, and none is of another container, too."""
+    if not any(gpus_of(one) for field in ("containers", "initContainers") for one in before.get(field, ())):
+        assert same(before, now)
+        return
+    (entry,) = now["resourceClaims"]
+    requests = {one["name"]: one["exactly"] for one in templates[entry["resourceClaimTemplateName"]]["requests"]}
+    users: dict[str, int] = {}
+    for old, new in zip(before["containers"], now["containers"], strict=True):
+        assert not gpus_of(new)
+        uses = value_at(new, ("resources", "claims")) or []
+        assert all(one["name"] == entry["name"] for one in uses)
+        named = [one["request"] for one in uses if "request" in one] or (list(requests) if uses else [])
+        for name in named:
+            users[name] = users.get(name, 0) + 1
+        by_class: dict[str, int] = {}
+        for name in named:
+            one = requests[name]
+            by_class[one["deviceClassName"]] = by_class.get(one["deviceClassName"], 0) + one["count"]
+        wanted = gpus_of(old)
+        assert by_class.get("gpu.nvidia.com", 0) == wanted.get("nvidia.com/gpu", 0)
+        assert by_class.get("mig.nvidia.com", 0) == wanted.get("nvidia.com/mig-1g.5gb", 0)
+    assert all(count == 1 for count in users.values())
