@@ -89,3 +89,27 @@ def test_a_mistake_is_one_line_and_status_2(
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_there_is_no_webhook_unless_it_is_asked_for() -> None:
+    assert read_settings([], {}).webhook is None
+
+
+def test_the_webhook_has_defaults_and_exempts_our_own_namespace() -> None:
+    found = read_settings(["--webhook-endpoint=:9443", "--lease-namespace=gpu-dra"], {}).webhook
+    assert found is not None and (found.issued_here, found.failure_policy, found.timeout_s) == (True, "Fail", 5)
+    assert found.exempt_namespaces == ("gpu-dra", "kube-system") and found.url is None
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--webhook-timeout=31"], "not between 1 and 30 seconds"),
+        (["--webhook-url=http://x"], "by https:// only"),
+        (["--webhook-failure-policy=Maybe"], "Maybe"),
+    ],
+)
+def test_a_mistake_about_the_webhook_is_named(words: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read_settings(["--webhook-endpoint=:9443", *words], {})
+    assert why in capsys.readouterr().err

@@ -1,0 +1,201 @@
+"""HTTPS for reviews: whatever body comes is answered, certificates change while it runs, and nobody is cut off."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry
+from support.reviews import BAD, GOOD, a_review, an_object, body_of, config
+
+from controller.webhook.certificates import Lifetimes, ServingCertificate, new_certificate
+from controller.webhook.server import ReviewServer
+from controller.webhook.service import Plan, Webhook, WebhookMetrics
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.policy import PublishingPolicy
+from dra_driver.errors import NodeNotReady
+from dra_driver.kube.client import Endpoint, Kube
+from tests.controller.webhook.test_configuration import WISH
+from tests.controller.webhook.test_review import NOT_REVIEWS
+
+x509 = pytest.importorskip("cryptography.x509")
+
+NAMES = ("webhook.gpu-dra.svc", "127.0.0.1")
+
+
+def made() -> ServingCertificate:
+    return new_certificate(NAMES, datetime.now(UTC), Lifetimes())
+
+
+def echo(body: bytes) -> JsonObject:
+    return {"length": len(body)}
+
+
+@asynccontextmanager
+async def served(
+    certificate: ServingCertificate | None, respond: Callable[[bytes], JsonObject] = echo, *, drain_s: float = 0.0
+) -> AsyncIterator[tuple[ReviewServer, int]]:
+    server = ReviewServer("127.0.0.1:0", respond, drain_s=drain_s)
+    if certificate is not None:
+        server.use(certificate)
+    async with server.running() as port:
+        yield server, port
+
+
+def client(certificate: ServingCertificate, *, keep: bool = True) -> aiohttp.ClientSession:
+    """One that trusts this certificate's authority alone."""
+    context = ssl.create_default_context(cadata="\n".join(certificate.authority))
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context, force_close=not keep))
+
+
+async def ask(session: aiohttp.ClientSession, port: int, body: bytes = b"{}", **options: Any) -> tuple[int, Any]:
+    async with session.post(f"https://127.0.0.1:{port}/review", data=body, **options) as answer:
+        return answer.status, await answer.read()
+
+
+async def test_each_new_connection_gets_the_certificate_that_is_current_and_old_ones_go_on() -> None:
+    first, second = made(), made()
+    async with served(first) as (server, port), client(first) as old, client(second) as new:
+        assert (await ask(old, port))[0] == 200
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await ask(new, port)
+        server.use(second)
+        assert (await ask(old, port))[0] == 200, "a connection that is open"
+        assert (await ask(new, port))[0] == 200
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await ask(client_session := client(first), port)
+        await client_session.close()
+
+
+async def test_a_certificate_of_another_type_leaves_nothing_of_the_one_before() -> None:
+    """A server that holds one of each type lets clients choose; what is not renewed any more would be chosen again."""
+    before, after = rsa(), made()
+    async with served(before) as (server, port):
+        async with client(before) as session:
+            assert (await ask(session, port))[0] == 200
+        server.use(after)
+        async with client(before) as session:
+            with pytest.raises(aiohttp.ClientConnectorCertificateError):
+                await ask(session, port)
+
+
+def rsa() -> ServingCertificate:
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import rsa as keys
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    key = keys.generate_private_key(65537, 2048)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "x")])
+    now = datetime.now(UTC)
+    found = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1, now - timedelta(hours=1), now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), False)
+        .sign(key, hashes.SHA256())
+        .public_bytes(Encoding.PEM)
+        .decode()
+    )
+    text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    return replace(made(), chain=found, key=text, authority=(found.strip(),))
+
+
+async def test_before_there_is_a_certificate_nobody_connects() -> None:
+    async with served(None) as (server, port), client(certificate := made()) as session:
+        with pytest.raises(aiohttp.ClientError):
+            await ask(session, port)
+        server.use(certificate)
+        assert (await ask(session, port))[0] == 200
+
+
+async def test_names_are_checked_by_who_asks_by_name() -> None:
+    certificate = made()
+    async with served(certificate) as (_, port), client(certificate) as session:
+        assert (await ask(session, port, server_hostname="webhook.gpu-dra.svc"))[0] == 200
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await ask(session, port, server_hostname="other.svc")
+
+
+async def test_what_is_too_large_or_elsewhere_or_another_method_is_refused() -> None:
+    certificate = made()
+    async with served(certificate) as (_, port), client(certificate) as session:
+        assert (await ask(session, port, b"x" * (8 * 1024 * 1024 + 1)))[0] == 413
+        assert await ask(session, port, b"x" * 3_000_000) == (200, b'{"length": 3000000}')
+        async with session.get(f"https://127.0.0.1:{port}/review") as answer:
+            assert answer.status == 405
+        async with session.post(f"https://127.0.0.1:{port}/other") as answer:
+            assert answer.status == 404
+
+
+async def test_a_review_that_fails_is_a_500_so_that_the_failure_policy_decides() -> None:
+    def fails(body: bytes) -> JsonObject:
+        raise RuntimeError("a defect")
+
+    certificate = made()
+    async with served(certificate, fails) as (_, port), client(certificate) as session:
+        status, said = await ask(session, port)
+        assert status == 500 and b"defect" not in said
+
+
+async def test_a_replica_that_ends_answers_on_and_asks_everybody_to_go_elsewhere() -> None:
+    certificate, running = made(), asyncio.Event()
+    async with client(certificate) as session:
+        async with served(certificate, drain_s=0.5) as (_, port):
+            assert (await ask(session, port))[0] == 200
+
+            async def later() -> tuple[int, str | None]:
+                await running.wait()
+                async with session.post(f"https://127.0.0.1:{port}/review", data=b"{}") as answer:
+                    return answer.status, answer.headers.get("Connection")
+
+            asking = asyncio.create_task(later())
+            asyncio.get_running_loop().call_later(0.05, running.set)
+        assert await asking == (200, "close")
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await ask(session, port)
+
+
+async def test_a_port_that_is_taken_is_named() -> None:
+    async with served(made()) as (_, port):
+        with pytest.raises(NodeNotReady, match="cannot serve the webhook"):
+            async with ReviewServer(f"127.0.0.1:{port}", echo, drain_s=0.0).running():
+                pass
+
+
+@pytest.fixture
+async def webhook() -> Webhook:
+    """That knows nothing of a cluster yet."""
+    plan = Plan(
+        endpoint="127.0.0.1:0",
+        wish=WISH,
+        secret_namespace="x",
+        secret_name="x",
+        issued_here=True,
+        names=NAMES,
+        drain_s=0.0,
+    )
+    kube = Kube(Endpoint(server="http://127.0.0.1:1"))
+    metrics = WebhookMetrics(CollectorRegistry())
+    return Webhook(kube, plan, driver="gpu.nvidia.com", policy=PublishingPolicy(), metrics=metrics)
+
+
+async def test_bodies_of_all_kinds_are_answered_over_https(webhook: Webhook) -> None:
+    """400 for what is no review, and a review for what is one."""
+    certificate = made()
+    async with served(certificate, webhook.respond) as (_, port), client(certificate) as session:
+        for body in NOT_REVIEWS.values():
+            status, said = await ask(session, port, body)
+            assert status == 400 and b'"message"' in said
+        for parameters, allowed in ((GOOD, True), (BAD, False)):
+            body = body_of(a_review(an_object("ResourceClaim", config(parameters))))
+            async with session.post(f"https://127.0.0.1:{port}/review", data=body) as answer:
+                assert answer.status == 200 and answer.content_type == "application/json"
+                assert (await answer.json())["response"]["allowed"] is allowed
+
+
+async def test_a_replica_that_knows_nothing_yet_is_not_ready(webhook: Webhook) -> None:
+    assert webhook.problem() == "ValidatingWebhookConfiguration gpu-dra-webhook has not been read yet"
