@@ -81,7 +81,10 @@ def write_in_place(migration: Migration) -> list[str]:
     changed = [(one.file, one.after) for one in migration.files if one.before != one.after]
     changed += [(one.file, one.text) for one in migration.new_files]
     for file, text in changed:
-        _write(Path(file), text)
+        if text:
+            _write(Path(file), text)
+        else:
+            _remove(Path(file))
     return [file for file, _ in changed]
 
 
@@ -91,6 +94,8 @@ def write_beside(migration: Migration, folder: Path, places: dict[str, str], *, 
     written = [(one.file, one.after) for one in migration.files if not only_changed or one.before != one.after]
     written += [(one.file, one.text) for one in migration.new_files]
     for file, text in written:
+        if not text:
+            continue
         target = folder / places[file]
         if target.resolve() in sources:
             raise InvalidInput(f"would write over {target}, which is read; use --in-place for that", about="-o")
@@ -128,6 +133,14 @@ def _write(path: Path, text: str) -> None:
             with contextlib.suppress(OSError):
                 temporary.unlink()
         raise UnreadableFile(f"cannot be written: {error.strerror}", about=str(path)) from error
+
+
+def _remove(path: Path) -> None:
+    """A file of which nothing is left, such as one of claims only on the way back."""
+    try:
+        path.unlink()
+    except OSError as error:
+        raise UnreadableFile(f"cannot be removed: {error.strerror}", about=str(path)) from error
 
 
 def _umask() -> int:

@@ -58,6 +58,7 @@ def reported(migration: Migration, options: Options, work: Gathered, nodes: str 
     facts = Facts(
         minor=options.kubernetes_minor,
         classes=[one["metadata"]["name"] for one in read.classes] if read is not None else None,
+        answered=[one["spec"].get("extendedResourceName") for one in read.classes] if read is not None else None,
         admin_namespaces=read.admin_namespaces if read is not None else None,
         offering=offering,
     )

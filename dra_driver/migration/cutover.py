@@ -27,6 +27,7 @@ _CHART = "charts/gpu-dra-driver"
 VALUES_FILE = "values-cutover.yaml"
 FINAL_VALUES_FILE = "values.yaml"
 _WAIT = "--timeout=10m"
+MIG_RESOURCE = "nvidia.com/mig-"
 
 
 class Act(StrEnum):
@@ -118,10 +119,19 @@ def _order(node: GpuNode) -> tuple[bool, int, str]:
 
 
 def final_values(migration: Migration) -> JsonObject:
-    """Chart values for the time after: what configurations said, and the policy that was made of them."""
+    """Chart values for the time after: what configurations said, the policy that was made of them, and classes that
+    answer to MIG devices' resources where pods go on to ask for those."""
     rules = {key: value for key, value in (migration.policy or {}).items() if key not in ("apiVersion", "kind")}
     given = dict(migration.chart_values or {})
+    if any(one.startswith(MIG_RESOURCE) for one in kept_resources(migration)):
+        given["deviceClasses"] = {**(given.get("deviceClasses") or {}), "migExtendedResources": True}
     return {**given, "policy": {**(given.get("policy") or {}), **rules}}
+
+
+def kept_resources(migration: Migration) -> frozenset[str]:
+    """The extended resources by which pods go on to ask for devices."""
+    stay = (one for one in migration.workloads if one.choice.target is Target.EXTENDED)
+    return frozenset(demand.resource for one in stay for demand in one.reading.demands if demand.resource)
 
 
 def values_for_cutover(migration: Migration) -> JsonObject:

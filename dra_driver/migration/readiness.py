@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.migration.cutover import kept_resources
 from dra_driver.migration.model import Migration, Options, Target
 from dra_driver.migration.offering import Offering
 
@@ -31,6 +32,8 @@ class Facts:
     minor: int | None = None
     classes: Collection[str] | None = None
     """Names of the DeviceClasses that it has."""
+    answered: Collection[str] | None = None
+    """Extended resources that some DeviceClass of it answers to."""
     admin_namespaces: Collection[str] | None = None
     """Namespaces with the label for admin access."""
     offering: Offering | None = None
@@ -63,6 +66,7 @@ def _checks(migration: Migration, options: Options, facts: Facts) -> Iterator[Ch
             options.extended_resource_gate,
             f"{_count(extended, 'workload')} stay{'s' * (extended == 1)} with the extended resource",
         )
+        yield from _answered(migration, facts)
     if any("'capacity'" in text and "'requests'" in text for text in texts if "ResourceClaimTemplate" in text):
         yield _gate("DRAConsumableCapacity", minor, None, "claims ask for shares of devices")
     if migration.policy is not None and any(one.get("mode") == "Dynamic" for one in migration.policy.get("mig") or ()):
@@ -99,6 +103,24 @@ def _gate(name: str, minor: int | None, told: bool | None, why: str) -> Check:
         return Check(question, Answer.YES, f"On by default in 1.{minor}; needed, since {why}.")
     advice = f"Upgrade to 1.{_BETA}, or switch {name} on in API server, controller manager, scheduler and kubelets."
     return Check(question, Answer.NO, f"Off by default in 1.{minor}; needed, since {why}.", advice)
+
+
+def _answered(migration: Migration, facts: Facts) -> Iterator[Check]:
+    question = "DeviceClasses that answer to extended resources"
+    wanted = sorted(kept_resources(migration))
+    made = {str((one.obj.get("spec") or {}).get("extendedResourceName")) for one in migration.objects}
+    if facts.answered is None:
+        why = f"Needed for {', '.join(wanted)}; the cluster's classes are not known."
+        yield Check(question, Answer.UNKNOWN, why, "The driver's chart brings them with the values of this report.")
+        return
+    missing = [one for one in wanted if one not in facts.answered and one not in made]
+    if missing:
+        advice = (
+            "Install the driver's chart with the values of this report; the controller makes those of MIG profiles."
+        )
+        yield Check(question, Answer.NO, f"None answers to {', '.join(missing)} yet.", advice)
+    else:
+        yield Check(question, Answer.YES, f"There are some for {', '.join(wanted)}.")
 
 
 def _classes(migration: Migration, facts: Facts) -> Iterator[Check]:

@@ -12,7 +12,7 @@ import yaml
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import Code, Severity
-from dra_driver.migration.cutover import Plan, Stage
+from dra_driver.migration.cutover import Plan, Stage, final_values
 from dra_driver.migration.model import Finding, Migration, ObjectRef, Target, Workload
 from dra_driver.migration.readiness import Answer, Check
 from dra_driver.migration.verify import Checked, Verdict, Verification
@@ -236,12 +236,16 @@ def _settings(migration: Migration) -> Iterator[str]:
         yield "The configuration that was found, as a PublishingPolicy (`policy:` of the chart, or `--policy FILE`):"
         yield ""
         yield from _yaml(migration.policy)
-    if migration.chart_values:
-        if migration.policy is not None:
-            yield ""
-        yield "Values for the driver's chart:"
         yield ""
-        yield from _yaml(migration.chart_values)
+        for reason in migration.reasons:
+            yield f"- {_sentence(escaped(reason))}"
+        if migration.reasons:
+            yield ""
+    values = {key: value for key, value in final_values(migration).items() if key != "policy"}
+    if values:
+        yield "Values for the driver's chart, beside `policy`:"
+        yield ""
+        yield from _yaml(values)
 
 
 def _yaml(data: JsonObject) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import CODES, Severity
-from dra_driver.migration.cutover import Act, Plan, Stage
+from dra_driver.migration.cutover import Act, Plan, Stage, final_values
 from dra_driver.migration.model import Finding, Migration, NewObject, ObjectRef, Target, Workload
 from dra_driver.migration.readiness import Answer, Check
 from dra_driver.migration.report import Report
@@ -34,7 +34,7 @@ def as_data(report: Report) -> JsonObject:
         "workloads": [_workload(one) for one in migration.workloads],
         "findings": [_finding(one) for one in migration.findings],
         "policy": migration.policy,
-        "chartValues": migration.chart_values,
+        "chartValues": final_values(migration),
         "verification": _verification(report.verification),
         "readiness": [_check(one) for one in report.checks],
         "cutover": _plan(report.plan),
@@ -203,7 +203,7 @@ def schema() -> JsonObject:
         workloads=_list(_map(**about, target=_one_of(Target), reason=_TEXT, cannot=_list(_TEXT), templates=_list(ref))),
         findings=_list(finding),
         policy=_FREE,
-        chartValues=_FREE,
+        chartValues={"type": "object"},
         verification={"anyOf": [{"type": "null"}, _map(on=_TEXT, certain={"type": "boolean"}, workloads=_list(tried))]},
         readiness=_list(_map(question=_TEXT, answer=_one_of(Answer), why=_TEXT, advice=_MAYBE)),
         cutover={

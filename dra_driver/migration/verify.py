@@ -5,6 +5,7 @@ many devices, of which kind and profile, alone or shared, with how much memory, 
 comes from the old manifest, what was got from the allocation.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,6 +22,7 @@ from dra_driver.checking.fit import class_expressions, expressions_of, selected
 from dra_driver.checking.knowledge import Site
 from dra_driver.errors import DriverError
 from dra_driver.migration.compare import Piece, name_of, problems, shown
+from dra_driver.migration.cutover import MIG_RESOURCE, kept_resources
 from dra_driver.migration.gfd import labels_of, refused_by
 from dra_driver.migration.ground import Ground, Publication
 from dra_driver.migration.model import (
@@ -34,6 +36,7 @@ from dra_driver.migration.model import (
     Workload,
     value_at,
 )
+from dra_driver.names import GPU_DRIVER
 
 
 class Verdict(StrEnum):
@@ -128,6 +131,10 @@ class _Trial:
         for obj in (*(document.obj for document in old), *new):
             self._learn(obj)
         self._results = _pairs(migration, new)
+        # The controller makes one for each profile; the values that we write let them answer to these resources.
+        kept = (one for one in kept_resources(migration) if one.startswith(MIG_RESOURCE))
+        made = [] if ground.real_nodes else [_profile_class(one) for one in sorted(kept)]
+        self._of_profiles = {one.metadata.name: one for one in made}
 
     def _learn(self, obj: JsonObject) -> None:
         metadata = obj.get("metadata") or {}
@@ -186,7 +193,7 @@ class _Trial:
         return f"not selected by {refused}" if refused is not None else None
 
     def _placed(self, pod: _Pod, site: Site) -> Placement | str:
-        snapshot = Snapshot(site.catalog, self._classes)
+        snapshot = Snapshot(site.catalog, {**self._classes, **self._of_profiles})
         try:
             return place_on(pod.obj, list(pod.claims.values()), site.node, snapshot)
         except DriverError as error:
@@ -282,6 +289,15 @@ class _Trial:
             self._matching(pod, publication),
             publication.needs,
         )
+
+
+def _profile_class(resource: str) -> DeviceClass:
+    """As the controller's, but for how it finds the profile: `.me` stands for `+me`."""
+    profile = re.sub(r"(gb)\.", r"\1+", resource.removeprefix(MIG_RESOURCE))
+    attributes = f"device.attributes['{GPU_DRIVER}']"
+    expression = f"device.driver == '{GPU_DRIVER}' && {attributes}.type == 'mig' && {attributes}.profile == '{profile}'"
+    spec = {"selectors": [{"cel": {"expression": expression}}], "extendedResourceName": resource}
+    return DeviceClass.of({"metadata": {"name": f"{profile.replace('+', '-')}.mig.nvidia.com"}, "spec": spec})
 
 
 def _is_whole(device: Device) -> bool:

@@ -1,0 +1,168 @@
+"""The manifests of a device plugin's cluster, migrated and applied to a cluster with our driver: all pods run.
+
+The old cluster has a DGX H100, two of whose GPUs are cut up by the MIG manager, and a node of T4s, each shared by four.
+The new one is simulated; controller and node plugins are the real programs.
+"""
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from dra_driver.allocation.loading import pods_of_workload
+from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject
+from dra_driver.api.policy import decode_policy
+from dra_driver.api.resource import ResourceClaim, ResourceSlice
+from dra_driver.cli import scenario as scenarios
+from dra_driver.cli.main import app
+from dra_driver.cli.scenario import ContainerResult, Scenario
+from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode
+
+MANIFESTS = Path(__file__).parent / "manifests"
+APPLIED = (
+    "workloads/pod-vector-add.yaml",
+    "workloads/deployment-translator.yaml",
+    "workloads/two-containers-one-gpu-each.yaml",
+    "workloads/two-containers-trick-sharing.yaml",
+    "workloads/mixed-mig-profiles.yaml",
+    "workloads/init-container-conversion.yaml",
+    "workloads/daemonset-gpu-exporter.yaml",
+    "sharing/shared-product-affinity.yaml",
+)
+H100 = {"nvidia.com/device-plugin.config": "plain", "nvidia.com/mig.config": "some"}
+T4 = {"nvidia.com/device-plugin.config": "four-each"}
+OLD_CLUSTER = f"""
+apiVersion: v1
+kind: Node
+metadata:
+  name: dgx-h100-1
+  labels:
+    nvidia.com/gpu.present: "true"
+    nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3
+    nvidia.com/gpu.memory: "81559"
+    nvidia.com/mig.strategy: mixed
+    {json.dumps(H100)[1:-1].replace(", ", chr(10) + "    ")}
+status:
+  allocatable: {{nvidia.com/gpu: "6", nvidia.com/mig-1g.10gb.me: "2", nvidia.com/mig-2g.20gb: "2"}}
+---
+apiVersion: v1
+kind: Node
+metadata:
+  name: t4-1
+  labels:
+    nvidia.com/gpu.present: "true"
+    nvidia.com/gpu.product: Tesla-T4-SHARED
+    nvidia.com/gpu.replicas: "4"
+    nvidia.com/gpu.sharing-strategy: time-slicing
+    nvidia.com/mig.strategy: none
+    {json.dumps(T4)[1:-1]}
+status:
+  allocatable: {{nvidia.com/gpu: "16"}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {{name: device-plugin-config, namespace: gpu-operator}}
+data:
+  plain: |
+    version: v1
+    flags: {{migStrategy: mixed}}
+  four-each: |
+    version: v1
+    sharing: {{timeSlicing: {{resources: [{{name: nvidia.com/gpu, replicas: 4}}]}}}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {{name: layouts, namespace: gpu-operator}}
+data:
+  config.yaml: |
+    version: v1
+    mig-configs:
+      some:
+      - {{devices: [0, 1, 2, 3, 4, 5], mig-enabled: false}}
+      - {{devices: [6, 7], mig-enabled: true, mig-devices: {{1g.10gb+me: 1, 2g.20gb: 1}}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `dractl migrate -o` wrote."""
+    folder = tmp_path_factory.mktemp("migration")
+    around = folder / "around.yaml"
+    around.write_text(OLD_CLUSTER)
+    files = [str(MANIFESTS / name) for name in APPLIED]
+    arguments = [
+        "--with",
+        str(around),
+        "--dynamic-mig",
+        "--share-visible-all",
+        "--strategy",
+        "claims",
+        "--nodes",
+        "dgx-h100,t4",
+    ]
+    outcome = CliRunner().invoke(app, ["migrate", *files, *arguments, "-o", str(folder / "new")])
+    report = json.loads((folder / "new" / "report.json").read_text())
+    tried = {one["object"]["name"]: (one["verdict"], one["why"]) for one in report["verification"]["workloads"]}
+    assert {verdict for verdict, _ in tried.values()} == {"same"}, tried
+    assert outcome.exception is None or isinstance(outcome.exception, SystemExit)
+    return folder / "new"
+
+
+def applied(folder: Path) -> Iterator[JsonObject]:
+    """What a person applies, with the pods that workloads make; labelled namespaces as the report asks."""
+    namespaces = set()
+    for path in sorted((folder / "manifests").rglob("*.yaml")):
+        for obj in yaml.safe_load_all(path.read_text()):
+            namespaces.add(obj["metadata"].get("namespace", "default"))
+            pods = list(pods_of_workload(obj, replicas=2))
+            if pods or obj["kind"] in ("Pod", "ResourceClaimTemplate", "DeviceClass"):
+                yield from pods or [obj]
+    labels = {"resource.kubernetes.io/admin-access": "true"}
+    yield from (
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": one, "labels": labels}} for one in namespaces
+    )
+
+
+async def run(folder: Path, place: Path) -> tuple[ContainerResult, ...]:
+    nodes = [
+        SimulatedNode("dgx-h100-1", "dgx-h100", 0, (*H100.items(), ("nvidia.com/gpu.present", "true"))),
+        SimulatedNode("t4-1", "t4", 0, (*T4.items(), ("nvidia.com/gpu.present", "true"))),
+    ]
+    policy = decode_policy((folder / "publishing-policy.yaml").read_text(), about="publishing-policy.yaml")
+    documents = sorted(applied(folder), key=lambda one: one["kind"] == "Pod")
+    order = ("Namespace", "DeviceClass", "ResourceClaimTemplate", "Pod")
+    scenario = Scenario("migrated", tuple(sorted(documents, key=lambda one: order.index(one["kind"]))))
+    async with SimulatedCluster.running(place, nodes, policy=policy) as cluster:
+        await scenarios.apply(cluster.kube, scenario)
+        pods = await scenarios.wait_running(cluster, scenario, 60.0)
+        slices = [ResourceSlice.of(item) for item in (await cluster.kube.list(RESOURCE_SLICES)).items]
+        claims = [ResourceClaim.of(item) for item in (await cluster.kube.list(RESOURCE_CLAIMS)).items]
+        return scenarios.container_results(cluster, pods, slices, claims)
+
+
+def test_all_pods_run_and_each_container_has_what_it_had(migrated: Path) -> None:
+    # Paths of sockets have to be short.
+    with tempfile.TemporaryDirectory(prefix="dra-") as place:
+        results = asyncio.run(run(migrated, Path(place)))
+    got = {(one.pod, one.container): sorted(device.id.device for device in one.devices) for one in results}
+    products = {
+        key: {device.attribute("productName") for device in one.devices}
+        for one in results
+        for key in [(one.pod, one.container)]
+    }
+    assert len(got[("vector-add", "vector-add")]) == 1
+    assert all(len(got[(f"translator-{number}", "server")]) == 1 for number in (0, 1))
+    assert len({*got[("encode-and-rank-0", "encode")], *got[("encode-and-rank-0", "rank")]}) == 2
+    assert got[("encode-and-rank-0", "proxy")] == []
+    assert got[("camera", "detector")] == got[("camera", "preview")] != []
+    assert ["1g10gb-me" in got[("two-sizes", "pipeline")][0], "2g20gb" in got[("two-sizes", "pipeline")][1]] == [
+        True,
+        True,
+    ]
+    assert products[("light-inference-0", "light")] == {"Tesla T4"}
+    assert len(got[("gpu-watch-0", "exporter")]) >= 4
