@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from support.api import Api, Refused
 from support.reviews import BAD, GOOD, KINDS, VERSIONS, an_object, config
 
-from controller.webhook.certificates import Lifetimes, certificate_in
+from controller.webhook.certificates import Lifetimes, certificate_in, new_certificate, secret_data
 from controller.webhook.configuration import OVERLAP, Wish, is_armed, trusted_in
 from controller.webhook.service import Plan, Webhook, WebhookMetrics
 from dra_driver.api.policy import PublishingPolicy
@@ -72,6 +72,7 @@ class Install:
     replicas: list[Replica] = field(default_factory=list)
     connections: set[asyncio.Task[Any]] = field(default_factory=set)
     failure_policy: Any = "Fail"
+    issued_here: bool = True
 
     @property
     def configuration(self) -> str:
@@ -101,7 +102,7 @@ class Install:
             wish=wish,
             secret_namespace=self.namespace,
             secret_name=self.name,
-            issued_here=True,
+            issued_here=self.issued_here,
             names=("127.0.0.1",),
             drain_s=0.3,
             settle_s=SETTLE_S,
@@ -458,3 +459,29 @@ async def test_a_secret_that_somebody_emptied_is_filled_again(api: Api, install:
         made = await current(install)
         await install.until(all_serve(install, made))
         assert await refused_by_us(api)()
+
+
+async def test_a_secret_that_cert_manager_fills_is_read_and_never_written(
+    api: Api, install: Install, team: str
+) -> None:
+    install.issued_here = False
+    await install.make_objects()
+    async with install.replica() as one:
+        one.lead()
+
+        async def waits() -> bool:
+            return "is empty" in (one.webhook.problem() or "")
+
+        await install.until(waits)
+        for _ in range(2):
+            made = new_certificate(("127.0.0.1",), install.clock(), TIMES)
+            await api.patch(install.secret, {"data": secret_data(made)})
+            await install.until(all_serve(install, made))
+            await install.until_asked()
+            async with under_load(api, team) as load:
+                await more(load, 5)
+            assert load.failed == [] and await current(install) == made
+        await api.patch(install.secret, {"data": {"ca.crt": ""}})
+        async with under_load(api, team) as load:
+            await more(load, 5)
+        assert load.failed == [], "what was served before is served on"
