@@ -11,7 +11,18 @@ from typing import Any
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.model import ContainerAt, Form, Options, Path, PodSpecAt, Role, value_at
+from dra_driver.migration.model import (
+    ContainerAt,
+    Finding,
+    Form,
+    Options,
+    Path,
+    PodReading,
+    PodSpecAt,
+    Role,
+    path_text,
+    value_at,
+)
 
 type _Kind = tuple[str, str]
 """Group and kind; the core group is empty."""
@@ -151,6 +162,37 @@ def pods_of(document: Document, options: Options, *, patch: bool = False) -> tup
     """The pods that an object describes, in its order."""
     found = tuple(_pods(document, document.obj, (), options))
     return tuple(replace(pod, patch=True) for pod in found) if patch else found
+
+
+_WHOLE_GROUPS = ("", "apps", "batch")
+
+
+def is_part_of_an_object(document: Document) -> bool:
+    """Whether it can only be a patch: the API server takes no container of these kinds without an image."""
+    if kind_of(document.obj) not in _PODS or kind_of(document.obj)[0] not in _WHOLE_GROUPS:
+        return False
+    containers = [one for pod in _pods(document, document.obj, (), Options()) for one in pod.containers]
+    return bool(containers) and all("image" not in one.obj for one in containers)
+
+
+def with_written_places(reading: PodReading, pod: PodSpecAt) -> PodReading:
+    """Findings stand where something is written, also where limits are only another form of it (Spark, Dynamo)."""
+    if pod.form is not Form.NONE:
+        return reading
+    return replace(
+        reading,
+        findings=tuple(_written_place(one, pod) for one in reading.findings),
+        extended_findings=tuple(_written_place(one, pod) for one in reading.extended_findings),
+    )
+
+
+def _written_place(found: Finding, pod: PodSpecAt) -> Finding:
+    for container in pod.containers:
+        path = path_text(container.resources_path)
+        made_up = value_at(pod.document.obj, container.resources_path) != container.resources
+        if made_up and found.place.path.startswith(path):
+            return replace(found, place=replace(found.place, path=path))
+    return found
 
 
 def is_known(obj: Mapping[str, Any]) -> bool:

@@ -111,3 +111,10 @@ def renaming(one: Kustomization) -> Iterator[Finding]:
                 "spec/template/spec/resourceClaims/resourceClaimTemplateName (configurations:), or do without it."
             )
             yield finding(NOT_EDITABLE, one.document, (field,), message, advice=advice)
+
+
+def lone_patch(document: Document, claims_file: str) -> Finding:
+    """A patch whose kustomization is not here."""
+    name = PurePosixPath(claims_file).name
+    message = f"is a patch, beside which no other object can stand; what it names is in {name}"
+    return finding(NOT_EDITABLE, document, (), message, advice=f"List {name} in `resources` of its kustomization.")

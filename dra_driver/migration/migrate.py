@@ -17,12 +17,13 @@ from dra_driver.migration.claims import Claims, claims_for
 from dra_driver.migration.codes import NOT_EDITABLE, Severity
 from dra_driver.migration.edit import Splice, rewritten, spliced
 from dra_driver.migration.frameworks import after_claims
-from dra_driver.migration.kinds import pods_by_shape, pods_of
+from dra_driver.migration.kinds import is_part_of_an_object, pods_by_shape, pods_of, with_written_places
 from dra_driver.migration.kustomize import (
     Kustomization,
     is_kustomization,
     kustomizations,
     listing,
+    lone_patch,
     renaming,
     texts_in,
 )
@@ -90,11 +91,17 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
         out.new_files(),
         tuple(out.objects),
         tuple(workload for plan in out.plans for workload in plan.all_workloads),
-        tuple(dict.fromkeys((*findings, *said, *counted.findings, *out.findings))),
+        tuple(dict.fromkeys((*findings, *_unsaid(said, counted.findings), *counted.findings, *out.findings))),
         offered.policy,
         offered.values,
         offered.reasons,
     )
+
+
+def _unsaid(said: Iterable[Finding], others: Iterable[Finding]) -> Iterator[Finding]:
+    """Without texts that are known only to speak of GPUs where others know what they are."""
+    known = {one.place for one in others}
+    return (one for one in said if one.code is not NOT_EDITABLE or one.place not in known)
 
 
 def _unread(read: Iterable[tuple[Source, Reading]]) -> Iterator[Finding]:
@@ -188,8 +195,9 @@ def _draft(document: Document, meaning: Meaning, options: Options, *, patch: boo
     draft = _Draft(document, patch=patch)
     draft.findings += values_findings(document) if not is_kustomization(document) else ()
     owner = _owner(document)
-    for pod in pods_of(document, options, patch=patch):
-        read = reading.demands(pod, meaning, options)
+    draft.patch = patch or is_part_of_an_object(document)
+    for pod in pods_of(document, options, patch=draft.patch):
+        read = with_written_places(reading.demands(pod, meaning, options), pod)
         if owner is not None and read.demands:
             message = f"is made by {owner}, which is what to migrate; it is left as it is"
             draft.findings.append(finding(NOT_EDITABLE, document, (), message, advice="", severity=Severity.INFO))
@@ -376,8 +384,8 @@ class _Output:
         file = plans[0].document.file
         new = [one for plan in plans for one in self._new_objects(plan)]
         self.objects += new
-        apart = self._file_apart(file, plans[0].document)
-        if apart is not None and new:
+        apart = self._file_apart(file, plans[0].document) if new else None
+        if apart is not None:
             self._apart.setdefault(apart, []).extend(new)
         elif new:
             self._splices[file].append(_before(plans[0].document, new))
@@ -396,9 +404,13 @@ class _Output:
         for one in self._kustomized:
             if file in one.patches or file == one.document.file:
                 return one.claims_file
+        path = PurePosixPath(file)
+        claims_file = str(path.with_name(f"{path.stem}-claims.yaml"))
         if document.written.text.lstrip().startswith("{"):
-            path = PurePosixPath(file)
-            return str(path.with_name(f"{path.stem}-claims.yaml"))
+            return claims_file
+        if is_part_of_an_object(document):
+            self.findings.append(lone_patch(document, claims_file))
+            return claims_file
         return None
 
     def _list_claims_files(self, options: Options) -> None:

@@ -111,7 +111,7 @@ class _Pod:
         amounts = [(container, self._amounts(container)) for container in containers]
         self._strange()
         asks = self._asks(amounts)
-        self._zeros(amounts, asked=bool(asks))
+        self._zeros(amounts, asks)
         if not asks:
             return self._without_asks()
         self._already()
@@ -166,16 +166,18 @@ class _Pod:
                     self._say(UNKNOWN_RESOURCE, path, f"{resource}: it is not known what it stands for")
                 self._leave.append(f"{resource} is not understood, and a pod is migrated as a whole or not at all")
 
-    def _zeros(self, amounts: Sequence[tuple[ContainerAt, Amounts]], *, asked: bool) -> None:
+    def _zeros(self, amounts: Sequence[tuple[ContainerAt, Amounts]], asks: Sequence[_Ask]) -> None:
+        """Amounts of nothing, besides those that stand beside an amount of something and go with it."""
+        taken = {path for ask in asks for path in ask.removes}
         for container, given in amounts:
             for amount in given.by_resource.values():
-                if amount.number == 0:
-                    name = container.name or "the container"
-                    message = f"{name} asks for {amount.resource}: 0"
-                    one = finding(ZERO, self._pod.document, amount.paths[0], message, fixed=asked)
-                    (self._claim_findings if asked else self._findings).append(one)
-                    if asked:
-                        self._edits += [Remove(path) for path in amount.paths]
+                if amount.number or amount.resource == self._meaning.hami.priority or set(amount.paths) <= taken:
+                    continue
+                message = f"{container.name or 'the container'} asks for {amount.resource}: 0"
+                one = finding(ZERO, self._pod.document, amount.paths[0], message, fixed=bool(asks))
+                (self._claim_findings if asks else self._findings).append(one)
+                if asks:
+                    self._edits += [Remove(path) for path in amount.paths]
 
     # -- what is asked for
 
@@ -398,8 +400,8 @@ class _Pod:
     def _kind(self) -> None:
         kind = self._pod.document.kind
         if kind in _IMMUTABLE:
-            message = f"{kind} {self._pod.document.name}: its pods cannot be changed in place"
-            self._claim_findings.append(finding(IMMUTABLE, self._pod.document, self._pod.path, message))
+            message = f"the pods of a {kind} that is there already cannot be changed in place"
+            self._claim_findings.append(finding(IMMUTABLE, self._pod.document, (), message))
 
 
 # -- units

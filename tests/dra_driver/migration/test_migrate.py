@@ -180,6 +180,21 @@ def test_a_patch_and_what_it_patches_ask_in_the_same_way() -> None:
     assert targets(kustomized(spec=needs, options=Options())) == [Target.CLAIMS] * 3
 
 
+def test_a_patch_without_its_kustomization_has_claims_in_a_file_beside_it() -> None:
+    result = migrate([Source("over/more.yaml", deployment().replace("        image: x:1\n", ""))], CLAIMS)
+    assert len(objects(result.files[0].after)) == 1
+    assert [one.file for one in result.new_files] == ["over/more-claims.yaml"]
+    (said,) = [one for one in result.findings if one.code is NOT_EDITABLE]
+    assert "more-claims.yaml" in said.advice
+    assert [one.after for one in undo(again(result)).files] == [result.files[0].before, ""]
+
+
+def test_findings_stand_where_something_is_written() -> None:
+    spec = "{executor: {gpu: {name: nvidia.com/gpu, quantity: 0.5}}}"
+    text = f"apiVersion: sparkoperator.k8s.io/v1beta2\nkind: SparkApplication\nmetadata: {{name: s}}\nspec: {spec}\n"
+    assert {one.place.path for one in migrated(text).findings} == {"spec.executor.gpu"}
+
+
 def test_prefixes_of_names_are_told() -> None:
     sources = [Source("kustomization.yaml", "namePrefix: x-\nresources: [w.yaml]\n"), Source("w.yaml", deployment())]
     result = migrate(sources, CLAIMS)
