@@ -180,7 +180,8 @@ INVALID_AMOUNT = Code(
 )  # fmt: skip
 ZERO = Code(
     "M027", "amount of nothing", _INFO,
-    "A limit of 0 asks for no GPU; it keeps a LimitRange from putting in its default. It is taken out.",
+    "An amount of 0 asks for nothing; it keeps a LimitRange from putting in its default. It goes where the pod gets "
+    "claims, and stays otherwise.",
     "Take the default out of the LimitRange, too.",
 )  # fmt: skip
 ROUNDED = Code(
@@ -291,6 +292,13 @@ VERSION_FROM_ENV = Code(
     "M048", "condition of an image", _INFO,
     "A condition that the NVIDIA container runtime checked when the container started became a selector.",
     "Nothing to do.",
+)  # fmt: skip
+
+TAKES_THE_REST = Code(
+    "M049", "share that takes all of what it does not name", _WARNING,
+    "Some workloads ask for memory and cores, others for one of them. On GPUs that are offered in both, who does not "
+    "say how much of one takes all of it, and shares with nobody.",
+    "Say both in all claims, or keep the two apart: nodes with a rule `capacity: [memory]`, and others.",
 )  # fmt: skip
 
 CODES: tuple[Code, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Code))

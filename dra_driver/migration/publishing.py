@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.features import Feature
+from dra_driver.migration.codes import TAKES_THE_REST
 from dra_driver.migration.labels import restored_profile
-from dra_driver.migration.meaning import CONFIG_LABEL, LAYOUT_LABEL, Meaning, View
-from dra_driver.migration.model import Demand, Options, What
+from dra_driver.migration.meaning import CONFIG_LABEL, LAYOUT_LABEL, Hami, Meaning, View
+from dra_driver.migration.model import Demand, Finding, Options, Target, What, Workload, finding
 from dra_driver.migration.plugin_config import GPU_RESOURCE, MOST_REPLICAS, PluginConfig, Sharing
 from dra_driver.names import GPU_DRIVER, INVENTORY_API_VERSION
 
@@ -37,12 +38,13 @@ def published(meaning: Meaning, options: Options) -> Meaning:
 def publishing(meaning: Meaning, demands: Iterable[Demand], options: Options) -> Published:
     """For the configurations, and for workloads that ask for parts of GPUs in amounts."""
     reasons: list[str] = []
-    sharing = list(_sharing_rules(meaning))
-    if _asks_for_amounts(demands) and not any("capacity" in rule for rule in sharing):
-        sharing.insert(0, {"strategy": "MPS", "capacity": ["memory", "cores"]})
+    amounts = amounts_asked(demands)
+    sharing = list(_sharing_rules(meaning, amounts))
+    if amounts and not any("capacity" in rule for rule in sharing):
+        sharing.insert(0, {"strategy": "MPS", "capacity": list(amounts)})
         reasons.append(
-            "Workloads ask for parts of GPUs in memory or cores, so all GPUs are offered in such parts, kept apart by "
-            "MPS; who asks for none has the GPU alone. Choose the nodes of this rule."
+            f"Workloads ask for parts of GPUs in {' and '.join(amounts)}, so all GPUs are offered in such parts, kept "
+            "apart by MPS; who asks for none has the GPU alone. Choose the nodes of this rule."
         )
     rules: JsonObject = {"mig": list(_mig_rules(meaning, options)), "sharing": sharing}
     rules = {name: one for name, one in rules.items() if one}
@@ -53,19 +55,55 @@ def _policy(rules: JsonObject) -> JsonObject:
     return {"apiVersion": INVENTORY_API_VERSION, "kind": "PublishingPolicy", **rules}
 
 
-def _asks_for_amounts(demands: Iterable[Demand]) -> bool:
-    wants = [want for demand in demands for want in (demand.alternatives or (demand.want,))]
-    shares = [want.share for want in wants if want.what is What.GPU and want.share is not None]
-    return any(amount is not None for share in shares for amount in (share.memory, share.memory_percent, share.cores))
+def amounts_asked(demands: Iterable[Demand]) -> tuple[str, ...]:
+    """In which amounts parts of GPUs are asked for: `memory`, `cores`, both or neither.
+
+    Offering more than is asked for is wrong: a claim takes all of an amount that it does not name.
+    """
+    shares = list(map(_named, demands))
+    return tuple(name for name in ("memory", "cores") if any(name in share for share in shares))
+
+
+def takers_of_the_rest(workloads: Sequence[Workload]) -> tuple[Finding, ...]:
+    """Where some workloads name both amounts, or one another: those that do not name all that is offered."""
+    shares = [
+        (one, demand, _named(demand))
+        for one in workloads
+        if one.choice.target is Target.CLAIMS
+        for demand in one.reading.demands
+    ]
+    offered = set().union(*(names for _, _, names in shares))
+    return tuple(
+        finding(
+            TAKES_THE_REST,
+            one.pod.document,
+            demand.removes[0] if demand.removes else one.pod.path,
+            f"no amount of {' and '.join(sorted(offered - names))}: with other workloads asking for it, all is taken",
+        )
+        for one, demand, names in shares
+        if names and names < offered
+    )
+
+
+def _named(demand: Demand) -> set[str]:
+    """The amounts that it names of a share of a GPU."""
+    shares = [want.share for want in demand.alternatives or (demand.want,) if want.what is What.GPU]
+    found: set[str] = set()
+    for share in shares:
+        if share is not None and (share.memory is not None or share.memory_percent is not None):
+            found.add("memory")
+        if share is not None and share.cores is not None:
+            found.add("cores")
+    return found
 
 
 # -- sharing
 
 
-def _sharing_rules(meaning: Meaning) -> Iterator[JsonObject]:
+def _sharing_rules(meaning: Meaning, amounts: Sequence[str]) -> Iterator[JsonObject]:
     """Of several rules that match the last one wins, so those for more nodes come first."""
     if meaning.hami.installed:
-        yield {"nodes": _HAMI_NODES, "strategy": "MPS", "capacity": ["memory", "cores"]}
+        yield {"nodes": _HAMI_NODES, "strategy": "MPS", "capacity": list(amounts or _of_hami(meaning.hami))}
     if meaning.configs:
         for config in sorted(meaning.configs, key=lambda one: (one.name != meaning.default_config, one.name)):
             nodes = _nodes_of(config, meaning)
@@ -77,6 +115,11 @@ def _sharing_rules(meaning: Meaning) -> Iterator[JsonObject]:
         names = sorted(view.title.removeprefix("node ") for view in views)
         single = views[0].mig_strategy == "single"
         yield _rule({"names": names} if views[0].labels is not None else None, resource, shared, single)
+
+
+def _of_hami(hami: Hami) -> tuple[str, ...]:
+    """What all of its pods have, whether or not they say so."""
+    return ("memory", "cores") if hami.default_cores else ("memory",)
 
 
 def _by_sharing(views: Sequence[View]) -> list[tuple[tuple[str, Sharing], list[View]]]:

@@ -46,6 +46,7 @@ from dra_driver.migration.model import (
     finding,
     value_at,
 )
+from dra_driver.migration.publishing import takers_of_the_rest
 from dra_driver.names import INVENTORY_GROUP
 from dra_driver.quantity import Quantity
 
@@ -68,7 +69,7 @@ def rewrite(
 ) -> QuotaResult:
     """`workloads` are all of the run, as they were decided."""
     world = _World(workloads, meaning, options)
-    findings: list[Finding] = [*crossings(workloads), *world.queued()]
+    findings: list[Finding] = [*crossings(workloads), *takers_of_the_rest(workloads), *world.queued()]
     edits: list[DocumentEdits] = []
     for document in sorted(documents, key=_is_configuration):
         found = _Found(document)

@@ -84,7 +84,7 @@ class _Pod:
         if any(part.want.share is not None for part in found):
             self._say(
                 NOT_ENFORCED, found[0].removes[0] if found[0].removes else self._pod.path,
-                "memory and cores were kept by the sharing system; a claim reserves them",
+                "memory and cores were kept by the sharing system; a claim reserves them", with_claims=True,
             )  # fmt: skip
         return Parts(
             tuple(found), tuple(self._state(amounts)), tuple(self._findings), tuple(self._claim_findings), self._leave
@@ -287,7 +287,7 @@ class _Pod:
                 PINNED_GPU, path, f"{key} became a selector", severity=Severity.INFO, with_claims=True, fixed=True
             )
             return
-        self._say(PINNED_GPU, path, f"{key} names {len(uuids)} GPUs by their UUID")
+        self._say(PINNED_GPU, path, f"{key} names {', '.join(uuids)}")
         self._leave = f"{key} names GPUs by their UUID; --pin-uuids makes a selector of it"
 
     # -- fractions in annotations (KAI, Run:ai)
@@ -342,9 +342,8 @@ class _Pod:
             if key in _SETTINGS:
                 self._say(NO_COUNTERPART, path, f"{key}: {_SETTINGS[key]}")
             elif key.startswith(_STATE) or key in _READ:
-                self._say(
-                    SETTING_REMOVED, path, f"{key} says nothing to anybody any more", with_claims=True, fixed=True
-                )
+                message = f"{key} {_READ.get(key, 'was written by the sharing system, for itself')}"
+                self._say(SETTING_REMOVED, path, message, with_claims=True, fixed=True)
                 yield path
         for container, _ in amounts:
             env = container.obj.get("env")
@@ -356,15 +355,28 @@ class _Pod:
                     yield path
 
 
-_READ = frozenset(
-    {
-        "nvidia.com/use-gputype", "nvidia.com/nouse-gputype", "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid",
-        "nvidia.com/vgpu-mode", "volcano.sh/vgpu-mode", "volcano.sh/vgpu-use-gpuuuid", "volcano.sh/vgpu-nouse-gpuuuid",
-        "gpu-fraction-num-devices", "gpu-fraction-container-name", "received-resource-type",
-        "runai/shared-gpu-configmap",
-    }
-)  # fmt: skip
-_STATE = ("hami.io/vgpu-", "hami.io/bind-", "ALIYUN_COM_GPU_MEM_", "volcano.sh/gpu-index", "hami.io/node-handshake")
+_READ: Mapping[str, str] = {
+    "nvidia.com/use-gputype": "became a selector on the product",
+    "nvidia.com/nouse-gputype": "became a selector on the product",
+    "nvidia.com/use-gpuuuid": "became a selector on the UUID",
+    "nvidia.com/nouse-gpuuuid": "became a selector on the UUID",
+    "volcano.sh/vgpu-use-gpuuuid": "became a selector on the UUID",
+    "volcano.sh/vgpu-nouse-gpuuuid": "became a selector on the UUID",
+    "nvidia.com/vgpu-mode": "is in the kind of device that the claim asks for",
+    "volcano.sh/vgpu-mode": "is in the kind of device that the claim asks for",
+    "gpu-fraction-num-devices": "became a number of requests",
+    "gpu-fraction-container-name": "is in the claims of that container",
+}
+"""What becomes of settings that are read here."""
+_STATE = (
+    "hami.io/vgpu-",
+    "hami.io/bind-",
+    "hami.io/node-handshake",
+    "ALIYUN_COM_GPU_MEM_",
+    "volcano.sh/gpu-index",
+    "received-resource-type",
+    "runai/shared-gpu-configmap",
+)
 _SETTINGS: Mapping[str, str] = {
     "hami.io/gpu-scheduler-policy": "which GPU of a node is taken first cannot be said in a claim",
     "hami.io/node-scheduler-policy": "how pods are spread over nodes is the scheduler's own setting",

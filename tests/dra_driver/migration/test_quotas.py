@@ -240,6 +240,17 @@ def test_claims_that_kueue_does_not_take_are_said() -> None:
     assert rewrite([], [workload(CLAIMS, affinity=affinity)], PLAIN, Options()).findings == ()
 
 
+def test_shares_that_take_all_of_what_they_do_not_name_are_said() -> None:
+    memory, both = {"nvidia.com/gpumem": 100}, {"nvidia.com/gpumem": 100, "nvidia.com/gpucores": 5}
+    workloads = [workload(CLAIMS, memory), workload(CLAIMS, both), workload(CLAIMS)]
+    found = rewrite([], workloads, PLAIN, Options()).findings
+    assert [(one.code.name, one.place.path) for one in found] == [
+        ("M049", "spec.containers[0].resources.limits[nvidia.com/gpumem]")
+    ]
+    assert "cores" in found[0].message
+    assert rewrite([], [workload(CLAIMS, memory), workload(LEAVE, both)], PLAIN, Options()).findings == ()
+
+
 # -- other queues, autoscalers
 
 

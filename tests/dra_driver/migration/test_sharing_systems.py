@@ -73,7 +73,8 @@ def test_parts_are_asked_for_as_parts(amounts: JsonObject, annotations: JsonObje
     assert (found.leave, found.needs_claims is not None) == (None, True)
     taken = [path[-1] for demand in found.demands for path in demand.removes]
     assert set(amounts) <= set(taken)
-    assert ("M005" in codes(found.findings)) == (want.share is not None)
+    assert ("M005" in codes(found.claim_findings)) == (want.share is not None)
+    assert "M005" not in codes(found.findings)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_parts_that_were_mig_devices_become_mig_devices_with_enough_memory(prefi
     assert (demand.want.what, demand.want.share, demand.want.profile) == (What.MIG, None, None)
     assert "compareTo(quantity('8000Mi')) >= 0" in demand.want.selectors[0]
     assert {"M025", "M031", "M035"} <= set(codes(found.claim_findings))
-    assert "M005" not in codes(found.findings)
+    assert "M005" not in codes(found.claim_findings)
 
 
 def test_models_are_found_by_a_part_of_their_name_in_whatever_case() -> None:
@@ -128,7 +129,7 @@ def test_certain_gpus_are_wanted_on_request_only(key: str) -> None:
 def test_percent_of_an_unknown_memory_is_said() -> None:
     found = read(pod(limits({GPU: 1, PERCENT: 50})))
     assert found.demands[0].want.share == Share(memory_percent=50)
-    assert codes(found.findings) == ["M004", "M005"]
+    assert codes(found.findings) == ["M004"]
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": {"nvidia.com/gpu.memory": "40960"}},
             "status": {"allocatable": {GPU: "10"}}}  # fmt: skip
     known = read(pod(limits({GPU: 1, PERCENT: 50})), meaning_of(node))
@@ -236,3 +237,20 @@ def test_variables_of_the_sharing_system_are_taken_out() -> None:
     env = [{"name": "A", "value": "1"}, {"name": "ALIYUN_COM_GPU_MEM_IDX", "value": "0"}]
     found = read(pod(limits({"aliyun.com/gpu-mem": 2}, env=env)))
     assert removed(found.edits) == ["spec.containers[0].env[1]"]
+
+
+@pytest.mark.parametrize("amounts", [{GPU: 1, MEM: 1, "nvidia.com/priority": 0}, {GPU: 1, MEM: 1, CORES: 0}])
+def test_zeros_beside_amounts_go_with_them(amounts: JsonObject) -> None:
+    found = read(pod(limits(amounts)))
+    assert "M027" not in all_codes(found)
+    assert {path[-1] for path in found.demands[0].removes} == set(amounts)
+    assert removed(found.edits) == []
+
+
+def test_settings_say_what_became_of_them() -> None:
+    annotations = {"nvidia.com/use-gputype": "A100", "hami.io/vgpu-node": "n"}
+    found = read(pod(limits({GPU: 1, MEM: 1}), annotations=annotations))
+    assert sorted(one.message for one in found.claim_findings if one.code.name == "M031") == [
+        "hami.io/vgpu-node was written by the sharing system, for itself",
+        "nvidia.com/use-gputype became a selector on the product",
+    ]

@@ -302,16 +302,35 @@ def test_hami_has_names_of_its_own_and_offers_parts_of_gpus() -> None:
     )
     assert meaning.policy is not None
     nodes = {"labelSelector": {"matchLabels": {"gpu": "on"}}}
-    assert meaning.policy["sharing"] == [{"nodes": nodes, "strategy": "MPS", "capacity": ["memory", "cores"]}]
+    assert meaning.policy["sharing"] == [{"nodes": nodes, "strategy": "MPS", "capacity": ["memory"]}]
+    with_cores = meaning_of(config_map("c", a_yaml="nvidia: {resourceCountName: x/y, defaultCores: 20}\n"))
+    assert with_cores.policy is not None
+    assert with_cores.policy["sharing"][0]["capacity"] == ["memory", "cores"]
 
 
-def test_workloads_that_ask_for_amounts_need_gpus_that_are_offered_in_amounts() -> None:
-    demand = Demand((), Want(What.GPU, share=Share(memory=Quantity.parse("8Gi"))))
-    found = publishing(Meaning(), [demand], Options())
+EIGHT = Quantity.parse("8Gi")
+
+
+@pytest.mark.parametrize(
+    ("shares", "capacity"),
+    [
+        ([Share(memory=EIGHT)], ["memory"]),
+        ([Share(memory_percent=5)], ["memory"]),
+        ([Share(cores=5)], ["cores"]),
+        ([Share(memory=EIGHT), Share(memory=EIGHT, cores=5)], ["memory", "cores"]),
+    ],
+)
+def test_gpus_are_offered_in_the_amounts_that_workloads_ask_for(shares: list[Share], capacity: list[str]) -> None:
+    found = publishing(Meaning(), [Demand((), Want(What.GPU, share=share)) for share in shares], Options())
     assert found.policy is not None
-    assert found.policy["sharing"] == [{"strategy": "MPS", "capacity": ["memory", "cores"]}]
+    assert found.policy["sharing"] == [{"strategy": "MPS", "capacity": capacity}]
     assert found.reasons
-    assert publishing(Meaning(), [Demand((), Want(What.GPU, share=Share(1)))], Options()).policy is None
+    PublishingPolicy.of(found.policy, about="the policy made")
+
+
+def test_shares_by_number_and_mig_devices_need_no_amounts() -> None:
+    demands = [Demand((), Want(What.GPU, share=Share(1))), Demand((), Want(What.MIG, share=Share(memory=EIGHT)))]
+    assert publishing(Meaning(), demands, Options()).policy is None
 
 
 @pytest.mark.parametrize(
