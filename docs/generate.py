@@ -12,9 +12,12 @@ from prometheus_client.core import Metric
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
+from controller.computedomains.metrics import DomainCollector
+from controller.webhook.service import WebhookMetrics
 from docs.from_code import checks, errors
 from docs.from_code.attributes import attributes_page
 from docs.from_code.classes import classes_page
+from docs.from_code.domains import domain_events
 from docs.from_code.gates import gates_page
 from docs.from_code.policy import policy_page
 from docs.from_code.settings import settings_page
@@ -80,13 +83,21 @@ def plugin_families() -> list[Family]:
 
 
 def publisher_families() -> list[Family]:
-    """Of the controller."""
+    """Of whoever publishes."""
     registry = _Recorded()
     tell_build(registry, "controller")
     ApiCalls(registry)
     CountingNarrator(registry)
     publisher = PoolPublisher(Kube(Endpoint(server="http://localhost")), GPU_DRIVER)
     registry.register(PublishedPools(lambda: publisher))
+    return _families(registry)
+
+
+def controller_families() -> list[Family]:
+    """Of the controller alone: ComputeDomains, and the webhook."""
+    registry = _Recorded()
+    registry.register(DomainCollector(dict))
+    WebhookMetrics(registry)
     return _families(registry)
 
 
@@ -132,6 +143,10 @@ def metrics_page() -> str:
             "",
             *_table(family for family in controller if family not in common),
             "",
+            "## Controller alone",
+            "",
+            *_table(controller_families()),
+            "",
         ]
     )
 
@@ -159,6 +174,11 @@ def events_page() -> str:
             "| Object | Type | Reason | Meaning |",
             "|---|---|---|---|",
             *(f"| {one.kind} | {one.type} | `{one.word}` | {one.meaning} |" for one in Reason),
+            "",
+            "The controller tells these of ComputeDomains, when one becomes ready, and when the reason why it is not",
+            "changes. The condition `Ready` of the domain's status has the same.",
+            "",
+            domain_events(),
             "",
         ]
     )

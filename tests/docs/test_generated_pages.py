@@ -12,6 +12,7 @@ from docs.from_code import errors, settings
 from docs.from_code.attributes import check_names
 from dra_driver.errors import DriverError
 
+FAMILIES = (*generate.plugin_families(), *generate.publisher_families(), *generate.controller_families())
 PACKAGE = generate.FOLDER.parent / "dra_driver"
 
 
@@ -57,6 +58,19 @@ def test_no_list_of_attributes_is_forgotten() -> None:
     assert lists == {"GPU_ATTRIBUTES", "MIG_ATTRIBUTES", "VFIO_ATTRIBUTES", "DEVICE_ATTRIBUTES", "CHANNEL_ATTRIBUTES"}
 
 
+def test_no_family_of_metrics_is_forgotten() -> None:
+    found = {
+        name
+        for package in ("dra_driver", "kubelet_plugin", "controller")
+        for path in (PACKAGE.parent / package).rglob("*.py")
+        for name in re.findall(r'"((?:gpu|nvidia)_dra_[a-z_]+)"', path.read_text(encoding="utf-8"))
+    }
+    assert len(found) > 30
+    assert {name.removesuffix("_total") for name in found} - {
+        one.name.removesuffix("_total") for one in FAMILIES
+    } == set()
+
+
 def test_every_setting_is_set_by_a_value_or_known_not_to_be() -> None:
     """The table of values is found in templates: a flag that it does not see would look like one that nobody sets."""
     for parser, template, _ in settings.PROGRAMS.values():
@@ -83,6 +97,6 @@ def test_values_that_set_settings_exist() -> None:
 
 
 def test_every_family_has_a_meaning_and_our_prefix_or_that_of_nvidias_driver() -> None:
-    for family in (*generate.plugin_families(), *generate.publisher_families()):
+    for family in FAMILIES:
         assert family.meaning.endswith("."), family
         assert family.name.startswith(("gpu_dra_", "nvidia_dra_")), family
