@@ -173,3 +173,22 @@ def _run(shell: Shell, command: Command) -> None:
         shell.run(command.line)
     except Exception as error:
         raise AssertionError(f"{command}\n{error}") from error
+
+
+# -- the rest
+
+
+@pytest.mark.parametrize("block", of("json"), ids=str)
+def test_json_is_json(block: Block) -> None:
+    json.loads(block.text)
+
+
+def test_python_stands_where_it_is_run() -> None:
+    """tests/dra_driver/allocation/test_library.py runs that page from top to bottom."""
+    assert {name(block.page) for block in of("python")} == {"docs/library.md"}
+
+
+@pytest.mark.parametrize("block", of("text"), ids=str)
+def test_text_hides_no_commands(block: Block) -> None:
+    programs = ("helm ", "kubectl ", "dractl ", "$ ")
+    assert not [line for line in block.text.splitlines() if line.lstrip().startswith(programs)]
