@@ -49,6 +49,7 @@ def given(release: Release, kind: str) -> dict[str, str]:
 
 
 EVERY_SETTING = {
+    "imagePullSecrets": [{"name": "registry"}],
     "webhook": {"install": True},
     "featureGates": {"MPSSupport": False},
     "debugPages": True,

@@ -58,6 +58,17 @@
 {{- default (include "gpu-dra.controller" .) .Values.serviceAccounts.controller -}}
 {{- end }}
 
+{{/* Whether daemons of ComputeDomains are made: "yes" or nothing. */}}
+{{- define "gpu-dra.imexDaemons" -}}
+{{- $domains := eq (include "gpu-dra.gate" (list . "ComputeDomains")) "true" -}}
+{{- $host := eq (include "gpu-dra.gate" (list . "HostManagedIMEXDaemon")) "true" -}}
+{{- if and (eq .Values.publisher "controller") $domains (not $host) -}}yes{{- end -}}
+{{- end }}
+
+{{- define "gpu-dra.imexDaemonAccount" -}}
+{{- default (printf "%s-imex-daemon" (include "gpu-dra.fullname" . | trunc 51 | trimSuffix "-")) .Values.serviceAccounts.imexDaemon -}}
+{{- end }}
+
 {{- define "gpu-dra.pluginUser" -}}
 system:serviceaccount:{{ .Release.Namespace }}:{{ include "gpu-dra.pluginAccount" . }}
 {{- end }}
