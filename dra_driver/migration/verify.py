@@ -118,6 +118,8 @@ class _Pod:
     claims: Mapping[str, ResourceClaim]
     uses: Mapping[str, tuple[_Use, ...]]
     """By container."""
+    conditions: JsonObject
+    """The pod's spec, as far as it says what it asks of its node."""
 
 
 class _Trial:
@@ -174,7 +176,7 @@ class _Trial:
         best: tuple[Site, Placement] | None = None
         for make in publication.sites:
             site = make()
-            placed = self._not_selected(workload, site) or self._placed(pod, site)
+            placed = self._not_selected(pod, site) or self._placed(pod, site)
             if not isinstance(placed, Placement):
                 reasons.setdefault(f"{site.title}: {placed}")
             elif best is None or placed.score > best[1].score:
@@ -183,13 +185,13 @@ class _Trial:
                 break
         return best
 
-    def _not_selected(self, workload: Workload, site: Site) -> str | None:
-        """A pod that stays as it is still chooses its nodes by labels, which these nodes have as their GPUs have it."""
-        if workload.choice.target is not Target.EXTENDED or self._ground.real_nodes:
+    def _not_selected(self, pod: _Pod, site: Site) -> str | None:
+        """Whatever the pod still asks of its node; these nodes have the labels that go with their GPUs."""
+        if self._ground.real_nodes:
             return None
         found = (one for pool in site.catalog.pools(site.node) for one in pool.candidates)
         whole = next((one.device for one in found if _is_whole(one.device)), None)
-        refused = refused_by(workload.pod.spec, labels_of(whole)) if whole is not None else None
+        refused = refused_by(pod.conditions, labels_of(whole)) if whole is not None else None
         return f"not selected by {refused}" if refused is not None else None
 
     def _placed(self, pod: _Pod, site: Site) -> Placement | str:
@@ -218,7 +220,7 @@ class _Trial:
     def _pod(self, workload: Workload) -> _Pod:
         at = workload.pod
         if workload.choice.target is Target.EXTENDED:
-            return _Pod(self._shell(at, at.spec, with_resources=True), {}, {})
+            return _Pod(self._shell(at, at.spec, with_resources=True), {}, {}, at.spec)
         document = self._results.get(id(at.document))
         if document is None:
             return self._by_templates(workload)
@@ -228,7 +230,8 @@ class _Trial:
         if not claims:
             raise _NotLookedAt("its framework makes the claims, by fields of its own")
         spec = value_at(document.obj, at.path)
-        return _Pod(self._shell(at, spec if isinstance(spec, dict) else {}, with_resources=False), claims, uses)
+        spec = spec if isinstance(spec, dict) else {}
+        return _Pod(self._shell(at, spec, with_resources=False), claims, uses, spec)
 
     def _by_templates(self, workload: Workload) -> _Pod:
         """Of a manifest inside of another text, of which only the templates are at hand."""
@@ -243,7 +246,7 @@ class _Trial:
         names = {id(one): name_of(one, index) for index, one in enumerate(at.containers)}
         (user,) = users
         uses = {names[user]: tuple(_Use(name, None) for name in claims)}
-        return _Pod(self._shell(at, {}, with_resources=False), claims, uses)
+        return _Pod(self._shell(at, {}, with_resources=False), claims, uses, {})
 
     def _shell(self, at: PodSpecAt, spec: JsonObject, *, with_resources: bool) -> JsonObject:
         """What of a pod a scheduler looks at for its devices. Nodes that nobody described are asked nothing."""

@@ -328,6 +328,14 @@ def test_a_daemon_set_that_sees_all_gpus_gets_admin_access() -> None:
     assert found.needs_claims is not None
 
 
+@pytest.mark.parametrize(
+    "image", ["nvcr.io/nvidia/k8s-device-plugin:v0.17.1", "x/gpu-feature-discovery", "a/hami-device-plugin"]
+)
+def test_what_makes_gpus_available_is_no_workload(image: str) -> None:
+    found = read(pod(_watching() | {"image": image}, kind="DaemonSet"))
+    assert (found.demands, found.findings, found.leave) == ((), (), None)
+
+
 @pytest.mark.parametrize("kind", ["Pod", "Deployment"])
 def test_others_that_see_all_gpus_are_told_so(kind: str) -> None:
     found = read(pod(_watching(), kind=kind))

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from dra_driver.api.documents import read_documents
+from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.migration.codes import (
     ALREADY_DRA,
@@ -191,6 +192,49 @@ def test_what_a_person_says_fills_in_what_nobody_else_said() -> None:
     assert stands(meaning_of(replicas=1)) == [Stands(What.GPU)]
     assert stands(meaning_of(mig_strategy="single", mig_profile="1g.5gb")) == [Stands(What.MIG, "1g.5gb")]
     assert stands(meaning_of(plugin(SLICED), replicas=9)) == [Stands(What.GPU, None, FOUR)]
+
+
+def daemon_set(image: str, **container: Any) -> str:
+    inner = {"containers": [{"name": "other", "image": "x"}, {"name": "c", "image": image, **container}]}
+    obj = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "d"},
+        "spec": {"template": {"spec": inner}},
+    }
+    return yaml.safe_dump(obj)
+
+
+PLUGIN = "nvcr.io/nvidia/k8s-device-plugin:v0.17.1"
+
+
+@pytest.mark.parametrize(
+    ("container", "what"),
+    [
+        ({}, None),
+        ({"args": ["--mig-strategy=single"]}, What.MIG),
+        ({"command": ["nvidia-device-plugin", "--mig-strategy", "mixed"]}, What.GPU),
+        ({"env": [{"name": "MIG_STRATEGY", "value": "single"}]}, What.MIG),
+        ({"env": [{"name": "MIG_STRATEGY", "value": "single"}], "args": ["--mig-strategy=none"]}, What.GPU),
+        ({"args": ["--mig-strategy"], "env": [{"name": "MIG_STRATEGY"}, 5]}, None),
+    ],
+)
+def test_flags_and_variables_of_the_device_plugin_are_read(container: JsonObject, what: What | None) -> None:
+    meaning = meaning_of(daemon_set(PLUGIN, **container))
+    assert [one.what for one in stands(meaning)] == ([what] if what is not None else [])
+    assert [(one.code, one.place.path) for one in meaning.findings] == [
+        (DOUBLE_ALLOCATION, "spec.template.spec.containers[1]")
+    ]
+
+
+def test_flags_go_before_the_configuration() -> None:
+    file = plugin(flags="{migStrategy: mixed}")
+    assert stands(meaning_of(file, daemon_set(PLUGIN, args=["--mig-strategy=single"]))) == [Stands(What.MIG)]
+
+
+@pytest.mark.parametrize("image", ["nvidia/dcgm-exporter:4", "registry.example.com/app:device", ""])
+def test_other_daemon_sets_say_nothing(image: str) -> None:
+    assert meaning_of(daemon_set(image)) == Meaning()
 
 
 def test_slices_say_how_much_memory_gpus_have() -> None:
