@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -104,6 +105,7 @@ def _scalar(name: str, value: Any, indent: int) -> Iterator[str]:
         yield from (f"{before}{line}" for line in text.splitlines())
 
 
+@lru_cache(maxsize=1000)
 def _key(name: str) -> str:
     """Quoted where it would mean something else, such as `no`."""
     return yaml.safe_dump({name: 0}).removesuffix(": 0\n")
