@@ -54,6 +54,7 @@ from dra_driver.migration.model import (
 )
 from dra_driver.migration.placement import Placed, placed, requirements_of, unused_labels
 from dra_driver.migration.plugin_config import GPU_RESOURCE, Sharing
+from dra_driver.migration.plumbing import is_plumbing
 from dra_driver.migration.pod_settings import Settings, bypasses, sees_all, settings, variables
 from dra_driver.migration.sharing_systems import Part, parts_of
 
@@ -315,6 +316,8 @@ class _Pod:
     # -- the pod as a whole
 
     def _without_asks(self) -> PodReading:
+        if is_plumbing(self._pod.spec):
+            return PodReading(findings=tuple(self._findings))
         watcher = self._watcher()
         if watcher is not None:
             return watcher

@@ -28,7 +28,15 @@ from dra_driver.migration.labels import restored_profile
 from dra_driver.migration.meaning import CONFIG_LABEL, LAYOUT_LABEL, Hami, MigLayout, View
 from dra_driver.migration.meaning import Meaning as Meaning
 from dra_driver.migration.model import Finding, Options, Path, finding, value_at
-from dra_driver.migration.plugin_config import GPU_RESOURCE, PluginConfig, Sharing, is_plugin_config, plugin_config
+from dra_driver.migration.plugin_config import (
+    GPU_RESOURCE,
+    MIG_STRATEGIES,
+    PluginConfig,
+    Sharing,
+    is_plugin_config,
+    plugin_config,
+)
+from dra_driver.migration.plumbing import plugin_settings
 from dra_driver.migration.publishing import published
 from dra_driver.names import GPU_DRIVER
 from dra_driver.quantity import Quantity
@@ -52,6 +60,8 @@ class _Found:
     operator_config: tuple[str, str | None] | None = None
     """ConfigMap and default configuration, as the ClusterPolicy or Helm values say."""
     mig_strategy: str | None = None
+    flag_strategy: str | None = None
+    """As the device plugin's own flags say, which go before its configuration."""
     layouts: dict[str, MigLayout] = field(default_factory=dict)
     nodes: list[Document] = field(default_factory=list)
     slice_memory: set[Quantity] = field(default_factory=set)
@@ -71,6 +81,8 @@ class _Found:
             case "GPUCluster" if document.api_version.startswith("nvidia.com/"):
                 message = "the GPU Operator runs its DRA stack here, which leaves no room for another driver of GPUs"
                 self.findings.append(finding(ALREADY_DRA, document, ("spec", "draDriver"), message))
+            case "DaemonSet":
+                self._daemon_set(document)
             case "Node":
                 self.nodes.append(document)
             case "ResourceSlice":
@@ -156,7 +168,7 @@ class _Found:
             self.driver_roots.add(root)
 
     def _strategy(self, document: Document, strategy: object) -> None:
-        if strategy in ("none", "single", "mixed"):
+        if strategy in MIG_STRATEGIES:
             self.mig_strategy = str(strategy)
             self.given = True
         elif strategy is not None:
@@ -178,6 +190,20 @@ class _Found:
             self.findings += say(document, spec)
         if value_at(spec, ("driver", "enabled")) is not False:
             self.driver_roots.add("/run/nvidia/driver")
+
+    def _daemon_set(self, document: Document) -> None:
+        settings = plugin_settings(document.obj)
+        if settings is None:
+            return
+        self.given = True
+        path: Path = ("spec", "template", "spec", "containers", settings.container)
+        message = "this DaemonSet is a device plugin"
+        advice = "Keep it from the nodes that go over, node by node as the cut-over plan says; delete it at the end."
+        self.findings.append(finding(DOUBLE_ALLOCATION, document, path, message, advice=advice))
+        if settings.mig_strategy in MIG_STRATEGIES:
+            self.flag_strategy = settings.mig_strategy
+        if settings.driver_root is not None:
+            self.driver_roots.add(settings.driver_root)
 
     # -- HAMi
 
@@ -332,7 +358,9 @@ def _what_of_them(entry: JsonObject, devices: JsonObject) -> str:
 def _meaning(found: _Found, options: Options) -> Meaning:
     configs, default = _in_force(found)
     layouts = tuple(found.layouts[name] for name in sorted(found.layouts))
-    strategy = options.mig_strategy or found.mig_strategy
+    strategy = options.mig_strategy or found.flag_strategy or found.mig_strategy
+    if found.flag_strategy is not None:
+        configs = {name: replace(one, mig_strategy=found.flag_strategy) for name, one in configs.items()}
     plain = Meaning(
         configs=tuple(configs.values()),
         default_config=default,

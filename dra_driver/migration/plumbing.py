@@ -1,0 +1,67 @@
+"""What makes GPUs available in the old way and is no workload: device plugins, feature discovery, MIG manager. Pure.
+
+Their DaemonSets see all GPUs of their nodes, and go when the driver comes; they are never given claims.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.model import value_at
+
+_PLUMBING = re.compile(
+    r"k8s-device-plugin|nvidia[^:@]*device-plugin|gpu[^:@]*device-plugin|gpu-feature-discovery|mig-manager|mig-parted"
+    r"|mps-control-daemon|container-toolkit|gpu-operator|(hami|vgpu|volcano)[^:@]*device-plugin|gpushare[^:@]*plugin"
+)
+_PLUGIN = re.compile(r"device-plugin|gpushare[^:@]*plugin")
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSettings:
+    """What the flags and variables of a device plugin's container say; they go before its configuration file.
+
+    None: not said.
+    """
+
+    container: int
+    """Position among the containers of its pod."""
+    mig_strategy: str | None = None
+    driver_root: str | None = None
+
+
+def is_plumbing(spec: JsonObject) -> bool:
+    """Whether any container of a pod's spec is one of these."""
+    return any(_PLUMBING.search(image) for image in _images(spec))
+
+
+def plugin_settings(daemon_set: JsonObject) -> PluginSettings | None:
+    """None: it is no device plugin."""
+    spec = value_at(daemon_set, ("spec", "template", "spec"))
+    for number, image in enumerate(_images(spec) if isinstance(spec, dict) else ()):
+        if _PLUMBING.search(image) and _PLUGIN.search(image):
+            given = _given(value_at(spec, ("containers", number)))
+            root = given.get("nvidia-driver-root")
+            return PluginSettings(number, given.get("mig-strategy"), root if root and root.startswith("/") else None)
+    return None
+
+
+def _images(spec: Mapping[str, object]) -> Iterator[str]:
+    containers = spec.get("containers")
+    for one in containers if isinstance(containers, list) else ():
+        yield str(one.get("image") or "") if isinstance(one, dict) else ""
+
+
+def _given(container: JsonObject) -> dict[str, str]:
+    """By the flag's name; a flag goes before the variable of the same meaning."""
+    found: dict[str, str] = {}
+    for one in container.get("env") or ():
+        if isinstance(one, dict) and isinstance(one.get("value"), str):
+            found[str(one.get("name")).lower().replace("_", "-")] = one["value"]
+    words = [str(word) for key in ("command", "args") for word in container.get(key) or ()]
+    for word, following in pairwise([*words, ""]):
+        name, equals, value = word.removeprefix("--").partition("=")
+        if word.startswith("--") and (equals or not following.startswith("-")):
+            found[name] = value if equals else following
+    return found
