@@ -5,17 +5,27 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
+# Tests start hundreds of processes; where compiled modules are not kept, each of them compiles all that it imports.
+export PYTHONDONTWRITEBYTECODE :=
+
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.cli  ## a simulated cluster runs every example, shows what each container got, and cleans up
 	@$(BIN)/dractl demo $(ARGS)
 
-# More workers than CI has cores: many tests wait for processes.
+# More workers than CI has cores: many tests wait for processes. Each begins with files of its own, and at the end takes
+# over from another: what a module's tests share is made by few workers, and none is idle while others have much to do.
 test: $(VENV)/.dev  ## all tests
-	@$(BIN)/pytest -n 4 $(ARGS)
+	@$(BIN)/pytest -n 4 --dist worksteal $(ARGS)
 
-check: $(VENV)/.dev lint types contracts test  ## format, lint, types, import contracts, tests: what CI runs
+check: $(VENV)/.dev lint  ## format, lint, types, import contracts, tests: what CI runs
+	@$(MAKE) --no-print-directory -j 2 types contracts $(VENV)/.collected
+	@$(MAKE) --no-print-directory test
+
+# Compiles the tests once, beside the check of types; else each worker would compile all of them.
+$(VENV)/.collected: $(VENV)/.dev
+	@$(BIN)/pytest --collect-only -qq >/dev/null 2>&1; touch $@
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check .
@@ -52,11 +62,14 @@ $(VENV)/bin/python:
 	  fi; \
 	done; echo "Python 3.12 or newer is needed; name one with: make PYTHON=/path/to/python3.12 demo" >&2; exit 1
 
+# Without compiling what is installed: most of it is never imported, and what is, compiles itself at its first use.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+
 $(VENV)/.cli: pyproject.toml | $(VENV)/bin/python
 	@echo "installing what dractl needs (once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cli]' && touch $@
+	@$(PIP_INSTALL) --editable '.[cli]' && touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 	@echo "installing what the tests need (once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev --editable . && touch $@ $(VENV)/.cli
+	@$(PIP_INSTALL) --upgrade 'pip>=25.1'
+	@$(PIP_INSTALL) --group dev --editable . && touch $@ $(VENV)/.cli
