@@ -1,10 +1,13 @@
 """Fixtures of the chart's tests: servers to install it into, and releases on them."""
 
+import json
 import os
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +32,25 @@ def helm(server: ServerThread, tmp_path: Path) -> Helm:
 
 
 @pytest.fixture
-def render(tmp_path: Path) -> Render:
+def render() -> Render:
     """Installs the chart with these values into a server of its own, with these objects there before."""
 
     def rendered(
         values: Mapping[str, Any] | None = None, *, before: tuple[Mapping[str, Any], ...] = (), **names: str
     ) -> Release:
-        with simulated_server() as thread:
-            for one in before:
-                thread.create(one)
-            return Helm(thread.kubeconfig, **names).install(values)
+        return deepcopy(_rendered(json.dumps([values, before, names])))
 
     return rendered
+
+
+@cache
+def _rendered(given: str) -> Release:
+    """The same values on the same cluster are the same objects, so they are rendered once."""
+    values, before, names = json.loads(given)
+    with simulated_server() as thread:
+        for one in before:
+            thread.create(one)
+        return Helm(thread.kubeconfig, **names).install(values)
 
 
 _SERVERS = ["simulated", *(["real"] if real_api_server.ASSETS in os.environ else [])]

@@ -32,6 +32,8 @@ HelmError = helm.HelmError
 
 type Object = dict[str, Any]
 
+_LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+
 
 @dataclass(frozen=True)
 class Release:
@@ -131,7 +133,7 @@ def _written(chart: Mapping[str, Any], folder: Path) -> Path:
 
 
 def _documents(text: str) -> tuple[Object, ...]:
-    return tuple(document for document in yaml.safe_load_all(text) if document)
+    return tuple(document for document in yaml.load_all(text, _LOADER) if document)
 
 
 class Cluster:
