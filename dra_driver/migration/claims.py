@@ -231,7 +231,8 @@ def _patched(pod: PodSpecAt, entry: JsonObject) -> Put:
     if read.problems or len(read.documents) != 1 or "{{" in there:
         raise EditRefused(f"{path_text(path)} is there already and cannot be added to")
     patch = read.documents[0]
-    return Put(path, spliced(there, rewritten({patch: (_appended(patch, ("resourceClaims",), entry),)})))
+    added = rewritten({patch: (_appended(patch, ("resourceClaims",), entry),)})
+    return Put(path, spliced(there, added.splices))
 
 
 def _appended(document: Document, path: Path, value: Any, index: int = 0) -> Put:

@@ -300,6 +300,12 @@ TAKES_THE_REST = Code(
     "say how much of one takes all of it, and shares with nobody.",
     "Say both in all claims, or keep the two apart: nodes with a rule `capacity: [memory]`, and others.",
 )  # fmt: skip
+WRITTEN_OUT = Code(
+    "M050", "alias written out", _INFO,
+    "YAML used one map in several places, and they are not the same any more. Where it differs, the alias became a "
+    "copy.",
+    "Nothing to do.",
+)  # fmt: skip
 
 CODES: tuple[Code, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Code))
 """All of them, by number."""

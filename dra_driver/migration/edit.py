@@ -52,23 +52,35 @@ class Splice:
     text: str
 
 
-def rewritten(edits: Mapping[Document, Sequence[Edit]]) -> tuple[Splice, ...]:
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """What to change in a file. All positions are those of its text, normalized."""
+
+    splices: tuple[Splice, ...]
+    written_out: tuple[int, ...]
+    """Where aliases were that became copies, since others who use their anchor are to stay as they are."""
+
+
+def rewritten(edits: Mapping[Document, Sequence[Edit]]) -> Rewriting:
     """What to change in a file for edits in objects of one text (all have the same `Document.written.start`).
 
-    Positions are those of the file's text, normalized. Raises EditRefused where the text does not allow one of the
-    edits; then none of them is to be made.
+    Raises EditRefused where the text does not allow one of the edits; then none of them is to be made.
     """
     written = next(iter(edits)).written
     wanted = {document.written: changed(document.obj, some) for document, some in edits.items()}
     try:
-        splices = _splices(written.text, trees(written.text), wanted)
+        splices, copied = _splices(written.text, trees(written.text), wanted)
     except NotATree as error:
         raise EditRefused(f"the text is not edited: {error}") from error
     _check(written.text, _joined(written.text, splices), wanted)
-    return tuple(Splice(written.start + one.start, written.start + one.end, one.text) for one in splices)
+    start = written.start
+    return Rewriting(
+        tuple(Splice(start + one.start, start + one.end, one.text) for one in splices),
+        tuple(start + one for one in sorted(copied)),
+    )
 
 
-def _splices(text: str, roots: list[Tree], wanted: Mapping[Written, JsonObject]) -> list[Splice]:
+def _splices(text: str, roots: list[Tree], wanted: Mapping[Written, JsonObject]) -> tuple[list[Splice], list[int]]:
     writer = _Writer(text if text.endswith("\n") else f"{text}\n", roots)
     by_number: dict[int, dict[tuple[int, ...], JsonObject]] = {}
     for where, obj in wanted.items():
@@ -77,7 +89,8 @@ def _splices(text: str, roots: list[Tree], wanted: Mapping[Written, JsonObject])
         root = roots[number]
         old = value_of(root)
         writer.rewrite(root, old, _with_objects(old, objects))
-    return writer.splices if text.endswith("\n") else _unended(writer.splices, text)
+    splices = writer.splices if text.endswith("\n") else _unended(writer.splices, text)
+    return splices, writer.copied
 
 
 def _unended(splices: Sequence[Splice], text: str) -> list[Splice]:
@@ -262,6 +275,8 @@ class _Writer:
     text: str
     roots: list[Tree]
     splices: list[Splice] = field(default_factory=list)
+    copied: list[int] = field(default_factory=list)
+    """Where aliases were that are written out."""
     _final: dict[int, Any] = field(default_factory=dict)
     """By the identity of the node: what becomes of what has an anchor."""
     _style: Style | None = None
@@ -328,6 +343,9 @@ class _Writer:
             )
             or any(key in own and key not in new for key in below)
         ):
+            self.copied += [
+                one.start for index in merges for one in leaves(children[index].value) if isinstance(one, Alias)
+            ]
             removed = sorted([*removed, *merges])
             below = {}
         added = {
@@ -403,6 +421,8 @@ class _Writer:
 
     def _replace(self, tree: MapNode | ListNode, child: _Child, new: Any) -> None:
         value = child.value
+        if isinstance(value, Alias):
+            self.copied.append(value.start)
         if not isinstance(value, Alias) and value.tagged:
             raise EditRefused("a value has a tag that says its type")
         if not isinstance(value, Alias) and value.anchor is not None:

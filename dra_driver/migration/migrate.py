@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
-from dra_driver.api.documents import Document, Reading, read_documents
+from dra_driver.api.documents import Document, Reading, normalized, read_documents
 from dra_driver.authoring.writing import Noted, written
 from dra_driver.migration import quotas, reading, surroundings
 from dra_driver.migration.changes import EditRefused
 from dra_driver.migration.claims import Claims, claims_for
-from dra_driver.migration.codes import NOT_EDITABLE, Severity
-from dra_driver.migration.edit import Splice, rewritten, spliced
+from dra_driver.migration.codes import NOT_EDITABLE, WRITTEN_OUT, Severity
+from dra_driver.migration.edit import Rewriting, Splice, rewritten, spliced
 from dra_driver.migration.frameworks import after_claims
 from dra_driver.migration.kinds import is_part_of_an_object, pods_by_shape, pods_of, with_written_places
 from dra_driver.migration.kustomize import (
@@ -39,6 +39,7 @@ from dra_driver.migration.model import (
     ObjectRef,
     Options,
     Path,
+    Place,
     PodReading,
     PodSpecAt,
     Put,
@@ -375,13 +376,14 @@ class _Output:
                     yield from workload.reading.demands
 
     def _take_text(self, plans: list[_Plan], options: Options) -> None:
+        file = plans[0].document.file
         try:
-            splices = _edited(plans, options)
+            change = _edited(plans, options)
         except EditRefused as error:
             plans = [_refused(plan, str(error)) for plan in plans]
-            splices = ()
+            change = Rewriting((), ())
         self.plans += plans
-        file = plans[0].document.file
+        self.findings += [self._written_out(plans[0].document, position) for position in change.written_out]
         new = [one for plan in plans for one in self._new_objects(plan)]
         self.objects += new
         apart = self._file_apart(file, plans[0].document) if new else None
@@ -389,7 +391,14 @@ class _Output:
             self._apart.setdefault(apart, []).extend(new)
         elif new:
             self._splices[file].append(_before(plans[0].document, new))
-        self._splices[file] += splices
+        self._splices[file] += change.splices
+
+    def _written_out(self, document: Document, position: int) -> Finding:
+        text = next(source.text for source in self._sources if source.file == document.file)
+        line = normalized(text).count("\n", 0, position) + 1
+        message = "the alias is written out, so that other users of its anchor keep what they have"
+        place = Place(document.file, line)
+        return Finding(WRITTEN_OUT, WRITTEN_OUT.severity, ref_of(document), place, message, "", fixed=True)
 
     def _new_objects(self, plan: _Plan) -> Iterator[NewObject]:
         """Templates that there are not yet in this folder."""
@@ -423,7 +432,7 @@ class _Output:
             plan = next(plan for plan in self.plans if plan.document is one.document)
             self._splices[one.document.file] = [
                 *(splice for splice in self._splices[one.document.file] if not _within(splice, one.document)),
-                *_edited([plan.with_edits(wanted.edits)], options),
+                *_edited([plan.with_edits(wanted.edits)], options).splices,
             ]
 
     def files(self) -> tuple[FileResult, ...]:
@@ -450,7 +459,7 @@ def _key(file: str, ref: ObjectRef) -> tuple[str, str, str | None, str]:
     return str(PurePosixPath(file).parent), ref.kind, ref.namespace, ref.name
 
 
-def _edited(plans: Iterable[_Plan], options: Options) -> tuple[Splice, ...]:
+def _edited(plans: Iterable[_Plan], options: Options) -> Rewriting:
     """Raises EditRefused."""
     edits: dict[Document, tuple[Edit, ...]] = {}
     for plan in plans:
@@ -458,13 +467,13 @@ def _edited(plans: Iterable[_Plan], options: Options) -> tuple[Splice, ...]:
         if wanted and options.keep_undo and not is_kustomization(plan.document):
             wanted = (*wanted, remembered(plan.document.obj, wanted))
         for one in plan.embedded:
-            inner = [splice for some in _by_text(one.plans) for splice in _edited(some, options)]
+            inner = [splice for some in _by_text(one.plans) for splice in _edited(some, options).splices]
             text = spliced(one.text, inner)[one.lines :]
             if text != one.text[one.lines :]:
                 wanted = (*wanted, Put(one.path, text))
         if wanted:
             edits[plan.document] = wanted
-    return rewritten(edits) if edits else ()
+    return rewritten(edits) if edits else Rewriting((), ())
 
 
 def _by_text(plans: Iterable[_Plan]) -> list[list[_Plan]]:

@@ -57,7 +57,7 @@ def undo(sources: Sequence[Source]) -> Migration:
     after = {source.file: spliced(source.text, splices[source.file]) for source in sources}
     for source, documents in read:
         if edits := tuple(_unlisted(documents, after)):
-            splices[source.file] += rewritten({documents[0]: edits})
+            splices[source.file] += rewritten({documents[0]: edits}).splices
     files = tuple(
         FileResult(source.file, source.text, spliced(source.text, splices[source.file])) for source in sources
     )
@@ -201,7 +201,7 @@ def _carried_out(back: dict[Document, tuple[Edit, ...]], findings: list[Finding]
             by_text.setdefault(document.written.start, {})[document] = edits
     for some in by_text.values():
         try:
-            yield from rewritten(some)
+            yield from rewritten(some).splices
         except EditRefused as error:
             for document in some:
                 findings.append(finding(NOT_EDITABLE, document, (), f"nothing was put back: {error}"))

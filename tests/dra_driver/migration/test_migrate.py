@@ -16,6 +16,7 @@ from dra_driver.migration.codes import (
     NOT_EDITABLE,
     SERVER_TOO_OLD,
     VIRTUAL_MACHINE,
+    WRITTEN_OUT,
     Severity,
 )
 from dra_driver.migration.migrate import migrate
@@ -187,6 +188,17 @@ def test_a_patch_without_its_kustomization_has_claims_in_a_file_beside_it() -> N
     (said,) = [one for one in result.findings if one.code is NOT_EDITABLE]
     assert "more-claims.yaml" in said.advice
     assert [one.after for one in undo(again(result)).files] == [result.files[0].before, ""]
+
+
+def test_aliases_that_are_written_out_are_told() -> None:
+    text = deployment(spec="      - name: b\n        image: y\n        resources: *r\n").replace(
+        "resources:\n", "resources: &r\n", 1
+    )
+    result = migrated(text)
+    (said,) = [one for one in result.findings if one.code is WRITTEN_OUT]
+    assert "*r" in text.splitlines()[said.place.line - 1]
+    one, two = pod_of(objects(result.files[0].after)[1])["containers"]
+    assert one["resources"] != two["resources"]
 
 
 def test_findings_stand_where_something_is_written() -> None:
