@@ -40,6 +40,11 @@ UNSAID = "…"
 """Stands for whatever the command answers."""
 
 
+@pytest.fixture(autouse=True)
+def as_wide_as_the_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+
+
 @pytest_asyncio.fixture
 async def cluster(
     api_server: SimulatedApiServer, kube: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
