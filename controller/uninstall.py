@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from controller.classes import is_profile_class
-from dra_driver.api.meta import DEVICE_CLASSES, LEASES, RESOURCE_SLICES, SECRETS, Resource
+from dra_driver.api.meta import DEVICE_CLASSES, LEASES, PODS, RESOURCE_SLICES, SECRETS, Resource
 from dra_driver.errors import ClusterError, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.endpoint import pod_namespace
@@ -37,6 +37,8 @@ class Settings:
     lease_name: str
     secrets: tuple[str, ...]
     """In the namespace of the lease: what cert-manager made for the webhook, and leaves behind."""
+    pods: tuple[str, ...]
+    """Likewise: Helm leaves the pod of a test that failed, so that one can look into it, and never removes it."""
 
 
 def main() -> None:
@@ -54,8 +56,13 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
         driver_name=options.driver_name,
         lease_namespace=options.lease_namespace or pod_namespace() or "default",
         lease_name=options.lease_name,
-        secrets=tuple(name for name in options.secrets.split(",") if name),
+        secrets=_names(options.secrets),
+        pods=_names(options.pods),
     )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
 
 
 def _parser() -> SettingsParser:
@@ -65,6 +72,7 @@ def _parser() -> SettingsParser:
     parser.setting("--lease-namespace", "", "namespace of the controller's lease; default: that of the pod")
     parser.setting("--lease-name", "gpu-dra-controller", "name of the controller's lease")
     parser.setting("--secrets", "", "names of Secrets in that namespace, with commas between them")
+    parser.setting("--pods", "", "names of Pods in that namespace, likewise")
     return parser
 
 
@@ -76,6 +84,7 @@ async def run(settings: Settings) -> None:
             lambda: _remove_slices(kube, settings.driver_name),
             lambda: _remove(kube, LEASES, settings.lease_name, settings.lease_namespace),
             *(partial(_remove, kube, SECRETS, name, settings.lease_namespace) for name in settings.secrets),
+            *(partial(_remove, kube, PODS, name, settings.lease_namespace) for name in settings.pods),
         )
         failures = [failure for step in steps if (failure := await _failure(step)) is not None]
     if failures:

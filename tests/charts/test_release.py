@@ -40,6 +40,9 @@ def made_while_it_runs(cluster: Cluster) -> None:
     cluster.create(wanted_class("1g.10gb", DRIVER, extended_resource=False))
     lease = {"name": "gpu-dra-driver-controller", "namespace": NAMESPACE}
     cluster.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": lease})
+    failed = {"name": "gpu-dra-driver-test", "namespace": NAMESPACE}
+    spec = {"containers": [{"name": "claim", "image": "gpu-dra-driver"}], "terminationGracePeriodSeconds": 0}
+    cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": failed, "spec": spec})
 
 
 def slice_of(driver: str, name: str) -> dict[str, Any]:

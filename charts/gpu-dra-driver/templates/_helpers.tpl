@@ -50,6 +50,10 @@
 {{ include "gpu-dra.fullname" . }}-cleanup
 {{- end }}
 
+{{- define "gpu-dra.test" -}}
+{{ include "gpu-dra.fullname" . }}-test
+{{- end }}
+
 {{- define "gpu-dra.pluginAccount" -}}
 {{- default (include "gpu-dra.plugin" .) .Values.serviceAccounts.kubeletPlugin -}}
 {{- end }}

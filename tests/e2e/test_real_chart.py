@@ -1,0 +1,252 @@
+"""The chart as pods of a real cluster: image, DaemonSet, controller, `helm test`, update, rollback and removal.
+
+Needs what test_real_cluster.py needs, the packages of the dev group, a package index for the image's install, and:
+
+    GPU_DRA_TEST_IMPORT_IMAGE   a command that gives the node's runtime the image archive whose path is appended
+
+The GPUs are simulated by the plugin's pod itself (`kubeletPlugin.simulate`), so it runs without privileges; one test
+runs it as on real hardware, on a node that has none.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.chart_values import merged
+from support.helm import NAMESPACE, Helm
+from support.image import installed
+from support.image_archive import write_image
+from support.real_cluster import (
+    CDI_ROOT,
+    IMAGE,
+    IS_THERE,
+    KUBECONFIG,
+    KUBELET_ROOT,
+    WHY_NOT,
+    devices,
+    get,
+    inside,
+    kubectl,
+    slice_versions,
+    until,
+)
+
+IMPORT_IMAGE = os.environ.get("GPU_DRA_TEST_IMPORT_IMAGE", "")
+
+pytestmark = [
+    pytest.mark.skipif(not IS_THERE, reason=WHY_NOT),
+    pytest.mark.skipif(not IMPORT_IMAGE, reason="no way to bring an image: set GPU_DRA_TEST_IMPORT_IMAGE"),
+]
+
+ROOT = Path(__file__).parents[2]
+OURS = "localhost/gpu-dra-driver:test"
+VALUES: Mapping[str, Any] = {
+    "image": {"repository": "localhost/gpu-dra-driver", "tag": "test", "pullPolicy": "Never"},
+    "kubeletPlugin": {"simulate": "dgx-h100", "affinity": {"nodeAffinity": None}},
+}
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What the Dockerfile installs, on the node."""
+    folder = tmp_path_factory.mktemp("image")
+    archive = write_image(installed(ROOT, folder), OURS, folder / "image.tar")
+    subprocess.run([*shlex.split(IMPORT_IMAGE), str(archive)], check=True, timeout=300)
+
+
+@pytest.fixture
+def helm(image: None) -> Iterator[Helm]:
+    # Whatever was installed without Helm: it takes over nothing that is not its own.
+    kubectl("delete", "customresourcedefinitions,deviceclasses", "--all")
+    kubectl("create", "namespace", NAMESPACE)
+    until(
+        lambda: kubectl("get", "serviceaccount", "-n", NAMESPACE, "default", check=False), "the namespace is complete"
+    )
+    before = everything()
+    yield Helm(Path(KUBECONFIG))
+    kubectl("delete", "pods", "--all", "--ignore-not-found")
+    if kubectl("get", "secrets", "-n", NAMESPACE, "-o", "name").strip():
+        Helm(Path(KUBECONFIG)).uninstall(timeout_s=180)
+    with suppress(AssertionError):
+        until(lambda: everything() <= before, "what belonged to what was removed goes, too", 60)
+    left = everything() - before
+    kubectl("delete", "namespace", NAMESPACE)
+    shutil.rmtree(KUBELET_ROOT / "plugins" / "gpu.nvidia.com", ignore_errors=True)
+    assert not left, left
+
+
+def everything() -> set[str]:
+    """What a release may leave behind, but for what the cluster itself makes and removes in its own time."""
+    kinds = kubectl("api-resources", "--verbs=list", "-o", "name").split()
+    passing = {"events", "events.events.k8s.io", "endpoints", "endpointslices.discovery.k8s.io"}
+    wanted = ",".join(kind for kind in kinds if kind not in passing and not kind.startswith("componentstatus"))
+    listed = kubectl(
+        "get",
+        wanted,
+        "-A",
+        "-o",
+        "jsonpath={range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name}{'\\n'}{end}",
+    )
+    return {line for line in listed.splitlines() if " kube-system/" not in line and " kube-node-lease/" not in line}
+
+
+def ready(kind: str, name: str) -> bool:
+    found = get(kind, "-n", NAMESPACE, name)
+    spec, status = found["spec"], found.get("status", {})
+    if status.get("observedGeneration") != found["metadata"]["generation"]:
+        return False
+    if kind == "daemonset":
+        wanted = status["desiredNumberScheduled"]
+        return bool(wanted) and wanted == status.get("updatedNumberScheduled") == status.get("numberAvailable")
+    return (
+        spec["replicas"] == status.get("updatedReplicas") == status.get("availableReplicas") == status.get("replicas")
+    )
+
+
+def wait_ready(*, controller: bool = True) -> None:
+    def all_ready() -> bool:
+        plugin = ready("daemonset", "gpu-dra-driver-kubelet-plugin")
+        return plugin and (not controller or ready("deployment", "gpu-dra-driver-controller"))
+
+    try:
+        until(all_ready, "plugin and controller are ready", 120)
+    except AssertionError:
+        raise AssertionError(report()) from None
+
+
+def report() -> str:
+    pods = [one["metadata"]["name"] for one in get("pods", "-n", NAMESPACE)["items"]]
+    logs = [kubectl("logs", "-n", NAMESPACE, name, "--tail=20", check=False) for name in pods]
+    return "\n".join([kubectl("describe", "pods", "-n", NAMESPACE)[-6000:], *logs])
+
+
+CLAIM = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: one}
+spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}}
+"""
+
+
+def pod(name: str, command: str = "sleep 100000") -> str:
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 0,
+                "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}],
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": IMAGE,
+                        "imagePullPolicy": "Never",
+                        "command": ["sh", "-c", command],
+                        "resources": {"claims": [{"name": "gpu"}]},
+                    }
+                ],
+            },
+        }
+    )
+
+
+class Load:
+    """Pods that claim a GPU, one after the other, until stopped: each prepares and unprepares a claim."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+        self.done = 0
+        self.trouble: list[str] = []
+
+    def __enter__(self) -> "Load":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(120)
+
+    def _work(self) -> None:
+        try:
+            while not self._over.is_set():
+                name = f"load-{self.done}"
+                kubectl("apply", "-f", "-", content=pod(name, "ls /dev/nvidiactl"))
+                until(lambda name=name: phase(name) in ("Succeeded", "Failed"), f"{name} ends", 90)  # type: ignore[misc]
+                assert phase(name) == "Succeeded", kubectl("describe", "pod", name)
+                kubectl("delete", "pod", name)
+                self.done += 1
+        except AssertionError as error:
+            self.trouble.append(str(error))
+
+
+def phase(name: str) -> str:
+    return str(get("pod", name).get("status", {}).get("phase"))
+
+
+def refused_prepares() -> list[str]:
+    reasons = ("FailedPrepareDynamicResources", "PrepareFailed")
+    return [one.get("message", one.get("note", "")) for one in get("events", "-A")["items"] if one["reason"] in reasons]
+
+
+@pytest.mark.parametrize("publisher", ["controller", "node"])
+def test_it_runs_tests_itself_updates_under_load_goes_back_and_leaves_nothing(helm: Helm, publisher: str) -> None:
+    values = merged(dict(VALUES), {"publisher": publisher})
+    first = helm.install(values)
+    controller = publisher == "controller"
+    wait_ready(controller=controller)
+    until(lambda: devices() == 8, "eight devices are published")
+    helm.test()
+    kubectl("apply", "-f", "-", content=CLAIM)
+    kubectl("apply", "-f", "-", content=pod("stays"))
+    until(lambda: phase("stays") == "Running", "the pod runs", 90)
+    assert "NVIDIA_VISIBLE_DEVICES=void" in inside(("default", "stays"), "main", "env")
+    slices, refused = slice_versions(), refused_prepares()
+
+    def done_more(load: Load, before: int) -> bool:
+        return bool(load.trouble) or load.done > before + 1
+
+    with Load() as load:
+        until(lambda: done_more(load, 0), "claims come and go", 120)
+        helm.upgrade(merged(values, {"logLevel": "debug", "kubeletPlugin": {"podAnnotations": {"round": "2"}}}))
+        wait_ready(controller=controller)
+        updated = load.done
+        until(lambda: done_more(load, updated), "claims come and go after the update", 120)
+    assert not load.trouble, load.trouble
+    assert refused_prepares() == refused
+    assert slice_versions() == slices
+
+    helm.rollback_to(first.revision)
+    wait_ready(controller=controller)
+    assert devices() == 8 and slice_versions() == slices
+    kubectl("delete", "pod", "stays")
+    until(lambda: not list(CDI_ROOT.glob("k8s.gpu.nvidia.com*")), "CDI files are gone")
+    kubectl("delete", "resourceclaimtemplate", "one")
+    helm.uninstall(timeout_s=180)
+    # `helm` looks whether anything is left.
+
+
+@pytest.mark.parametrize("privileged", [True, False])
+def test_on_a_node_without_a_driver_it_runs_and_says_so(helm: Helm, privileged: bool) -> None:
+    """As on real hardware: the host's root, processes and devices; with privileges, and with capabilities alone."""
+    helm.install(
+        merged(dict(VALUES), {"publisher": "node", "kubeletPlugin": {"simulate": "", "privileged": privileged}})
+    )
+    wait_ready(controller=False)
+
+    def told() -> list[str]:
+        return [one["reason"] for item in get("nodeinventories")["items"] for one in item["spec"].get("problems", ())]
+
+    until(told, "the inventory says what is missing")
+    assert told() == ["DriverNotLoaded"]
+    helm.uninstall(timeout_s=180)
