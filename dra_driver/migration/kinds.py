@@ -209,6 +209,23 @@ _SPARK: Mapping[_Kind, str] = {
 }
 
 
+def known_kinds() -> tuple[tuple[str, str, str], ...]:
+    """Group, kind, and what becomes of it in a word or two, in the order of the reference. For the docs."""
+    becomes = (
+        (_PODS, "claims of the pod"),
+        ((_KSERVE,), "claims of the pod in standard mode, else extended resources"),
+        (_NIM, "claims, by `draResources`"),
+        (_ARGO, "claims of each template, by `resourceClaims` or `podSpecPatch`"),
+        (_NESTED, "what is inside, whatever kind it is"),
+    )
+    found: dict[_Kind, str] = {key: what for keys, what in becomes for key in keys}
+    found |= {key: f"extended resources: {why}" for key, (_, why) in _EXTENDED_ONLY.items()}
+    found |= {key: f"extended resources: {why}" for key, (_, why) in _RESOURCES_ONLY.items()}
+    found |= dict.fromkeys(_SPARK, "extended resources; claims where pod templates are given")
+    found[_DYNAMO] = "extended resources: a DynamoGraphDeployment has no field for claims"
+    return tuple((group, kind, what) for (group, kind), what in found.items())
+
+
 def _pods(document: Document, obj: JsonObject, base: Path, options: Options) -> Iterator[PodSpecAt]:
     key = kind_of(obj)
     if key in _PODS:

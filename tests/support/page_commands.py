@@ -105,6 +105,8 @@ class Shell:
 
     def _path(self, word: str) -> str:
         own, shipped = self.folder / word, ROOT / word
+        if word.endswith("/") and not shipped.exists():
+            return str(own)
         if "/" in word or "." in word:
             for path in (own, shipped):
                 if path.exists():
