@@ -134,3 +134,14 @@ def test_gates_that_do_not_exist_or_contradict_are_refused_before_anything_start
 ) -> None:
     with pytest.raises(HelmError, match=says):
         render({"featureGates": gates})
+
+
+def test_traces_reach_their_collector_through_the_network_policies(render: Render) -> None:
+    release = render(VARIANTS["network"])
+    policies = release.all("NetworkPolicy")
+    assert policies
+    for policy in policies:
+        ports = {(one["protocol"], one["port"]) for rule in policy["spec"]["egress"] for one in rule["ports"]}
+        assert {("TCP", 4317), ("UDP", 53)} <= ports
+    for kind in ("DaemonSet", "Deployment"):
+        assert given(release, kind)["--otlp-endpoint"] == "http://otel.traces:4317"
