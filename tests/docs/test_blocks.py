@@ -111,6 +111,9 @@ def test_every_command_of_the_page_can_be_given(page: str, tmp_path: Path) -> No
         shell = Shell(tmp_path, server.kubeconfig)
         if any(line.startswith("helm ") for line in lines):
             shell.helm = HelmLine(server.kubeconfig)
+        else:
+            # A page that installs nothing is for people who have it.
+            installed(server)
         _play(page, shell)
 
 
@@ -161,11 +164,15 @@ def _play_in_own_cluster(block: Block, shell: Shell) -> None:
     from support.helm import simulated_server
 
     with simulated_server() as server:
-        for folder in (bundled.CRDS_FOLDER, bundled.DEVICE_CLASSES_FOLDER):
-            for file in sorted(folder.glob("*.yaml")):
-                server.create(yaml.safe_load(file.read_text()))
+        installed(server)
         for command in commands(block):
             _run(Shell(shell.folder, server.kubeconfig), command)
+
+
+def installed(server: Any) -> None:
+    for folder in (bundled.CRDS_FOLDER, bundled.DEVICE_CLASSES_FOLDER):
+        for file in sorted(folder.glob("*.yaml")):
+            server.create(yaml.safe_load(file.read_text()))
 
 
 def _run(shell: Shell, command: Command) -> None:
