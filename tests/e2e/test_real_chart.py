@@ -12,21 +12,18 @@ import os
 import shlex
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from support.chart_values import merged
 from support.helm import NAMESPACE, Helm
 from support.image import installed
 from support.image_archive import write_image
 from support.real_cluster import (
     CDI_ROOT,
-    IMAGE,
     IS_THERE,
     KUBECONFIG,
     KUBELET_ROOT,
@@ -38,6 +35,7 @@ from support.real_cluster import (
     slice_versions,
     until,
 )
+from support.real_load import CLAIM, Load, phase, pod, refused_prepares
 
 IMPORT_IMAGE = os.environ.get("GPU_DRA_TEST_IMPORT_IMAGE", "")
 
@@ -128,77 +126,6 @@ def report() -> str:
     return "\n".join([kubectl("describe", "pods", "-n", NAMESPACE)[-6000:], *logs])
 
 
-CLAIM = """
-apiVersion: resource.k8s.io/v1
-kind: ResourceClaimTemplate
-metadata: {name: one}
-spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}}
-"""
-
-
-def pod(name: str, command: str = "sleep 100000") -> str:
-    return yaml.safe_dump(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name},
-            "spec": {
-                "restartPolicy": "Never",
-                "terminationGracePeriodSeconds": 0,
-                "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}],
-                "containers": [
-                    {
-                        "name": "main",
-                        "image": IMAGE,
-                        "imagePullPolicy": "Never",
-                        "command": ["sh", "-c", command],
-                        "resources": {"claims": [{"name": "gpu"}]},
-                    }
-                ],
-            },
-        }
-    )
-
-
-class Load:
-    """Pods that claim a GPU, one after the other, until stopped: each prepares and unprepares a claim."""
-
-    def __init__(self) -> None:
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._work)
-        self.done = 0
-        self.trouble: list[str] = []
-
-    def __enter__(self) -> "Load":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(120)
-
-    def _work(self) -> None:
-        try:
-            while not self._over.is_set():
-                name = f"load-{self.done}"
-                kubectl("apply", "-f", "-", content=pod(name, "ls /dev/nvidiactl"))
-                until(lambda name=name: phase(name) in ("Succeeded", "Failed"), f"{name} ends", 90)  # type: ignore[misc]
-                assert phase(name) == "Succeeded", kubectl("describe", "pod", name)
-                kubectl("delete", "pod", name)
-                self.done += 1
-        except AssertionError as error:
-            self.trouble.append(str(error))
-
-
-def phase(name: str) -> str:
-    return str(get("pod", name).get("status", {}).get("phase"))
-
-
-def refused_prepares() -> list[str]:
-    reasons = ("FailedPrepareDynamicResources", "PrepareFailed")
-    return [one.get("message", one.get("note", "")) for one in get("events", "-A")["items"] if one["reason"] in reasons]
-
-
 @pytest.mark.parametrize("publisher", ["controller", "node"])
 def test_it_runs_tests_itself_updates_under_load_goes_back_and_leaves_nothing(helm: Helm, publisher: str) -> None:
     values = merged(dict(VALUES), {"publisher": publisher})
@@ -213,16 +140,11 @@ def test_it_runs_tests_itself_updates_under_load_goes_back_and_leaves_nothing(he
     assert "NVIDIA_VISIBLE_DEVICES=void" in inside(("default", "stays"), "main", "env")
     slices, refused = slice_versions(), refused_prepares()
 
-    def done_more(load: Load, before: int) -> bool:
-        return bool(load.trouble) or load.done > before + 1
-
     with Load() as load:
-        until(lambda: done_more(load, 0), "claims come and go", 120)
+        load.more(2)
         helm.upgrade(merged(values, {"logLevel": "debug", "kubeletPlugin": {"podAnnotations": {"round": "2"}}}))
         wait_ready(controller=controller)
-        updated = load.done
-        until(lambda: done_more(load, updated), "claims come and go after the update", 120)
-    assert not load.trouble, load.trouble
+        load.more(2)
     assert refused_prepares() == refused
     assert slice_versions() == slices
 

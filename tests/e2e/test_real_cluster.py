@@ -37,6 +37,7 @@ from support.real_cluster import (
     until,
     wait_running,
 )
+from support.real_load import CLAIM, Load, refused_prepares
 
 from dra_driver import bundled
 
@@ -128,14 +129,21 @@ def test_a_killed_plugin_comes_back_and_releases_what_it_had_prepared(services: 
 
 
 def test_a_rolling_update_serves_all_the_time_and_leaves_slices_as_they_are(services: Services) -> None:
-    before = slice_versions()
+    before, refused = slice_versions(), refused_prepares()
     pods = apply("one-gpu")
     wait_running(pods)
-    services.start("newer plugin")
-    until(lambda: services.registered("newer plugin"), "the newer instance is registered")
+    kubectl("apply", "-f", "-", content=CLAIM)
+    with Load() as load:
+        load.more(1)
+        services.start("newer plugin")
+        until(lambda: services.registered("newer plugin"), "the newer instance is registered")
+        load.more(1)
+        services.stop("plugin")
+        load.more(2)
+    kubectl("delete", "-f", "-", content=CLAIM)
+    assert refused_prepares() == refused
     second = apply("two-containers-one-claim")
     wait_running(second)
-    services.stop("plugin")
     remove("one-gpu")
     until(
         lambda: len(list(CDI_ROOT.glob("k8s.gpu.nvidia.com*"))) == 1,
