@@ -60,7 +60,7 @@ def claims_for(pod: PodSpecAt, reading: PodReading, options: Options) -> Claims:
     """For a pod with at least one demand. Raises EditRefused where the object has no room for claims."""
     names = request_names(reading.demands)
     spec = {"devices": _devices(reading.demands, names, options)}
-    template = _template(pod.document, spec)
+    template = _template(pod, spec)
     name = template["metadata"]["name"]
     edits = (
         *(Remove(path) for demand in reading.demands for path in demand.removes),
@@ -182,12 +182,24 @@ def _configs(demands: Sequence[Demand], names: Sequence[str], options: Options) 
 # -- templates
 
 
-def _template(document: Document, spec: JsonObject) -> JsonObject:
+def _template(pod: PodSpecAt, spec: JsonObject) -> JsonObject:
+    document = pod.document
     metadata: JsonObject = {"name": f"{_owner(document)}-gpu-{_hash(spec)}"}
-    if document.namespace:
-        metadata["namespace"] = document.namespace
+    namespace = _inner_namespace(pod) or document.namespace
+    if namespace:
+        metadata["namespace"] = namespace
     metadata["labels"] = {MANAGED_BY: OWNER}
     return {"apiVersion": _API, "kind": "ResourceClaimTemplate", "metadata": metadata, "spec": {"spec": spec}}
+
+
+def _inner_namespace(pod: PodSpecAt) -> str | None:
+    """Of an object in another object, such as the component of an AppWrapper."""
+    for length in range(len(pod.path), 0, -1):
+        inner = value_at(pod.document.obj, pod.path[:length])
+        if isinstance(inner, dict) and "kind" in inner:
+            namespace = value_at(inner, ("metadata", "namespace"))
+            return namespace if isinstance(namespace, str) else None
+    return None
 
 
 def _owner(document: Document) -> str:

@@ -81,6 +81,18 @@ def of_form(workload: Workload, options: Options) -> Iterator[Finding]:
         )
 
 
+_OF_THE_CLUSTER = ("ClusterTrainingRuntime", "ClusterWorkflowTemplate")
+
+
+def of_the_cluster(workload: Workload) -> Iterator[Finding]:
+    """Objects of no namespace, whose pods are made in any, name templates of each."""
+    document = workload.pod.document
+    if workload.choice.target is Target.CLAIMS and document.kind in _OF_THE_CLUSTER:
+        message = f"a {document.kind} is for all namespaces; the template that it names now must be in each of them"
+        advice = "Apply the ResourceClaimTemplate in every namespace where pods are made of this."
+        yield finding(NO_CLAIMS_HERE, document, (), message, advice=advice)
+
+
 _MACHINES = ("VirtualMachine", "VirtualMachineInstance", "VirtualMachineInstanceReplicaSet")
 
 

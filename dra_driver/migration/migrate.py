@@ -27,7 +27,7 @@ from dra_driver.migration.kustomize import (
     renaming,
     texts_in,
 )
-from dra_driver.migration.limits import of_form, too_old, virtual_machines, why_too_old
+from dra_driver.migration.limits import of_form, of_the_cluster, too_old, virtual_machines, why_too_old
 from dra_driver.migration.model import (
     Choice,
     Demand,
@@ -303,6 +303,7 @@ def _planned(draft: _Draft, options: Options) -> _Plan:
         elif one.choice.target is Target.EXTENDED:
             findings += one.reading.extended_findings
         findings += of_form(workload, options)
+        findings += of_the_cluster(workload)
         workloads.append(workload)
     edits, said = after_claims(workloads)
     embedded = tuple(

@@ -201,6 +201,22 @@ def test_aliases_that_are_written_out_are_told() -> None:
     assert one["resources"] != two["resources"]
 
 
+def test_templates_are_in_the_namespace_of_the_pod() -> None:
+    pod = "{containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}"
+    inner = f"{{apiVersion: v1, kind: Pod, metadata: {{name: p, namespace: inner}}, spec: {pod}}}"
+    text = "apiVersion: workload.codeflare.dev/v1beta2\nkind: AppWrapper\nmetadata: {name: w, namespace: outer}\n"
+    result = migrated(f"{text}spec: {{components: [{{template: {inner}}}]}}\n")
+    assert [one.obj["metadata"]["namespace"] for one in result.objects] == ["inner"]
+    assert [one.templates[0].namespace for one in result.workloads] == ["inner"]
+
+
+def test_objects_of_the_cluster_need_templates_in_each_namespace() -> None:
+    template = "{name: t, container: {image: i, resources: {limits: {nvidia.com/gpu: 1}}}}"
+    text = "apiVersion: argoproj.io/v1alpha1\nkind: ClusterWorkflowTemplate\nmetadata: {name: w}\n"
+    result = migrated(f"{text}spec: {{templates: [{template}]}}\n")
+    assert any(one.code is NO_CLAIMS_HERE and "each of them" in one.message for one in result.findings)
+
+
 def test_findings_stand_where_something_is_written() -> None:
     spec = "{executor: {gpu: {name: nvidia.com/gpu, quantity: 0.5}}}"
     text = f"apiVersion: sparkoperator.k8s.io/v1beta2\nkind: SparkApplication\nmetadata: {{name: s}}\nspec: {spec}\n"
