@@ -3,15 +3,18 @@
 import asyncio
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 from support.spans import Recorder, collecting
 
 from dra_driver.api.meta import NODES
 from dra_driver.errors import InvalidInput, NotFound
 from dra_driver.kube.client import Endpoint, Kube
+from dra_driver.runtime import otel
 from dra_driver.runtime.tracing import OFF, OUTCOME, endpoint_asked_for, open_tracer
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
@@ -162,10 +165,20 @@ async def test_a_name_of_the_standard_variable_wins(monkeypatch: pytest.MonkeyPa
     assert recorder.one("a").resource.attributes["service.name"] == "ours"
 
 
-async def test_a_collector_that_is_not_there_keeps_no_service_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dra_driver.runtime import otel
+class Stuck(SpanProcessor):
+    """One that cannot get rid of what it has, because its collector does not answer."""
 
-    monkeypatch.setattr(otel, "_LAST_WORD_S", 0.2)
-    async with open_tracer("http://127.0.0.1:1", "service") as tracer:
-        with tracer.span("a", {}):
-            pass
+    def __init__(self) -> None:
+        self.asked, self.answer = threading.Event(), threading.Event()
+
+    def shutdown(self) -> None:
+        self.asked.set()
+        self.answer.wait()
+
+
+def test_a_collector_that_does_not_answer_keeps_no_service_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otel, "_LAST_WORD_S", 0.05)
+    stuck = Stuck()
+    otel.OtelTracer(stuck, "service").close()
+    assert stuck.asked.is_set() and not stuck.answer.is_set()
+    stuck.answer.set()
