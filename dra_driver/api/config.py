@@ -25,6 +25,7 @@ from dra_driver.api.fields import (
     MemoryByDevice,
     Problems,
     Tree,
+    Uid,
     listed,
     meant,
     shown,
@@ -251,8 +252,73 @@ class VfioDeviceConfig(DeviceConfig):
         return {"iommu": {"backendPolicy": iommu.backend_policy, "enableAPIDevice": iommu.enable_api_device}}
 
 
+_DOMAIN_ID = Field(
+    "domainID",
+    Uid(),
+    "UID of the ComputeDomain. The claim template that the controller makes for a domain has it.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeDomainChannelConfig(DeviceConfig):
+    """For a channel: which domain its container belongs to."""
+
+    kind: ClassVar[str] = "ComputeDomainChannelConfig"
+    described: ClassVar[Block] = Block(
+        (
+            _DOMAIN_ID,
+            Field(
+                "allocationMode",
+                Choice(("Single", "All")),
+                "The one IMEX channel of the domain, or all channels that the driver has.",
+                default="Single",
+            ),
+        )
+    )
+
+    domain_id: str = ""
+    """Empty: nobody has written it, which `domain_of` refuses."""
+    allocation_mode: Literal["Single", "All"] = "Single"
+
+    @classmethod
+    def of(cls, tree: Tree) -> Self:
+        mode = cast(Literal["Single", "All"], tree.get("allocationMode", "Single"))
+        return cls(cast(str, tree.get("domainID", "")), mode)
+
+    def tree(self) -> Tree:
+        return {"domainID": self.domain_id, "allocationMode": self.allocation_mode}
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeDomainDaemonConfig(DeviceConfig):
+    """For the daemon of a domain on one of its nodes."""
+
+    kind: ClassVar[str] = "ComputeDomainDaemonConfig"
+    described: ClassVar[Block] = Block((_DOMAIN_ID,))
+
+    domain_id: str = ""
+    """Empty: nobody has written it, which `domain_of` refuses."""
+
+    @classmethod
+    def of(cls, tree: Tree) -> Self:
+        return cls(cast(str, tree.get("domainID", "")))
+
+    def tree(self) -> Tree:
+        return {"domainID": self.domain_id}
+
+
+def domain_of(config: ComputeDomainChannelConfig | ComputeDomainDaemonConfig, *, field: str) -> str:
+    """The UID of the domain. Raises InvalidConfig (final) when nobody has written one."""
+    if not config.domain_id:
+        raise InvalidConfig("is missing; must be the UID of a ComputeDomain", field=f"{field}.domainID")
+    return config.domain_id
+
+
 DEVICE_CONFIGS: tuple[type[DeviceConfig], ...] = (GpuConfig, MigDeviceConfig, VfioDeviceConfig)
 """The kinds that devices of `gpu.nvidia.com` take."""
+
+DOMAIN_CONFIGS: tuple[type[DeviceConfig], ...] = (ComputeDomainChannelConfig, ComputeDomainDaemonConfig)
+"""The kinds that devices of `compute-domain.nvidia.com` take."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import inspect
 import json
 from pathlib import Path
 
-from dra_driver.api.config import DEVICE_CONFIGS, DeviceConfig
+from dra_driver.api.config import DEVICE_CONFIGS, DOMAIN_CONFIGS, DeviceConfig
 from dra_driver.api.meta import JsonObject
 from dra_driver.names import CONFIG_API_VERSION
 
@@ -32,7 +32,9 @@ def schema_of(kind: type[DeviceConfig]) -> JsonObject:
 
 def files() -> dict[str, str]:
     """Name to content."""
-    return {f"{kind.kind}.json": json.dumps(schema_of(kind), indent=2) + "\n" for kind in DEVICE_CONFIGS}
+    return {
+        f"{kind.kind}.json": json.dumps(schema_of(kind), indent=2) + "\n" for kind in (*DEVICE_CONFIGS, *DOMAIN_CONFIGS)
+    }
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.errors import InvalidConfig
+from dra_driver.names import is_uid
 from dra_driver.quantity import Quantity
 
 type Leaf = str | int | bool | tuple[tuple[str, int], ...]
@@ -66,6 +67,23 @@ class Choice:
 
     def schema(self) -> JsonObject:
         return {"type": "string", "enum": list(self.values)}
+
+
+@dataclass(frozen=True, slots=True)
+class Uid:
+    """The UID of an object of the cluster."""
+
+    def read(self, value: object, path: str, problems: Problems) -> str | None:
+        if isinstance(value, str) and is_uid(value):
+            return value
+        wrong(problems, path, f"is {shown(value)}; must be the UID of an object")
+        return None
+
+    def write(self, value: Leaf | Tree) -> object:
+        return value
+
+    def schema(self) -> JsonObject:
+        return {"type": "string", "minLength": 1, "maxLength": 128}
 
 
 @dataclass(frozen=True, slots=True)

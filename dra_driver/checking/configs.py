@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from dra_driver.api.config import DEVICE_CONFIGS, DeviceConfig, kind_of, meant_for, written_config
+from dra_driver.api.config import DEVICE_CONFIGS, DOMAIN_CONFIGS, DeviceConfig, kind_of, meant_for, written_config
 from dra_driver.api.fields import meant
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import AllocatedConfig, DeviceClass, Opaque
@@ -16,7 +16,6 @@ from dra_driver.names import COMPUTE_DOMAIN_DRIVER, RequestName
 from dra_driver.opaque import config_for, listed_configs
 
 _KINDS: dict[str, type[DeviceConfig]] = dict(zip(("gpu", "mig", "vfio"), DEVICE_CONFIGS, strict=True))
-_OF_DEVICES = tuple(one.kind for one in DEVICE_CONFIGS)
 
 
 def check_configs(configs: Sequence[JsonObject], path: str, report: Report, ours: str) -> bool:
@@ -25,9 +24,10 @@ def check_configs(configs: Sequence[JsonObject], path: str, report: Report, ours
     for index, config in enumerate(configs):
         opaque, where = config.get("opaque") or {}, f"{path}[{index}].opaque"
         driver = opaque.get("driver")
-        if driver == ours:
-            right &= _check_parameters(opaque.get("parameters"), f"{where}.parameters", report)
-        elif isinstance(driver, str) and driver != COMPUTE_DOMAIN_DRIVER:
+        if driver in (ours, COMPUTE_DOMAIN_DRIVER):
+            taken = DEVICE_CONFIGS if driver == ours else DOMAIN_CONFIGS
+            right &= _check_parameters(opaque.get("parameters"), f"{where}.parameters", report, taken)
+        elif isinstance(driver, str):
             guess = meant(driver, (ours, COMPUTE_DOMAIN_DRIVER))
             if guess:
                 report.find(
@@ -36,17 +36,21 @@ def check_configs(configs: Sequence[JsonObject], path: str, report: Report, ours
     return right
 
 
-def _check_parameters(parameters: object, path: str, report: Report) -> bool:
+def _check_parameters(parameters: object, path: str, report: Report, taken: Sequence[type[DeviceConfig]]) -> bool:
+    """`taken` are the kinds that devices of the driver take."""
     if not isinstance(parameters, dict):
         return False  # that it is missing, or no map, was said already
     try:
         kind = kind_of(parameters, field=path)
-        if kind not in _OF_DEVICES:
-            message = f"{kind} is for {meant_for(kind)}, which are devices of {COMPUTE_DOMAIN_DRIVER}"
+        described = next((one for one in taken if one.kind == kind), None)
+        if described is None:
+            message = f"{kind} is for {meant_for(kind)}, which are devices of another driver"
             report.find(CONFIG_KIND, f"{path}.kind", message)
             return False
-        described = next(one for one in DEVICE_CONFIGS if one.kind == kind)
         written_config(parameters, described, field=path)
+        if described in DOMAIN_CONFIGS and "domainID" not in parameters:
+            report.find(CONFIG, f"{path}.domainID", "is missing; must be the UID of a ComputeDomain")
+            return False
     except InvalidConfig as error:
         for field, message in _problems(error, path):
             report.find(CONFIG, field, message, fix=suggested_in(message))
