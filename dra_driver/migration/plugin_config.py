@@ -209,7 +209,7 @@ class _Reader:
 
     def _resources(self, resources: Mapping[str, Any]) -> None:
         for kind, standard in (("gpus", GPU_RESOURCE), ("mig", "nvidia.com/mig-<profile>")):
-            for index, entry in enumerate(resources.get(kind) or ()):
+            for index, entry in enumerate(_listed(resources.get(kind))):
                 if isinstance(entry, dict) and entry.get("name") not in (None, GPU_RESOURCE, "gpu"):
                     self._say(
                         IGNORED_BY_PLUGIN, f"resources.{kind}[{index}]",
@@ -234,7 +234,7 @@ class _Reader:
         by_default = section.get("renameByDefault") is True
         # Of MPS, requests for several replicas are refused unless somebody allows them.
         one_only = section.get("failRequestsGreaterThanOne", strategy == "MPS") is True
-        for index, entry in enumerate(section.get("resources") or ()):
+        for index, entry in enumerate(_listed(section.get("resources"))):
             where = f"sharing.{key}.resources[{index}]"
             if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
                 self._say(UNREADABLE, where, "is not a mapping with a name; it is passed over")
@@ -268,6 +268,10 @@ class _Reader:
     @staticmethod
     def _renamed(entry: JsonObject) -> bool:
         return str(entry.get("rename", "")).endswith(".shared")
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _text(value: object) -> str | None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.model import value_at
@@ -48,18 +49,21 @@ def plugin_settings(daemon_set: JsonObject) -> PluginSettings | None:
 
 
 def _images(spec: Mapping[str, object]) -> Iterator[str]:
-    containers = spec.get("containers")
-    for one in containers if isinstance(containers, list) else ():
+    for one in _listed(spec.get("containers")):
         yield str(one.get("image") or "") if isinstance(one, dict) else ""
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _given(container: JsonObject) -> dict[str, str]:
     """By the flag's name; a flag goes before the variable of the same meaning."""
     found: dict[str, str] = {}
-    for one in container.get("env") or ():
+    for one in _listed(container.get("env")):
         if isinstance(one, dict) and isinstance(one.get("value"), str):
             found[str(one.get("name")).lower().replace("_", "-")] = one["value"]
-    words = [str(word) for key in ("command", "args") for word in container.get(key) or ()]
+    words = [str(word) for key in ("command", "args") for word in _listed(container.get(key))]
     for word, following in pairwise([*words, ""]):
         name, equals, value = word.removeprefix("--").partition("=")
         if word.startswith("--") and (equals or not following.startswith("-")):

@@ -262,18 +262,18 @@ class _Reader:
 
     def _signs_of_mps(self) -> Iterator[tuple[Path, str]]:
         spec, path = self._pod.spec, self._pod.path
-        names = set()
+        names: set[str] = set()
         for index, volume in enumerate(_items(spec.get("volumes"))):
             folder = str(value_at(volume, ("hostPath", "path")) or "").rstrip("/")
             if folder in ("/tmp/nvidia-mps", "/run/nvidia/mps", "/var/run/nvidia/mps", "/tmp/nvidia-log"):
-                names.add(volume.get("name"))
+                names.add(str(volume.get("name")))
                 yield (*path, "volumes", index), folder
         mps = bool(names) or any(
             name.startswith("CUDA_MPS_PIPE") for container in self._users for name in variables(container)
         )
         for container in self._pod.containers:
             for index, mount in enumerate(_items(container.obj.get("volumeMounts"))):
-                if mount.get("name") in names:
+                if str(mount.get("name")) in names:
                     yield (*container.path, "volumeMounts", index), f"its mount in {container.name}"
             for name, variable in variables(container).items():
                 if name.startswith("CUDA_MPS_") and mps:

@@ -240,11 +240,12 @@ class _Found:
         spec = document.obj.get("spec")
         if not isinstance(spec, dict) or spec.get("driver") != GPU_DRIVER:
             return
-        for device in spec.get("devices") or ():
+        devices = spec.get("devices")
+        for device in devices if isinstance(devices, list) else ():
             kind = value_at(device, ("attributes", "type", "string"))
             amount = value_at(device, ("capacity", "memory", "value"))
-            if kind == "gpu" and isinstance(amount, str):
-                self.slice_memory.add(Quantity.parse(amount))
+            if kind == "gpu" and isinstance(amount, str) and (memory := _quantity(amount)) is not None:
+                self.slice_memory.add(memory)
 
 
 _LOOKS_LIKE = re.compile(r"^\s*\"?(?:version|mig-configs|nvidia)\"?\s*:", re.MULTILINE)
@@ -260,6 +261,13 @@ def _is_helm_values(obj: Mapping[str, Any]) -> bool:
 
 def _word(obj: Mapping[str, Any], default: str, *keys: str) -> str:
     return next((str(obj[key]) for key in keys if obj.get(key)), default)
+
+
+def _quantity(text: str) -> Quantity | None:
+    try:
+        return Quantity.parse(text)
+    except ValueError:
+        return None
 
 
 def _whole(value: object) -> int | None:
@@ -338,7 +346,8 @@ def _layout(name: str, entries: object) -> MigLayout | None:
 
 def _which_gpus(entry: JsonObject) -> str:
     devices = entry.get("devices", "all")
-    which = "each GPU" if devices == "all" else f"GPUs {', '.join(map(str, devices))}" if devices else "no GPU"
+    listed = devices if isinstance(devices, list) else [devices]
+    which = "each GPU" if devices == "all" else f"GPUs {', '.join(map(str, listed))}" if listed else "no GPU"
     only = entry.get("device-filter")
     filters = [only] if isinstance(only, str) else only if isinstance(only, list) else []
     return f"{which} with PCI id {' or '.join(map(str, filters))}" if filters else which
@@ -349,7 +358,7 @@ def _what_of_them(entry: JsonObject, devices: JsonObject) -> str:
         return "whole"
     if not devices:
         return "in MIG mode, without MIG devices"
-    return ", ".join(f"{count} x {profile}" for profile, count in sorted(devices.items()))
+    return ", ".join(f"{count} x {profile}" for profile, count in sorted(devices.items(), key=str))
 
 
 # -- together
@@ -413,7 +422,9 @@ def _view_of_node(
     labels = {str(key): str(value) for key, value in labels.items()} if isinstance(labels, dict) else {}
     allocatable = value_at(node.obj, ("status", "allocatable"))
     offered = frozenset(
-        name for name, amount in (allocatable or {}).items() if name.startswith("nvidia.com/") and str(amount) != "0"
+        str(name)
+        for name, amount in (allocatable.items() if isinstance(allocatable, dict) else ())
+        if str(name).startswith("nvidia.com/") and str(amount) != "0"
     )
     if not offered and not any(key.startswith("nvidia.com/gpu") for key in labels):
         return None

@@ -1,0 +1,68 @@
+"""Manifests in which anything stands anywhere: read without an error, and nothing is taken out that is not there."""
+
+import copy
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.migration import documents_of, there
+
+from dra_driver.api.documents import read_documents
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration import reading, surroundings
+from dra_driver.migration.kinds import pods_of
+from dra_driver.migration.model import Choice, Options, Target, Workload, value_at
+from dra_driver.migration.quotas import rewrite
+
+_FOLDER = Path(__file__).parent / "manifests"
+_JUNK: list[Any] = [None, 5, -1.5, True, "", "x", "nvidia.com/gpu", [], {}, [5], [None], [[]], {"a": 5}, {"name": None}]
+_OPTIONS = [
+    Options(),
+    Options(pin_uuids=True, remove_mps_mounts=True, share_visible_all=True, remove_runtime_class=True),
+    Options(mig_strategy="single", mig_profile="1g.5gb", several_shares="devices", dynamic_mig=True, replicas=4),
+]
+
+
+@cache
+def _objects() -> tuple[JsonObject, ...]:
+    """Of the manifests that speak of GPUs."""
+    found: list[JsonObject] = []
+    for folder in ("sharing", "placement", "settings", "platform", "quotas", "workloads"):
+        for path in sorted((_FOLDER / folder).glob("*.yaml")):
+            found += [one.obj for one in read_documents(path.read_bytes(), path.name).documents]
+    return tuple(found)
+
+
+def _places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in pairs:
+        yield (*path, key)
+        yield from _places(inner, (*path, key))
+
+
+@st.composite
+def _spoilt(draw: st.DrawFn) -> JsonObject:
+    obj = copy.deepcopy(draw(st.sampled_from(_objects())))
+    for _ in range(draw(st.integers(1, 2))):
+        path = draw(st.sampled_from([one for one in _places(obj) if one not in (("apiVersion",), ("kind",))]))
+        value_at(obj, path[:-1])[path[-1]] = copy.deepcopy(draw(st.sampled_from(_JUNK)))
+    return obj
+
+
+@settings(max_examples=60)
+@given(st.lists(_spoilt(), min_size=1, max_size=3), st.sampled_from(_OPTIONS))
+def test_anything_may_stand_anywhere(objects: list[JsonObject], options: Options) -> None:
+    documents = documents_of(*objects)
+    meaning = surroundings.read(documents, options)
+    workloads = []
+    for document in documents:
+        for pod in pods_of(document, options):
+            found = reading.demands(pod, meaning, options)
+            assert there(document.obj, found)
+            workloads.append(Workload(pod, found, Choice(Target.CLAIMS, "as the test has it.")))
+    result = rewrite(documents, workloads, meaning, options)
+    said = [*meaning.findings, *result.findings, *(one for work in workloads for one in work.reading.findings)]
+    assert all(one.message and one.place.line >= 1 for one in said)
