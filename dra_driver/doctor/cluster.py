@@ -154,12 +154,6 @@ class Cluster:
         given = [one.ours.setting(flag) for one in self.plugins if one.ours is not None]
         return next((value for value in given if value is not None), None)
 
-    @property
-    def simulates(self) -> bool:
-        """Whether the hardware of its nodes is not real, and so boot ids and the like are made up."""
-        runtimes = {one.status.node_info.container_runtime_version.partition(":")[0] for one in self.nodes.items}
-        return self.plugin_setting("--simulate") is not None or runtimes == {SIMULATED_RUNTIME}
-
     def our_pods(self, program: str) -> tuple[Pod, ...]:
         return tuple(one for one in self.pods.items if one.program == program)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import (
+    COMPUTE_DOMAINS,
     CONFIG_MAPS,
     CRDS,
     DEVICE_CLASSES,
@@ -157,16 +158,33 @@ def _admission_policy(obj: JsonObject) -> JsonObject | None:
     return obj if groups & {_DRA_GROUP, *_OUR_GROUPS} else None
 
 
+def _inventory(obj: JsonObject) -> NodeInventory:
+    """Without the profiles that each GPU could have: half of it all, in a cluster of thousands of GPUs, and no check
+    asks for them."""
+    spec = obj.get("spec")
+    gpus = spec.get("gpus") if isinstance(spec, dict) else None
+    if not isinstance(gpus, list):
+        return NodeInventory.of(obj)
+    return NodeInventory.of({**obj, "spec": {**obj["spec"], "gpus": [_without_profiles(gpu) for gpu in gpus]}})
+
+
+def _without_profiles(gpu: Any) -> Any:
+    if not isinstance(gpu, dict) or not isinstance(gpu.get("mig"), dict):
+        return gpu
+    return {**gpu, "mig": {name: value for name, value in gpu["mig"].items() if name != "profiles"}}
+
+
 def _gone(obj: JsonObject) -> JsonObject:
     raise AssertionError("only in bundles, nobody decodes it")
 
 
 SOURCES = (
     Source(NODES, "nodes", Node.of, _node),
-    Source(NODE_INVENTORIES, "inventories", NodeInventory.of, _all),
+    Source(NODE_INVENTORIES, "inventories", _inventory, _all),
     Source(RESOURCE_SLICES, "slices", SliceSeen.of, _all),
     Source(RESOURCE_CLAIMS, "claims", ResourceClaim.of, _all),
     Source(RESOURCE_CLAIM_TEMPLATES, None, _gone, _all),
+    Source(COMPUTE_DOMAINS, None, _gone, _all),
     Source(DEVICE_CLASSES, "classes", DeviceClass.of, _all),
     Source(CRDS, "definitions", Definition.of, _definition),
     Source(PODS, "pods", Pod.of, _pod),

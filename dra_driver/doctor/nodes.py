@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
-from uuid import UUID
 
 from dra_driver.allocation.nodes import unfit_for
 from dra_driver.api.inventory import NodeInventory, confirmation_annotation
@@ -289,23 +288,19 @@ def _registration_trouble(cluster: Cluster, inventory: NodeInventory) -> Finding
     namespace = cluster.plugins[0].metadata.namespace if cluster.plugins else "NAMESPACE"
     if registration is None:
         return _NEVER.at(about, driver=cluster.driver, node=name, namespace=namespace)
-    boot = next((one.status.node_info.boot_id for one in cluster.nodes.items if one.name == name), "")
-    if _is_uuid(boot) and not cluster.simulates and boot != inventory.spec.boot_id:
-        return _OTHER_BOOT.at(about, reported=inventory.spec.boot_id, boot=boot, node=name)
+    time = moment(registration.time)
+    node = next((one for one in cluster.nodes.items if one.name == name), None)
+    if node is not None and node.status.node_info.boot_id != inventory.spec.boot_id:
+        # A simulated host has a boot id of its own; but a node that booted became ready after its plugin registered.
+        since = node.ready_since
+        if time is not None and since is not None and since > time:
+            boot = node.status.node_info.boot_id
+            return _OTHER_BOOT.at(about, reported=inventory.spec.boot_id, boot=boot, node=name)
     if inventory.metadata.annotations.get(confirmation_annotation(cluster.driver)) == registration.time:
         return _SILENT.at(about, since=registration.time, node=name)
-    time = moment(registration.time)
     if time is not None and time > cluster.time + _CLOCK:
         return _FUTURE.at(about, ahead=f"{(time - cluster.time).total_seconds():.0f} s", node=name)
     return None
-
-
-def _is_uuid(text: str) -> bool:
-    try:
-        UUID(text)
-    except ValueError:
-        return False
-    return True
 
 
 # -- inventories

@@ -26,8 +26,15 @@ class NodeInfo(Model):
     container_runtime_version: str = ""
 
 
+class NodeCondition(Model):
+    type: str
+    status: str
+    last_transition_time: str | None = None
+
+
 class NodeStatus(Model):
     allocatable: dict[str, Any] = Field(default_factory=dict)
+    conditions: list[NodeCondition] = Field(default_factory=list)
     node_info: NodeInfo = Field(default_factory=NodeInfo)
 
 
@@ -44,6 +51,12 @@ class Node(Model):
     @property
     def name(self) -> str:
         return self.metadata.name
+
+    @property
+    def ready_since(self) -> datetime | None:
+        """None when it is not, or does not say since when."""
+        ready = [one for one in self.status.conditions if (one.type, one.status) == ("Ready", "True")]
+        return moment(ready[0].last_transition_time) if ready else None
 
     @property
     def view(self) -> NodeView:

@@ -265,6 +265,8 @@ class Machine:
 
     def kernel_lines(self) -> Iterator[str]:
         """Of this boot, as far as the kernel still has them. Raises OSError."""
+        if self.places.simulate is not None and self.host.resolve(_KERNEL_LOG) is None:
+            return  # a simulated kernel has no log
         descriptor = os.open(self.host.path(_KERNEL_LOG), os.O_RDONLY | os.O_NONBLOCK)
         try:
             for _ in range(_MOST_RECORDS):

@@ -164,6 +164,14 @@ def test_without_driver_plugin_and_folders_it_is_all_said_at_once() -> None:
     }
 
 
+def test_only_a_simulated_kernel_may_be_without_a_log(serving: Node) -> None:
+    serving.host.root.joinpath("dev/kmsg").unlink()
+    assert serving.codes() == set()
+    real = Machine(replace(serving.places, simulate=None))
+    with pytest.raises(OSError, match="No such file"):
+        list(real.kernel_lines())
+
+
 def test_a_journal_that_lost_lines_is_damaged_and_what_is_left_is_seen(serving: Node) -> None:
     path = serving.places.state_dir / JOURNAL
     path.write_bytes(path.read_bytes() + b"something else\n")

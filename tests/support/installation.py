@@ -144,7 +144,8 @@ class Installation:
     def _add_node(self, name: str, number: int) -> None:
         info = {"bootID": _BOOT, "kubeletVersion": "v1.36.2", "containerRuntimeVersion": "containerd://2.1.4"}
         labels = {"kubernetes.io/hostname": name} | ({_GPU_LABEL: "true"} if name in NODES else {})
-        status = {"allocatable": {"cpu": "64", "memory": "512Gi"}, "nodeInfo": info}
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-03-01T10:00:00Z"}
+        status = {"allocatable": {"cpu": "64", "memory": "512Gi"}, "nodeInfo": info, "conditions": [ready]}
         self.add("nodes", _object(name, None, labels=labels, uid=f"uid-{name}", spec={}, status=status))
 
     def _add_gpu(self, name: str, number: int) -> None:

@@ -195,6 +195,7 @@ def silent_plugin(it: Installation) -> None:
 @finds("plugin-registered/before-boot")
 def booted_since(it: Installation) -> None:
     it.node()["status"]["nodeInfo"]["bootID"] = "c0ffee00-0000-4000-8000-000000000000"
+    it.node()["status"]["conditions"][0]["lastTransitionTime"] = "2026-03-01T11:30:00Z"
 
 
 @finds("plugin-registered/clock")
@@ -642,6 +643,10 @@ def test_two_pods_of_a_rolling_update_are_fine_when_one_serves() -> None:
         it.add("pods", {**second, "status": {"phase": "Pending"}})
 
     quiet(updating)
+
+
+def test_a_simulated_host_has_a_boot_of_its_own() -> None:
+    quiet(lambda it: it.node()["status"]["nodeInfo"].update(bootID="c0ffee00-0000-4000-8000-000000000000"))
 
 
 def test_events_of_an_hour_ago_are_old_news() -> None:
