@@ -197,7 +197,8 @@ REDUNDANT = Code(
 )  # fmt: skip
 CONTRADICTION = Code(
     "M030", "conditions that nothing fulfils", _ERROR,
-    "The workload asks for GPUs and, at the same time, for nodes that have none such. It is left as it is.",
+    "The workload asks for GPUs and, at the same time, for nodes that have none such. The condition on the node stays, "
+    "and the pod waits as it did.",
     "Take one of the two away.",
 )  # fmt: skip
 SETTING_REMOVED = Code(

@@ -25,6 +25,7 @@ from dra_driver.migration.codes import (
 from dra_driver.migration.labels import quoted
 from dra_driver.migration.meaning import Meaning
 from dra_driver.migration.model import ContainerAt, Finding, Options, Path, PodSpecAt, Role, Share, Want, What, finding
+from dra_driver.migration.plugin_config import GPU_RESOURCE
 from dra_driver.quantity import Quantity
 
 _GIBI, _MEBI = "Gi", "Mi"
@@ -81,11 +82,10 @@ class _Pod:
         if not found:
             return Parts((), (), tuple(self._findings), tuple(self._claim_findings), self._leave)
         found = [replace(part, want=self._chosen(part.want)) for part in found]
-        if any(part.want.share is not None for part in found):
-            self._say(
-                NOT_ENFORCED, found[0].removes[0] if found[0].removes else self._pod.path,
-                "memory and cores were kept by the sharing system; a claim reserves them", with_claims=True,
-            )  # fmt: skip
+        shares = [part for part in found if part.want.share is not None]
+        if shares:
+            path = shares[0].removes[0] if shares[0].removes else self._pod.path
+            self._say(NOT_ENFORCED, path, _enforced(shares[0].resource), with_claims=True)
         return Parts(
             tuple(found), tuple(self._state(amounts)), tuple(self._findings), tuple(self._claim_findings), self._leave
         )
@@ -384,6 +384,15 @@ _SETTINGS: Mapping[str, str] = {
     "volcano.sh/vgpu-podgroup-policy": "which GPU of a node is taken first cannot be said in a claim",
     "mps": "whether shares are kept apart by MPS is for the PublishingPolicy to say",
 }
+
+
+def _enforced(resource: str) -> str:
+    """What kept programs to their part; `resource` is empty for annotations of KAI and Run:ai."""
+    if not resource or resource in ("aliyun.com/gpu-mem", "volcano.sh/gpu-memory"):
+        return "programs kept to their part of the memory by themselves; a claim reserves it"
+    if resource == GPU_RESOURCE or resource.startswith(("volcano.sh/", "tencent.com/", "aliyun.com/")):
+        return "a library in the container kept programs to their part; a claim reserves it"
+    return "whatever kept programs to their part, a claim reserves it"
 
 
 def _has_word(value: str, word: str) -> str:

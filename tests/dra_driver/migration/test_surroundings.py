@@ -320,7 +320,7 @@ def test_layouts_are_told_and_become_rules_on_request() -> None:
         (plugin("{timeSlicing: {resources: [{name: gpu, replicas: 2}]}, mps: {resources: [{name: gpu, replicas: 2}]}}"),
          UNREADABLE, "exclude each other"),
         (config_map(a="version: v1\nflags: [\n"), UNREADABLE, "is not YAML"),
-        ("version: v1\nmig-configs: {a: [{devices: 5, mig-enabled: true, mig-devices: {1g.5gb: 7, 5: 1}}]}\n", MIG_LAYOUT,
+        ("mig-configs: {a: [{devices: 5, mig-enabled: true, mig-devices: {1g.5gb: 7, 5: 1}}]}\n", MIG_LAYOUT,
          "GPUs 5: 7 x 1g.5gb, 1 x 5"),
         ("version: v1\nmig-configs: [1]\n", UNREADABLE, "not a mapping of layouts"),
         ("version: v1\nmig-configs: {a: 1}\n", UNREADABLE, "layout a is not a list"),
