@@ -38,6 +38,7 @@ _WHERE: Path = ("metadata", "annotations", ANNOTATION)
 def remembered(obj: JsonObject, edits: Sequence[Edit]) -> Edit:
     """The edit that keeps, beside `edits`, what they change."""
     entry = [_entry(path, was, now) for path, was, now in _differences(obj, changed(obj, edits), ())]
+    entry += _emptied(obj)
     runs = _runs(obj)
     return Put(_WHERE, json.dumps([*(runs or ()), entry], separators=(",", ":"), ensure_ascii=False))
 
@@ -74,6 +75,15 @@ def _unlisted(documents: Sequence[Document], after: Mapping[str, str]) -> Iterat
 
 
 # -- what is kept
+
+
+def _emptied(obj: JsonObject) -> Iterator[JsonObject]:
+    """What was there without anything in it, and goes when the annotation does."""
+    for path in (_WHERE[:1], _WHERE[:2]):
+        parent = value_at(obj, path[:-1])
+        if isinstance(parent, dict) and path[-1] in parent and not parent[str(path[-1])]:
+            yield _entry(path, parent[str(path[-1])], _ABSENT)
+            return
 
 
 class _Absent:

@@ -378,6 +378,14 @@ def test_what_somebody_changed_since_is_not_put_back() -> None:
     assert "changed after the migration" in back.findings[0].message
 
 
+@pytest.mark.parametrize("metadata", ["", "{}", "\n  annotations: {}", "\n  name: x\n  annotations:", "\n  name: x"])
+def test_what_was_empty_is_empty_again(metadata: str) -> None:
+    text = deployment().replace("\n  name: web", metadata and f" {metadata}".replace(" \n", "\n"))
+    result = migrated(text, options=CLAIMS)
+    assert ANNOTATION in result.files[0].after
+    assert same(objects(undo(again(result)).files[0].after), objects(text))
+
+
 def test_two_runs_are_put_back_one_after_the_other() -> None:
     job = "{name: %s, template: {spec: {template: {spec: {containers: [{name: c, image: i, resources: {%s}}]}}}}}"
     text = f"""\
