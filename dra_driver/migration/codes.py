@@ -307,6 +307,12 @@ WRITTEN_OUT = Code(
     "copy.",
     "Nothing to do.",
 )  # fmt: skip
+LABEL_STAYS = Code(
+    "M051", "label of GPUs that stays with the pod", _INFO,
+    "The pod stays as it is, and so do the labels that it asks of its node. Those of GPU Feature Discovery go stale "
+    "when it is taken away.",
+    "Keep GPU Feature Discovery running, label the nodes yourself, or migrate with `--strategy claims`.",
+)  # fmt: skip
 
 CODES: tuple[Code, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Code))
 """All of them, by number."""

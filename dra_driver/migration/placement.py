@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.migration.codes import (
+    LABEL_STAYS,
     MIXED_TERMS,
     NO_CLAIMS_HERE,
     NODE_ONLY_LABEL,
@@ -39,6 +40,7 @@ class Placed:
     edits: tuple[Edit, ...] = ()
     findings: tuple[Finding, ...] = ()
     claim_findings: tuple[Finding, ...] = ()
+    extended_findings: tuple[Finding, ...] = ()
 
     @property
     def chooses(self) -> bool:
@@ -95,6 +97,7 @@ class _Placing:
     edits: list[Edit] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     claim_findings: list[Finding] = field(default_factory=list)
+    extended_findings: list[Finding] = field(default_factory=list)
 
     def result(self) -> Placed:
         self.selectors = [[] for _ in self.subjects]
@@ -109,6 +112,7 @@ class _Placing:
             tuple(self.edits),
             tuple(self.findings),
             tuple(self.claim_findings),
+            tuple(self.extended_findings),
         )
 
     def _verdicts(self, entry: _Entry) -> tuple[Verdict, ...] | None:
@@ -140,6 +144,9 @@ class _Placing:
                 own.append(verdict.expression)
             self._say_with_claims(verdict, entry.path)
         self.edits.append(Remove(entry.path))
+        if entry.requirement.key.startswith("nvidia.com/"):
+            message = f"{entry.requirement.key} stays a condition on the node"
+            self.extended_findings.append(finding(LABEL_STAYS, self.pod.document, entry.path, message))
 
     def _kept(self, verdict: Verdict, path: Path) -> None:
         if verdict.code is not None:

@@ -136,7 +136,7 @@ class _Pod:
             (*self._edits, *place.edits, *told.edits),
             (*self._findings, *place.findings, *told.findings),
             (*self._claim_findings, *place.claim_findings, *told.claim_findings),
-            tuple(self._extended_findings),
+            (*self._extended_findings, *place.extended_findings),
             next(iter([*self._needs_claims, *filter(None, [told.needs_claims])]), None),
             next(iter([*self._leave, *filter(None, [told.leave])]), None),
         )

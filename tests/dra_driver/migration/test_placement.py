@@ -62,6 +62,9 @@ def test_labels_that_the_claim_only_implies_need_no_claim() -> None:
     found = placed(nodeSelector={"nvidia.com/gpu.present": "true"})
     assert found.needs_claims is None
     assert removed(found.edits) == ["spec.nodeSelector[nvidia.com/gpu.present]"]
+    assert [(one.code.name, one.place.path) for one in found.extended_findings] == [
+        ("M051", "spec.nodeSelector[nvidia.com/gpu.present]")
+    ]
 
 
 def test_values_without_quotes_are_labels_all_the_same() -> None:
