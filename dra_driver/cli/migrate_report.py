@@ -110,7 +110,8 @@ def show(report: Report) -> None:
         print_table(("PLACE", "SEVERITY", "CODE", "WHAT"), cells)
     for line in summary(report.migration):
         messages.print(line, markup=False, soft_wrap=True)
-    messages.print("`--report md` has notes, reasons, the readiness of the cluster and the way there.", markup=False)
+    rest = "`--report md` has the notes, the readiness of the cluster and the way there."
+    messages.print(rest, markup=False, soft_wrap=True)
 
 
 _VERDICTS = {Verdict.SAME: "as before", Verdict.DIFFERS: "differ", Verdict.NOWHERE: "none", Verdict.UNKNOWN: "-"}

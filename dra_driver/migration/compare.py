@@ -9,6 +9,10 @@ from dra_driver.migration.gfd import labels_of, refused_by
 from dra_driver.migration.model import ContainerAt, Demand, Role, Want, What, Workload
 from dra_driver.quantity import Quantity
 
+_NOTHING = Quantity.parse("0")
+_STEP_BYTES = 2**20
+"""To which the driver rounds amounts of memory up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -93,10 +97,14 @@ def _differs(piece: Piece, want: Want) -> str | None:
     for name, asked in (("memory", want.share.memory), ("cores", want.share.cores)):
         if asked is None and want.share.number is None and name in amounts and _is_all(amounts[name], whole.get(name)):
             return f"with all {name} of it, so that nobody else gets a share"
-    if want.share.memory is not None and "memory" in amounts and amounts["memory"] < want.share.memory:
+    if want.share.memory is not None and amounts.get("memory", _NOTHING) < want.share.memory:
         return "with less memory"
-    if want.share.cores is not None and "cores" in amounts and amounts["cores"].value < want.share.cores:
+    if want.share.memory is not None and amounts["memory"].value > want.share.memory.value + _STEP_BYTES:
+        return "with more memory than that, which nobody else gets"
+    if want.share.cores is not None and amounts.get("cores", _NOTHING).value < want.share.cores:
         return "with fewer cores"
+    if want.share.cores is not None and amounts["cores"].value > want.share.cores:
+        return "with more cores than that, which nobody else gets"
     if want.share.number is not None and "shares" in amounts and amounts["shares"].value < want.share.number:
         return "with fewer shares"
     return None

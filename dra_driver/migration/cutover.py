@@ -163,6 +163,12 @@ class _Way:
         return any(one.installed is Installed.OPERATOR for one in self.offering.plugins)
 
     @property
+    def _replaces_mig_manager(self) -> bool:
+        """Two that change the layout of the same GPU would fight; partitions that lie there already are published."""
+        rules = (self.migration.policy or {}).get("mig") or ()
+        return self.offering.mig_manager and any(rule.get("mode") == "Dynamic" for rule in rules)
+
+    @property
     def _gke(self) -> bool:
         return any(one.installed is Installed.GKE for one in self.offering.plugins)
 
@@ -243,10 +249,11 @@ class _Way:
     def _removal(self, plugin: DevicePlugin) -> Step:
         note = "From here on the way back begins with installing the device plugin again."
         if plugin.installed is Installed.OPERATOR:
-            patch = '{"spec":{"devicePlugin":{"enabled":false},"migManager":{"enabled":false}}}'
+            manager = ',"migManager":{"enabled":false}' * self._replaces_mig_manager
+            patch = f'{{"spec":{{"devicePlugin":{{"enabled":false}}{manager}}}}}'
             return Step(
                 Act.REMOVE_PLUGIN,
-                "Switch device plugin and MIG manager off in the GPU Operator.",
+                f"Switch the device plugin{' and the MIG manager' if manager else ''} off in the GPU Operator.",
                 (f"kubectl patch clusterpolicies.nvidia.com {plugin.name} --type merge -p '{patch}'",),
                 note,
             )
@@ -295,7 +302,9 @@ class _Way:
         note = (
             "The operator's validator waits for the device plugin in vain; that is of no consequence." * self._operator
         )
-        mig = f" The MIG layout {node.mig_config} is nobody's from now on." * bool(node.mig_config)
+        mig = ""
+        if node.mig_config and self._replaces_mig_manager:
+            mig = f" So does the MIG manager, which kept the layout {node.mig_config}: partitions come on demand now."
         yield Step(
             Act.STOP_PLUGIN,
             f"The device plugin leaves.{mig}",
@@ -424,7 +433,7 @@ class _Way:
         labels: dict[str, str] = {}
         if self._operator:
             labels[_OPERATOR_LABEL] = "false"
-            if self.offering.mig_manager:
+            if self._replaces_mig_manager:
                 labels[_MIG_MANAGER_LABEL] = "false"
         if self._gke:
             labels[_GKE_LABEL] = "true"
@@ -433,7 +442,7 @@ class _Way:
     def _on(self, name: str, node: GpuNode) -> tuple[str, ...]:
         found = []
         if self._operator:
-            manager = {_MIG_MANAGER_LABEL: "true"} if self.offering.mig_manager else {}
+            manager = {_MIG_MANAGER_LABEL: "true"} if self._replaces_mig_manager else {}
             found.append(_label([name], {_OPERATOR_LABEL: "true", **manager}))
         if self._gke:
             found.append(f"kubectl label node {name} {_GKE_LABEL}-")

@@ -370,9 +370,9 @@ def _stages(stages: Sequence[Stage]) -> Iterator[str]:
             yield f"{index}. {step.what}{note}"
             if step.commands:
                 yield ""
-                yield "   ```sh"
-                yield from (f"   {command}" for command in step.commands)
-                yield "   ```"
+                yield "    ```sh"
+                yield from (f"    {command}" for command in step.commands)
+                yield "    ```"
                 yield ""
 
 

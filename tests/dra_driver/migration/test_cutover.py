@@ -21,8 +21,6 @@ from dra_driver.migration.model import Migration, ObjectRef
 from dra_driver.migration.offering import DevicePlugin, GpuNode, Holder, Installed, Offering, offering_of
 from dra_driver.names import GPU_DRIVER
 
-NOTHING = Migration((), (), (), (), ())
-
 
 class Doubled(AssertionError):
     """Both offer a GPU, or one offers what a pod of the other has."""
@@ -210,7 +208,8 @@ def commands(stages: tuple[Stage, ...], until: Act | None = None) -> Iterator[st
 
 
 def plan_of(offering: Offering) -> Plan:
-    return cutover(offering, NOTHING, GPU_DRIVER)
+    policy = {"mig": [{"mode": "Dynamic"}]} if offering.mig_manager else None
+    return cutover(offering, Migration((), (), (), (), (), policy=policy), GPU_DRIVER)
 
 
 @given(offerings())
@@ -296,6 +295,15 @@ def test_pods_that_nobody_makes_anew_are_named() -> None:
     evict = next(step for step in plan_of(offering).forward[1].steps if step.act is Act.EVICT)
     assert "kubectl -n team delete pod precious" in evict.commands
     assert "team/precious" in evict.note
+
+
+def test_the_mig_manager_goes_where_the_driver_makes_partitions_and_nowhere_else() -> None:
+    node = GpuNode("node-0", {"nvidia.com/gpu": 8}, False, mig_config="all-balanced")
+    for mode, goes in (("Dynamic", True), ("Static", False)):
+        policy = {"mig": [{"mode": mode}]}
+        plan = cutover(Offering((node,), (OPERATOR,), True), Migration((), (), (), (), (), policy=policy), GPU_DRIVER)
+        assert any("mig-manager=false" in command for command in commands(plan.forward)) == goes
+        assert any('"migManager":{"enabled":false}' in command for command in commands(plan.forward)) == goes
 
 
 @pytest.mark.parametrize(

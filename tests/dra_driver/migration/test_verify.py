@@ -1,0 +1,212 @@
+"""The allocator's word on a result: what is right is found to be, and each way to get it wrong is found out.
+
+Results are tampered with here as a defect of the migration would: the old manifest stays, the new one says something
+else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from dra_driver import bundled
+from dra_driver.api.documents import read_documents
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.resource import Attribute, Capacity, Device, DeviceClass
+from dra_driver.cli.files import read_files
+from dra_driver.errors import InvalidInput
+from dra_driver.migration.gfd import labels_of, refused_by
+from dra_driver.migration.ground import Ground, ground_of_cluster, ground_of_models
+from dra_driver.migration.migrate import migrate
+from dra_driver.migration.model import FileResult, Migration, NewObject, Options, Source, StrategyOption
+from dra_driver.migration.offering import GpuNode, Offering
+from dra_driver.migration.readiness import Answer, Facts, readiness
+from dra_driver.migration.verify import Checked, Verdict, verify
+
+MANIFESTS = Path(__file__).parent / "manifests"
+CLAIMS = Options(strategy=StrategyOption.CLAIMS)
+
+
+@cache
+def classes() -> Mapping[str, DeviceClass]:
+    documents = read_files([str(bundled.DEVICE_CLASSES_FOLDER)]).documents
+    return {one.name: DeviceClass.of(one.obj) for one in documents}
+
+
+def migrated(file: str, options: Options = CLAIMS) -> Migration:
+    return migrate([Source(file, (MANIFESTS / file).read_text())], options)
+
+
+def checked(migration: Migration, ground: Ground | None = None) -> Checked:
+    found = verify(migration, ground or ground_of_models((), migration.policy, 36), classes())
+    return found.checked[0]
+
+
+def tampered(migration: Migration, old: str, new: str) -> Migration:
+    """With `old` replaced in what was written, wherever it is."""
+    (result,) = migration.files
+    assert old in result.after
+    after = result.after.replace(old, new)
+    objects = tuple(replace(one, obj=_reread(after, one)) for one in migration.objects)
+    return replace(migration, files=(FileResult(result.file, result.before, after),), objects=objects)
+
+
+def _reread(text: str, new: NewObject) -> JsonObject:
+    """The object as the tampered text has it."""
+    name = new.obj["metadata"]["name"]
+    return next(one.obj for one in read_documents(text, "").documents if one.name == name)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "says"),
+    [
+        ("workloads/pod-vector-add.yaml", "count: 1", "count: 2", "never asked for"),
+        ("workloads/job-finetune-h100.yaml", "count: 8", "count: 4", "asked for 8 x GPU"),
+        ("workloads/pod-vector-add.yaml", "gpu.nvidia.com\n", "mig.nvidia.com\n", "of another kind"),
+        ("workloads/statefulset-embedder-mig.yaml", "'1g.5gb'", "'2g.10gb'", "of another profile"),
+        ("workloads/job-finetune-h100.yaml", "'NVIDIA-H100-80GB-HBM3'", "'NVIDIA-A100-SXM4-40GB'", "gpu.product="),
+        ("workloads/two-containers-one-gpu-each.yaml", ": gpu-rank", ": gpu-encode", "devices of their own"),
+        ("sharing/hami-pod.yaml", "memory: 3000Mi", "memory: 1000Mi", "with less memory"),
+        ("sharing/hami-pod.yaml", "cores: '30'", "cores: '20'", "with fewer cores"),
+        ("sharing/hami-pod.yaml", "              cores: '30'\n", "", "with more cores"),
+        ("sharing/aliyun-gpushare.yaml", "memory: 3Gi", "cores: '30'", "with more memory"),
+        ("workloads/two-containers-one-gpu-each.yaml", "            request: gpu-rank\n", "", "never asked for"),
+    ],
+)  # fmt: skip
+def test_what_is_not_what_was_meant_is_found_out(file: str, old: str, new: str, says: str) -> None:
+    right = migrated(file)
+    assert checked(right).verdict is Verdict.SAME
+    wrong = checked(tampered(right, old, new), ground_of_models((), right.policy, 36))
+    assert wrong.verdict is Verdict.DIFFERS
+    assert any(says in why for why in wrong.why), wrong.why
+
+
+def test_a_claim_that_no_model_has_fits_nowhere_and_says_why() -> None:
+    job = migrated("workloads/job-finetune-h100.yaml")
+    found = checked(job, ground_of_models(("t4",), None, 36))
+    assert found.verdict is Verdict.NOWHERE
+    assert "needs 8 devices" in found.why[0]
+    assert found.matching[0].by_node == ()
+    assert checked(job, ground_of_models(("dgx-h100",), None, 36)).matching[0].by_node == (("dgx-h100", 8),)
+
+
+def test_a_preference_is_tried_on_the_node_that_has_the_best_of_it() -> None:
+    assert checked(migrated("placement/preferred-models.yaml")).node == "dgx-h100"
+
+
+def test_what_needs_a_policy_says_which() -> None:
+    assert checked(migrated("workloads/statefulset-embedder-mig.yaml")).needs == {"mig": [{"mode": "Dynamic"}]}
+    assert checked(migrated("workloads/pod-vector-add.yaml")).needs is None
+
+
+def test_an_unchanged_pod_is_tried_with_its_extended_resource() -> None:
+    stays = migrated("workloads/deployment-translator.yaml", Options())
+    found = checked(stays)
+    assert (found.verdict, [one.container for one in found.got]) == (Verdict.SAME, ["server"])
+    without = replace(stays)
+    bare = {name: one for name, one in classes().items() if one.spec.extended_resource_name is None}
+    assert verify(without, ground_of_models((), None, 36), bare).checked[0].verdict is Verdict.NOWHERE
+
+
+def test_on_a_cluster_labels_and_taints_of_its_nodes_count() -> None:
+    device = {"name": "gpu-0", "attributes": {"type": {"string": "gpu"}, "productName": {"string": "NVIDIA L40S"}}}
+    slice_ = {
+        "metadata": {"name": "s"},
+        "spec": {
+            "driver": "gpu.nvidia.com",
+            "nodeName": "n",
+            "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1},
+            "devices": [device],
+        },
+    }
+    node: JsonObject = {"metadata": {"name": "n", "labels": {}}, "spec": {}, "status": {}}
+    pod = migrated("placement/zone-and-model.yaml", replace(CLAIMS))
+    assert checked(pod, ground_of_cluster([node], [slice_], 36)).verdict is Verdict.NOWHERE
+    plain = migrated("workloads/pod-vector-add.yaml")
+    assert checked(plain, ground_of_cluster([node], [slice_], 36)).node == "n"
+    taint = {"taints": [{"key": "other", "effect": "NoSchedule"}]}
+    assert checked(plain, ground_of_cluster([{**node, "spec": taint}], [slice_], 36)).why == ("n: tainted other",)
+
+
+def test_a_model_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="abacus"):
+        ground_of_models(("abacus",), None, 36)
+
+
+# -- labels that a device would have had
+
+A100 = Device(
+    name="gpu-0",
+    attributes={
+        "type": Attribute(string="gpu"),
+        "productName": Attribute(string="NVIDIA A100-SXM4-80GB"),
+        "architecture": Attribute(string="Ampere"),
+        "cudaComputeCapability": Attribute(version="8.0.0"),
+        "driverVersion": Attribute(version="580.95.5"),
+    },
+    capacity={"memory": Capacity(value="81920Mi")},
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "operator", "values", "refused"),
+    [
+        ("nvidia.com/gpu.product", "In", ["NVIDIA-A100-SXM4-80GB"], False),
+        ("nvidia.com/gpu.product", "In", ["NVIDIA-A100-SXM4-40GB"], True),
+        ("nvidia.com/gpu.product", "NotIn", ["NVIDIA-A100-SXM4-80GB"], True),
+        ("nvidia.com/gpu.memory", "Gt", ["40000"], False),
+        ("nvidia.com/gpu.memory", "Lt", ["40000"], True),
+        ("nvidia.com/gpu.memory", "In", ["81559"], False),
+        ("nvidia.com/gpu.family", "In", ["hopper"], True),
+        ("nvidia.com/gpu.compute.major", "Gt", ["8"], True),
+        ("nvidia.com/cuda.driver.major", "Gt", ["549"], False),
+        ("nvidia.com/gpu.present", "DoesNotExist", [], True),
+        ("topology.kubernetes.io/zone", "In", ["a"], False),
+    ],
+)
+def test_a_device_says_what_its_node_would_have(key: str, operator: str, values: list[str], refused: bool) -> None:
+    term = {"matchExpressions": [{"key": key, "operator": operator, "values": values}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    spec = {"affinity": {"nodeAffinity": required}}
+    assert (refused_by(spec, labels_of(A100)) is not None) == refused
+
+
+# -- readiness
+
+
+@pytest.mark.parametrize(
+    ("facts", "question", "answer"),
+    [
+        (Facts(minor=33), "Kubernetes 1.34 or newer", Answer.NO),
+        (Facts(minor=36), "Kubernetes 1.34 or newer", Answer.YES),
+        (Facts(), "Kubernetes 1.34 or newer", Answer.UNKNOWN),
+        (Facts(minor=35), "Feature gate DRAConsumableCapacity", Answer.NO),
+        (Facts(classes=["gpu.nvidia.com"]), "DeviceClasses that claims name", Answer.NO),
+        (Facts(classes=["shared.gpu.nvidia.com"]), "DeviceClasses that claims name", Answer.YES),
+        (Facts(), "Each GPU is offered by one side only", Answer.UNKNOWN),
+        (Facts(offering=Offering((GpuNode("n", {"a": 1}, True),))), "Each GPU is offered by one side only", Answer.NO),
+        (
+            Facts(offering=Offering((GpuNode("n", {"a": 1}, False),))),
+            "Each GPU is offered by one side only",
+            Answer.YES,
+        ),
+    ],
+)
+def test_the_cluster_is_asked_for_what_the_result_needs(facts: Facts, question: str, answer: Answer) -> None:
+    found = {one.question: one.answer for one in readiness(migrated("sharing/hami-pod.yaml"), CLAIMS, facts)}
+    assert found[question] is answer
+
+
+def test_admin_access_and_extended_resources_are_asked_for_where_they_are_needed() -> None:
+    exporter = migrated("workloads/daemonset-gpu-exporter.yaml")
+    question = "Namespace monitoring allows admin access"
+    for namespaces, answer in ((None, Answer.UNKNOWN), ((), Answer.NO), (("monitoring",), Answer.YES)):
+        found = {one.question: one.answer for one in readiness(exporter, CLAIMS, Facts(admin_namespaces=namespaces))}
+        assert found[question] is answer
+    stays = migrated("workloads/deployment-translator.yaml", Options())
+    question = "DeviceClasses that answer to extended resources"
+    for answered, answer in ((None, Answer.UNKNOWN), (["other"], Answer.NO), (["nvidia.com/gpu"], Answer.YES)):
+        found = {one.question: one.answer for one in readiness(stays, Options(), Facts(minor=36, answered=answered))}
+        assert found[question] is answer
