@@ -1,5 +1,6 @@
 """Fixtures that every test may ask for."""
 
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +23,15 @@ settings.register_profile(
 settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repository"))
 
+# Thousands of tests are made first, and none goes before the end: nothing to collect meanwhile, nor in them later.
+gc.disable()
+
 pytest_plugins = ["support.cluster", "support.processes"]
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
