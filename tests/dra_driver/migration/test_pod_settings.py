@@ -191,6 +191,11 @@ def test_limits_of_mps_without_a_daemon_of_the_host_are_kept_as_they_are() -> No
     assert "M032" in codes(result.claim_findings)
 
 
+def test_the_hosts_ipc_is_only_about_mps_where_there_is_mps() -> None:
+    result = found(None, {"remove_mps_mounts": True}, hostIPC=True, hostPID=True)
+    assert (removed(result.edits), codes(result.findings), result.demands[0].want.config) == ([], [], None)
+
+
 # -- the host
 
 
