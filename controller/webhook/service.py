@@ -29,9 +29,11 @@ from controller.webhook.trust import (
     watched_configuration,
     watched_secret,
 )
+from dra_driver.allocation.selection import class_selector
 from dra_driver.api.meta import DEVICE_CLASSES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import DeviceClass
+from dra_driver.cel.device import compile_selector
 from dra_driver.checking.fit import class_expressions
 from dra_driver.checking.knowledge import Knowledge, Sites, sites_of_kinds
 from dra_driver.errors import ClusterError, InvalidInput
@@ -46,8 +48,9 @@ KNOWN_MINORS = range(34, 38)
 _LOOK_S = 60.0
 """Between looks at the clock: whether a certificate is due, whether an authority can be forgotten."""
 _VERSION_S = 600.0
-_REVIEWS_PER_SITES = 1_000
-"""Answers of selectors are kept with the devices that were asked, so those are made anew now and then."""
+_REMEMBERED_KIB = 2_000
+"""Of bodies. Compiled selectors are kept, and their answers with the devices that were asked, so that a claim that
+comes again is quick; after so much all is forgotten, for a selector takes eighty times the memory of its text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,9 +152,9 @@ class Webhook:
         self._certificates = CertificateKeeper(kube, self._secret, issuing, now)
         self._served = Served()
         self._judge = Judge(Knowledge(driver=driver, policies=(policy,)), knows_server=False)
-        self._judged = 0
+        self._judged_kib = 0
         self._tired = asyncio.Event()
-        """Set when the devices that selectors are tried on should be made anew."""
+        """Set when there is much to forget."""
         self._loop = asyncio.get_running_loop()
         self._version_known = False
         self._server = ReviewServer(plan.endpoint, self.respond, drain_s=plan.drain_s)
@@ -218,8 +221,8 @@ class Webhook:
         finally:
             self._metrics.reviews.labels(kind, result).inc()
             self._metrics.seconds.observe(time.perf_counter() - started)
-            self._judged += 1
-            if self._judged == _REVIEWS_PER_SITES:
+            self._judged_kib += 1 + len(body) // 1024
+            if self._judged_kib >= _REMEMBERED_KIB:
                 self._loop.call_soon_threadsafe(self._tired.set)
 
     # -- certificate
@@ -286,7 +289,9 @@ class Webhook:
         driver = self._judge.knowledge.driver
         sites = await self._server.in_thread(lambda: _asked_once(sites_of_kinds(known, driver)))
         self._tired.clear()
-        self._judged = 0
+        self._judged_kib = 0
+        for remembering in (compile_selector, class_selector):
+            remembering.cache_clear()
         knowledge = replace(self._judge.knowledge, minor=known, sites=sites)
         self._judge = Judge(knowledge, knows_server=minor in KNOWN_MINORS)
         self._version_known = True

@@ -19,6 +19,7 @@ from controller.webhook.server import ReviewServer
 from controller.webhook.service import Plan, Webhook, WebhookMetrics
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
+from dra_driver.cel.device import compile_selector
 from dra_driver.errors import NodeNotReady
 from dra_driver.kube.client import Endpoint, Kube
 from tests.controller.webhook.test_configuration import WISH
@@ -199,3 +200,26 @@ async def test_bodies_of_all_kinds_are_answered_over_https(webhook: Webhook) -> 
 
 async def test_a_replica_that_knows_nothing_yet_is_not_ready(webhook: Webhook) -> None:
     assert webhook.problem() == "ValidatingWebhookConfiguration gpu-dra-webhook has not been read yet"
+
+
+async def test_what_was_learnt_from_reviews_is_forgotten_when_it_is_much(webhook: Webhook) -> None:
+    """Else whoever writes many different selectors would fill the memory."""
+    await webhook._know(36)
+    review = a_review(an_object("ResourceClaim", selectors=("device.driver == 'seldom'",)), padding="x" * 3_000_000)
+    webhook.respond(body_of(review))
+    kept = compile_selector.cache_info().currsize
+    async with asyncio.timeout(10):
+        await webhook._tired.wait()
+    sites = webhook._judge.knowledge.sites
+    await webhook._know(36)
+    assert compile_selector.cache_info().currsize < kept and not webhook._tired.is_set()
+    assert webhook._judge.knowledge.sites is not sites
+
+
+async def test_of_a_server_that_is_newer_than_this_release_the_newest_that_is_known_is_assumed(
+    webhook: Webhook,
+) -> None:
+    await webhook._know(36)
+    assert webhook._judge.knows_server and webhook._judge.knowledge.minor == 36
+    await webhook._know(99)
+    assert not webhook._judge.knows_server and webhook._judge.knowledge.minor == 37
