@@ -49,7 +49,7 @@ EVERYTHING = Options(
     unknown_kinds=True,
     argo_resource_claims=True,
 )
-USUAL = {"auto": Options(), "claims": CLAIMS, "everything": EVERYTHING}
+USUAL = {"auto": Options(), "everything": EVERYTHING}
 
 
 @cache
@@ -318,8 +318,8 @@ def test_whatever_is_asked_of_whatever_files_the_laws_hold(files: list[str], opt
 @given(st.permutations(FILES[:12]))
 @settings(max_examples=5, deadline=None)
 def test_the_order_of_files_does_not_matter_to_each_of_them(files: list[str]) -> None:
-    apart = {file: outcome(file, "claims").files[0].after for file in files}
-    both = migrate([source(file) for file in files], CLAIMS)
+    apart = {file: outcome(file, "everything").files[0].after for file in files}
+    both = migrate([source(file) for file in files], EVERYTHING)
     for one in both.files:
         # A template that another file of the namespace has already is not written twice.
         assert len(one.after) <= len(apart[one.file])
