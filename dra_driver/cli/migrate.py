@@ -264,8 +264,8 @@ def migrate(
         for line in diff(result):
             typer.echo(line, nl=False)
     elif in_place:
-        for file in write_in_place(result):
-            messages.print(f"written: {file}", markup=False, soft_wrap=True)
+        for done in write_in_place(result):
+            messages.print(done, markup=False, soft_wrap=True)
     elif output == _STDOUT:
         typer.echo(together(result), nl=False)
     elif output is not None:
@@ -274,7 +274,7 @@ def migrate(
     if report is not None:
         typer.echo(markdown(found) if report is ReportFormat.MARKDOWN else json_text(found), nl=False)
     elif not diff_only and output != _STDOUT:
-        show(found)
+        show(found, undone=undo)
     _end(found, work)
 
 

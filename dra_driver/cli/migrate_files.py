@@ -75,7 +75,8 @@ def together(migration: Migration) -> str:
 
 
 def write_in_place(migration: Migration) -> list[str]:
-    """Only files that change, each whole or not at all; returns their names. Raises UnreadableFile."""
+    """Only files that change, each whole or not at all; one of which nothing is left goes. Returns what was done to
+    which, for people. Raises UnreadableFile."""
     if any(one.file == STDIN and one.before != one.after for one in migration.files):
         raise InvalidInput("standard input has no place; use -o", about="--in-place")
     changed = [(one.file, one.after) for one in migration.files if one.before != one.after]
@@ -85,7 +86,7 @@ def write_in_place(migration: Migration) -> list[str]:
             _write(Path(file), text)
         else:
             _remove(Path(file))
-    return [file for file, _ in changed]
+    return [f"{'written' if text else 'removed'}: {file}" for file, text in changed]
 
 
 def write_beside(migration: Migration, folder: Path, places: dict[str, str], *, only_changed: bool) -> None:

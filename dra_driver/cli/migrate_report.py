@@ -21,7 +21,7 @@ from dra_driver.migration.ground import Ground, ground_of_cluster, ground_of_mod
 from dra_driver.migration.model import Migration, Options, Source
 from dra_driver.migration.offering import offering_of
 from dra_driver.migration.readiness import Facts, readiness
-from dra_driver.migration.report import Report, at, markdown, named, summary
+from dra_driver.migration.report import Report, at, counted, markdown, named, summary
 from dra_driver.migration.report_data import as_data
 from dra_driver.migration.verify import Verdict, verify
 
@@ -91,7 +91,7 @@ def _classes(read: ClusterRead | None) -> dict[str, DeviceClass]:
 _BECOMES = {"claims": "claims", "extended": "stays", "leave": "left alone"}
 
 
-def show(report: Report) -> None:
+def show(report: Report, *, undone: bool = False) -> None:
     """Tables to standard output, without notes, which are many; the sum of it to standard error."""
     tried = {id(one.workload): one for one in report.verification.checked} if report.verification is not None else {}
     rows = []
@@ -108,6 +108,10 @@ def show(report: Report) -> None:
             print()  # noqa: T201 - between two tables
         cells = [(at(one.place.file, one.place.line), one.severity, one.code.name, one.message) for one in findings]
         print_table(("PLACE", "SEVERITY", "CODE", "WHAT"), cells)
+    if undone:
+        back = sum(one.before != one.after for one in report.migration.files)
+        messages.print(f"{counted(back, 'file')} of {len(report.migration.files)} as before the migration.")
+        return
     for line in summary(report.migration):
         messages.print(line, markup=False, soft_wrap=True)
     rest = "`--report md` has the notes, the readiness of the cluster and the way there."

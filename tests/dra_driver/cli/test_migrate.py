@@ -108,9 +108,24 @@ def test_the_way_back_ends_where_it_began(repository: Path) -> None:
     run("migrate", str(repository), "--strategy", "claims", "--in-place")
     outcome = run("migrate", str(repository), "--undo", "--in-place")
     assert outcome.exit_code == Status.DONE
+    assert "2 files of 2 as before the migration." in outcome.stderr
     assert list(yaml.safe_load_all((repository / "app" / "translator.yaml").read_text())) == list(
         yaml.safe_load_all(TRANSLATOR)
     )
+
+
+def test_a_kustomization_gets_a_file_of_claims_and_loses_it_again(tmp_path: Path) -> None:
+    folder = tmp_path / "kustomize"
+    shutil.copytree(MANIFESTS / "awkward" / "kustomize", folder)
+    before = {path.name: path.read_bytes() for path in folder.rglob("*.yaml")}
+    run("migrate", str(folder), "--strategy", "claims", "--in-place")
+    assert yaml.safe_load((folder / "overlay" / "kustomization.yaml").read_text())["resources"] == [
+        "../base",
+        "gpu-claims.yaml",
+    ]
+    outcome = run("migrate", str(folder), "--undo", "--in-place")
+    assert "removed:" in outcome.stderr
+    assert {path.name: path.read_bytes() for path in folder.rglob("*.yaml")} == before
 
 
 @pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch")
