@@ -17,11 +17,13 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from dra_driver.api.inventory import DriverFacts, GpuFacts, Problem
+from dra_driver.api.inventory import DriverFacts, GpuFacts, ImexFacts, Problem
+from dra_driver.devices.fabric import fabric_of
 from dra_driver.errors import HardwareError, NodeNotReady
 from kubelet_plugin.hardware.calls import NvmlLibrary, load_library, problem_of, session_over
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.health import HealthReading
+from kubelet_plugin.hardware.imex import imex_facts
 from kubelet_plugin.hardware.nvml import GpuReadings, Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 from kubelet_plugin.hardware.vfio import bound_elsewhere, is_vfio, passthrough_facts
@@ -54,6 +56,8 @@ class NodeFacts:
     """What each GPU answered about its health, by UUID; `kubelet_plugin.monitor` makes conditions of it."""
     lost: tuple[Lost, ...] = ()
     """MIG devices that claims have and that are gone; it makes conditions of these, too."""
+    imex: ImexFacts | None = None
+    """None where the driver knows no IMEX channels."""
     divided: bool = field(default=False, compare=False)
     """Whether a GPU is in MIG mode, for claims or otherwise."""
 
@@ -83,7 +87,7 @@ def installed_nvml(installation: DriverInstallation) -> OpenNvml:
 class Hardware:
     """Looks at the node and changes it; keeps one NVML session as long as it serves. For any thread, one at a time.
 
-    `ours` is what the journal says now, without waiting.
+    `ours` is what the journal says now, without waiting. `imex_state` asks an IMEX daemon that the node runs itself.
     """
 
     def __init__(
@@ -92,11 +96,13 @@ class Hardware:
         open_nvml: OpenNvml,
         ours: Callable[[], Ours] = lambda: NOTHING,
         *,
+        imex_state: Callable[[], str | None] = lambda: None,
         turn_s: float = TURN_S,
     ) -> None:
         self._host = host
         self._open_nvml = open_nvml
         self._ours = ours
+        self._imex_state = imex_state
         self._turn_s = turn_s
         self._turn = threading.RLock()
         self._session: _Session | None = None
@@ -118,6 +124,7 @@ class Hardware:
                 # Nothing answers: perhaps the driver was reset under the session. The next look starts a new one.
                 self.close()
             seen = self._located(readings.gpus, pci)
+            imex = self._imex()
         return NodeFacts(
             boot_id,
             driver,
@@ -125,8 +132,13 @@ class Hardware:
             _problems(readings, pci, ours),
             readings.health,
             lost(seen, ours),
+            imex,
             any(gpu.mig is not None and gpu.mig.enabled for gpu in seen),
         )
+
+    def _imex(self) -> ImexFacts | None:
+        facts = imex_facts(self._host, self._session.driver_root) if self._session is not None else None
+        return facts.model_copy(update={"state": self._imex_state()}) if facts is not None and facts.usable else facts
 
     def use[T](self, work: Callable[[Nvml], T]) -> T:
         """Do something with the hardware while nobody looks at it. Blocks; keep it short, and sleep outside.
@@ -361,7 +373,7 @@ class _Session:
 
 
 def _problems(readings: GpuReadings, pci: Sequence[PciFacts], ours: Ours) -> tuple[Problem, ...]:
-    found = [*readings.problems, *_mixed_cliques(readings.gpus)]
+    found = [*readings.problems, *_of_fabric(readings.gpus)]
     lent = {gpu.pci_bus_id for gpu in ours.lent}
     # One that comes back from a virtual machine needs a while.
     held = [gpu.address for gpu in pci if gpu.driver == "nvidia" and gpu.address not in lent]
@@ -393,12 +405,11 @@ def _with_silent(problems: list[Problem], held: Collection[str], listed: Collect
     ]
 
 
-def _mixed_cliques(gpus: Sequence[GpuFacts]) -> list[Problem]:
-    cliques = sorted({gpu.fabric.clique for gpu in gpus if gpu.fabric is not None and gpu.fabric.clique is not None})
-    if len(cliques) < 2:
+def _of_fabric(gpus: Sequence[GpuFacts]) -> list[Problem]:
+    fabric = fabric_of(gpus)
+    if fabric.problem is None:
         return []
-    message = f"the GPUs of one node are in several NVLink cliques: {', '.join(cliques)}"
-    return [Problem(subject="fabric", reason="MixedCliques", message=message)]
+    return [Problem(subject="fabric", reason=fabric.reason or "Fabric", message=fabric.problem)]
 
 
 def _driver_problem(error: NodeNotReady, pci: Sequence[PciFacts]) -> Problem:

@@ -10,14 +10,15 @@ import dra_driver.runtime.lean  # noqa: F401 - before structlog is imported by a
 # isort: on
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.errors import InvalidInput, Unreachable
+from dra_driver.errors import InvalidInput, NodeNotReady, Unreachable
 from dra_driver.features import Feature
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.events import EventRecorder
@@ -29,16 +30,18 @@ from dra_driver.runtime.tracing import OFF, Tracer, open_tracer
 from kubelet_plugin.container_files import ContainerFilesOfNode
 from kubelet_plugin.debug import LastErrors, sections
 from kubelet_plugin.device_status import DeviceStatusWriter
-from kubelet_plugin.discovery import Discovery, Hardware, NvmlSource, OpenNvml, installed_nvml
+from kubelet_plugin.discovery import Discovery, Hardware, NodeFacts, NvmlSource, OpenNvml, installed_nvml
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.events import ClaimEvents, NodeEvents, policy_refused
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
+from kubelet_plugin.hardware.imex import HostDaemon
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import HostModules, Sysfs
 from kubelet_plugin.health import NodeHealth
 from kubelet_plugin.metrics import ClaimTimes, MeasuredClaims, NodeCollector
+from kubelet_plugin.monitor import Facts
 from kubelet_plugin.node_effects import Machine, OursNow, effects_of, mps_daemons
 from kubelet_plugin.node_watch import NodeWatch
 from kubelet_plugin.offers import NodeOffers
@@ -87,12 +90,15 @@ async def run(settings: Settings) -> None:
         driver = DriverInstallation(host, configured_root=settings.driver_root, configured_hook=settings.cdi_hook)
         journal = JournalStore(settings.state_dir)
         open_nvml = _nvml(settings, driver)
-        hardware = Hardware(host, open_nvml, OursNow(journal, host))
+        programs = DriverPrograms(host, driver.root)
+        host_imex = HostDaemon(host, programs) if Feature.HOST_IMEX in settings.feature_gates else None
+        imex_state = (lambda: None) if host_imex is None else host_imex.state
+        hardware = Hardware(host, open_nvml, OursNow(journal, host), imex_state=imex_state)
         events = EventRecorder(kube, controller=f"{settings.driver_name}/kubelet-plugin", instance=settings.node_name)
         policy = await _policy(settings, events)
         discovery = Discovery(hardware, interval_s=settings.discovery_interval_s)
         watch = NodeWatch(settings, policy, host, discovery, open_nvml, journal)
-        machine, programs = _machine(settings, host), DriverPrograms(host, driver.root)
+        machine = _machine(settings, host)
         daemons = mps_daemons(machine, programs, settings.state_dir / "mps")
         reporter = Reporter(kube, settings.node_name, watch.facts)
         offers = NodeOffers(kube, policy, settings.node_name)
@@ -135,6 +141,8 @@ async def run(settings: Settings) -> None:
             sockets, settings.driver_name, lambda: reporter.registered(settings.driver_name)
         )
 
+        serve_domains = partial(_domains, kube, settings, host, driver, watch.facts, reporter.registered, host_imex)
+
         await claims.start()
         await watch.start()
         async with (
@@ -152,6 +160,8 @@ async def run(settings: Settings) -> None:
             tasks.create_task(forever("offers", offers.run))
             tasks.create_task(forever("news", events.run))
             tasks.create_task(forever("claims", claims.run))
+            if Feature.COMPUTE_DOMAINS in settings.feature_gates:
+                tasks.create_task(forever("ComputeDomains", serve_domains))
             if status is not None:
                 tasks.create_task(forever("device status", status.run))
             if publisher is not None:
@@ -173,6 +183,34 @@ async def _serving(dra: DraServer, registration: RegistrationServer, claims: Cla
         await registration.stop()
         await dra.stop()
         await claims.close()
+
+
+async def _domains(
+    kube: Kube,
+    settings: Settings,
+    host: HostFiles,
+    driver: DriverInstallation,
+    facts: Facts,
+    registered: Callable[[str], None],
+    host_imex: HostDaemon | None,
+) -> None:
+    """The driver of ComputeDomains, from when the node has what it takes; the driver may come after the plugin."""
+    there = asyncio.Event()
+
+    def look(seen: NodeFacts) -> None:
+        if seen.imex is not None and seen.imex.usable:
+            there.set()
+
+    unsubscribe = facts.subscribe(look)
+    with suppress(NodeNotReady):
+        look(facts.facts)
+    await there.wait()
+    unsubscribe()
+    # Only here: most nodes never need it in memory.
+    from kubelet_plugin.domains.serving import serve_domains
+
+    problem = None if host_imex is None else host_imex.problem
+    await serve_domains(kube, settings, host, driver, facts, registered, problem)
 
 
 async def _policy(settings: Settings, events: EventRecorder) -> PublishingPolicy:

@@ -243,6 +243,7 @@ def wanted_spec(node_name: str, facts: NodeFacts, registered: dict[str, datetime
         boot_id=facts.boot_id,
         driver=facts.driver,
         gpus=list(facts.gpus),
+        imex=facts.imex,
         problems=list(facts.problems),
         registrations=[
             Registration(driver=driver, time=_wire_time(when)) for driver, when in sorted(registered.items())

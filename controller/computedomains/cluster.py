@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.inventory import NodeInventorySpec
+from dra_driver.api.inventory import IMEX_READY, NodeInventorySpec
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     DAEMON_SETS,
@@ -285,7 +285,9 @@ def _fabric(obj: JsonObject) -> tuple[NodeFabric, bool | None]:
         facts = NodeInventorySpec.of(obj.get("spec"))
     except InvalidInput as error:
         return NodeFabric(reason="InventoryNotUnderstood", problem=f"its inventory makes no sense: {error}"), None
-    return fabric_of(facts.gpus), None
+    imex = facts.imex
+    ready = None if imex is None or imex.state is None else imex.state == IMEX_READY
+    return fabric_of(facts.gpus), ready
 
 
 def _daemon(obj: JsonObject) -> tuple[str, str, DaemonSeen]:

@@ -45,6 +45,10 @@ class FabricFacts(Model):
         return f"{self.cluster_uuid}.{self.clique_id}"
 
 
+IMEX_READY = "READY"
+"""What an IMEX daemon says of itself when it serves. Source: nvidia-imex-ctl -q."""
+
+
 class ImexFacts(Model):
     """What the node has for sharing memory with other machines over NVLink."""
 
@@ -54,6 +58,11 @@ class ImexFacts(Model):
     """Whether nvidia-imex is among the driver's files."""
     state: str | None = None
     """What an IMEX daemon that the node runs by itself says of itself, `READY` for instance; None when nobody asked."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether the node can be in a ComputeDomain. Every recent driver knows channels; few nodes can use them."""
+        return self.channels > 0 and self.program
 
 
 class NvlinkFacts(Model):

@@ -29,9 +29,9 @@ def domain_devices(
     driver_name: str,
     features: ServerFeatures,
 ) -> Description:
-    """`labels` are the node's. Where the driver has no IMEX channels there is nothing to offer."""
+    """`labels` are the node's. Where the driver has neither IMEX channels nor programs, there is nothing to offer."""
     imex, node = inventory.imex, inventory.node_name
-    if imex is None or imex.channels < 1:
+    if imex is None or not imex.usable:
         return Description((), ())
     fabric = fabric_of(inventory.gpus)
     if fabric.problem is not None and not features.taints:

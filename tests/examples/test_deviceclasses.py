@@ -30,8 +30,11 @@ def device(driver: str, **attributes: str | int) -> CelDevice:
         (device(GPU, type="gpu", **LIMITED), ["gpu.nvidia.com", "isolated.gpu.nvidia.com", "shared.gpu.nvidia.com"]),
         (device(GPU, type="vfio"), ["vfio.gpu.nvidia.com"]),
         (device(DOMAIN, type="daemon", id=0), ["compute-domain-daemon.nvidia.com"]),
-        (device(DOMAIN, type="channel", id=0), ["compute-domain-default-channel.nvidia.com"]),
-        (device(DOMAIN, type="channel", id=1), []),
+        (
+            device(DOMAIN, type="channel", id=0),
+            ["compute-domain-channel.nvidia.com", "compute-domain-default-channel.nvidia.com"],
+        ),
+        (device(DOMAIN, type="channel", id=1), ["compute-domain-channel.nvidia.com"]),
         (device(DOMAIN, type="gpu"), []),
         (device("nic.example.com", type="gpu"), []),
         (device("nic.example.com"), []),
@@ -49,7 +52,7 @@ def test_a_device_is_of_the_class_of_its_driver_and_type_and_fails_no_selector(
     assert selected == classes
 
 
-def test_nvidia_s_five_classes_and_two_for_shares_are_shipped_one_for_the_device_plugin_s_resource() -> None:
+def test_nvidia_s_five_classes_and_three_of_ours_are_shipped_one_for_the_device_plugin_s_resource() -> None:
     assert {found.metadata.name: found.spec.extended_resource_name for found in CLASSES} == {
         "gpu.nvidia.com": "nvidia.com/gpu",
         "mig.nvidia.com": None,
@@ -57,5 +60,6 @@ def test_nvidia_s_five_classes_and_two_for_shares_are_shipped_one_for_the_device
         "isolated.gpu.nvidia.com": None,
         "shared.gpu.nvidia.com": None,
         "compute-domain-daemon.nvidia.com": None,
+        "compute-domain-channel.nvidia.com": None,
         "compute-domain-default-channel.nvidia.com": None,
     }

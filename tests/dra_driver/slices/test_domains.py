@@ -17,7 +17,7 @@ RACK = "11111111-2222-4333-8444-555555555555"
 def tray(*, channels: int = 2048, **fabric: Any) -> NodeInventorySpec:
     facts = FabricFacts.model_validate({"state": "Completed", "clusterUUID": RACK, "cliqueID": 3, **fabric})
     spec = inventory_spec("tray-1", [gpu(0, fabric=facts), gpu(1, fabric=facts)])
-    return spec.model_copy(update={"imex": ImexFacts(channels=channels)})
+    return spec.model_copy(update={"imex": ImexFacts(channels=channels, program=True)})
 
 
 def values(device: Device) -> dict[str, object]:
@@ -94,6 +94,8 @@ def test_a_node_whose_nvlink_stays_inside_has_channels_and_no_clique() -> None:
     assert [values(device) for device in devices] == [{"type": "daemon", "id": 0}, {"type": "channel", "id": 0}]
 
 
-def test_without_imex_channels_there_is_nothing_to_offer() -> None:
+def test_without_imex_channels_or_programs_there_is_nothing_to_offer() -> None:
     plain = inventory_spec("node", [gpu(0)])
     assert offered(plain) == ((), ())
+    for imex in (ImexFacts(channels=0, program=True), ImexFacts(channels=2048, program=False)):
+        assert offered(plain.model_copy(update={"imex": imex})) == ((), ())

@@ -1,0 +1,286 @@
+"""Prepares and unprepares claims of `compute-domain.nvidia.com`; kubelet's calls enter through `kubelet_plugin.rpc`.
+
+* A channel waits, outside any lock, until the domain is ready on this node, and is refused with what is missing.
+* A repeated prepare finds its record, makes the CDI file again if it is not as it should be, and waits for nothing.
+* Unprepare never asks the API server.
+* What claims had that kubelet will never unprepare is found at the start, and now and then, and taken away.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import structlog
+
+from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.resource import ResourceClaim
+from dra_driver.errors import ClusterError, DeviceInUse, DriverError, InvalidInput, NodeNotReady
+from dra_driver.names import ClaimRef
+from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.domains.edits import DaemonNeeds, cdi_ids, channel_file, daemon_file
+from kubelet_plugin.domains.readiness import DomainReader
+from kubelet_plugin.domains.records import DomainName, Record, Records
+from kubelet_plugin.domains.wanted import DAEMON_DEVICE, WantedDevice, answer_of, wanted_devices
+from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.hardware.imex import all_channels, channel_nodes, management_node
+from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.prepare.answer import PreparedDevice
+from kubelet_plugin.prepare.claims import ClaimReader, explained
+from kubelet_plugin.prepare.node import ContainerFiles
+
+_log = structlog.get_logger(__name__)
+
+SWEEP_INTERVAL_S = 600.0
+_SWEEP_AGAIN_S = 130.0
+"""A claim that seems to be gone is released when it still is after this: longer than kubelet's own loop of 60 s."""
+_API_PATIENCE_S = 10.0
+
+type Answer = tuple[PreparedDevice, ...]
+
+
+class Facts(Protocol):
+    """What is needed of `kubelet_plugin.discovery.Discovery`."""
+
+    @property
+    def facts(self) -> NodeFacts: ...
+
+
+class DomainClaims:
+    """Claims of one node. `start`, then serve, with `run` beside."""
+
+    def __init__(
+        self,
+        *,
+        claims: ClaimReader,
+        domains: DomainReader,
+        records: Records,
+        cdi: CdiFiles,
+        host: HostFiles,
+        facts: Facts,
+        container_files: Callable[[NodeFacts], ContainerFiles],
+        driver: str,
+        node_name: str,
+        host_imex: Callable[[], str | None] | None = None,
+        sweep_interval_s: float = SWEEP_INTERVAL_S,
+    ) -> None:
+        """`host_imex` asks an IMEX daemon that the node runs itself, and answers why it is not ready; None: pods do."""
+        self._claims = claims
+        self._domains = domains
+        self._records = records
+        self._cdi = cdi
+        self._host = host
+        self._facts = facts
+        self._container_files = container_files
+        self._driver = driver
+        self._node = node_name
+        self._host_imex = host_imex
+        self._sweep_interval_s = sweep_interval_s
+        self._doubted: frozenset[str] = frozenset()
+        self._begun: set[asyncio.Task[object]] = set()
+        self._files = asyncio.Lock()
+        """Held while files are looked at and changed, never while anything is waited for."""
+        self._waiting: dict[str, object] = {}
+        """By claim UID: a mark of the prepare that waits for its domain, until the claim is released."""
+
+    async def start(self) -> None:
+        """Make the CDI files of all records again (a reboot takes them away), and release what nobody needs."""
+        try:
+            async with self._files:
+                await asyncio.to_thread(self._heal)
+            await self._release_stale(await self._stale())
+        except DriverError as error:
+            _log.warning("what claims of ComputeDomains had is looked at later", error=str(error))
+
+    async def run(self) -> None:
+        """Release what kubelet will never unprepare, until cancelled."""
+        while True:
+            await asyncio.sleep(_SWEEP_AGAIN_S if self._doubted else self._sweep_interval_s)
+            await self.sweep()
+
+    async def sweep(self) -> None:
+        """One look; claims that were found gone by the look before as well are released."""
+        try:
+            stale = await self._stale()
+            await self._release_stale(stale & self._doubted)
+            self._doubted = stale - self._doubted
+        except DriverError as error:
+            _log.warning("claims of ComputeDomains could not be looked at", error=str(error))
+
+    async def close(self) -> None:
+        """Finish what was begun. Called after the last call was accepted."""
+        while self._begun:
+            await asyncio.gather(*self._begun, return_exceptions=True)
+
+    async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, Answer | DriverError]:
+        return await self._each(claims, self._prepare)
+
+    async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, DriverError | None]:
+        return await self._each(claims, self._unprepare)
+
+    async def _each[T](
+        self, claims: Sequence[ClaimRef], act: Callable[[ClaimRef], Coroutine[None, None, T]]
+    ) -> dict[str, T | DriverError]:
+        """Each on its own; what was begun is finished when kubelet gives up the call."""
+        tasks = [self._begin(self._one(claim, act)) for claim in {claim.uid: claim for claim in claims}.values()]
+        return dict(await asyncio.shield(asyncio.gather(*tasks)))
+
+    def _begin[T](self, work: Coroutine[None, None, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
+        return task
+
+    async def _one[T](
+        self, claim: ClaimRef, act: Callable[[ClaimRef], Coroutine[None, None, T]]
+    ) -> tuple[str, T | DriverError]:
+        try:
+            return claim.uid, await act(claim)
+        except DriverError as error:
+            _log.warning("claim of a ComputeDomain refused", claim=str(claim), error=str(error))
+            return claim.uid, error
+        except Exception as error:  # noqa: BLE001 - one claim's defect is not the others'
+            _log.error("failed unexpectedly", claim=str(claim), uid=claim.uid, exc_info=error)
+            message = f"internal error, see the log of the node plugin: {error!r}"
+            return claim.uid, DriverError(message, about=str(claim))
+
+    async def _prepare(self, ref: ClaimRef) -> Answer:
+        async with self._files:
+            known = await asyncio.to_thread(self._again, ref.uid)
+        if known is not None:
+            return self._answer(known)
+        mark = self._waiting[ref.uid] = object()
+        claim = await self._read(ref)
+        devices = wanted_devices(claim, self._driver, self._node)
+        domain = await self._domain(ref, devices)
+        record = Record(ref, devices, domain)
+        async with self._files:
+            if self._waiting.get(ref.uid) is not mark:
+                raise InvalidInput("was released, or asked for again, while it waited for its domain", about=str(ref))
+            await asyncio.to_thread(self._keep, record)
+            del self._waiting[ref.uid]
+        name = "admin" if domain is None else f"{domain.namespace}/{domain.name}"
+        _log.info("prepared", claim=str(ref), domain=name, devices=[device.name for device in devices])
+        return self._answer(record)
+
+    async def _unprepare(self, ref: ClaimRef) -> None:
+        self._waiting.pop(ref.uid, None)
+        async with self._files:
+            had = await asyncio.to_thread(self._drop, ref.uid)
+        if had:
+            _log.info("unprepared", claim=str(ref))
+
+    async def _read(self, ref: ClaimRef) -> ResourceClaim:
+        try:
+            claim = await self._claims.read(ref, patience_s=_API_PATIENCE_S)
+        except ClusterError as error:
+            raise explained(error, ref) from error
+        if claim is None or claim.metadata.uid != ref.uid:
+            raise InvalidInput("does not exist any more; nothing is left to prepare", about=str(ref))
+        return claim
+
+    async def _domain(self, ref: ClaimRef, devices: tuple[WantedDevice, ...]) -> DomainName | None:
+        """The domain of the claim, once its container can start. A daemon waits for nobody: others wait for it."""
+        uid = next((device.domain_uid for device in devices if not device.admin), "")
+        if not uid:
+            return None
+        if devices[0].name == DAEMON_DEVICE:
+            domain = await self._domains.find(uid, ref, None)
+        elif self._host_imex is not None:
+            domain = await self._domains.find(uid, ref, ref.namespace)
+            problem = await asyncio.to_thread(self._host_imex)
+            if problem is not None:
+                raise NodeNotReady(f"{problem}; kubelet tries again", about=str(ref))
+        else:
+            domain = await self._domains.ready(uid, ref)
+        return _named(domain, self._node)
+
+    def _again(self, uid: str) -> Record | None:
+        """The record of a claim that is prepared, its CDI file as it should be; None when it is not prepared."""
+        known = self._records.get(uid)
+        if known is not None:
+            self._publish(known)
+        return known
+
+    def _keep(self, record: Record) -> None:
+        self._refuse_neighbours(record)
+        self._records.write(record)
+        self._publish(record)
+
+    def _refuse_neighbours(self, record: Record) -> None:
+        """The last line: two domains never have channels on one node, whatever labels and statuses say."""
+        if record.domain is None or record.devices[0].name == DAEMON_DEVICE:
+            return
+        for other in self._records.all().values():
+            same = other.domain is None or other.domain.uid == record.domain.uid
+            if not same and other.devices[0].name != DAEMON_DEVICE and other.domain is not None:
+                raise DeviceInUse(
+                    f"node {self._node} is in ComputeDomain {other.domain.namespace}/{other.domain.name} until"
+                    f" {other.claim} is released",
+                    about=str(record.claim),
+                )
+
+    def _publish(self, record: Record) -> None:
+        content = self._content(record)
+        if not self._cdi.intact(record.claim.uid, content):
+            self._cdi.write(record.claim.uid, content)
+
+    def _content(self, record: Record) -> bytes:
+        if record.devices[0].name == DAEMON_DEVICE and record.domain is not None:
+            return daemon_file(self._driver, record, self._daemon_needs(), record.domain)
+        every = any(device.mode == "All" or device.admin for device in record.devices)
+        return channel_file(self._driver, record, channel_nodes(self._host, all_channels(self._host) if every else [0]))
+
+    def _daemon_needs(self) -> DaemonNeeds:
+        files = self._container_files(self._facts.facts)
+        gpus = (node for uuid in sorted(files.nodes) for node in files.nodes[uuid])
+        return DaemonNeeds(files.driver.common_edits, (*gpus, management_node(self._host)))
+
+    def _drop(self, uid: str) -> bool:
+        """The file first: what is in no file, nobody gets any more. Whether there was anything."""
+        had = self._records.get(uid) is not None
+        self._cdi.remove(uid)
+        self._records.remove(uid)
+        return had
+
+    def _heal(self) -> None:
+        self._records.remove_leftovers()
+        self._cdi.remove_leftovers()
+        records = self._records.all()
+        for uid in self._cdi.claims() - records.keys():
+            self._cdi.remove(uid)
+        for record in records.values():
+            try:
+                self._publish(record)
+            except DriverError as error:
+                _log.warning("a claim's CDI file cannot be made again", claim=str(record.claim), error=str(error))
+
+    async def _stale(self) -> frozenset[str]:
+        """UIDs of claims with a record whose object is gone, or that are not allocated here any more."""
+        found = set()
+        for uid, record in (await asyncio.to_thread(self._records.all)).items():
+            claim = await self._claims.read(record.claim)
+            if claim is None or claim.metadata.uid != uid or not self._is_here(claim):
+                found.add(uid)
+        return frozenset(found)
+
+    def _is_here(self, claim: ResourceClaim) -> bool:
+        allocation = claim.status.allocation
+        results = allocation.devices.results if allocation is not None else []
+        return any((result.driver, result.pool) == (self._driver, self._node) for result in results)
+
+    async def _release_stale(self, uids: frozenset[str]) -> None:
+        for uid in sorted(uids):
+            async with self._files:
+                await asyncio.to_thread(self._drop, uid)
+            _log.info("released what a claim that is gone had of a ComputeDomain", uid=uid)
+
+    def _answer(self, record: Record) -> Answer:
+        return answer_of(record.devices, self._node, cdi_ids(self._driver, record))
+
+
+def _named(domain: ComputeDomain, node: str) -> DomainName:
+    entry = next((one for one in domain.status.nodes if one.name == node), None)
+    metadata = domain.metadata
+    name = DomainName(metadata.namespace or "", metadata.name, metadata.uid)
+    return name if entry is None else replace(name, clique=entry.clique_id)

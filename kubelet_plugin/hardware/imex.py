@@ -1,0 +1,106 @@
+"""What a node has for sharing GPU memory with other machines: IMEX channels, and the capability to manage the fabric.
+
+With their numbers in the CDI spec the host need not have the device nodes themselves, so nobody has to make them, and
+it does not matter that they vanish at a reboot. Source: NVIDIA's IMEX guide; the kernel module's files in /proc.
+"""
+
+from collections.abc import Iterable
+
+from dra_driver.api.inventory import IMEX_READY, ImexFacts
+from dra_driver.cdi.model import DeviceNode
+from dra_driver.errors import NodeNotReady
+from kubelet_plugin.hardware.driver_programs import DriverPrograms
+from kubelet_plugin.hardware.sysfs import HostFiles
+
+_CHANNELS = "nvidia-caps-imex-channels"
+_CAPS = "nvidia-caps"
+_PARAMS = "/proc/driver/nvidia/params"
+_MANAGEMENT = "/proc/driver/nvidia/capabilities/fabric-imex-mgmt"
+_WORLD = 0o666
+_HOST_SOCKET = "/etc/nvidia-imex/imex_ctrl.sock"
+_BINARIES = ("/usr/bin/nvidia-imex", "/opt/bin/nvidia-imex", "/usr/local/bin/nvidia-imex", "/usr/sbin/nvidia-imex")
+
+
+def imex_facts(host: HostFiles, driver_root: str) -> ImexFacts | None:
+    """None where the kernel module knows no channels. `driver_root` is the host's folder of the driver."""
+    if _CHANNELS not in host.device_majors():
+        return None
+    root = driver_root.rstrip("/")
+    program = any(host.resolve(f"{root}{path}") is not None for path in _BINARIES)
+    return ImexFacts(channels=_channel_count(host), program=program)
+
+
+def channel_nodes(host: HostFiles, numbers: Iterable[int]) -> tuple[DeviceNode, ...]:
+    """The device nodes of these channels. Raises NodeNotReady when the kernel has no such class."""
+    major = host.device_majors().get(_CHANNELS)
+    if major is None:
+        raise NodeNotReady(
+            f"the kernel has no device class {_CHANNELS} in /proc/devices: the driver here has no IMEX channels",
+            about="IMEX",
+        )
+    return tuple(
+        DeviceNode(
+            path=f"/dev/{_CHANNELS}/channel{number}",
+            type="c",
+            major=major,
+            minor=number,
+            file_mode=_WORLD,
+            permissions="rw",
+        )
+        for number in numbers
+    )
+
+
+def all_channels(host: HostFiles) -> range:
+    """The numbers of all channels that the driver has."""
+    return range(_channel_count(host))
+
+
+def management_node(host: HostFiles) -> DeviceNode:
+    """What an IMEX daemon manages the fabric through. Raises NodeNotReady where there is none."""
+    major = host.device_majors().get(_CAPS)
+    fields = dict(line.split(":", 1) for line in (host.read_text(_MANAGEMENT) or "").splitlines() if ":" in line)
+    minor = fields.get("DeviceFileMinor", "").strip()
+    if major is None or not minor.isdigit():
+        raise NodeNotReady(
+            f"{_MANAGEMENT} is not there or says no minor: an IMEX daemon cannot run with the driver on this node",
+            about="IMEX",
+        )
+    mode = fields.get("DeviceFileMode", "").strip()
+    return DeviceNode(
+        path=f"/dev/{_CAPS}/nvidia-cap{minor}",
+        type="c",
+        major=major,
+        minor=int(minor),
+        file_mode=int(mode) if mode.isdigit() else 0o400,
+        permissions="rw",
+    )
+
+
+class HostDaemon:
+    """The IMEX daemon that a node runs by itself; it is asked through the socket of its usual configuration."""
+
+    def __init__(self, host: HostFiles, programs: DriverPrograms) -> None:
+        self._host = host
+        self._programs = programs
+
+    def state(self) -> str:
+        """Its own word, `READY` for instance, or why it does not answer. Blocks."""
+        socket = self._host.path(_HOST_SOCKET)
+        try:
+            return self._programs.run("nvidia-imex-ctl", ("-q", f"--u={socket}"), about="IMEX", timeout_s=10.0).strip()
+        except NodeNotReady as error:
+            return f"it does not answer ({error.message})"
+
+    def problem(self) -> str | None:
+        """Why it cannot be used now; None when it can."""
+        state = self.state()
+        return None if state == IMEX_READY else f"the node's own IMEX daemon is not ready: {state}"
+
+
+def _channel_count(host: HostFiles) -> int:
+    for line in (host.read_text(_PARAMS) or "").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "ImexChannelCount" and value.strip().isdigit():
+            return int(value)
+    return 0

@@ -1,0 +1,338 @@
+"""Claims of ComputeDomains on one node: who waits for what, who is refused, and what is left after any end."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.claims import FakeClaims, a_claim, a_config, node_facts
+
+from dra_driver.api.meta import JsonObject, Resource
+from dra_driver.cdi.edits import DriverFiles
+from dra_driver.errors import DeviceInUse, DriverError, InvalidInput, NodeNotReady
+from dra_driver.kube.client import Listing, WatchEvent
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, ClaimRef
+from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.domains.readiness import DomainReader
+from kubelet_plugin.domains.records import Records
+from kubelet_plugin.domains.service import DomainClaims
+from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.node import ContainerFiles
+
+NODE = "tray-1"
+FILES = DriverFiles("580.105.08", "aarch64", (), (), ("/usr/lib64",), (), (), (), ())
+
+
+class FakeDomains:
+    """ComputeDomains of an API server; `change` is seen by those who watch."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, JsonObject] = {}
+        self.watched = asyncio.Event()
+        self._queues: list[asyncio.Queue[WatchEvent]] = []
+
+    def put(self, uid: str, namespace: str = "team", **parts: Any) -> None:
+        metadata = {
+            "name": uid,
+            "namespace": namespace,
+            "uid": uid,
+            "resourceVersion": "1",
+            **parts.pop("metadata", {}),
+        }
+        spec = {"channel": {"resourceClaimTemplate": {"name": "t"}}, "numNodes": parts.pop("num_nodes", 0)}
+        self.objects[uid] = {"metadata": metadata, "spec": spec, "status": parts}
+        for queue in self._queues:
+            queue.put_nowait(WatchEvent("MODIFIED", self.objects[uid]))
+
+    async def list(
+        self, resource: Resource, *, namespace: str | None = None, field_selector: str | None = None
+    ) -> Listing:
+        found = [one for one in self.objects.values() if namespace in (None, one["metadata"]["namespace"])]
+        return Listing(found, "1")
+
+    async def watch(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        field_selector: str | None = None,
+        resource_version: str,
+    ) -> AsyncGenerator[WatchEvent, None]:
+        queue: asyncio.Queue[WatchEvent] = asyncio.Queue()
+        self._queues.append(queue)
+        self.watched.set()
+        while True:
+            yield await queue.get()
+
+
+class FactsOfNode:
+    def __init__(self) -> None:
+        self.facts: NodeFacts = node_facts(1)
+
+
+def host_of(folder: Path) -> HostFiles:
+    texts = {
+        "proc/devices": "Character devices:\n234 nvidia-caps-imex-channels\n511 nvidia-caps\n",
+        "proc/driver/nvidia/params": "ImexChannelCount: 5\n",
+        "proc/driver/nvidia/capabilities/fabric-imex-mgmt": "DeviceFileMinor: 9\nDeviceFileMode: 256\n",
+    }
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return HostFiles(folder)
+
+
+class Node:
+    """One node's service with everything around it, which outlives a restart of the plugin."""
+
+    def __init__(self, folder: Path) -> None:
+        self.api, self.domains = FakeClaims(), FakeDomains()
+        self.records = Records(folder / "records")
+        (folder / "cdi").mkdir()
+        self.cdi = CdiFiles(folder / "cdi", COMPUTE_DOMAIN_DRIVER)
+        self.host = host_of(folder / "host")
+        self.host_imex: Callable[[], str | None] | None = None
+
+    def plugin(self, *, patience_s: float = 5.0) -> DomainClaims:
+        return DomainClaims(
+            claims=ClaimReader(self.api),
+            domains=DomainReader(self.domains, NODE, patience_s=patience_s),
+            records=self.records,
+            cdi=self.cdi,
+            host=self.host,
+            facts=FactsOfNode(),
+            container_files=lambda facts: ContainerFiles(FILES, {}),
+            driver=COMPUTE_DOMAIN_DRIVER,
+            node_name=NODE,
+            host_imex=self.host_imex,
+        )
+
+    def claim(
+        self, name: str, domain: str, device: str = "channel-0", *, namespace: str = "team", **config: Any
+    ) -> ClaimRef:
+        kind = "ComputeDomainDaemonConfig" if device == "daemon-0" else "ComputeDomainChannelConfig"
+        parameters = {"apiVersion": CONFIG_API_VERSION, "kind": kind, "domainID": domain, **config}
+        ref = ClaimRef(namespace, name, f"uid-of-{name}")
+        result = {"request": "channel", "driver": COMPUTE_DOMAIN_DRIVER, "pool": NODE, "device": device}
+        return self.api.put(a_claim(ref, result, configs=[a_config(parameters, driver=COMPUTE_DOMAIN_DRIVER)]))
+
+    def ready(self, domain: str, **parts: Any) -> None:
+        entry = {"name": NODE, "index": 0, "status": "Ready", "ipAddress": "10.0.0.1", "cliqueID": "rack.1"}
+        self.domains.put(domain, **{"status": "Ready", "nodes": [entry], **parts})
+
+    def file(self, ref: ClaimRef) -> JsonObject | None:
+        content = self.cdi.read(ref.uid)
+        return None if content is None else json.loads(content)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+async def prepared(plugin: DomainClaims, ref: ClaimRef) -> Any:
+    return (await plugin.prepare([ref]))[ref.uid]
+
+
+def refused(answer: object, kind: type[DriverError], *words: str) -> None:
+    assert isinstance(answer, kind), answer
+    for word in words:
+        assert word in str(answer), str(answer)
+
+
+def nodes_in(spec: JsonObject | None) -> list[tuple[str, int, int]]:
+    assert spec is not None
+    edits = [spec.get("containerEdits", {}), *(device["containerEdits"] for device in spec["devices"])]
+    found = [one for edit in edits for one in edit.get("deviceNodes", ())]
+    return [(one["path"], one["major"], one.get("minor", 0)) for one in found]
+
+
+async def test_a_container_of_a_ready_domain_gets_the_domains_channel(node: Node) -> None:
+    node.ready("d")
+    first, second = node.claim("one", "d"), node.claim("two", "d", "channel-3")
+    plugin = node.plugin()
+    for ref, device in ((first, "channel-0"), (second, "channel-3")):
+        (answer,) = await prepared(plugin, ref)
+        assert (answer.request_names, answer.pool, answer.device) == (("channel",), NODE, device)
+        assert answer.cdi_ids == (f"k8s.compute-domain.nvidia.com/claim={ref.uid}-{device}",)
+        assert nodes_in(node.file(ref)) == [("/dev/nvidia-caps-imex-channels/channel0", 234, 0)]
+
+
+async def test_all_channels_are_all_that_the_driver_has(node: Node) -> None:
+    node.ready("d")
+    ref = node.claim("one", "d", allocationMode="All")
+    await prepared(node.plugin(), ref)
+    assert [minor for _, _, minor in nodes_in(node.file(ref))] == [0, 1, 2, 3, 4]
+
+
+async def test_a_channel_waits_until_its_node_is_ready(node: Node) -> None:
+    node.domains.put("d")
+    ref = node.claim("one", "d")
+    waiting = asyncio.create_task(prepared(node.plugin(), ref))
+    await node.domains.watched.wait()
+    assert not waiting.done()
+    assert node.file(ref) is None
+    node.ready("d")
+    assert len(await waiting) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        ({}, "node tray-1 is not in ComputeDomain team/d yet: the controller has not looked at it yet"),
+        (
+            {
+                "nodes": [
+                    {"name": NODE, "index": 0, "status": "NotReady", "message": "its daemon's pod x is not ready yet"}
+                ]
+            },
+            "ComputeDomain team/d is not ready on node tray-1: its daemon's pod x is not ready yet",
+        ),
+        (
+            {
+                "num_nodes": 2,
+                "nodes": [{"name": NODE, "index": 0, "status": "Ready"}],
+                "conditions": [
+                    {
+                        "type": "Ready",
+                        "status": "False",
+                        "reason": "NodesMissing",
+                        "message": "pods are on 1 nodes, numNodes is 2",
+                        "lastTransitionTime": "t",
+                    }
+                ],
+            },
+            "waits for 2 nodes: pods are on 1 nodes, numNodes is 2",
+        ),
+    ],
+)
+async def test_who_waited_too_long_is_told_what_is_missing(node: Node, status: JsonObject, says: str) -> None:
+    node.domains.put("d", **status)
+    refused(await prepared(node.plugin(patience_s=0.01), node.claim("one", "d")), NodeNotReady, says)
+
+
+async def test_a_domain_of_another_namespace_is_nobodys_here(node: Node) -> None:
+    node.ready("d", metadata={"namespace": "others"})
+    refused(await prepared(node.plugin(), node.claim("one", "d")), InvalidInput, "no ComputeDomain", "namespace team")
+
+
+async def test_a_domain_that_is_being_deleted_takes_nobody(node: Node) -> None:
+    node.ready("d", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+    refused(await prepared(node.plugin(), node.claim("one", "d")), InvalidInput, "is being deleted")
+
+
+async def test_a_node_has_channels_of_one_domain_at_a_time(node: Node) -> None:
+    node.ready("d")
+    node.ready("e")
+    plugin = node.plugin()
+    first, second = node.claim("one", "d"), node.claim("two", "e", "channel-1")
+    await prepared(plugin, first)
+    refused(await prepared(plugin, second), DeviceInUse, "team/d", "claim team/one")
+    await plugin.unprepare([first])
+    assert len(await prepared(plugin, second)) == 1
+
+
+async def test_a_daemon_waits_for_nobody_and_can_manage_the_fabric(node: Node) -> None:
+    entry = {"name": NODE, "index": 0, "status": "NotReady", "cliqueID": "rack.1"}
+    node.domains.put("d", nodes=[entry])
+    ref = node.claim("daemon", "d", "daemon-0", namespace="gpu-dra-driver")
+    assert len(await prepared(node.plugin(), ref)) == 1
+    spec = node.file(ref)
+    assert ("/dev/nvidia-caps/nvidia-cap9", 511, 9) in nodes_in(spec)
+    assert spec is not None
+    environment = spec["devices"][0]["containerEdits"]["env"]
+    assert environment == [
+        "CLIQUE_ID=rack.1",
+        "COMPUTE_DOMAIN_UUID=d",
+        "COMPUTE_DOMAIN_NAME=d",
+        "COMPUTE_DOMAIN_NAMESPACE=team",
+    ]
+
+
+async def test_a_repeated_prepare_asks_nobody_and_makes_a_lost_file_again(node: Node) -> None:
+    node.ready("d")
+    ref = node.claim("one", "d")
+    plugin = node.plugin()
+    answer = await prepared(plugin, ref)
+    node.api.away = NodeNotReady("no API server")
+    node.domains.objects.clear()
+    before = node.file(ref)
+    node.cdi.remove(ref.uid)
+    assert await prepared(plugin, ref) == answer
+    assert node.file(ref) == before
+
+
+async def test_after_a_reboot_the_files_are_there_again_with_the_new_numbers(node: Node) -> None:
+    node.ready("d")
+    ref = node.claim("one", "d")
+    await prepared(node.plugin(), ref)
+    node.cdi.remove(ref.uid)
+    devices = node.host.path("/proc/devices")
+    devices.write_text(devices.read_text().replace("234", "299"))
+    await node.plugin().start()
+    assert nodes_in(node.file(ref)) == [("/dev/nvidia-caps-imex-channels/channel0", 299, 0)]
+
+
+async def test_what_a_claim_that_is_gone_had_is_released_at_the_start_and_in_two_looks_later(node: Node) -> None:
+    node.ready("d")
+    first, second = node.claim("one", "d"), node.claim("two", "d", "channel-1")
+    plugin = node.plugin()
+    await prepared(plugin, first)
+    await prepared(plugin, second)
+    node.api.remove(first)
+    await plugin.sweep()
+    assert node.file(first) is not None  # kubelet may be about to release it
+    await plugin.sweep()
+    assert node.file(first) is None
+    node.api.remove(second)
+    await node.plugin().start()
+    assert node.file(second) is None
+    assert node.records.all() == {}
+
+
+async def test_a_claim_that_is_released_while_it_waits_leaves_nothing(node: Node) -> None:
+    node.domains.put("d")
+    ref = node.claim("one", "d")
+    plugin = node.plugin()
+    waiting = asyncio.create_task(prepared(plugin, ref))
+    await node.domains.watched.wait()
+    assert (await plugin.unprepare([ref]))[ref.uid] is None
+    node.ready("d")
+    refused(await waiting, InvalidInput, "was released")
+    assert node.file(ref) is None
+    assert node.records.all() == {}
+
+
+async def test_a_file_without_a_record_and_a_damaged_record_are_put_away(node: Node) -> None:
+    """A crash between the two writes, and a disk that lost a block."""
+    node.ready("d")
+    ref = node.claim("one", "d")
+    await prepared(node.plugin(), ref)
+    node.cdi.write("uid-of-nobody", b"{}")
+    (record,) = (path for path in node.records._folder.iterdir())
+    record.write_text("{")
+    await node.plugin().start()
+    assert node.cdi.claims() == frozenset()
+    assert record.with_suffix(".damaged").exists()
+    assert len(await prepared(node.plugin(), ref)) == 1
+
+
+async def test_with_daemons_of_the_host_the_host_is_asked(node: Node) -> None:
+    node.domains.put("d")
+    said: list[str | None] = ["the node's IMEX daemon says INITIALIZING", None]
+    node.host_imex = lambda: said.pop(0)
+    plugin, ref = node.plugin(), node.claim("one", "d")
+    refused(await prepared(plugin, ref), NodeNotReady, "INITIALIZING")
+    assert len(await prepared(plugin, ref)) == 1
+
+
+async def test_one_claims_trouble_is_not_the_others(node: Node) -> None:
+    node.ready("d")
+    good, bad = node.claim("one", "d"), node.claim("two", "nobody", "channel-1")
+    answers = await node.plugin().prepare([good, bad])
+    refused(answers[bad.uid], InvalidInput, "no ComputeDomain with UID nobody")
+    assert not isinstance(answers[good.uid], DriverError)
