@@ -10,6 +10,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from support.chart_values import VARIANTS, Values, combinations
+from support.foreign_types import EVERYTHING_SERVED
 from support.helm import CHART, Helm, Object, Release, simulated_server
 
 from dra_driver.api.meta import PODS, RESOURCE_CLAIM_TEMPLATES
@@ -109,6 +110,8 @@ def test_every_capability_has_its_reason_above_it() -> None:
 @given(values=combinations())
 def test_nothing_but_the_plugin_has_any_rights_on_its_node(values: Values) -> None:
     with simulated_server() as thread:
+        for one in EVERYTHING_SERVED:
+            thread.create(one)
         release = Helm(thread.kubeconfig).install(values)
     node_plugin = plugin(release)
     for pod in pods(release):

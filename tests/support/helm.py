@@ -174,7 +174,7 @@ class Cluster:
                 if one.kind not in ("Event", "Namespace")
                 for found in (await kube.list(one)).items
                 # The API server's own, which comes some seconds after its start.
-                if found["metadata"].get("namespace") != "kube-system"
+                if found["metadata"].get("namespace") != "kube-system" and found["metadata"]["name"] != "kubernetes"
             }
 
         return self.kube(listed)
