@@ -6,17 +6,31 @@ that are told to go stay, and new ones come wherever somebody still offers.
 """
 
 import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.migration.cutover import DRIVER_RUNS, OFFERED_BY, Act, Plan, Stage, cutover, values_for_cutover
+from dra_driver.migration.cutover import (
+    DRIVER_RUNS,
+    OFFERED_BY,
+    Act,
+    Plan,
+    Stage,
+    cutover,
+    final_values,
+    values_for_cutover,
+)
 from dra_driver.migration.model import Migration, ObjectRef
 from dra_driver.migration.offering import DevicePlugin, GpuNode, Holder, Installed, Offering, offering_of
 from dra_driver.names import GPU_DRIVER
@@ -322,6 +336,51 @@ def test_until_the_end_the_driver_publishes_only_where_the_label_says_so(policy:
     written = PublishingPolicy.of(values["policy"])
     assert not written.publishes_node("a", {}) and not written.publishes_node("a", {OFFERED_BY: "nobody"})
     assert written.publishes_node("a", {OFFERED_BY: "driver"})
+
+
+DESCRIBED = """\
+Name:               node-0
+Capacity:
+  nvidia.com/gpu:     8
+Allocatable:
+  nvidia.com/gpu:     0
+Allocated resources:
+  (Total limits may be over 100 percent, i.e., overcommitted.)
+  Resource           Requests     Limits
+  --------           --------     ------
+  cpu                2150m (26%)  100m (1%)
+  nvidia.com/gpu     {used}            {used}
+Events:              <none>
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize(("used", "status"), [(0, 0), (3, 1)])
+def test_whether_somebody_is_left_is_seen_in_what_kubectl_says(used: int, status: int, tmp_path: Path) -> None:
+    offering = Offering((GpuNode("node-0", {"nvidia.com/gpu": 8}, False),), (DAEMON_SET,))
+    (free,) = next(step.commands for step in plan_of(offering).forward[1].steps if step.act is Act.AWAIT_FREE)
+    (tmp_path / "kubectl").write_text(f"#!/bin/sh\ncat <<'END'\n{DESCRIBED.format(used=used)}END\n")
+    (tmp_path / "kubectl").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    assert subprocess.run(["bash", "-c", free], env=environment, check=False).returncode == status
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_every_command_is_one_for_a_shell() -> None:
+    held = Holder("team", "precious", None, by_claim=False)
+    for plugin in (OPERATOR, DAEMON_SET, GKE):
+        nodes = (GpuNode("node-0", {"nvidia.com/gpu": 8}, True, (held,), "all-balanced"), GpuNode("node-1", {}, True))
+        plan = plan_of(Offering(nodes, (plugin,), True))
+        text = "\n".join([*commands(plan.forward), *commands(plan.back)])
+        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+def test_the_chart_takes_the_values() -> None:
+    chart = json.loads((Path(__file__).parents[3] / "charts" / "gpu-dra-driver" / "values.schema.json").read_text())
+    for policy in (None, {"mig": [{"mode": "Dynamic"}], "sharing": [{"strategy": "MPS", "replicas": 4}]}):
+        found = Migration((), (), (), (), (), policy=policy)
+        jsonschema.validate(values_for_cutover(found), chart)
+        jsonschema.validate(final_values(found), chart)
 
 
 def test_what_offers_is_read_from_nodes_pods_slices_and_who_is_installed() -> None:
