@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import helm_sdkpy as helm
 import yaml
 
 from dra_driver.api.meta import Resource
-from dra_driver.kube.client import Kube, endpoint_from
+from dra_driver.kube.client import Endpoint, Kube, endpoint_from
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
 CHART = Path(__file__).parents[2] / "charts" / "gpu-dra-driver"
@@ -142,9 +143,13 @@ class Cluster:
     def __init__(self, kubeconfig: Path) -> None:
         self.kubeconfig = kubeconfig
 
+    @cached_property
+    def _endpoint(self) -> Endpoint:
+        return endpoint_from(self.kubeconfig)
+
     def kube[T](self, do: Callable[[Kube], Awaitable[T]]) -> T:
         async def done() -> T:
-            async with Kube(endpoint_from(self.kubeconfig)) as kube:
+            async with Kube(self._endpoint) as kube:
                 return await do(kube)
 
         return asyncio.run(done())
