@@ -13,7 +13,8 @@ from dra_driver.api.meta import JsonObject
 @dataclass(frozen=True, slots=True)
 class Kind:
     """`refusing` holds for objects of which something can be refused, `advising` for those that can be warned about,
-    both with `{drivers}` for a list of driver names. None: for all, or for none."""
+    both with `{drivers}` for a list of driver names. None: for all, or for none. `ours`: the kind is of this project,
+    so all that is wrong with it is for us to say."""
 
     group: str
     versions: tuple[str, ...]
@@ -22,6 +23,7 @@ class Kind:
     namespaced: bool
     refusing: str | None
     advising: str | None
+    ours: bool = False
 
 
 def _names_driver(configs: str) -> str:
@@ -60,6 +62,7 @@ KINDS: tuple[Kind, ...] = (
         _DRA, _VERSIONS, "deviceclasses", "DeviceClass", False,
         _names_driver("object.?spec.?config"), _selects("object.?spec.?selectors"),
     ),
+    Kind("resource.nvidia.com", ("v1beta1",), "computedomains", "ComputeDomain", True, None, None, ours=True),
 )  # fmt: skip
 
 

@@ -171,15 +171,15 @@ class Judge:
         said = [one for one in found if one.severity is Severity.WARNING and one.code not in _SAID_BY_SERVER]
         return Answer(
             review.uid,
-            _sentences(one for one in found if self._refuses(one)),
+            _sentences(one for one in found if self._refuses(kind, one)),
             _sentences(said)[:_MOST_WARNINGS],
         )
 
-    def _refuses(self, finding: Finding) -> bool:
+    def _refuses(self, kind: Kind, finding: Finding) -> bool:
         """Of errors, those about what is ours; the others the server has found, or knows better."""
         if finding.severity is not Severity.ERROR:
             return False
-        ours = finding.code in _OURS or ".opaque" in finding.field
+        ours = kind.ours or finding.code in _OURS or ".opaque" in finding.field
         return ours or (finding.code == SELECTOR.name and self.knows_server)
 
     def _knowledge_for(self, obj: Mapping[str, object]) -> Knowledge:

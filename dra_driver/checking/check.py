@@ -11,6 +11,7 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.checking.claims import check_claim, check_class, report_problems
 from dra_driver.checking.codes import ADMIN_ACCESS, API_VERSION, DEPRECATED, MISSING_FIELD, POLICY, TWICE, Severity
 from dra_driver.checking.configs import check_configs, check_configs_of_claim
+from dra_driver.checking.domains import DOMAIN, check_domain
 from dra_driver.checking.fields import Cleaner
 from dra_driver.checking.findings import Finding, Report, unreadable
 from dra_driver.checking.fit import check_claim_fit, check_class_fit
@@ -135,6 +136,8 @@ class _Judged:
         elif document.kind in _SERVED or document.api_version.startswith(f"{_GROUP}/"):
             if _check_version(document, report, self._knowledge.minor):
                 self._take_dra(document, report)
+        elif (document.api_version, document.kind) == DOMAIN:
+            check_domain(document, report, self._knowledge.minor)
         elif document.kind in KINDS:
             self._take_pod(document, report)
         elif document.kind == "Namespace":

@@ -240,6 +240,12 @@ def test_conditions_hold_for_objects_with_next_to_nothing_in_them(kind: str, spe
     assert webhooks_for(obj) == []
 
 
+def test_every_domain_is_asked_about() -> None:
+    obj = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomain", "metadata": {}, "spec": {}}
+    assert webhooks_for(obj) == ["refuse"]
+    assert webhooks_for(obj, {**obj, "metadata": {"labels": {"a": "b"}}}) == []
+
+
 def test_an_update_that_leaves_the_spec_does_not_ask() -> None:
     """So that finalizers go, and objects with them, while no replica answers."""
     old, new = (an_object("ResourceClaim", config(BAD), metadata={"labels": {"a": one}}) for one in "bc")

@@ -121,6 +121,39 @@ def test_the_driver_of_others_is_nobodys_business(kind: str) -> None:
     assert answer(an_object(kind, config({"kind": "GpuConfig", "nonsense": 1}, driver="other.example"))) == Answer(UID)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("parameters", "allowed"),
+    [
+        ({"kind": "ComputeDomainChannelConfig", "domainID": "8e2a2a70-9b0b-4a6f-8a43-2f7b3f6f0c11"}, True),
+        ({"kind": "ComputeDomainChannelConfig", "domainID": "8e2a2a70-9b0b-4a6f-8a43-2f7b3f6f0c11", "x": 1}, False),
+        ({"kind": "ComputeDomainDaemonConfig", "domainID": 5}, False),
+        ({"kind": "GpuConfig"}, False),
+    ],
+)
+def test_configs_of_the_driver_of_domains_are_judged_too(kind: str, parameters: JsonObject, allowed: bool) -> None:
+    obj = an_object(kind, config(parameters, driver="compute-domain.nvidia.com"), class_name="other")
+    assert answer(obj).allowed == allowed and answer(obj).refusals == said_by_check(obj)
+
+
+@pytest.mark.parametrize(
+    ("spec", "allowed"),
+    [
+        ({"numNodes": 2, "channel": {"resourceClaimTemplate": {"name": "train-channel"}}}, True),
+        ({"numNodes": 2, "channel": {"resourceClaimTemplate": {"name": "Train_Channel"}}}, False),
+        ({"numNodes": 2, "chanel": {"resourceClaimTemplate": {"name": "train"}}}, False),
+        ({"numNodes": -1, "channel": {"resourceClaimTemplate": {"name": "train"}}}, False),
+        ([], False),
+        (None, False),
+    ],
+)
+def test_domains_are_judged_as_a_whole(spec: Any, allowed: bool) -> None:
+    named = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomain", "metadata": {"name": "train"}}
+    obj = named if spec is None else {**named, "spec": spec}
+    assert answer(obj).allowed == allowed and answer(obj).refusals == said_by_check(obj)
+    assert answer(obj, obj).allowed, "an update that leaves the spec"
+
+
 # -- warnings
 
 
