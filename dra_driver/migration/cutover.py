@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.features import Feature
 from dra_driver.migration.model import Migration, ObjectRef, Target, Workload
 from dra_driver.migration.offering import DevicePlugin, GpuNode, Holder, Installed, Offering
 
@@ -124,7 +125,7 @@ def final_values(migration: Migration) -> JsonObject:
     rules = {key: value for key, value in (migration.policy or {}).items() if key not in ("apiVersion", "kind")}
     given = dict(migration.chart_values or {})
     if any(one.startswith(MIG_RESOURCE) for one in kept_resources(migration)):
-        given["deviceClasses"] = {**(given.get("deviceClasses") or {}), "migExtendedResources": True}
+        given["featureGates"] = {**(given.get("featureGates") or {}), str(Feature.MIG_EXTENDED_RESOURCES): True}
     return {**given, "policy": {**(given.get("policy") or {}), **rules}}
 
 

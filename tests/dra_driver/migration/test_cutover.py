@@ -29,9 +29,11 @@ from dra_driver.migration.cutover import (
     Stage,
     cutover,
     final_values,
+    kept_resources,
     values_for_cutover,
 )
-from dra_driver.migration.model import Migration, ObjectRef
+from dra_driver.migration.migrate import migrate
+from dra_driver.migration.model import Migration, ObjectRef, Options, Source, StrategyOption
 from dra_driver.migration.offering import DevicePlugin, GpuNode, Holder, Installed, Offering, offering_of
 from dra_driver.names import GPU_DRIVER
 
@@ -381,6 +383,21 @@ def test_the_chart_takes_the_values() -> None:
         found = Migration((), (), (), (), (), policy=policy)
         jsonschema.validate(values_for_cutover(found), chart)
         jsonschema.validate(final_values(found), chart)
+
+
+def test_the_chart_takes_the_values_where_pods_go_on_to_ask_for_mig_devices() -> None:
+    chart = json.loads((Path(__file__).parents[3] / "charts" / "gpu-dra-driver" / "values.schema.json").read_text())
+    pod = """
+apiVersion: v1
+kind: Pod
+metadata: {name: asks}
+spec: {containers: [{name: main, image: cuda, resources: {limits: {nvidia.com/mig-1g.10gb: 1}}}]}
+"""
+    found = migrate([Source("pod.yaml", pod)], Options(strategy=StrategyOption.EXTENDED))
+    assert kept_resources(found) == {"nvidia.com/mig-1g.10gb"}
+    values = final_values(found)
+    assert values["featureGates"] == {"MigExtendedResources": True}
+    jsonschema.validate(values, chart)
 
 
 def test_what_offers_is_read_from_nodes_pods_slices_and_who_is_installed() -> None:
