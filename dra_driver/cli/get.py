@@ -1,4 +1,7 @@
-"""`dractl get nodes|devices|claims`: who uses which GPU, what is free, and how much of it one claim could have."""
+"""`dractl get nodes|devices|claims`: who uses which GPU, what is free, and how much of it one claim could have.
+
+Domains have a module of their own, `dra_driver.cli.domains`.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +28,7 @@ from dra_driver.api.meta import (
 )
 from dra_driver.api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_driver.cli.bars import MEANINGS, Mark, colour, drawn, letters
+from dra_driver.cli.domains import domains
 from dra_driver.cli.output import (
     Cell,
     Sheet,
@@ -51,7 +55,7 @@ from dra_driver.errors import NotFound, Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 
-app = typer.Typer(help="Show nodes, devices or claims, and who uses what.", no_args_is_help=True)
+app = typer.Typer(help="Show nodes, devices, claims or domains, and who uses what.", no_args_is_help=True)
 
 DriverOption = Annotated[list[str], typer.Option("--driver", help="Drivers to show; may be given more than once.")]
 GpuDriverOption = Annotated[str, typer.Option("--driver", help="The driver of the GPUs.")]
@@ -446,3 +450,6 @@ def _has(device: PublishedDevice, holder: Holder) -> str:
     profile = device.attribute("profile")
     what = profile if profile != "-" else device.attribute("productName").removeprefix("NVIDIA ")
     return f"{what} ({holder.takes})" if holder.takes else what
+
+
+app.command("domains")(domains)

@@ -14,7 +14,7 @@ from dra_driver.cli.output import plain_errors
 COMMANDS = (
     LazyCommand("demo", "dra_driver.cli.demo:demo", "Run the examples and show what containers got."),
     LazyCommand("cluster", "dra_driver.cli.cluster:cluster", "Keep a simulated cluster with GPUs running."),
-    LazyCommand("get", "dra_driver.cli.get:app", "Show nodes, devices or claims, and who uses what."),
+    LazyCommand("get", "dra_driver.cli.get:app", "Show nodes, devices, claims or domains."),
     LazyCommand("explain", "dra_driver.cli.explain:explain", "Why a pod or claim waits, and what would fit."),
     LazyCommand("allocate", "dra_driver.cli.allocate:allocate", "Offline: the devices that claims would get."),
     LazyCommand(

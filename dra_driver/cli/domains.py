@@ -1,0 +1,151 @@
+"""`dractl get domains`: which ComputeDomains there are, whether they are ready, why not, and what each node says.
+
+All of it is in their status, which the controller writes; nothing is found out anew here.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from dra_driver.api.computedomain import ComputeDomain, Condition
+from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
+from dra_driver.cli.output import Sheet, WideFormat, WideOutputOption, duration, messages, print_data, show
+from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
+from dra_driver.domains.status import READY
+from dra_driver.errors import InvalidInput, NotFound
+from dra_driver.kube.client import Kube
+
+NameArgument = Annotated[str | None, typer.Argument(help="One domain; default: all.", show_default=False)]
+NamespaceOption = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="One namespace; default: all.", show_default=False)
+]
+
+
+def domains(
+    name: NameArgument = None,
+    output: WideOutputOption = WideFormat.TABLE,
+    namespace: NamespaceOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+) -> None:
+    """ComputeDomains: how many of their nodes are ready, why a domain is not, and what each node says.
+
+    The second table has the nodes. With -o json or yaml each domain has its nodes and conditions.
+    """
+    found = _chosen(ask(kubeconfig, context, lambda kube: _read(kube, namespace)), name, namespace)
+    if output in (WideFormat.JSON, WideFormat.YAML):
+        print_data([domain_data(one) for one in found], output)
+        return
+    show(domain_sheet(found, datetime.now(UTC)), output)
+    nodes = node_sheet(found)
+    if nodes.rows:
+        typer.echo()
+        show(nodes, output)
+    unseen = sum(ready_of(one) is None for one in found)
+    if unseen:
+        messages.print(
+            f"{unseen} of them no controller has looked at yet; if that lasts, is feature gate ComputeDomains on?"
+        )
+
+
+async def _read(kube: Kube, namespace: str | None) -> list[JsonObject]:
+    try:
+        return (await kube.list(COMPUTE_DOMAINS, namespace=namespace)).items
+    except NotFound:
+        said = "this cluster does not have them; their definition comes with the driver's chart"
+        raise InvalidInput(said, about=COMPUTE_DOMAINS.kind) from None
+
+
+def _chosen(items: Iterable[JsonObject], name: str | None, namespace: str | None) -> list[ComputeDomain]:
+    found = [one for one in map(ComputeDomain.of, items) if name in (None, one.metadata.name)]
+    if name is not None and not found:
+        where = f" in namespace {namespace}" if namespace is not None else ""
+        raise InvalidInput(f"there is none of this name{where}", about=f"{COMPUTE_DOMAINS.kind} {name}")
+    return sorted(found, key=_key)
+
+
+def _key(domain: ComputeDomain) -> tuple[str, str]:
+    return domain.metadata.namespace or "", domain.metadata.name
+
+
+def ready_of(domain: ComputeDomain) -> Condition | None:
+    """None until the controller has looked at it."""
+    return next((one for one in domain.status.conditions if one.type == READY), None)
+
+
+def domain_sheet(domains: Sequence[ComputeDomain], now: datetime) -> Sheet:
+    """A row for each domain, without its nodes."""
+    return Sheet(
+        ("NAMESPACE", "DOMAIN", "STATUS", "NODES", "REASON", "TEMPLATE", "CHANNELS", "AGE", "MESSAGE"),
+        (),
+        tuple(_domain_row(one, now) for one in domains),
+        "No ComputeDomains.",
+        frozenset({"CHANNELS"}),
+    )
+
+
+def _domain_row(domain: ComputeDomain, now: datetime) -> tuple[str | None, ...]:
+    metadata, ready = domain.metadata, ready_of(domain)
+    created = metadata.creation_timestamp
+    channel = domain.spec.channel
+    return (
+        *_key(domain),
+        "Deleting" if metadata.deletion_timestamp else domain.status.status,
+        domain.status.ready_nodes or None,
+        ready.reason if ready is not None else None,
+        channel.resource_claim_template.name,
+        channel.allocation_mode,
+        duration((now - datetime.fromisoformat(created)).total_seconds()) if created else None,
+        ready.message if ready is not None and ready.status != "True" else None,
+    )
+
+
+def node_sheet(domains: Sequence[ComputeDomain]) -> Sheet:
+    """A row for each node of each domain, in the order of the status: by clique and index."""
+    rows = tuple(
+        (
+            "/".join(_key(domain)),
+            node.name,
+            node.clique_id or None,
+            node.index,
+            node.ip_address or None,
+            node.status,
+            node.message,
+        )
+        for domain in domains
+        for node in domain.status.nodes
+    )
+    return Sheet(("DOMAIN", "NODE", "CLIQUE", "INDEX", "ADDRESS", "STATUS", "MESSAGE"), (), rows, "No nodes.")
+
+
+def domain_data(domain: ComputeDomain) -> JsonObject:
+    """For programs; what is not known is null."""
+    status, ready = domain.status, ready_of(domain)
+    return {
+        "namespace": domain.metadata.namespace,
+        "name": domain.metadata.name,
+        "uid": domain.metadata.uid,
+        "created": domain.metadata.creation_timestamp,
+        "deleting": domain.metadata.deletion_timestamp is not None,
+        "status": status.status,
+        "readyNodes": status.ready_nodes or None,
+        "reason": ready.reason if ready is not None else None,
+        "message": ready.message if ready is not None else None,
+        "numNodes": domain.spec.num_nodes,
+        "template": domain.spec.channel.resource_claim_template.name,
+        "allocationMode": domain.spec.channel.allocation_mode,
+        "nodes": [
+            {
+                "name": node.name,
+                "cliqueID": node.clique_id or None,
+                "index": node.index,
+                "ipAddress": node.ip_address or None,
+                "status": node.status,
+                "message": node.message,
+            }
+            for node in status.nodes
+        ],
+        "conditions": [one.to_wire() for one in status.conditions],
+    }

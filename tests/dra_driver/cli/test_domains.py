@@ -1,0 +1,116 @@
+"""`dractl get domains`: what it says of ComputeDomains, as a user sees it."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.dractl import dractl, run
+from typer.testing import CliRunner
+
+from dra_driver.api.crd import DEFINITIONS
+from dra_driver.api.meta import COMPUTE_DOMAINS, CRDS, JsonObject
+from dra_driver.cli.main import app
+from dra_driver.cli.output import Status
+from dra_driver.errors import InvalidInput
+from dra_driver.kube.client import Kube
+from dra_driver.simulation.apiserver import SimulatedApiServer
+
+RACK = "11111111-2222-4333-8444-555555555555"
+NODES = [
+    {"name": "tray-1", "ipAddress": "10.1.0.1", "cliqueID": f"{RACK}.0", "index": 0, "status": "Ready"},
+    {"name": "tray-2", "ipAddress": "", "cliqueID": "", "index": 1, "status": "NotReady", "message": "it has no pod"},
+]
+WAITS = {
+    "status": "NotReady",
+    "readyNodes": "1/2",
+    "nodes": NODES,
+    "conditions": [
+        {
+            "type": "Ready",
+            "status": "False",
+            "reason": "DaemonsNotReady",
+            "message": "1 of 2 nodes: tray-2 (it has no pod)",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+    ],
+}
+
+
+async def add(kube: Kube, name: str, status: JsonObject | None = None) -> None:
+    spec = {"channel": {"resourceClaimTemplate": {"name": f"{name}-channel"}}}
+    made = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomain", "metadata": {"name": name}}
+    await kube.create(COMPUTE_DOMAINS, {**made, "spec": spec}, namespace="default")
+    if status is not None:
+        await kube.merge_patch(COMPUTE_DOMAINS, name, {"status": status}, namespace="default", subresource="status")
+
+
+@pytest.fixture
+async def kubeconfig(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path) -> Path:
+    for definition in DEFINITIONS:
+        await kube.create(CRDS, yaml.safe_load(definition.file.read_text()))
+    await add(kube, "train", WAITS)
+    return api_server.kubeconfig(tmp_path / "kubeconfig")
+
+
+async def test_a_domain_says_why_it_is_not_ready_and_what_each_node_says(kubeconfig: Path) -> None:
+    status, text = await dractl("get", "domains", "--kubeconfig", str(kubeconfig))
+    assert status == Status.DONE
+    domains, nodes = (part.splitlines() for part in text.split("\n\n"))
+    assert domains[0].split() == [
+        *("NAMESPACE", "DOMAIN", "STATUS", "NODES", "REASON", "TEMPLATE", "AGE", "MESSAGE"),
+    ]
+    assert domains[1].split()[:6] == ["default", "train", "NotReady", "1/2", "DaemonsNotReady", "train-channel"]
+    assert domains[1].endswith("1 of 2 nodes: tray-2 (it has no pod)")
+    assert [line.rstrip().split(None, 6) for line in nodes[1:]] == [
+        ["default/train", "tray-1", f"{RACK}.0", "0", "10.1.0.1", "Ready", "-"],
+        ["default/train", "tray-2", "-", "1", "-", "NotReady", "it has no pod"],
+    ]
+
+
+async def test_programs_get_each_domain_with_its_nodes_and_conditions(kubeconfig: Path) -> None:
+    _, text = await dractl("get", "domains", "train", "-o", "json", "--kubeconfig", str(kubeconfig))
+    (found,) = json.loads(text)
+    assert (found["namespace"], found["name"], found["reason"]) == ("default", "train", "DaemonsNotReady")
+    assert (found["readyNodes"], found["template"], found["allocationMode"]) == ("1/2", "train-channel", "Single")
+    assert found["nodes"][1] == {
+        "name": "tray-2",
+        "cliqueID": None,
+        "index": 1,
+        "ipAddress": None,
+        "status": "NotReady",
+        "message": "it has no pod",
+    }
+    assert [one["type"] for one in found["conditions"]] == ["Ready"]
+    _, as_yaml = await dractl("get", "domains", "-o", "yaml", "--kubeconfig", str(kubeconfig))
+    assert yaml.safe_load(as_yaml) == [found]
+
+
+async def test_a_domain_that_nobody_has_looked_at_is_said_to_be_one(kubeconfig: Path, kube: Kube) -> None:
+    await add(kube, "new")
+    _, text = await dractl("get", "domains", "new", "-n", "default", "-o", "json", "--kubeconfig", str(kubeconfig))
+    (found,) = json.loads(text)
+    assert (found["status"], found["reason"], found["readyNodes"]) == ("NotReady", None, None)
+    table = await asyncio.to_thread(run, "get", "domains", "--kubeconfig", str(kubeconfig))
+    assert [line.split()[1] for line in table.stdout.split("\n\n")[0].splitlines()[1:]] == ["new", "train"]
+    assert "1 of them no controller has looked at yet" in table.stderr
+
+
+async def test_a_name_that_there_is_not_is_a_users_mistake(kubeconfig: Path) -> None:
+    outcome = await _error("get", "domains", "gone", "-n", "default", "--kubeconfig", str(kubeconfig))
+    assert str(outcome) == "ComputeDomain gone: there is none of this name in namespace default"
+
+
+async def test_a_cluster_without_the_definition_is_told_where_it_comes_from(
+    api_server: SimulatedApiServer, tmp_path: Path
+) -> None:
+    outcome = await _error("get", "domains", "--kubeconfig", str(api_server.kubeconfig(tmp_path / "kubeconfig")))
+    assert "chart" in str(outcome)
+
+
+async def _error(*arguments: str) -> InvalidInput:
+    outcome: Any = await asyncio.to_thread(CliRunner().invoke, app, list(arguments))
+    assert isinstance(outcome.exception, InvalidInput)
+    return outcome.exception
