@@ -468,8 +468,7 @@ def _binary_folder(state: NodeState) -> PurePosixPath:
 def _driver_files(state: NodeState) -> Iterator[tuple[PurePosixPath, str | PurePosixPath]]:
     """Every file of the driver's packages, with its text, or with the link's target when it is a link."""
     yield from _libraries(state)
-    several_nodes = any(gpu.fabric is not None and gpu.fabric.cluster is not None for gpu in state.gpus)
-    for name in _BINARIES + (_MULTI_NODE_BINARIES if several_nodes else ()):
+    for name in _programs(state):
         yield _binary_folder(state) / name, f"#!/bin/sh\n# simulated {name} {state.driver.version}\nexit 0\n"
     inside = _DRIVER_ROOTS[state.layout] if state.layout == "operator" else PurePosixPath("/")
     for name in ("gsp_ga10x.bin", "gsp_tu10x.bin"):
@@ -483,6 +482,11 @@ def _driver_files(state: NodeState) -> Iterator[tuple[PurePosixPath, str | PureP
     yield inside / "run/nvidia-persistenced/socket", "simulated socket\n"
     if state.model.nvlink is not None and state.model.nvlink.switches and state.machine == "x86_64":
         yield inside / "run/nvidia-fabricmanager/socket", "simulated socket\n"
+
+
+def _programs(state: NodeState) -> tuple[str, ...]:
+    several_nodes = any(gpu.fabric is not None and gpu.fabric.cluster is not None for gpu in state.gpus)
+    return _BINARIES + (_MULTI_NODE_BINARIES if several_nodes else ())
 
 
 def _libraries(state: NodeState) -> Iterator[tuple[PurePosixPath, str | PurePosixPath]]:
@@ -505,7 +509,7 @@ def _write_driver_files(root: Path, state: NodeState) -> None:
             _link_text(root, host_path, str(content))
         else:
             _write(root, host_path, content)
-    for program in (*(_binary_folder(state) / name for name in _BINARIES), CUDA_CLIENT):
+    for program in (*(_binary_folder(state) / name for name in _programs(state)), CUDA_CLIENT):
         text = script(program.name, root, state.driver.version)
         if text is not None:
             _write(root, program, text)

@@ -1,4 +1,4 @@
-"""The driver's programs on a simulated node: nvidia-smi and MPS, as processes that run and can be killed.
+"""The driver's programs on a simulated node: nvidia-smi, MPS and IMEX, as processes that run and can be killed.
 
 `kubelet_plugin.simulation.host` installs `script(...)` where the driver would have put the program. Whoever runs it
 gets a Python of its own, without site packages: these modules import nothing but the standard library and each other,
@@ -14,6 +14,8 @@ _MODULES = {
     "nvidia-cuda-mps-control": "mps_control",
     "nvidia-cuda-mps-server": "mps_server",
     "simulated-cuda-client": "cuda_client",
+    "nvidia-imex": "imex",
+    "nvidia-imex-ctl": "imex_ctl",
 }
 _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from {module} import main; sys.exit(main(sys.argv[1:]))"
 
