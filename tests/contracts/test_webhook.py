@@ -252,7 +252,7 @@ async def under_load(api: Api, namespace: str) -> AsyncIterator[Load]:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def more(load: Load, count: int = 15) -> None:
+async def more(load: Load, count: int = 6) -> None:
     """Some more requests of both kinds."""
     created, refused = load.created + count, load.refused + load.slipped + count
     while load.created < created or load.refused + load.slipped < refused:
@@ -338,7 +338,7 @@ async def test_it_is_switched_on_and_off_and_replaced_under_load_without_one_fai
         one.lead()
         await install.until_asked()
         slipped = load.slipped
-        await more(load, 40)
+        await more(load, 20)
         assert load.slipped <= slipped + 3 * 2, "requests that were under way"
         slipped = load.slipped
         assert samples(one, "gpu_dra_webhook_reviews_total") and samples(two, "gpu_dra_webhook_reviews_total")
@@ -348,7 +348,7 @@ async def test_it_is_switched_on_and_off_and_replaced_under_load_without_one_fai
             await first.aclose()
             third.lead()
             await second.aclose()
-            await more(load, 40)
+            await more(load, 20)
             assert load.slipped == slipped, "nobody was let through while replicas changed"
             await api.delete(install.configuration)
             await install.until(not_asked(api))
@@ -387,12 +387,12 @@ async def test_certificates_are_renewed_under_load_long_before_they_expire(
                 await install.until(changed(install, served[-1]))
                 served.append(await current(install))
                 await install.until(all_serve(install, served[-1]))
-                await more(load, 30)
+                await more(load, 15)
                 trusted = trusted_in(await api.get(install.configuration))
                 assert trusted == (*served[-1].authority, *served[-2].authority)
                 install.clock.offset += OVERLAP
                 await install.until(trusts_only(install, served[-1]))
-                await more(load, 30)
+                await more(load, 15)
         assert load.failed == [] and load.slipped == 0
         assert len({one.key for one in served}) == 3
         assert (await current(install)) == served[-1], "of two replicas one has made each"
