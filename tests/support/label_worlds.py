@@ -3,7 +3,7 @@ that our driver publishes for them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 from hypothesis import strategies as st
 from support.gfd import Mode, labels_of
@@ -28,14 +28,19 @@ _MODES = (
 
 @dataclass(frozen=True, eq=False)
 class LabelWorld:
-    """A node as a device plugin had it, and as our driver has it. `devices` are those that `want` can get."""
+    """A node as a device plugin had it, and as our driver has it. `node` is as much of it as tells what it offers."""
 
     model: str
     mode: Mode
     labels: dict[str, str]
     want: Want
-    devices: tuple[CelDevice, ...]
+    node: NodeInventorySpec
     gpus: int
+
+    @cached_property
+    def devices(self) -> tuple[CelDevice, ...]:
+        """Those that `want` can get."""
+        return _devices(self.node, self.mode)
 
 
 @cache
@@ -50,7 +55,7 @@ def _worlds() -> Iterator[LabelWorld]:
             share = Share() if mode.replicas > 1 else None
             want = Want(What.MIG if mode.profile else What.GPU, profile=mode.profile, share=share)
             few = node.model_copy(update={"gpus": node.gpus[:1]}) if mode.profile else node
-            yield LabelWorld(model, mode, labels_of(node, mode), want, _devices(few, mode), len(node.gpus))
+            yield LabelWorld(model, mode, labels_of(node, mode), want, few, len(node.gpus))
 
 
 def _mig_modes(node: NodeInventorySpec) -> Iterator[Mode]:
