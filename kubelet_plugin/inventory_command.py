@@ -27,10 +27,7 @@ from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish.policy_file import read_policy
 from dra_driver.quantity import Quantity
-from dra_driver.slices.describe import described_devices
-from dra_driver.slices.diff import CreateSlice, NodeRef, new_object, wanted_pool
-from dra_driver.slices.features import ALL_FEATURES
-from dra_driver.slices.layout import Places, slice_layout
+from dra_driver.slices.offline import Published, published_offline
 from kubelet_plugin.container_files import ContainerFilesOfNode
 from kubelet_plugin.discovery import Hardware, NodeFacts, NvmlSource, installed_nvml
 from kubelet_plugin.hardware.driver_root import DriverInstallation
@@ -103,8 +100,7 @@ class _Report:
 
     inventory: NodeInventorySpec
     facts: NodeFacts
-    slices: tuple[JsonObject, ...]
-    devices: tuple[Device, ...]
+    published: tuple[Published, ...]
     notes: tuple[str, ...]
     files: DriverFiles | None
     cdi: CdiSpec | None
@@ -138,10 +134,7 @@ def _report(node: _Node, policy: PublishingPolicy = PublishingPolicy.EVERYTHING)
     facts = node.hardware.look()
     node.hardware.close()
     spec = NodeInventorySpec.of(wanted_spec(node.name, facts, {}))
-    described = described_devices(spec, policy, {}, GPU_DRIVER, ALL_FEATURES)
-    layout = slice_layout(described.gpus, Places(), ALL_FEATURES)
-    pool = wanted_pool(GPU_DRIVER, NodeRef(node.name, _NODE_UID), layout)
-    slices = tuple(new_object(pool, CreateSlice(slice_, 1, len(pool.slices))) for slice_ in pool.slices)
+    published = published_offline(spec, policy, {}, _NODE_UID)
     files, cdi, why_no_cdi = None, None, None
     try:
         available = ContainerFilesOfNode(node.installation)(facts)
@@ -153,10 +146,10 @@ def _report(node: _Node, policy: PublishingPolicy = PublishingPolicy.EVERYTHING)
             ClaimDevice(gpu.name, gpu, available.nodes[gpu.uuid]) for gpu in facts.gpus if gpu.uuid in available.nodes
         )
         cdi = claim_spec(GPU_DRIVER, _CLAIM_UID, devices, files) if devices else None
-    notes = described.notes
+    notes = tuple(note for one in published for note in one.notes)
     if policy.asks_for_labels:
         notes = ("rules of the policy that go by nodes' labels are taken as if this node had none", *notes)
-    return _Report(spec, facts, slices, described.devices, notes, files, cdi, why_no_cdi)
+    return _Report(spec, facts, published, notes, files, cdi, why_no_cdi)
 
 
 def _data(report: _Report) -> JsonObject:
@@ -167,7 +160,7 @@ def _data(report: _Report) -> JsonObject:
             "metadata": {"name": report.inventory.node_name},
             "spec": report.inventory.to_wire(),
         },
-        "slices": list(report.slices),
+        "slices": [slice_ for one in report.published for slice_ in one.slices],
         "cdi": json_of(report.cdi) if report.cdi is not None else None,
         "notes": [*report.notes, *([report.why_no_cdi] if report.why_no_cdi else [])],
     }
@@ -184,8 +177,9 @@ def _print(report: _Report) -> None:
         typer.echo()
         print_table(_HEADINGS, [_row(gpu) for gpu in facts.gpus])
         typer.echo()
-        typer.echo(_published(report))
-        if kinds := _kinds(report.devices):
+        for one in report.published:
+            typer.echo(_published(one))
+        if kinds := _kinds(report.published[0].devices):
             print_table(_DEVICE_HEADINGS, kinds)
             typer.echo()
     if report.files is not None and report.cdi is not None:
@@ -197,10 +191,10 @@ def _print(report: _Report) -> None:
         messages.print(line, markup=False, soft_wrap=True)
 
 
-def _published(report: _Report) -> str:
-    most = max((len(device.attributes) for device in report.devices), default=0)
+def _published(published: Published) -> str:
+    most = max((len(device.attributes) for device in published.devices), default=0)
     return (
-        f"Published by driver {GPU_DRIVER}: {len(report.devices)} devices in {len(report.slices)} slice(s),"
+        f"Published by driver {published.driver}: {len(published.devices)} devices in {len(published.slices)} slice(s),"
         f" up to {most} attributes each."
     )
 

@@ -22,9 +22,11 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import DeviceClass, Pool, ResourceSlice, ResourceSliceSpec
 from dra_driver.cel.server import Server
 from dra_driver.errors import InvalidInput
-from dra_driver.names import GPU_DRIVER
-from dra_driver.slices.describe import described_devices
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
+from dra_driver.slices.describe import Description, described_devices
+from dra_driver.slices.domains import domain_devices
 from dra_driver.slices.features import ALL_FEATURES
+from dra_driver.slices.offline import published_offline
 
 type Key = tuple[str, str]
 """Namespace and name."""
@@ -119,7 +121,7 @@ def _sharing(devices: str, strategy: str, **how: object) -> JsonObject:
 
 
 _POLICIES: tuple[JsonObject, ...] = (
-    {**_DYNAMIC, "passthrough": [{}]},
+    {**_DYNAMIC, "passthrough": [{}], "computeDomains": [{"channels": 4}]},
     {},
     *(
         _sharing("gpu", strategy, **how)
@@ -170,7 +172,7 @@ def _with_header(rules: JsonObject) -> JsonObject:
 
 def everywhere(policy: PublishingPolicy) -> PublishingPolicy:
     """Without its choice of nodes: which labels a node has is not known here."""
-    names = ("attributes", "mig", "sharing", "passthrough")
+    names = ("attributes", "mig", "sharing", "passthrough", "compute_domains")
     rules = {name: [rule.model_copy(update={"nodes": None}) for rule in getattr(policy, name)] for name in names}
     return policy.model_copy(update={**rules, "publish": None, "withhold": []})
 
@@ -179,23 +181,46 @@ def site_of_model(model: str, policy: PublishingPolicy, gpus: int | None, behavi
     """`gpus` is of how many of its GPUs the node is made; None for all."""
     whole = _inventory(model)
     inventory = whole.model_copy(update={"gpus": whole.gpus[:gpus]})
-    described = described_devices(inventory, policy, {}, driver, ALL_FEATURES)
+    gpus_of = described_devices(inventory, policy, {}, driver, ALL_FEATURES)
+    channels = domain_devices(inventory, policy, {}, COMPUTE_DOMAIN_DRIVER, ALL_FEATURES)
+    published = [*_slices(model, driver, gpus_of)]
+    if channels.devices:
+        published += _slices(model, COMPUTE_DOMAIN_DRIVER, channels)
+    return Site(model, NodeView(model), Catalog(published, behaviour))
+
+
+def _slices(model: str, driver: str, described: Description) -> list[PublishedSlice]:
+    """One for all devices and one for all counters: quicker to ask than those that the API would take."""
     counters = tuple(gpu.counters for gpu in described.gpus if gpu.counters is not None)
     contents: list[dict[str, Any]] = [
         {"devices": list(described.devices)},
         *([{"shared_counters": list(counters)}] if counters else []),
     ]
     pool = Pool(name=model, generation=1, resource_slice_count=len(contents))
-    published = [
+    return [
         PublishedSlice(
             ResourceSlice(
-                metadata=ObjectMeta(name=f"{model}-{index}"),
+                metadata=ObjectMeta(name=f"{model}-{driver}-{index}"),
                 spec=ResourceSliceSpec.model_construct(driver=driver, pool=pool, node_name=model, **one),
             )
         )
         for index, one in enumerate(contents)
     ]
-    return Site(model, NodeView(model), Catalog(published, behaviour))
+
+
+def slices_of_model(model: str, node: str, policy: PublishingPolicy = PublishingPolicy.EVERYTHING) -> list[JsonObject]:
+    """ResourceSlices that a node of this name would have. Raises InvalidInput for a model that does not exist.
+
+    GPUs of two nodes of one model have the same UUIDs, and those of a system with NVLink between nodes one clique.
+    """
+    if model not in _models():
+        raise InvalidInput(f"{model!r} is none of {', '.join(_models())}", about="--nodes")
+    inventory = _inventory(model).model_copy(update={"node_name": node})
+    return [
+        {**slice_, "metadata": {"name": f"{node}-{one.driver}-{index}"}}
+        for one in published_offline(inventory, everywhere(policy), {}, "")
+        for index, slice_ in enumerate(one.slices)
+    ]
 
 
 def sites_of_cluster(nodes: Sequence[JsonObject], slices: Sequence[JsonObject], minor: int) -> Sites:

@@ -45,8 +45,10 @@ def test_as_data_it_is_what_plugin_and_controller_would_write(form: str, load: C
     assert (found.metadata.name, len(found.spec.gpus)) == ("gb200-3", 4)
     assert found.spec.summary.clique.endswith(".32766")
     names = [gpu.name for gpu in found.spec.gpus]
-    (slice_,) = data["slices"]
-    assert [device["name"] for device in slice_["spec"]["devices"]] == names
+    gpus, domains = data["slices"]
+    assert [device["name"] for device in gpus["spec"]["devices"]] == names
+    assert (domains["spec"]["driver"], domains["spec"]["pool"]["name"]) == ("compute-domain.nvidia.com", "gb200-3")
+    assert [device["name"] for device in domains["spec"]["devices"]] == ["daemon-0", "channel-0"]
     cdi = decode(json.dumps(data["cdi"]))
     assert problems_of(cdi) == ()
     assert [device.name.removeprefix("00000000-0000-0000-0000-000000000000-") for device in cdi.devices] == names

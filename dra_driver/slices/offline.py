@@ -1,0 +1,49 @@
+"""What a node would publish by each of our drivers, when nothing is published yet. For commands that ask no cluster."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dra_driver.api.inventory import NodeInventorySpec
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.policy import PublishingPolicy
+from dra_driver.api.resource import Device
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
+from dra_driver.slices.describe import Description, described_devices
+from dra_driver.slices.diff import CreateSlice, NodeRef, new_object, wanted_pool
+from dra_driver.slices.domains import domain_devices
+from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
+from dra_driver.slices.layout import Places, slice_layout
+
+_DRIVERS = ((GPU_DRIVER, described_devices), (COMPUTE_DOMAIN_DRIVER, domain_devices))
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The node's pool of one driver. `slices` are ResourceSlices as they would be created; `notes` are for people."""
+
+    driver: str
+    devices: tuple[Device, ...]
+    slices: tuple[JsonObject, ...]
+    notes: tuple[str, ...]
+
+
+def published_offline(
+    inventory: NodeInventorySpec,
+    policy: PublishingPolicy,
+    labels: Mapping[str, str],
+    node_uid: str,
+    features: ServerFeatures = ALL_FEATURES,
+) -> tuple[Published, ...]:
+    """GPUs first; channels and daemons of ComputeDomains only where the node has some. `labels` are the node's."""
+    found = []
+    for driver, describe in _DRIVERS:
+        description = describe(inventory, policy, labels, driver, features)
+        if driver == GPU_DRIVER or description.devices:
+            found.append(_published(driver, description, NodeRef(inventory.node_name, node_uid), features))
+    return tuple(found)
+
+
+def _published(driver: str, description: Description, node: NodeRef, features: ServerFeatures) -> Published:
+    pool = wanted_pool(driver, node, slice_layout(description.gpus, Places(), features))
+    slices = tuple(new_object(pool, CreateSlice(slice_, 1, len(pool.slices))) for slice_ in pool.slices)
+    return Published(driver, description.devices, slices, description.notes)
