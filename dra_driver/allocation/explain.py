@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dra_driver.allocation.domains import domain_findings
 from dra_driver.allocation.findings import Finding, findings_of
 from dra_driver.allocation.holders import holder_of
 from dra_driver.allocation.judge import Judge
@@ -196,6 +197,8 @@ def _explained(
     if answer is None:
         verdicts = tuple(judge.node(node) for node in world.nodes.values())
     findings = findings_of(world, pod, entries, verdicts) if answer is None else ()
+    if answer is not Answer.DONE:
+        findings = (*findings, *domain_findings(world, pod, entries, verdicts))
     stopped = any(one.stops for one in findings)
     found: tuple[Suggestion, ...] = ()
     if answer is None:

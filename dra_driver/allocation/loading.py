@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.allocation.behaviour import CURRENT, Behaviour
+from dra_driver.allocation.domains import templates_to_be, with_uid
 from dra_driver.allocation.extended import extended_resources
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.resources import amounts_of
 from dra_driver.allocation.shapes import NodeShape, PodShape
 from dra_driver.allocation.snapshot import PublishedSlice
 from dra_driver.allocation.world import DEFAULT_NAMESPACE, Key, Pod, Quota, Unread, World, claim_key, key_of
+from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.pods import claim_entries, generated_claims
 from dra_driver.api.resource import (
@@ -51,8 +53,8 @@ def world_of(
 ) -> Loaded:
     """Typed, and sorted by kind. Kinds that nothing here looks at are passed over.
 
-    `about` names objects in errors (`file.yaml:12`), by `id()`. Where nodes are not known, those that slices name are
-    taken.
+    Of files, ComputeDomains stand for the templates that their controller will make. `about` names objects in errors
+    (`file.yaml:12`), by `id()`. Where nodes are not known, those that slices name are taken.
     """
     builder = _Builder(about or {}, trusted=live)
     for obj in objects:
@@ -60,9 +62,11 @@ def world_of(
     nodes = builder.nodes
     if not nodes and (not live or any(one.kind == "Node" for one in unread)):
         nodes = {node.name: node for node in _nodes_of(builder.slices)}
+    to_be = {} if live else templates_to_be(builder.domains, builder.slices)
     world = World(
         claims=builder.claims,
-        templates=builder.templates,
+        templates={**to_be, **builder.templates},
+        domains=builder.domains,
         classes=builder.classes,
         slices=tuple(builder.slices),
         nodes=dict(sorted(nodes.items())),
@@ -102,6 +106,7 @@ class _Builder:
         self._trusted = trusted
         self.claims: dict[Key, ResourceClaim] = {}
         self.templates: dict[Key, ResourceClaimTemplate] = {}
+        self.domains: dict[Key, ComputeDomain] = {}
         self.classes: dict[str, DeviceClass] = {}
         self.slices: list[PublishedSlice] = []
         self.nodes: dict[str, NodeView] = {}
@@ -144,6 +149,10 @@ class _Builder:
         template = ResourceClaimTemplate.of(obj, about="ResourceClaimTemplate")
         _check_requests(template.spec.spec)
         self.templates[key_of(obj)] = template
+
+    def _add_computedomain(self, obj: JsonObject) -> None:
+        domain = with_uid(ComputeDomain.of(obj, about="ComputeDomain"))
+        self.domains[key_of(obj)] = domain
 
     def _add_deviceclass(self, obj: JsonObject) -> None:
         self.classes[obj["metadata"]["name"]] = DeviceClass.of(obj, about="DeviceClass")

@@ -13,6 +13,7 @@ from typing import Any
 from dra_driver.allocation.behaviour import CURRENT, Behaviour
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
+from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.pods import claim_entries, generated_claims, is_done, is_scheduled
 from dra_driver.api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate
@@ -94,6 +95,8 @@ class World:
 
     claims: Mapping[Key, ResourceClaim] = field(default_factory=dict)
     templates: Mapping[Key, ResourceClaimTemplate] = field(default_factory=dict)
+    domains: Mapping[Key, ComputeDomain] = field(default_factory=dict)
+    """All with UID and namespace."""
     classes: Mapping[str, DeviceClass] = field(default_factory=dict)
     slices: tuple[PublishedSlice, ...] = ()
     nodes: Mapping[str, NodeView] = field(default_factory=dict)

@@ -7,7 +7,7 @@ import typer
 
 from dra_driver.allocation.offline import Placed, allocate_all
 from dra_driver.api.resource import AllocatedDevice
-from dra_driver.cli.offline import CURRENT_VERSION, FilesOption, KubernetesOption, SlicesOption, world_in
+from dra_driver.cli.offline import CURRENT_VERSION, FilesOption, KubernetesOption, ModelsOption, SlicesOption, world_in
 from dra_driver.cli.output import Cell, Format, OutputOption, Sheet, Status, print_data, show
 from dra_driver.errors import InvalidInput
 
@@ -19,6 +19,7 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Only the exit 
 def allocate(
     files: FilesOption,
     slices: SlicesOption = [],  # noqa: B006 - typer reads it and copies
+    models: ModelsOption = None,
     output: OutputOption = Format.TABLE,
     kubernetes: KubernetesOption = CURRENT_VERSION,
     quiet: QuietOption = False,
@@ -28,9 +29,9 @@ def allocate(
     Pods come one after the other in the order of the files, each taking what it got; claims that no pod uses come
     last. A workload (Deployment, Job, …) counts with all its replicas. Exit status 1 when something does not fit.
     """
-    world = world_in([*files, *slices], kubernetes, replicas=_MOST_REPLICAS)
+    world = world_in([*files, *slices], kubernetes, replicas=_MOST_REPLICAS, models=models)
     if not world.slices:
-        raise InvalidInput("there is no ResourceSlice; give them with --slices", about=", ".join(files))
+        raise InvalidInput("there is no ResourceSlice; give some with --slices or --nodes", about=", ".join(files))
     placed = allocate_all(world)
     if not placed:
         raise InvalidInput("there is no waiting pod and no claim without devices", about=", ".join(files))

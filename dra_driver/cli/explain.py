@@ -12,7 +12,7 @@ import typer
 from dra_driver.allocation.explain import Answer, Explanation, explain_claim, explain_pod
 from dra_driver.allocation.wording import sentences
 from dra_driver.allocation.world import Key, World, claim_key, claims_of
-from dra_driver.cli.offline import CURRENT_VERSION, FilesOption, KubernetesOption, SlicesOption, world_in
+from dra_driver.cli.offline import CURRENT_VERSION, FilesOption, KubernetesOption, ModelsOption, SlicesOption, world_in
 from dra_driver.cli.output import Format, OutputOption, Status, print_data
 from dra_driver.errors import InvalidInput
 
@@ -52,6 +52,7 @@ def explain(
     namespace: NamespaceOption = None,
     files: FilesOption = [],  # noqa: B006 - typer reads it and copies
     slices: SlicesOption = [],  # noqa: B006
+    models: ModelsOption = None,
     devices: DevicesOption = False,
     node: NodeOption = [],  # noqa: B006
     output: OutputOption = Format.TABLE,
@@ -67,7 +68,9 @@ def explain(
     if name is None and (kind is not None or not files):
         raise InvalidInput("say what to explain: pod NAME or claim NAME, or files with -f", about="dractl explain")
     if files:
-        world = world_in([*files, *slices], kubernetes)
+        world = world_in([*files, *slices], kubernetes, models=models)
+    elif models is not None:
+        raise InvalidInput("is for files: give some with -f", about="--nodes")
     else:
         from dra_driver.cli.live import ask_world  # files need no HTTP client
 

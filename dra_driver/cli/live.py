@@ -9,6 +9,7 @@ from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.allocation.loading import world_of
 from dra_driver.allocation.world import Unread, World
 from dra_driver.api.meta import (
+    COMPUTE_DOMAINS,
     DEVICE_CLASSES,
     NAMESPACES,
     NODE_INVENTORIES,
@@ -28,7 +29,7 @@ _QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", True)
 _TAINT_RULES = tuple(
     Resource("resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", False) for version in ("v1", "v1beta2")
 )
-_OPTIONAL = (NODE_INVENTORIES.plural, _QUOTAS.plural, "devicetaintrules")
+_OPTIONAL = (NODE_INVENTORIES.plural, COMPUTE_DOMAINS.plural, _QUOTAS.plural, "devicetaintrules")
 """Kinds that a cluster need not have."""
 _FORBIDDEN = (401, 403)
 
@@ -48,6 +49,7 @@ async def live_world(kube: Kube, namespace: str) -> World:
         _read(kube, PODS, or_in=namespace),
         _read(kube, RESOURCE_CLAIMS, or_in=namespace),
         _read(kube, RESOURCE_CLAIM_TEMPLATES, namespace),
+        _read(kube, COMPUTE_DOMAINS, or_in=namespace),
         _read(kube, _QUOTAS, namespace),
         _read(kube, NODE_INVENTORIES),
         _read_namespace(kube, namespace),

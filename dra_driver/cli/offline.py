@@ -1,6 +1,6 @@
 """A world from files: manifests, slices and whatever else lies in them, for commands that ask no cluster."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
@@ -11,6 +11,7 @@ from dra_driver.allocation.loading import Loaded, pods_of_workload, world_of
 from dra_driver.allocation.world import World
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cli.files import read_files
 from dra_driver.errors import InvalidInput
 
@@ -22,6 +23,15 @@ FilesOption = Annotated[
 SlicesOption = Annotated[
     list[str],
     typer.Option("--slices", help="More files, with what the cluster has: slices, classes, nodes, claims in use."),
+]
+ModelsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--nodes",
+        metavar="MODEL[:N],…",
+        help="Nodes of models that the driver simulates, as gb200:2 or dgx-h100,t4, besides those in files.",
+        show_default=False,
+    ),
 ]
 KubernetesOption = Annotated[
     str, typer.Option("--kubernetes", help="Version of the cluster, as 1.36: it decides what schedulers can do.")
@@ -39,15 +49,18 @@ def behaviour_of(version: str) -> Behaviour:
     return Behaviour.of(int(parts[1]))
 
 
-def read_world(files: Sequence[str], behaviour: Behaviour, *, replicas: int = 1) -> Loaded:
+def read_world(files: Sequence[str], behaviour: Behaviour, *, replicas: int = 1, models: str | None = None) -> Loaded:
     """All objects of the files. DeviceClasses that they lack are those that come with the driver.
 
-    Raises InvalidInput for files that cannot be read. `replicas` is how many pods of a workload are looked at.
+    Raises InvalidInput for files that cannot be read. `replicas` is how many pods of a workload are looked at. `models`
+    are nodes as of ModelsOption, published as the PublishingPolicies among the files say.
     """
     documents = read_files(files).raise_problems()
     shipped = read_files([str(bundled.DEVICE_CLASSES_FOLDER)]).documents
     about = {id(one.obj): f"{one.file}:{one.line}" for one in documents}
     objects = [obj for one in (*shipped, *documents) for obj in _expanded(one, replicas)]
+    if models is not None:
+        objects += _slices_of_models(models, [one.obj for one in documents])
     return world_of(objects, behaviour=behaviour, about=about)
 
 
@@ -59,9 +72,20 @@ def _expanded(document: Document, replicas: int) -> list[JsonObject]:
     return list(pods_of_workload(obj, replicas=replicas)) or [obj]
 
 
-def world_in(files: Sequence[str], kubernetes: str, *, replicas: int = 1) -> World:
+def _slices_of_models(models: str, objects: Iterable[JsonObject]) -> list[JsonObject]:
+    # The simulated cluster behind these names takes longer to import than most files take to explain.
+    from dra_driver.checking.knowledge import slices_of_model
+    from dra_driver.cli.plan import POLICY_KIND, policy_of
+    from dra_driver.simulation.cluster import parse_nodes
+
+    policies = [one for one in objects if one.get("kind") == POLICY_KIND]
+    policy = policy_of(policies) if policies else PublishingPolicy.EVERYTHING
+    return [slice_ for node in parse_nodes(models) for slice_ in slices_of_model(node.profile, node.name, policy)]
+
+
+def world_in(files: Sequence[str], kubernetes: str, *, replicas: int = 1, models: str | None = None) -> World:
     """As `read_world`. Raises InvalidInput with all objects that are not valid."""
-    loaded = read_world(files, behaviour_of(kubernetes), replicas=replicas)
+    loaded = read_world(files, behaviour_of(kubernetes), replicas=replicas, models=models)
     if loaded.problems:
         raise InvalidInput("\n".join(map(str, loaded.problems)), problems=[str(one) for one in loaded.problems])
     return loaded.world
