@@ -11,7 +11,7 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.checking.claims import check_claim, check_class, report_problems
 from dra_driver.checking.codes import ADMIN_ACCESS, API_VERSION, DEPRECATED, MISSING_FIELD, POLICY, TWICE, Severity
 from dra_driver.checking.configs import check_configs, check_configs_of_claim
-from dra_driver.checking.domains import DOMAIN, check_domain
+from dra_driver.checking.domains import DOMAIN, check_domain, check_templates
 from dra_driver.checking.fields import Cleaner
 from dra_driver.checking.findings import Finding, Report, unreadable
 from dra_driver.checking.fit import check_claim_fit, check_class_fit
@@ -121,6 +121,8 @@ class _Judged:
         """With their namespaces; of claims that are defined twice, both."""
         self._classes: list[_Taken] = []
         self._others: list[_Taken] = []
+        self._templates_to_be: list[ClaimPart] = []
+        """Of ComputeDomains."""
         self._defined: dict[tuple[str, str, str], Document] = {}
 
     # -- reading
@@ -137,7 +139,10 @@ class _Judged:
             if _check_version(document, report, self._knowledge.minor):
                 self._take_dra(document, report)
         elif (document.api_version, document.kind) == DOMAIN:
-            check_domain(document, report, self._knowledge.minor)
+            part = check_domain(document, report, self._knowledge.minor)
+            if part is not None:
+                self.reports.append(part.report)
+                self._templates_to_be.append(part)
         elif document.kind in KINDS:
             self._take_pod(document, report)
         elif document.kind == "Namespace":
@@ -214,6 +219,7 @@ class _Judged:
             self._judge_class(taken)
         for namespace, part in self._claims:
             self._judge_claim(namespace, part)
+        check_templates(self._templates_to_be, self._manifests)
         for pod in self._manifests.pods:
             check_pod(pod, self._manifests)
         for taken in self._others:

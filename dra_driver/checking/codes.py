@@ -48,6 +48,13 @@ INVALID = Code("invalid-value", _ERROR, "The API server does not accept this val
 TOO_MANY = Code("too-much", _ERROR, "More entries, or longer, than the API allows.")
 DUPLICATE = Code("duplicate", _ERROR, "Something that must be unique is there twice.")
 TWICE = Code("defined-twice", _WARNING, "Two documents define the same object; the one that is applied last wins.")
+TEMPLATE_TAKEN = Code(
+    "template-name-taken",
+    _ERROR,
+    "A ComputeDomain's template would have the name of another one. It is never overwritten, and the domain does not "
+    "become ready.",
+)
+DEPRECATED_FIELD = Code("deprecated-field", _INFO, "A field that works, and that manifests should do without.")
 NEEDS_GATE = Code(
     "needs-gate",
     _WARNING,
@@ -126,9 +133,9 @@ POLICY = Code("policy", _ERROR, "A PublishingPolicy that the driver would refuse
 
 CODES: tuple[Code, ...] = (
     UNREADABLE, API_VERSION, DEPRECATED, UNKNOWN_FIELD, WRONG_TYPE, MISSING_FIELD, INVALID, TOO_MANY, DUPLICATE, TWICE,
-    NEEDS_GATE, TOO_NEW, UNKNOWN_REQUEST, UNUSED_REQUEST, UNKNOWN_CLAIM, UNUSED_CLAIM, NOT_FOUND, MISNAMED, SELECTOR,
-    SELECTOR_FAILS, UNKNOWN_ATTRIBUTE, CONFIG, CONFIG_KIND, UNKNOWN_DRIVER, NEVER_FITS, ADMIN_ACCESS, EXTENDED_RESOURCE,
-    POLICY,
+    TEMPLATE_TAKEN, DEPRECATED_FIELD, NEEDS_GATE, TOO_NEW, UNKNOWN_REQUEST, UNUSED_REQUEST, UNKNOWN_CLAIM,
+    UNUSED_CLAIM, NOT_FOUND, MISNAMED, SELECTOR, SELECTOR_FAILS, UNKNOWN_ATTRIBUTE, CONFIG, CONFIG_KIND, UNKNOWN_DRIVER,
+    NEVER_FITS, ADMIN_ACCESS, EXTENDED_RESOURCE, POLICY,
 )  # fmt: skip
 
 FILE = Path(__file__).parents[2] / "docs" / "check.md"

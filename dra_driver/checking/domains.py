@@ -1,17 +1,24 @@
-"""ComputeDomains, each for itself: the form of their definition, and the name of the template that is made."""
+"""ComputeDomains: the form of their definition, and the template that is made of each, for pods that name it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import yaml
 
+from dra_driver.allocation.domains import with_uid
+from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
 from dra_driver.checking.claims import report_problems
+from dra_driver.checking.codes import DEPRECATED_FIELD, TEMPLATE_TAKEN, Severity
 from dra_driver.checking.fields import Cleaner
 from dra_driver.checking.findings import Report
+from dra_driver.checking.knowledge import Key
+from dra_driver.checking.world import ClaimPart, Manifests, typed_claim
+from dra_driver.domains.objects import workload_template
+from dra_driver.errors import InvalidInput
 from dra_driver.simulation.apiserver.metadata import dns_subdomain, problems_of_metadata
 from dra_driver.simulation.apiserver.schema import Schema
 from dra_driver.simulation.apiserver.status import Problem, invalid
@@ -20,14 +27,50 @@ DOMAIN = (COMPUTE_DOMAINS.api_version, COMPUTE_DOMAINS.kind)
 _TEMPLATE = "spec.channel.resourceClaimTemplate.name"
 
 
-def check_domain(document: Document, report: Report, minor: int) -> None:
-    """`report` is that of the document."""
+def check_domain(document: Document, report: Report, minor: int) -> ClaimPart | None:
+    """The template that will be made of it, for pods that name it; None when it is not known. `report` is that of the
+    document."""
     written = {"spec": document.obj["spec"]} if "spec" in document.obj else {}
     cleaned = Cleaner(report, minor).clean(written, _schema())
     metadata = document.obj.get("metadata")
     if isinstance(metadata, dict) and isinstance(metadata.get("name"), str):
         report_problems(problems_of_metadata(("", ""), {"name": metadata["name"]}), report)
     report_problems(_problems(cleaned.get("spec") or {}), report)
+    if any(one.severity is Severity.ERROR for one in report.findings):
+        return None
+    if cleaned["spec"].get("numNodes"):
+        message = "`numNodes` is deprecated by NVIDIA; it makes each container wait until so many nodes are ready"
+        report.find(DEPRECATED_FIELD, "spec.numNodes", message, fix="leave it out if each may start on its own")
+    return _template(document)
+
+
+def _template(document: Document) -> ClaimPart | None:
+    try:
+        domain = with_uid(ComputeDomain.of(document.obj))
+    except InvalidInput:
+        return None
+    spec = workload_template(domain, several_channels=True)["spec"]["spec"]
+    return ClaimPart(Report(document, lambda _: _TEMPLATE), "spec.spec", spec, typed_claim(spec))
+
+
+def check_templates(made: Iterable[ClaimPart], manifests: Manifests) -> None:
+    """Makes the templates of domains known; one that the files have already, or that two domains want, is an error."""
+    of_domains: dict[Key, ClaimPart] = {}
+    for part in made:
+        document = part.report.document
+        key = (document.namespace or "", document.obj["spec"]["channel"]["resourceClaimTemplate"]["name"])
+        first = of_domains.setdefault(key, part)
+        if first is not part:
+            _taken(part.report, first.report.document, "makes one of this name")
+        elif key in manifests.templates:
+            _taken(part.report, manifests.templates[key].report.document, "has this name")
+    for key, part in of_domains.items():
+        manifests.templates.setdefault(key, part)
+
+
+def _taken(report: Report, other: Document, does: str) -> None:
+    message = f"{other.title} in {other.file}:{other.line} {does}, too; the controller leaves it as it is"
+    report.find(TEMPLATE_TAKEN, _TEMPLATE, message, fix="name another template, which the controller makes")
 
 
 def _problems(spec: JsonObject) -> Iterator[Problem]:

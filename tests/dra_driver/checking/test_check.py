@@ -174,6 +174,16 @@ spec:
       - cel: {expression: "%s"}
 """
 
+DOMAIN = """\
+apiVersion: resource.nvidia.com/v1beta1
+kind: ComputeDomain
+metadata: {name: %s}
+spec:
+  channel:
+    resourceClaimTemplate:
+      name: %s%s
+"""
+
 STORIES = (
     Story(codes.UNREADABLE, "a: 1\n\tb: 2\n", "\tb: 2", "has a tab", "# nothing\n"),
     Story(
@@ -450,6 +460,20 @@ STORIES = (
         "nvidia.com/mig-1g.10gb: 1",
         "class mig.nvidia.com",
         pod("", "", "nvidia.com/gpu: 1"),
+    ),
+    Story(
+        codes.TEMPLATE_TAKEN,
+        DOMAIN % ("train", "channel", "") + "---\n" + DOMAIN % ("serve", "channel", ""),
+        "name: channel",
+        "makes one of this name",
+        DOMAIN % ("train", "channel", "") + "---\n" + DOMAIN % ("serve", "channel-of-serve", ""),
+    ),
+    Story(
+        codes.DEPRECATED_FIELD,
+        DOMAIN % ("train", "channel", "\n  numNodes: 2"),
+        "numNodes: 2",
+        "leave it out",
+        DOMAIN % ("train", "channel", ""),
     ),
     Story(
         codes.POLICY, policy("mig: [{mode: Dynamical}]"), "mode: Dynamical", "Dynamic", policy("mig: [{mode: Dynamic}]")

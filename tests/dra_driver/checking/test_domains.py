@@ -3,12 +3,26 @@
 import pytest
 
 from dra_driver.api.documents import read_documents
+from dra_driver.api.resource import DeviceClass
+from dra_driver.bundled import DEVICE_CLASSES_FOLDER
 from dra_driver.checking.check import check
 from dra_driver.checking.formats import sentence
 from dra_driver.checking.knowledge import Knowledge
 
+CERTAIN = Knowledge(
+    classes={
+        document.name: DeviceClass.of(document.obj)
+        for path in DEVICE_CLASSES_FOLDER.glob("*.yaml")
+        for document in read_documents(path.read_text(), path.name).documents
+    }
+)
+
 SAID = {
-    "{numNodes: 2, channel: {resourceClaimTemplate: {name: train}}}": [],
+    "{channel: {resourceClaimTemplate: {name: train}}}": [],
+    "{numNodes: 2, channel: {resourceClaimTemplate: {name: train}}}": [
+        "spec.numNodes: `numNodes` is deprecated by NVIDIA; it makes each container wait until so many nodes are ready"
+        " (leave it out if each may start on its own)"
+    ],
     "{channel: {allocationMode: All, resourceClaimTemplate: {name: train.channel}}}": [],
     "{numNodes: two, channel: {resourceClaimTemplate: {name: train}}}": [
         "spec.numNodes: is the string 'two'; must be a whole number"
@@ -41,3 +55,45 @@ def test_a_domain_without_a_spec_or_with_a_name_that_is_none_is_refused() -> Non
     text = "apiVersion: resource.nvidia.com/v1beta1\nkind: ComputeDomain\nmetadata: {name: Train_it}\n"
     fields = {one.field: one.code for one in check(read_documents(text, "f"), Knowledge())}
     assert fields == {"spec": "missing-field", "metadata.name": "invalid-value"}
+
+
+def domain(name: str, template: str) -> str:
+    head = f"apiVersion: resource.nvidia.com/v1beta1\nkind: ComputeDomain\nmetadata: {{name: {name}}}\n"
+    return f"{head}spec: {{channel: {{resourceClaimTemplate: {{name: {template}}}}}}}\n"
+
+
+POD = """apiVersion: v1
+kind: Pod
+metadata: {name: worker}
+spec:
+  resourceClaims: [{name: channel, resourceClaimTemplateName: channel}]
+  containers: [{name: main, image: x, resources: {claims: [{name: channel}]}}]
+"""
+TEMPLATE = """apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: channel}
+spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}}
+"""
+
+
+def codes(*texts: str) -> list[str]:
+    return [one.code for one in check(read_documents("---\n".join(texts), "f"), CERTAIN)]
+
+
+def test_a_pod_can_name_the_template_that_a_domain_of_the_files_will_have() -> None:
+    assert codes(POD, domain("train", "channel")) == []
+    assert codes(POD, domain("train", "other")) == ["not-found"]
+
+
+def test_a_name_that_another_template_has_is_an_error_at_the_domain() -> None:
+    found = check(read_documents("---\n".join((domain("train", "channel"), TEMPLATE)), "f"), CERTAIN)
+    (taken,) = found
+    assert (taken.code, taken.line) == ("template-name-taken", 4)
+    assert "ResourceClaimTemplate channel in f:6 has this name" in taken.message
+    assert codes(domain("train", "channel"), domain("serve", "channel")) == ["template-name-taken"]
+    assert codes(domain("train", "one"), domain("serve", "two")) == []
+
+
+@pytest.mark.parametrize("metadata", ["5", "{name: train, labels: 5}", "{name: 5}", "null"])
+def test_a_domain_whose_metadata_is_none_stops_nothing(metadata: str) -> None:
+    check(read_documents(domain("train", "channel").replace("{name: train}", metadata), "f"), CERTAIN)
