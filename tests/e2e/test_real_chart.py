@@ -70,14 +70,16 @@ def helm(image: None) -> Iterator[Helm]:
     )
     before = everything()
     yield Helm(Path(KUBECONFIG))
-    kubectl("delete", "pods", "--all", "--ignore-not-found")
-    if kubectl("get", "secrets", "-n", NAMESPACE, "-o", "name").strip():
-        Helm(Path(KUBECONFIG)).uninstall(timeout_s=180)
-    with suppress(AssertionError):
-        until(lambda: everything() <= before, "what belonged to what was removed goes, too", 60)
-    left = everything() - before
-    kubectl("delete", "namespace", NAMESPACE)
-    shutil.rmtree(KUBELET_ROOT / "plugins" / "gpu.nvidia.com", ignore_errors=True)
+    try:
+        kubectl("delete", "pods", "--all", "--ignore-not-found")
+        if kubectl("get", "secrets", "-n", NAMESPACE, "-o", "name").strip():
+            Helm(Path(KUBECONFIG)).uninstall(timeout_s=180)
+        with suppress(AssertionError):
+            until(lambda: everything() <= before, "what belonged to what was removed goes, too", 60)
+        left = everything() - before
+    finally:
+        kubectl("delete", "namespace", NAMESPACE)
+        shutil.rmtree(KUBELET_ROOT / "plugins" / "gpu.nvidia.com", ignore_errors=True)
     assert not left, left
 
 

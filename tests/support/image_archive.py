@@ -1,8 +1,7 @@
 """An image of an installed tree, without a registry: what a container runtime imports (an OCI image layout in a tar).
 
-Everything lies where it lies on this machine, so that the programs' first lines hold: the virtual environment, the
-interpreter it was made with, and the shared libraries that any of them is linked with. The base image of the Dockerfile
-has the same things in other places.
+The virtual environment lies where the Dockerfile puts it. The interpreter it was made with, and the shared libraries
+that any of them is linked with, lie where they lie on this machine; the Dockerfile's base image has them elsewhere.
 """
 
 import hashlib
@@ -20,6 +19,9 @@ from typing import Any
 
 from support.image import Installed
 
+PLACE = Path("/opt/gpu-dra")
+"""Of the virtual environment. Not where it was made: pods have volumes of their own at /tmp."""
+
 _NOT_NEEDED = {"test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "site-packages", "lib2to3"}
 _SHELL = ("/bin/sh", "/bin/cat", "/bin/ls", "/bin/sleep", "/usr/bin/env")
 """What a slim base image has, and tests look into containers with."""
@@ -36,7 +38,7 @@ def write_image(tree: Installed, name: str, target: Path) -> Path:
             "architecture": _MACHINES[platform.machine()],
             "os": "linux",
             "config": {
-                "Env": [f"PATH={tree.folder}/bin:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1"],
+                "Env": [f"PATH={PLACE}/bin:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1"],
                 "User": "65532:65532",
                 "Cmd": ["dractl", "--help"],
             },
@@ -70,16 +72,24 @@ def write_image(tree: Installed, name: str, target: Path) -> Path:
 
 
 def _write_layer(tree: Installed, target: Path) -> None:
-    files = sorted({*_files(tree), *map(Path, _SHELL)})
-    folders = {parent for file in files for parent in file.parents} | {
-        Path(f"/{one}") for one in ("proc", "sys", "dev")
-    }
+    files = {_placed(file, tree): file for file in {*_files(tree), *map(Path, _SHELL)}}
+    folders = {parent for place in files for parent in place.parents}
+    folders |= {Path(f"/{name}") for name in ("proc", "sys", "dev")}
     with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as layer:
         for folder in sorted(folders - {Path("/")}):
             _add_folder(layer, folder)
         _add_folder(layer, Path("/tmp"), mode=0o1777)
-        for file in files:
-            layer.add(file, str(file)[1:], recursive=False, filter=_readable)
+        for place, file in sorted(files.items()):
+            if place.parent == PLACE / "bin" and not file.is_symlink():
+                # Its first line names the interpreter of the environment.
+                content = file.read_bytes().replace(str(tree.folder).encode(), str(PLACE).encode())
+                _add(layer, str(place)[1:], content, mode=0o755)
+            else:
+                layer.add(file, str(place)[1:], recursive=False, filter=_readable)
+
+
+def _placed(file: Path, tree: Installed) -> Path:
+    return PLACE / file.relative_to(tree.folder) if file.is_relative_to(tree.folder) else file
 
 
 def _files(tree: Installed) -> Iterator[Path]:
@@ -131,9 +141,9 @@ def _add_folder(archive: tarfile.TarFile, folder: Path, mode: int = 0o755) -> No
     archive.addfile(info)
 
 
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
     info = tarfile.TarInfo(name)
-    info.size = len(content)
+    info.size, info.mode = len(content), mode
     archive.addfile(info, io.BytesIO(content))
 
 
