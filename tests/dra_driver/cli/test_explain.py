@@ -13,7 +13,7 @@ from support.objects import allocate, claim, node, pod, result
 from typer.testing import CliRunner, Result
 
 from dra_driver import bundled
-from dra_driver.allocation import findings
+from dra_driver.allocation import domains, findings
 from dra_driver.allocation.suggest import Kind
 from dra_driver.allocation.verdicts import Code
 from dra_driver.api.meta import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
@@ -100,6 +100,16 @@ def test_everything_that_waits_in_the_files_is_explained_once(tmp_path: Path) ->
         ("Pod", "train", "waits"),
         ("ResourceClaim", "alone", "fits"),
     ]
+
+
+def test_nodes_may_be_of_a_model_that_the_driver_knows(tmp_path: Path) -> None:
+    fits = _run("-f", _files(tmp_path, _large("80Gi")), "--nodes", "t4,gb200:2")
+    assert fits.exit_code == Status.DONE
+    assert fits.stdout.startswith("Claim default/large fits on gb200-1, gb200-2 of 3 now.")
+    unknown = _run("-f", _files(tmp_path, _large()), "--nodes", "gb2000")
+    assert isinstance(unknown.exception, InvalidInput)
+    assert "gb2000" in str(unknown.exception)
+    assert isinstance(_run("claim", "large", "--nodes", "t4").exception, InvalidInput)
 
 
 @pytest.mark.parametrize("arguments", [(), ("pod",), ("pod", "x", "-f"), ("claim", "missing", "-f")])
@@ -207,6 +217,6 @@ def test_every_code_is_documented() -> None:
     text = DOCUMENTATION.read_text()
     assert [code for code in Code if f"`{code}`" not in text] == []
     assert [kind for kind in Kind if f"`{kind}`" not in text] == []
-    source = (Path(findings.__file__)).read_text()
+    source = "".join(Path(module.__file__).read_text() for module in (findings, domains))
     codes = set(re.findall(r'Finding\(\s*"([a-z-]+)"', source)) | {"missing-claim", "missing-template"}
     assert [code for code in sorted(codes) if code not in text] == []
