@@ -23,14 +23,25 @@ from typing import Any
 import yaml
 
 from dra_driver import bundled
-from dra_driver.api.meta import CRDS, DEVICE_CLASSES, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
+from dra_driver.api.meta import (
+    CRDS,
+    DEVICE_CLASSES,
+    NAMESPACES,
+    NODE_INVENTORIES,
+    NODES,
+    RESOURCE_SLICES,
+    JsonObject,
+)
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.errors import InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
+from dra_driver.simulation.addresses import PodAddresses
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.simulation.apiserver.server import DEFAULT_VERSION
 from dra_driver.simulation.claims import SimulatedClaimController
+from dra_driver.simulation.daemonsets import SimulatedDaemonSetController
 from dra_driver.simulation.kubelet import SimulatedKubelet
+from dra_driver.simulation.kubelet.containers import Containers, Program
 from dra_driver.simulation.scheduler import SimulatedScheduler
 
 _NODES = re.compile(r"([a-z0-9-]+?)(?::([1-9][0-9]{0,3}))?")
@@ -38,6 +49,9 @@ _POLL_S = 0.05
 _REFUSED = 2
 """Exit status of our programs for settings that make no sense."""
 _STOP_TIMEOUT_S = 10.0
+
+DRIVER_NAMESPACE = "gpu-dra-driver"
+"""Where the pods of ComputeDomains' daemons are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +162,9 @@ class SimulatedCluster:
         self.controller = self._controller_process()
         self.plugins = {node.name: self._plugin_process(node) for node in nodes}
         self.kubelets: dict[str, SimulatedKubelet] = {}
+        self.addresses = PodAddresses()
+        self.containers = {node.name: self._containers(node) for node in nodes}
+        """Those that really run, by node."""
         self.kube: Kube
 
     @classmethod
@@ -174,10 +191,13 @@ class SimulatedCluster:
             cluster.server.kubeconfig(cluster.kubeconfig)
             cluster.kube = await stack.enter_async_context(Kube(endpoint_from(cluster.kubeconfig)))
             await cluster._install()
+            stack.enter_context(cluster.addresses)
             tasks = await stack.enter_async_context(_background())
             tasks.append(asyncio.create_task(SimulatedClaimController(cluster.kube).run()))
+            tasks.append(asyncio.create_task(SimulatedDaemonSetController(cluster.kube).run()))
             tasks.append(asyncio.create_task(SimulatedScheduler(cluster.kube).run()))
             for node in cluster.nodes:
+                stack.push_async_callback(cluster.containers[node.name].stop_all)
                 kubelet = cluster._kubelet(node)
                 cluster.kubelets[node.name] = kubelet
                 await kubelet.start()
@@ -250,6 +270,7 @@ class SimulatedCluster:
         for path in sorted(bundled.DEVICE_CLASSES_FOLDER.glob("*.yaml")):
             for document in yaml.safe_load_all(path.read_text()):
                 await self.kube.create(DEVICE_CLASSES, document)
+        await self.kube.create(NAMESPACES, {"metadata": {"name": DRIVER_NAMESPACE}})
         for node in self.nodes:
             await self.kube.create(NODES, _node_object(node))
         await self.wait(self._inventories_served, "NodeInventory is not served", 10.0)
@@ -275,7 +296,19 @@ class SimulatedCluster:
             node.name,
             self.node_folder(node.name) / "kubelet",
             cdi_folders=(self.cdi_folder(node.name),),
+            containers=self.containers[node.name],
+            new_address=self.addresses.new,
         )
+
+    def _containers(self, node: SimulatedNode) -> Containers:
+        folder = self.node_folder(node.name)
+        imex_daemon = Program(
+            (sys.executable, "-m", "kubelet_plugin.imex_entry"),
+            folders={"/imexd": "GPU_DRA_FOLDER"},
+            files={"/etc/hosts": "GPU_DRA_HOSTS_FILE"},
+            environment={"GPU_DRA_KUBECONFIG": str(self.kubeconfig), "GPU_DRA_HOST_ROOT": str(folder / "host")},
+        )
+        return Containers(folder / "containers", {"gpu-dra-imex-daemon": imex_daemon})
 
     def _controller_process(self) -> Process:
         command = [
@@ -285,6 +318,8 @@ class SimulatedCluster:
             "--kubeconfig",
             str(self.kubeconfig),
             "--no-leader-election",
+            "--lease-namespace",
+            DRIVER_NAMESPACE,
             "--policy",
             str(self.policy),
         ]

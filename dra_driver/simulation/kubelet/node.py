@@ -2,14 +2,14 @@
 
 A worker per pod does what kubelet's does: prepare the claims, resolve the CDI devices from the spec files, "start" the
 containers, and in the end release everything. What a container would have got is written to
-`pods/<uid>/containers.json` below the root, since nothing really runs. `stop` and a new object with the same root are a
-kubelet restart.
+`pods/<uid>/containers.json` below the root, since only containers of known programs really run
+(`dra_driver.simulation.kubelet.containers`). `stop` and a new object with the same root are a kubelet restart.
 """
 
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from dra_driver.kube.watch import Change, Reflector
 from dra_driver.simulation.kubelet import pods
 from dra_driver.simulation.kubelet.cdi import read_folders
 from dra_driver.simulation.kubelet.claims import ClaimManager, container_cdi_ids
+from dra_driver.simulation.kubelet.containers import Containers, Standing
 from dra_driver.simulation.kubelet.health import DeviceHealth, allocated_resources_status
 from dra_driver.simulation.kubelet.registry import Registry
 from dra_driver.simulation.kubelet.times import Times
@@ -43,12 +44,18 @@ class SimulatedKubelet:
         *,
         cdi_folders: Sequence[Path],
         times: Times | None = None,
+        containers: Containers | None = None,
+        new_address: Callable[[], str] | None = None,
     ) -> None:
+        """`containers` runs what it can; None: nothing runs. `new_address` gives a pod its address; None: they have
+        none."""
         self.node_name = node_name
         self.root = root
         self._kube = kube
         self._cdi_folders = tuple(cdi_folders)
         self._times = times or Times()
+        self._real = containers
+        self._new_address = new_address
         self.health = DeviceHealth(self._health_changed, self._times.health_retry_s)
         self.registry = Registry(root / "plugins_registry", self._times, self._drivers_changed, self.health.follow)
         self.claims = ClaimManager(kube, self.registry, root / "dra_manager_state", self._times)
@@ -140,9 +147,9 @@ class SimulatedKubelet:
             wait_s: float | None = None
             try:
                 if pods.is_finished(pod):
-                    await self.claims.unprepare(uid)
+                    await self._end(uid)
                 if pod["metadata"].get("deletionTimestamp"):
-                    await self.claims.unprepare(uid)
+                    await self._end(uid)
                     await self._remove(pod)
                     break
                 if not pods.is_finished(pod):
@@ -152,7 +159,7 @@ class SimulatedKubelet:
                     if pods.asks_to_complete(pod):
                         await self._write_status(pod, pods.finished_status(pod, _now()))
                     elif pods.is_running(pod):
-                        await self._show_health(pod)
+                        await self._show(pod)
             except DriverError as error:
                 await self._report(pod, error)
                 wait_s = self._times.pod_retry_s
@@ -162,18 +169,36 @@ class SimulatedKubelet:
 
     async def _start(self, pod: JsonObject) -> None:
         await self.claims.prepare(pod)
+        status = pod.get("status") or {}
+        if self._new_address is not None and not status.get("podIP"):
+            address = self._new_address()
+            pod = {**pod, "status": {**status, "podIP": address, "podIPs": [{"ip": address}]}}
         # Settling the specs is what the container runtime does; a device that does not resolve stops the start.
         specs = read_folders(self._cdi_folders)
-        described = []
+        written, described = [], {}
         for container in pods.containers_of(pod):
             ids = container_cdi_ids(pod, container, self.claims.records())
-            plain = ContainerDescription(env=pods.plain_environment(container))
-            described.append({"name": container["name"], "cdiDevices": ids} | _described(inject(plain, ids, specs)))
+            plain = ContainerDescription(env=tuple(pods.environment(pod, container)))
+            described[container["name"]] = inject(plain, ids, specs)
+            written.append({"name": container["name"], "cdiDevices": ids} | _described(described[container["name"]]))
         path = self._containers_file(pod["metadata"]["uid"])
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(described, indent=1))
+        path.write_text(json.dumps(written, indent=1))
+        if self._real is not None and self._real.are_real(pod):
+            self._real.start(pod, described, self._wake[pod["metadata"]["uid"]].set)
         if not pods.is_running(pod):
-            await self._write_status(pod, pods.running_status(pod, self._health_of(pod), _now()))
+            given = {name: pod["status"][name] for name in ("podIP", "podIPs") if name in (pod.get("status") or {})}
+            shown = pods.running_status(pod, self._health_of(pod), _now(), self._standings(pod))
+            await self._write_status(pod, given | shown)
+
+    async def _end(self, uid: str) -> None:
+        """The containers first: what they have is given back when nobody uses it any more. Raises DriverError."""
+        if self._real is not None:
+            await self._real.stop(uid)
+        await self.claims.unprepare(uid)
+
+    def _standings(self, pod: JsonObject) -> dict[str, Standing]:
+        return self._real.standings(pod["metadata"]["uid"]) if self._real is not None else {}
 
     def _health_of(self, pod: JsonObject) -> list[list[JsonObject]]:
         records = self.claims.records()
@@ -181,8 +206,9 @@ class SimulatedKubelet:
             allocated_resources_status(pod, container, records, self.health) for container in pod["spec"]["containers"]
         ]
 
-    async def _show_health(self, pod: JsonObject) -> None:
-        patch = pods.health_patch(pod, self._health_of(pod))
+    async def _show(self, pod: JsonObject) -> None:
+        health, real = self._health_of(pod), self._standings(pod)
+        patch = pods.standing_patch(pod, health, real, _now()) if real else pods.health_patch(pod, health)
         if patch is not None:
             await self._write_status(pod, patch)
 
@@ -207,7 +233,7 @@ class SimulatedKubelet:
     async def _release(self, uid: str) -> None:
         """The pod is gone from the API: its claims are released, now or by the reconcile loop."""
         with suppress(DriverError):
-            await self.claims.unprepare(uid)
+            await self._end(uid)
             self._forget(uid)
 
     def _forget(self, uid: str) -> None:

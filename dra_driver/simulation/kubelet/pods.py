@@ -1,9 +1,11 @@
 """What a pod looks like once kubelet has started it: its containers after CDI, and its status. Pure."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.simulation.kubelet.containers import Standing
 
 COMPLETE_ANNOTATION = "simulation.dra.gpu/complete"
 """Set to `true` on a running pod, it ends as if its program had exited with status 0."""
@@ -14,9 +16,29 @@ def containers_of(pod: JsonObject) -> list[JsonObject]:
     return [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
 
 
-def plain_environment(container: JsonObject) -> tuple[str, ...]:
-    """`NAME=value` of the variables that the manifest sets itself."""
-    return tuple(f"{one['name']}={one['value']}" for one in container.get("env") or () if "value" in one)
+def environment(pod: JsonObject, container: JsonObject) -> Iterator[str]:
+    """`NAME=value` of the variables that the manifest sets: itself, or from a field of the pod that has a value."""
+    for one in container.get("env") or ():
+        field = ((one.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
+        value = one.get("value") if field is None else _field(pod, field)
+        if value is not None:
+            yield f"{one['name']}={value}"
+
+
+def _field(pod: JsonObject, path: str) -> str | None:
+    """The fields that containers may ask for. Source: ObjectFieldSelector of core/v1."""
+    keyed = _KEYED.fullmatch(path)
+    if keyed is not None:
+        return str((pod["metadata"].get(keyed["map"]) or {}).get(keyed["key"], ""))
+    part, _, name = path.partition(".")
+    if part == "status" and name.endswith("s"):
+        values = (pod.get("status") or {}).get(name)
+        return ",".join(one["ip"] for one in values) if values else None
+    value = (pod.get(part) or {}).get(name)
+    return str(value) if value is not None else None
+
+
+_KEYED = re.compile(r"metadata\.(?P<map>labels|annotations)\['(?P<key>[^']+)'\]")
 
 
 def is_finished(pod: JsonObject) -> bool:
@@ -31,13 +53,40 @@ def asks_to_complete(pod: JsonObject) -> bool:
     return (pod["metadata"].get("annotations") or {}).get(COMPLETE_ANNOTATION) == "true"
 
 
-def running_status(pod: JsonObject, health: Sequence[Sequence[JsonObject]], now: str) -> JsonObject:
-    """Status of a pod whose containers all run. `health` has `allocatedResourcesStatus` for each container."""
+def running_status(
+    pod: JsonObject, health: Sequence[Sequence[JsonObject]], now: str, standings: Mapping[str, Standing] = {}
+) -> JsonObject:
+    """Status of a pod whose containers all run, or stand as `standings` says of those that really do.
+
+    `health` has `allocatedResourcesStatus` for each container.
+    """
     statuses = [
-        _container_status(container, {"running": {"startedAt": now}}, devices, ready=True)
+        _container_status(container, now, devices, standings.get(container["name"], _WELL))
         for container, devices in zip(pod["spec"]["containers"], health, strict=True)
     ]
-    return _status(pod, "Running", "True", statuses, now)
+    ready = all(status["ready"] for status in statuses)
+    return _status(pod, "Running", "True" if ready else "False", statuses, now)
+
+
+_WELL = Standing(ready=True, started=True)
+
+
+def standing_patch(
+    pod: JsonObject, health: Sequence[Sequence[JsonObject]], standings: Mapping[str, Standing], now: str
+) -> JsonObject | None:
+    """The status patch that makes a running pod show how its containers stand; None when it does already."""
+    wanted = running_status(pod, health, now, standings)
+    del wanted["startTime"]
+    return None if _shown(pod.get("status") or {}) == _shown(wanted) else wanted
+
+
+def _shown(status: JsonObject) -> Any:
+    """A status without its times."""
+    containers = [
+        {**one, "state": [*one["state"], *((one["state"].get("waiting") or {}).values())]}
+        for one in status.get("containerStatuses") or ()
+    ]
+    return containers, {one["type"]: one["status"] for one in status.get("conditions") or ()}
 
 
 def health_patch(pod: JsonObject, health: Sequence[Sequence[JsonObject]]) -> JsonObject | None:
@@ -58,7 +107,9 @@ def health_patch(pod: JsonObject, health: Sequence[Sequence[JsonObject]]) -> Jso
 def finished_status(pod: JsonObject, now: str) -> JsonObject:
     """Status of a pod whose containers have all exited with status 0."""
     ended = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": now}}
-    statuses = [_container_status(container, ended, (), ready=False) for container in pod["spec"]["containers"]]
+    statuses = [
+        {**_container_status(container, now, (), Standing()), "state": ended} for container in pod["spec"]["containers"]
+    ]
     return _status(pod, "Succeeded", "False", statuses, now)
 
 
@@ -73,17 +124,16 @@ def _status(pod: JsonObject, phase: str, ready: str, statuses: list[JsonObject],
     return {"phase": phase, "conditions": [*others, *conditions], "containerStatuses": statuses, "startTime": now}
 
 
-def _container_status(
-    container: JsonObject, state: JsonObject, devices: Sequence[JsonObject], *, ready: bool
-) -> JsonObject:
+def _container_status(container: JsonObject, now: str, devices: Sequence[JsonObject], standing: Standing) -> JsonObject:
+    running = {"running": {"startedAt": now}}
     status: dict[str, Any] = {
         "name": container["name"],
         "image": container.get("image", ""),
         "imageID": "",
-        "ready": ready,
-        "started": ready,
-        "restartCount": 0,
-        "state": state,
+        "ready": standing.ready,
+        "started": standing.started,
+        "restartCount": standing.restarts,
+        "state": running if standing.waiting is None else {"waiting": {"reason": standing.waiting}},
     }
     if devices:
         status["allocatedResourcesStatus"] = list(devices)

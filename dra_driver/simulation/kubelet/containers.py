@@ -1,0 +1,297 @@
+"""Containers that really run: processes in place of the programs that the simulation knows, with their probes.
+
+Most containers of a simulated cluster never run, for nobody has their programs. Those whose command is known run as a
+process of this machine, with the environment that the manifest and CDI give them, and with a folder of their own for
+what is mounted. Processes belong to the node, not to its kubelet, which may be restarted beside them.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.cdi.inject import ContainerDescription
+from dra_driver.kube.watch import Backoff
+
+_log = structlog.get_logger(__name__)
+
+_GRACE_S = 10.0
+_PROGRAMS = ("/bin/", "/sbin/", "/usr/bin/", "/usr/sbin/", "/usr/local/bin/", "/opt/bin/")
+DEVICES_VARIABLE = "SIMULATED_DEVICES"
+"""Tells a process which device nodes its container has: paths with colons between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What runs in place of a container's command, and by which variables it learns where its mounts are.
+
+    `folders` and `files` are by container path: `/imexd` is a folder of the container alone, `/etc/hosts` a file that
+    kubelet makes. `environment` is added for all of them.
+    """
+
+    command: tuple[str, ...]
+    folders: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a container is. `started` is true once its startup probe has succeeded."""
+
+    ready: bool = False
+    started: bool = False
+    restarts: int = 0
+    waiting: str | None = None
+    """Why it does not run at the moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """An exec probe; other kinds always succeed here."""
+
+    command: tuple[str, ...]
+    delay_s: float = 0.0
+    period_s: float = 10.0
+    timeout_s: float = 1.0
+    failures: int = 3
+
+    @classmethod
+    def of(cls, probe: JsonObject | None) -> "Probe | None":
+        command = ((probe or {}).get("exec") or {}).get("command")
+        if probe is None or not command:
+            return None
+        return cls(
+            tuple(command),
+            float(probe.get("initialDelaySeconds", 0)),
+            float(probe.get("periodSeconds", 10)),
+            float(probe.get("timeoutSeconds", 1)),
+            int(probe.get("failureThreshold", 3)),
+        )
+
+
+class Containers:
+    """Of one node, below `folder`. `programs` are by the first word of a container's command."""
+
+    def __init__(self, folder: Path, programs: Mapping[str, Program]) -> None:
+        self._folder = folder
+        self._programs = programs
+        self._running: dict[str, dict[str, _Container]] = {}
+
+    def are_real(self, pod: JsonObject) -> bool:
+        """Whether all of the pod's containers can run here."""
+        return all(_first_word(container) in self._programs for container in pod["spec"]["containers"])
+
+    def start(
+        self, pod: JsonObject, described: Mapping[str, ContainerDescription], changed: Callable[[], None]
+    ) -> None:
+        """Run what does not run yet. `changed` is called whenever a standing is another; it must not block."""
+        uid = pod["metadata"]["uid"]
+        known = self._running.setdefault(uid, {})
+        for container in pod["spec"]["containers"]:
+            name = container["name"]
+            if name in known:
+                known[name].changed = changed
+                continue
+            place = self._folder / uid / name
+            environment = self._environment(container, described[name], place, str(pod["status"].get("podIP", "")))
+            known[name] = _Container(container, self._command, environment, place / "log", changed)
+
+    def standings(self, uid: str) -> dict[str, Standing]:
+        """By container; empty for a pod that does not run here."""
+        return {name: container.standing for name, container in self._running.get(uid, {}).items()}
+
+    def log(self, uid: str, container: str) -> str:
+        """What it printed; empty when it never ran."""
+        path = self._folder / uid / container / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def pids(self, uid: str) -> tuple[int, ...]:
+        """Of the processes that run now."""
+        return tuple(one.pid for one in self._running.get(uid, {}).values() if one.pid is not None)
+
+    async def stop(self, uid: str, *, grace_s: float = _GRACE_S) -> None:
+        """End the pod's containers, and remove what they had."""
+        containers = self._running.pop(uid, {})
+        await asyncio.gather(*(container.stop(grace_s) for container in containers.values()))
+        if containers:
+            await asyncio.to_thread(shutil.rmtree, self._folder / uid, ignore_errors=True)
+
+    async def stop_all(self) -> None:
+        await asyncio.gather(*(self.stop(uid) for uid in list(self._running)))
+
+    def _command(self, words: Sequence[str]) -> tuple[str, ...]:
+        return (*self._programs[words[0]].command, *words[1:])
+
+    def _environment(
+        self, container: JsonObject, described: ContainerDescription, place: Path, address: str
+    ) -> dict[str, str]:
+        """What the process gets: nothing of this process's own environment."""
+        program = self._programs[container["command"][0]]
+        found = dict(one.partition("=")[::2] for one in described.env) | dict(program.environment)
+        for inside, variable in program.folders.items():
+            outside = place / inside.strip("/").replace("/", "-")
+            outside.mkdir(parents=True, exist_ok=True)
+            found[variable] = str(outside)
+        for inside, variable in program.files.items():
+            outside = place / inside.strip("/").replace("/", "-")
+            outside.parent.mkdir(parents=True, exist_ok=True)
+            outside.write_text(f"127.0.0.1\tlocalhost\n{address}\t{container['name']}\n")
+            found[variable] = str(outside)
+        found[DEVICES_VARIABLE] = ":".join(node.path for node in described.device_nodes)
+        found["PATH"] = str(self._mounted_programs(described, place / "bin"))
+        return found
+
+    def _mounted_programs(self, described: ContainerDescription, folder: Path) -> Path:
+        """A folder with the programs that CDI mounts from the node into the container."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for mount in described.mounts:
+            if mount.container_path.startswith(_PROGRAMS):
+                link = folder / Path(mount.container_path).name
+                link.unlink(missing_ok=True)
+                link.symlink_to(mount.host_path)
+        return folder
+
+
+class _Container:
+    """A process that is started again when it ends, and asked by its probes meanwhile."""
+
+    def __init__(
+        self,
+        spec: JsonObject,
+        command: Callable[[Sequence[str]], tuple[str, ...]],
+        environment: Mapping[str, str],
+        log: Path,
+        changed: Callable[[], None],
+    ) -> None:
+        self.standing = Standing(waiting="ContainerCreating")
+        self.changed = changed
+        self._spec = spec
+        self._command = command
+        self._environment = environment
+        self._log = log
+        self._process: asyncio.subprocess.Process | None = None
+        self._backoff = Backoff(first_s=0.2, longest_s=5.0)
+        self._task = asyncio.create_task(self._live())
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    async def stop(self, grace_s: float) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        process = self._process
+        if process is None:
+            return
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), grace_s)
+        await self._kill(process)
+
+    async def _live(self) -> None:
+        words = [*self._spec["command"], *(self._spec.get("args") or ())]
+        while True:
+            process = self._process = await self._spawn(words, self._log)
+            self._now(waiting=None)
+            probing = asyncio.create_task(self._probe())
+            try:
+                await process.wait()
+            finally:
+                probing.cancel()
+                await asyncio.gather(probing, return_exceptions=True)
+            # What it started goes with it, as with the first process of a container.
+            await self._kill(process)
+            _log.info("a container ended", container=self._spec["name"], status=process.returncode)
+            restarts = self.standing.restarts + 1
+            self._now(ready=False, started=False, restarts=restarts, waiting="CrashLoopBackOff")
+            await asyncio.sleep(self._backoff.next_s())
+
+    async def _spawn(self, words: Sequence[str], log: Path) -> asyncio.subprocess.Process:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as out:
+            return await asyncio.create_subprocess_exec(
+                *self._command(words),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=dict(self._environment),
+                start_new_session=True,
+            )
+
+    async def _kill(self, process: asyncio.subprocess.Process) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+    def _now(self, **changes: Any) -> None:
+        after = replace(self.standing, **changes)
+        if after != self.standing:
+            self.standing = after
+            self.changed()
+
+    async def _probe(self) -> None:
+        """Startup first, then readiness and liveness beside each other; without a probe, a container is well."""
+        startup = Probe.of(self._spec.get("startupProbe"))
+        if startup is not None:
+            async for well, failures in self._asked(startup):
+                if well:
+                    break
+                if failures >= startup.failures:
+                    await self._end("its startup probe failed")
+        self._now(started=True)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow_readiness(Probe.of(self._spec.get("readinessProbe"))))
+            tasks.create_task(self._follow_liveness(Probe.of(self._spec.get("livenessProbe"))))
+
+    async def _follow_readiness(self, probe: Probe | None) -> None:
+        if probe is None:
+            self._now(ready=True)
+            return
+        async for well, failures in self._asked(probe):
+            if well or failures >= probe.failures:
+                self._now(ready=well)
+
+    async def _follow_liveness(self, probe: Probe | None) -> None:
+        if probe is not None:
+            async for _, failures in self._asked(probe):
+                if failures >= probe.failures:
+                    await self._end("its liveness probe failed")
+
+    async def _asked(self, probe: Probe) -> AsyncIterator[tuple[bool, int]]:
+        """After each question: whether the answer was good, and how many in a row were not."""
+        await asyncio.sleep(probe.delay_s)
+        failures = 0
+        while True:
+            well = await self._ask(probe)
+            failures = 0 if well else failures + 1
+            yield well, failures
+            await asyncio.sleep(probe.period_s)
+
+    async def _ask(self, probe: Probe) -> bool:
+        process = await self._spawn(probe.command, self._log)
+        try:
+            return await asyncio.wait_for(process.wait(), probe.timeout_s) == 0
+        except TimeoutError:
+            return False
+        finally:
+            await self._kill(process)
+
+    async def _end(self, why: str) -> None:
+        _log.warning("a container is ended", container=self._spec["name"], reason=why)
+        if self._process is not None:
+            await self._kill(self._process)
+
+
+def _first_word(container: JsonObject) -> str:
+    return next(iter(container.get("command") or ()), "")
