@@ -23,7 +23,7 @@ COMMANDS = (
     LazyCommand(
         "migrate", "dra_driver.cli.migrate:migrate", "Offline: manifests for the device plugin, made into such for DRA."
     ),
-    LazyCommand("new", "dra_driver.cli.new:app", "Write a claim, a template or a class from what you want."),
+    LazyCommand("new", "dra_driver.cli.new:app", "Write a claim, template, class or domain from what you want."),
     LazyCommand("doctor", "dra_driver.cli.doctor:doctor", "What is wrong with an installation, and the fixes."),
     LazyCommand("bundle", "dra_driver.cli.bundle:bundle", "Make a support archive, without secrets."),
 )

@@ -1,4 +1,4 @@
-"""`dractl new claim|template|class`: writes what somebody wants of GPUs as YAML that explains itself.
+"""`dractl new claim|template|class|domain`: writes what somebody wants of GPUs as YAML that explains itself.
 
 What is wanted comes from options or, in a terminal, from answers to a few questions; the YAML goes to standard output,
 everything else to standard error, so `dractl new … | kubectl apply -f -` is safe.
@@ -17,6 +17,7 @@ import typer
 from dra_driver import bundled
 from dra_driver.api.config import Interval
 from dra_driver.api.inventory import GpuFacts
+from dra_driver.authoring.domains import MOST_NODES, domain_objects
 from dra_driver.authoring.intent import (
     DRANET_CLASS,
     IMAGE,
@@ -35,7 +36,7 @@ from dra_driver.authoring.writing import plain, written
 from dra_driver.cli.output import Format, messages, print_data
 from dra_driver.errors import InvalidInput
 
-app = typer.Typer(help="Write a claim, a template or a class from what you want.", no_args_is_help=True)
+app = typer.Typer(help="Write a claim, a template, a class or a domain from what you want.", no_args_is_help=True)
 
 
 class _Interval(StrEnum):
@@ -177,6 +178,20 @@ def offered(
     _write(intent, output)
 
 
+@app.command("domain")
+def domain(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Its name.")] = "train",
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=MOST_NODES, help="How many nodes the Job is for.")] = 2,
+    all_channels: Annotated[
+        bool, _option("All IMEX channels of the driver, not only the domain's own.", "--all-channels")
+    ] = False,
+    image: ImageOption = IMAGE,
+    output: TextOption = _Text.YAML,
+) -> None:
+    """A ComputeDomain, for pods whose GPUs share memory over NVLink between nodes, and a Job that uses it."""
+    _print(domain_objects(name, nodes, image, all_channels=all_channels), output)
+
+
 def _amount(text: str | None) -> str | None:
     return str(quantity(text, "--memory")) if text is not None else None
 
@@ -193,14 +208,17 @@ def _write(intent: Intent, output: _Text) -> None:
     if problems := refusals(intent, known_gpus()):
         raise InvalidInput("\n       ".join(problems), problems=problems)
     objects = objects_of(intent)
-    text = written(objects)
-    if output is _Text.YAML:
-        typer.echo(text, nl=False)
-    else:
-        found = [plain(one) for one in objects]
-        print_data(found[0] if len(found) == 1 else {"apiVersion": "v1", "kind": "List", "items": found}, Format.JSON)
-    for doubt in _doubts(text, intent):
+    _print(objects, output)
+    for doubt in _doubts(written(objects), intent):
         messages.print(f"note: {doubt}", markup=False, soft_wrap=True)
+
+
+def _print(objects: Sequence[Any], output: _Text) -> None:
+    if output is _Text.YAML:
+        typer.echo(written(objects), nl=False)
+        return
+    found = [plain(one) for one in objects]
+    print_data(found[0] if len(found) == 1 else {"apiVersion": "v1", "kind": "List", "items": found}, Format.JSON)
 
 
 def _doubts(text: str, intent: Intent) -> list[str]:

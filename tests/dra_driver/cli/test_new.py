@@ -1,6 +1,7 @@
 """`dractl new` as a user meets it: YAML on standard output, questions in a terminal, refusals in a line."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -71,3 +72,28 @@ def test_it_says_when_no_known_gpu_can_satisfy_it() -> None:
     assert "no device of the known" in answer.stderr
     assert run("new", "claim", "--gpu", "h100", "--count", "2").stderr == ""
     assert run("new", "claim", "--mig", "1c.3g.40gb").stderr == ""
+
+
+def test_a_domain_comes_with_a_job_that_gets_its_channels_and_passes_the_check(tmp_path: Path) -> None:
+    text = run("new", "domain", "pretrain", "--nodes", "3").stdout
+    domain, gpus, job = yaml.safe_load_all(text)
+    template = domain["spec"]["channel"]["resourceClaimTemplate"]["name"]
+    names = [one["resourceClaimTemplateName"] for one in job["spec"]["template"]["spec"]["resourceClaims"]]
+    assert (job["spec"]["parallelism"], names) == (3, [gpus["metadata"]["name"], template])
+    assert "allocationMode" not in domain["spec"]["channel"]
+    file = tmp_path / "domain.yaml"
+    file.write_text(text)
+    checked = run("check", str(file), "--strict")
+    assert (checked.exit_code, checked.stdout) == (Status.DONE, "")
+    assert run("allocate", "-f", str(file), "--nodes", "gb200:3", "-q").exit_code == Status.DONE
+    assert run("allocate", "-f", str(file), "--nodes", "gb200:2", "-q").exit_code == Status.NO
+
+
+def test_a_domain_can_have_all_channels_and_a_name_must_be_one(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(run("new", "domain", "--all-channels", "-o", "json").stdout)
+    assert found["items"][0]["spec"]["channel"]["allocationMode"] == "All"
+    for name in ("Pretrain", "x" * 51):
+        with pytest.raises(SystemExit) as ended, plain_errors():
+            run("new", "domain", name)
+        assert ended.value.code == Status.USAGE
+    assert "lower case" in capsys.readouterr().err
