@@ -1,5 +1,6 @@
 """YAML with comments: plain objects in which some values have a note that stands above them. Pure."""
 
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from typing import Any
 import yaml
 
 _WIDTH = 100
+_UNMISTAKABLE = re.compile(r"(?!(?:true|false|yes|no|on|off|null|y|n)\Z)[A-Za-z][A-Za-z0-9._/-]*", re.IGNORECASE)
+"""Words that no reader of YAML takes for anything else; asking PyYAML about each costs more than all the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ def _scalar(name: str, value: Any, indent: int) -> Iterator[str]:
     elif isinstance(value, list):
         words = yaml.safe_dump(value, width=10**6, allow_unicode=True, default_flow_style=True)
         yield f"{before}{_key(name)}: {words.strip()}"
+    elif type(value) is int or (type(value) is str and _UNMISTAKABLE.fullmatch(value)):
+        yield f"{before}{_key(name)}: {value}"
     else:
         text = yaml.safe_dump({name: value}, width=10**6, allow_unicode=True)
         yield from (f"{before}{line}" for line in text.splitlines())

@@ -70,7 +70,10 @@ class _Reader:
 
     def amount(self, resource: str) -> Amount | None:
         """None: it cannot be read, which is said."""
-        numbers = {name: self._number(name, resource) for name, given in self._given.items() if resource in given}
+        named = [name for name, given in self._given.items() if resource in given]
+        if self._pod.patch and all(self._given[name][resource] is None for name in named):
+            return None  # the patch takes it away
+        numbers = {name: self._number(name, resource) for name in named}
         if None in numbers.values():
             return None
         limit, request = numbers.get("limits"), numbers.get("requests")

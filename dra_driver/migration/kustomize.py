@@ -4,9 +4,10 @@ A patch is a part of an object, so what it asks for is migrated like any other; 
 since every document of a patch is one. It goes into a file of its own, which the kustomization lists.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any
 
 from dra_driver.api.documents import Document
 from dra_driver.migration.codes import NOT_EDITABLE
@@ -22,8 +23,8 @@ _INLINE = (("patches", "patch"), ("patchesJson6902", "patch"))
 @dataclass(frozen=True, slots=True, eq=False)
 class Kustomization:
     document: Document
-    patches: frozenset[str]
-    """Files, as the sources name them."""
+    patches: Mapping[str, Mapping[str, Any] | None]
+    """Files, as the sources name them, and what each is for; None: the object that it names itself."""
 
     @property
     def folder(self) -> PurePosixPath:
@@ -43,20 +44,24 @@ def is_kustomization(document: Document) -> bool:
 
 def kustomizations(documents: Sequence[Document]) -> tuple[Kustomization, ...]:
     return tuple(
-        Kustomization(document, frozenset(_patch_files(document)))
-        for document in documents
-        if is_kustomization(document)
+        Kustomization(document, dict(_patch_files(document))) for document in documents if is_kustomization(document)
     )
 
 
-def _patch_files(document: Document) -> Iterator[str]:
+def _patch_files(document: Document) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
     folder = PurePosixPath(document.file).parent
     for name in ("patches", "patchesStrategicMerge", "patchesJson6902"):
         listed = document.obj.get(name)
-        for one in listed if isinstance(listed, list) else ():
+        for index, one in enumerate(listed if isinstance(listed, list) else ()):
             path = one.get("path") if isinstance(one, dict) else one
             if isinstance(path, str) and "\n" not in path:
-                yield str(_resolved(folder / path))
+                yield str(_resolved(folder / path)), target_of(document, (name, index))
+
+
+def target_of(document: Document, path: Path) -> Mapping[str, Any] | None:
+    """What the entry of a kustomization, at the path or around it, is for."""
+    target = value_at(document.obj, (*path[:2], "target")) if len(path) > 1 else None
+    return target if isinstance(target, dict) else None
 
 
 def _resolved(path: PurePosixPath) -> PurePosixPath:

@@ -81,6 +81,7 @@ def of_form(workload: Workload, options: Options) -> Iterator[Finding]:
         )
 
 
+_RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
 _OF_THE_CLUSTER = ("ClusterTrainingRuntime", "ClusterWorkflowTemplate")
 
 
@@ -91,6 +92,10 @@ def of_the_cluster(workload: Workload) -> Iterator[Finding]:
         message = f"a {document.kind} is for all namespaces; the template that it names now must be in each of them"
         advice = "Apply the ResourceClaimTemplate in every namespace where pods are made of this."
         yield finding(NO_CLAIMS_HERE, document, (), message, advice=advice)
+    if workload.choice.target is Target.CLAIMS and document.kind in _RUNTIMES:
+        message = "the GPUs of a TrainJob that has resourcesPerNode of its own are added to those of the claim"
+        advice = "Let TrainJobs of this runtime ask for no GPUs, or keep both as they are with `--strategy extended`."
+        yield finding(NO_CLAIMS_HERE, document, workload.pod.path, message, advice=advice)
 
 
 _MACHINES = ("VirtualMachine", "VirtualMachineInstance", "VirtualMachineInstanceReplicaSet")

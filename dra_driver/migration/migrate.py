@@ -8,10 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
+from typing import Any
 
 from dra_driver.api.documents import Document, Reading, normalized, read_documents
 from dra_driver.authoring.writing import Noted, written
 from dra_driver.migration import quotas, reading, surroundings
+from dra_driver.migration.agreement import ALL_CONTAINERS, Part, patched_together, reasons_against_claims
 from dra_driver.migration.changes import EditRefused
 from dra_driver.migration.claims import Claims, claims_for
 from dra_driver.migration.codes import NOT_EDITABLE, WRITTEN_OUT, Severity
@@ -25,15 +27,18 @@ from dra_driver.migration.kustomize import (
     listing,
     lone_patch,
     renaming,
+    target_of,
     texts_in,
 )
 from dra_driver.migration.limits import of_form, of_the_cluster, too_old, virtual_machines, why_too_old
 from dra_driver.migration.model import (
     Choice,
+    ContainerAt,
     Demand,
     Edit,
     FileResult,
     Finding,
+    Form,
     Migration,
     NewObject,
     ObjectRef,
@@ -76,7 +81,7 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
     meaning = surroundings.read(known, options)
     findings = [*_unread([*read, *beside]), *meaning.findings]
     kustomized = kustomizations(documents)
-    plans = _plans(documents, kustomized, meaning, options)
+    plans = _plans(documents, kustomized, _json_patches(kustomized, read), meaning, options)
     workloads = [workload for plan in plans for workload in plan.all_workloads]
     counted = quotas.rewrite(known, workloads, meaning, options)
     more = {some.document: some.edits for some in counted.edits}
@@ -179,17 +184,46 @@ class _Draft:
     document: Document
     asking: list[_Asking] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    containers: list[ContainerAt] = field(default_factory=list)
+    """Of all its pods, also those that ask for nothing."""
     patch: bool = False
+    target: Mapping[str, Any] | None = None
+    """Of a patch, where its kustomization says what it is for."""
     inner: list[tuple[Path, int, str, "list[_Draft]"]] = field(default_factory=list)
 
 
 def _plans(
-    documents: Sequence[Document], kustomized: Sequence[Kustomization], meaning: Meaning, options: Options
+    documents: Sequence[Document],
+    kustomized: Sequence[Kustomization],
+    json_patches: Iterable[Part],
+    meaning: Meaning,
+    options: Options,
 ) -> list[_Plan]:
-    patches = frozenset(file for one in kustomized for file in one.patches)
-    drafts = [_draft(document, meaning, options, patch=document.file in patches) for document in documents]
-    _agreed(drafts, options)
+    targets = {file: target for one in kustomized for file, target in one.patches.items()}
+    drafts = [_draft(document, meaning, options, patch=document.file in targets) for document in documents]
+    for draft in drafts:
+        draft.target = targets.get(draft.document.file)
+    _agreed(list(_with_inner(drafts)), json_patches, options)
     return [_planned(draft, options) for draft in drafts]
+
+
+def _json_patches(kustomized: Iterable[Kustomization], read: Iterable[tuple[Source, Reading]]) -> Iterator[Part]:
+    """Lists of operations, in files or in the kustomization itself, of which one is on GPUs."""
+    lists = {
+        source.file: source.text
+        for source, one in read
+        if any(problem.message.startswith("is a list") for problem in one.problems)
+    }
+    for one in kustomized:
+        texts = [(file, target, lists.get(file, "")) for file, target in one.patches.items()]
+        texts += [
+            (one.document.file, target_of(one.document, path), text)
+            for path, text in texts_in(one.document)
+            if text.lstrip().startswith(("-", "["))
+        ]
+        for where, target, text in texts:
+            if speaks_of_gpus(text):
+                yield Part(one.document, where, touches=frozenset({ALL_CONTAINERS}), patch=True, target=target)
 
 
 def _draft(document: Document, meaning: Meaning, options: Options, *, patch: bool) -> _Draft:
@@ -198,6 +232,7 @@ def _draft(document: Document, meaning: Meaning, options: Options, *, patch: boo
     owner = _owner(document)
     draft.patch = patch or is_part_of_an_object(document)
     for pod in pods_of(document, options, patch=draft.patch):
+        draft.containers += pod.containers
         read = with_written_places(reading.demands(pod, meaning, options), pod)
         if owner is not None and read.demands:
             message = f"is made by {owner}, which is what to migrate; it is left as it is"
@@ -250,28 +285,48 @@ def _draft_text(draft: _Draft, path: Path, text: str, meaning: Meaning, options:
         return
     patch = is_kustomization(draft.document)
     inner = [_draft(document, meaning, options, patch=patch) for document in read.documents]
+    for one in inner:
+        one.target = target_of(draft.document, path) if patch else None
     draft.inner.append((path, lines, padded, inner))
 
 
-def _agreed(drafts: Iterable[_Draft], options: Options) -> None:
-    """A patch and what it patches ask in the same way, or the pod would ask twice or lose what it asked for."""
-    together: dict[tuple[str, str], list[_Draft]] = defaultdict(list)
-    for draft in _with_inner(drafts):
-        together[draft.document.kind, draft.document.name].append(draft)
-    for some in together.values():
-        asking = [one for draft in some for one in draft.asking]
-        targets = {one.choice.target for one in asking}
-        if len(targets) < 2 or not any(draft.patch for draft in some):
+def _agreed(drafts: Sequence[_Draft], json_patches: Iterable[Part], options: Options) -> None:
+    """What makes one pod asks in one way, or the pod would ask twice or lose what it asked for."""
+    parts = [*map(_part, drafts), *json_patches]
+    for index, reason in reasons_against_claims(parts).items():
+        draft = drafts[index]
+        draft.asking = [
+            one if one.pod.form is Form.NONE else _without_claims(one, reason, options) for one in draft.asking
+        ]
+    for members in patched_together(parts):
+        some = [drafts[index] for index in members if index < len(drafts)]
+        targets = {one.choice.target for draft in some for one in draft.asking}
+        if len(targets) < 2:
             continue
         if Target.LEAVE in targets:
             choice = Choice(Target.LEAVE, "a patch of it, or what it patches, cannot be migrated")
         else:
+            asking = (one for draft in some for one in draft.asking)
             reason = next(one.choice.reason for one in asking if one.choice.target is Target.CLAIMS)
             choice = Choice(Target.CLAIMS, f"a patch of it, or what it patches, needs claims: {reason}")
         for draft in some:
             draft.asking = [
                 one if one.choice.target is choice.target else replace(one, choice=choice) for one in draft.asking
             ]
+
+
+def _without_claims(one: _Asking, reason: str, options: Options) -> _Asking:
+    pod = replace(one.pod, form=Form.NONE, why_no_claims=reason)
+    return replace(one, pod=pod, choice=choose(pod, one.reading, options))
+
+
+def _part(draft: _Draft) -> Part:
+    asks = {container.name for one in draft.asking for demand in one.reading.demands for container in demand.containers}
+    touches = set(asks)
+    if draft.patch:
+        touches |= {one.name for one in draft.containers if any(True for _ in gpu_keys(one.resources))}
+    document = draft.document
+    return Part(document, document.file, frozenset(asks), frozenset(touches), draft.patch, draft.target)
 
 
 def _with_inner(drafts: Iterable[_Draft]) -> Iterator[_Draft]:

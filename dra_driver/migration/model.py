@@ -271,6 +271,9 @@ class PodReading:
     """Why extended resources cannot keep the meaning, as a sentence; None: they can."""
     leave: str | None = None
     """Why nothing can be done, as a sentence: the meaning is not known, or it has claims already."""
+    prefers_claims: str | None = None
+    """Why claims say it better, as a sentence, though extended resources keep the meaning as long as labels of nodes
+    do."""
 
 
 # -- decisions and results

@@ -144,9 +144,14 @@ class _Placing:
                 own.append(verdict.expression)
             self._say_with_claims(verdict, entry.path)
         self.edits.append(Remove(entry.path))
-        if entry.requirement.key.startswith("nvidia.com/"):
-            message = f"{entry.requirement.key} stays a condition on the node"
-            self.extended_findings.append(finding(LABEL_STAYS, self.pod.document, entry.path, message))
+        self._stay_with_extended([entry], entry.path)
+
+    def _stay_with_extended(self, entries: Sequence[_Entry], path: Path, what: str = "condition on") -> None:
+        """Said of labels that GPU Feature Discovery keeps."""
+        keys = sorted({one.requirement.key for one in entries if one.requirement.key.startswith("nvidia.com/")})
+        if keys:
+            message = f"{', '.join(keys)} stay{'s' * (len(keys) == 1)} a {what} the node"
+            self.extended_findings.append(finding(LABEL_STAYS, self.pod.document, path, message))
 
     def _kept(self, verdict: Verdict, path: Path) -> None:
         if verdict.code is not None:
@@ -176,6 +181,7 @@ class _Placing:
             if expressions is not None:
                 own.append(" || ".join(f"({one})" if "&&" in one or "||" in one else one for one in expressions))
         self.edits.append(Remove(where))
+        self._stay_with_extended([entry for term in terms for entry in term.entries], where)
 
     def _of_terms(self, terms: Sequence[_Term]) -> Iterator[list[str] | None]:
         """By subject, an expression for each term; None where one of them always holds."""
@@ -220,6 +226,7 @@ class _Placing:
         by_weight: dict[int, list[list[str]]] = {}
         for weight, term in sorted(ours, key=lambda one: -one[0]):
             self.edits.append(Remove(term.path))
+            self._stay_with_extended(term.entries, term.path, "preference of")
             by_weight.setdefault(weight, []).append(self._conditions(term))
         for together in by_weight.values():
             expressions = []

@@ -105,6 +105,7 @@ class _Pod:
         self._edits: list[Edit] = []
         self._needs_claims: list[str] = []
         self._leave: list[str] = []
+        self._prefers_claims: str | None = None
 
     def reading(self) -> PodReading:
         # Ephemeral containers have no resources; the API server sees to that.
@@ -139,6 +140,7 @@ class _Pod:
             (*self._extended_findings, *place.extended_findings),
             next(iter([*self._needs_claims, *filter(None, [told.needs_claims])]), None),
             next(iter([*self._leave, *filter(None, [told.leave])]), None),
+            self._prefers_claims,
         )
 
     def _say(self, code: Code, path: Path, message: str, *, severity: Severity | None = None) -> None:
@@ -292,7 +294,7 @@ class _Pod:
     def _chosen(self, found: Sequence[Demand], asks: Sequence[_Ask], place: Placed, told: Settings) -> list[Demand]:
         """With what nodes and settings say about the devices."""
         if place.chooses:
-            self._needs_claims.append("it chooses GPUs by labels, which the claim says of devices")
+            self._prefers_claims = "it chooses GPUs by labels, which the claim says of devices"
         kinds = {replace(ask.want, count=1): index for index, ask in enumerate(asks)}
         done = []
         for demand in found:

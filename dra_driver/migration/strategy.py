@@ -27,6 +27,8 @@ def choose(pod: PodSpecAt, reading: PodReading, options: Options) -> Choice:
         return Choice(Target.CLAIMS, reading.needs_claims)
     if options.strategy is StrategyOption.EXTENDED:
         return _extended(pod, reading, "extended resources were asked for")
+    if reading.prefers_claims is not None:
+        return Choice(Target.CLAIMS, reading.prefers_claims)
     if not knows_extended_resources(options):
         reason = f"the cluster does not answer extended resources by DeviceClasses ({_why_not(options)})"
         return Choice(Target.CLAIMS, reason)

@@ -16,7 +16,7 @@ _HELM = re.compile(
 )
 """Actions that only Helm has; braces alone are used by workflows and alerts, too."""
 _GPU = re.compile(
-    r"nvidia\.com/(?:gpu|mig-|mps-|vgpu)|(?:volcano\.sh|hami\.io|aliyun\.com|tencent\.com)/[a-z-]*(?:gpu|vcuda)"
+    r"nvidia\.com(?:/|~1)(?:gpu|mig-|mps-|vgpu)|(?:volcano\.sh|hami\.io|aliyun\.com|tencent\.com)/[a-z-]*(?:gpu|vcuda)"
     r"|NVIDIA_VISIBLE_DEVICES"
 )
 _ASKS = re.compile(r"\b(?:limits|requests|extra_resource_limits|resource_limits)\b")

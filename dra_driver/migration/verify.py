@@ -6,7 +6,7 @@ comes from the old manifest, what was got from the allocation.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -315,21 +315,27 @@ def _read(text: str, file: str) -> Sequence[Document]:
 def _pairs(migration: Migration, new: Sequence[JsonObject]) -> dict[int, Document]:
     """By the identity of old documents: what became of them. New objects may stand anywhere among the others."""
     ours = {_ref(one) for one in new}
-    old: dict[str, list[Document]] = {}
+    old: dict[str, dict[int, Document]] = {}
     for workload in migration.workloads:
         document = workload.pod.document
-        known = old.setdefault(document.file, [])
-        if all(one is not document for one in known):
-            known.append(document)
+        old.setdefault(document.file, {})[id(document)] = document
     found: dict[int, Document] = {}
     for result in migration.files:
-        wanted = old.get(result.file, [])
-        after = [one for one in _read(result.after, result.file) if _ref(one.obj) not in ours]
-        for document in wanted:
-            same = [one for one in after if _ref(one.obj) == _ref(document.obj)]
-            twins = [one for one in wanted if _ref(one.obj) == _ref(document.obj)]
+        wanted = _by_ref(old.get(result.file, {}).values())
+        if not wanted:
+            continue
+        after = _by_ref(one for one in _read(result.after, result.file) if _ref(one.obj) not in ours)
+        for ref, twins in wanted.items():
+            same = after.get(ref, [])
             if len(same) >= len(twins):
-                found[id(document)] = same[next(i for i, one in enumerate(twins) if one is document)]
+                found |= {id(was): now for was, now in zip(twins, same, strict=False)}
+    return found
+
+
+def _by_ref(documents: Iterable[Document]) -> dict[ObjectRef, list[Document]]:
+    found: dict[ObjectRef, list[Document]] = {}
+    for document in documents:
+        found.setdefault(_ref(document.obj), []).append(document)
     return found
 
 

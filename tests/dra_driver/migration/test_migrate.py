@@ -139,7 +139,7 @@ patches:
       template:
         spec:
           containers:
-          - name: side
+          - name: main
             resources:
               limits:
                 nvidia.com/gpu: 1
@@ -179,6 +179,131 @@ def test_a_patch_and_what_it_patches_ask_in_the_same_way() -> None:
     assert targets(kustomized(options=Options())) == [Target.EXTENDED] * 3
     needs = "      nodeSelector: {nvidia.com/gpu.product: NVIDIA-L40S}\n"
     assert targets(kustomized(spec=needs, options=Options())) == [Target.CLAIMS] * 3
+
+
+GPU_OF = "{name: %s, resources: {limits: {nvidia.com/gpu: %s}}}"
+
+
+def patched(patch: str, target: str = "", options: Options = CLAIMS) -> Migration:
+    """Of a Deployment `web` with one GPU in `main`; the patch is a flow map or list."""
+    entry = f"- {target}patch: |-\n    {patch}\n" if target else f"- patch: |-\n    {patch}\n"
+    return migrate(
+        [
+            Source("base/web.yaml", deployment()),
+            Source("over/kustomization.yaml", f"resources: [../base]\npatches:\n{entry}"),
+        ],
+        options,
+    )
+
+
+def strategic(containers: str, name: str = "web") -> str:
+    pod = f"{{spec: {{template: {{spec: {{containers: [{containers}]}}}}}}}}"
+    return pod.replace("{", f"{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: {name}}}, ", 1)
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        strategic(GPU_OF % ("side", 1)),
+        strategic(f"{GPU_OF % ('main', 2)}, {GPU_OF % ('side', 1)}"),
+        strategic(GPU_OF % ("main", "null")),
+        strategic(GPU_OF % ("main", 0)),
+    ],
+)
+def test_patches_that_change_other_gpus_than_the_object_has_keep_both_from_claims(patch: str) -> None:
+    """Each would write claims of its own containers, and the last would be all that is left."""
+    result = patched(patch)
+    assert not result.changed
+    assert {one.choice.target for one in result.workloads} == {Target.EXTENDED}
+    assert all("over/kustomization.yaml" in one.choice.reason for one in result.workloads)
+    assert not any(one.code.name == "M026" for one in result.findings)
+
+
+def test_patches_of_several_objects_are_compared_with_each() -> None:
+    patch = strategic(GPU_OF % ("side", 1), name="whatever")
+    for target, kept in (("{kind: Deployment}", True), ("{name: 'w.*'}", True), ("{kind: StatefulSet}", False)):
+        result = patched(patch, f"target: {target}\n  ")
+        assert result.workloads[0].choice.target is (Target.EXTENDED if kept else Target.CLAIMS)
+
+
+def test_json_patches_of_gpus_keep_the_object_from_claims() -> None:
+    operation = "{op: replace, path: /spec/template/spec/containers/0/resources/limits/nvidia.com~1gpu, value: 4}"
+    result = patched(f"[{operation}]", "target: {kind: Deployment}\n  ")
+    assert not result.changed
+    assert [one.choice.target for one in result.workloads] == [Target.EXTENDED]
+    assert [one.place.file for one in result.findings if one.code is NOT_EDITABLE] == ["over/kustomization.yaml"]
+    in_file = migrate(
+        [
+            Source("base/web.yaml", deployment()),
+            Source("over/kustomization.yaml", "patches:\n- {path: p.yaml, target: {kind: Deployment}}\n"),
+            Source("over/p.yaml", f"- {operation}\n"),
+        ],
+        CLAIMS,
+    )
+    assert [one.choice.target for one in in_file.workloads] == [Target.EXTENDED]
+
+
+RUNTIME = """apiVersion: trainer.kubeflow.org/v1alpha1
+kind: ClusterTrainingRuntime
+metadata: {name: torch}
+spec:
+  template:
+    spec:
+      replicatedJobs:
+      - name: node
+        template:
+          spec:
+            template:
+              spec: {containers: [{name: node, image: i, resources: {limits: {nvidia.com/gpu: 2}}}]}
+"""
+TRAIN_JOB = """apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: job}
+spec: {runtimeRef: {name: torch}, trainer: {resourcesPerNode: {limits: {nvidia.com/gpu: 4}}}}
+"""
+
+
+def test_a_runtime_gets_no_claims_beside_the_amount_of_a_job() -> None:
+    """The job's four GPUs and the claim's two would be six."""
+    assert targets(migrated(RUNTIME, TRAIN_JOB, options=CLAIMS)) == [Target.EXTENDED] * 2
+    other = TRAIN_JOB.replace("name: torch", "name: other")
+    assert targets(migrated(RUNTIME, other, options=CLAIMS)) == [Target.CLAIMS, Target.EXTENDED]
+    alone = migrated(RUNTIME, options=CLAIMS)
+    assert any("resourcesPerNode" in one.message for one in alone.findings)
+
+
+def test_an_inference_service_gets_no_claims_beside_the_amount_of_its_runtime() -> None:
+    service = """apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: llm, annotations: {serving.kserve.io/deploymentMode: Standard}}
+spec: {predictor: {model: {modelFormat: {name: x}, resources: {limits: {nvidia.com/gpu: 1}}}}}
+"""
+    runtime = """apiVersion: serving.kserve.io/v1alpha1
+kind: ServingRuntime
+metadata: {name: vllm}
+spec: {containers: [{name: kserve-container, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}
+"""
+    assert targets(migrated(service, runtime, options=CLAIMS)) == [Target.EXTENDED] * 2
+    named = service.replace("model: {", "model: {runtime: other, ")
+    assert targets(migrated(named, runtime, options=CLAIMS)) == [Target.CLAIMS, Target.EXTENDED]
+    plain = runtime.replace("nvidia.com/gpu", "cpu")
+    assert targets(migrated(service, plain, options=CLAIMS)) == [Target.CLAIMS]
+
+
+def test_labels_keep_nobody_from_staying_where_claims_cannot_be() -> None:
+    text = """apiVersion: serving.knative.dev/v1
+kind: Service
+metadata: {name: s}
+spec:
+  template:
+    spec:
+      nodeSelector: {nvidia.com/gpu.product: NVIDIA-L40S}
+      containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]
+"""
+    result = migrated(text)
+    assert targets(result) == [Target.EXTENDED]
+    assert "M051" in {one.code.name for one in result.findings}
+    assert all(one.severity is not Severity.ERROR for one in result.findings)
 
 
 def test_a_patch_without_its_kustomization_has_claims_in_a_file_beside_it() -> None:

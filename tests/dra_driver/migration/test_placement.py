@@ -55,12 +55,12 @@ def test_entries_of_a_node_selector_are_decided_one_by_one() -> None:
     ]
     assert codes(found.findings) == ["M009", "M044"]
     assert "M029" in codes(found.claim_findings)
-    assert found.needs_claims is not None
+    assert (found.needs_claims, found.prefers_claims is None) == (None, False)
 
 
 def test_labels_that_the_claim_only_implies_need_no_claim() -> None:
     found = placed(nodeSelector={"nvidia.com/gpu.present": "true"})
-    assert found.needs_claims is None
+    assert (found.needs_claims, found.prefers_claims) == (None, None)
     assert removed(found.edits) == ["spec.nodeSelector[nvidia.com/gpu.present]"]
     assert [(one.code.name, one.place.path) for one in found.extended_findings] == [
         ("M051", "spec.nodeSelector[nvidia.com/gpu.present]")
@@ -126,7 +126,10 @@ def test_preferences_become_a_list() -> None:
     assert [one.selectors for one in demand.alternatives] == [(HOPPER,), (AMPERE,), ()]
     assert demand.alternatives[-1] == demand.want == Want(What.GPU)
     assert removed(found.edits) == [f"{PREFERRED}[0]", f"{PREFERRED}[1]"]
-    assert found.needs_claims is not None
+    assert found.prefers_claims is not None
+    assert [one.message for one in found.extended_findings] == [
+        "nvidia.com/gpu.family stays a preference of the node"
+    ] * 2
 
 
 def test_preferences_of_one_weight_are_one_alternative() -> None:
