@@ -4,6 +4,7 @@ Of claims only those that hold channels are kept, of nodes their label, of inven
 that have nothing to do with domains cost next to nothing.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -69,6 +70,10 @@ class DomainsInCluster:
         self._uids: dict[str, Key] = {}
         self._uses: dict[str, dict[Key, tuple[ChannelUse, ...]]] = {}
         self._labelled: dict[str, set[str]] = {}
+        self._users: dict[str, Counter[str]] = {}
+        """By node, the UIDs of domains that claims on it have channels for, with how many claims."""
+        self._pods_of: dict[str, dict[Key, tuple[str, DaemonSeen]]] = {}
+        """Daemons by the UID of their domain, with when their pods were made."""
         self._foreign: dict[Key, float] = {}
         """Objects that stand under a name that one of ours should have, and when they were found."""
         self.domains = Mirror(kube, COMPUTE_DOMAINS, keep=_domain, on_change=self._domain_changed)
@@ -177,8 +182,8 @@ class DomainsInCluster:
     def _daemons(self, uid: str) -> dict[str, DaemonSeen]:
         """The newest of each node; a node that is replaced can show an old one beside it for a while."""
         found: dict[str, tuple[str, DaemonSeen]] = {}
-        for label, made, daemon in self._pods.objects.values():
-            if label == uid and daemon.node:
+        for made, daemon in self._pods_of.get(uid, {}).values():
+            if daemon.node:
                 best = found.get(daemon.node)
                 if best is None or (not daemon.deleting, made) > (not best[1].deleting, best[0]):
                     found[daemon.node] = (made, daemon)
@@ -206,6 +211,8 @@ class DomainsInCluster:
 
     def _claim_changed(self, change: MirrorChange[tuple[ChannelUse, ...]]) -> None:
         before, after = change.before or (), change.after or ()
+        self._count_users(before, -1)
+        self._count_users(after, 1)
         for uid in {use.domain_uid for use in (*before, *after)}:
             uses = self._uses.setdefault(uid, {})
             uses.pop(change.key, None)
@@ -216,6 +223,15 @@ class DomainsInCluster:
                 del self._uses[uid]
             if before != after:
                 self._changed(uid)
+
+    def _count_users(self, uses: Iterable[ChannelUse], difference: int) -> None:
+        for use in uses:
+            users = self._users.setdefault(use.node, Counter())
+            users[use.domain_uid] += difference
+            if not users[use.domain_uid]:
+                del users[use.domain_uid]
+            if not users:
+                del self._users[use.node]
 
     def _node_changed(self, change: MirrorChange[KeptNode]) -> None:
         before, after = change.before, change.after
@@ -233,8 +249,7 @@ class DomainsInCluster:
             self._tell_users_of(change.key[1], () if node is None or node.label is None else (node.label,))
 
     def _tell_users_of(self, node: str, labels: Iterable[str]) -> None:
-        using = (uid for uid, claims in self._uses.items() if any(_on(node, uses) for uses in claims.values()))
-        for uid in {*using, *labels}:
+        for uid in {*self._users.get(node, ()), *labels}:
             self._changed(uid)
 
     def _object_changed(self, change: MirrorChange[KeptObject]) -> None:
@@ -243,20 +258,25 @@ class DomainsInCluster:
                 self._changed(one.label)
 
     def _pod_changed(self, change: "MirrorChange[tuple[str, str, DaemonSeen]]") -> None:
-        if change.before != change.after:
-            for one in (change.before, change.after):
-                if one is not None:
-                    self._changed(one[0])
+        if change.before == change.after:
+            return
+        if change.before is not None:
+            pods = self._pods_of.get(change.before[0], {})
+            pods.pop(change.key, None)
+            if not pods:
+                self._pods_of.pop(change.before[0], None)
+        if change.after is not None:
+            uid, made, daemon = change.after
+            self._pods_of.setdefault(uid, {})[change.key] = (made, daemon)
+        for one in (change.before, change.after):
+            if one is not None:
+                self._changed(one[0])
 
 
 FOREIGN_AGAIN_S = 30.0
 """How soon a name that somebody else's object has is tried again."""
 
 _NO_INVENTORY = (NodeFabric(problem="the node has not reported what it has yet", reason="NoInventory"), None)
-
-
-def _on(node: str, uses: Iterable[ChannelUse]) -> bool:
-    return any(use.node == node for use in uses)
 
 
 def _domain(obj: JsonObject) -> ComputeDomain | InvalidInput:
