@@ -138,6 +138,8 @@ class EventWatcher:
                     failures = 0
                     self._hear(loop, session)
             except NodeNotReady as error:
+                if self._stop.is_set():
+                    return  # nobody listens to us any more
                 # Which GPU it was, NVML does not say: a look finds out.
                 self._tell(loop, self._on_event, GpuEvent(EventKind.LOOK, None))
                 delay = _RETRY_S[min(failures, len(_RETRY_S) - 1)]

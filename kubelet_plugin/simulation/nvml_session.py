@@ -132,7 +132,7 @@ class Session:
 
     def node(self, function: str) -> NodeState:
         """The state, for a caller whose session is alive. Raises NVMLError otherwise."""
-        state = self._file.read()
+        state = self._machine()
         if function in state.driver.missing:
             raise error(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         if not self._started or state.driver.session != self._session:
@@ -140,6 +140,13 @@ class Session:
         if not state.driver.loaded:
             raise error(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
         return state
+
+    def _machine(self) -> NodeState:
+        """Raises NVMLError when somebody removed the machine's folder."""
+        try:
+            return self._file.read()
+        except FileNotFoundError:
+            raise error(pynvml.NVML_ERROR_DRIVER_NOT_LOADED) from None
 
     def answered[R](
         self, handle: Any, function: str, kinds: tuple[str, ...], work: Callable[[Reference, GpuState], R]
@@ -210,7 +217,7 @@ class Session:
 
     def meet_mishap(self, uuid: str, function: str) -> bool:
         """Let the mishap of this function happen, if there is one. True: the caller dies when the work is done."""
-        mishap = self._file.read().gpu(uuid).mishaps.get(function)
+        mishap = self._machine().gpu(uuid).mishaps.get(function)
         if mishap is None:
             return False
         if mishap.times is not None:

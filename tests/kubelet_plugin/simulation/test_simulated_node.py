@@ -1,6 +1,7 @@
 """A simulated node looks like a real one, keeps its state in its tree, and tells one story through NVML and files."""
 
 import inspect
+import shutil
 import stat
 from pathlib import Path, PurePosixPath
 from threading import Thread
@@ -286,3 +287,11 @@ class TestSimulatedNvml:
         nvml.nvmlEventSetFree(events)
         with pytest.raises(pynvml.NVMLError_InvalidArgument):
             nvml.nvmlEventSetWait_v2(events, 1)
+
+
+def test_a_machine_whose_folder_was_removed_has_no_driver(host: SimulatedHost) -> None:
+    nvml = session(host)
+    handle = nvml.nvmlDeviceGetHandleByIndex(0)
+    shutil.rmtree(host.root)
+    with pytest.raises(pynvml.NVMLError_DriverNotLoaded):
+        nvml.nvmlDeviceGetUUID(handle)
