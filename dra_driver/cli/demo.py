@@ -61,6 +61,8 @@ class Outcome:
         self.name = name
         self.containers: tuple[ContainerResult, ...] = ()
         self.error: str | None = None
+        self.skipped: str | None = None
+        """Why it was not run."""
 
 
 def demo(
@@ -117,6 +119,10 @@ async def _run(
             place, nodes, publisher=publisher, policy=policy, progress=status.update
         ) as cluster:
             for scenario in found:
+                if publisher == Publisher.NODE and scenario.has_domains:
+                    outcomes.append(Outcome(scenario.name))
+                    outcomes[-1].skipped = "ComputeDomains need the controller"
+                    continue
                 status.update(f"running example {scenario.name}")
                 outcomes.append(await _outcome(cluster, scenario, timeout_s))
             status.update("stopping the cluster")
@@ -151,6 +157,11 @@ def _show(outcomes: Sequence[Outcome], seconds: float) -> None:
     for outcome in failed:
         messages.print(f"{outcome.name}: {outcome.error}", style="red", markup=False, soft_wrap=True)
     ran = f"All {len(outcomes)} examples ran" if len(outcomes) > 1 else f"{outcomes[0].name} ran"
+    skipped = [f"{outcome.name} was not run: {outcome.skipped}" for outcome in outcomes if outcome.skipped]
+    for line in skipped:
+        messages.print(line, markup=False, soft_wrap=True)
+    if skipped:
+        ran = f"{len(outcomes) - len(skipped)} of {len(outcomes)} examples ran"
     verdict = f"{len(failed)} of {len(outcomes)} examples failed" if failed else ran
     rest = "" if failed else ", all was removed again, and nothing is left on the nodes"
     messages.print(f"{verdict} in {seconds:.0f} s{rest}.", soft_wrap=True)
@@ -167,19 +178,26 @@ def _rows(outcome: Outcome) -> list[tuple[str, ...]]:
         )
         for index, one in enumerate(outcome.containers)
     ]
-    return rows or [(outcome.name, "-", "-", "-", "failed")]
+    return rows or [(outcome.name, "-", "-", "-", "not run" if outcome.skipped else "failed")]
 
 
 def _devices(devices: Sequence[PublishedDevice]) -> str:
     """A device by its name, several by their number."""
-    products = Counter(device.attribute("productName").removeprefix("NVIDIA ") for device in devices)
+    products = Counter(_product(device) for device in devices)
     if len(devices) == 1:
         return f"{devices[0].id.device} {next(iter(products))}"
     return ", ".join(f"{count} x {product}" for product, count in products.items()) or "none"
 
 
+def _product(device: PublishedDevice) -> str:
+    """What it is: a GPU's product, else its type."""
+    name = device.attribute("productName")
+    return name.removeprefix("NVIDIA ") if name != "-" else device.attribute("type")
+
+
 def _gpu_files(paths: Sequence[str]) -> str:
-    """`/dev/nvidia0-3,5` of all GPUs' nodes; `+MIG` with capabilities of MIG devices; or the VFIO group."""
+    """`/dev/nvidia0-3,5` of all GPUs' nodes, with `+MIG` for capabilities of MIG devices and `+IMEX` for a channel; or
+    the VFIO group."""
     minors = sorted(int(path[11:]) for path in paths if path[:11] == "/dev/nvidia" and path[11:].isdigit())
     runs: list[list[int]] = []
     for minor in minors:
@@ -189,14 +207,16 @@ def _gpu_files(paths: Sequence[str]) -> str:
             runs.append([minor])
     spans = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
     mig = " +MIG" if any(path.startswith("/dev/nvidia-caps/") for path in paths) else ""
+    imex = " +IMEX" if any(path.startswith("/dev/nvidia-caps-imex-channels/") for path in paths) else ""
     groups = [path for path in paths if path.startswith("/dev/vfio/") and path[10:].isdigit()]
-    return f"/dev/nvidia{spans}{mig}" if runs else " ".join(groups) or "no GPU"
+    return f"/dev/nvidia{spans}{mig}{imex}" if runs else " ".join(groups) or f"no GPU{imex}"
 
 
 def _data(outcome: Outcome) -> dict[str, object]:
     return {
         "example": outcome.name,
         "error": outcome.error,
+        "skipped": outcome.skipped,
         "containers": [
             {
                 "pod": one.pod,

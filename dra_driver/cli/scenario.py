@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from dra_driver.api.meta import (
+    COMPUTE_DOMAINS,
     CONFIG_MAPS,
     DEVICE_CLASSES,
     EVENTS,
@@ -31,7 +32,15 @@ from dra_driver.simulation.kubelet.claims import pod_claims
 
 _KINDS = {
     resource.kind: resource
-    for resource in (NAMESPACES, CONFIG_MAPS, DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, PODS)
+    for resource in (
+        NAMESPACES,
+        CONFIG_MAPS,
+        DEVICE_CLASSES,
+        COMPUTE_DOMAINS,
+        RESOURCE_CLAIM_TEMPLATES,
+        RESOURCE_CLAIMS,
+        PODS,
+    )
 }
 
 
@@ -56,6 +65,11 @@ class Scenario:
     name: str
     documents: tuple[JsonObject, ...]
     policies: tuple[JsonObject, ...] = ()
+
+    @property
+    def has_domains(self) -> bool:
+        """Whether it needs the controller, which ComputeDomains are nothing without."""
+        return any(document["kind"] == COMPUTE_DOMAINS.kind for document in self.documents)
 
 
 def read_scenario(folder: Path) -> Scenario:
@@ -200,12 +214,13 @@ async def remove(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float
     async def gone() -> bool:
         claims = [one for name in namespaces for one in (await kube.list(RESOURCE_CLAIMS, namespace=name)).items]
         pods = [one for name in namespaces for one in (await kube.list(PODS, namespace=name)).items]
-        return not claims and not pods and not leftovers(cluster, hardware)
+        domains = (await kube.list(COMPUTE_DOMAINS)).items if scenario.has_domains else []
+        return not claims and not pods and not domains and not leftovers(cluster, hardware)
 
     try:
         await cluster.wait(gone, "", timeout_s)
     except NodeNotReady as error:
-        left = leftovers(cluster, hardware) or ("pods or claims that are not deleted",)
+        left = leftovers(cluster, hardware) or ("pods, claims or domains that are not deleted",)
         raise NodeNotReady(f"after deletion there is still: {', '.join(left)}") from error
 
 

@@ -24,12 +24,20 @@ def test_the_demo_runs_every_example_and_leaves_nothing(publisher: str) -> None:
     assert done.returncode == 0, done.stderr
     outcomes = {outcome["example"]: outcome for outcome in json.loads(done.stdout)}
     assert set(outcomes) == {path.name for path in bundled.EXAMPLES_FOLDER.iterdir() if path.is_dir()}
+    domains = outcomes.pop("compute-domain-two-trays")
+    if publisher == "controller":
+        outcomes["domains"] = domains
+        assert len({container["node"] for container in domains["containers"]}) == 2
+        for container in domains["containers"]:
+            assert "/dev/nvidia-caps-imex-channels/channel0" in container["deviceNodes"]
+    else:
+        assert domains["skipped"] == "ComputeDomains need the controller" and not domains["containers"]
     for outcome in outcomes.values():
         assert outcome["error"] is None
         assert any(container["devices"] for container in outcome["containers"])
         for container in outcome["containers"]:
             gpus = {path for path in container["deviceNodes"] if path[11:].isdigit() or path[10:].isdigit()}
-            assert len(gpus) == len(container["devices"])
+            assert len(gpus) == len([name for name in container["devices"] if "/channel-" not in name])
             assert ("NVIDIA_VISIBLE_DEVICES=void" in container["environment"]) == bool(container["devices"])
 
 

@@ -46,9 +46,10 @@ pytestmark = pytest.mark.skipif(not IS_THERE, reason=WHY_NOT)
 EXAMPLES = sorted(
     path.name
     for path in bundled.EXAMPLES_FOLDER.iterdir()
-    if path.is_dir() and not path.name.startswith(("diagnose-", "mig-", "mps-on-mig", "shares-", "passthrough"))
+    if path.is_dir()
+    and not path.name.startswith(("compute-domain-", "diagnose-", "mig-", "mps-on-mig", "shares-", "passthrough"))
 )
-"""Those of whole GPUs; the others are in test_real_sharing.py."""
+"""Those of whole GPUs on one node; the others are in test_real_sharing.py and tests/e2e/test_domains.py."""
 
 
 @pytest.fixture(scope="module", params=["controller", "node"])
