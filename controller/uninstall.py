@@ -3,6 +3,9 @@
 The chart runs it once as the last thing of `helm uninstall`, when neither controller nor plugins are left to make it
 again: DeviceClasses of MIG profiles, ResourceSlices (which kubelet would take away itself some time later, on nodes
 that still run) and the leader's Lease. Claims, and what they hold on nodes, are left alone: pods go on with their GPUs.
+
+ComputeDomains are objects of their users, but where their definition goes, they go with it. Nobody is left then to take
+them down, and the finalizer of a single one would keep the definition for ever.
 """
 
 import asyncio
@@ -16,15 +19,30 @@ from pathlib import Path
 import structlog
 
 from controller.classes import is_profile_class
-from dra_driver.api.meta import DEVICE_CLASSES, LEASES, PODS, RESOURCE_SLICES, SECRETS, Resource
+from dra_driver.api.meta import (
+    COMPUTE_DOMAINS,
+    DAEMON_SETS,
+    DEVICE_CLASSES,
+    LEASES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_SLICES,
+    SECRETS,
+    Resource,
+)
+from dra_driver.domains.names import DOMAIN_LABEL, FINALIZER
 from dra_driver.errors import ClusterError, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.endpoint import pod_namespace
-from dra_driver.names import GPU_DRIVER
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.runtime.settings import SettingsParser, driver_name
 from dra_driver.runtime.telemetry import configure_logging
+from dra_driver.slices.diff import MANAGED_BY, MANAGER
 
 _log = structlog.get_logger(__name__)
+
+type Step = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +57,8 @@ class Settings:
     """In the namespace of the lease: what cert-manager made for the webhook, and leaves behind."""
     pods: tuple[str, ...]
     """Likewise: Helm leaves the pod of a test that failed, so that one can look into it, and never removes it."""
+    compute_domains: bool
+    """The definition of ComputeDomains goes; so all of them do, and what was made for them."""
 
 
 def main() -> None:
@@ -58,6 +78,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
         lease_name=options.lease_name,
         secrets=_names(options.secrets),
         pods=_names(options.pods),
+        compute_domains=options.compute_domains,
     )
 
 
@@ -73,16 +94,20 @@ def _parser() -> SettingsParser:
     parser.setting("--lease-name", "gpu-dra-controller", "name of the controller's lease")
     parser.setting("--secrets", "", "names of Secrets in that namespace, with commas between them")
     parser.setting("--pods", "", "names of Pods in that namespace, likewise")
+    parser.switch("--compute-domains", False, "whether ComputeDomains go, and their daemons in that namespace")
     return parser
 
 
 async def run(settings: Settings) -> None:
     """Everything is tried; raises the first ClusterError of what could not be removed."""
     async with Kube(endpoint_from(settings.kubeconfig), user_agent="gpu-dra-cleanup") as kube:
-        steps: tuple[Callable[[], Awaitable[None]], ...] = (
+        steps: tuple[Step, ...] = (
             lambda: _remove_classes(kube, settings.driver_name),
             lambda: _remove_slices(kube, settings.driver_name),
+            # NVIDIA's own driver has the same name for its domains.
+            lambda: _remove_slices(kube, COMPUTE_DOMAIN_DRIVER, label_selector=f"{MANAGED_BY}={MANAGER}"),
             lambda: _remove(kube, LEASES, settings.lease_name, settings.lease_namespace),
+            *(_domain_steps(kube, settings.lease_namespace) if settings.compute_domains else ()),
             *(partial(_remove, kube, SECRETS, name, settings.lease_namespace) for name in settings.secrets),
             *(partial(_remove, kube, PODS, name, settings.lease_namespace) for name in settings.pods),
         )
@@ -91,7 +116,7 @@ async def run(settings: Settings) -> None:
         raise failures[0]
 
 
-async def _failure(step: Callable[[], Awaitable[None]]) -> ClusterError | None:
+async def _failure(step: Step) -> ClusterError | None:
     try:
         await step()
     except ClusterError as error:
@@ -106,9 +131,49 @@ async def _remove_classes(kube: Kube, driver: str) -> None:
             await _remove(kube, DEVICE_CLASSES, found["metadata"]["name"])
 
 
-async def _remove_slices(kube: Kube, driver: str) -> None:
-    for found in (await kube.list(RESOURCE_SLICES, field_selector=f"spec.driver={driver}")).items:
+async def _remove_slices(kube: Kube, driver: str, label_selector: str | None = None) -> None:
+    selected = await kube.list(RESOURCE_SLICES, field_selector=f"spec.driver={driver}", label_selector=label_selector)
+    for found in selected.items:
         await _remove(kube, RESOURCE_SLICES, found["metadata"]["name"])
+
+
+def _domain_steps(kube: Kube, namespace: str) -> tuple[Step, ...]:
+    """In the order in which the controller takes a domain down. What the domain owns in its namespace goes with it."""
+    return (
+        lambda: _free_nodes(kube),
+        lambda: _remove_labelled(kube, DAEMON_SETS, namespace),
+        lambda: _remove_labelled(kube, RESOURCE_CLAIM_TEMPLATES, namespace),
+        lambda: _let_domains_go(kube),
+    )
+
+
+async def _free_nodes(kube: Kube) -> None:
+    for found in (await kube.list(NODES, label_selector=DOMAIN_LABEL)).items:
+        name = found["metadata"]["name"]
+        await kube.merge_patch(NODES, name, {"metadata": {"labels": {DOMAIN_LABEL: None}}})
+        _log.info("free of its domain", kind=NODES.kind, name=name)
+
+
+async def _remove_labelled(kube: Kube, resource: Resource, namespace: str) -> None:
+    for found in (await kube.list(resource, namespace=namespace, label_selector=DOMAIN_LABEL)).items:
+        await _remove(kube, resource, found["metadata"]["name"], namespace)
+
+
+async def _let_domains_go(kube: Kube) -> None:
+    """Helm has deleted the definition, and waits for none of these. Raises Conflict when one was changed meanwhile."""
+    try:
+        domains = (await kube.list(COMPUTE_DOMAINS)).items
+    except NotFound:
+        return  # the definition is gone
+    for found in domains:
+        metadata = found["metadata"]
+        kept = [one for one in metadata.get("finalizers") or () if one != FINALIZER]
+        body = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": kept}}
+        try:
+            await kube.merge_patch(COMPUTE_DOMAINS, metadata["name"], body, namespace=metadata["namespace"])
+        except NotFound:
+            continue
+        _log.info("let go", kind=COMPUTE_DOMAINS.kind, namespace=metadata["namespace"], name=metadata["name"])
 
 
 async def _remove(kube: Kube, resource: Resource, name: str, namespace: str | None = None) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,10 @@ INVENTORY = {
 
 
 @pytest.fixture
-def jobs(cluster: Cluster) -> Iterator[None]:
+def jobs(request: pytest.FixtureRequest) -> Iterator[None]:
     """The cleanup Job does what its container would do."""
+    asked = "cluster" if "cluster" in request.fixturenames else "server"
+    cluster: Cluster = request.getfixturevalue(asked)
 
     def run(arguments: list[str]) -> None:
         where = ["--kubeconfig", str(cluster.kubeconfig), "--lease-namespace", NAMESPACE]
@@ -45,10 +48,42 @@ def made_while_it_runs(cluster: Cluster) -> None:
     cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": failed, "spec": spec})
 
 
+TEMPLATES = ("resource.k8s.io/v1", "ResourceClaimTemplate")
+DOMAIN_LABEL = "resource.nvidia.com/computeDomain"
+
+
+def a_domain(cluster: Cluster) -> None:
+    """As the controller keeps it: with a finalizer, a labelled node, and daemons in the driver's namespace."""
+    domain = {
+        "apiVersion": "resource.nvidia.com/v1beta1",
+        "kind": "ComputeDomain",
+        "metadata": {"name": "train", "namespace": "default", "finalizers": [DOMAIN_LABEL]},
+        "spec": {"numNodes": 1, "channel": {"resourceClaimTemplate": {"name": "train"}}},
+    }
+    uid = cluster.create(domain)["metadata"]["uid"]
+    labels = {DOMAIN_LABEL: uid}
+    cluster.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1", "labels": {**labels, "a": "b"}}})
+    metadata = {"name": f"computedomain-daemon-{uid}", "namespace": NAMESPACE, "labels": labels}
+    pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "imex-daemon", "image": "x"}]}}
+    spec = {"selector": {"matchLabels": labels}, "template": pod}
+    cluster.create({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": spec})
+    request = {"name": "daemon", "exactly": {"deviceClassName": "compute-domain-daemon.nvidia.com"}}
+    claim = {"spec": {"devices": {"requests": [request]}}}
+    template = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": metadata}
+    cluster.create({**template, "spec": claim})
+
+
 def slice_of(driver: str, name: str) -> dict[str, Any]:
     pool = {"name": "node-1", "generation": 1, "resourceSliceCount": 1}
     spec = {"driver": driver, "nodeName": "node-1", "pool": pool, "devices": [{"name": "gpu-1"}]}
     return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec}
+
+
+def channels() -> dict[str, Any]:
+    """The slice of a node's channels, as our publisher makes it."""
+    found = slice_of("compute-domain.nvidia.com", "channels")
+    found["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "gpu-dra-driver"}
+    return found
 
 
 @pytest.mark.usefixtures("jobs")
@@ -67,10 +102,46 @@ def test_nothing_is_left_after_all(variant: str, cluster: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("jobs")
+def test_domains_go_with_their_definition_and_nodes_are_free_again(cluster: Cluster) -> None:
+    """A real server keeps the definition until the last domain has gone, and a domain until its finalizer has."""
+    before, helm = cluster.names(), Helm(cluster.kubeconfig)
+    cluster.create(channels())  # before admission policies let nobody but the controller do so
+    helm.install()
+    a_domain(cluster)
+    helm.uninstall()
+    for _ in range(100):
+        left = cluster.names() - before
+        if not any(name.startswith("CustomResourceDefinition") for name in left):
+            break
+        time.sleep(0.1)
+    (node,) = [one for one in cluster.objects("v1", "Node") if one["metadata"]["name"] == "node-1"]
+    cluster.delete(node)
+    assert left == {"Node /node-1"}
+    assert node["metadata"]["labels"] == {"a": "b"}
+
+
+@pytest.mark.usefixtures("jobs")
+def test_domains_stay_with_their_definition(server: ServerThread) -> None:
+    """And so do their daemons and labels: programs go on, and the next release keeps the same domains."""
+    helm = Helm(server.kubeconfig)
+    server.create(channels())
+    helm.install({"crds": {"keep": True}})
+    a_domain(server)
+    helm.uninstall()
+    (domain,) = server.objects("resource.nvidia.com/v1beta1", "ComputeDomain")
+    assert domain["metadata"]["finalizers"] == [DOMAIN_LABEL] and "deletionTimestamp" not in domain["metadata"]
+    (node,) = server.objects("v1", "Node")
+    assert node["metadata"]["labels"][DOMAIN_LABEL] == domain["metadata"]["uid"]
+    assert len(server.objects("apps/v1", "DaemonSet")) == len(server.objects(*TEMPLATES)) == 1
+    assert server.objects("resource.k8s.io/v1", "ResourceSlice") == []
+
+
+@pytest.mark.usefixtures("jobs")
 def test_what_others_made_stays(server: ServerThread, tmp_path: Path) -> None:
     theirs = [
         wanted_class("1g.10gb", "gpu.example.com", extended_resource=False),
         slice_of("gpu.example.com", "theirs"),
+        slice_of("compute-domain.nvidia.com", "nvidias"),
         {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "DeviceClass",
@@ -83,7 +154,10 @@ def test_what_others_made_stays(server: ServerThread, tmp_path: Path) -> None:
     server.create(slice_of(DRIVER, "ours"))
     words = ["--kubeconfig", str(server.kubeconfig), "--lease-namespace", NAMESPACE]
     asyncio.run(uninstall.run(uninstall.read_settings(words, {})))
-    assert {one["metadata"]["name"] for one in server.objects("resource.k8s.io/v1", "ResourceSlice")} == {"theirs"}
+    assert {one["metadata"]["name"] for one in server.objects("resource.k8s.io/v1", "ResourceSlice")} == {
+        "theirs",
+        "nvidias",
+    }
     left = {one["metadata"]["name"] for one in server.objects("resource.k8s.io/v1", "DeviceClass")}
     assert left == {"theirs", "1g.10gb.mig.nvidia.com"}
 

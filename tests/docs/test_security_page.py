@@ -15,7 +15,7 @@ def of_the_page() -> Iterator[Permission]:
     text = (DOCS / "security.md").read_text(encoding="utf-8")
     part = text.partition("<!-- permissions: begin -->")[2].partition("<!-- permissions: end -->")[0]
     for account, resource, verbs in re.findall(
-        r"^\| (plugin|controller) \| `([^`]+)` \| ([^|]+) \|", part, re.MULTILINE
+        r"^\| (plugin|controller|IMEX daemon) \| `([^`]+)` \| ([^|]+) \|", part, re.MULTILINE
     ):
         for verb in verbs.split(","):
             yield account, resource, verb.strip()
@@ -28,7 +28,7 @@ def test_the_table_of_permissions_is_that_of_the_chart() -> None:
     with simulated_server() as server:
         objects = Helm(server.kubeconfig).install().objects
     given = {
-        ("plugin" if "kubelet-plugin" in one["metadata"]["name"] else "controller", _named(resource, group), verb)
+        (_account(one["metadata"]["name"]), _named(resource, group), verb)
         for one in objects
         if one["kind"] in ("ClusterRole", "Role")
         for rule in one["rules"]
@@ -48,6 +48,13 @@ def test_without_compute_domains_the_controller_may_neither_make_pods_nor_write_
     rules = [rule for one in objects if one["kind"] in ("ClusterRole", "Role") for rule in one["rules"]]
     assert not [rule for rule in rules if "daemonsets" in rule["resources"]]
     assert not [rule for rule in rules if "nodes" in rule["resources"] and "patch" in rule["verbs"]]
+
+
+def _account(role: str) -> str:
+    """Whose it is: the name of a role ends with that of its part."""
+    accounts = {"kubelet-plugin": "plugin", "controller": "controller", "imex-daemon": "IMEX daemon"}
+    (found,) = [account for ending, account in accounts.items() if role.endswith(ending)]
+    return found
 
 
 def _named(resource: str, group: str) -> str:

@@ -217,7 +217,9 @@ class HelmLine:
 
 def _set(setting: str) -> dict[str, Any]:
     path, _, value = setting.partition("=")
-    one: Any = yaml.safe_load(value or '""')
+    # Helm's own rule (strvals): `yes` is a text.
+    typed = value in ("true", "false", "null") or re.fullmatch(r"0|-?[1-9]\d*", value)
+    one: Any = yaml.safe_load(value) if typed else value
     for key in reversed(re.split(r"(?<!\\)\.", path)):
         one = {key.replace("\\.", "."): one}
     found: dict[str, Any] = one

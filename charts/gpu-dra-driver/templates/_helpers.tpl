@@ -62,11 +62,15 @@
 {{- default (include "gpu-dra.controller" .) .Values.serviceAccounts.controller -}}
 {{- end }}
 
+{{/* Whether ComputeDomains are kept: "yes" or nothing. */}}
+{{- define "gpu-dra.domains" -}}
+{{- if and (eq .Values.publisher "controller") (eq (include "gpu-dra.gate" (list . "ComputeDomains")) "true") -}}yes{{- end -}}
+{{- end }}
+
 {{/* Whether daemons of ComputeDomains are made: "yes" or nothing. */}}
 {{- define "gpu-dra.imexDaemons" -}}
-{{- $domains := eq (include "gpu-dra.gate" (list . "ComputeDomains")) "true" -}}
 {{- $host := eq (include "gpu-dra.gate" (list . "HostManagedIMEXDaemon")) "true" -}}
-{{- if and (eq .Values.publisher "controller") $domains (not $host) -}}yes{{- end -}}
+{{- if and (include "gpu-dra.domains" .) (not $host) -}}yes{{- end -}}
 {{- end }}
 
 {{- define "gpu-dra.imexDaemonAccount" -}}
