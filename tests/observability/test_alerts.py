@@ -16,8 +16,11 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from support.claims import BOOT, a_gpu, a_ref, an_entry, node_facts, uuid_of
 
+from controller.computedomains.metrics import DomainCollector
+from controller.webhook.service import WebhookMetrics
 from docs import generate
-from dra_driver.api.inventory import HealthCondition, HealthFacts
+from dra_driver.api.computedomain import ComputeDomainStatus
+from dra_driver.api.inventory import HealthCondition, HealthFacts, Problem
 from dra_driver.api.meta import NODES
 from dra_driver.devices.model import Kind
 from dra_driver.kube.metrics import ApiCalls
@@ -103,6 +106,40 @@ def controller(failing: int = 0, publishing: int = 1, waiting: int = 0) -> list[
     return [(f'{name}{{{labels}pod="c"}}', f"{value}+0x{_MINUTES}") for name, (labels, value) in values.items()]
 
 
+def domain(first: str, then: str = "") -> list[Series]:
+    """What the leader tells of a domain; with another reason from the twentieth minute on."""
+    if then:
+        return [*_waiting(first, "1+0x19"), *_waiting(then, f"_x20 1+0x{_MINUTES}")]
+    return _waiting(first, f"1+0x{_MINUTES}")
+
+
+def _waiting(reason: str, values: str) -> list[Series]:
+    condition = {"type": "Ready", "status": "False", "reason": reason, "lastTransitionTime": "t"}
+    status = ComputeDomainStatus.of({"conditions": [condition]})
+    registry = CollectorRegistry()
+    registry.register(DomainCollector(lambda: {("team", "train"): status}))
+    told = recorded(registry, pod="c")
+    return [(one, values if one.startswith("gpu_dra_compute_domain_reason") else others) for one, others in told]
+
+
+_WEEK_S = 7 * 86400
+
+
+def webhook(*, armed: int = 1, expires_s: float = 3 * _WEEK_S, failed: int = 0) -> list[Series]:
+    """A replica's series; time begins at 0, when its certificate has so long to go. So many reviews fail a minute."""
+    registry = CollectorRegistry()
+    metrics = WebhookMetrics(registry)
+    metrics.armed.set(armed)
+    metrics.expires.set(expires_s)
+    metrics.reviews.labels("ResourceClaim", "admitted").inc()
+    metrics.reviews.labels("ResourceClaim", "failed").inc()
+    series = recorded(registry, pod="c")
+    return [
+        (one, f"0+{failed}x{_MINUTES}" if 'result="failed"' in one and "reviews_total" in one else values)
+        for one, values in series
+    ]
+
+
 def claims(call: str, outcome: str) -> list[Series]:
     """One claim a minute ends like this."""
     assert "gpu_dra_claims_total" in {family.name for family in generate.plugin_families()}
@@ -112,6 +149,10 @@ def claims(call: str, outcome: str) -> list[Series]:
 def ill(type_: str) -> NodeFacts:
     bad = HealthCondition(type=type_, value="79", severity="Critical", message="m", since="2026-01-01T00:00:00Z")
     return node_facts([a_gpu(0, health=HealthFacts(healthy=False, conditions=[bad]))])
+
+
+def unreadable() -> NodeFacts:
+    return node_facts(1, problems=[Problem(subject="GPU at index 3", reason="GpuIsLost", message="gone")])
 
 
 def idle(percent: int) -> list[Series]:
@@ -137,7 +178,15 @@ def undoing() -> Journal:
     return Journal({}, holds={hold: HoldRecord(HoldState.UNDOING, BOOT)})
 
 
-HEALTHY = [*plugin(), *controller(), *claims("prepare", "ok"), *idle(90), *daemon_set(3)]
+HEALTHY = [
+    *plugin(),
+    *controller(),
+    *claims("prepare", "ok"),
+    *idle(90),
+    *daemon_set(3),
+    *domain("AllNodesReady"),
+    *webhook(),
+]
 
 
 @dataclass(frozen=True)
@@ -162,6 +211,13 @@ CASES = [
     Case("GpuDraUnprepareFailing", 12, lambda: [*plugin(), *controller(), *claims("unprepare", "HardwareError")]),
     Case("GpuDraPrepareSlow", 20, lambda: [*slow(), *controller()]),
     Case("GpuDraGpuTainted", 3, lambda: [*plugin(ill("Xid")), *controller()]),
+    Case("GpuDraNotOffered", 11, lambda: [*plugin(unreadable()), *controller()]),
+    Case("GpuDraComputeDomainNotReady", 31, lambda: [*HEALTHY, *domain("FabricIncomplete")]),
+    Case("GpuDraComputeDomainNotReady", 31, lambda: [*HEALTHY, *domain("NodesJoining", "DaemonsNotReady")]),
+    Case("GpuDraWebhookCertificateExpiring", 125, lambda: [*HEALTHY, *webhook(expires_s=_WEEK_S + 3600)]),
+    Case("GpuDraWebhookCertificateExpiring", 61, lambda: [*HEALTHY, *webhook(expires_s=0)]),
+    Case("GpuDraWebhookNotAsked", 16, lambda: [*HEALTHY, *webhook(armed=0)]),
+    Case("GpuDraWebhookFailing", 2, lambda: [*HEALTHY, *webhook(failed=1)]),
     Case("GpuDraMpsDaemonDead", 2, lambda: [*plugin(ill("MpsDaemon")), *controller()]),
     Case("GpuDraHoldsStuck", 31, lambda: [*plugin(journal=undoing()), *controller()]),
     Case("GpuDraApiErrors", 30, lambda: [*rising(plugin(code=403), "gpu_dra_api_errors", 10), *controller()]),
@@ -228,6 +284,10 @@ def test_a_gpu_that_works_a_claim_in_parts_and_a_wait_for_another_claim_are_no_a
     evaluated(promtool, tmp_path, series, [(300, [])])
 
 
+def test_a_domain_that_no_pod_has_come_for_is_no_alert(promtool: str, tmp_path: Path) -> None:
+    evaluated(promtool, tmp_path, [*HEALTHY, *domain("NoNodes")], [(300, [])])
+
+
 def _fields(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in type(value).__dataclass_fields__}
 
@@ -251,7 +311,7 @@ def test_every_alert_says_what_it_is_and_names_metrics_and_labels_that_exist() -
 
 SERIES = {
     name: set(family.labels)
-    for family in (*generate.plugin_families(), *generate.publisher_families())
+    for family in (*generate.plugin_families(), *generate.publisher_families(), *generate.controller_families())
     for name in family.series
 }
 

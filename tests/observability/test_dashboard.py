@@ -18,7 +18,7 @@ ADDED_LABELS = {"node", "pod", "le", "namespace"}
 
 SERIES = {
     name: set(family.labels) | ADDED_LABELS
-    for family in (*generate.plugin_families(), *generate.publisher_families())
+    for family in (*generate.plugin_families(), *generate.publisher_families(), *generate.controller_families())
     for name in family.series
 }
 
