@@ -58,7 +58,7 @@ from dra_driver.api.meta import (
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.domains.names import DOMAIN_LABEL
 from dra_driver.domains.objects import DaemonSettings
-from dra_driver.errors import NotFound
+from dra_driver.errors import AlreadyExists, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.endpoint import Endpoint
 from dra_driver.kube.watch import Mirror, MirrorChange
@@ -297,8 +297,8 @@ class Surroundings:
         async with self._at_once:
             try:
                 await (self._answer(node[1:]) if node.startswith("?") else self._tend(node))
-            except NotFound:
-                return
+            except (AlreadyExists, NotFound):
+                return  # the watch is behind, and tells soon
 
     async def _answer(self, node: str) -> None:
         registration = {"driver": COMPUTE_DOMAIN_DRIVER, "time": _now()}

@@ -1,0 +1,175 @@
+"""What a domain's status says: each reason is provoked, and what is wrong is named."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.domain_values import NOW, OTHER, daemon, domain, member, node, observed, use
+
+from dra_driver.api.computedomain import ComputeDomainStatus, Condition
+from dra_driver.domains import members, status
+from dra_driver.domains.members import membership
+from dra_driver.domains.observed import DaemonSeen, ObservedDomain, Standing
+from dra_driver.domains.status import FABRIC_COMPLETE, NODES_JOINED, READY, TEMPLATE_READY, domain_status
+
+MAX = 3
+
+
+def of(seen: ObservedDomain, *, host_imex: bool = False) -> ComputeDomainStatus:
+    return domain_status(seen, membership(seen, MAX), NOW, host_imex=host_imex)
+
+
+def condition(found: ComputeDomainStatus, type_: str) -> Condition:
+    return next(one for one in found.conditions if one.type == type_)
+
+
+TWO = observed(uses=[use("a"), use("b")], nodes=[member("a"), member("b")], daemons=[daemon("a"), daemon("b")])
+
+
+def test_a_domain_is_ready_when_every_node_that_its_pods_are_on_has_a_daemon_that_is() -> None:
+    found = of(TWO)
+    assert (found.status, found.ready_nodes, found.observed_generation) == ("Ready", "2/2", 3)
+    assert condition(found, READY).reason == "AllNodesReady"
+    assert [(one.name, one.index, one.ip_address, one.status, one.message) for one in found.nodes] == [
+        ("a", 0, "10.0.0.a", "Ready", None),
+        ("b", 1, "10.0.0.b", "Ready", None),
+    ]
+    assert {one.type for one in found.conditions} == {READY, TEMPLATE_READY, NODES_JOINED, FABRIC_COMPLETE}
+    assert {one.status for one in found.conditions} == {"True"}
+
+
+def seen(**changes: object) -> ObservedDomain:
+    base: dict[str, object] = {
+        "uses": [use("a"), use("b")],
+        "nodes": [member("a"), member("b")],
+        "daemons": [daemon("a"), daemon("b")],
+    }
+    return observed(**{**base, **changes})  # type: ignore[arg-type]
+
+
+NOT_READY = {
+    "NoNodes": (observed(), "no pod of the domain"),
+    "NodesMissing": (seen(subject=domain(num_nodes=3)), "on 2 nodes, numNodes is 3"),
+    "DaemonsNotReady": (seen(daemons=[daemon("a")]), "1 of 2 nodes: b (its daemon's pod has not been made yet)"),
+    "NodesJoining": (seen(nodes=[member("a"), node("b")]), "joining: b"),
+    "NodeInOtherDomain": (seen(nodes=[member("a"), node("b", OTHER)]), f"node b is in the domain with UID {OTHER}"),
+    "NodeGone": (seen(nodes=[member("a")], daemons=[daemon("a")]), "node b is not in the cluster any more"),
+    "FabricIncomplete": (seen(nodes=[member("a"), node("b", problem="GPU x is InProgress")]), "GPU x is InProgress"),
+    "CliqueFull": (
+        observed(uses=[use(name) for name in "abcd"], nodes=[*(member(name) for name in "abc"), node("d")]),
+        "node d is one too many",
+    ),
+    "TemplateNameTaken": (seen(standing={"template": Standing.FOREIGN}), "train-channel is not this domain's"),
+    "TemplateMissing": (seen(standing={"template": Standing.MISSING}), "does not stand"),
+    "Terminating": (seen(subject=domain(deleting=True)), "still in use; delete the pods of"),
+}
+
+
+@pytest.mark.parametrize(("reason", "case"), NOT_READY.items())
+def test_a_domain_that_is_not_ready_says_why(reason: str, case: tuple[ObservedDomain, str]) -> None:
+    found = of(case[0])
+    ready = condition(found, READY)
+    assert (found.status, ready.status, ready.reason) == ("NotReady", "False", reason)
+    assert case[1] in ready.message
+
+
+INFORMATION = {
+    "AllNodesReady": (TWO, READY),
+    "NodesJoined": (TWO, NODES_JOINED),
+    "FabricComplete": (TWO, FABRIC_COMPLETE),
+    "TemplateMade": (TWO, TEMPLATE_READY),
+    "SeveralCliques": (seen(nodes=[member("a", "r.0"), member("b", "r.1")]), NODES_JOINED),
+}
+
+
+@pytest.mark.parametrize(("reason", "case"), INFORMATION.items())
+def test_what_is_as_it_should_be_has_a_reason_too(reason: str, case: tuple[ObservedDomain, str]) -> None:
+    assert condition(of(case[0]), case[1]).reason == reason
+    assert of(case[0]).status == "Ready"
+
+
+def test_every_reason_is_provoked_here() -> None:
+    source = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (status, members))
+    written = set(re.findall(r'"([A-Z][a-z]+[A-Z][A-Za-z]+|Terminating)"', source))
+    types = {READY, TEMPLATE_READY, NODES_JOINED, FABRIC_COMPLETE, "NotReady", "FabricIncomplete"}
+    assert written - types <= NOT_READY.keys() | INFORMATION.keys()
+    assert NOT_READY.keys() | INFORMATION.keys() <= written | {"FabricComplete", "NodesJoined"}
+
+
+DAEMONS = {
+    "has not been made": None,
+    "is ending": daemon("b", deleting=True),
+    "has no address yet": daemon("b", ip=""),
+    "is not ready yet": daemon("b", ready=False),
+    "ImagePullBackOff": DaemonSeen("b", "daemon-b", problem="its daemon's container waits: ImagePullBackOff"),
+}
+
+
+@pytest.mark.parametrize(("said", "pod"), DAEMONS.items())
+def test_a_node_says_what_its_daemon_lacks(said: str, pod: DaemonSeen | None) -> None:
+    found = of(seen(daemons=[daemon("a"), *([pod] if pod is not None else [])]))
+    assert (found.ready_nodes, found.nodes[1].status) == ("1/2", "NotReady")
+    assert said in str(found.nodes[1].message)
+
+
+def test_a_member_that_is_leaving_is_shown_and_is_missed_by_nobody() -> None:
+    found = of(observed(uses=[use("a")], nodes=[member("a"), node("b")], daemons=[daemon("a"), daemon("b")]))
+    assert (found.status, found.ready_nodes) == ("Ready", "1/1")
+    assert [(one.name, one.message) for one in found.nodes] == [("a", None), ("b", "it is leaving the domain")]
+
+
+def test_a_member_whose_fabric_breaks_is_not_ready_and_keeps_its_place() -> None:
+    found = of(seen(nodes=[member("a"), member("b", problem="GPU x is InProgress")]))
+    assert condition(found, READY).reason == "DaemonsNotReady"
+    assert condition(found, FABRIC_COMPLETE).reason == "FabricIncomplete"
+    assert "node b: GPU x is InProgress" in condition(found, FABRIC_COMPLETE).message
+
+
+def test_the_worst_reason_comes_first_and_messages_name_three_and_count_the_rest() -> None:
+    names = "abcdefg"
+    nodes = [node(name, OTHER) for name in names[:5]]
+    found = of(observed(uses=[use(name) for name in names], nodes=[*nodes, node("f", problem="broken")]))
+    ready = condition(found, READY)
+    assert ready.reason == "NodeGone", "g: somebody has to delete its pods"
+    assert ready.message.count("node ") == 3
+    assert ready.message.endswith("and 4 more")
+
+
+def test_host_imex_counts_what_nodes_say_instead_of_pods() -> None:
+    says = {"a": True, "b": False, "c": None}
+    nodes = [replace(member(name), imex_ready=ready, address=f"192.0.2.{name}") for name, ready in says.items()]
+    found = of(observed(uses=[use(name) for name in says], nodes=nodes), host_imex=True)
+    assert [(one.name, one.status, one.ip_address) for one in found.nodes] == [
+        ("a", "Ready", "192.0.2.a"),
+        ("b", "NotReady", "192.0.2.b"),
+        ("c", "NotReady", ""),
+    ]
+    assert found.ready_nodes == "1/3"
+
+
+def test_a_condition_keeps_the_time_since_when_it_is_so() -> None:
+    before = of(TWO).model_copy(
+        update={
+            "conditions": [
+                one.model_copy(update={"last_transition_time": "2025-01-01T00:00:00Z"}) for one in of(TWO).conditions
+            ]
+        }
+    )
+    same = of(seen(subject=domain(status=before)))
+    assert {one.last_transition_time for one in same.conditions} == {"2025-01-01T00:00:00Z"}
+    changed = of(seen(subject=domain(status=before), daemons=[daemon("a")]))
+    assert condition(changed, READY).last_transition_time == NOW
+    assert condition(changed, NODES_JOINED).last_transition_time == "2025-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        (observed(domain(deleting=True), uses=[use("a", None, "worker-0")]), "team/claim-a on node a (pod worker-0)"),
+        (observed(domain(deleting=True), nodes=[member("a")], daemons=[daemon("a")]), "daemons' pods to end on a"),
+        (observed(domain(deleting=True)), "its objects are being deleted"),
+    ],
+)
+def test_a_domain_that_goes_says_what_it_waits_for(left: ObservedDomain, said: str) -> None:
+    assert said in condition(of(left), READY).message

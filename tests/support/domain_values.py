@@ -1,0 +1,81 @@
+"""What can be seen of a ComputeDomain, made in a line: for tests of what is decided about it."""
+
+from collections.abc import Iterable, Mapping
+
+from dra_driver.api.computedomain import (
+    ChannelSpec,
+    ComputeDomain,
+    ComputeDomainSpec,
+    ComputeDomainStatus,
+    DomainNode,
+    TemplateName,
+)
+from dra_driver.api.meta import ObjectMeta
+from dra_driver.domains.demand import ChannelUse
+from dra_driver.domains.names import FINALIZER
+from dra_driver.domains.observed import DaemonSeen, NodeSeen, ObservedDomain, Standing
+from dra_driver.names import ClaimRef
+
+UID, OTHER = "uid-of-train", "uid-of-serve"
+RACK = "rack.0"
+NOW = "2026-01-02T00:00:00Z"
+
+
+def domain(
+    *, num_nodes: int = 0, status: ComputeDomainStatus | None = None, deleting: bool = False, finalizer: bool = True
+) -> ComputeDomain:
+    metadata = ObjectMeta(
+        name="train",
+        namespace="team",
+        uid=UID,
+        generation=3,
+        deletion_timestamp=NOW if deleting else None,
+        finalizers=["example.com/other", FINALIZER] if finalizer else [],
+    )
+    channel = ChannelSpec(resource_claim_template=TemplateName(name="train-channel"))
+    spec = ComputeDomainSpec(num_nodes=num_nodes, channel=channel)
+    return ComputeDomain(metadata=metadata, spec=spec, status=status or ComputeDomainStatus())
+
+
+def use(node: str, claim: str | None = None, *pods: str) -> ChannelUse:
+    name = claim or f"claim-{node}"
+    return ChannelUse(node, UID, ClaimRef("team", name, f"uid-of-{name}"), pods)
+
+
+def node(name: str, label: str | None = None, clique: str = RACK, problem: str | None = None) -> NodeSeen:
+    return NodeSeen(name, label=label, clique=clique, fabric_problem=problem)
+
+
+def member(name: str, clique: str = RACK, problem: str | None = None) -> NodeSeen:
+    return node(name, UID, clique, problem)
+
+
+def daemon(name: str, ip: str | None = None, *, ready: bool = True, deleting: bool = False) -> DaemonSeen:
+    return DaemonSeen(name, f"daemon-{name}", f"10.0.0.{name[-1]}" if ip is None else ip, ready, deleting)
+
+
+def entry(name: str, index: int, clique: str = RACK) -> DomainNode:
+    return DomainNode(name=name, index=index, clique_id=clique, status="Ready")
+
+
+def known(*entries: DomainNode) -> ComputeDomainStatus:
+    return ComputeDomainStatus(nodes=list(entries))
+
+
+def observed(
+    subject: ComputeDomain | None = None,
+    *,
+    uses: Iterable[ChannelUse] = (),
+    nodes: Iterable[NodeSeen] = (),
+    daemons: Iterable[DaemonSeen] = (),
+    standing: Mapping[str, Standing] | None = None,
+) -> ObservedDomain:
+    """All that we make stands, unless `standing` says otherwise of `template`, `daemon_template` or `daemon_set`."""
+    objects = {"template": Standing.OURS, "daemon_template": Standing.OURS, "daemon_set": Standing.OURS}
+    return ObservedDomain(
+        subject or domain(),
+        channel_uses=tuple(sorted(uses)),
+        nodes={one.name: one for one in nodes},
+        daemons={one.node: one for one in daemons},
+        **{**objects, **(standing or {})},
+    )
