@@ -125,7 +125,14 @@ def _webhook(kube: Kube, settings: Settings, policy: PublishingPolicy, metrics: 
     from controller.webhook.service import Webhook, WebhookMetrics, plan_of
 
     plan = plan_of(settings.webhook, settings.lease_namespace, settings.driver_name)
-    return Webhook(kube, plan, driver=settings.driver_name, policy=policy, metrics=WebhookMetrics(metrics))
+    return Webhook(
+        kube,
+        plan,
+        driver=settings.driver_name,
+        policy=policy,
+        gates=settings.feature_gates,
+        metrics=WebhookMetrics(metrics),
+    )
 
 
 def _domains(

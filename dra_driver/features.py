@@ -164,6 +164,19 @@ class Gates:
 Gates.DEFAULT = Gates(frozenset(feature for feature, gate in GATES.items() if gate.default))
 
 
+def of_strategy(strategy: str) -> Feature:
+    """The gate of what a claim's config asks for by `sharing.strategy`, one of those that there are."""
+    return Feature.MPS if strategy == "MPS" else Feature.TIME_SLICING
+
+
+def off_by_gate(strategy: str) -> str:
+    """Why a config with this strategy is refused, and what can be done."""
+    return (
+        f"sharing.strategy {strategy} is switched off in this cluster by feature gate {of_strategy(strategy)}; leave"
+        " `sharing` out of the config, or ask an administrator for the gate"
+    )
+
+
 def _take(word: str, given: dict[Feature, bool]) -> Iterable[str]:
     """Put one `NAME=BOOLEAN` into `given`; yields what is wrong with it."""
     name, equals, value = (part.strip() for part in word.partition("="))

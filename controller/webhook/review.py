@@ -26,6 +26,7 @@ from dra_driver.checking.findings import Finding
 from dra_driver.checking.formats import sentence
 from dra_driver.checking.knowledge import Knowledge, Sites
 from dra_driver.errors import Help, InvalidInput, Move
+from dra_driver.features import Feature
 
 API_VERSION = "admission.k8s.io/v1"
 _KIND = "AdmissionReview"
@@ -167,6 +168,8 @@ class Judge:
         if version not in kind.versions:
             known = ", ".join(kind.versions)
             return Answer(review.uid, (f"{review.api_version} {kind.kind} cannot be judged; known are {known}",))
+        if kind.ours and Feature.COMPUTE_DOMAINS not in self.knowledge.gates:
+            return Answer(review.uid, (_NO_DOMAINS,))
         found = check(Reading((_document(judged(review.obj)),), ()), self._knowledge_for(review.obj))
         said = [one for one in found if one.severity is Severity.WARNING and one.code not in _SAID_BY_SERVER]
         return Answer(
@@ -217,6 +220,10 @@ def expressions_in(spec: object) -> tuple[str, ...]:
     return tuple(found)
 
 
+_NO_DOMAINS = (
+    f"ComputeDomains are switched off in this cluster by feature gate {Feature.COMPUTE_DOMAINS}; ask an administrator"
+    " for it"
+)
 _BLANK = read_documents("{}", "").documents[0]
 """A document of one line: the objects of reviews stand in no file."""
 

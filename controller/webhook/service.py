@@ -37,6 +37,7 @@ from dra_driver.cel.device import compile_selector
 from dra_driver.checking.fit import class_expressions
 from dra_driver.checking.knowledge import Knowledge, Sites, sites_of_kinds
 from dra_driver.errors import ClusterError, InvalidInput
+from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
@@ -130,6 +131,7 @@ class Webhook:
         *,
         driver: str,
         policy: PublishingPolicy,
+        gates: Gates,
         metrics: WebhookMetrics,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
@@ -151,7 +153,7 @@ class Webhook:
         issuing = Issuing(plan.names, plan.times) if plan.issued_here else None
         self._certificates = CertificateKeeper(kube, self._secret, issuing, now)
         self._served = Served()
-        self._judge = Judge(Knowledge(driver=driver, policies=(policy,)), knows_server=False)
+        self._judge = Judge(Knowledge(driver=driver, policies=(policy,), gates=gates), knows_server=False)
         self._judged_kib = 0
         self._tired = asyncio.Event()
         """Set when there is much to forget."""

@@ -227,7 +227,7 @@ class _Judged:
 
     def _judge_class(self, taken: _Taken) -> None:
         check_class(taken.spec, taken.report, self._manifests)
-        check_configs(taken.spec.get("config") or (), "spec.config", taken.report, self._knowledge.driver)
+        check_configs(taken.spec.get("config") or (), "spec.config", taken.report, self._knowledge)
         typed = None if _has_errors(taken.report) else typed_class(taken.document.name, taken.spec)
         part = ClassPart(taken.report, taken.spec, typed)
         self._manifests.classes[taken.document.name] = part

@@ -9,24 +9,26 @@ from dra_driver.api.resource import AllocatedConfig, DeviceClass, Opaque
 from dra_driver.checking.codes import CONFIG, CONFIG_KIND, UNKNOWN_DRIVER, Severity
 from dra_driver.checking.findings import Report
 from dra_driver.checking.fit import class_expressions, expressions_of, kinds_of
+from dra_driver.checking.knowledge import Knowledge
 from dra_driver.checking.selectors import fix_of, suggested_in
 from dra_driver.checking.world import ClaimPart, Manifests
 from dra_driver.errors import InvalidConfig
+from dra_driver.features import Gates, of_strategy, off_by_gate
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, RequestName
 from dra_driver.opaque import config_for, listed_configs
 
 _KINDS: dict[str, type[DeviceConfig]] = dict(zip(("gpu", "mig", "vfio"), DEVICE_CONFIGS, strict=True))
 
 
-def check_configs(configs: Sequence[JsonObject], path: str, report: Report, ours: str) -> bool:
-    """Each for itself; whether all for our driver, which is called `ours`, are right. `path` is that of the list."""
-    right = True
+def check_configs(configs: Sequence[JsonObject], path: str, report: Report, knowledge: Knowledge) -> bool:
+    """Each for itself; whether all for our drivers are right. `path` is that of the list."""
+    right, ours = True, knowledge.driver
     for index, config in enumerate(configs):
         opaque, where = config.get("opaque") or {}, f"{path}[{index}].opaque"
         driver = opaque.get("driver")
         if driver in (ours, COMPUTE_DOMAIN_DRIVER):
             taken = DEVICE_CONFIGS if driver == ours else DOMAIN_CONFIGS
-            right &= _check_parameters(opaque.get("parameters"), f"{where}.parameters", report, taken)
+            right &= _check_parameters(opaque.get("parameters"), f"{where}.parameters", report, taken, knowledge.gates)
         elif isinstance(driver, str):
             guess = meant(driver, (ours, COMPUTE_DOMAIN_DRIVER))
             if guess:
@@ -36,7 +38,9 @@ def check_configs(configs: Sequence[JsonObject], path: str, report: Report, ours
     return right
 
 
-def _check_parameters(parameters: object, path: str, report: Report, taken: Sequence[type[DeviceConfig]]) -> bool:
+def _check_parameters(
+    parameters: object, path: str, report: Report, taken: Sequence[type[DeviceConfig]], gates: Gates
+) -> bool:
     """`taken` are the kinds that devices of the driver take."""
     if not isinstance(parameters, dict):
         return False  # that it is missing, or no map, was said already
@@ -55,6 +59,10 @@ def _check_parameters(parameters: object, path: str, report: Report, taken: Sequ
         for field, message in _problems(error, path):
             report.find(CONFIG, field, message, fix=suggested_in(message))
         return False
+    strategy = (parameters.get("sharing") or {}).get("strategy")
+    if strategy is not None and of_strategy(strategy) not in gates:
+        report.find(CONFIG, f"{path}.sharing.strategy", off_by_gate(strategy))
+        return False
     return True
 
 
@@ -72,7 +80,7 @@ def check_configs_of_claim(part: ClaimPart, manifests: Manifests) -> None:
     """The claim's configs against the devices that its requests can get, together with those of the classes."""
     configs = (part.spec.get("devices") or {}).get("config") or ()
     path = f"{part.path}.devices.config"
-    if not check_configs(configs, path, part.report, manifests.knowledge.driver) or not manifests.knowledge.sites:
+    if not check_configs(configs, path, part.report, manifests.knowledge) or not manifests.knowledge.sites:
         return
     for name, where, request in part.alternatives():
         device_class = manifests.device_class(str(request.get("deviceClassName", "")))

@@ -22,6 +22,7 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import DeviceClass, Pool, ResourceSlice, ResourceSliceSpec
 from dra_driver.cel.server import Server
 from dra_driver.errors import InvalidInput
+from dra_driver.features import Gates
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.slices.describe import Description, described_devices
 from dra_driver.slices.domains import domain_devices
@@ -79,6 +80,8 @@ class Knowledge:
     existing: Mapping[str, Collection[Key]] | None = None
     driver: str = GPU_DRIVER
     policies: Sequence[PublishingPolicy] = ()
+    gates: Gates = Gates.DEFAULT
+    """Of the driver in the cluster."""
 
     @property
     def server(self) -> Server:

@@ -29,7 +29,7 @@ from dra_driver.devices.exclusion import conflict, unsupported
 from dra_driver.devices.fit import checked_against, config_kind, identity
 from dra_driver.devices.model import Kind, Offer
 from dra_driver.errors import InvalidConfig, InvalidInput, NodeNotReady, UnknownDevice
-from dra_driver.features import Feature
+from dra_driver.features import of_strategy, off_by_gate
 from dra_driver.names import ClaimRef, RequestName, is_dns_label, is_dns_subdomain, is_uid
 from dra_driver.opaque import ListedConfig, config_for, listed_configs
 from dra_driver.quantity import Quantity
@@ -192,13 +192,9 @@ def _check_gates(result: _Result, node: Node) -> None:
     """Of what a config asks for by itself; what the policy offers was looked at with the policy."""
     if result.sharing is None:
         return
-    feature = Feature.MPS if result.sharing.strategy == "MPS" else Feature.TIME_SLICING
-    if feature not in node.gates:
-        raise InvalidConfig(
-            f"{result.offer.name}: sharing.strategy {result.sharing.strategy} is switched off in this cluster by"
-            f" feature gate {feature}; leave `sharing` out of the config, or ask an administrator for the gate",
-            field=f"{result.place}.device",
-        )
+    strategy = result.sharing.strategy
+    if of_strategy(strategy) not in node.gates:
+        raise InvalidConfig(f"{result.offer.name}: {off_by_gate(strategy)}", field=f"{result.place}.device")
 
 
 def _offer(asked: ClaimRef, place: str, result: AllocatedDevice, node: Node) -> Offer:

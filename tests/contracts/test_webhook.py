@@ -20,6 +20,7 @@ from controller.webhook.certificates import Lifetimes, certificate_in, new_certi
 from controller.webhook.configuration import OVERLAP, Wish, is_armed, trusted_in
 from controller.webhook.service import Plan, Webhook, WebhookMetrics
 from dra_driver.api.policy import PublishingPolicy
+from dra_driver.features import Gates
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 
@@ -117,6 +118,7 @@ class Install:
                 plan,
                 driver=GPU_DRIVER,
                 policy=PublishingPolicy(),
+                gates=Gates.DEFAULT,
                 metrics=WebhookMetrics(registry),
                 now=self.clock,
                 look_s=0.2,

@@ -22,6 +22,7 @@ from dra_driver.checking.codes import Severity
 from dra_driver.checking.formats import sentence
 from dra_driver.checking.knowledge import Knowledge, sites_of_kinds, sites_of_models
 from dra_driver.cli import check as command
+from dra_driver.features import Gates
 from dra_driver.simulation.apiserver.decode import copy_json
 
 JUDGE = Judge(Knowledge(36, sites_of_kinds(), CLASSES))
@@ -155,6 +156,42 @@ def test_domains_are_judged_as_a_whole(spec: Any, allowed: bool) -> None:
 
 
 # -- warnings
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("strategy", "gate"), [("TimeSlicing", "TimeSlicingSettings"), ("MPS", "MPSSupport")], ids=lambda value: value
+)
+def test_what_a_feature_gate_switches_off_is_refused_and_nothing_else(kind: str, strategy: str, gate: str) -> None:
+    """As the node refuses it, in its words."""
+    obj = an_object(kind, config({"kind": "GpuConfig", "sharing": {"strategy": strategy}}))
+    off, others = (
+        Judge(replace(JUDGE.knowledge, gates=Gates.parse(text))) for text in (f"{gate}=false", OTHERS_OFF[gate])
+    )
+    (refusal,) = answer(obj, judge=off).refusals
+    assert f"opaque.parameters.sharing.strategy: sharing.strategy {strategy} is switched off" in refusal
+    assert f"by feature gate {gate};" in refusal
+    assert answer(obj, judge=others).allowed
+    assert answer(an_object(kind, config({"kind": "GpuConfig"})), judge=off).allowed
+
+
+OTHERS_OFF = {"TimeSlicingSettings": "MPSSupport=false", "MPSSupport": "TimeSlicingSettings=false,ComputeDomains=false"}
+
+
+def test_a_domain_is_refused_where_nobody_would_keep_it_and_an_old_one_can_be_let_go() -> None:
+    spec = {"numNodes": 2, "channel": {"resourceClaimTemplate": {"name": "train"}}}
+    metadata = {"name": "train", "namespace": "team-a"}
+    domain = {
+        "apiVersion": "resource.nvidia.com/v1beta1",
+        "kind": "ComputeDomain",
+        "metadata": metadata,
+        "spec": spec,
+    }
+    off = Judge(replace(JUDGE.knowledge, gates=Gates.parse("ComputeDomains=false")))
+    assert answer(domain).allowed
+    (refusal,) = answer(domain, judge=off).refusals
+    assert "by feature gate ComputeDomains;" in refusal
+    assert answer(domain, {**domain, "metadata": {**metadata, "finalizers": ["a/b"]}}, judge=off).allowed
 
 
 def test_what_check_warns_of_is_a_warning_and_refuses_nothing() -> None:

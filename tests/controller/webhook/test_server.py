@@ -21,6 +21,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cel.device import compile_selector
 from dra_driver.errors import NodeNotReady
+from dra_driver.features import Gates
 from dra_driver.kube.client import Endpoint, Kube
 from tests.controller.webhook.test_configuration import WISH
 from tests.controller.webhook.test_review import NOT_REVIEWS
@@ -181,7 +182,7 @@ async def webhook() -> Webhook:
     )
     kube = Kube(Endpoint(server="http://127.0.0.1:1"))
     metrics = WebhookMetrics(CollectorRegistry())
-    return Webhook(kube, plan, driver="gpu.nvidia.com", policy=PublishingPolicy(), metrics=metrics)
+    return Webhook(kube, plan, driver="gpu.nvidia.com", policy=PublishingPolicy(), gates=Gates.DEFAULT, metrics=metrics)
 
 
 async def test_bodies_of_all_kinds_are_answered_over_https(webhook: Webhook) -> None:
