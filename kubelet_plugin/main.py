@@ -160,7 +160,8 @@ async def run(settings: Settings) -> None:
             tasks.create_task(forever("offers", offers.run))
             tasks.create_task(forever("news", events.run))
             tasks.create_task(forever("claims", claims.run))
-            if Feature.COMPUTE_DOMAINS in settings.feature_gates:
+            # Without a controller nobody keeps domains, and nobody publishes their devices.
+            if Feature.COMPUTE_DOMAINS in settings.feature_gates and settings.publisher == "controller":
                 tasks.create_task(forever("ComputeDomains", serve_domains))
             if status is not None:
                 tasks.create_task(forever("device status", status.run))

@@ -109,6 +109,8 @@ class Actions:
         try:
             await self._kube.create(resource, obj)
         except AlreadyExists:
+            if resource is DAEMON_SETS:
+                return  # the domain's UID is its name: nobody else has it
             found = await self._kube.get(resource, name, namespace)
             if (found["metadata"].get("labels") or {}).get(DOMAIN_LABEL) == uid:
                 return

@@ -35,6 +35,7 @@ from dra_driver.api.meta import (
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.errors import InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
+from dra_driver.names import GPU_DRIVER
 from dra_driver.simulation.addresses import PodAddresses
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.simulation.apiserver.server import DEFAULT_VERSION
@@ -255,11 +256,12 @@ class SimulatedCluster:
             await asyncio.sleep(_POLL_S)
 
     async def wait_published(self, timeout_s: float = 60.0) -> None:
-        """Until every node has a slice."""
+        """Until every node has a slice of its GPUs."""
 
         async def published() -> bool:
             slices = (await self.kube.list(RESOURCE_SLICES)).items
-            return {item["spec"].get("nodeName") for item in slices} >= {node.name for node in self.nodes}
+            found = {item["spec"].get("nodeName") for item in slices if item["spec"]["driver"] == GPU_DRIVER}
+            return found >= {node.name for node in self.nodes}
 
         await self.wait(published, "some nodes have published no devices", timeout_s * (1 + len(self.nodes) / 10))
 

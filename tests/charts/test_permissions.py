@@ -17,6 +17,7 @@ import yaml
 from support.helm import NAMESPACE, RELEASE, Helm, Release, simulated_server
 
 from dra_driver.api.meta import (
+    COMPUTE_DOMAINS,
     DEVICE_CLASSES,
     LEASES,
     NAMESPACES,
@@ -39,7 +40,10 @@ from kubelet_plugin.simulate_command import act
 type Permission = tuple[str, str, str]
 """Verb, group, resource."""
 
-PLUGIN, CONTROLLER = "gpu-dra-kubelet-plugin", "gpu-dra-controller"
+PLUGIN, CONTROLLER, DAEMON = "gpu-dra-kubelet-plugin", "gpu-dra-controller", "gpu-dra-imex-daemon"
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DOMAIN_FILE = "compute-domain-two-trays.yaml"
 
 POLICY = PublishingPolicy.of(
     {
@@ -96,7 +100,7 @@ def release_of(values: JsonObject) -> Release:
 async def cluster_of(publisher: str, policy: PublishingPolicy = POLICY) -> AsyncIterator[SimulatedCluster]:
     # A folder of pytest would be too long for sockets.
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
-        running = SimulatedCluster.running(Path(short), parse_nodes("dgx-h100"), publisher=publisher, policy=policy)
+        running = SimulatedCluster.running(Path(short), parse_nodes("gb200"), publisher=publisher, policy=policy)
         async with running as cluster:
             yield cluster
 
@@ -106,7 +110,7 @@ async def until(cluster: SimulatedCluster, what: str, condition: Callable[[], Aw
 
 
 def pod_with_claim() -> tuple[JsonObject, JsonObject]:
-    text = (Path(__file__).parents[2] / "examples" / "one-gpu" / "one-gpu.yaml").read_text()
+    text = (EXAMPLES / "one-gpu" / "one-gpu.yaml").read_text()
     template, pod = yaml.safe_load_all(text)
     return template, pod
 
@@ -148,7 +152,7 @@ async def the_journal_is_damaged(cluster: SimulatedCluster) -> None:
     """All claims are read to find those of the node. What kubelet hears meanwhile is that nothing can be prepared."""
     (plugin,) = cluster.plugins.values()
     await plugin.stop()
-    folder = cluster.node_folder("dgx-h100-1") / "kubelet" / "plugins" / "gpu.nvidia.com"
+    folder = cluster.node_folder("gb200-1") / "kubelet" / "plugins" / "gpu.nvidia.com"
     (folder / "claims.journal").write_text("nonsense")
     await plugin.start()
     await cluster.wait((folder / "dra.sock").is_socket, "the plugin does not come back", 30)
@@ -158,7 +162,7 @@ async def the_journal_is_damaged(cluster: SimulatedCluster) -> None:
 async def hardware_changes(cluster: SimulatedCluster) -> None:
     """And the inventory was written by somebody else at the same time."""
     cluster.server.fail_next("PUT", "/nodeinventories/", 409, message="somebody was first")
-    host = cluster.node_folder("dgx-h100-1") / "host"
+    host = cluster.node_folder("gb200-1") / "host"
     await asyncio.to_thread(act, host, "xid", ["0", "79"], None)
 
     async def tainted() -> bool:
@@ -172,8 +176,8 @@ async def somebody_adds_a_slice(cluster: SimulatedCluster) -> None:
     """One of our driver in the node's pool, that nobody of us made."""
     spec = {
         "driver": "gpu.nvidia.com",
-        "nodeName": "dgx-h100-1",
-        "pool": {"name": "dgx-h100-1", "generation": 1, "resourceSliceCount": 1},
+        "nodeName": "gb200-1",
+        "pool": {"name": "gb200-1", "generation": 1, "resourceSliceCount": 1},
         "devices": [{"name": "stray"}],
     }
     obj = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "stray"}, "spec": spec}
@@ -188,12 +192,12 @@ async def somebody_adds_a_slice(cluster: SimulatedCluster) -> None:
 
 
 async def somebody_deletes_the_inventory(cluster: SimulatedCluster) -> None:
-    before = await cluster.kube.get(NODE_INVENTORIES, "dgx-h100-1")
-    await cluster.kube.delete(NODE_INVENTORIES, "dgx-h100-1")
+    before = await cluster.kube.get(NODE_INVENTORIES, "gb200-1")
+    await cluster.kube.delete(NODE_INVENTORIES, "gb200-1")
 
     async def back() -> bool:
         try:
-            found = await cluster.kube.get(NODE_INVENTORIES, "dgx-h100-1")
+            found = await cluster.kube.get(NODE_INVENTORIES, "gb200-1")
         except NotFound:
             return False
         return bool(found["metadata"]["uid"] != before["metadata"]["uid"])
@@ -203,7 +207,7 @@ async def somebody_deletes_the_inventory(cluster: SimulatedCluster) -> None:
 
 async def somebody_changes_a_class(cluster: SimulatedCluster) -> None:
     async def found() -> list[JsonObject]:
-        return [one for one in (await cluster.kube.list(DEVICE_CLASSES)).items if "1g.10gb." in one["metadata"]["name"]]
+        return [one for one in (await cluster.kube.list(DEVICE_CLASSES)).items if "1g." in one["metadata"]["name"]]
 
     async def made() -> bool:
         return bool(await found())
@@ -217,6 +221,43 @@ async def somebody_changes_a_class(cluster: SimulatedCluster) -> None:
         return (await found())[0]["spec"] == wanted["spec"]
 
     await until(cluster, "the class stays wrong", right)
+
+
+async def a_domain_comes_and_goes(cluster: SimulatedCluster) -> None:
+    """With a pod on the node; the names of what is made for it are taken at first."""
+    kube = cluster.kube
+    (channel,) = [
+        one
+        for one in yaml.safe_load_all((EXAMPLES / "compute-domain-two-trays" / DOMAIN_FILE).read_text())
+        if one["kind"] == "ComputeDomain"
+    ]
+    name = channel["spec"]["channel"]["resourceClaimTemplate"]["name"]
+    template, pod = pod_with_claim()
+    template["metadata"]["name"] = name
+    await kube.create(RESOURCE_CLAIM_TEMPLATES, template, namespace="default")
+    domain = await kube.create(COMPUTE_DOMAINS, channel, namespace="default")
+
+    async def is_refused() -> bool:
+        status = (await kube.get(COMPUTE_DOMAINS, domain["metadata"]["name"], "default")).get("status") or {}
+        return any(one["reason"] == "TemplateNameTaken" for one in status.get("conditions") or ())
+
+    await until(cluster, "nobody says that the template's name is taken", is_refused)
+    await kube.delete(RESOURCE_CLAIM_TEMPLATES, name, namespace="default")
+    pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = name
+    await kube.create(PODS, pod, namespace="default")
+
+    async def runs() -> bool:
+        found = await kube.get(PODS, "one-gpu", "default")
+        return bool((found.get("status") or {}).get("phase") == "Running")
+
+    await until(cluster, "the pod of the domain does not run", runs)
+    await kube.delete(PODS, "one-gpu", namespace="default")
+    await kube.delete(COMPUTE_DOMAINS, domain["metadata"]["name"], namespace="default")
+
+    async def gone() -> bool:
+        return not (await kube.list(COMPUTE_DOMAINS)).items
+
+    await until(cluster, "the domain does not go", gone)
 
 
 async def leaders_change(cluster: SimulatedCluster) -> None:
@@ -251,14 +292,16 @@ async def test_what_is_allowed_is_what_is_done(publisher: str) -> None:
         await hardware_changes(cluster)
         if publisher == "controller":
             await somebody_changes_a_class(cluster)
+            await a_domain_comes_and_goes(cluster)
             await leaders_change(cluster)
         accesses = set(cluster.server.accesses)
     may, did = granted(release, ours(release, "DaemonSet")), used(accesses, PLUGIN)
     assert may - RARE - {SYNTHETIC} == did - RARE and RARE | {SYNTHETIC} <= may
     if publisher == "controller":
-        assert granted(release, ours(release, "Deployment")) == used(accesses, CONTROLLER)
+        assert granted(release, ours(release, "Deployment")) - RARE == used(accesses, CONTROLLER) - RARE
+        assert granted(release, f"{RELEASE}-imex-daemon") == used(accesses, DAEMON)
     else:
-        assert not used(accesses, CONTROLLER)
+        assert not used(accesses, CONTROLLER) and not used(accesses, DAEMON)
     assert {one.namespace for one in accesses if one.resource == "leases"} <= {NAMESPACE}
 
 
@@ -281,7 +324,9 @@ async def test_helm_test_runs_a_claim_through() -> None:
             """What the container would do, and then its end."""
             while True:
                 for pod in (await cluster.kube.list(PODS, namespace=NAMESPACE)).items:
-                    if (pod.get("status") or {}).get("phase") == "Running" and not said:
+                    if not pod["metadata"]["name"].endswith("-test") or said:
+                        continue  # the DaemonSet's, which nothing runs here
+                    if (pod.get("status") or {}).get("phase") == "Running":
                         (container,) = kubelet.containers(pod["metadata"]["uid"])
                         environment = dict(one.split("=", 1) for one in container["env"])
                         words = [sys.executable, "-c", pod["spec"]["containers"][0]["args"][0]]
