@@ -79,8 +79,11 @@ def write_in_place(migration: Migration) -> list[str]:
     which, for people. Raises UnreadableFile."""
     if any(one.file == STDIN and one.before != one.after for one in migration.files):
         raise InvalidInput("standard input has no place; use -o", about="--in-place")
-    changed = [(one.file, one.after) for one in migration.files if one.before != one.after]
-    changed += [(one.file, one.text) for one in migration.new_files]
+    # What others name comes before them: whoever is interrupted and begins again must not meet pods whose claims were
+    # never written. What goes, goes last.
+    changed = [(one.file, one.text) for one in migration.new_files]
+    changed += [(one.file, one.after) for one in migration.files if one.before != one.after]
+    changed.sort(key=lambda one: not one[1])
     for file, text in changed:
         if text:
             _write(Path(file), text)

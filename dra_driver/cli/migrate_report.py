@@ -1,7 +1,7 @@
 """The report of `dractl migrate`: what was found out besides the result, shown in short, or written beside it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from dra_driver.cli.output import messages, print_table
 from dra_driver.migration.codes import Severity
 from dra_driver.migration.cutover import FINAL_VALUES_FILE, VALUES_FILE, cutover, final_values
 from dra_driver.migration.ground import Ground, ground_of_cluster, ground_of_models
-from dra_driver.migration.model import Migration, Options, Source
+from dra_driver.migration.model import Finding, Migration, Options, Source
 from dra_driver.migration.offering import offering_of
 from dra_driver.migration.readiness import Facts, readiness
 from dra_driver.migration.report import Report, at, counted, markdown, named, summary
@@ -106,8 +106,7 @@ def show(report: Report, *, undone: bool = False) -> None:
     if findings:
         if rows:
             print()  # noqa: T201 - between two tables
-        cells = [(at(one.place.file, one.place.line), one.severity, one.code.name, one.message) for one in findings]
-        print_table(("PLACE", "SEVERITY", "CODE", "WHAT"), cells)
+        print_table(("PLACE", "SEVERITY", "CODE", "WHAT"), list(_cells(findings)))
     if undone:
         back = sum(one.before != one.after for one in report.migration.files)
         messages.print(f"{counted(back, 'file')} of {len(report.migration.files)} as before the migration.")
@@ -116,6 +115,20 @@ def show(report: Report, *, undone: bool = False) -> None:
         messages.print(line, markup=False, soft_wrap=True)
     rest = "`--report md` has the notes, the readiness of the cluster and the way there."
     messages.print(rest, markup=False, soft_wrap=True)
+
+
+_MOST_ALIKE = 3
+
+
+def _cells(findings: Sequence[Finding]) -> Iterator[tuple[str, str, str, str]]:
+    """What is the same in many places stands once, at the first; the report has all of them."""
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for one in findings:
+        alike.setdefault((one.severity, one.code.name, one.message), []).append(at(one.place.file, one.place.line))
+    for (severity, code, message), places in alike.items():
+        if len(places) > _MOST_ALIKE:
+            places = [f"{places[0]} and {len(places) - 1} more"]
+        yield from ((place, severity, code, message) for place in places)
 
 
 _VERDICTS = {Verdict.SAME: "as before", Verdict.DIFFERS: "differ", Verdict.NOWHERE: "none", Verdict.UNKNOWN: "-"}

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from dra_driver.migration.codes import INVALID_AMOUNT, Severity
+from dra_driver.migration.codes import INVALID_AMOUNT, NOT_EDITABLE, Severity
 from dra_driver.migration.labels import restored_profile
 from dra_driver.migration.meaning import Meaning
 from dra_driver.migration.model import ContainerAt, Finding, Options, Path, PodSpecAt, finding
@@ -20,6 +20,12 @@ _SHARING_SYSTEMS = re.compile(
     r"|aliyun\.com/gpu-(mem|count|core\.percentage)|tencent\.com/vcuda-(core|memory)"
 )
 _OTHER_VENDORS = re.compile(r"(amd\.com|gpu\.intel\.com|habana\.ai|aws\.amazon\.com|google\.com|huawei\.com)/.*")
+_FILLED_IN = re.compile(r"\{\{|\$\{|\$\(")
+"""What Argo, Katib, OpenShift and others put values into."""
+_FILLED_IN_ADVICE = (
+    "Leave it as it is, where a DeviceClass answers to the resource; or write a template for each number, and let the "
+    "name of the template be filled in."
+)
 _VIRTUAL = re.compile(r"nvidia\.com/((GRID_|NVIDIA_)?[A-Z][A-Z0-9_-]*-[0-9]+[A-Z]|[A-Z0-9_]+|pgpu|.*passthrough.*)")
 
 
@@ -103,6 +109,11 @@ class _Reader:
                 exact = None
             if exact is not None and exact.denominator == 1 and exact >= 0:
                 return int(exact)
+        if isinstance(value, str) and _FILLED_IN.search(value):
+            message = f"{resource}: {value!r} is filled in later, and a claim has to say how many"
+            self.findings.append(finding(NOT_EDITABLE, self._pod.document, path, message, advice=_FILLED_IN_ADVICE))
+            self.wrong.append(message)
+            return None
         message = f"{resource}: {value!r} is not a whole number"
         self._say(path, message)
         self.wrong.append(message)

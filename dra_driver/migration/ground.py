@@ -76,6 +76,12 @@ def ground_of_models(names: Sequence[str], policy: JsonObject | None, minor: int
     if any("nodes" in rule or "gpus" in rule for name in ("mig", "sharing") for rule in own.get(name) or ()):
         # There are other nodes, too, or other GPUs, of which these rules say nothing.
         found.append(published({}, None))
+    by_nodes: dict[str, list[JsonObject]] = {}
+    for rule in own.get("sharing") or ():
+        by_nodes.setdefault(json.dumps(rule.get("nodes"), sort_keys=True), []).append(rule)
+    if len(by_nodes) > 1:
+        # These are rules for different nodes; everywhere at once only the last of them would count.
+        found += [published({**own, "sharing": rules}, None) for rules in by_nodes.values()]
     found += [published(extra, extra, _FEW if "mig" in extra else None) for extra in extras]
     found += [published(own, None), published(_DYNAMIC, _DYNAMIC)]
     title = f"nodes of {', '.join(models)}" if names else f"nodes of the {len(models)} GPU models that are known here"

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from dra_driver.api.documents import Document
-from dra_driver.migration.codes import NOT_EDITABLE
+from dra_driver.migration.codes import NOT_EDITABLE, Severity
 from dra_driver.migration.kinds import embedded_in
 from dra_driver.migration.model import DocumentEdits, Finding, Path, Put, finding, value_at
 
@@ -106,16 +106,33 @@ def listing(one: Kustomization) -> DocumentEdits | None:
     return DocumentEdits(one.document, (Put(("resources", len(there)), CLAIMS_FILE),), reason)
 
 
+def applied_folders(one: Kustomization, others: Sequence[Kustomization]) -> tuple[PurePosixPath, ...]:
+    """Its own, and those that it builds on, through all of `others`."""
+    by_folder = {other.folder: other for other in others}
+    found: dict[PurePosixPath, None] = {}
+    pending = [one.folder]
+    while pending:
+        folder = pending.pop()
+        if folder in found:
+            continue
+        found[folder] = None
+        below = by_folder.get(folder)
+        for field in ("resources", "bases", "components"):
+            listed = below.document.obj.get(field) if below is not None else None
+            pending += [_resolved(folder / name) for name in listed or () if isinstance(name, str) and ":" not in name]
+    return tuple(found)
+
+
 def renaming(one: Kustomization) -> Iterator[Finding]:
     """Prefixes and suffixes change names of templates, and not where pods name them."""
     for field in ("namePrefix", "nameSuffix"):
         if value_at(one.document.obj, (field,)):
-            message = f"{field} renames ResourceClaimTemplates, but not the fields of pods that name them"
+            message = f"{field} renames ResourceClaimTemplates, but not in the pods that name them, which would wait"
             advice = (
                 "Add a configuration of kind NameReference for kind ResourceClaimTemplate with the path "
                 "spec/template/spec/resourceClaims/resourceClaimTemplateName (configurations:), or do without it."
             )
-            yield finding(NOT_EDITABLE, one.document, (field,), message, advice=advice)
+            yield finding(NOT_EDITABLE, one.document, (field,), message, advice=advice, severity=Severity.ERROR)
 
 
 def lone_patch(document: Document, claims_file: str) -> Finding:

@@ -56,9 +56,27 @@ def too_old(workload: Workload, reason: str) -> Finding:
     return finding(SERVER_TOO_OLD, pod.document, pod.path, reason)
 
 
+def _of_defaults(workload: Workload) -> Iterator[Finding]:
+    """Of Argo's `templateDefaults`: its containers are for some templates only, its pod settings for all."""
+    pod = workload.pod
+    if workload.choice.target is not Target.CLAIMS or pod.path[-1] != "templateDefaults":
+        return
+    templates = value_at(pod.document.obj, (*pod.path[:-1], "templates"))
+    others = [
+        str(one.get("name"))
+        for one in (templates if isinstance(templates, list) else ())
+        if isinstance(one, dict) and any(kind in one for kind in ("script", "resource", "data", "containerSet"))
+    ]
+    if others:
+        message = f"the claim of templateDefaults comes to templates without a container, too: {', '.join(others)}"
+        advice = "Move what is said of GPUs from templateDefaults to the templates that need them, and migrate again."
+        yield finding(NO_CLAIMS_HERE, pod.document, pod.path, message, advice=advice, severity=Severity.ERROR)
+
+
 def of_form(workload: Workload, options: Options) -> Iterator[Finding]:
     """What the kind of the object makes of claims, and the cluster of extended resources."""
     pod, target = workload.pod, workload.choice.target
+    yield from _of_defaults(workload)
     if target is Target.EXTENDED and not knows_extended_resources(options):
         yield too_old(workload, "feature gate DRAExtendedResource is to be switched on for this")
     if pod.form is Form.NONE and target is not Target.CLAIMS:

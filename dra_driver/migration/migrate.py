@@ -15,13 +15,14 @@ from dra_driver.authoring.writing import Noted, written
 from dra_driver.migration import quotas, reading, surroundings
 from dra_driver.migration.agreement import ALL_CONTAINERS, Part, patched_together, reasons_against_claims
 from dra_driver.migration.changes import EditRefused
-from dra_driver.migration.claims import Claims, claims_for
+from dra_driver.migration.claims import OWNER, Claims, claims_for
 from dra_driver.migration.codes import NOT_EDITABLE, WRITTEN_OUT, Severity
 from dra_driver.migration.edit import Rewriting, Splice, rewritten, spliced
 from dra_driver.migration.frameworks import after_claims
 from dra_driver.migration.kinds import is_part_of_an_object, pods_by_shape, pods_of, with_written_places
 from dra_driver.migration.kustomize import (
     Kustomization,
+    applied_folders,
     is_kustomization,
     kustomizations,
     listing,
@@ -61,6 +62,7 @@ from dra_driver.migration.strategy import choose
 from dra_driver.migration.surroundings import Meaning
 from dra_driver.migration.undo import remembered
 from dra_driver.migration.unrendered import (
+    asks_for_gpus,
     gpu_keys,
     gpu_texts,
     is_refused,
@@ -222,7 +224,7 @@ def _json_patches(kustomized: Iterable[Kustomization], read: Iterable[tuple[Sour
             if text.lstrip().startswith(("-", "["))
         ]
         for where, target, text in texts:
-            if speaks_of_gpus(text):
+            if asks_for_gpus(text):
                 yield Part(one.document, where, touches=frozenset({ALL_CONTAINERS}), patch=True, target=target)
 
 
@@ -284,7 +286,10 @@ def _draft_text(draft: _Draft, path: Path, text: str, meaning: Meaning, options:
         draft.findings.append(_left_text(draft.document, path))
         return
     patch = is_kustomization(draft.document)
-    inner = [_draft(document, meaning, options, patch=patch) for document in read.documents]
+    # Whoever makes objects of texts, such as Argo, makes them in its own namespace.
+    owner = draft.document.namespace
+    documents = [replace(one, namespace=one.namespace or owner) for one in read.documents]
+    inner = [_draft(document, meaning, options, patch=patch) for document in documents]
     for one in inner:
         one.target = target_of(draft.document, path) if patch else None
     draft.inner.append((path, lines, padded, inner))
@@ -479,10 +484,13 @@ class _Output:
         return None
 
     def _list_claims_files(self, options: Options) -> None:
+        ours = {source.file for source in self._sources if OWNER in source.text}
         for one in self._kustomized:
-            if any(plan.all_claims and plan.document.file.startswith(_folder(one)) for plan in self.plans):
+            folders = [_folder(folder) for folder in applied_folders(one, self._kustomized)]
+            if any(plan.all_claims and plan.document.file.startswith(tuple(folders)) for plan in self.plans):
                 self.findings += renaming(one)
-            wanted = listing(one) if one.claims_file in self._apart else None
+            # The file may be there already, written by a run that was interrupted before it could be listed.
+            wanted = listing(one) if one.claims_file in self._apart or one.claims_file in ours else None
             if wanted is None:
                 continue
             plan = next(plan for plan in self.plans if plan.document is one.document)
@@ -501,8 +509,8 @@ class _Output:
         return tuple(Source(file, _yaml(objects)) for file, objects in self._apart.items())
 
 
-def _folder(one: Kustomization) -> str:
-    return "" if str(one.folder) == "." else f"{one.folder}/"
+def _folder(folder: PurePosixPath) -> str:
+    return "" if str(folder) == "." else f"{folder}/"
 
 
 def _within(splice: Splice, document: Document) -> bool:

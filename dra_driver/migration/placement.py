@@ -142,9 +142,23 @@ class _Placing:
         for own, verdict in zip(self.selectors, verdicts, strict=True):
             if verdict.expression:
                 own.append(verdict.expression)
-            self._say_with_claims(verdict, entry.path)
+            if not self._of_each_node:
+                self._say_with_claims(verdict, entry.path)
+        if self._of_each_node:
+            self._say_of_each_node([entry], entry.path)
+            return
         self.edits.append(Remove(entry.path))
         self._stay_with_extended([entry], entry.path)
+
+    @property
+    def _of_each_node(self) -> bool:
+        """Whether pods are made for nodes by these labels, before anybody looks for devices."""
+        return self.pod.document.kind == "DaemonSet"
+
+    def _say_of_each_node(self, entries: Sequence[_Entry], path: Path) -> None:
+        keys = ", ".join(sorted({one.requirement.key for one in entries}))
+        message = f"{keys}: a DaemonSet makes a pod for each node that it selects; without this, for nodes without GPUs"
+        self.claim_findings.append(finding(NODE_ONLY_LABEL, self.pod.document, path, message))
 
     def _stay_with_extended(self, entries: Sequence[_Entry], path: Path, what: str = "condition on") -> None:
         """Said of labels that GPU Feature Discovery keeps."""
@@ -180,6 +194,9 @@ class _Placing:
         for own, expressions in zip(self.selectors, self._of_terms(terms), strict=True):
             if expressions is not None:
                 own.append(" || ".join(f"({one})" if "&&" in one or "||" in one else one for one in expressions))
+        if self._of_each_node:
+            self._say_of_each_node([entry for term in terms for entry in term.entries], where)
+            return
         self.edits.append(Remove(where))
         self._stay_with_extended([entry for term in terms for entry in term.entries], where)
 
@@ -195,7 +212,8 @@ class _Placing:
         parts: list[list[str]] = [[] for _ in self.subjects]
         for entry in term.entries:
             for own, verdict in zip(parts, self._verdicts(entry) or (), strict=True):
-                self._say_with_claims(verdict, entry.path)
+                if not self._of_each_node:
+                    self._say_with_claims(verdict, entry.path)
                 if verdict.expression:
                     own.append(f"({verdict.expression})" if "||" in verdict.expression else verdict.expression)
         return [" && ".join(own) for own in parts]

@@ -60,6 +60,7 @@ from dra_driver.migration.sharing_systems import Part, parts_of
 
 MOST_DEVICES = 32
 """Of one claim. Source: AllocationResultsMaxSize, resource.k8s.io/v1."""
+_KSERVE_CLASS = "serving.kserve.io/dra-device-class"
 _DRA_MINOR = 34
 _CONSUMABLE_MINOR = 36
 MOST_BYTES = 10 * 1024
@@ -369,6 +370,11 @@ class _Pod:
             message = "the pod has claims and asks for GPUs in the old way, too"
             self._say(ALREADY_DRA, (*self._pod.path, "resourceClaims"), message, severity=Severity.ERROR)
             self._leave.append("it has claims already; what it asks for besides is to be moved there by hand")
+        native: Path = ("metadata", "annotations", _KSERVE_CLASS)
+        if value_at(self._pod.document.obj, native) is not None:
+            message = "KServe makes claims for this, which would be added to what it asks for in the old way"
+            self._say(ALREADY_DRA, native, message, severity=Severity.ERROR)
+            self._leave.append("KServe makes claims for it already; take one of the two ways out")
         source = value_at(self._pod.document.obj, ("metadata", "annotations", "kubernetes.io/config.source"))
         if source in ("file", "http"):
             path: Path = ("metadata", "annotations", "kubernetes.io/config.source")

@@ -89,11 +89,12 @@ def gpu_texts(value: object, path: Path = ()) -> Iterator[Path]:
     elif isinstance(value, list):
         for index, one in enumerate(value):
             yield from gpu_texts(one, (*path, index))
-    elif isinstance(value, str) and ("\n" in value or value.lstrip().startswith("{")) and _asks_for_gpus(value):
+    elif isinstance(value, str) and ("\n" in value or value.lstrip().startswith("{")) and asks_for_gpus(value):
         yield path
 
 
-def _asks_for_gpus(text: str) -> bool:
+def asks_for_gpus(text: str) -> bool:
+    """Of a text in which somebody says amounts, whether as an object or as operations on one."""
     return _GPU.search(text) is not None and _ASKS.search(text) is not None
 
 

@@ -28,11 +28,12 @@ from dra_driver.api.meta import (
 from dra_driver.api.policy import decode_policy
 from dra_driver.cli import migrate as command
 from dra_driver.cli.files import UnreadableFile
+from dra_driver.cli.migrate_files import write_in_place
 from dra_driver.cli.output import Status
 from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.migration.codes import CODES
-from dra_driver.migration.model import Options
+from dra_driver.migration.model import FileResult, Migration, Options, Source
 from dra_driver.migration.report_data import schema
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
@@ -295,3 +296,23 @@ async def test_with_files_a_cluster_is_what_is_around_them(
     )
     assert status == Status.DONE
     assert len(json.loads(text)["workloads"]) == 2
+
+
+def test_claims_are_written_before_the_pods_that_name_them(tmp_path: Path) -> None:
+    """Whoever is interrupted in between begins again, and must not meet pods whose claims were never written."""
+    manifest, blocked = tmp_path / "pod.json", tmp_path / "folder"
+    manifest.write_text("old\n")
+    blocked.write_text("a file where a folder should be\n")
+    changed, new = FileResult(str(manifest), "old\n", "new\n"), Source(str(blocked / "claims.yaml"), "claims\n")
+    result = Migration((changed,), (new,), (), (), ())
+    with pytest.raises(UnreadableFile):
+        write_in_place(result)
+    assert manifest.read_text() == "old\n"
+
+
+def test_what_is_the_same_in_many_places_is_shown_once(tmp_path: Path) -> None:
+    pod = "apiVersion: v1\nkind: Pod\nmetadata: {{name: p{}}}\nspec: {{containers: [{{name: c, image: i, {}}}]}}\n"
+    gpu = "resources: {limits: {nvidia.com/gpu: 1}}"
+    (tmp_path / "pods.yaml").write_text("---\n".join(pod.format(number, gpu) for number in range(5)))
+    done = run("migrate", str(tmp_path))
+    assert (done.stdout.count("M002"), "and 4 more" in done.stdout) == (1, True)

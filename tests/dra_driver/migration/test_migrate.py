@@ -342,6 +342,50 @@ def test_objects_of_the_cluster_need_templates_in_each_namespace() -> None:
     assert any(one.code is NO_CLAIMS_HERE and "each of them" in one.message for one in result.findings)
 
 
+def test_a_daemon_set_keeps_the_labels_that_choose_its_nodes() -> None:
+    """Its pods are made for nodes by labels, before anybody looks for devices: without them CPU nodes get some, too."""
+    text = deployment(
+        spec="      nodeSelector: {nvidia.com/gpu.present: 'true', nvidia.com/gpu.product: NVIDIA-L40S}\n"
+    )
+    result = migrated(text.replace("kind: Deployment", "kind: DaemonSet"))
+    template, daemon_set = objects(result.files[0].after)
+    assert pod_of(daemon_set)["nodeSelector"] == objects(text)[0]["spec"]["template"]["spec"]["nodeSelector"]
+    assert len(template["spec"]["spec"]["devices"]["requests"][0]["exactly"]["selectors"]) == 1
+    codes = [one.code.name for one in result.findings]
+    assert (codes.count("M009"), "M029" in codes) == (2, False)
+    assert "nodeSelector" not in pod_of(objects(migrated(text).files[0].after)[1])
+
+
+def test_numbers_that_are_filled_in_later_are_left() -> None:
+    for number in ("'{{inputs.parameters.gpus}}'", "${trialParameters.gpus}", "$(GPUS)"):
+        result = migrated(deployment().replace("gpu: 1", f"gpu: {number}"))
+        assert not result.changed
+        assert [(one.code, one.severity) for one in result.findings] == [(NOT_EDITABLE, Severity.WARNING)]
+
+
+def test_claims_of_argos_defaults_come_to_all_templates() -> None:
+    gpu = "{image: i, resources: {limits: {nvidia.com/gpu: 1}}}"
+    text = "apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nmetadata: {name: w}\n"
+    spec = f"spec: {{templateDefaults: {{container: {gpu}}}, templates: [{{name: a, container: {{image: i}}}}%s]}}\n"
+    alone, beside = migrated(text + spec % ""), migrated(text + spec % ", {name: b, script: {image: i, source: x}}")
+    assert [one.message for one in beside.findings if one.severity is Severity.ERROR] == [
+        "the claim of templateDefaults comes to templates without a container, too: b"
+    ]
+    assert all(one.severity is not Severity.ERROR for one in alone.findings)
+
+
+def test_what_kserve_makes_claims_for_gets_no_others() -> None:
+    text = """\
+apiVersion: serving.kserve.io/v1alpha1
+kind: LLMInferenceService
+metadata: {name: l, annotations: {serving.kserve.io/dra-device-class: gpu.nvidia.com}}
+spec: {template: {containers: [{name: main, image: i, resources: {limits: {nvidia.com/gpu: 2}}}]}}
+"""
+    result = migrated(text)
+    assert (result.changed, targets(result)) == (False, [Target.LEAVE])
+    assert "M039" in {one.code.name for one in result.findings if one.severity is Severity.ERROR}
+
+
 def test_findings_stand_where_something_is_written() -> None:
     spec = "{executor: {gpu: {name: nvidia.com/gpu, quantity: 0.5}}}"
     text = f"apiVersion: sparkoperator.k8s.io/v1beta2\nkind: SparkApplication\nmetadata: {{name: s}}\nspec: {spec}\n"
@@ -352,6 +396,27 @@ def test_prefixes_of_names_are_told() -> None:
     sources = [Source("kustomization.yaml", "namePrefix: x-\nresources: [w.yaml]\n"), Source("w.yaml", deployment())]
     result = migrate(sources, CLAIMS)
     assert [one.place.path for one in result.findings if one.code is NOT_EDITABLE] == ["namePrefix"]
+    overlays = [
+        Source("base/kustomization.yaml", "resources: [w.yaml]\n"),
+        Source("base/w.yaml", deployment()),
+        Source("middle/kustomization.yaml", "resources: [../base]\n"),
+        Source("over/kustomization.yaml", "namePrefix: x-\nresources: [../middle]\n"),
+        Source("other/kustomization.yaml", "namePrefix: x-\nresources: ['https://example.com/r?ref=v1', cpu.yaml]\n"),
+    ]
+    found = [one for one in migrate(overlays, CLAIMS).findings if one.code is NOT_EDITABLE]
+    assert [(one.place.file, one.severity) for one in found] == [("over/kustomization.yaml", Severity.ERROR)]
+
+
+def test_a_claims_file_of_an_interrupted_run_is_listed_by_the_next() -> None:
+    whole = kustomized()
+    (claims,) = whole.new_files
+    interrupted = [Source(one.file, one.before) for one in whole.files] + [claims]
+    result = migrate(interrupted, CLAIMS)
+    assert result.new_files == ()
+    assert {one.file: one.after for one in result.files} == {
+        **{one.file: one.after for one in whole.files},
+        claims.file: claims.text,
+    }
 
 
 def test_objects_in_texts_are_edited_where_they_are() -> None:
@@ -376,6 +441,8 @@ spec:
     assert "nvidia.com/gpu" in text.splitlines()[place.line - 1]
     kept = migrated(text, options=CLAIMS)
     assert undo(again(kept)).files[0].after == text
+    in_namespace = migrated(text.replace("{name: flow}", "{name: flow, namespace: ml}"))
+    assert [one.obj["metadata"].get("namespace") for one in in_namespace.objects] == ["ml"]
 
 
 def test_a_patch_that_argo_has_already_is_added_to() -> None:

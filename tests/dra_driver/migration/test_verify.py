@@ -210,3 +210,35 @@ def test_admin_access_and_extended_resources_are_asked_for_where_they_are_needed
     for answered, answer in ((None, Answer.UNKNOWN), (["other"], Answer.NO), (["nvidia.com/gpu"], Answer.YES)):
         found = {one.question: one.answer for one in readiness(stays, Options(), Facts(minor=36, answered=answered))}
         assert found[question] is answer
+
+
+def test_each_sharing_rule_counts_on_nodes_of_its_own() -> None:
+    """Two configurations of a device plugin, for the nodes that have their labels."""
+    side = """\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: c}
+data:
+  a: |
+    version: v1
+    sharing: {mps: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 4}]}}
+  b: |
+    version: v1
+    sharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 4}]}}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: a, labels: {nvidia.com/device-plugin.config: a}}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: b, labels: {nvidia.com/device-plugin.config: b}}
+"""
+    pod = (
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  nodeSelector: {nvidia.com/device-plugin.config: a}\n"
+    )
+    pod += "  containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu.shared: 1}}}]\n"
+    result = migrate([Source("p.yaml", pod)], CLAIMS, [Source("side.yaml", side)])
+    assert len((result.policy or {})["sharing"]) == 2
+    (checked,) = verify(result, ground_of_models(["l40s"], result.policy, 36), classes()).checked
+    assert (checked.verdict, checked.needs) == (Verdict.SAME, None)
