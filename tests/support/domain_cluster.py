@@ -1,5 +1,5 @@
 """What surrounds the keeper of ComputeDomains in a cluster, on the objects of an API server: nodes with inventories,
-claims that are given nodes, and daemons that get addresses and become ready. Also measured with, by `benchmarks/`."""
+claims that are given nodes, and daemons that get addresses and become ready."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -282,3 +282,28 @@ async def tended(kube: Kube) -> AsyncIterator[Daemons]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def reason(cluster: DomainCluster, domain: ComputeDomain, type_: str = "Ready") -> str:
+    status = (await cluster.read(domain)).status
+    return next((one.reason for one in status.conditions if one.type == type_), "")
+
+
+async def becomes(cluster: DomainCluster, domain: ComputeDomain, wanted: str, type_: str = "Ready") -> ComputeDomain:
+    """Waits for the reason of a condition."""
+
+    async def there() -> bool:
+        return await reason(cluster, domain, type_) == wanted
+
+    try:
+        await until(there)
+    except TimeoutError:
+        raise AssertionError(f"never {wanted}: {(await cluster.read(domain)).status}") from None
+    return await cluster.read(domain)
+
+
+async def gone(cluster: DomainCluster, domain: ComputeDomain) -> None:
+    async def true() -> bool:
+        return not await cluster.exists(domain)
+
+    await until(true)

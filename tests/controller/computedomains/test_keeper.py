@@ -4,7 +4,17 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
-from support.domain_cluster import DRIVER_NAMESPACE, DomainCluster, inventory_of, kept, tended, until
+from support.domain_cluster import (
+    DRIVER_NAMESPACE,
+    DomainCluster,
+    becomes,
+    gone,
+    inventory_of,
+    kept,
+    reason,
+    tended,
+    until,
+)
 
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.meta import DAEMON_SETS, NODE_INVENTORIES, RESOURCE_CLAIM_TEMPLATES
@@ -19,31 +29,6 @@ async def cluster(kube: Kube) -> AsyncIterator[DomainCluster]:
     for name, clique in (("tray-1", 0), ("tray-2", 0), ("tray-3", 1), ("alone", None)):
         await cluster.node(name, clique)
     yield cluster
-
-
-async def reason(cluster: DomainCluster, domain: ComputeDomain, type_: str = "Ready") -> str:
-    status = (await cluster.read(domain)).status
-    return next((one.reason for one in status.conditions if one.type == type_), "")
-
-
-async def becomes(cluster: DomainCluster, domain: ComputeDomain, wanted: str, type_: str = "Ready") -> ComputeDomain:
-    """Waits for the reason of a condition."""
-
-    async def there() -> bool:
-        return await reason(cluster, domain, type_) == wanted
-
-    try:
-        await until(there)
-    except TimeoutError:
-        raise AssertionError(f"never {wanted}: {(await cluster.read(domain)).status}") from None
-    return await cluster.read(domain)
-
-
-async def gone(cluster: DomainCluster, domain: ComputeDomain) -> None:
-    async def true() -> bool:
-        return not await cluster.exists(domain)
-
-    await until(true)
 
 
 async def test_a_domain_comes_up_with_its_pods_and_leaves_nothing_behind(kube: Kube, cluster: DomainCluster) -> None:

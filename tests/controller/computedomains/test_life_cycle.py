@@ -1,0 +1,158 @@
+"""What befalls domains while they live: deletions, nodes that come and go, other keepers, other people's hands."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest_asyncio
+from support.domain_cluster import DRIVER_NAMESPACE, SETTINGS, DomainCluster, becomes, gone, kept, reason, tended, until
+
+from controller.computedomains.keeper import DomainKeeper
+from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.meta import DAEMON_SETS, NODE_INVENTORIES, NODES, RESOURCE_CLAIM_TEMPLATES
+from dra_driver.domains.names import daemon_object_name
+from dra_driver.errors import NotFound
+from dra_driver.kube.client import Kube
+
+TRAYS = ("tray-1", "tray-2", "tray-3")
+
+
+@pytest_asyncio.fixture
+async def cluster(kube: Kube) -> AsyncIterator[DomainCluster]:
+    cluster = DomainCluster(kube)
+    await cluster.install()
+    for name in TRAYS:
+        await cluster.node(name, 0)
+    yield cluster
+
+
+async def places(cluster: DomainCluster, domain: ComputeDomain) -> dict[str, int]:
+    return {one.name: one.index for one in (await cluster.read(domain)).status.nodes}
+
+
+async def test_a_domain_that_is_deleted_while_it_starts_leaves_nothing_behind(
+    kube: Kube, cluster: DomainCluster
+) -> None:
+    async with kept(kube), tended(kube) as daemons:
+        daemons.broken.update(TRAYS)
+        domain = await cluster.domain("train")
+        claims = [await cluster.use(domain, node) for node in TRAYS[:2]]
+        await becomes(cluster, domain, "DaemonsNotReady")
+        await cluster.delete(domain)
+        said = await becomes(cluster, domain, "Terminating")
+        ready = next(one for one in said.status.conditions if one.type == "Ready")
+        assert "delete the pods of" in ready.message
+        for claim in claims:
+            await cluster.release(domain, claim)
+        await gone(cluster, domain)
+        assert await cluster.left() == []
+
+
+async def test_nodes_join_and_leave_while_the_others_keep_their_places(kube: Kube, cluster: DomainCluster) -> None:
+    async with kept(kube), tended(kube):
+        domain = await cluster.domain("train")
+        claims = {node: await cluster.use(domain, node) for node in TRAYS[:2]}
+        await becomes(cluster, domain, "AllNodesReady")
+
+        async def has(*nodes: str) -> None:
+            async def true() -> bool:
+                status = (await cluster.read(domain)).status
+                return {one.name for one in status.nodes} == set(nodes) and status.status == "Ready"
+
+            await until(true)
+
+        await has(*TRAYS[:2])
+        before = await places(cluster, domain)
+        await cluster.use(domain, "tray-3")
+        await has(*TRAYS)
+        grown = await places(cluster, domain)
+        assert grown == {**before, "tray-3": 2}
+        await cluster.release(domain, claims["tray-1"])
+        await has("tray-2", "tray-3")
+        assert await places(cluster, domain) == {"tray-2": before["tray-2"], "tray-3": 2}
+        # A node that is gone with its pods, and what is new in its place.
+        await kube.delete(NODE_INVENTORIES, "tray-2")
+        await kube.delete(NODES, "tray-2")
+        await becomes(cluster, domain, "NodeGone")
+        await cluster.release(domain, claims["tray-2"])
+        await cluster.node("tray-4", 0)
+        await cluster.use(domain, "tray-4")
+        await has("tray-3", "tray-4")
+        assert (await places(cluster, domain))["tray-3"] == 2
+
+
+async def test_a_domain_that_is_larger_than_a_clique_may_be_says_which_node_is_too_many(
+    kube: Kube, cluster: DomainCluster
+) -> None:
+    keeper = DomainKeeper(kube, replace(SETTINGS, max_nodes=2))
+    async with kept(kube, keeper), tended(kube):
+        domain = await cluster.domain("train")
+        claims = [await cluster.use(domain, node) for node in TRAYS]
+        full = await becomes(cluster, domain, "CliqueFull")
+        (left_out,) = set(TRAYS) - {one.name for one in full.status.nodes}
+        assert left_out in next(one.message for one in full.status.conditions if one.type == "Ready")
+        other = claims[TRAYS.index(next(one.name for one in full.status.nodes))]
+        await cluster.release(domain, other)
+        ready = await becomes(cluster, domain, "AllNodesReady")
+        assert left_out in {one.name for one in ready.status.nodes}
+
+
+async def test_the_next_keeper_goes_on_where_the_last_one_was_and_two_at_once_do_no_harm(
+    kube: Kube, cluster: DomainCluster
+) -> None:
+    async with tended(kube) as daemons:
+        daemons.broken.add("tray-2")
+        async with kept(kube):
+            domain = await cluster.domain("train")
+            claims = [await cluster.use(domain, node) for node in TRAYS]
+            await becomes(cluster, domain, "DaemonsNotReady")
+
+            async def all_in() -> bool:
+                return len(await places(cluster, domain)) == len(TRAYS)
+
+            await until(all_in)
+            before = await places(cluster, domain)
+        daemons.broken.clear()
+        daemons.poke()
+        async with kept(kube), kept(kube):
+            await becomes(cluster, domain, "AllNodesReady")
+            assert await places(cluster, domain) == before
+            for claim in claims:
+                await cluster.release(domain, claim)
+            await cluster.delete(domain)
+            await gone(cluster, domain)
+            assert await cluster.left() == []
+
+
+async def test_what_somebody_deletes_of_a_domain_comes_back_and_what_he_changes_stays(
+    kube: Kube, cluster: DomainCluster
+) -> None:
+    """A DaemonSet is not put right: that would restart daemons below running programs."""
+    async with kept(kube), tended(kube):
+        domain = await cluster.domain("train")
+        await cluster.use(domain, "tray-1")
+        await becomes(cluster, domain, "AllNodesReady")
+        daemons = daemon_object_name(domain.metadata.uid)
+        for resource, name, namespace in (
+            (RESOURCE_CLAIM_TEMPLATES, "train-channel", "team"),
+            (RESOURCE_CLAIM_TEMPLATES, daemons, DRIVER_NAMESPACE),
+            (DAEMON_SETS, daemons, DRIVER_NAMESPACE),
+        ):
+            old = (await kube.get(resource, name, namespace))["metadata"]["uid"]
+            await kube.delete(resource, name, namespace=namespace)
+
+            async def back(resource=resource, name=name, namespace=namespace, old=old) -> bool:  # type: ignore[no-untyped-def]
+                try:
+                    return bool((await kube.get(resource, name, namespace))["metadata"]["uid"] != old)
+                except NotFound:
+                    return False
+
+            await until(back)
+        await becomes(cluster, domain, "AllNodesReady")
+        change = {"spec": {"template": {"spec": {"priorityClassName": "mine"}}}}
+        await kube.merge_patch(DAEMON_SETS, daemons, change, namespace=DRIVER_NAMESPACE)
+        claim = await cluster.use(domain, "tray-2")  # something to look at it for
+        await becomes(cluster, domain, "AllNodesReady")
+        await cluster.release(domain, claim)
+        stored = await kube.get(DAEMON_SETS, daemons, DRIVER_NAMESPACE)
+        assert stored["spec"]["template"]["spec"]["priorityClassName"] == "mine"
+        assert await reason(cluster, domain, "TemplateReady") == "TemplateMade"
