@@ -87,11 +87,15 @@ async def test_a_domain_that_is_larger_than_a_clique_may_be_says_which_node_is_t
     async with kept(kube, keeper), tended(kube):
         domain = await cluster.domain("train")
         claims = [await cluster.use(domain, node) for node in TRAYS]
+
+        async def two_in() -> bool:
+            return len(await places(cluster, domain)) == 2
+
+        await until(two_in)
         full = await becomes(cluster, domain, "CliqueFull")
         (left_out,) = set(TRAYS) - {one.name for one in full.status.nodes}
         assert left_out in next(one.message for one in full.status.conditions if one.type == "Ready")
-        other = claims[TRAYS.index(next(one.name for one in full.status.nodes))]
-        await cluster.release(domain, other)
+        await cluster.release(domain, claims[TRAYS.index(full.status.nodes[0].name)])
         ready = await becomes(cluster, domain, "AllNodesReady")
         assert left_out in {one.name for one in ready.status.nodes}
 
