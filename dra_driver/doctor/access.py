@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from dra_driver.doctor.cluster import Cluster, permission
 from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok
+from dra_driver.features import Feature
+
+_DOMAINS = Feature.COMPUTE_DOMAINS
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,8 @@ class Need:
     resource: str
     loss: str
     lease: bool = False
+    gate: Feature | None = None
+    """Only where this feature gate is on."""
 
 
 OF_WHO_ASKS: tuple[Need, ...] = (
@@ -27,6 +32,7 @@ OF_WHO_ASKS: tuple[Need, ...] = (
     Need("list", "resource.k8s.io", "resourceclaims", "claims are not seen"),
     Need("list", "resource.k8s.io", "deviceclasses", "DeviceClasses are not compared"),
     Need("list", "dra.gpu", "nodeinventories", "what nodes report is not seen"),
+    Need("list", "resource.nvidia.com", "computedomains", "ComputeDomains are not seen"),
     Need("create", "resource.k8s.io", "resourceslices", "the API server cannot be asked, in a dry run, what it keeps"),
     Need("create", "authorization.k8s.io", "subjectaccessreviews", "what our service accounts may do is not known"),
 )
@@ -36,6 +42,10 @@ OF_THE_PLUGIN: tuple[Need, ...] = (
     Need("get", "", "nodes", "inventories have no owner"),
     Need("create", "dra.gpu", "nodeinventories", "no GPU is reported"),
     Need("update", "dra.gpu", "nodeinventories", "changes and signs of life are not reported"),
+    *(
+        Need(verb, "resource.nvidia.com", "computedomains", "no claim of a ComputeDomain is prepared", gate=_DOMAINS)
+        for verb in ("list", "watch")
+    ),
 )
 OF_THE_CONTROLLER: tuple[Need, ...] = (
     Need("list", "dra.gpu", "nodeinventories", "nothing is published"),
@@ -46,6 +56,11 @@ OF_THE_CONTROLLER: tuple[Need, ...] = (
     Need("patch", "resource.k8s.io", "resourceslices", "changes are not published"),
     Need("delete", "resource.k8s.io", "resourceslices", "slices of nodes that are gone stay"),
     Need("update", "coordination.k8s.io", "leases", "nobody leads", lease=True),
+    Need("list", "resource.nvidia.com", "computedomains", "ComputeDomains are not kept", gate=_DOMAINS),
+    Need("patch", "resource.nvidia.com", "computedomains", "ComputeDomains cannot be deleted", gate=_DOMAINS),
+    Need("patch", "", "nodes", "no node joins a ComputeDomain", gate=_DOMAINS),
+    Need("list", "resource.k8s.io", "resourceclaims", "no node joins a ComputeDomain", gate=_DOMAINS),
+    Need("create", "resource.k8s.io", "resourceclaimtemplates", "pods of ComputeDomains get no claims", gate=_DOMAINS),
 )
 """What must work; a test compares them with the roles of the chart."""
 

@@ -121,4 +121,5 @@ _NAMED_KINDS = {
     "Namespace": "namespace",
     "ResourceClaim": "claim",
     "ResourceClaimTemplate": "template",
+    "ComputeDomain": "domain",
 }

@@ -1,7 +1,7 @@
 """All checks of a cluster, in the order in which they are answered: what others need comes first."""
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.doctor import access, claims, configuration, conflicts, control, gpus, nodes, server, slices
+from dra_driver.doctor import access, claims, configuration, conflicts, control, domains, gpus, nodes, server, slices
 from dra_driver.doctor.cluster import Cluster
 from dra_driver.doctor.findings import Check
 
@@ -41,4 +41,6 @@ def cluster_checks(definitions: tuple[JsonObject, ...], classes: tuple[JsonObjec
         claims.ALLOCATED,
         claims.DELETED,
         claims.EVENTS,
+        domains.DOMAINS,
+        domains.NODES,
     )

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from dra_driver.allocation.nodes import NodeView, unfit_for
+from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.inventory import NodeInventory, Registration
 from dra_driver.api.policy import PublishingPolicy, decode_policy
 from dra_driver.api.resource import DeviceClass, ResourceClaim
@@ -107,6 +108,7 @@ class Cluster:
     inventories: Seen[NodeInventory] = NOTHING
     slices: Seen[SliceSeen] = NOTHING
     claims: Seen[ResourceClaim] = NOTHING
+    domains: Seen[ComputeDomain] = NOTHING
     classes: Seen[DeviceClass] = NOTHING
     definitions: Seen[Definition] = NOTHING
     pods: Seen[Pod] = NOTHING

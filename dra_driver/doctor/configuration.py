@@ -1,13 +1,13 @@
 """Checks of what administrators configure: DeviceClasses, the policy, the webhook, admission policies. Pure."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import decode_policy
 from dra_driver.api.resource import DeviceClass
 from dra_driver.doctor.cluster import POLICY_FILE, Cluster
 from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok, unknown
-from dra_driver.doctor.objects import WebhookConfiguration
 from dra_driver.errors import InvalidInput
 from dra_driver.names import GPU_DRIVER
 
@@ -105,6 +105,13 @@ _NO_AUTHORITY = Trouble(
     "webhook {webhook} has no caBundle: the API server cannot trust it",
     "see the log of the webhook, or of cert-manager's cainjector where that makes its certificates",
 )
+_EXPIRES = Trouble(
+    "certificate-expires",
+    Verdict.PROBLEM,
+    "for webhook {webhook} no certificate is trusted after {until} UTC; it should have been renewed weeks before",
+    "see the logs of the controllers in namespace {namespace}, or of cert-manager where that makes the certificate",
+)
+_SOON = timedelta(days=7)
 _NOT_ASKED = Trouble(
     "not-asked",
     Verdict.PROBLEM,
@@ -129,18 +136,24 @@ def _webhook(cluster: Cluster) -> Iterator[Finding]:
         yield ok("no webhook of ours: configs are first looked at when claims are prepared")
         return
     fine = True
-    for finding in (*_without_authority(cluster.webhooks.items), *_answer(cluster)):
+    for finding in (*_authorities(cluster), *_answer(cluster)):
         fine = False
         yield finding
     if fine:
         yield ok("the webhook is asked, and refuses what it must")
 
 
-def _without_authority(configurations: tuple[WebhookConfiguration, ...]) -> Iterator[Finding]:
-    for one in configurations:
+def _authorities(cluster: Cluster) -> Iterator[Finding]:
+    for one in cluster.webhooks.items:
+        about = f"ValidatingWebhookConfiguration {one.metadata.name}"
         for webhook in one.webhooks:
-            if not webhook.client_config.ca_bundle:
-                yield _NO_AUTHORITY.at(f"ValidatingWebhookConfiguration {one.metadata.name}", webhook=webhook.name)
+            client = webhook.client_config
+            until = client.trusted_until
+            if not client.ca_bundle:
+                yield _NO_AUTHORITY.at(about, webhook=webhook.name)
+            elif until is not None and until - cluster.time < _SOON:
+                namespace = client.service.namespace if client.service is not None else "NAMESPACE"
+                yield _EXPIRES.at(about, webhook=webhook.name, until=f"{until:%Y-%m-%d %H:%M}", namespace=namespace)
 
 
 def _answer(cluster: Cluster) -> Iterator[Finding]:
@@ -233,7 +246,7 @@ WEBHOOK = Check(
     "webhook",
     "whether our webhook is asked: a claim that it must refuse is created in a dry run.",
     _webhook,
-    (_EMPTY, _NO_AUTHORITY, _NOT_ASKED, _FAILED),
+    (_EMPTY, _NO_AUTHORITY, _EXPIRES, _NOT_ASKED, _FAILED),
     ("webhooks",),
 )
 ADMISSION = Check(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
@@ -184,7 +185,7 @@ SOURCES = (
     Source(RESOURCE_SLICES, "slices", SliceSeen.of, _all),
     Source(RESOURCE_CLAIMS, "claims", ResourceClaim.of, _all),
     Source(RESOURCE_CLAIM_TEMPLATES, None, _gone, _all),
-    Source(COMPUTE_DOMAINS, None, _gone, _all),
+    Source(COMPUTE_DOMAINS, "domains", ComputeDomain.of, _all),
     Source(DEVICE_CLASSES, "classes", DeviceClass.of, _all),
     Source(CRDS, "definitions", Definition.of, _definition),
     Source(PODS, "pods", Pod.of, _pod),

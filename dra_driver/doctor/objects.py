@@ -1,8 +1,10 @@
 """The parts of API objects that the checks look at, typed; what others have of these is in `dra_driver.api`. Pure."""
 
+import ssl
+from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -11,6 +13,8 @@ from pydantic import Field
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.api.meta import JsonObject, Model, ObjectMeta
 from dra_driver.api.resource import Taint
+from dra_driver.errors import InvalidInput
+from dra_driver.features import Gates
 from dra_driver.slices.diff import MANAGED_BY, MANAGER
 
 _PROGRAMS = "gpu-dra-"
@@ -223,6 +227,14 @@ class Workload(Model):
         ours = self.ours
         return ours.program if ours is not None else None
 
+    @property
+    def feature_gates(self) -> Gates:
+        """What it was told, or the defaults of this release; those too where it would not start with what it was."""
+        try:
+            return Gates.parse((self.ours.setting("--feature-gates") if self.ours is not None else None) or "")
+        except InvalidInput:
+            return Gates.DEFAULT
+
 
 # -- slices
 
@@ -305,6 +317,17 @@ class ServiceReference(Model):
 class ClientConfig(Model):
     service: ServiceReference | None = None
     ca_bundle: str = ""
+
+    @property
+    def trusted_until(self) -> datetime | None:
+        """When the last of the authorities in it expires; None when there is none that can be read."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            context.load_verify_locations(cadata=b64decode(self.ca_bundle).decode("ascii"))
+        except (ValueError, ssl.SSLError):
+            return None
+        ends = [ssl.cert_time_to_seconds(str(one["notAfter"])) for one in context.get_ca_certs()]
+        return datetime.fromtimestamp(max(ends), UTC) if ends else None
 
 
 class Webhook(Model):

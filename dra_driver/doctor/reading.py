@@ -252,6 +252,7 @@ class Reader:
             _Question(need, account_of(one), *(lease_key(one) if need.lease else (None, None)))
             for one, needs in accounts
             for need in needs
+            if need.gate is None or need.gate in one.feature_gates
         ]
         return await self._reviews("subjectaccessreviews", asked)
 

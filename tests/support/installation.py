@@ -112,6 +112,14 @@ class Installation:
         container: Obj = workload["spec"]["template"]["spec"]["containers"][0]
         return container
 
+    def domain(self, *, ready: str = "True", reason: str = "AllNodesReady", since: str = "2026-03-01T11:30:00Z") -> Obj:
+        """A ComputeDomain that the controller has looked at."""
+        spec = {"numNodes": 1, "channel": {"resourceClaimTemplate": {"name": "train"}}}
+        condition = {"type": "Ready", "status": ready, "reason": reason, "message": "so", "lastTransitionTime": since}
+        one = _object("train", "team-a", uid="uid-domain", spec=spec, status={"conditions": [condition]})
+        one["metadata"]["creationTimestamp"] = "2026-03-01T11:00:00Z"
+        return self.add("computedomains", one)
+
     def know(self, **facts: Any) -> None:
         self.facts = replace(self.facts, **facts)
 

@@ -194,6 +194,7 @@ async def test_no_name_is_in_it_when_names_are_replaced(kube: FakeKube, tmp_path
     it.node()["metadata"]["labels"]["kubernetes.io/hostname"] = "gpu-1"
     it.node()["status"]["addresses"] = [{"type": "InternalIP", "address": "10.1.2.3"}]
     it.pod()["status"]["podIP"] = "10.1.2.3"
+    it.domain()["metadata"]["name"] = "gb200-of-acme"
     it.inventory()["spec"]["gpus"][0]["serial"] = "1652922000123"
     kube.texts[log_of("plugin-gpu-1")] = (
         f"node gpu-1: GPU {gpu_uuid(0)} ({it.inventory()['spec']['gpus'][0]['name']}) for team-a/train,"
@@ -202,7 +203,17 @@ async def test_no_name_is_in_it_when_names_are_replaced(kube: FakeKube, tmp_path
     path = await bundled(kube, tmp_path, anonymous=True)
     found = contents(path)
     everything = "\n".join([*found, *(text for name, text in found.items() if not name.endswith("README.txt"))])
-    for name in (*NODES, "team-a", "train", "plugin-gpu", gpu_uuid(0), "10.1.2.3", "1652922000123", "fd00:10"):
+    for name in (
+        *NODES,
+        "team-a",
+        "train",
+        "plugin-gpu",
+        gpu_uuid(0),
+        "10.1.2.3",
+        "1652922000123",
+        "fd00:10",
+        "gb200-of-acme",
+    ):
         assert not re.search(rf"(?<![A-Za-z]){re.escape(name)}(?![A-Za-z])", everything), name
     assert f":{NAMESPACE}:" not in everything
     assert f"/{NAMESPACE}/" not in everything

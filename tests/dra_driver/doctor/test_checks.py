@@ -1,5 +1,6 @@
 """Every check is quiet about a healthy installation, and says what is wrong with one that is not."""
 
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -9,6 +10,7 @@ import pytest
 from support.installation import NAMESPACE, NODES, NOW, REGISTERED, Installation, Obj, account
 from support.inventories import gpu_instance, mig
 
+from controller.webhook.certificates import Lifetimes, new_certificate
 from dra_driver.cli.doctor import shipped_checks
 from dra_driver.doctor.cluster import Access, ServerSeen, WebhookAnswer
 from dra_driver.doctor.findings import Finding, Seen, Unread, Verdict, examined
@@ -416,6 +418,17 @@ def webhook_without_authority(it: Installation) -> None:
     webhook(it, bundle="", answer=_REFUSED)
 
 
+def bundle_until(*left: timedelta) -> str:
+    """As the controller writes it, of authorities that expire so long from now."""
+    made = [new_certificate(["x"], NOW, Lifetimes(one, one)) for one in left]
+    return b64encode("".join(pem for one in made for pem in one.authority).encode()).decode()
+
+
+@finds("webhook/certificate-expires")
+def webhook_whose_certificate_expires(it: Installation) -> None:
+    webhook(it, bundle=bundle_until(timedelta(days=3)), answer=_REFUSED)
+
+
 @finds("webhook/not-asked")
 def webhook_not_asked(it: Installation) -> None:
     webhook(it, answer=Seen((WebhookAnswer(False, ""),)))
@@ -521,6 +534,39 @@ def bad_news(it: Installation) -> None:
     it.add("events", event)
 
 
+# -- ComputeDomains
+
+
+@finds("compute-domains/nobody")
+def domains_switched_off(it: Installation) -> None:
+    it.domain()
+    it.container("deployments")["args"].append("--feature-gates=ComputeDomains=false")
+
+
+@finds("compute-domains/nobody")
+def domains_of_nodes_that_publish_for_themselves(it: Installation) -> None:
+    it.domain()
+    it.objects["deployments"] = {}
+    it.container("daemonsets")["args"].append("--publisher=node")
+
+
+@finds("compute-domains/not-looked-at")
+def domain_without_status(it: Installation) -> None:
+    del it.domain()["status"]
+
+
+@finds("compute-domains/not-ready")
+def domain_that_waits(it: Installation) -> None:
+    it.domain(ready="False", reason="FabricIncomplete")
+
+
+@finds("compute-domain-nodes/domain-gone")
+def label_of_no_domain(it: Installation) -> None:
+    it.domain()
+    it.node("gpu-1")["metadata"]["labels"]["resource.nvidia.com/computeDomain"] = "uid-domain"
+    it.node("gpu-2")["metadata"]["labels"]["resource.nvidia.com/computeDomain"] = "uid-before"
+
+
 # -- what is true of all of them
 
 
@@ -617,6 +663,28 @@ def operator_policy(*, enabled: bool) -> Obj:
 
 def test_a_webhook_that_refuses_what_it_must_is_fine() -> None:
     quiet(lambda it: webhook(it, answer=_REFUSED))
+    quiet(lambda it: webhook(it, bundle=bundle_until(timedelta(days=3), timedelta(days=40)), answer=_REFUSED))
+
+
+@pytest.mark.parametrize(
+    ("ready", "reason", "since"),
+    [
+        ("True", "AllNodesReady", "2026-03-01T10:00:00Z"),
+        ("False", "NodesJoining", "2026-03-01T11:55:00Z"),
+        ("False", "NoNodes", "2026-03-01T10:00:00Z"),
+    ],
+)
+def test_a_domain_that_is_ready_or_young_or_wanted_by_nobody_is_fine(ready: str, reason: str, since: str) -> None:
+    quiet(lambda it: it.domain(ready=ready, reason=reason, since=since))
+
+
+def test_a_domain_that_was_just_made_needs_no_status() -> None:
+    def made(it: Installation) -> None:
+        domain = it.domain()
+        del domain["status"]
+        domain["metadata"]["creationTimestamp"] = "2026-03-01T11:59:00Z"
+
+    quiet(made)
 
 
 def test_a_class_of_another_driver_name_is_compared_under_that_name() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime
 
 import pytest
-from support.installation import NOW, RELEASE, FakeKube, Installation
+from support.installation import NOW, RELEASE, FakeKube, Installation, account
 
 from dra_driver.cli.doctor import progress, shipped_checks
 from dra_driver.doctor.cluster import Cluster
@@ -42,6 +42,15 @@ async def test_what_is_read_is_what_there_is() -> None:
     for field in ("namespaces", "config_maps", "leases", "events"):
         assert getattr(cluster, field) == getattr(expected, field), field
     assert set(verdicts(cluster).values()) == {Verdict.OK}
+
+
+async def test_only_where_domains_are_kept_accounts_need_permissions_for_them() -> None:
+    kube = FakeKube(Installation())
+    both = {one.who for one in (await read(kube)).account_access.items if one.resource == "computedomains"}
+    assert both == {account("plugin"), account("controller")}
+    kube.installation.container("deployments")["args"].append("--feature-gates=ComputeDomains=false")
+    one = {one.who for one in (await read(kube)).account_access.items if one.resource == "computedomains"}
+    assert one == {account("plugin")}
 
 
 async def test_secrets_are_never_asked_for_and_nothing_is_changed() -> None:

@@ -1,0 +1,117 @@
+"""Checks of ComputeDomains: whether somebody keeps them, whether they are ready, and whose the nodes are. Pure."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from dra_driver.api.computedomain import ComputeDomain, Condition
+from dra_driver.doctor.cluster import Cluster
+from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok
+from dra_driver.doctor.objects import moment
+from dra_driver.domains.names import DOMAIN_LABEL
+from dra_driver.domains.status import READY
+from dra_driver.features import Feature
+
+_NOBODY = Trouble(
+    "nobody",
+    Verdict.PROBLEM,
+    f"no controller keeps it: there is none with the feature gate {Feature.COMPUTE_DOMAINS}; its pods wait for ever,"
+    " and it cannot be deleted",
+    f"helm upgrade with `publisher=controller` and `featureGates.{Feature.COMPUTE_DOMAINS}=true`",
+)
+_UNSEEN = Trouble(
+    "not-looked-at",
+    Verdict.PROBLEM,
+    "has no status {age} after it was made: the controller does not keep it",
+    "see the checks leader, account-permissions and crds; the log of the controller that leads names the domain",
+)
+_WAITS = Trouble(
+    "not-ready",
+    Verdict.WARNING,
+    "has not been ready for {age}: {why}",
+    "dractl get domains -n {namespace} {name} tells what its nodes say; see the daemons of those that are not ready",
+)
+_SOON = timedelta(minutes=2)
+_LONG = timedelta(minutes=10)
+_NO_PODS = "NoNodes"
+"""Nobody waits for a domain that no pod has come for."""
+
+
+def _domains(cluster: Cluster) -> Iterator[Finding]:
+    fine = True
+    for one in cluster.domains.items:
+        finding = _judged(cluster, one)
+        if finding is not None:
+            fine = False
+            yield finding
+    if fine:
+        number = len(cluster.domains.items)
+        yield ok(f"{number} ComputeDomain(s): none waits" if number else "no ComputeDomain")
+
+
+def _judged(cluster: Cluster, domain: ComputeDomain) -> Finding | None:
+    metadata = domain.metadata
+    about = f"ComputeDomain {metadata.namespace}/{metadata.name}"
+    if not _kept(cluster):
+        return _NOBODY.at(about)
+    ready = next((one for one in domain.status.conditions if one.type == READY), None)
+    if ready is None:
+        age = _age(cluster, metadata.creation_timestamp)
+        return _UNSEEN.at(about, age=_said(age)) if age > _SOON else None
+    age = _age(cluster, ready.last_transition_time)
+    if ready.status == "True" or ready.reason == _NO_PODS or age <= _LONG:
+        return None
+    return _WAITS.at(about, age=_said(age), why=_why(ready), namespace=metadata.namespace, name=metadata.name)
+
+
+def _why(ready: Condition) -> str:
+    return f"{ready.reason}, {ready.message}" if ready.message else ready.reason
+
+
+def _kept(cluster: Cluster) -> bool:
+    """True also where controllers run by other means than a Deployment: nothing is known of those."""
+    if not cluster.controllers and not cluster.plugins:
+        return True
+    return any(Feature.COMPUTE_DOMAINS in one.feature_gates for one in cluster.controllers)
+
+
+def _age(cluster: Cluster, since: str | None) -> timedelta:
+    begun = moment(since)
+    return cluster.time - begun if begun is not None else timedelta()
+
+
+def _said(age: timedelta) -> str:
+    return f"{age.total_seconds() / 60:.0f} min"
+
+
+_ORPHAN = Trouble(
+    "domain-gone",
+    Verdict.WARNING,
+    "is in a ComputeDomain that is gone ({uid}): no other one gets the node",
+    f"kubectl label node {{node}} {DOMAIN_LABEL}-; a leading controller does so by itself every ten minutes",
+)
+
+
+def _nodes(cluster: Cluster) -> Iterator[Finding]:
+    living = {one.metadata.uid for one in cluster.domains.items}
+    labelled = [(node.name, uid) for node in cluster.nodes.items if (uid := node.metadata.labels.get(DOMAIN_LABEL))]
+    gone = [(name, uid) for name, uid in labelled if uid not in living]
+    for name, uid in gone:
+        yield _ORPHAN.at(f"Node {name}", uid=uid, node=name)
+    if not gone:
+        yield ok(f"{len(labelled)} node(s) in ComputeDomains that are there" if labelled else "no node is in one")
+
+
+DOMAINS = Check(
+    "compute-domains",
+    "whether a controller keeps the ComputeDomains, and whether one of them waits for long.",
+    _domains,
+    (_NOBODY, _UNSEEN, _WAITS),
+    ("domains", "deployments", "daemon_sets"),
+)
+NODES = Check(
+    "compute-domain-nodes",
+    "whether nodes belong to ComputeDomains that are there.",
+    _nodes,
+    (_ORPHAN,),
+    ("domains", "nodes"),
+)
