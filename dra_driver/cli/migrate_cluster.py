@@ -6,7 +6,7 @@ read is noted and left out.
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,7 +122,8 @@ class _Reading:
         except ClusterError as error:
             if error.status not in _FORBIDDEN:
                 raise
-            self.unread.setdefault(f"{resource.kind}: you may not list them")
+            of_kinds = ", so objects of kinds that are not Kubernetes' own were not asked for" * (resource is CRDS)
+            self.unread.setdefault(f"{resource.kind}: you may not list them{of_kinds}")
             return []
         return [{**one, "apiVersion": resource.api_version, "kind": resource.kind} for one in found]
 
@@ -158,9 +159,52 @@ def _source(obj: JsonObject) -> Source:
         metadata = {**metadata, "annotations": kept} if kept else _without(metadata, "annotations")
     whole = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": metadata}
     kept_fields = {key: value for key, value in obj.items() if key not in ("status", *whole)}
-    name = f"{obj['kind'].lower()}-{metadata['name']}.yaml"
+    if obj["kind"] == "Pod":
+        kept_fields["spec"] = _unscheduled(kept_fields["spec"])
+    elif obj["kind"] == "Job" and not kept_fields["spec"].get("manualSelector"):
+        kept_fields["spec"] = _unselected(kept_fields["spec"])
+        whole["metadata"] = _without_job_labels(metadata)
+    # Kinds of others have names that Kubernetes has, too: there is a Job of Volcano's.
+    group = obj["apiVersion"].rpartition("/")[0]
+    name = f"{obj['kind'].lower()}{f'.{group}' * ('.' in group)}-{metadata['name']}.yaml"
     text = yaml.safe_dump({**whole, **kept_fields}, sort_keys=False, allow_unicode=True, width=10**6)
     return Source(str(Path(metadata.get("namespace") or "_cluster", name)), text)
+
+
+def _unscheduled(spec: JsonObject) -> JsonObject:
+    """Of a pod: without the node that the scheduler chose, which would look as if somebody had wanted that one, and
+    without the token that admission mounts."""
+    tokens = {one["name"] for one in spec.get("volumes") or () if one["name"].startswith("kube-api-access-")}
+    kept = {key: value for key, value in spec.items() if key not in ("nodeName", "volumes")}
+    volumes = [one for one in spec.get("volumes") or () if one["name"] not in tokens]
+    for field in ("initContainers", "containers"):
+        if field in kept:
+            kept[field] = [_unmounted(one, tokens) for one in kept[field]]
+    return {**kept, **({"volumes": volumes} if volumes else {})}
+
+
+def _unmounted(container: JsonObject, volumes: Collection[str]) -> JsonObject:
+    mounts = [one for one in container.get("volumeMounts") or () if one["name"] not in volumes]
+    rest = _without(container, "volumeMounts")
+    return {**rest, "volumeMounts": mounts} if mounts else rest
+
+
+_JOB_LABELS = ("controller-uid", "batch.kubernetes.io/controller-uid", "job-name", "batch.kubernetes.io/job-name")
+
+
+def _unselected(spec: JsonObject) -> JsonObject:
+    """Of a Job: without selector and labels that the server generated, with which it takes no new one."""
+    template = spec["template"]
+    return {
+        **_without(spec, "selector"),
+        "template": {**template, "metadata": _without_job_labels(template.get("metadata") or {})},
+    }
+
+
+def _without_job_labels(metadata: JsonObject) -> JsonObject:
+    labels = {key: value for key, value in (metadata.get("labels") or {}).items() if key not in _JOB_LABELS}
+    rest = _without(metadata, "labels")
+    return {**rest, "labels": labels} if labels else rest
 
 
 def _without(obj: JsonObject, key: str) -> JsonObject:

@@ -231,6 +231,15 @@ def _quota_key(
         message = f"{path[-1]} goes on counting: the workloads of this namespace stay with {resource}"
         found.say(QUOTA, path, message, severity=Severity.INFO, advice="")
         return
+    spec = value_at(found.obj, ("spec",))
+    if spec.get("scopes") or spec.get("scopeSelector"):
+        # Of the kinds that are counted only pods have scopes. Source: claimEvaluator.Matches of kube-controller-manager.
+        message = f"{path[-1]}: a quota with scopes counts no claims, so nothing limits those of {resource} now"
+        advice = (
+            "Limit claims by a quota without scopes, or by Kueue; or keep the workloads with `--strategy extended`."
+        )
+        found.say(QUOTA, path, message, advice=advice)
+        return
     for name in state.classes:
         added.setdefault(f"{name}{DEVICES_KEY}", []).append((path, resource, amount))
     if not state.old:

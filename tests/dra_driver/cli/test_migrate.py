@@ -298,6 +298,40 @@ async def test_with_files_a_cluster_is_what_is_around_them(
     assert len(json.loads(text)["workloads"]) == 2
 
 
+JOBS = Resource("batch", "v1", "jobs", "Job", True)
+
+
+async def test_objects_of_a_cluster_become_what_a_person_would_have_written(
+    kube: Kube, api_server: SimulatedApiServer, tmp_path: Path
+) -> None:
+    """A node that the scheduler chose is none that somebody wanted, and a generated selector fits no new Job."""
+    await kube.create(NAMESPACES, {"metadata": {"name": "ml"}})
+    container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    token = {"name": "kube-api-access-x1", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
+    spec = {
+        "nodeName": "n1",
+        "containers": [{**container, "volumeMounts": [token, {"name": "data", "mountPath": "/data"}]}],
+        "volumes": [{"name": token["name"], "projected": {"sources": []}}, {"name": "data", "emptyDir": {}}],
+    }
+    await kube.create(PODS, {"metadata": {"name": "p", "namespace": "ml"}, "spec": spec})
+    labels = {"batch.kubernetes.io/controller-uid": "u", "job-name": "j", "app": "a"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container], "restartPolicy": "Never"}}
+    selector = {"matchLabels": {"batch.kubernetes.io/controller-uid": "u"}}
+    metadata = {"name": "j", "namespace": "ml", "labels": labels}
+    await kube.create(JOBS, {"metadata": metadata, "spec": {"selector": selector, "template": template}})
+    kubeconfig, out = api_server.kubeconfig(tmp_path / "kubeconfig"), tmp_path / "out"
+    await dractl(
+        "migrate", "--cluster", "--kubeconfig", str(kubeconfig), "--strategy", "claims", "--no-undo-annotations",
+        "-o", str(out),
+    )  # fmt: skip
+    written = {path.name: list(yaml.safe_load_all(path.read_text()))[-1] for path in out.rglob("*-[pj].yaml")}
+    pod, job = written["pod-p.yaml"]["spec"], written["job-j.yaml"]
+    assert pod.keys() & {"nodeName", "nodeSelector"} == set()
+    assert [one["name"] for one in (*pod["volumes"], *pod["containers"][0]["volumeMounts"])] == ["data", "data"]
+    assert "selector" not in job["spec"]
+    assert [job["metadata"]["labels"], job["spec"]["template"]["metadata"]["labels"]] == [{"app": "a"}] * 2
+
+
 def test_claims_are_written_before_the_pods_that_name_them(tmp_path: Path) -> None:
     """Whoever is interrupted in between begins again, and must not meet pods whose claims were never written."""
     manifest, blocked = tmp_path / "pod.json", tmp_path / "folder"

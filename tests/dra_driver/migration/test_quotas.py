@@ -84,6 +84,16 @@ def test_a_quota_counts_claims_where_there_are_some(targets: list[Target], hard:
     assert codes(result.findings) == ["M014"]
 
 
+@pytest.mark.parametrize("scope", [{"scopes": ["NotTerminating"]}, {"scopeSelector": {"matchExpressions": [{}]}}])
+def test_a_quota_with_scopes_counts_no_claims(scope: JsonObject) -> None:
+    obj = quota(GPU=4)
+    obj["spec"] |= scope
+    after, result = done(obj, CLAIMS)
+    assert after == obj
+    (said,) = result.findings
+    assert (said.code.name, said.severity, "scopes" in said.message) == ("M014", "warning", True)
+
+
 def test_a_quota_that_counts_claims_is_let_alone() -> None:
     after, result = done(quota(GPU="16") | {"spec": {"hard": {KEY: "4", f"requests.{GPU}": "16"}}}, CLAIMS, EXTENDED)
     assert after["spec"]["hard"] == {KEY: "4", f"requests.{GPU}": "16"}
