@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.api import MERGE, Api
+from support.api import MERGE, Api, Refused
 from support.dra_objects import crd
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -331,3 +331,108 @@ async def test_selectable_fields_of_custom_types(api: Api, unique: str) -> None:
     await things.create("b", spec={"name": "b"})
     listed = await api.get(things.path, fieldSelector="spec.mode=Fast")
     assert [one["metadata"]["name"] for one in listed["items"]] == ["a"]
+
+
+RULES = {
+    "type": "object",
+    "properties": {
+        "spec": {
+            "type": "object",
+            "x-kubernetes-validations": [
+                {"rule": "self.low <= self.high", "message": "low is above high"},
+                {"rule": "!has(self.fixed) || !has(oldSelf.fixed) || self.fixed == oldSelf.fixed"},
+            ],
+            "properties": {
+                "low": {"type": "integer", "default": 1},
+                "high": {"type": "integer", "default": 9},
+                "fixed": {"type": "string", "maxLength": 20},
+                "whole": {
+                    "type": "object",
+                    "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
+                    "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "it is for ever"}],
+                },
+                "parts": {
+                    "type": "array",
+                    "maxItems": 5,
+                    "x-kubernetes-list-type": "map",
+                    "x-kubernetes-list-map-keys": ["k"],
+                    "items": {
+                        "type": "object",
+                        "required": ["k"],
+                        "properties": {
+                            "k": {"type": "string", "maxLength": 5},
+                            "v": {
+                                "type": "integer",
+                                "x-kubernetes-validations": [
+                                    {
+                                        "rule": "self >= oldSelf",
+                                        "reason": "FieldValueForbidden",
+                                        "message": "it only grows",
+                                    }
+                                ],
+                            },
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ({"low": 5}, {"low": 9}, None),
+        ({"low": 5}, {"low": 10}, "spec: Invalid value: low is above high"),
+        ({"fixed": "x"}, {"fixed": "y"}, "failed rule: !has(self.fixed)"),
+        ({}, {"fixed": "y"}, None),
+        ({"whole": {"a": "x"}}, {"whole": {"a": "x"}, "low": 2}, None),
+        ({"whole": {"a": "x"}}, {"whole": {"a": "x", "b": "y"}}, "spec.whole: Invalid value: it is for ever"),
+        ({"whole": {"a": "x"}}, {}, None),
+        ({}, {"whole": {"a": "x"}}, None),
+        (
+            {"parts": [{"k": "a", "v": 3}, {"k": "b", "v": 3}]},
+            {"parts": [{"k": "b", "v": 2}, {"k": "a", "v": 4}, {"k": "c", "v": 0}]},
+            "spec.parts[0].v: Forbidden: it only grows",
+        ),
+    ],
+)
+async def test_rules_of_a_schema_hold_for_objects_and_for_their_changes(
+    api: Api, unique: str, before: dict[str, Any], after: dict[str, Any], said: str | None
+) -> None:
+    things = await defined(api, unique, {"schema": {"openAPIV3Schema": RULES}})
+    made = await things.create(spec=before)
+    if said is None:
+        await api.put(f"{things.path}/a", {**made, "spec": after})
+    else:
+        refusal = await api.refused("PUT", f"{things.path}/a", {**made, "spec": after})
+        assert (refusal.status, said in refusal.message) == (422, True), refusal.message
+
+
+async def test_a_new_object_is_held_to_the_rules_that_are_not_about_changes(api: Api, unique: str) -> None:
+    things = await defined(api, unique, {"schema": {"openAPIV3Schema": RULES}})
+    refusal = await api.refused("POST", things.path, things.thing(spec={"low": 10, "whole": {"a": "x"}}))
+    assert refusal.status == 422
+    assert "spec: Invalid value: low is above high" in refusal.message
+
+
+async def test_what_was_wrong_before_a_rule_and_does_not_change_is_let_pass(api: Api, unique: str) -> None:
+    things = await defined(api, unique)
+    await things.create()
+    definition = await api.get(things.definition)
+    spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec["x-kubernetes-validations"] = [{"rule": "self.name != 'abc'", "message": "not this name"}]
+    await api.put(things.definition, definition)
+
+    async def holds() -> bool:
+        try:
+            await api.patch(f"{things.path}/a", {"spec": {"size": 4}})
+        except Refused as refusal:
+            assert "not this name" in refusal.message
+            return True
+        await api.patch(f"{things.path}/a", {"spec": {"size": 5}})
+        return False
+
+    await api.eventually(holds)
+    await api.patch(f"{things.path}/a", {"metadata": {"labels": {"x": "y"}}})

@@ -7,6 +7,7 @@ from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.simulation.apiserver.resource_types import ResourceType
 from dra_driver.simulation.apiserver.rules import Situation, TypeRules
 from dra_driver.simulation.apiserver.schema import custom_schema
+from dra_driver.simulation.apiserver.schema_rules import problems_of_rules
 from dra_driver.simulation.apiserver.status import Problem, forbidden, invalid, not_supported, required
 from dra_driver.simulation.apiserver.structural import problems_of_custom
 from dra_driver.simulation.apiserver.tables import Column
@@ -158,13 +159,14 @@ def _problems_of_schema(schema: JsonObject, path: str, *, root: bool = False) ->
 
 
 class CustomRules(TypeRules):
-    """Objects of custom types: their structural schema."""
+    """Objects of custom types: their structural schema, and then its rules."""
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
-        return problems_of_custom(obj, situation.kind.schema)
+        schema = situation.kind.schema
+        return problems_of_custom(obj, schema) or problems_of_rules(obj, old, schema)
 
     def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[Problem]:
-        return problems_of_custom(obj, situation.kind.schema)
+        return self.problems(obj, old, situation)
 
 
 def accepted_status(crd: JsonObject, now: str) -> JsonObject:

@@ -1,7 +1,7 @@
 """Validation of custom objects against their structural schema: types, ranges, patterns, required fields, list keys.
 
 Source: Kubernetes' "Extend the Kubernetes API with CustomResourceDefinitions" (which keywords count) and OpenAPI v3.
-Rules in CEL (`x-kubernetes-validations`) are not evaluated.
+Rules in CEL are in `dra_driver.simulation.apiserver.schema_rules`.
 """
 
 import json
