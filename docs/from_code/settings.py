@@ -7,21 +7,29 @@ from pathlib import Path
 from controller import settings as controller_settings
 from controller import uninstall
 from docs.from_code.tables import WRITTEN, page, table
+from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.domains.objects import DaemonSettings, daemon_set
 from dra_driver.runtime.settings import Declared, SettingsParser
 from kubelet_plugin import settings as plugin_settings
+from kubelet_plugin.imex import settings as imex_settings
 
 TEMPLATES = Path(__file__).parents[2] / "charts" / "gpu-dra-driver" / "templates"
 
-PROGRAMS: Mapping[str, tuple[SettingsParser, str, str]] = {
+PROGRAMS: Mapping[str, tuple[SettingsParser, str | None, str]] = {
     "gpu-dra-kubelet-plugin": (plugin_settings._parser(), "kubelet-plugin.yaml", "The node plugin, one on each node."),
     "gpu-dra-controller": (controller_settings._parser(), "controller.yaml", "The controller, one that leads."),
+    "gpu-dra-imex-daemon": (
+        imex_settings.settings_parser(),
+        None,
+        "The supervisor of an IMEX daemon, one on each node of a ComputeDomain, in a pod that the controller makes.",
+    ),
     "python -m controller.uninstall": (
         uninstall._parser(),
         "cleanup.yaml",
         "What `helm uninstall` runs at the end: removes what was made while the driver ran.",
     ),
 }
-"""Parser, template of the chart, and what it is."""
+"""Parser, template of the chart (None: the controller makes its pods), and what it is."""
 
 _SCOPES = {"$plugin": "kubeletPlugin", "$controller": "controller", ".Values": "", "$.Values": ""}
 
@@ -49,7 +57,7 @@ def settings_page() -> str:
         " in the [chart's README](../charts/gpu-dra-driver/README.md); *the chart* means that it needs no value.",
     ]
     for program, (parser, template, meaning) in PROGRAMS.items():
-        by_value = chart_values(TEMPLATES / template)
+        by_value = _given_by_controller() if template is None else chart_values(TEMPLATES / template)
         parts += [
             f"## {program}",
             meaning,
@@ -74,6 +82,17 @@ def _default(one: Declared) -> str:
     if isinstance(one.default, bool):
         return "on" if one.default else "off"
     return "" if one.default == "" else f"`{one.default}`"
+
+
+def _given_by_controller() -> dict[str, str]:
+    """What the pods of a ComputeDomain's daemons are told."""
+    domain = ComputeDomain.of(
+        {"metadata": {"name": "d"}, "spec": {"channel": {"resourceClaimTemplate": {"name": "t"}}}}
+    )
+    (container,) = daemon_set(domain, DaemonSettings("n", "i"))["spec"]["template"]["spec"]["containers"]
+    flags = [argument.partition("=")[0] for argument in container["args"]]
+    variables = [one["name"].removeprefix("GPU_DRA_").lower().replace("_", "-") for one in container["env"]]
+    return dict.fromkeys([*flags, *(f"--{name}" for name in variables)], "*the controller*")
 
 
 def chart_values(template: Path) -> dict[str, str]:

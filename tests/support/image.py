@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ENTRY_POINTS = ("gpu-dra-kubelet-plugin", "gpu-dra-controller", "dractl", "kubectl-dra")
+ENTRY_POINTS = ("gpu-dra-kubelet-plugin", "gpu-dra-controller", "gpu-dra-imex-daemon", "dractl", "kubectl-dra")
 LARGEST_MIB = 250
 """Of the installed tree, compiled files included; the base image is not ours."""
 
