@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import ClassVar, Literal
 
-from dra_driver.errors import InvalidInput
+from dra_driver.errors import InvalidConfig, InvalidInput
 
 Stage = Literal["alpha", "beta"]
 """Alpha is off by default and may change in any release; beta is on by default."""
@@ -164,17 +164,18 @@ class Gates:
 Gates.DEFAULT = Gates(frozenset(feature for feature, gate in GATES.items() if gate.default))
 
 
-def of_strategy(strategy: str) -> Feature:
-    """The gate of what a claim's config asks for by `sharing.strategy`, one of those that there are."""
-    return Feature.MPS if strategy == "MPS" else Feature.TIME_SLICING
+def check_strategy(strategy: str, gates: Gates, *, field: str) -> None:
+    """Of what a config asks for by `sharing.strategy`; what a policy offers is looked at with the policy.
 
-
-def off_by_gate(strategy: str) -> str:
-    """Why a config with this strategy is refused, and what can be done."""
-    return (
-        f"sharing.strategy {strategy} is switched off in this cluster by feature gate {of_strategy(strategy)}; leave"
-        " `sharing` out of the config, or ask an administrator for the gate"
-    )
+    Raises InvalidConfig (final), with `field`, where the gate is off.
+    """
+    feature = Feature.MPS if strategy == "MPS" else Feature.TIME_SLICING
+    if feature not in gates:
+        raise InvalidConfig(
+            f"sharing.strategy {strategy} is switched off in this cluster by feature gate {feature}; leave `sharing`"
+            " out of the config, or ask an administrator for the gate",
+            field=field,
+        )
 
 
 def _take(word: str, given: dict[Feature, bool]) -> Iterable[str]:

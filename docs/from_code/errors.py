@@ -18,6 +18,7 @@ END = "<!-- kinds of errors: end -->"
 
 _ROOT = Path(__file__).parents[2]
 _SERVICES = ("kubelet_plugin", "controller", "dra_driver/kube", "dra_driver/runtime", "dra_driver/publish")
+_FEATURES = "dra_driver/features.py"
 _NOT_THERE = ("simulation", "inventory_command", "simulate_command", "fake_effects")
 """What only simulated hardware and commands say."""
 
@@ -70,7 +71,8 @@ def messages() -> dict[str, tuple[str, ...]]:
     """By kind: what services raise it with, with `…` for what differs; sorted."""
     found: dict[str, set[str]] = {}
     names = {kind.__name__ for kind in kinds()}
-    for path in sorted(path for folder in _SERVICES for path in (_ROOT / folder).rglob("*.py")):
+    files = (path for folder in _SERVICES for path in (_ROOT / folder).rglob("*.py"))
+    for path in sorted([*files, _ROOT / _FEATURES]):
         if any(word in path.as_posix() for word in _NOT_THERE):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -13,7 +13,7 @@ from dra_driver.checking.knowledge import Knowledge
 from dra_driver.checking.selectors import fix_of, suggested_in
 from dra_driver.checking.world import ClaimPart, Manifests
 from dra_driver.errors import InvalidConfig
-from dra_driver.features import Gates, of_strategy, off_by_gate
+from dra_driver.features import Gates, check_strategy
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, RequestName
 from dra_driver.opaque import config_for, listed_configs
 
@@ -52,16 +52,15 @@ def _check_parameters(
             report.find(CONFIG_KIND, f"{path}.kind", message)
             return False
         written_config(parameters, described, field=path)
+        strategy = (parameters.get("sharing") or {}).get("strategy")
+        if strategy is not None:
+            check_strategy(strategy, gates, field=f"{path}.sharing.strategy")
         if described in DOMAIN_CONFIGS and "domainID" not in parameters:
             report.find(CONFIG, f"{path}.domainID", "is missing; must be the UID of a ComputeDomain")
             return False
     except InvalidConfig as error:
         for field, message in _problems(error, path):
             report.find(CONFIG, field, message, fix=suggested_in(message))
-        return False
-    strategy = (parameters.get("sharing") or {}).get("strategy")
-    if strategy is not None and of_strategy(strategy) not in gates:
-        report.find(CONFIG, f"{path}.sharing.strategy", off_by_gate(strategy))
         return False
     return True
 

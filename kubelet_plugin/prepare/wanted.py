@@ -29,7 +29,7 @@ from dra_driver.devices.exclusion import conflict, unsupported
 from dra_driver.devices.fit import checked_against, config_kind, identity
 from dra_driver.devices.model import Kind, Offer
 from dra_driver.errors import InvalidConfig, InvalidInput, NodeNotReady, UnknownDevice
-from dra_driver.features import of_strategy, off_by_gate
+from dra_driver.features import check_strategy
 from dra_driver.names import ClaimRef, RequestName, is_dns_label, is_dns_subdomain, is_uid
 from dra_driver.opaque import ListedConfig, config_for, listed_configs
 from dra_driver.quantity import Quantity
@@ -160,7 +160,8 @@ def _results(
             warnings += checked_against(config, [device.offer for device in devices])
         for result in results:
             _check_passthrough(result)
-            _check_gates(result, node)
+            if result.sharing is not None:
+                check_strategy(result.sharing.strategy, node.gates, field=f"{result.place}.device")
     except InvalidConfig as error:
         raise InvalidConfig(error.message, about=str(asked), field=error.field, problems=error.problems) from error
     return results, tuple(warnings)
@@ -186,15 +187,6 @@ def _check_passthrough(result: _Result) -> None:
         reason = unsupported(result.offer.gpu, Kind.VFIO, None)
         if reason is not None:
             raise InvalidConfig(f"{result.offer.name}: {reason}", field=f"{result.place}.device")
-
-
-def _check_gates(result: _Result, node: Node) -> None:
-    """Of what a config asks for by itself; what the policy offers was looked at with the policy."""
-    if result.sharing is None:
-        return
-    strategy = result.sharing.strategy
-    if of_strategy(strategy) not in node.gates:
-        raise InvalidConfig(f"{result.offer.name}: {off_by_gate(strategy)}", field=f"{result.place}.device")
 
 
 def _offer(asked: ClaimRef, place: str, result: AllocatedDevice, node: Node) -> Offer:
