@@ -60,6 +60,7 @@ from dra_driver.migration.model import (
 from dra_driver.migration.publishing import publishing
 from dra_driver.migration.strategy import choose
 from dra_driver.migration.surroundings import Meaning
+from dra_driver.migration.tree import header_length
 from dra_driver.migration.undo import remembered
 from dra_driver.migration.unrendered import (
     asks_for_gpus,
@@ -561,11 +562,12 @@ def _refused(plan: _Plan, reason: str) -> _Plan:
 
 
 def _before(document: Document, objects: Sequence[NewObject]) -> Splice:
-    """New objects in front of the text that needs them, as documents of their own."""
+    """New objects in front of the text that needs them, as documents of their own, and below the header of a file."""
     place = document.written
     new = _yaml(objects)
     text = f"---\n{new}" if place.text.startswith("---") else f"{new}---\n"
-    return Splice(place.start, place.start, text)
+    start = place.start + header_length(place.text)
+    return Splice(start, start, text)
 
 
 def _yaml(objects: Sequence[NewObject]) -> str:

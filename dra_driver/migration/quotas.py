@@ -233,7 +233,7 @@ def _quota_key(
         return
     spec = value_at(found.obj, ("spec",))
     if spec.get("scopes") or spec.get("scopeSelector"):
-        # Of the kinds that are counted only pods have scopes. Source: claimEvaluator.Matches of kube-controller-manager.
+        # Of what is counted only pods have scopes. Source: claimEvaluator.Matches in pkg/quota of Kubernetes.
         message = f"{path[-1]}: a quota with scopes counts no claims, so nothing limits those of {resource} now"
         advice = (
             "Limit claims by a quota without scopes, or by Kueue; or keep the workloads with `--strategy extended`."

@@ -138,6 +138,22 @@ def trees(text: str) -> list[Tree]:
         raise NotATree("it is not YAML") from error
 
 
+def header_length(text: str) -> int:
+    """How long the comments at the beginning are that an empty line divides from what follows: those of the file, such
+    as a licence, and not of its first object."""
+    length = position = 0
+    commented = False
+    for line in text.splitlines(keepends=True):
+        content = line.strip()
+        if content and not content.startswith("#"):
+            return length
+        position += len(line)
+        commented = commented or bool(content)
+        if not content and commented:
+            length = position
+    return 0
+
+
 _PROPERTIES = re.compile(r"(?:[&!][^ \t\n\[\]{},]*[ \t]*)+(?:#[^\n]*)?")
 _SPACE = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\n)*[ \t]*")
 

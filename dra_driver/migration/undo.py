@@ -29,6 +29,7 @@ from dra_driver.migration.model import (
     path_text,
     value_at,
 )
+from dra_driver.migration.tree import header_length
 from dra_driver.names import INVENTORY_GROUP
 
 ANNOTATION = f"{INVENTORY_GROUP}/migrated-from"
@@ -260,7 +261,7 @@ def _unused_templates(
         follows = open_until > start
         begins = not text.startswith("---") or follows
         past = end + 4 if begins and plain.startswith("---\n", end) else end
-        yield Splice(open_until if follows else start, past, "")
+        yield Splice(open_until if follows else start + header_length(text), past, "")
         open_until = past if begins else -1
 
 

@@ -326,6 +326,25 @@ def test_aliases_that_are_written_out_are_told() -> None:
     assert one["resources"] != two["resources"]
 
 
+@pytest.mark.parametrize(
+    ("header", "about"),
+    [
+        ("# Copyright of somebody.\n# All rights kept.\n\n", "# The pod.\n"),
+        ("\n# Copyright of somebody.\n\n\n", ""),
+        ("# One.\n\n# Two.\n \n", ""),
+        ("", "# The pod.\n"),
+    ],
+)
+def test_the_header_of_a_file_stays_at_its_top(header: str, about: str) -> None:
+    text = header + about + deployment()
+    result = migrated(text, options=CLAIMS)
+    after = result.files[0].after
+    assert after.startswith(f"{header}# What Deployment web asks for.\n")
+    assert f"---\n{about}apiVersion: apps/v1\n" in after
+    assert undo(again(result)).files[0].after == text
+    assert not migrate(again(result), CLAIMS).changed
+
+
 def test_templates_are_in_the_namespace_of_the_pod() -> None:
     pod = "{containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}"
     inner = f"{{apiVersion: v1, kind: Pod, metadata: {{name: p, namespace: inner}}, spec: {pod}}}"
