@@ -15,6 +15,7 @@ import structlog
 
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.resource import ResourceClaim
+from dra_driver.cdi.model import Mount
 from dra_driver.errors import ClusterError, DeviceInUse, DriverError, InvalidInput, NodeNotReady
 from dra_driver.names import ClaimRef
 from kubelet_plugin.discovery import NodeFacts
@@ -62,9 +63,11 @@ class DomainClaims:
         driver: str,
         node_name: str,
         host_imex: Callable[[], str | None] | None = None,
+        daemon_mounts: Sequence[Mount] = (),
         sweep_interval_s: float = SWEEP_INTERVAL_S,
     ) -> None:
-        """`host_imex` asks an IMEX daemon that the node runs itself, and answers why it is not ready; None: pods do."""
+        """`host_imex` asks an IMEX daemon that the node runs itself, and answers why it is not ready; None: pods do.
+        `daemon_mounts` are what those need besides the driver's files."""
         self._claims = claims
         self._domains = domains
         self._records = records
@@ -75,6 +78,7 @@ class DomainClaims:
         self._driver = driver
         self._node = node_name
         self._host_imex = host_imex
+        self._daemon_mounts = tuple(daemon_mounts)
         self._sweep_interval_s = sweep_interval_s
         self._doubted: frozenset[str] = frozenset()
         self._begun: set[asyncio.Task[object]] = set()
@@ -234,7 +238,9 @@ class DomainClaims:
     def _daemon_needs(self) -> DaemonNeeds:
         files = self._container_files(self._facts.facts)
         gpus = (node for uuid in sorted(files.nodes) for node in files.nodes[uuid])
-        return DaemonNeeds(files.driver.common_edits, (*gpus, management_node(self._host)))
+        common = files.driver.common_edits
+        common = replace(common, mounts=(*common.mounts, *self._daemon_mounts))
+        return DaemonNeeds(common, (*gpus, management_node(self._host)))
 
     def _drop(self, uid: str) -> bool:
         """The file first: what is in no file, nobody gets any more. Whether there was anything."""

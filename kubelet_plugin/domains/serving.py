@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 
+from dra_driver.cdi.model import Mount
 from dra_driver.kube.client import Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.runtime.tasks import forever
@@ -60,6 +61,7 @@ async def serve_domains(
         driver=COMPUTE_DOMAIN_DRIVER,
         node_name=settings.node_name,
         host_imex=host_imex,
+        daemon_mounts=_hardware(settings),
         sweep_interval_s=settings.cleanup_interval_s,
     )
     sockets = plugin_sockets(settings.kubelet_root, COMPUTE_DOMAIN_DRIVER, settings.pod_uid)
@@ -70,6 +72,14 @@ async def serve_domains(
         _log.info("ComputeDomains are served", driver=COMPUTE_DOMAIN_DRIVER)
         tasks.create_task(forever("claims of ComputeDomains", claims.run))
         tasks.create_task(forever("registration for ComputeDomains", registration.watch))
+
+
+def _hardware(settings: Settings) -> tuple[Mount, ...]:
+    """What the programs of a simulated node look at in place of the hardware, where they look for it."""
+    if settings.simulate is None:
+        return ()
+    folder = str(settings.host_root.absolute() / "sim")
+    return (Mount(folder, folder, ("ro", "nosuid", "nodev", "rbind", "rprivate")),)
 
 
 @asynccontextmanager

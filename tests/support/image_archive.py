@@ -72,7 +72,8 @@ def write_image(tree: Installed, name: str, target: Path) -> Path:
 
 
 def _write_layer(tree: Installed, target: Path) -> None:
-    files = {_placed(file, tree): file for file in {*_files(tree), *map(Path, _SHELL)}}
+    shell = {file for name in _SHELL for file in _with_targets(Path(name))}
+    files = {_placed(file, tree): file for file in {*_files(tree), *shell}}
     folders = {parent for place in files for parent in place.parents}
     folders |= {Path(f"/{name}") for name in ("proc", "sys", "dev")}
     with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as layer:

@@ -11,6 +11,7 @@ from support.claims import FakeClaims, a_claim, a_config, node_facts
 
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.cdi.edits import DriverFiles
+from dra_driver.cdi.model import Mount
 from dra_driver.errors import DeviceInUse, DriverError, InvalidInput, NodeNotReady
 from dra_driver.kube.client import Listing, WatchEvent
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, ClaimRef
@@ -24,6 +25,7 @@ from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.node import ContainerFiles
 
 NODE = "tray-1"
+HARDWARE = Mount("/nodes/1/sim", "/nodes/1/sim", ("ro",))
 FILES = DriverFiles("580.105.08", "aarch64", (), (), ("/usr/lib64",), (), (), (), ())
 
 
@@ -109,6 +111,7 @@ class Node:
             driver=COMPUTE_DOMAIN_DRIVER,
             node_name=NODE,
             host_imex=self.host_imex,
+            daemon_mounts=(HARDWARE,),
         )
 
     def claim(
@@ -251,6 +254,8 @@ async def test_a_daemon_waits_for_nobody_and_can_manage_the_fabric(node: Node) -
         "COMPUTE_DOMAIN_NAME=d",
         "COMPUTE_DOMAIN_NAMESPACE=team",
     ]
+    (mount,) = spec["containerEdits"]["mounts"]
+    assert mount["hostPath"] == mount["containerPath"] == HARDWARE.host_path
 
 
 async def test_a_repeated_prepare_asks_nobody_and_makes_a_lost_file_again(node: Node) -> None:
