@@ -218,21 +218,44 @@ def _what(error: Exception) -> str:
 
 
 def pods_of_workload(obj: JsonObject, *, replicas: int = 1) -> Iterator[JsonObject]:
-    """The pods that a Deployment, Job and the like would make, at most `replicas`, called `<name>-0` and so on."""
-    spec = obj.get("spec")
-    if not isinstance(spec, dict):
+    """The pods that a Deployment, Job, JobSet and the like would make, at most `replicas` of each kind of pod, called
+    `<name>-0` and so on."""
+    if not isinstance(obj.get("spec"), dict):
+        return
+    namespace, name = key_of(obj)
+    for suffix, spec, number in _pod_makers(obj):
+        template = spec.get("template")
+        if isinstance(template, dict) and isinstance(template.get("spec"), dict) and "containers" in template["spec"]:
+            for index in range(min(number, replicas)):
+                metadata = {
+                    **(template.get("metadata") or {}),
+                    "name": f"{name}{suffix}-{index}",
+                    "namespace": namespace,
+                }
+                yield {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+
+
+def _pod_makers(obj: JsonObject) -> Iterator[tuple[str, JsonObject, int]]:
+    """What pods of the object are called after its name, the spec that has their template, and their number."""
+    spec: JsonObject = obj["spec"]
+    if obj.get("kind") == "JobSet":
+        for jobs in map(_map, _list(spec.get("replicatedJobs"))):
+            of_job = _map(_map(jobs.get("template")).get("spec"))
+            yield f"-{jobs.get('name', 'job')}", of_job, _number(jobs, "replicas") * _number(of_job, "parallelism")
         return
     if obj.get("kind") == "CronJob":
-        spec = (spec.get("jobTemplate") or {}).get("spec") or {}
-    template = spec.get("template")
-    if (
-        not isinstance(template, dict)
-        or not isinstance(template.get("spec"), dict)
-        or "containers" not in template["spec"]
-    ):
-        return
-    number = next((spec[key] for key in ("replicas", "parallelism") if isinstance(spec.get(key), int)), 1)
-    namespace, name = key_of(obj)
-    for index in range(min(number, replicas)):
-        metadata = {**(template.get("metadata") or {}), "name": f"{name}-{index}", "namespace": namespace}
-        yield {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+        spec = _map(_map(spec.get("jobTemplate")).get("spec"))
+    yield "", spec, _number(spec, "replicas" if "replicas" in spec else "parallelism")
+
+
+def _map(value: Any) -> JsonObject:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _number(spec: JsonObject, field: str) -> int:
+    value = spec.get(field)
+    return value if isinstance(value, int) else 1

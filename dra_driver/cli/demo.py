@@ -91,14 +91,17 @@ def demo(
 
 
 def scenarios_in(folder: Path | None) -> list[Scenario]:
-    """The bundled examples, or one folder of the user's: itself, or each folder in it. Raises InvalidInput."""
+    """The bundled examples, or one folder of the user's: itself, or each folder in it.
+
+    Raises InvalidInput; for kinds that are not simulated only of the user's: examples may be for other clusters, too.
+    """
     top = folder or bundled.EXAMPLES_FOLDER
     if not top.is_dir():
         raise InvalidInput("there is no such folder", about=str(top))
     inner = sorted(path for path in top.iterdir() if path.is_dir() and any(path.glob("*.y*ml")))
     if any(path.name != plan.FILE for path in top.glob("*.y*ml")) or not inner:
         return [scenarios.read_scenario(top)]
-    return [scenarios.read_scenario(path) for path in inner]
+    return [scenarios.read_scenario(path, foreign=folder is None) for path in inner]
 
 
 def wanted_nodes(nodes: str | None, folder: Path | None) -> tuple[SimulatedNode, ...]:
@@ -119,14 +122,23 @@ async def _run(
             place, nodes, publisher=publisher, policy=policy, progress=status.update
         ) as cluster:
             for scenario in found:
-                if publisher == Publisher.NODE and scenario.has_domains:
+                if (why := _why_not(scenario, publisher)) is not None:
                     outcomes.append(Outcome(scenario.name))
-                    outcomes[-1].skipped = "ComputeDomains need the controller"
+                    outcomes[-1].skipped = why
                     continue
                 status.update(f"running example {scenario.name}")
                 outcomes.append(await _outcome(cluster, scenario, timeout_s))
             status.update("stopping the cluster")
     return outcomes
+
+
+def _why_not(scenario: Scenario, publisher: str) -> str | None:
+    """Why it cannot be run here; None when it can."""
+    if scenario.foreign:
+        return f"the simulated cluster has no {', '.join(scenario.foreign)}; try dractl allocate"
+    if publisher == Publisher.NODE and scenario.has_domains:
+        return "ComputeDomains need the controller"
+    return None
 
 
 async def _outcome(cluster: SimulatedCluster, scenario: Scenario, timeout_s: float) -> Outcome:

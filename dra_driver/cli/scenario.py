@@ -65,6 +65,8 @@ class Scenario:
     name: str
     documents: tuple[JsonObject, ...]
     policies: tuple[JsonObject, ...] = ()
+    foreign: tuple[str, ...] = ()
+    """Kinds among its manifests that the simulated cluster does not run; `documents` has none of them."""
 
     @property
     def has_domains(self) -> bool:
@@ -72,8 +74,9 @@ class Scenario:
         return any(document["kind"] == COMPUTE_DOMAINS.kind for document in self.documents)
 
 
-def read_scenario(folder: Path) -> Scenario:
-    """All YAML files of a folder. Raises InvalidInput for what is not YAML or of a kind that is not simulated."""
+def read_scenario(folder: Path, *, foreign: bool = False) -> Scenario:
+    """All YAML files of a folder. Raises InvalidInput for what is not YAML or, unless kinds may be `foreign`, of a kind
+    that is not simulated."""
     documents: list[JsonObject] = []
     for path in sorted((*folder.glob("*.yaml"), *folder.glob("*.yml"))):
         if path.name == plan.FILE:
@@ -86,11 +89,13 @@ def read_scenario(folder: Path) -> Scenario:
     documents = [one for one in documents if one not in policies]
     if not documents:
         raise InvalidInput("no YAML documents in this folder", about=str(folder))
+    others = {kind for kind in map(_kind, documents) if foreign and isinstance(kind, str) and kind not in _KINDS}
+    documents = [one for one in documents if _kind(one) not in others]
     for document in documents:
         _check(document, folder)
     order = list(_KINDS)
     ordered = tuple(sorted(documents, key=lambda document: order.index(document["kind"])))
-    return Scenario(folder.name, ordered, tuple(policies))
+    return Scenario(folder.name, ordered, tuple(policies), tuple(sorted(others)))
 
 
 def _check(document: object, folder: Path) -> None:

@@ -47,6 +47,9 @@ SHARING = {
 DOMAINS = {"compute-domain-two-trays"}
 """Run as a whole by tests/e2e/test_demo.py: the controller has to make the template that their pods name."""
 
+ELSEWHERE = {"disaggregated-inference-pair", "gpu-and-nic-one-pcie-root", "nvlink-domain-gang"}
+"""See test_examples_elsewhere.py."""
+
 UNFIT = {
     "by-memory-and-architecture": ("t4", "4 not selected by the request"),
     "nvlink-pair": ("l40s", "8 against matchAttribute gpu.nvidia.com/nvlinkDomain"),
@@ -109,8 +112,8 @@ async def placed(cluster: Desk, pod: JsonObject) -> str:
 
 
 def test_every_example_is_tested_and_has_a_readme_that_says_how_to_run_it() -> None:
-    assert sorted({*FITTING, *SHARING, *DOMAINS}) == EXAMPLES
-    for example in {*FITTING, *DOMAINS}:
+    assert sorted({*FITTING, *SHARING, *DOMAINS, *ELSEWHERE}) == EXAMPLES
+    for example in {*FITTING, *DOMAINS, *ELSEWHERE}:
         readme = (EXAMPLES_FOLDER / example / "README.md").read_text()
         assert f"kubectl apply -f examples/{example}\n" in readme
         # A namespace of its own takes everything in it along; `delete -f` would look for what is gone already.

@@ -97,6 +97,11 @@ def test_a_workload_is_its_pods() -> None:
     assert [one["metadata"]["name"] for one in pods_of_workload(deployment, replicas=2)] == ["web-0", "web-1"]
     job = {"kind": "CronJob", "metadata": {"name": "n"}, "spec": {"jobTemplate": {"spec": {"template": template}}}}
     assert [one["metadata"]["name"] for one in pods_of_workload(job)] == ["n-0"]
+    workers = {"name": "workers", "replicas": 2, "template": {"spec": {"template": template, "parallelism": 3}}}
+    leader = {"name": "leader", "template": {"spec": deployment["spec"]}}
+    gang = {"kind": "JobSet", "metadata": {"name": "g"}, "spec": {"replicatedJobs": [workers, leader, {"name": "x"}]}}
+    made = [one["metadata"]["name"] for one in pods_of_workload(gang, replicas=100)]
+    assert made == [*(f"g-workers-{index}" for index in range(6)), "g-leader-0"]
     assert list(pods_of_workload({"kind": "ConfigMap", "metadata": {"name": "x"}, "data": {}})) == []
 
 

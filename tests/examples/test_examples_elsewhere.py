@@ -1,0 +1,109 @@
+"""Examples of kinds that the simulated cluster does not run: each is right, and its pods get what its README says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.dractl import run
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.bundled import EXAMPLES_FOLDER
+from dra_driver.checking.knowledge import slices_of_model
+from dra_driver.cli.output import Status
+from dra_driver.cli.scenario import read_scenario
+
+GPUS, CHANNELS, NICS = "gpu.nvidia.com", "compute-domain.nvidia.com", "dra.net"
+PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
+
+DOMAINS = {
+    "compute-domain-two-trays": ("gb200:2", "gb200:1,dgx-h100:4", [4, 4]),
+    "disaggregated-inference-pair": ("gb200:2", "gb200:1", [2, 4]),
+    "nvlink-domain-gang": ("gb200:4", "gb200:3", [4, 4, 4, 4]),
+}
+"""Nodes that fit, some that do not, and the GPUs of each pod."""
+
+
+def allocated(example: str, *options: str) -> list[tuple[str, list[Any]]]:
+    """Node and allocated devices of each pod; node is empty where it does not fit."""
+    found = json.loads(run("allocate", "-f", str(EXAMPLES_FOLDER / example), "-o", "json", *options).stdout)
+    return [
+        (pod["node"] or "", [one for claim in pod["claims"] for one in claim["allocation"]["devices"]["results"]])
+        for pod in found
+    ]
+
+
+@pytest.mark.parametrize("example", sorted({*DOMAINS, "gpu-and-nic-one-pcie-root"}))
+def test_the_check_has_nothing_to_say(example: str) -> None:
+    checked = run("check", "--strict", str(EXAMPLES_FOLDER / example))
+    assert (checked.exit_code, checked.stdout) == (Status.DONE, "")
+
+
+@pytest.mark.parametrize("example", sorted(DOMAINS))
+def test_each_pod_of_a_domain_gets_its_gpus_and_a_channel_on_a_node_of_its_own(example: str) -> None:
+    fitting, small, gpus = DOMAINS[example]
+    pods = allocated(example, "--nodes", fitting)
+    assert [sum(one["driver"] == GPUS for one in results) for _, results in pods] == gpus
+    assert all(sum(one["driver"] == CHANNELS for one in results) == 1 for _, results in pods)
+    assert len({node for node, _ in pods}) == len(pods)
+    assert "" in {node for node, _ in allocated(example, "--nodes", small)}
+    readme = (EXAMPLES_FOLDER / example / "README.md").read_text()
+    assert example == "compute-domain-two-trays" or f"-f examples/{example} --nodes {fitting}\n" in readme
+
+
+def nics(node: str, roots: list[str], *, rdma: bool = True) -> JsonObject:
+    """As DRANET publishes them, beside one that can do no RDMA."""
+    devices: list[JsonObject] = [
+        {"name": f"nic-{number}", "attributes": {"dra.net/rdma": {"bool": rdma}, PCIE_ROOT: {"string": root}}}
+        for number, root in enumerate(roots)
+    ]
+    devices.append({"name": "cni0", "attributes": {"dra.net/ifName": {"string": "cni0"}}})
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{node}-nics"},
+        "spec": {"driver": NICS, "nodeName": node, "pool": pool, "devices": devices},
+    }
+
+
+def roots_of(slices: list[JsonObject]) -> dict[str, str]:
+    """By device."""
+    return {
+        one["name"]: one["attributes"][PCIE_ROOT]["string"]
+        for slice_ in slices
+        for one in slice_["spec"]["devices"]
+        if PCIE_ROOT in one["attributes"]
+    }
+
+
+def test_a_gpu_comes_with_a_network_device_of_its_pcie_root_or_not_at_all(tmp_path: Path) -> None:
+    gpus = slices_of_model("dgx-h100", "node-1")
+    some = sorted(roots_of(gpus).values())[:2]
+    file = tmp_path / "slices.yaml"
+    near = [*gpus, nics("node-1", some)]
+    file.write_text(yaml.safe_dump_all(near))
+    pods = allocated("gpu-and-nic-one-pcie-root", "--slices", str(file))
+    roots = roots_of(near)
+    for node, results in pods:
+        assert (node, sorted(one["driver"] for one in results)) == ("node-1", [NICS, GPUS])
+        assert len({roots[one["device"]] for one in results}) == 1
+    assert len(pods) == 2
+    for wrong in (nics("node-1", ["pci0000:ff"]), nics("node-1", some, rdma=False)):
+        file.write_text(yaml.safe_dump_all([*gpus, wrong]))
+        assert {node for node, _ in allocated("gpu-and-nic-one-pcie-root", "--slices", str(file))} == {""}
+
+
+@pytest.mark.parametrize(
+    ("example", "foreign"),
+    [
+        ("disaggregated-inference-pair", ("Deployment",)),
+        ("nvlink-domain-gang", ("JobSet", "PodGroup", "Queue")),
+        ("gpu-and-nic-one-pcie-root", ("Job",)),
+    ],
+)
+def test_the_demo_knows_what_it_cannot_run(example: str, foreign: tuple[str, ...]) -> None:
+    scenario = read_scenario(EXAMPLES_FOLDER / example, foreign=True)
+    assert scenario.foreign == foreign
+    assert {one["kind"] for one in scenario.documents}.isdisjoint(foreign)
