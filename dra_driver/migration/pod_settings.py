@@ -334,7 +334,8 @@ class _Reader:
             return
         there = _items(self._pod.spec.get("tolerations"))
         key = "nvidia.com/gpu"
-        if any(one.get("key") == key or (not one.get("key") and one.get("operator") == "Exists") for one in there):
+        covering = (one for one in there if one.get("effect") in (None, "", "NoSchedule"))
+        if any(one.get("key") == key or (not one.get("key") and one.get("operator") == "Exists") for one in covering):
             return
         path = (*self._pod.path, "tolerations", len(there))
         self._edits.append(Put(path, {"key": key, "operator": "Exists", "effect": "NoSchedule"}))

@@ -249,6 +249,9 @@ def test_a_node_by_name_becomes_a_node_by_label() -> None:
         ([{"key": "other", "operator": "Exists"}], True),
         ([{"key": GPU, "operator": "Equal", "value": "true", "effect": "NoSchedule"}], False),
         ([{"operator": "Exists"}], False),
+        ([{"key": GPU, "operator": "Exists"}], False),
+        ([{"key": GPU, "operator": "Exists", "effect": "NoExecute"}], True),
+        ([{"operator": "Exists", "effect": "NoExecute"}], True),
     ],
 )
 def test_the_toleration_that_admission_added_is_written_out(tolerations: Any, added: bool) -> None:
