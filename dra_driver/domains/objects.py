@@ -120,6 +120,7 @@ def _daemon_pod(domain: ComputeDomain, settings: DaemonSettings) -> JsonObject:
         "containers": [_daemon_container(domain, settings)],
         "volumes": [
             {"name": "imex", "emptyDir": {"sizeLimit": "16Mi"}},
+            {"name": "run", "emptyDir": {"sizeLimit": "16Mi"}},
             {"name": "tmp", "emptyDir": {"sizeLimit": "16Mi"}},
         ],
     }
@@ -156,7 +157,12 @@ def _daemon_container(domain: ComputeDomain, settings: DaemonSettings) -> JsonOb
             "capabilities": {"drop": ["ALL"]},
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "volumeMounts": [{"name": "imex", "mountPath": "/imexd"}, {"name": "tmp", "mountPath": "/tmp"}],
+        "volumeMounts": [
+            {"name": "imex", "mountPath": "/imexd"},
+            # nvidia-imex remembers there who imported memory (persist.dat), for the case that it is killed.
+            {"name": "run", "mountPath": "/var/run/nvidia-imex"},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
     }
 
 

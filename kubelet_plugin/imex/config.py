@@ -44,9 +44,9 @@ class Place:
 def config_text(place: Place, address: str) -> str:
     """`address` is the pod's: peers find the daemon there, and it finds itself in the list of nodes by it.
 
-    Commands are taken from a socket in the folder alone, so that no other pod can give any. Nobody waits for peers:
-    most of the list's names belong to no node at all. The quorum of RECOVERY needs a memory of former importers, and
-    the folder of a pod that is replaced has none.
+    Commands are taken from a socket in the folder alone, so that no other pod can give any. Nobody waits for peers at
+    the first start, since most of the list's names belong to no node at all; a daemon that was killed waits until those
+    that had imported memory from it have let go of it (RECOVERY). It remembers them for as long as its pod lives.
     """
     keys = {
         "LOG_LEVEL": 4,
@@ -57,7 +57,7 @@ def config_text(place: Place, address: str) -> str:
         "BIND_INTERFACE_IP": address,
         "SERVER_PORT": PEER_PORT,
         "IMEX_NODE_CONFIG_FILE": place.nodes,
-        "IMEX_WAIT_FOR_QUORUM": "NONE",
+        "IMEX_WAIT_FOR_QUORUM": "RECOVERY",
         "IMEX_CMD_ENABLED": 1,
         "IMEX_CMD_UNIX_DOMAIN_PATH": place.control_socket,
     }

@@ -2,7 +2,8 @@
 
 It refuses to start where the real one does: a configuration that makes no sense, no list of nodes, an address that is
 not in it, no capability to manage the fabric, a port that is taken, no driver. It reads its list of nodes at its start
-alone, looks names up again at SIGUSR1, and leaves connections alone whose address stayed. It ends with its node.
+alone, looks names up again at SIGUSR1, and leaves connections alone whose address stayed. It ends with its node. Nobody
+imports memory here, so it never has to wait for a recovery.
 """
 
 import asyncio
