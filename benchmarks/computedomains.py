@@ -28,8 +28,9 @@ from typing import Any
 
 import structlog
 import yaml
+from prometheus_client import CollectorRegistry
 
-from controller.computedomains.devices import publish_domain_devices
+from controller.computedomains.devices import PublishedDomainDevices
 from controller.computedomains.keeper import DomainKeeper
 from dra_driver.api.crd import DEFINITIONS
 from dra_driver.api.inventory import (
@@ -63,6 +64,7 @@ from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.endpoint import Endpoint
 from dra_driver.kube.watch import Mirror, MirrorChange
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
+from dra_driver.publish.metrics import PublishingCounters
 from dra_driver.runtime.tracing import OFF
 
 OURS, TEAM = "gpu-dra-driver", "team"
@@ -398,10 +400,13 @@ class Bench:
             around = Surroundings(outside)
             await _all(around.node(index) for index in range(nodes))
             keeper = DomainKeeper(inside, DaemonSettings(namespace=OURS, image="driver", max_nodes=TRAYS))
+            counters = PublishingCounters(CollectorRegistry())
+            policy = PublishingPolicy.EVERYTHING
+            devices = PublishedDomainDevices(inside, policy, workers=4, counters=counters, tracer=OFF)
             async with around.watching():
                 tasks = [
                     asyncio.create_task(keeper.run()),
-                    asyncio.create_task(publish_domain_devices(inside, PublishingPolicy.EVERYTHING, 4, OFF)),
+                    asyncio.create_task(devices.run()),
                 ]
                 try:
                     await around.until(lambda: len(around.slices.objects) == nodes, "published")

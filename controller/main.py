@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry
 
 from controller.classes import ProfileClasses
-from controller.computedomains.devices import publish_domain_devices
+from controller.computedomains.devices import PublishedDomainDevices
 from controller.computedomains.keeper import DomainKeeper
 from controller.computedomains.metrics import DomainCollector
 from controller.settings import Settings, from_process
@@ -25,6 +25,7 @@ from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.events import EventRecorder
 from dra_driver.kube.leader import LeaderElection
 from dra_driver.kube.metrics import ApiCalls
+from dra_driver.publish.metrics import PublishedPools, PublishingCounters
 from dra_driver.publish.policy_file import read_policy
 from dra_driver.runtime import memory
 from dra_driver.runtime.debug import Section
@@ -60,25 +61,28 @@ async def run(settings: Settings) -> None:
             traced=tracer.request,
         ) as kube,
     ):
+        counters = PublishingCounters(metrics)
         slices = PublishedSlices(
             kube,
             settings.driver_name,
             policy,
             workers=settings.workers,
-            registry=metrics,
+            counters=counters,
             classes=_classes(kube, settings, tracer),
             tracer=tracer,
         )
         events = EventRecorder(kube, controller=f"{settings.driver_name}/controller", instance=settings.identity)
         domains = _domains(kube, settings, policy, events, tracer)
+        devices = PublishedDomainDevices(kube, policy, workers=settings.workers, counters=counters, tracer=tracer)
         if domains is not None:
             metrics.register(DomainCollector(domains.statuses))
+        metrics.register(PublishedPools(lambda: [one for one in (slices.publisher, devices.publisher) if one]))
         webhook = _webhook(kube, settings, policy, metrics)
         election = _election(kube, settings)
         leading: dict[str, Job] = {"publishing": slices.run}
         if domains is not None:
             leading["domains"] = domains.run
-            leading["devices of domains"] = partial(publish_domain_devices, kube, policy, settings.workers, tracer)
+            leading["devices of domains"] = devices.run
         if webhook is not None:
             leading["the webhook's configuration"] = webhook.lead
         led = partial(_all_of, leading)

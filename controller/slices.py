@@ -6,14 +6,12 @@ Entered by `main`, once for every time that this process becomes the leader.
 import asyncio
 from collections.abc import Iterator, Sequence
 
-from prometheus_client import CollectorRegistry
-
 from controller.classes import ProfileClasses
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Device
 from dra_driver.kube.client import Kube
 from dra_driver.publish import PoolPublisher
-from dra_driver.publish.metrics import CountingNarrator, PublishedPools
+from dra_driver.publish.metrics import CountingNarrator, PublishingCounters
 from dra_driver.runtime import memory
 from dra_driver.runtime.tracing import OFF, Tracer
 
@@ -28,7 +26,7 @@ class PublishedSlices:
         policy: PublishingPolicy,
         *,
         workers: int,
-        registry: CollectorRegistry,
+        counters: PublishingCounters,
         classes: ProfileClasses | None = None,
         tracer: Tracer = OFF,
     ) -> None:
@@ -39,9 +37,8 @@ class PublishedSlices:
         self._workers = workers
         self._classes = classes
         self._tracer = tracer
-        self._narrator = _Narrator(registry, classes)
+        self._narrator = _Narrator(counters, classes)
         self._publisher: PoolPublisher | None = None
-        registry.register(PublishedPools(lambda: self._publisher))
 
     @property
     def publisher(self) -> PoolPublisher | None:
@@ -89,8 +86,8 @@ class PublishedSlices:
 class _Narrator(CountingNarrator):
     """Passes on to `classes` what is published, too."""
 
-    def __init__(self, registry: CollectorRegistry, classes: ProfileClasses | None) -> None:
-        super().__init__(registry)
+    def __init__(self, counters: PublishingCounters, classes: ProfileClasses | None) -> None:
+        super().__init__(counters)
         self._classes = classes
 
     def describes(self, pool: str, devices: Sequence[Device]) -> None:

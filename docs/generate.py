@@ -25,7 +25,7 @@ from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.metrics import ApiCalls
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import PoolPublisher
-from dra_driver.publish.metrics import CountingNarrator, PublishedPools
+from dra_driver.publish.metrics import PublishedPools, PublishingCounters
 from dra_driver.runtime.telemetry import tell_build
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.events import Reason
@@ -87,9 +87,9 @@ def publisher_families() -> list[Family]:
     registry = _Recorded()
     tell_build(registry, "controller")
     ApiCalls(registry)
-    CountingNarrator(registry)
+    PublishingCounters(registry)
     publisher = PoolPublisher(Kube(Endpoint(server="http://localhost")), GPU_DRIVER)
-    registry.register(PublishedPools(lambda: publisher))
+    registry.register(PublishedPools(lambda: [publisher]))
     return _families(registry)
 
 

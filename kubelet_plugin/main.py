@@ -249,17 +249,17 @@ def _publisher(
 
     # Only here: with a controller, no plugin needs it in memory.
     from dra_driver.publish import PoolPublisher
-    from dra_driver.publish.metrics import CountingNarrator, PublishedPools
+    from dra_driver.publish.metrics import CountingNarrator, PublishedPools, PublishingCounters
 
     publisher = PoolPublisher(
         kube,
         settings.driver_name,
         policy=policy,
         node_name=settings.node_name,
-        narrator=CountingNarrator(metrics),
+        narrator=CountingNarrator(PublishingCounters(metrics)),
         tracer=tracer,
     )
-    metrics.register(PublishedPools(lambda: publisher))
+    metrics.register(PublishedPools(lambda: [publisher]))
     return publisher
 
 

@@ -154,7 +154,7 @@ class PoolPublisher:
     ) -> None:
         self._kube = kube
         self._tracer = tracer
-        self._driver = driver
+        self.driver = driver
         self._policy = policy
         self._describe = describe
         self._labels_matter = labels_matter or policy.asks_for_labels
@@ -213,7 +213,8 @@ class PoolPublisher:
         return Figures(
             pools=len(self._slices.pools()),
             devices=sum(len(item.devices) for item in slices),
-            waiting=sum(not life.granted for life in self._lives.values()),
+            # A plugin that has not registered is no question yet; where the driver has nothing to do it never does.
+            waiting=sum(not life.granted and life.doubted is not None for life in self._lives.values()),
             pending=len(self._queue),
             retries=self._queue.retries,
         )
@@ -252,7 +253,7 @@ class PoolPublisher:
         backoff = self._retry()
         while True:
             try:
-                found = await server_features(self._kube, self._driver, self._node_name)
+                found = await server_features(self._kube, self.driver, self._node_name)
             except ClusterError as error:
                 pause_s = backoff.next_s(error.retry_after_s or 0.0)
                 self._narrator.server_unknown(error, pause_s)
@@ -344,11 +345,11 @@ class PoolPublisher:
         features = self._features
         assert features is not None, "pools are looked at once the features are known"
         labels = self._node_labels(pool)
-        description = self._describe(inventory.facts(), self._policy, labels, self._driver, features)
+        description = self._describe(inventory.facts(), self._policy, labels, self.driver, features)
         notes = description.notes
         self._narrator.describes(pool, description.devices)
         self._tell_once((pool, "inventory"), notes, lambda: self._narrator.understood(pool, notes))
-        wanted = wanted_pool(self._driver, node, slice_layout(description.gpus, places(observed), features))
+        wanted = wanted_pool(self.driver, node, slice_layout(description.gpus, places(observed), features))
         known = self._accepted.get(pool, {})
         slices = tuple(replace(item, accepted=known.get(item.digest)) for item in wanted.slices)
         self._accepted[pool] = {item.digest: item.accepted for item in slices if item.accepted is not None}
@@ -371,7 +372,7 @@ class PoolPublisher:
             self._queue.add_after(pool, ask_at - time)
             return False
         self._narrator.asking(pool)
-        question = {confirmation_annotation(self._driver): inventory.registration}
+        question = {confirmation_annotation(self.driver): inventory.registration}
         metadata = {"resourceVersion": inventory.resource_version, "annotations": question}
         await self._kube.merge_patch(NODE_INVENTORIES, pool, {"metadata": metadata})
         return False

@@ -99,8 +99,8 @@ async def test_it_publishes_shows_what_it_does_and_gives_the_lease_back(
             metrics = await response.text()
         for line in (
             "gpu_dra_publishing 1.0",
-            "gpu_dra_pools 1.0",
-            "gpu_dra_published_devices 1.0",
+            'gpu_dra_pools{driver="gpu.nvidia.com"} 1.0',
+            'gpu_dra_published_devices{driver="gpu.nvidia.com"} 1.0',
             'gpu_dra_slice_writes_total{verb="create"} 1.0',
         ):
             assert line in metrics.splitlines()

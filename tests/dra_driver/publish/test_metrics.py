@@ -11,14 +11,18 @@ from support.inventories import gpu, inventory_object, inventory_spec
 
 from dra_driver.api.crd import FILE
 from dra_driver.api.meta import CRDS, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject, Resource
-from dra_driver.errors import Unreachable
+from dra_driver.errors import InvalidInput, Unreachable
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.metrics import ApiCalls
 from dra_driver.kube.watch import Backoff
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import PoolPublisher
-from dra_driver.publish.metrics import CountingNarrator, PublishedPools
+from dra_driver.publish.metrics import CountingNarrator, PublishedPools, PublishingCounters
+from dra_driver.publish.pools import Figures, PoolState
 from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.slices.features import ServerFeatures
+
+POOL_A = '{driver="gpu.nvidia.com",pool="a"}'
 
 
 class Refusing(Kube):
@@ -56,24 +60,24 @@ async def test_pools_tell_their_generation_and_publication_and_that_they_fail(
         publisher = PoolPublisher(
             client,
             GPU_DRIVER,
-            narrator=CountingNarrator(registry),
+            narrator=CountingNarrator(PublishingCounters(registry)),
             ask_after_s=0.0,
             retry=lambda: Backoff(first_s=0.01, longest_s=0.1),
         )
-        registry.register(PublishedPools(lambda: publisher))
+        registry.register(PublishedPools(lambda: [publisher]))
         task = asyncio.create_task(publisher.run())
         try:
-            failing = await until(registry, lambda lines: 'gpu_dra_pool_failing{pool="a"} 1.0' in lines)
+            failing = await until(registry, lambda lines: f"gpu_dra_pool_failing{POOL_A} 1.0" in lines)
             assert not any(line.startswith("gpu_dra_pool_generation{") for line in failing)
             client.refuses = False
-            lines = await until(registry, lambda lines: 'gpu_dra_pool_generation{pool="a"} 1.0' in lines)
-            lines = await until(registry, lambda lines: 'gpu_dra_pool_failing{pool="a"} 0.0' in lines)
+            lines = await until(registry, lambda lines: f"gpu_dra_pool_generation{POOL_A} 1.0" in lines)
+            lines = await until(registry, lambda lines: f"gpu_dra_pool_failing{POOL_A} 0.0" in lines)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
     found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    assert float(found['gpu_dra_pool_published_timestamp_seconds{pool="a"}']) > 1.7e9
-    assert float(found["gpu_dra_pool_retries_total"]) >= 1
+    assert float(found[f"gpu_dra_pool_published_timestamp_seconds{POOL_A}"]) > 1.7e9
+    assert float(found['gpu_dra_pool_retries_total{driver="gpu.nvidia.com"}']) >= 1
     assert float(found["gpu_dra_slice_write_failures_total"]) >= 1
     assert float(found['gpu_dra_api_requests_total{code="201",resource="resourceslices",verb="create"}']) >= 1
     assert float(found['gpu_dra_api_requests_total{code="200",resource="nodeinventories",verb="watch"}']) >= 1
@@ -82,6 +86,62 @@ async def test_pools_tell_their_generation_and_publication_and_that_they_fail(
 
 def test_without_leading_only_that_is_told() -> None:
     registry = CollectorRegistry()
-    registry.register(PublishedPools(lambda: None))
+    registry.register(PublishedPools(list))
     lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
     assert lines == ["gpu_dra_publishing 0.0"]
+
+
+def counted(registry: CollectorRegistry) -> dict[str, float]:
+    lines = generate_latest(registry).decode().splitlines()
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
+
+
+def test_what_is_told_is_counted_for_all_publishers_together() -> None:
+    registry = CollectorRegistry()
+    counters = PublishingCounters(registry)
+    for narrator in (CountingNarrator(counters), CountingNarrator(counters)):
+        narrator.not_understood("a", InvalidInput("nonsense"))
+        narrator.lost_fields("a", ["taints"])
+        narrator.asking("a")
+        narrator.wrote("a", "update", 8)
+        narrator.refused("a", Unreachable("too busy"), 1.0)
+        narrator.server_keeps(ServerFeatures(taints=True))
+    found = counted(registry)
+    assert found["gpu_dra_inventories_not_understood_total"] == 2
+    assert found["gpu_dra_slices_not_stored_as_sent_total"] == 2
+    assert found["gpu_dra_plugins_asked_total"] == 2
+    assert found['gpu_dra_slice_writes_total{verb="update"}'] == 2
+    assert found["gpu_dra_slice_write_failures_total"] == 2
+    assert found['gpu_dra_api_server_keeps{feature="taints"}'] == 1
+    assert found['gpu_dra_api_server_keeps{feature="partitionable"}'] == 0
+
+
+class Still:
+    """A publisher of which only figures are asked."""
+
+    def __init__(self, driver: str, figures: Figures) -> None:
+        self.driver = driver
+        self._figures = figures
+
+    def figures(self) -> Figures:
+        return self._figures
+
+    def pool_states(self) -> list[PoolState]:
+        return [PoolState("a", 3, None, failing=True)]
+
+
+def test_each_driver_has_its_own_pools() -> None:
+    registry = CollectorRegistry()
+    publishers: Any = [
+        Still("gpu.nvidia.com", Figures(pools=9, devices=72, waiting=2, pending=3, retries=4)),
+        Still("compute-domain.nvidia.com", Figures(pools=1, devices=5, waiting=0, pending=0, retries=0)),
+    ]
+    registry.register(PublishedPools(lambda: publishers))
+    found = counted(registry)
+    assert found["gpu_dra_publishing"] == 1
+    gpus, domains = ('{driver="gpu.nvidia.com"}', '{driver="compute-domain.nvidia.com"}')
+    figures = {"pools": (9, 1), "published_devices": (72, 5), "pools_waiting": (2, 0), "pools_pending": (3, 0)}
+    for name, (of_gpus, of_domains) in {**figures, "pool_retries_total": (4, 0)}.items():
+        assert (found[f"gpu_dra_{name}{gpus}"], found[f"gpu_dra_{name}{domains}"]) == (of_gpus, of_domains), name
+    assert found['gpu_dra_pool_failing{driver="compute-domain.nvidia.com",pool="a"}'] == 1
+    assert found['gpu_dra_pool_generation{driver="gpu.nvidia.com",pool="a"}'] == 3

@@ -244,6 +244,7 @@ async def test_without_a_registration_nothing_is_published_and_nobody_is_asked(s
         await scene.rests()
         assert await scene.slices() == []
         assert await scene.question("node-a") is None
+        assert scene.publisher.figures().waiting == 0
         await scene.registers("node-a")
         await scene.publishes(node_a=[A.name])
 
@@ -283,6 +284,7 @@ async def test_what_a_dead_plugin_reported_is_not_restored(scene: Scene) -> None
     async with publishing(scene):
         await scene.rests()
         assert await scene.slices() == []
+        assert scene.publisher.figures().waiting == 1
     assert scene.narrator.told.count("node-a: asked") == 1
 
 
