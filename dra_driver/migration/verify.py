@@ -129,10 +129,10 @@ class _Trial:
         self._claims: dict[tuple[str, str], JsonObject] = {}
         self._classes = dict(classes)
         new = [one.obj for one in migration.objects]
-        old = [one for result in migration.files for one in _read(result.after, result.file)]
-        for obj in (*(document.obj for document in old), *new):
+        after = {result.file: _read(result.after, result.file) for result in migration.files}
+        for obj in (*(one.obj for documents in after.values() for one in documents), *new):
             self._learn(obj)
-        self._results = _pairs(migration, new)
+        self._results = _pairs(migration, after, new)
         # The controller makes one for each profile; the values that we write let them answer to these resources.
         kept = (one for one in kept_resources(migration) if one.startswith(MIG_RESOURCE))
         made = [] if ground.real_nodes else [_profile_class(one) for one in sorted(kept)]
@@ -312,7 +312,9 @@ def _read(text: str, file: str) -> Sequence[Document]:
     return read_documents(text, file).documents
 
 
-def _pairs(migration: Migration, new: Sequence[JsonObject]) -> dict[int, Document]:
+def _pairs(
+    migration: Migration, after: Mapping[str, Sequence[Document]], new: Sequence[JsonObject]
+) -> dict[int, Document]:
     """By the identity of old documents: what became of them. New objects may stand anywhere among the others."""
     ours = {_ref(one) for one in new}
     old: dict[str, dict[int, Document]] = {}
@@ -320,13 +322,10 @@ def _pairs(migration: Migration, new: Sequence[JsonObject]) -> dict[int, Documen
         document = workload.pod.document
         old.setdefault(document.file, {})[id(document)] = document
     found: dict[int, Document] = {}
-    for result in migration.files:
-        wanted = _by_ref(old.get(result.file, {}).values())
-        if not wanted:
-            continue
-        after = _by_ref(one for one in _read(result.after, result.file) if _ref(one.obj) not in ours)
-        for ref, twins in wanted.items():
-            same = after.get(ref, [])
+    for file, documents in old.items():
+        left = _by_ref(one for one in after.get(file, ()) if _ref(one.obj) not in ours)
+        for ref, twins in _by_ref(documents.values()).items():
+            same = left.get(ref, [])
             if len(same) >= len(twins):
                 found |= {id(was): now for was, now in zip(twins, same, strict=False)}
     return found
