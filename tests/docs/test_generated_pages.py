@@ -71,6 +71,19 @@ def test_no_family_of_metrics_is_forgotten() -> None:
     } == set()
 
 
+def test_every_family_is_looked_at_by_a_test_that_provokes_it() -> None:
+    """By its name, where values are compared; what queries and pages name does not count."""
+    tests = PACKAGE.parent / "tests"
+    texts = [
+        path.read_text(encoding="utf-8")
+        for path in tests.rglob("test_*.py")
+        if path.relative_to(tests).parts[0] not in ("docs", "observability")
+    ]
+    named = {name for text in texts for name in re.findall(r"(?:gpu|nvidia)_dra_[a-z_]+", text)}
+    plain = {re.sub(r"_(bucket|count|sum|total)$", "", name) for name in named}
+    assert {one.name for one in FAMILIES if one.name.removesuffix("_total") not in plain} == set()
+
+
 def test_every_setting_is_set_by_a_value_or_known_not_to_be() -> None:
     """The table of values is found in templates: a flag that it does not see would look like one that nobody sets."""
     for parser, template, _ in settings.PROGRAMS.values():

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from support.claims import BOOT, a_gpu, a_held_device, a_ref, an_entry, node_facts
+from support.inventories import compute_instance, gpu_instance, mig
 from support.plugin import ScriptedClaims
 
 from dra_driver.api.inventory import HealthCondition, HealthFacts, Problem
@@ -57,12 +58,14 @@ async def test_the_families_of_nvidias_driver_are_there_from_the_start_and_count
     assert f"{error} 0.0" in start
     refs = [a_ref("one"), a_ref("two")]
     await measured.prepare(refs)
-    claims.failures["prepare"] = [DeviceInUse("busy")]
+    claims.failures = {"prepare": [DeviceInUse("busy")], "unprepare": [DeviceInUse("busy")]}
     await measured.prepare(refs[:1])
+    await measured.unprepare(refs[:1])
     now = lines(registry, "nvidia_dra_")
     assert f"nvidia_dra_requests_total{{{labels}}} 2.0" in now
     assert f"nvidia_dra_request_duration_seconds_count{{{labels}}} 1.0" in now
     assert f"{error} 1.0" in now
+    assert 'nvidia_dra_node_unprepare_errors_total{driver="gpu.nvidia.com",error_type="unprepare_devices"} 1.0' in now
     assert f"nvidia_dra_requests_inflight{{{labels}}} 0.0" in now
 
 
@@ -109,6 +112,18 @@ def test_each_gpu_says_what_it_is_and_what_is_wrong_with_it() -> None:
     ]
     (info,) = lines(registry, "gpu_dra_gpu_info")
     assert f'product="{gpu.product_name}"' in info
+    (memory,) = lines(registry, "gpu_dra_gpu_memory_bytes")
+    assert memory == f'gpu_dra_gpu_memory_bytes{{device="{gpu.name}",gpu="{gpu.uuid}"}} 8.589934592e+10'
+
+
+def test_mig_devices_of_an_administrator_are_counted_by_profile() -> None:
+    parts = [compute_instance("3g.40gb", 3, number=1), compute_instance("1c.3g.40gb", 1, number=2)]
+    instances = [gpu_instance("3g.40gb", 0, 4, parts[0]), gpu_instance("3g.40gb", 4, 4, *parts)]
+    gpu = a_gpu(0, mig=mig(enabled=True, instances=instances))
+    assert lines(Node(node_facts([gpu]), Journal({})).registry(), "gpu_dra_static_mig_devices") == [
+        f'gpu_dra_static_mig_devices{{device="{gpu.name}",gpu="{gpu.uuid}",profile="1c.3g.40gb"}} 1.0',
+        f'gpu_dra_static_mig_devices{{device="{gpu.name}",gpu="{gpu.uuid}",profile="3g.40gb"}} 2.0',
+    ]
 
 
 def test_a_claims_devices_shares_and_limits_are_told_by_claim() -> None:

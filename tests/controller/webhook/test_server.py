@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from support.reviews import BAD, GOOD, a_review, an_object, body_of, config
 
 from controller.webhook.certificates import Lifetimes, ServingCertificate, new_certificate
+from controller.webhook.served import Served
 from controller.webhook.server import ReviewServer
 from controller.webhook.service import Plan, Webhook, WebhookMetrics
 from dra_driver.api.meta import JsonObject
@@ -169,7 +170,13 @@ async def test_a_port_that_is_taken_is_named() -> None:
 
 
 @pytest.fixture
-async def webhook() -> Webhook:
+def registry() -> CollectorRegistry:
+    """Of the metrics of `webhook`."""
+    return CollectorRegistry()
+
+
+@pytest.fixture
+async def webhook(registry: CollectorRegistry) -> Webhook:
     """That knows nothing of a cluster yet."""
     plan = Plan(
         endpoint="127.0.0.1:0",
@@ -181,7 +188,7 @@ async def webhook() -> Webhook:
         drain_s=0.0,
     )
     kube = Kube(Endpoint(server="http://127.0.0.1:1"))
-    metrics = WebhookMetrics(CollectorRegistry())
+    metrics = WebhookMetrics(registry)
     return Webhook(kube, plan, driver="gpu.nvidia.com", policy=PublishingPolicy(), gates=Gates.DEFAULT, metrics=metrics)
 
 
@@ -197,6 +204,37 @@ async def test_bodies_of_all_kinds_are_answered_over_https(webhook: Webhook) -> 
             async with session.post(f"https://127.0.0.1:{port}/review", data=body) as answer:
                 assert answer.status == 200 and answer.content_type == "application/json"
                 assert (await answer.json())["response"]["allowed"] is allowed
+
+
+def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    return registry.get_sample_value(name, labels)
+
+
+async def test_reviews_are_counted_by_result_and_timed(webhook: Webhook, registry: CollectorRegistry) -> None:
+    for parameters in (GOOD, GOOD, BAD):
+        webhook.respond(body_of(a_review(an_object("ResourceClaim", config(parameters)))))
+    with pytest.raises(ValueError, match="not JSON"):
+        webhook.respond(b"{")
+    webhook._judge = None  # type: ignore[assignment] # a defect of ours
+    with pytest.raises(AttributeError):
+        webhook.respond(body_of(a_review(an_object("ResourceClaim", config(GOOD)))))
+    found = {
+        result: value(registry, "gpu_dra_webhook_reviews_total", kind=kind, result=result)
+        for kind, result in (("ResourceClaim", "admitted"), ("ResourceClaim", "refused"), ("", "malformed"))
+    }
+    assert found == {"admitted": 2, "refused": 1, "malformed": 1}
+    assert value(registry, "gpu_dra_webhook_reviews_total", kind="ResourceClaim", result="failed") == 1
+    assert value(registry, "gpu_dra_webhook_review_seconds_count") == 5
+
+
+async def test_the_certificate_that_is_served_tells_when_it_expires(
+    webhook: Webhook, registry: CollectorRegistry
+) -> None:
+    name = "gpu_dra_webhook_certificate_expiry_timestamp_seconds"
+    assert value(registry, name) == 0
+    certificate = made()
+    webhook._serve(Served(certificate))
+    assert value(registry, name) == certificate.until.timestamp()
 
 
 async def test_a_replica_that_knows_nothing_yet_is_not_ready(webhook: Webhook) -> None:

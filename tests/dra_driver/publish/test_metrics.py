@@ -140,8 +140,14 @@ def test_each_driver_has_its_own_pools() -> None:
     found = counted(registry)
     assert found["gpu_dra_publishing"] == 1
     gpus, domains = ('{driver="gpu.nvidia.com"}', '{driver="compute-domain.nvidia.com"}')
-    figures = {"pools": (9, 1), "published_devices": (72, 5), "pools_waiting": (2, 0), "pools_pending": (3, 0)}
-    for name, (of_gpus, of_domains) in {**figures, "pool_retries_total": (4, 0)}.items():
-        assert (found[f"gpu_dra_{name}{gpus}"], found[f"gpu_dra_{name}{domains}"]) == (of_gpus, of_domains), name
+    figures = {
+        "gpu_dra_pools": (9, 1),
+        "gpu_dra_published_devices": (72, 5),
+        "gpu_dra_pools_waiting": (2, 0),
+        "gpu_dra_pools_pending": (3, 0),
+        "gpu_dra_pool_retries_total": (4, 0),
+    }
+    for name, wanted in figures.items():
+        assert (found[f"{name}{gpus}"], found[f"{name}{domains}"]) == wanted, name
     assert found['gpu_dra_pool_failing{driver="compute-domain.nvidia.com",pool="a"}'] == 1
     assert found['gpu_dra_pool_generation{driver="gpu.nvidia.com",pool="a"}'] == 3
