@@ -1,4 +1,7 @@
-"""The part of events.md about ComputeDomains: every reason why one is ready or not, of `dra_driver.domains.status`."""
+"""What events.md and compute-domains.md say of domains: every reason why one is ready or not, and whose move it is.
+
+The reasons are those of `dra_driver.domains.status`.
+"""
 
 import ast
 import inspect
@@ -22,6 +25,32 @@ MEANINGS = {
     "TemplateNameTaken": "The domain's claim template has the name of somebody else's.",
     "Terminating": "The domain is being deleted: who still uses it.",
 }
+
+
+BEGIN, END = "<!-- reasons: begin -->", "<!-- reasons: end -->"
+
+MOVES = {
+    "AllNodesReady": "",
+    "CliqueFull": "Yours: fewer pods in one clique; the administrator's: `computeDomains.maxNodesPerImexDomain`.",
+    "DaemonsNotReady": "Wait; if it lasts, look at the daemons' pods in the driver's namespace.",
+    "FabricIncomplete": "Wait while the fabric manager works; else the administrator's: the node has hardware to look at.",
+    "NoNodes": "Create pods that name the template.",
+    "NodeGone": "Delete the pods that were on it; they get other nodes.",
+    "NodeInOtherDomain": "Wait for the other domain's pods there to end, or delete the pod, which gets another node.",
+    "NodesJoining": "Wait.",
+    "NodesMissing": "Create more pods, or wait until those that there are get nodes.",
+    "TemplateMissing": "Wait; if it lasts, the controller may not write templates: its log says why.",
+    "TemplateNameTaken": "Delete the other template, or make the domain anew with another name for its own.",
+    "Terminating": "Delete the pods that still use it.",
+}
+"""Of whoever reads them."""
+
+
+def reasons_part() -> str:
+    """A table for somebody whose domain is not ready."""
+    check_names(MEANINGS, MOVES, "move after a reason of a ComputeDomain")
+    rows = ((f"`{reason}`", meaning, MOVES[reason]) for reason, meaning in MEANINGS.items())
+    return table(("Reason of `Ready`", "Meaning", "What to do"), rows)
 
 
 def domain_events() -> str:

@@ -177,7 +177,10 @@ class _Builder:
         PodShape.of(obj, about="Pod")
         # Asked once here, so that whatever cannot be read is found now.
         claim_entries(obj), generated_claims(obj), amounts_of(obj), extended_resources(obj)
-        self.pods[key_of(obj)] = Pod(obj)
+        # Whoever makes a claim for it wants to know whose that is; a pod that no API server has seen has its name.
+        namespace, name = key_of(obj)
+        metadata = {"uid": name, **obj["metadata"], "namespace": namespace}
+        self.pods[namespace, name] = Pod({**obj, "metadata": metadata})
 
     def _add_namespace(self, obj: JsonObject) -> None:
         self.namespaces[obj["metadata"]["name"]] = obj["metadata"].get("labels") or {}

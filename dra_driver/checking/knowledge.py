@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from importlib.resources import files
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from dra_driver.allocation.behaviour import Behaviour
@@ -211,7 +212,12 @@ def _slices(model: str, driver: str, described: Description) -> list[PublishedSl
     ]
 
 
-def slices_of_model(model: str, node: str, policy: PublishingPolicy = PublishingPolicy.EVERYTHING) -> list[JsonObject]:
+def slices_of_model(
+    model: str,
+    node: str,
+    policy: PublishingPolicy = PublishingPolicy.EVERYTHING,
+    labels: Mapping[str, str] = MappingProxyType({}),
+) -> list[JsonObject]:
     """ResourceSlices that a node of this name would have. Raises InvalidInput for a model that does not exist.
 
     GPUs of two nodes of one model have the same UUIDs, and those of a system with NVLink between nodes one clique.
@@ -221,7 +227,7 @@ def slices_of_model(model: str, node: str, policy: PublishingPolicy = Publishing
     inventory = _inventory(model).model_copy(update={"node_name": node})
     return [
         {**slice_, "metadata": {"name": f"{node}-{one.driver}-{index}"}}
-        for one in published_offline(inventory, everywhere(policy), {}, "")
+        for one in published_offline(inventory, policy, labels, "")
         for index, slice_ in enumerate(one.slices)
     ]
 

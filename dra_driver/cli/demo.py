@@ -4,7 +4,7 @@ import asyncio
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -13,9 +13,11 @@ import typer
 
 from dra_driver import bundled
 from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES
+from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.cli import plan
 from dra_driver.cli import scenario as scenarios
+from dra_driver.cli.files import read_files
 from dra_driver.cli.output import Format, OutputOption, Status, messages, print_data, print_table
 from dra_driver.cli.scenario import ContainerResult, Scenario
 from dra_driver.cli.usage import PublishedDevice
@@ -76,12 +78,21 @@ def demo(
 
     API server, scheduler and kubelets are simulated; controller and node plugins are the real programs, on simulated
     GPUs. Nothing outside a temporary folder is touched. Exit status 0 only if every example ran and left nothing.
+    Bundled examples that do not fit on the nodes of --nodes are left out.
     """
     found = scenarios_in(folder)
+    wanted = wanted_nodes(nodes, folder)
+    policy = plan.policy_of(document for scenario in found for document in scenario.policies)
+    skipped = {one.name: why for one in found if (why := _why_not(one, publisher)) is not None}
+    if folder is None and nodes is not None:
+        fitting = fitting_examples(found, wanted, policy)
+        skipped |= {
+            one.name: "for they do not fit on these nodes" for one in found if one.name not in (*fitting, *skipped)
+        }
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dractl-") as place, (Path(place) / "simulation.log").open("w") as log:
         configure_logging("info", "console", log)
-        outcomes = asyncio.run(_run(Path(place), wanted_nodes(nodes, folder), publisher, found, timeout))
+        outcomes = asyncio.run(_run(Path(place), wanted, publisher, policy, found, skipped, timeout))
     if output is Format.TABLE:
         _show(outcomes, time.monotonic() - started)
     else:
@@ -112,19 +123,38 @@ def wanted_nodes(nodes: str | None, folder: Path | None) -> tuple[SimulatedNode,
     return plan.nodes_of(top) or plan.nodes_of(top.parent) or parse_nodes(DEFAULT_NODES)
 
 
+def fitting_examples(
+    found: Sequence[Scenario], nodes: Sequence[SimulatedNode], policy: PublishingPolicy
+) -> frozenset[str]:
+    """Names of those whose pods get what they ask for on nodes that nobody uses, as the allocator says offline."""
+    from dra_driver.allocation.loading import world_of
+    from dra_driver.allocation.offline import allocate_all
+    from dra_driver.checking.knowledge import slices_of_model
+
+    shipped = [document.obj for document in read_files([str(bundled.DEVICE_CLASSES_FOLDER)]).documents]
+    slices = [slice_ for one in nodes for slice_ in slices_of_model(one.profile, one.name, policy, dict(one.labels))]
+    worlds = {one.name: world_of([*shipped, *slices, *one.documents]).world for one in found}
+    return frozenset(name for name, world in worlds.items() if all(one.node is not None for one in allocate_all(world)))
+
+
 async def _run(
-    place: Path, nodes: Sequence[SimulatedNode], publisher: str, found: Sequence[Scenario], timeout_s: float
+    place: Path,
+    nodes: Sequence[SimulatedNode],
+    publisher: str,
+    policy: PublishingPolicy,
+    found: Sequence[Scenario],
+    skipped: Mapping[str, str],
+    timeout_s: float,
 ) -> list[Outcome]:
     outcomes = []
-    policy = plan.policy_of(document for scenario in found for document in scenario.policies)
     with messages.status("starting a simulated cluster") as status:
         async with SimulatedCluster.running(
             place, nodes, publisher=publisher, policy=policy, progress=status.update
         ) as cluster:
             for scenario in found:
-                if (why := _why_not(scenario, publisher)) is not None:
+                if scenario.name in skipped:
                     outcomes.append(Outcome(scenario.name))
-                    outcomes[-1].skipped = why
+                    outcomes[-1].skipped = skipped[scenario.name]
                     continue
                 status.update(f"running example {scenario.name}")
                 outcomes.append(await _outcome(cluster, scenario, timeout_s))
@@ -135,9 +165,9 @@ async def _run(
 def _why_not(scenario: Scenario, publisher: str) -> str | None:
     """Why it cannot be run here; None when it can."""
     if scenario.foreign:
-        return f"the simulated cluster has no {', '.join(scenario.foreign)}; try dractl allocate"
+        return f"for the simulated cluster has no {', '.join(scenario.foreign)} (try dractl allocate)"
     if publisher == Publisher.NODE and scenario.has_domains:
-        return "ComputeDomains need the controller"
+        return "for ComputeDomains need the controller"
     return None
 
 
@@ -169,9 +199,10 @@ def _show(outcomes: Sequence[Outcome], seconds: float) -> None:
     for outcome in failed:
         messages.print(f"{outcome.name}: {outcome.error}", style="red", markup=False, soft_wrap=True)
     ran = f"All {len(outcomes)} examples ran" if len(outcomes) > 1 else f"{outcomes[0].name} ran"
-    skipped = [f"{outcome.name} was not run: {outcome.skipped}" for outcome in outcomes if outcome.skipped]
-    for line in skipped:
-        messages.print(line, markup=False, soft_wrap=True)
+    skipped = [outcome for outcome in outcomes if outcome.skipped]
+    for why in dict.fromkeys(outcome.skipped for outcome in skipped):
+        names = ", ".join(outcome.name for outcome in skipped if outcome.skipped == why)
+        messages.print(f"not run, {why}: {names}", markup=False, soft_wrap=True)
     if skipped:
         ran = f"{len(outcomes) - len(skipped)} of {len(outcomes)} examples ran"
     verdict = f"{len(failed)} of {len(outcomes)} examples failed" if failed else ran

@@ -21,6 +21,7 @@ from dra_driver.migration.model import Options, StrategyOption
 from dra_driver.migration.report import Report, markdown
 from dra_driver.migration.undo import undo as undone
 from dra_driver.migration.verify import Verdict
+from dra_driver.names import is_dns_subdomain
 from dra_driver.quantity import Quantity
 
 
@@ -229,6 +230,8 @@ def migrate(
     if namespace is not None and (paths or not cluster):
         raise InvalidInput("is for --cluster without PATHS", about="--namespace")
     read = read_cluster(kubeconfig, context, namespace) if cluster else None
+    _refuse_odd_names(driver, {"--gpu-class": gpu_class, "--mig-class": mig_class, "--shared-class": shared_class,
+                               "--vfio-class": vfio_class})  # fmt: skip
     replicas, sharing_strategy = _sharing(sharing)
     options = Options(
         strategy=strategy,
@@ -286,6 +289,13 @@ def _refuse_several(diff_only: bool, in_place: bool, output: str | None, report:
         raise InvalidInput("choose one of them", about=" and ".join(ways))
     if report is not None and (diff_only or output == _STDOUT):
         raise InvalidInput("both print to standard output; choose one", about=f"--report and {ways[0]}")
+
+
+def _refuse_odd_names(driver: str, classes: Mapping[str, str]) -> None:
+    """They would be in every manifest, and the API server would refuse all of them."""
+    for flag, name, longest in (("--driver", driver, 63), *((flag, name, 253) for flag, name in classes.items())):
+        if not is_dns_subdomain(name, longest=longest):
+            raise InvalidInput(f"{name!r} is not a name like gpu.example.com", about=flag)
 
 
 def _gathered(paths: Sequence[str], around: Sequence[str], read: ClusterRead | None) -> Gathered:

@@ -74,12 +74,12 @@ def _expanded(document: Document, replicas: int) -> list[JsonObject]:
 
 def _slices_of_models(models: str, objects: Iterable[JsonObject]) -> list[JsonObject]:
     # The simulated cluster behind these names takes longer to import than most files take to explain.
-    from dra_driver.checking.knowledge import slices_of_model
+    from dra_driver.checking.knowledge import everywhere, slices_of_model
     from dra_driver.cli.plan import POLICY_KIND, policy_of
     from dra_driver.simulation.cluster import parse_nodes
 
     policies = [one for one in objects if one.get("kind") == POLICY_KIND]
-    policy = policy_of(policies) if policies else PublishingPolicy.EVERYTHING
+    policy = everywhere(policy_of(policies)) if policies else PublishingPolicy.EVERYTHING
     return [slice_ for node in parse_nodes(models) for slice_ in slices_of_model(node.profile, node.name, policy)]
 
 
