@@ -1,0 +1,226 @@
+"""ComputeDomains on a real cluster: the chart's pods, DaemonSets of the real controller, claims of the real kubelet.
+
+Needs what test_real_chart.py needs. The hardware is a simulated tray of a rack; its nvidia-imex is a program that the
+daemons' containers get by CDI and run. One machine is one tray, so a domain has one node here.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from support.chart_values import merged
+from support.helm import NAMESPACE, Helm
+from support.real_chart import CHART_IS_THERE, CHART_WHY_NOT, VALUES, room_for_a_release, wait_ready
+from support.real_cluster import get, inside, kubectl, until
+from support.real_domains import (
+    becomes,
+    channels,
+    controller_pods,
+    daemon_set,
+    daemons,
+    domain,
+    exists,
+    in_daemon,
+    kill,
+    make_domain,
+    message,
+    node_labels,
+    nothing_of_domains,
+    on_node,
+    phase,
+    plugin_pods,
+    published_domains,
+    runs,
+    use_domain,
+)
+
+pytestmark = pytest.mark.skipif(not CHART_IS_THERE, reason=CHART_WHY_NOT)
+
+CHANNEL_0 = "channel0 c 234,0"
+CONTROLLER = "deployment/gpu-dra-driver-controller"
+
+
+@pytest.fixture(scope="module")
+def release(image: None) -> Iterator[Helm]:
+    """Nodes with places for two pods of a domain."""
+    with room_for_a_release() as helm:
+        policy = {"computeDomains": [{"channels": 2}]}
+        helm.install(merged(dict(VALUES), {"kubeletPlugin": {"simulate": "gb200:0"}, "policy": policy}))
+        wait_ready()
+        until(lambda: "compute-domain" in kubectl("get", "resourceslices", "-o", "name"), "channels are published")
+        yield helm
+
+
+@pytest.fixture(autouse=True)
+def clean(release: Helm) -> Iterator[None]:
+    """Each test begins and ends without domains."""
+    yield
+    kubectl("scale", "-n", NAMESPACE, CONTROLLER, "--replicas=2")
+    kubectl("delete", "pods", "--all", "--ignore-not-found")
+    kubectl("delete", "computedomains", "--all", "--timeout=90s")
+    nothing_of_domains()
+
+
+def end(pod: str) -> None:
+    kubectl("delete", "pod", pod)
+
+
+def test_a_domain_of_two_pods_comes_up_with_a_real_daemon_and_leaves_nothing() -> None:
+    make_domain("first")
+    use_domain("first", "one", "two")
+    runs("one", "two")
+    becomes("first", "AllNodesReady")
+    # Every container of a domain has the same channel, whichever place it has on the node.
+    assert channels("one") == channels("two") == [CHANNEL_0]
+    assert "NVIDIA_VISIBLE_DEVICES=void" in inside(("default", "one"), "main", "env")
+    uid = domain("first").metadata.uid
+    assert node_labels() == published_domains() == {uid}
+    assert daemon_set("first")["status"]["numberReady"] == 1
+    it_has_a_daemon("first")
+    # There are two places.
+    use_domain("first", "three")
+    until(lambda: "PodScheduled" in kubectl("get", "pod", "three", "-o", "jsonpath={.status}"), "it was tried")
+    assert (phase("three"), domain("first").status.ready_nodes) == ("Pending", "1/1")
+    end("one")
+    runs("three")
+    for pod in ("two", "three"):
+        end(pod)
+    becomes("first", "NoNodes")
+    until(lambda: not daemons("first"), "without pods the node leaves, and its daemon goes")
+    assert not node_labels()
+
+
+def it_has_a_daemon(name: str) -> None:
+    """What it was given by CDI, wrote for its program, and what that says of itself."""
+    (pod,) = daemons(name)
+    (entry,) = domain(name).status.nodes
+    assert (entry.ip_address, entry.index, entry.status) == (pod["status"]["podIP"], 0, "Ready")
+    variables = in_daemon(name, "env").splitlines()
+    assert f"CLIQUE_ID={entry.clique_id}" in variables
+    assert f"COMPUTE_DOMAIN_UUID={domain(name).metadata.uid}" in variables
+    assert f"{entry.ip_address}\tcompute-domain-daemon-0000" in in_daemon(name, "cat /etc/hosts").splitlines()
+    names = in_daemon(name, "cat /imexd/nodes_config.cfg").split()
+    assert names == [f"compute-domain-daemon-{index:04d}" for index in range(18)]
+    assert "nvidia-cap" in in_daemon(name, "ls /dev/nvidia-caps")
+    assert in_daemon(name, "nvidia-imex-ctl -c /imexd/config.cfg -q").strip() == "READY"
+    assert "* compute-domain-daemon-0000 *" in in_daemon(name, "nvidia-imex-ctl -c /imexd/config.cfg -N")
+
+
+def test_the_scheduler_keeps_pods_of_a_second_domain_off_until_the_first_has_left() -> None:
+    make_domain("first")
+    use_domain("first", "one")
+    runs("one")
+    first = {domain("first").metadata.uid}
+    until(lambda: published_domains() == first, "the devices name their domain")
+    make_domain("second")
+    use_domain("second", "other")
+    until(lambda: "cannot allocate all claims" in kubectl("describe", "pod", "other"), "the scheduler refuses it")
+    assert node_labels() == first
+    end("one")
+    runs("other")
+    becomes("second", "AllNodesReady")
+    becomes("first", "NoNodes")
+    assert node_labels() == {domain("second").metadata.uid}
+
+
+def test_two_domains_that_race_for_a_node_have_it_one_after_the_other() -> None:
+    """While no controller is there, the scheduler gives places of one node to pods of both."""
+    for name in ("first", "second"):
+        make_domain(name)
+    kubectl("scale", "-n", NAMESPACE, CONTROLLER, "--replicas=0")
+    until(lambda: not controller_pods(), "no controller is left")
+    use_domain("first", "one")
+    use_domain("second", "other")
+    until(lambda: all(map(has_a_node, ("one", "other"))), "both pods have a node")
+    kubectl("scale", "-n", NAMESPACE, CONTROLLER, "--replicas=2")
+    until(lambda: node_labels(), "a domain has the node", 120)
+    (uid,) = node_labels()
+    pods = {"first": "one", "second": "other"}
+    winner = "first" if uid == domain("first").metadata.uid else "second"
+    loser = "second" if winner == "first" else "first"
+    becomes(loser, "NodeInOtherDomain")
+    runs(pods[winner])
+    becomes(winner, "AllNodesReady")
+    assert (phase(pods[loser]), uid in message(loser)) == ("Pending", True)
+    until(lambda: uid in kubectl("describe", "pod", pods[loser]), "kubelet says whose the node is", 90)
+    end(pods[winner])
+    runs(pods[loser])
+    becomes(loser, "AllNodesReady")
+    assert node_labels() == {domain(loser).metadata.uid}
+
+
+def has_a_node(pod: str) -> bool:
+    return bool(get("pod", pod)["spec"].get("nodeName"))
+
+
+def test_a_domain_that_is_deleted_while_a_program_runs_goes_after_it() -> None:
+    make_domain("first")
+    use_domain("first", "one")
+    runs("one")
+    kubectl("delete", "computedomain", "first", "--wait=false")
+    becomes("first", "Terminating")
+    until(lambda: "one" in message("first"), "it says who uses it")
+    assert not kubectl("get", "resourceclaimtemplate", "first-channel", "--ignore-not-found")
+    assert imex_state() == "READY"
+    assert channels("one") == [CHANNEL_0]
+    end("one")
+    until(lambda: not exists("first"), "then it goes")
+    nothing_of_domains()
+
+
+def test_whoever_is_killed_in_the_middle_is_followed_by_one_that_goes_on() -> None:
+    """Controllers while a domain comes up, the plugin while its pods run, the daemon, and all at the end."""
+    make_domain("first")
+    use_domain("first", "one")
+    kill(controller_pods())
+    runs("one")
+    becomes("first", "AllNodesReady")
+
+    (before,) = daemons("first")
+    kill(plugin_pods())
+    kill({before["metadata"]["name"]})
+    use_domain("first", "two")
+    runs("two")
+    becomes("first", "AllNodesReady")
+    (after,) = daemons("first")
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    it_has_a_daemon("first")
+    assert channels("one") == channels("two") == [CHANNEL_0]
+
+    kubectl("delete", "computedomain", "first", "--wait=false")
+    kubectl("delete", "pods", "one", "two", "--wait=false")
+    kill(controller_pods() | plugin_pods())
+    until(lambda: not exists("first"), "the domain goes", 150)
+    until(lambda: not on_node(), "the node forgets it", 90)
+
+
+def test_with_num_nodes_no_pod_starts_before_there_are_so_many() -> None:
+    make_domain("pair", num_nodes=2)
+    use_domain("pair", "one")
+    becomes("pair", "NodesMissing")
+    assert domain("pair").status.ready_nodes == "1/2"
+    until(lambda: "waits for 2 nodes" in kubectl("describe", "pod", "one"), "kubelet says why", 90)
+    assert phase("one") == "Pending"
+
+
+def test_a_program_that_is_killed_is_started_again_in_the_same_container() -> None:
+    make_domain("first")
+    use_domain("first", "one")
+    runs("one")
+    (pod,) = daemons("first")
+    before = programs()
+    assert len(before) == 1
+    in_daemon("first", f"kill -9 {before[0]}")
+    until(lambda: programs() and programs() != before, "the program runs again")
+    until(lambda: imex_state() == "READY", "and is ready")
+    (after,) = daemons("first")
+    assert after["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert after["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def programs() -> list[str]:
+    """Process ids of what the supervisor runs."""
+    return in_daemon("first", "cat /proc/1/task/1/children").split()
+
+
+def imex_state() -> str:
+    return in_daemon("first", "nvidia-imex-ctl -c /imexd/config.cfg -q || true").strip()

@@ -1,0 +1,171 @@
+"""ComputeDomains of a real cluster, their pods and daemons, as kubectl shows them; see tests/e2e."""
+
+from typing import Any
+
+import yaml
+from support.helm import NAMESPACE
+from support.real_cluster import CDI_ROOT, IMAGE, KUBELET_ROOT, get, inside, kubectl, until
+
+from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.domains.names import DOMAIN_LABEL, daemon_object_name
+
+RECORDS = KUBELET_ROOT / "plugins" / "gpu.nvidia.com" / "domains"
+PATIENCE_S = 150.0
+"""kubelet asks again after a refused prepare up to 90 s later."""
+
+
+def make_domain(name: str, num_nodes: int = 0) -> None:
+    """In namespace default; its template is `<name>-channel`. Returns when pods can name that."""
+    body = {
+        "apiVersion": "resource.nvidia.com/v1beta1",
+        "kind": "ComputeDomain",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"numNodes": num_nodes, "channel": {"resourceClaimTemplate": {"name": f"{name}-channel"}}},
+    }
+    kubectl("apply", "-f", "-", content=yaml.safe_dump(body))
+    until(lambda: kubectl("get", "resourceclaimtemplate", f"{name}-channel", check=False), f"{name} has a template")
+
+
+def use_domain(name: str, *pods: str) -> None:
+    """Make these pods, each with a channel of the domain."""
+    kubectl("apply", "-f", "-", content=yaml.safe_dump_all([_pod(name, one) for one in pods]))
+
+
+def _pod(domain: str, name: str) -> dict[str, Any]:
+    container = {
+        "name": "main",
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["sh", "-c", "sleep 100000"],
+        "resources": {"claims": [{"name": "channel"}]},
+    }
+    claim = {"name": "channel", "resourceClaimTemplateName": f"{domain}-channel"}
+    spec = {
+        "restartPolicy": "Never",
+        # Not 0: such a pod is gone from the API server before its containers are.
+        "terminationGracePeriodSeconds": 1,
+        "resourceClaims": [claim],
+        "containers": [container],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+def domain(name: str) -> ComputeDomain:
+    return ComputeDomain.of(get("computedomain", name))
+
+
+def exists(name: str) -> bool:
+    return bool(kubectl("get", "computedomain", name, "--ignore-not-found", "-o", "name").strip())
+
+
+def reason(name: str) -> str:
+    """Why it is ready, or not; empty before anybody looked at it."""
+    return next((one.reason for one in domain(name).status.conditions if one.type == "Ready"), "")
+
+
+def message(name: str) -> str:
+    return next((one.message for one in domain(name).status.conditions if one.type == "Ready"), "")
+
+
+def becomes(name: str, wanted: str, timeout_s: float = PATIENCE_S) -> None:
+    try:
+        until(lambda: reason(name) == wanted, wanted, timeout_s)
+    except AssertionError:
+        raise AssertionError(f"{name} is {reason(name)}, not {wanted}: {message(name)}\n{report()}") from None
+
+
+def phase(pod: str) -> str:
+    return kubectl("get", "pod", pod, "-o", "jsonpath={.status.phase}")
+
+
+def runs(*pods: str) -> None:
+    """Waits until they do."""
+    try:
+        until(lambda: all(phase(pod) == "Running" for pod in pods), "pods run", PATIENCE_S)
+    except AssertionError:
+        raise AssertionError(
+            "\n".join([*(kubectl("describe", "pod", pod)[-2500:] for pod in pods), report()])
+        ) from None
+
+
+def channels(pod: str) -> list[str]:
+    """What the container sees: name, kind and numbers of each."""
+    listed = inside(("default", pod), "main", "ls -l /dev/nvidia-caps-imex-channels").splitlines()[1:]
+    return sorted(f"{words[-1]} {words[0][0]} {words[4]}{words[5]}" for words in (line.split() for line in listed))
+
+
+def daemons(name: str) -> list[Any]:
+    """Their pods that are not on their way out."""
+    found = get("pods", "-n", NAMESPACE, "-l", f"{DOMAIN_LABEL}={domain(name).metadata.uid}")["items"]
+    return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+
+def in_daemon(name: str, command: str) -> str:
+    (pod,) = daemons(name)
+    return inside((NAMESPACE, pod["metadata"]["name"]), "imex-daemon", command)
+
+
+def daemon_set(name: str) -> Any:
+    return get("daemonset", "-n", NAMESPACE, daemon_object_name(domain(name).metadata.uid))
+
+
+def node_labels() -> set[str]:
+    """UIDs of domains that nodes are in."""
+    labels = [node["metadata"].get("labels", {}) for node in get("nodes")["items"]]
+    return {one[DOMAIN_LABEL] for one in labels if DOMAIN_LABEL in one}
+
+
+def published_domains() -> set[str]:
+    """UIDs that devices of the second driver name."""
+    slices = [one["spec"] for one in get("resourceslices")["items"]]
+    devices = [
+        device for one in slices if one["driver"] == "compute-domain.nvidia.com" for device in one.get("devices", ())
+    ]
+    return {device["attributes"]["domain"]["string"] for device in devices if "domain" in device["attributes"]}
+
+
+def on_node() -> list[str]:
+    """CDI files and records of the second driver."""
+    return sorted(path.name for path in (*CDI_ROOT.glob("k8s.compute-domain*"), *RECORDS.glob("*")))
+
+
+def nothing_of_domains() -> None:
+    """Waits until no domain has left anything, in the cluster or on the node."""
+
+    def left() -> list[str]:
+        labelled = kubectl(
+            "get", "daemonsets,resourceclaimtemplates,resourceclaims,pods", "-A", "-l", DOMAIN_LABEL, "-o", "name"
+        )
+        claims = [one["metadata"]["name"] for one in get("resourceclaims", "-A")["items"]]
+        return [*labelled.split(), *claims, *node_labels(), *published_domains(), *on_node()]
+
+    try:
+        until(lambda: not left(), "nothing is left", 60)
+    except AssertionError:
+        raise AssertionError(f"left: {left()}\n{report()}") from None
+
+
+def plugin_pods() -> set[str]:
+    return _of_component("kubelet-plugin")
+
+
+def controller_pods() -> set[str]:
+    return _of_component("controller")
+
+
+def _of_component(component: str) -> set[str]:
+    found = get("pods", "-n", NAMESPACE, "-l", f"app.kubernetes.io/component={component}")["items"]
+    return {one["metadata"]["name"] for one in found}
+
+
+def kill(pods: set[str]) -> None:
+    """Their containers are killed, and nobody waits for their end."""
+    kubectl("delete", "pod", "-n", NAMESPACE, *sorted(pods), "--grace-period=0", "--force")
+
+
+def report() -> str:
+    """What went on in the driver's namespace, for a failure."""
+    names = [one["metadata"]["name"] for one in get("pods", "-n", NAMESPACE)["items"]]
+    logs = [f"{name}\n{kubectl('logs', '-n', NAMESPACE, name, '--tail=15', check=False)}" for name in names]
+    events = kubectl("get", "events", "-A", "--sort-by=.lastTimestamp")[-4000:]
+    return "\n".join([kubectl("get", "pods", "-A"), events, *logs])
