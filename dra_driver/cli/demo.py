@@ -86,9 +86,7 @@ def demo(
     skipped = {one.name: why for one in found if (why := _why_not(one, publisher)) is not None}
     if folder is None and nodes is not None:
         fitting = fitting_examples(found, wanted, policy)
-        skipped |= {
-            one.name: "for they do not fit on these nodes" for one in found if one.name not in (*fitting, *skipped)
-        }
+        skipped |= {one.name: "does not fit on these nodes" for one in found if one.name not in (*fitting, *skipped)}
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dractl-") as place, (Path(place) / "simulation.log").open("w") as log:
         configure_logging("info", "console", log)
@@ -165,9 +163,9 @@ async def _run(
 def _why_not(scenario: Scenario, publisher: str) -> str | None:
     """Why it cannot be run here; None when it can."""
     if scenario.foreign:
-        return f"for the simulated cluster has no {', '.join(scenario.foreign)} (try dractl allocate)"
+        return f"the simulated cluster has no {', '.join(scenario.foreign)}; try dractl allocate"
     if publisher == Publisher.NODE and scenario.has_domains:
-        return "for ComputeDomains need the controller"
+        return "ComputeDomains need the controller"
     return None
 
 
@@ -202,7 +200,7 @@ def _show(outcomes: Sequence[Outcome], seconds: float) -> None:
     skipped = [outcome for outcome in outcomes if outcome.skipped]
     for why in dict.fromkeys(outcome.skipped for outcome in skipped):
         names = ", ".join(outcome.name for outcome in skipped if outcome.skipped == why)
-        messages.print(f"not run, {why}: {names}", markup=False, soft_wrap=True)
+        messages.print(f"not run: {names}: {why}", markup=False, soft_wrap=True)
     if skipped:
         ran = f"{len(outcomes) - len(skipped)} of {len(outcomes)} examples ran"
     verdict = f"{len(failed)} of {len(outcomes)} examples failed" if failed else ran
