@@ -13,7 +13,10 @@ from support.foreign_types import EVERYTHING_SERVED
 from support.helm import CHART, NAMESPACE, Cluster, Helm, HelmError, Object, Release, ServerThread, simulated_server
 from support.real_api_server import RealApiServer
 
+from controller import settings as controller_settings
+from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.policy import decode_policy
+from dra_driver.domains.objects import daemon_set
 
 type Render = Any
 
@@ -236,10 +239,35 @@ def test_the_dashboard_comes_as_its_file_has_it(render: Render) -> None:
     assert found["data"] == {"gpu-dra-driver.json": (CHART / "files" / "dashboard.json").read_text()}
 
 
+def constraint_of(release: Release, part: str) -> Object:
+    (found,) = [one for one in release.all("SecurityContextConstraints") if one["metadata"]["name"].endswith(part)]
+    return found
+
+
 def test_the_constraint_of_openshift_is_for_the_account_that_the_plugin_has(render: Render) -> None:
     release = render(VARIANTS["accounts"], before=EVERYTHING_SERVED)
     account = release.one("DaemonSet")["spec"]["template"]["spec"]["serviceAccountName"]
-    assert release.one("SecurityContextConstraints")["users"] == [f"system:serviceaccount:{NAMESPACE}:{account}"]
+    constraint = constraint_of(release, "kubelet-plugin")
+    assert constraint["users"] == [f"system:serviceaccount:{NAMESPACE}:{account}"]
+
+
+def test_the_constraint_of_openshift_for_daemons_of_domains_lets_in_what_the_controller_makes(render: Render) -> None:
+    release = render(VARIANTS["accounts"], before=EVERYTHING_SERVED)
+    (controller,) = release.one("Deployment")["spec"]["template"]["spec"]["containers"]
+    daemons = controller_settings.read_settings(controller["args"], {"GPU_DRA_LEASE_NAMESPACE": NAMESPACE}).daemons
+    constraint = constraint_of(release, "imex-daemon")
+    assert constraint["users"] == [f"system:serviceaccount:{NAMESPACE}:{daemons.service_account}"]
+    spec = {"channel": {"resourceClaimTemplate": {"name": "t"}}}
+    domain = ComputeDomain.of({"metadata": {"name": "d", "namespace": "n", "uid": "u"}, "spec": spec})
+    pod = daemon_set(domain, daemons)["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    context = container["securityContext"]
+    assert {key for volume in pod["volumes"] for key in volume} - {"name"} <= set(constraint["volumes"])
+    assert context["readOnlyRootFilesystem"] and not context["allowPrivilegeEscalation"]
+    assert context["capabilities"]["drop"] == constraint["requiredDropCapabilities"]
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+    without = render({"featureGates": {"ComputeDomains": False}}, before=EVERYTHING_SERVED)
+    assert len(without.all("SecurityContextConstraints")) == 1
 
 
 def test_monitors_and_network_policies_select_the_pods_and_their_port(render: Render) -> None:
