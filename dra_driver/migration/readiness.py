@@ -123,14 +123,28 @@ def _answered(migration: Migration, facts: Facts) -> Iterator[Check]:
         yield Check(question, Answer.YES, f"There are some for {', '.join(wanted)}.")
 
 
+_DEFAULTS = Options()
+_OF_THE_CHART = (_DEFAULTS.gpu_class, _DEFAULTS.mig_class, _DEFAULTS.shared_class, _DEFAULTS.vfio_class)
+_OWN_CLASSES = (
+    "Make classes of other names before the manifests are applied; the driver's chart does so for what "
+    "`deviceClasses.extra` of its values lists."
+)
+
+
 def _classes(migration: Migration, facts: Facts) -> Iterator[Check]:
-    if facts.classes is None:
-        return
     made = {_name(one.obj) for one in migration.objects if one.obj.get("kind") == "DeviceClass"}
     wanted = sorted({name for one in migration.objects for name in _named_classes(one.obj)} - made)
-    missing = [name for name in wanted if name not in facts.classes]
     question = "DeviceClasses that claims name"
-    if missing:
+    others = [name for name in wanted if name not in _OF_THE_CHART]
+    if facts.classes is None:
+        if others:
+            why = f"The driver's chart does not bring {', '.join(others)}; the cluster's classes are not known."
+            yield Check(question, Answer.UNKNOWN, why, _OWN_CLASSES)
+        return
+    missing = [name for name in wanted if name not in facts.classes]
+    if missing and set(missing) & set(others):
+        yield Check(question, Answer.NO, f"The cluster has no {', '.join(missing)}.", _OWN_CLASSES)
+    elif missing:
         yield Check(
             question,
             Answer.NO,

@@ -197,6 +197,8 @@ def test_on_gpu_models_that_do_not_have_it_the_answer_is_no(repository: Path) ->
         ((".", "--kubernetes", "2.0"), "not a Kubernetes version"),
         ((".", "--nodes", "abacus"), "is none of"),
         ((".", "-n", "default"), "--cluster without PATHS"),
+        ((".", "--gpu-class", "Team GPU"), "not a name like"),
+        ((".", "--driver", "x" * 64), "not a name like"),
     ],
 )
 def test_wrong_usage_is_told_in_a_sentence(

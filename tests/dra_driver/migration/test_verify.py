@@ -176,6 +176,16 @@ def test_a_device_says_what_its_node_would_have(key: str, operator: str, values:
 # -- readiness
 
 
+def test_classes_that_nobody_brings_are_told() -> None:
+    own = migrated("sharing/hami-pod.yaml", replace(CLAIMS, shared_class="team.example.com"))
+    question = "DeviceClasses that claims name"
+    for facts, answer in ((Facts(), Answer.UNKNOWN), (Facts(classes=["shared.gpu.nvidia.com"]), Answer.NO)):
+        (said,) = [one for one in readiness(own, CLAIMS, facts) if one.question == question]
+        assert (said.answer, "team.example.com" in said.why, "extra" in said.advice) == (answer, True, True)
+    shipped = readiness(migrated("sharing/hami-pod.yaml"), CLAIMS, Facts())
+    assert question not in {one.question for one in shipped}
+
+
 @pytest.mark.parametrize(
     ("facts", "question", "answer"),
     [
