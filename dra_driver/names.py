@@ -42,6 +42,7 @@ GPU_ATTRIBUTES = (
     "clique",
     "clusterUUID",
     "cliqueID",
+    "fabric",
     "migCapable",
     "migEnabled",
     "multiprocessors",

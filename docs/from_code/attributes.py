@@ -47,6 +47,7 @@ MEANINGS = {
     "clique": "Partition of a multi-node NVLink fabric, cluster UUID and clique together.",
     "clusterUUID": "The multi-node NVLink fabric.",
     "cliqueID": "Its partition.",
+    "fabric": "`complete`, or what is wrong: `not-registered`, `refused`, `unhealthy`; `none` without NVLink fabric.",
     "migCapable": "Whether the GPU can be partitioned.",
     "migEnabled": "Whether an administrator has put it into MIG mode.",
     "multiprocessors": "0 when nobody knows.",

@@ -33,7 +33,7 @@ MOVES = {
     "AllNodesReady": "",
     "CliqueFull": "Yours: fewer pods in one clique; the administrator's: `computeDomains.maxNodesPerImexDomain`.",
     "DaemonsNotReady": "Wait; if it lasts, look at the daemons' pods in the driver's namespace.",
-    "FabricIncomplete": "Wait while the fabric manager works; else the administrator's: the node has hardware to look at.",
+    "FabricIncomplete": "Wait while the fabric manager works; else an administrator has to look at the node.",
     "NoNodes": "Create pods that name the template.",
     "NodeGone": "Delete the pods that were on it; they get other nodes.",
     "NodeInOtherDomain": "Wait for the other domain's pods there to end, or delete the pod, which gets another node.",

@@ -6,6 +6,7 @@ claims can ask for "all on one NVLink domain" by comparing one string.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from dra_driver.api.inventory import GpuFacts
 
@@ -23,17 +24,36 @@ class NodeFabric:
     problem: str | None = None
 
 
+class FabricState(StrEnum):
+    """How one GPU stands to the NVLink fabric that it is attached to."""
+
+    COMPLETE = "complete"
+    NOT_REGISTERED = "not-registered"
+    REFUSED = "refused"
+    UNHEALTHY = "unhealthy"
+
+
+def state_of(gpu: GpuFacts) -> FabricState | None:
+    """None for a GPU that is attached to no fabric."""
+    fabric = gpu.fabric
+    if fabric is None:
+        return None
+    if fabric.state != "Completed":
+        return FabricState.NOT_REGISTERED
+    if fabric.status != 0:
+        return FabricState.REFUSED
+    return FabricState.UNHEALTHY if fabric.health == "Unhealthy" else FabricState.COMPLETE
+
+
 def fabric_of(gpus: Sequence[GpuFacts]) -> NodeFabric:
     """Of all GPUs of one node. All of them have to be registered, with one clique: a program that shares memory with
     other machines may use any of them. Source: nvmlDeviceGetGpuFabricInfoV; the rules are NVIDIA's."""
     for gpu in gpus:
-        fabric = gpu.fabric
-        if fabric is None:
-            continue
-        if fabric.state != "Completed":
+        state, fabric = state_of(gpu), gpu.fabric
+        if fabric is not None and state is FabricState.NOT_REGISTERED:
             text = f"{gpu.name} is not registered with its NVLink fabric yet ({fabric.state}); see the fabric manager"
             return NodeFabric("", "FabricNotRegistered", text)
-        if fabric.status != 0:
+        if fabric is not None and state is FabricState.REFUSED:
             text = f"the NVLink fabric refused {gpu.name} (NVML code {fabric.status}); see the fabric manager"
             return NodeFabric("", "FabricRefused", text)
     cliques = sorted({gpu.fabric.clique or "" for gpu in gpus if gpu.fabric is not None})
@@ -41,7 +61,7 @@ def fabric_of(gpus: Sequence[GpuFacts]) -> NodeFabric:
     if len(cliques) > 1 or (cliques and cliques != [""] and without):
         named = ", ".join(clique or "none" for clique in [*cliques, *([""] if without else [])])
         return NodeFabric("", "MixedCliques", f"the node's GPUs are in several NVLink cliques: {named}")
-    ill = [gpu.name for gpu in gpus if gpu.fabric is not None and gpu.fabric.health == "Unhealthy"]
+    ill = [gpu.name for gpu in gpus if state_of(gpu) is FabricState.UNHEALTHY]
     clique = cliques[0] if cliques else ""
     if clique and ill:
         return NodeFabric(clique, "FabricUnhealthy", f"the NVLink fabric calls {', '.join(ill)} unhealthy")

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dra_driver.api.inventory import DriverFacts, GpuFacts
 from dra_driver.api.resource import Attribute
+from dra_driver.devices.fabric import state_of
 from dra_driver.devices.model import Kind, Offer, Partition
 from dra_driver.devices.packing import placement_order
 from dra_driver.names import GPU_ATTRIBUTES, MIG_ATTRIBUTES, STANDARD_DOMAIN, VFIO_ATTRIBUTES
@@ -96,6 +97,7 @@ def _gpu(gpu: GpuFacts, nvlink_domain: str | None) -> _Plain:
         "clique": clique,
         "clusterUUID": fabric.cluster_uuid if fabric is not None and clique is not None else None,
         "cliqueID": fabric.clique_id if fabric is not None and clique is not None else None,
+        "fabric": state.value if (state := state_of(gpu)) is not None else "none",
         "migCapable": gpu.mig is not None,
         "migEnabled": gpu.mig is not None and gpu.mig.enabled,
         "multiprocessors": gpu.multiprocessors or 0,

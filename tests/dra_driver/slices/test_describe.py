@@ -22,7 +22,7 @@ EVERYTHING = PublishingPolicy.EVERYTHING
 ALWAYS = {
     *("type", "uuid", "sharing", "isolation", "productName", "brand", "architecture", "cudaComputeCapability"),
     *("driverVersion", "cudaDriverVersion", "resource.kubernetes.io/pciBusID"),
-    *("migCapable", "migEnabled", "multiprocessors", "eccEnabled", "nvlinkLinks"),
+    *("fabric", "migCapable", "migEnabled", "multiprocessors", "eccEnabled", "nvlinkLinks"),
     *("powerLimitWatts", "pcieGeneration", "pcieWidth"),
 }
 
@@ -84,6 +84,7 @@ def test_a_gpu_that_says_everything_has_every_attribute() -> None:
         "clique": "c0ffee00-0000-4000-8000-000000000000.32766",
         "clusterUUID": "c0ffee00-0000-4000-8000-000000000000",
         "cliqueID": 32766,
+        "fabric": "complete",
         "migCapable": True,
         "migEnabled": False,
         "multiprocessors": 132,
@@ -102,6 +103,20 @@ def test_a_gpu_that_says_everything_has_every_attribute() -> None:
 
 def test_a_gpu_that_says_little_has_what_selectors_rely_on() -> None:
     assert values(device(gpu(0))).keys() == ALWAYS
+
+
+@pytest.mark.parametrize(
+    ("fabric", "said"),
+    [
+        (None, "none"),
+        (FabricFacts(state="Completed"), "complete"),
+        (FabricFacts(state="InProgress"), "not-registered"),
+        (FabricFacts(state="Completed", status=999), "refused"),
+        (FabricFacts(state="Completed", health="Unhealthy"), "unhealthy"),
+    ],
+)
+def test_a_gpu_says_whether_its_nvlink_fabric_can_be_used(fabric: FabricFacts | None, said: str) -> None:
+    assert values(device(gpu(0, fabric=fabric)))["fabric"] == said
 
 
 def test_versions_are_semver_and_strings_are_strings() -> None:
@@ -358,8 +373,8 @@ def test_extra_attributes_take_the_room_of_the_least_needed_ones() -> None:
     (item,) = found.devices
     assert len(item.attributes) + len(item.capacity) == MAX_ATTRIBUTES_AND_CAPACITIES
     assert {f"extra{number:02d}" for number in range(10)} <= item.attributes.keys()
-    assert set(GPU_ATTRIBUTES) - item.attributes.keys() == set(GPU_ATTRIBUTES[-8:])
-    assert len(found.notes) == 8 and all("has no room for attribute" in note for note in found.notes)
+    assert set(GPU_ATTRIBUTES) - item.attributes.keys() == set(GPU_ATTRIBUTES[-9:])
+    assert len(found.notes) == 9 and all("has no room for attribute" in note for note in found.notes)
 
 
 texts = st.text(max_size=80).filter(lambda text: text.isprintable())
