@@ -16,7 +16,17 @@ from dra_driver import bundled
 from dra_driver.allocation import domains, findings
 from dra_driver.allocation.suggest import Kind
 from dra_driver.allocation.verdicts import Code
-from dra_driver.api.meta import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, JsonObject, Resource
+from dra_driver.api.meta import (
+    COMPUTE_DOMAINS,
+    CRDS,
+    DEVICE_CLASSES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    JsonObject,
+    Resource,
+)
 from dra_driver.cli.live import live_world
 from dra_driver.cli.main import app
 from dra_driver.cli.output import Status
@@ -187,6 +197,26 @@ async def test_a_pod_that_runs_has_its_devices(kubeconfig: str) -> None:
     found = await _dractl("explain", "pod", "train", "--kubeconfig", kubeconfig)
     assert found.exit_code == Status.DONE
     assert found.stdout.startswith("Pod default/train is on node node-1, with all its devices.")
+
+
+async def test_a_pod_that_has_its_node_hears_of_its_domain(kubeconfig: str, kube: Kube) -> None:
+    await kube.create(CRDS, yaml.safe_load((bundled.CRDS_FOLDER / "computedomain.yaml").read_text()))
+    spec = {"channel": {"resourceClaimTemplate": {"name": "channel"}}}
+    made = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomain", "metadata": {"name": "rack"}}
+    domain = await kube.create(COMPUTE_DOMAINS, {**made, "spec": spec}, namespace="default")
+    condition = {"type": "Ready", "status": "False", "reason": "DaemonsNotReady", "message": "1 of 2 nodes: tray-2"}
+    said = {"status": {"conditions": [{**condition, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}
+    await kube.merge_patch(COMPUTE_DOMAINS, "rack", said, namespace="default", subresource="status")
+    wanted = claim("channel")
+    config = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomainChannelConfig"}
+    parameters = {**config, "domainID": domain["metadata"]["uid"]}
+    wanted["spec"]["devices"]["config"] = [
+        {"opaque": {"driver": "compute-domain.nvidia.com", "parameters": parameters}}
+    ]
+    await kube.create(RESOURCE_CLAIMS, wanted)
+    await kube.create(PODS, pod("worker", ["channel"]))
+    found = await _dractl("explain", "pod", "worker", "--kubeconfig", kubeconfig)
+    assert "ComputeDomain default/rack: is not ready (DaemonsNotReady): 1 of 2 nodes: tray-2" in found.stdout
 
 
 class _Refusing(Kube):
