@@ -29,7 +29,7 @@ from dra_driver.publish.metrics import PublishedPools, PublishingCounters
 from dra_driver.runtime.telemetry import tell_build
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.events import Reason
-from kubelet_plugin.metrics import ClaimTimes, MeasuredClaims, NodeCollector
+from kubelet_plugin.metrics import CallMetrics, ClaimTimes, NodeCollector
 from kubelet_plugin.prepare.checkpoint import Journal
 
 FOLDER = Path(__file__).parent
@@ -77,7 +77,7 @@ def plugin_families() -> list[Family]:
     tell_build(registry, "kubelet-plugin")
     ApiCalls(registry)
     ClaimTimes(registry)
-    MeasuredClaims(None, registry, GPU_DRIVER)  # type: ignore[arg-type] # nobody calls
+    CallMetrics(registry)
     registry.register(NodeCollector(_Nothing(), _Nothing(), node="node", driver=GPU_DRIVER))
     return _families(registry)
 

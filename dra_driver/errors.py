@@ -6,6 +6,7 @@
     ├── UnknownDevice           the user's or scheduler's move: this node has no such device
     ├── DeviceInUse             another claim's move: the hardware is held; clears when that claim is released
     ├── NodeNotReady            the administrator's move: driver root, device nodes, folders
+    │   ├── DomainNotReady          nobody's: a claim waits for its ComputeDomain
     │   └── HardwareError           NVML or the kernel refused
     ├── CorruptState            a file of ours that cannot be trusted; it was put aside
     └── ClusterError            the API server's answer
@@ -149,6 +150,18 @@ class NodeNotReady(DriverError):
         "The message names the file or program. `kubectl get nodeinventories NODE -o yaml` lists under "
         "`problems` what keeps GPUs from being offered. Nothing has to be restarted afterwards: the plugin "
         "looks again every 30 s, and kubelet tries the claim again.",
+    )
+
+
+class DomainNotReady(NodeNotReady):
+    """A claim of a ComputeDomain waits for its domain; nobody's fault as long as pods of it are still coming."""
+
+    help = Help(
+        Move.NOBODY,
+        "A pod of a ComputeDomain has to wait until the domain is ready on its node: until the daemon there has found "
+        "its peers, or until there are `numNodes` nodes.",
+        "The message says what is missing; `dractl get domains` says it of all nodes of the domain. kubelet tries the "
+        "claim again by itself.",
     )
 
 

@@ -40,7 +40,7 @@ from kubelet_plugin.hardware.imex import HostDaemon
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import HostModules, Sysfs
 from kubelet_plugin.health import NodeHealth
-from kubelet_plugin.metrics import ClaimTimes, MeasuredClaims, NodeCollector
+from kubelet_plugin.metrics import CallMetrics, ClaimTimes, ListenedCalls, MeasuredClaims, NodeCollector
 from kubelet_plugin.monitor import Facts
 from kubelet_plugin.node_effects import Machine, OursNow, effects_of, mps_daemons
 from kubelet_plugin.node_watch import NodeWatch
@@ -104,6 +104,8 @@ async def run(settings: Settings) -> None:
         offers = NodeOffers(kube, policy, settings.node_name)
         errors = LastErrors()
         status = _device_status(kube, settings, watch, journal, policy)
+        calls = CallMetrics(metrics)
+        heard = [*([] if tracer is OFF else [ClaimSpans(tracer)]), ClaimTimes(metrics), ClaimEvents(events.tell)]
         claims = ClaimService(
             api=kube,
             facts=watch.facts,
@@ -116,14 +118,7 @@ async def run(settings: Settings) -> None:
             node_name=settings.node_name,
             gates=settings.feature_gates,
             sweep_interval_s=settings.cleanup_interval_s,
-            listener=Listeners(
-                [
-                    *([] if tracer is OFF else [ClaimSpans(tracer)]),
-                    ClaimTimes(metrics),
-                    ClaimEvents(events.tell),
-                    *([status] if status is not None else []),
-                ]
-            ),
+            listener=Listeners([*heard, *([status] if status is not None else [])]),
         )
         watch.watch_mps(daemons, claims.again)
         NodeEvents(watch.facts, settings.node_name, events.tell)
@@ -133,7 +128,7 @@ async def run(settings: Settings) -> None:
         health = NodeHealth(watch.facts, offers, settings.node_name, policy.health, instance_of=watch.instance_of)
         dra = DraServer(
             sockets.dra,
-            MeasuredClaims(claims, metrics, settings.driver_name),
+            MeasuredClaims(claims, calls, settings.driver_name),
             health,
             part_of=None if tracer is OFF else tracer.adopt,
         )
@@ -141,7 +136,10 @@ async def run(settings: Settings) -> None:
             sockets, settings.driver_name, lambda: reporter.registered(settings.driver_name)
         )
 
-        serve_domains = partial(_domains, kube, settings, host, driver, watch.facts, reporter.registered, host_imex)
+        heard_of_domains = ListenedCalls(calls, Listeners(heard))
+        serve_domains = partial(
+            _domains, kube, settings, host, driver, watch.facts, reporter.registered, host_imex, heard_of_domains
+        )
 
         await claims.start()
         await watch.start()
@@ -194,6 +192,7 @@ async def _domains(
     facts: Facts,
     registered: Callable[[str], None],
     host_imex: HostDaemon | None,
+    heard: ListenedCalls,
 ) -> None:
     """The driver of ComputeDomains, from when the node has what it takes; the driver may come after the plugin."""
     there = asyncio.Event()
@@ -211,7 +210,7 @@ async def _domains(
     from kubelet_plugin.domains.serving import serve_domains
 
     problem = None if host_imex is None else host_imex.problem
-    await serve_domains(kube, settings, host, driver, facts, registered, problem)
+    await serve_domains(kube, settings, host, driver, facts, registered, problem, heard)
 
 
 async def _policy(settings: Settings, events: EventRecorder) -> PublishingPolicy:

@@ -9,6 +9,7 @@ import time
 from collections import Counter as Tally
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -31,50 +32,66 @@ _COMPATIBLE_BUCKETS_S = tuple(0.05 * 2**power for power in range(9))
 _CALLS = ("prepare", "unprepare")
 
 
-class MeasuredClaims:
-    """Passes kubelet's calls on, and counts and times them."""
+class CallMetrics:
+    """Of kubelet's calls to all drivers of the process."""
 
-    def __init__(self, claims: ClaimHandler, registry: CollectorRegistry, driver: str) -> None:
-        self._claims = claims
-        self._driver = driver
-        self._seconds = Histogram(
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.seconds = Histogram(
             "gpu_dra_call_seconds",
             "Duration of kubelet's calls, each with one or more claims.",
-            ["call"],
+            ["driver", "call"],
             buckets=_BUCKETS_S,
             registry=registry,
         )
-        self._outcomes = Counter(
+        self.outcomes = Counter(
             "gpu_dra_claims",
             "Claims that kubelet asked to prepare or unprepare, by outcome: ok, or the kind of error.",
-            ["call", "outcome"],
+            ["driver", "call", "outcome"],
             registry=registry,
         )
-        self._compatible = _Compatible(registry, driver)
+        self.compatible = _Compatible(registry)
+
+
+class MeasuredClaims:
+    """Passes kubelet's calls to one driver on, and counts and times them."""
+
+    def __init__(self, claims: ClaimHandler, metrics: CallMetrics, driver: str) -> None:
+        self._claims = claims
+        self._metrics = metrics
+        self._driver = driver
+        metrics.compatible.begin(driver)
 
     async def prepare(self, claims: Sequence[ClaimRef]) -> Prepared:
         started = time.perf_counter()
-        with self._compatible.request("prepare"):
+        with self._metrics.compatible.request(self._driver, "prepare"):
             answers = await self._claims.prepare(claims)
         self._count("prepare", started, answers)
         return answers
 
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Unprepared:
         started = time.perf_counter()
-        with self._compatible.request("unprepare"):
+        with self._metrics.compatible.request(self._driver, "unprepare"):
             answers = await self._claims.unprepare(claims)
         self._count("unprepare", started, answers)
         return answers
 
     def _count(self, call: str, started: float, answers: Mapping[str, object]) -> None:
         seconds = time.perf_counter() - started
-        self._seconds.labels(call).observe(seconds)
+        self._metrics.seconds.labels(self._driver, call).observe(seconds)
         failed = 0
         for answer in answers.values():
             outcome = type(answer).__name__ if isinstance(answer, DriverError) else "ok"
             failed += outcome != "ok"
-            self._outcomes.labels(call, outcome).inc()
-        self._compatible.ended(call, seconds, failed)
+            self._metrics.outcomes.labels(self._driver, call, outcome).inc()
+        self._metrics.compatible.ended(self._driver, call, seconds, failed)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenedCalls:
+    """What another driver of the process needs to be measured and heard as well."""
+
+    metrics: CallMetrics
+    listener: ClaimListener
 
 
 class ClaimTimes(ClaimListener):
@@ -84,7 +101,7 @@ class ClaimTimes(ClaimListener):
         self._claims = Histogram(
             "gpu_dra_claim_seconds",
             "Duration of preparing or unpreparing one claim, by outcome: ok, or the kind of error.",
-            ["call", "outcome"],
+            ["driver", "call", "outcome"],
             buckets=_BUCKETS_S,
             registry=registry,
         )
@@ -101,14 +118,13 @@ class ClaimTimes(ClaimListener):
         self._steps.labels(step, outcome).observe(seconds)
 
     def ended(self, operation: Operation) -> None:
-        self._claims.labels(operation.call, operation.outcome).observe(operation.seconds)
+        self._claims.labels(operation.driver, operation.call, operation.outcome).observe(operation.seconds)
 
 
 class _Compatible:
-    """The families of NVIDIA's own driver. Series are there from the start; only calls that succeed are timed."""
+    """The families of NVIDIA's own driver. Only calls that succeed are timed."""
 
-    def __init__(self, registry: CollectorRegistry, driver: str) -> None:
-        self._driver = driver
+    def __init__(self, registry: CollectorRegistry) -> None:
         labels = ["driver", "operation"]
         self._requests = Counter(
             "nvidia_dra_requests", "Prepare and unprepare requests that ended.", labels, registry=registry
@@ -132,22 +148,25 @@ class _Compatible:
             )
             for call in _CALLS
         }
+
+    def begin(self, driver: str) -> None:
+        """Series of a driver are there before the first call to it."""
         for call in _CALLS:
             self._requests.labels(driver, call)
             self._seconds.labels(driver, call)
             self._inflight.labels(driver, call)
             self._errors[call].labels(driver, f"{call}_devices")
 
-    def request(self, call: str) -> AbstractContextManager[object]:
+    def request(self, driver: str, call: str) -> AbstractContextManager[object]:
         """A context in which one more request is under way."""
-        return self._inflight.labels(self._driver, call).track_inprogress()
+        return self._inflight.labels(driver, call).track_inprogress()
 
-    def ended(self, call: str, seconds: float, failed: int) -> None:
-        self._requests.labels(self._driver, call).inc()
+    def ended(self, driver: str, call: str, seconds: float, failed: int) -> None:
+        self._requests.labels(driver, call).inc()
         if failed:
-            self._errors[call].labels(self._driver, f"{call}_devices").inc(failed)
+            self._errors[call].labels(driver, f"{call}_devices").inc(failed)
         else:
-            self._seconds.labels(self._driver, call).observe(seconds)
+            self._seconds.labels(driver, call).observe(seconds)
 
 
 class Facts(Protocol):

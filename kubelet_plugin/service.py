@@ -10,7 +10,6 @@ own, different claims run side by side, and one claim has one turn at a time, wh
 * A repeated prepare writes nothing; it looks whether the CDI file is still as it was left.
 * Unprepare never asks the API server: the object may be gone.
 * When kubelet gives up a call, what was begun is finished in the background, and its retry finds the result.
-* Every operation on a claim ends with one line in the log, and with a word to the `listener`.
 """
 
 import asyncio
@@ -27,6 +26,7 @@ from dra_driver.errors import ClusterError, DriverError, InvalidInput, NodeNotRe
 from dra_driver.features import Gates
 from dra_driver.names import ClaimRef
 from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.operations import Notes, Operations
 from kubelet_plugin.prepare.answer import PreparedDevice
 from kubelet_plugin.prepare.claims import ClaimApi, ClaimReader, explained
 from kubelet_plugin.prepare.execute import CdiFolder, Executor
@@ -43,7 +43,7 @@ from kubelet_plugin.prepare.lifecycle import (
     standing_of,
     state_of,
 )
-from kubelet_plugin.prepare.listener import AllocatedTo, Call, ClaimListener, Operation, timed
+from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, timed
 from kubelet_plugin.prepare.node import ContainerFiles, Node
 from kubelet_plugin.prepare.plan import Plan, plan_for
 from kubelet_plugin.prepare.repair import RepairReport
@@ -140,7 +140,7 @@ class ClaimService:
         """The lost MIG devices that the last sweep knew of."""
         self._left = asyncio.Event()
         """A claim went and left something behind, which is to be cleared as soon as it can be."""
-        self._begun: set[asyncio.Task[object]] = set()
+        self._operations = Operations(driver, self._listener)
 
     @property
     def held(self) -> Held:
@@ -152,7 +152,7 @@ class ClaimService:
 
         What takes long, as hardware may, goes on while others are served: each claim is repaired in its turn.
         """
-        repair = self._begin(self._healer.start())
+        repair = self._operations.begin(self._healer.start())
         done, _ = await asyncio.wait({repair}, timeout=self._start_patience_s)
         if done:
             return self._told(repair.result())
@@ -204,8 +204,7 @@ class ClaimService:
 
     async def close(self) -> None:
         """Finish what was begun. Called after the last call was accepted."""
-        while self._begun:
-            await asyncio.gather(*self._begun, return_exceptions=True)
+        await self._operations.close()
         await self._executor.close()
 
     async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, tuple[PreparedDevice, ...] | DriverError]:
@@ -213,57 +212,11 @@ class ClaimService:
         files = _Once(self._view.files)
         if not self._all_held(claims):
             files.begin()  # while the claims are read
-        return await self._each("prepare", claims, lambda claim, notes: self._prepare(claim, files, notes))
+        return await self._operations.each("prepare", claims, lambda claim, notes: self._prepare(claim, files, notes))
 
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, DriverError | None]:
         """None for each released claim, or why not, by claim UID. A claim that is not held is released already."""
-        return await self._each("unprepare", claims, self._unprepare)
-
-    async def _each[T](
-        self,
-        call: Call,
-        claims: Sequence[ClaimRef],
-        act: "Callable[[ClaimRef, _Notes], Coroutine[None, None, T]]",
-    ) -> dict[str, T | DriverError]:
-        tasks = [self._begin(self._one(call, claim, act)) for claim in {claim.uid: claim for claim in claims}.values()]
-        return dict(await asyncio.shield(asyncio.gather(*tasks)))
-
-    async def _one[T](
-        self, call: Call, claim: ClaimRef, act: "Callable[[ClaimRef, _Notes], Coroutine[None, None, T]]"
-    ) -> tuple[str, T | DriverError]:
-        """The claim's UID and its answer; also the only place that tells how an operation ended."""
-        self._listener.began(call, claim)
-        notes, started = _Notes(), time.perf_counter()
-        answer: T | DriverError
-        try:
-            answer = await act(claim, notes)
-        except DriverError as error:
-            answer = error
-        except Exception as error:  # noqa: BLE001 - one claim's defect is not the others'
-            _log.error("failed unexpectedly", claim=str(claim), uid=claim.uid, exc_info=error)
-            answer = DriverError(f"internal error, see the log of the node plugin: {error!r}", about=str(claim))
-        self._ended(
-            Operation(
-                call=call,
-                claim=claim,
-                seconds=time.perf_counter() - started,
-                pods=notes.pods,
-                devices=notes.devices,
-                repeated=notes.repeated,
-                error=answer if isinstance(answer, DriverError) else None,
-            )
-        )
-        return claim.uid, answer
-
-    def _ended(self, operation: Operation) -> None:
-        _log_line(operation)
-        self._listener.ended(operation)
-
-    def _begin[T](self, work: Coroutine[None, None, T]) -> asyncio.Task[T]:
-        task = asyncio.create_task(work)
-        self._begun.add(task)
-        task.add_done_callback(self._begun.discard)
-        return task
+        return await self._operations.each("unprepare", claims, self._unprepare)
 
     def _all_held(self, claims: Sequence[ClaimRef]) -> bool:
         try:
@@ -272,9 +225,7 @@ class ClaimService:
             return True  # every claim will be refused for that reason
         return all(claim.uid in held for claim in claims)
 
-    async def _prepare(
-        self, ref: ClaimRef, files: "_Once[ContainerFiles]", notes: "_Notes"
-    ) -> tuple[PreparedDevice, ...]:
+    async def _prepare(self, ref: ClaimRef, files: "_Once[ContainerFiles]", notes: Notes) -> tuple[PreparedDevice, ...]:
         well_formed(ref)
         await self._healer.complete()
         async with self._executor.turn(ref.uid):
@@ -287,7 +238,7 @@ class ClaimService:
             except ClusterError as error:
                 if prepared and entry is not None:
                     _log.warning("answered from the journal", claim=str(ref), error=str(error))
-                    notes.held(entry)
+                    notes.devices = _devices(entry)
                     notes.repeated = True
                     return entry.answer
                 raise explained(error, ref) from error
@@ -335,14 +286,14 @@ class ClaimService:
                 if not (await self._healer.clear_left_behind()).done:
                     raise
 
-    async def _unprepare(self, ref: ClaimRef, notes: "_Notes") -> None:
+    async def _unprepare(self, ref: ClaimRef, notes: Notes) -> None:
         async with self._executor.turn(ref.uid):
             entry = self._journal.current.held.get(ref.uid)
             if entry is None:
                 notes.repeated = True
                 await self._executor.remove_orphan(ref.uid)
             else:
-                notes.held(entry)
+                notes.devices = _devices(entry)
                 # A claim without holds can be released on a node that knows nothing of itself.
                 await self._executor.undo(entry, self._view.boot_id() if entry.holds else entry.boot_id)
                 if entry.holds and left_behind(self._journal.current.held, self._journal.current.holds):
@@ -432,36 +383,5 @@ def _lost(facts: NodeFacts) -> frozenset[str]:
     return frozenset(one.mig_uuid for one in facts.lost)
 
 
-class _Notes:
-    """What is found out of a claim while something is done about it."""
-
-    __slots__ = ("devices", "pods", "repeated")
-
-    def __init__(self) -> None:
-        self.pods: tuple[str, ...] = ()
-        self.devices: tuple[AllocatedTo, ...] = ()
-        self.repeated = False
-
-    def read(self, claim: ResourceClaim, driver: str) -> None:
-        self.pods = tuple(one.name for one in claim.status.reserved_for if one.resource == "pods")
-        results = claim.status.allocation.devices.results if claim.status.allocation is not None else []
-        self.devices = tuple(AllocatedTo(one.pool, one.device, one.share_id) for one in results if one.driver == driver)
-
-    def held(self, entry: Entry) -> None:
-        self.devices = tuple(AllocatedTo(one.pool, one.device, one.share_id) for one in entry.devices)
-
-
-def _log_line(operation: Operation) -> None:
-    """One for each operation on a claim."""
-    line = {
-        "claim": f"{operation.claim.namespace}/{operation.claim.name}",
-        "uid": operation.claim.uid,
-        "pods": list(operation.pods),
-        "devices": [one.device for one in operation.devices],
-        "duration_ms": round(1000 * operation.seconds, 1),
-        "outcome": operation.outcome,
-    }
-    if operation.error is not None:
-        _log.warning(operation.call, **line, error=str(operation.error))
-    else:
-        _log.info(operation.call, **line, repeated=operation.repeated)
+def _devices(entry: Entry) -> tuple[AllocatedTo, ...]:
+    return tuple(AllocatedTo(one.pool, one.device, one.share_id) for one in entry.devices)

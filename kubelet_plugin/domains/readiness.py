@@ -12,7 +12,7 @@ from typing import Protocol
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.meta import COMPUTE_DOMAINS, Resource
 from dra_driver.domains.status import READY
-from dra_driver.errors import Gone, InvalidInput, NodeNotReady, Unreachable
+from dra_driver.errors import DomainNotReady, Gone, InvalidInput, Unreachable
 from dra_driver.kube.client import Listing, WatchEvent
 from dra_driver.names import ClaimRef
 
@@ -55,7 +55,7 @@ class DomainReader:
     async def ready(self, uid: str, claim: ClaimRef) -> ComputeDomain:
         """The domain of the claim's namespace, once it is ready on this node.
 
-        Raises NodeNotReady that says what is missing when the patience is over, InvalidInput when there is no such
+        Raises DomainNotReady that says what is missing when the patience is over, InvalidInput when there is no such
         domain or it is being deleted, ClusterError when the API server cannot be asked.
         """
         state = "its ComputeDomain has not been read yet"
@@ -69,7 +69,7 @@ class DomainReader:
                             return seen
                         state = missing
                     await asyncio.sleep(_PAUSE_S)
-        raise NodeNotReady(f"{state}; kubelet tries again", about=str(claim))
+        raise DomainNotReady(f"{state}; kubelet tries again", about=str(claim))
 
     def missing(self, domain: ComputeDomain, claim: ClaimRef) -> str | None:
         """What keeps this node's containers of the domain from starting; None when nothing does."""

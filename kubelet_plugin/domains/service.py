@@ -7,7 +7,7 @@
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -26,8 +26,10 @@ from kubelet_plugin.domains.wanted import DAEMON_DEVICE, WantedDevice, answer_of
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.hardware.imex import all_channels, channel_nodes, management_node
 from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.operations import Notes, Operations
 from kubelet_plugin.prepare.answer import PreparedDevice
 from kubelet_plugin.prepare.claims import ClaimReader, explained
+from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener
 from kubelet_plugin.prepare.node import ContainerFiles
 
 _log = structlog.get_logger(__name__)
@@ -65,6 +67,7 @@ class DomainClaims:
         host_imex: Callable[[], str | None] | None = None,
         daemon_mounts: Sequence[Mount] = (),
         sweep_interval_s: float = SWEEP_INTERVAL_S,
+        listener: ClaimListener | None = None,
     ) -> None:
         """`host_imex` asks an IMEX daemon that the node runs itself, and answers why it is not ready; None: pods do.
         `daemon_mounts` are what those need besides the driver's files."""
@@ -81,7 +84,7 @@ class DomainClaims:
         self._daemon_mounts = tuple(daemon_mounts)
         self._sweep_interval_s = sweep_interval_s
         self._doubted: frozenset[str] = frozenset()
-        self._begun: set[asyncio.Task[object]] = set()
+        self._operations = Operations(driver, listener or ClaimListener())
         self._files = asyncio.Lock()
         """Held while files are looked at and changed, never while anything is waited for."""
         self._waiting: dict[str, object] = {}
@@ -113,48 +116,23 @@ class DomainClaims:
 
     async def close(self) -> None:
         """Finish what was begun. Called after the last call was accepted."""
-        while self._begun:
-            await asyncio.gather(*self._begun, return_exceptions=True)
+        await self._operations.close()
 
     async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, Answer | DriverError]:
-        return await self._each(claims, self._prepare)
+        return await self._operations.each("prepare", claims, self._prepare)
 
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, DriverError | None]:
-        return await self._each(claims, self._unprepare)
+        return await self._operations.each("unprepare", claims, self._unprepare)
 
-    async def _each[T](
-        self, claims: Sequence[ClaimRef], act: Callable[[ClaimRef], Coroutine[None, None, T]]
-    ) -> dict[str, T | DriverError]:
-        """Each on its own; what was begun is finished when kubelet gives up the call."""
-        tasks = [self._begin(self._one(claim, act)) for claim in {claim.uid: claim for claim in claims}.values()]
-        return dict(await asyncio.shield(asyncio.gather(*tasks)))
-
-    def _begin[T](self, work: Coroutine[None, None, T]) -> asyncio.Task[T]:
-        task = asyncio.create_task(work)
-        self._begun.add(task)
-        task.add_done_callback(self._begun.discard)
-        return task
-
-    async def _one[T](
-        self, claim: ClaimRef, act: Callable[[ClaimRef], Coroutine[None, None, T]]
-    ) -> tuple[str, T | DriverError]:
-        try:
-            return claim.uid, await act(claim)
-        except DriverError as error:
-            _log.warning("claim of a ComputeDomain refused", claim=str(claim), error=str(error))
-            return claim.uid, error
-        except Exception as error:  # noqa: BLE001 - one claim's defect is not the others'
-            _log.error("failed unexpectedly", claim=str(claim), uid=claim.uid, exc_info=error)
-            message = f"internal error, see the log of the node plugin: {error!r}"
-            return claim.uid, DriverError(message, about=str(claim))
-
-    async def _prepare(self, ref: ClaimRef) -> Answer:
+    async def _prepare(self, ref: ClaimRef, notes: Notes) -> Answer:
         async with self._files:
             known = await asyncio.to_thread(self._again, ref.uid)
         if known is not None:
+            notes.repeated, notes.devices = True, self._devices(known)
             return self._answer(known)
         mark = self._waiting[ref.uid] = object()
         claim = await self._read(ref)
+        notes.read(claim, self._driver)
         devices = wanted_devices(claim, self._driver, self._node)
         domain = await self._domain(ref, devices)
         record = Record(ref, devices, domain)
@@ -163,16 +141,14 @@ class DomainClaims:
                 raise InvalidInput("was released, or asked for again, while it waited for its domain", about=str(ref))
             await asyncio.to_thread(self._keep, record)
             del self._waiting[ref.uid]
-        name = "admin" if domain is None else f"{domain.namespace}/{domain.name}"
-        _log.info("prepared", claim=str(ref), domain=name, devices=[device.name for device in devices])
         return self._answer(record)
 
-    async def _unprepare(self, ref: ClaimRef) -> None:
+    async def _unprepare(self, ref: ClaimRef, notes: Notes) -> None:
         self._waiting.pop(ref.uid, None)
         async with self._files:
             had = await asyncio.to_thread(self._drop, ref.uid)
-        if had:
-            _log.info("unprepared", claim=str(ref))
+        notes.repeated = had is None
+        notes.devices = () if had is None else self._devices(had)
 
     async def _read(self, ref: ClaimRef) -> ResourceClaim:
         try:
@@ -242,9 +218,9 @@ class DomainClaims:
         common = replace(common, mounts=(*common.mounts, *self._daemon_mounts))
         return DaemonNeeds(common, (*gpus, management_node(self._host)))
 
-    def _drop(self, uid: str) -> bool:
-        """The file first: what is in no file, nobody gets any more. Whether there was anything."""
-        had = self._records.get(uid) is not None
+    def _drop(self, uid: str) -> Record | None:
+        """The file first: what is in no file, nobody gets any more. What there was."""
+        had = self._records.get(uid)
         self._cdi.remove(uid)
         self._records.remove(uid)
         return had
@@ -280,6 +256,9 @@ class DomainClaims:
             async with self._files:
                 await asyncio.to_thread(self._drop, uid)
             _log.info("released what a claim that is gone had of a ComputeDomain", uid=uid)
+
+    def _devices(self, record: Record) -> tuple[AllocatedTo, ...]:
+        return tuple(AllocatedTo(self._node, device.name) for device in record.devices)
 
     def _answer(self, record: Record) -> Answer:
         return answer_of(record.devices, self._node, cdi_ids(self._driver, record))

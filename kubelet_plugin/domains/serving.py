@@ -20,6 +20,7 @@ from kubelet_plugin.domains.service import DomainClaims, Facts
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.metrics import ListenedCalls, MeasuredClaims
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.rpc.messages import DeviceHealth
 from kubelet_plugin.rpc.registration import RegistrationServer
@@ -48,6 +49,7 @@ async def serve_domains(
     facts: Facts,
     registered: Callable[[str], None],
     host_imex: Callable[[], str | None] | None,
+    heard: ListenedCalls,
 ) -> None:
     """Until cancelled. `registered` is told the driver's name whenever kubelet registers it."""
     claims = DomainClaims(
@@ -63,9 +65,10 @@ async def serve_domains(
         host_imex=host_imex,
         daemon_mounts=_hardware(settings),
         sweep_interval_s=settings.cleanup_interval_s,
+        listener=heard.listener,
     )
     sockets = plugin_sockets(settings.kubelet_root, COMPUTE_DOMAIN_DRIVER, settings.pod_uid)
-    dra = DraServer(sockets.dra, claims, _NoHealth())
+    dra = DraServer(sockets.dra, MeasuredClaims(claims, heard.metrics, COMPUTE_DOMAIN_DRIVER), _NoHealth())
     registration = RegistrationServer(sockets, COMPUTE_DOMAIN_DRIVER, lambda: registered(COMPUTE_DOMAIN_DRIVER))
     await claims.start()
     async with _serving(dra, registration, claims), asyncio.TaskGroup() as tasks:

@@ -1,6 +1,6 @@
 """What others learn of the work on claims: how long each step took, and how each operation ended.
 
-`kubelet_plugin.service` and `kubelet_plugin.prepare.execute` tell; metrics, Events, device status and the debug page
+`kubelet_plugin.operations` and `kubelet_plugin.prepare.execute` tell; metrics, Events, device status and the debug page
 listen. They are told in the event loop, in the middle of kubelet's calls: they take note, and act later.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dra_driver.errors import DriverError
-from dra_driver.names import ClaimRef
+from dra_driver.names import GPU_DRIVER, ClaimRef
 
 type Call = Literal["prepare", "unprepare"]
 
@@ -32,6 +32,8 @@ class Operation:
     call: Call
     claim: ClaimRef
     seconds: float
+    driver: str = GPU_DRIVER
+    """Whose devices the claim has, of the two of the plugin's process."""
     pods: tuple[str, ...] = ()
     """Names of the pods for which the claim is reserved; known of a prepare whose claim was read."""
     devices: tuple[AllocatedTo, ...] = ()

@@ -110,7 +110,7 @@ async def test_durations_are_told_by_outcome_and_step() -> None:
     lines = generate_latest(registry).decode().splitlines()
     for expected in (
         'gpu_dra_step_seconds_sum{outcome="HardwareError",step="make_MpsDaemon"} 3.0',
-        'gpu_dra_claim_seconds_bucket{call="prepare",le="0.005",outcome="ok"} 1.0',
-        'gpu_dra_claim_seconds_sum{call="prepare",outcome="InvalidInput"} 0.3',
+        'gpu_dra_claim_seconds_bucket{call="prepare",driver="gpu.nvidia.com",le="0.005",outcome="ok"} 1.0',
+        'gpu_dra_claim_seconds_sum{call="prepare",driver="gpu.nvidia.com",outcome="InvalidInput"} 0.3',
     ):
         assert expected in lines

@@ -162,7 +162,7 @@ async def test_probes_and_metrics_follow_registration_and_claims(one: RealNode) 
             lines = (await response.text()).splitlines()
     assert 'gpu_dra_gpus{health="healthy"} 4.0' in lines
     assert "gpu_dra_claims_held 1.0" in lines
-    assert 'gpu_dra_claims_total{call="prepare",outcome="ok"} 1.0' in lines
+    assert 'gpu_dra_claims_total{call="prepare",driver="gpu.nvidia.com",outcome="ok"} 1.0' in lines
 
 
 async def test_a_claim_tells_its_devices_while_it_is_held_and_a_restart_writes_nothing(one: RealNode) -> None:

@@ -11,7 +11,7 @@ from dra_driver.api.inventory import HealthCondition, HealthFacts, Problem
 from dra_driver.devices.model import Kind, Partition
 from dra_driver.errors import DeviceInUse, NodeNotReady
 from kubelet_plugin.discovery import NodeFacts
-from kubelet_plugin.metrics import MeasuredClaims, NodeCollector
+from kubelet_plugin.metrics import CallMetrics, MeasuredClaims, NodeCollector
 from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
@@ -33,24 +33,24 @@ async def test_calls_are_passed_on_counted_and_timed() -> None:
     registry = CollectorRegistry()
     claims = ScriptedClaims()
     claims.failures["unprepare"] = [DeviceInUse("busy")]
-    measured = MeasuredClaims(claims, registry, "gpu.nvidia.com")
+    measured = MeasuredClaims(claims, CallMetrics(registry), "gpu.nvidia.com")
     refs = [a_ref("one"), a_ref("two")]
     assert await measured.prepare(refs) == {ref.uid: () for ref in refs}
     await measured.unprepare(refs[:1])
     assert lines(registry, "gpu_dra_claims_total") == [
-        'gpu_dra_claims_total{call="prepare",outcome="ok"} 2.0',
-        'gpu_dra_claims_total{call="unprepare",outcome="DeviceInUse"} 1.0',
+        'gpu_dra_claims_total{call="prepare",driver="gpu.nvidia.com",outcome="ok"} 2.0',
+        'gpu_dra_claims_total{call="unprepare",driver="gpu.nvidia.com",outcome="DeviceInUse"} 1.0',
     ]
     assert lines(registry, "gpu_dra_call_seconds_count") == [
-        'gpu_dra_call_seconds_count{call="prepare"} 1.0',
-        'gpu_dra_call_seconds_count{call="unprepare"} 1.0',
+        'gpu_dra_call_seconds_count{call="prepare",driver="gpu.nvidia.com"} 1.0',
+        'gpu_dra_call_seconds_count{call="unprepare",driver="gpu.nvidia.com"} 1.0',
     ]
 
 
 async def test_the_families_of_nvidias_driver_are_there_from_the_start_and_count_like_its_own() -> None:
     registry = CollectorRegistry()
     claims = ScriptedClaims()
-    measured = MeasuredClaims(claims, registry, "gpu.nvidia.com")
+    measured = MeasuredClaims(claims, CallMetrics(registry), "gpu.nvidia.com")
     labels = 'driver="gpu.nvidia.com",operation="prepare"'
     start = lines(registry, "nvidia_dra_requests_total", "nvidia_dra_requests_inflight", "nvidia_dra_node_prepare")
     assert {f"nvidia_dra_requests_total{{{labels}}} 0.0", f"nvidia_dra_requests_inflight{{{labels}}} 0.0"} <= set(start)
@@ -67,6 +67,22 @@ async def test_the_families_of_nvidias_driver_are_there_from_the_start_and_count
     assert f"{error} 1.0" in now
     assert 'nvidia_dra_node_unprepare_errors_total{driver="gpu.nvidia.com",error_type="unprepare_devices"} 1.0' in now
     assert f"nvidia_dra_requests_inflight{{{labels}}} 0.0" in now
+
+
+async def test_each_driver_of_the_process_has_series_of_its_own() -> None:
+    registry = CollectorRegistry()
+    metrics = CallMetrics(registry)
+    drivers = ("gpu.nvidia.com", "compute-domain.nvidia.com")
+    measured = [MeasuredClaims(ScriptedClaims(), metrics, name) for name in drivers]
+    for one, number in zip(measured, (2, 1), strict=True):
+        await one.prepare([a_ref(str(claim)) for claim in range(number)])
+    assert lines(registry, "gpu_dra_claims_total") == [
+        'gpu_dra_claims_total{call="prepare",driver="gpu.nvidia.com",outcome="ok"} 2.0',
+        'gpu_dra_claims_total{call="prepare",driver="compute-domain.nvidia.com",outcome="ok"} 1.0',
+    ]
+    assert 'nvidia_dra_requests_total{driver="compute-domain.nvidia.com",operation="prepare"} 1.0' in lines(
+        registry, "nvidia_dra_requests_total"
+    )
 
 
 class Node:

@@ -24,6 +24,7 @@ from dra_driver.api.inventory import HealthCondition, HealthFacts, Problem
 from dra_driver.api.meta import NODES
 from dra_driver.devices.model import Kind
 from dra_driver.kube.metrics import ApiCalls
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.runtime.telemetry import tell_build
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.metrics import ClaimTimes, NodeCollector
@@ -168,8 +169,8 @@ def daemon_set(ready: int) -> list[Series]:
     ]
 
 
-def slow() -> list[Series]:
-    operations = [Operation(call="prepare", claim=a_ref(), seconds=40.0)]
+def slow(driver: str = GPU_DRIVER) -> list[Series]:
+    operations = [Operation(call="prepare", claim=a_ref(), seconds=40.0, driver=driver)]
     return rising(plugin(operations=operations), "gpu_dra_claim_seconds", 1)
 
 
@@ -281,6 +282,12 @@ def test_a_gpu_that_works_a_claim_in_parts_and_a_wait_for_another_claim_are_no_a
     part = an_entry().devices[0]
     journal = Journal({"uid": an_entry(None, type(part)(**{**_fields(part), "kind": Kind.MIG}))})
     series = [*plugin(journal=journal), *controller(), *idle(0), *claims("prepare", "DeviceInUse")]
+    evaluated(promtool, tmp_path, series, [(300, [])])
+
+
+def test_claims_that_wait_for_their_domain_are_neither_slow_nor_failing(promtool: str, tmp_path: Path) -> None:
+    """GpuDraComputeDomainNotReady is about those."""
+    series = [*HEALTHY, *slow(COMPUTE_DOMAIN_DRIVER), *claims("prepare", "DomainNotReady")]
     evaluated(promtool, tmp_path, series, [(300, [])])
 
 

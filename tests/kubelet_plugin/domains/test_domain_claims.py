@@ -20,13 +20,25 @@ from kubelet_plugin.domains.readiness import DomainReader
 from kubelet_plugin.domains.records import Records
 from kubelet_plugin.domains.service import DomainClaims
 from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.events import claim_news
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.listener import ClaimListener, Operation
 from kubelet_plugin.prepare.node import ContainerFiles
 
 NODE = "tray-1"
 HARDWARE = Mount("/nodes/1/sim", "/nodes/1/sim", ("ro",))
 FILES = DriverFiles("580.105.08", "aarch64", (), (), ("/usr/lib64",), (), (), (), ())
+
+
+class Heard(ClaimListener):
+    """What was told of operations."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+
+    def ended(self, operation: Operation) -> None:
+        self.operations.append(operation)
 
 
 class FakeDomains:
@@ -98,6 +110,7 @@ class Node:
         self.cdi = CdiFiles(folder / "cdi", COMPUTE_DOMAIN_DRIVER)
         self.host = host_of(folder / "host")
         self.host_imex: Callable[[], str | None] | None = None
+        self.heard = Heard()
 
     def plugin(self, *, patience_s: float = 5.0) -> DomainClaims:
         return DomainClaims(
@@ -112,6 +125,7 @@ class Node:
             node_name=NODE,
             host_imex=self.host_imex,
             daemon_mounts=(HARDWARE,),
+            listener=self.heard,
         )
 
     def claim(
@@ -333,6 +347,32 @@ async def test_with_daemons_of_the_host_the_host_is_asked(node: Node) -> None:
     plugin, ref = node.plugin(), node.claim("one", "d")
     refused(await prepared(plugin, ref), NodeNotReady, "INITIALIZING")
     assert len(await prepared(plugin, ref)) == 1
+
+
+async def test_each_operation_is_told_with_the_driver_its_devices_and_how_it_ended(node: Node) -> None:
+    """Metrics, Events, traces and the line in the log are made of it, as for GPUs."""
+    plugin = node.plugin(patience_s=0.05)
+    good, late = node.claim("train", "one"), node.claim("late", "two")
+    node.ready("one")
+    node.domains.put("two", status="NotReady")
+    await plugin.prepare([good])
+    await plugin.prepare([good])
+    await plugin.prepare([late])
+    await plugin.unprepare([good])
+    await plugin.unprepare([good])
+    told = [(one.call, one.claim.name, one.outcome, one.repeated) for one in node.heard.operations]
+    assert told == [
+        ("prepare", "train", "ok", False),
+        ("prepare", "train", "ok", True),
+        ("prepare", "late", "DomainNotReady", False),
+        ("unprepare", "train", "ok", False),
+        ("unprepare", "train", "ok", True),
+    ]
+    assert {one.driver for one in node.heard.operations} == {COMPUTE_DOMAIN_DRIVER}
+    devices = [[one.device for one in operation.devices] for operation in node.heard.operations]
+    assert devices == [["channel-0"], ["channel-0"], ["channel-0"], ["channel-0"], []]
+    news = claim_news(node.heard.operations[2], 0)
+    assert news is not None and news.note.endswith("Its ComputeDomain has to become ready first; kubelet tries again.")
 
 
 async def test_one_claims_trouble_is_not_the_others(node: Node) -> None:

@@ -1,0 +1,106 @@
+"""Calls of kubelet, claim by claim: each claim is answered on its own, and what became of it is told.
+
+Both drivers of the plugin's process enter here with what they do for a claim. Every operation ends with one line in
+the log, and with a word to the `listener`. When kubelet gives up a call, what was begun is finished in the background.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+
+import structlog
+
+from dra_driver.api.resource import ResourceClaim
+from dra_driver.errors import DriverError
+from dra_driver.names import ClaimRef
+from kubelet_plugin.prepare.listener import AllocatedTo, Call, ClaimListener, Operation
+
+_log = structlog.get_logger(__name__)
+
+
+class Notes:
+    """What is found out of a claim while something is done about it."""
+
+    __slots__ = ("devices", "pods", "repeated")
+
+    def __init__(self) -> None:
+        self.pods: tuple[str, ...] = ()
+        self.devices: tuple[AllocatedTo, ...] = ()
+        self.repeated = False
+
+    def read(self, claim: ResourceClaim, driver: str) -> None:
+        self.pods = tuple(one.name for one in claim.status.reserved_for if one.resource == "pods")
+        results = claim.status.allocation.devices.results if claim.status.allocation is not None else []
+        self.devices = tuple(AllocatedTo(one.pool, one.device, one.share_id) for one in results if one.driver == driver)
+
+
+type Act[T] = Callable[[ClaimRef, Notes], Coroutine[None, None, T]]
+"""What is done for a claim; raises DriverError that says why it cannot be."""
+
+
+class Operations:
+    """Those of one driver."""
+
+    def __init__(self, driver: str, listener: ClaimListener) -> None:
+        self._driver = driver
+        self._listener = listener
+        self._begun: set[asyncio.Task[object]] = set()
+
+    async def each[T](self, call: Call, claims: Sequence[ClaimRef], act: Act[T]) -> dict[str, T | DriverError]:
+        """The answer for each claim, or why there is none, by claim UID."""
+        tasks = [self.begin(self._one(call, claim, act)) for claim in {claim.uid: claim for claim in claims}.values()]
+        return dict(await asyncio.shield(asyncio.gather(*tasks)))
+
+    def begin[T](self, work: Coroutine[None, None, T]) -> asyncio.Task[T]:
+        """Something that is finished whoever gives up waiting for it."""
+        task = asyncio.create_task(work)
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
+        return task
+
+    async def close(self) -> None:
+        """Finish what was begun. Called after the last call was accepted."""
+        while self._begun:
+            await asyncio.gather(*self._begun, return_exceptions=True)
+
+    async def _one[T](self, call: Call, claim: ClaimRef, act: Act[T]) -> tuple[str, T | DriverError]:
+        """The claim's UID and its answer; also the only place that tells how an operation ended."""
+        self._listener.began(call, claim)
+        notes, started = Notes(), time.perf_counter()
+        answer: T | DriverError
+        try:
+            answer = await act(claim, notes)
+        except DriverError as error:
+            answer = error
+        except Exception as error:  # noqa: BLE001 - one claim's defect is not the others'
+            _log.error("failed unexpectedly", claim=str(claim), uid=claim.uid, exc_info=error)
+            answer = DriverError(f"internal error, see the log of the node plugin: {error!r}", about=str(claim))
+        operation = Operation(
+            driver=self._driver,
+            call=call,
+            claim=claim,
+            seconds=time.perf_counter() - started,
+            pods=notes.pods,
+            devices=notes.devices,
+            repeated=notes.repeated,
+            error=answer if isinstance(answer, DriverError) else None,
+        )
+        _log_line(operation)
+        self._listener.ended(operation)
+        return claim.uid, answer
+
+
+def _log_line(operation: Operation) -> None:
+    """One for each operation on a claim."""
+    line = {
+        "claim": f"{operation.claim.namespace}/{operation.claim.name}",
+        "uid": operation.claim.uid,
+        "pods": list(operation.pods),
+        "devices": [one.device for one in operation.devices],
+        "duration_ms": round(1000 * operation.seconds, 1),
+        "outcome": operation.outcome,
+    }
+    if operation.error is not None:
+        _log.warning(operation.call, **line, error=str(operation.error))
+    else:
+        _log.info(operation.call, **line, repeated=operation.repeated)
