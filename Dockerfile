@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# One image for the node plugin, the controller, the cleanup job and dractl.
+# One image for the node plugin, the controller, IMEX daemons, the cleanup job and dractl.
 #
 #   docker build --build-arg BASE=python:3.13-slim-bookworm@sha256:… -t REGISTRY/gpu-dra-driver:0.1.0 .
 #   docker buildx build --platform linux/amd64,linux/arm64 --build-arg BASE=… --push -t … .
