@@ -72,7 +72,7 @@ spec:
     [
         (["demo", "--nodes", "h100!"], "--nodes: 'h100!' is not PROFILE or PROFILE:NUMBER"),
         (["demo", "-f", "/nowhere"], "/nowhere: there is no such folder"),
-        (["demo", "--nodes", "t5"], "plugin of node t5-1: profile t5: no such profile; there are a30,"),
+        (["demo", "--nodes", "t5"], "--nodes: 't5' is none of a30,"),
         (["demo", "--publisher", "nobody"], "'nobody' is not one of 'controller', 'node'"),
         (["demo", "--timeout", "-1"], "--timeout"),
         (["cluster", "--port", "99999"], "--port"),
