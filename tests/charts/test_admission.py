@@ -15,6 +15,9 @@ from support.api import APPLY, Api, Refused
 from support.helm import NAMESPACE, Helm, Object, Release
 from support.real_api_server import RealApiServer
 
+from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.domains.objects import DaemonSettings, daemon_set
+
 pytestmark = pytest.mark.usefixtures("real_server")
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -79,7 +82,7 @@ async def installed(server: RealApiServer, folder: Path, **values: Any) -> Async
         try:
             yield Cluster(server, release), admin
         finally:
-            for path in ("/api/v1/nodes", SLICES, CLAIMS):
+            for path in ("/api/v1/nodes", SLICES, CLAIMS, DOMAINS, DAEMON_SETS.format(NAMESPACE)):
                 await admin.delete(path)
             await admin.delete(f"/api/v1/namespaces/{NAMESPACE}/pods", gracePeriodSeconds="0")
             await asyncio.to_thread(helm.uninstall)
@@ -230,3 +233,113 @@ async def test_permissions_are_those_of_the_roles(real_server: RealApiServer, tm
             assert await mine.get("/api/v1/nodes/node-1")
             taints = {"spec": {"unschedulable": True}}
             assert "forbidden" in await refusal(mine.patch("/api/v1/nodes/node-1", taints))
+
+
+NODE_1 = "/api/v1/nodes/node-1"
+DOMAINS = "/apis/resource.nvidia.com/v1beta1/namespaces/default/computedomains"
+DAEMON_SETS = "/apis/apps/v1/namespaces/{}/daemonsets"
+TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
+DOMAIN_LABEL = "resource.nvidia.com/computeDomain"
+
+
+def domain_and_daemons(release: Release) -> tuple[Object, Object]:
+    """A ComputeDomain, and the DaemonSet that the controller of this release makes for it."""
+    arguments = release.one("Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+    given = dict(one.removeprefix("--").split("=", 1) for one in arguments if "=" in one)
+    domain = {
+        "apiVersion": "resource.nvidia.com/v1beta1",
+        "kind": "ComputeDomain",
+        "metadata": {"name": "train", "namespace": "default"},
+        "spec": {"channel": {"resourceClaimTemplate": {"name": "train"}}},
+    }
+    stored = {**domain, "metadata": {**domain["metadata"], "uid": "11111111-2222-4333-8444-555555555555"}}
+    settings = DaemonSettings(NAMESPACE, given["daemon-image"], service_account=given["daemon-service-account"])
+    return domain, daemon_set(ComputeDomain.of(stored), settings)
+
+
+async def test_for_compute_domains_the_controller_labels_nodes_and_makes_harmless_daemons(
+    real_server: RealApiServer, tmp_path: Path
+) -> None:
+    async with installed(real_server, tmp_path) as (cluster, admin):
+        domain, daemons = domain_and_daemons(cluster.release)
+        token = await cluster.token(admin, cluster.account("Deployment"), "node-2")
+        async with cluster.api(token) as controller:
+            await until_enforced(controller, {**daemons, "metadata": {"name": "miner"}}, DAEMON_SETS.format(NAMESPACE))
+
+            def changed(**parts: Any) -> Any:
+                return refusal(controller.patch(NODE_1, parts))
+
+            await until_refused(controller, NODE_1, {"metadata": {"labels": {"zone": "a"}}})
+            labelled = await controller.patch(NODE_1, {"metadata": {"labels": {DOMAIN_LABEL: "1"}}})
+            assert labelled["metadata"]["labels"][DOMAIN_LABEL] == "1"
+            assert "a label alone" in await changed(spec={"unschedulable": True})
+            assert "a label alone" in await changed(metadata={"annotations": {"a": "b"}})
+            owner = {"apiVersion": "v1", "kind": "Pod", "name": "gone", "uid": "1"}
+            assert "a label alone" in await changed(metadata={"ownerReferences": [owner]})
+            assert "computeDomain alone" in await changed(metadata={"labels": {DOMAIN_LABEL: None, "zone": "a"}})
+            assert "forbidden" in await refusal(controller.patch(f"{NODE_1}/status", {"status": {"capacity": {}}}))
+            assert "forbidden" in await refusal(controller.delete(NODE_1))
+            await controller.patch(NODE_1, {"metadata": {"labels": {DOMAIN_LABEL: None}}})
+
+            await controller.post(DAEMON_SETS.format(NAMESPACE), daemons)
+            elsewhere = {**daemons, "metadata": {**daemons["metadata"], "namespace": "default"}}
+            assert "forbidden" in await refusal(controller.post(DAEMON_SETS.format("default"), elsewhere))
+            place = f"{DAEMON_SETS.format(NAMESPACE)}/{daemons['metadata']['name']}"
+            await controller.delete(place)
+            pod = daemons["spec"]["template"]["spec"]
+            host = {"name": "host", "hostPath": {"path": "/"}}
+            for worse in ({"hostPID": True}, {"volumes": [*pod["volumes"], host]}):
+                spec = {**pod, **worse}
+                template = {**daemons["spec"]["template"], "spec": spec}
+                body = {**daemons, "spec": {**daemons["spec"], "template": template}}
+                assert "nothing of their node" in await refusal(controller.post(DAEMON_SETS.format(NAMESPACE), body))
+
+            await admin.post(DOMAINS, domain)
+            await controller.patch(f"{DOMAINS}/train", {"metadata": {"finalizers": ["a.example/b"]}})
+            await controller.patch(f"{DOMAINS}/train/status", {"status": {"status": "NotReady"}})
+            await controller.patch(f"{DOMAINS}/train", {"metadata": {"finalizers": None}})
+            assert "forbidden" in await refusal(controller.delete(f"{DOMAINS}/train"))
+            for path in ("/api/v1/secrets", "/api/v1/pods", "/apis/apps/v1/daemonsets"):
+                assert "forbidden" in await refusal(controller.get(path))
+            for driver in (DRIVER, "compute-domain.nvidia.com"):
+                made = resource_slice("node-1", driver=driver, name=f"of-{driver}")
+                assert "by its controller alone" in await refusal(admin.post(SLICES, made))
+                await controller.post(SLICES, made)
+
+
+async def until_refused(api: Api, path: str, body: Object) -> None:
+    for _ in range(150):
+        try:
+            await api.patch(path, body, dryRun="All")
+        except Refused:
+            return
+        await asyncio.sleep(0.2)
+    raise AssertionError("never refused")
+
+
+async def test_daemons_of_compute_domains_and_plugins_read_domains_and_write_nothing_of_them(
+    real_server: RealApiServer, tmp_path: Path
+) -> None:
+    async with installed(real_server, tmp_path) as (cluster, admin):
+        domain, daemons = domain_and_daemons(cluster.release)
+        await admin.post(DOMAINS, domain)
+        accounts = [daemons["spec"]["template"]["spec"]["serviceAccountName"], cluster.account("DaemonSet")]
+        for account in accounts:
+            token = await cluster.token(admin, account, "node-1")
+            async with cluster.api(token) as mine:
+                listed = await mine.get(DOMAINS, fieldSelector="metadata.name=train")
+                assert [one["metadata"]["name"] for one in listed["items"]] == ["train"]
+                version = listed["metadata"]["resourceVersion"]
+                async with mine.watch(DOMAINS, resourceVersion=version, fieldSelector="metadata.name=train") as watch:
+                    await admin.patch(f"{DOMAINS}/train", {"metadata": {"labels": {"for": account}}})
+                    assert (await watch.next())[1]["metadata"]["labels"] == {"for": account}
+                status = {"status": {"status": "Ready"}}
+                assert "forbidden" in await refusal(mine.patch(f"{DOMAINS}/train/status", status))
+                assert "forbidden" in await refusal(mine.patch(f"{DOMAINS}/train", {"metadata": {"labels": None}}))
+                assert "forbidden" in await refusal(mine.patch(NODE_1, {"metadata": {"labels": {DOMAIN_LABEL: "1"}}}))
+                assert "forbidden" in await refusal(mine.get(DAEMON_SETS.format(NAMESPACE)))
+                assert "forbidden" in await refusal(mine.get(TEMPLATES))
+        token = await cluster.token(admin, accounts[0], None)
+        async with cluster.api(token) as mine:
+            for path in ("/api/v1/secrets", "/api/v1/pods", "/api/v1/nodes", CLAIMS, SLICES, INVENTORIES):
+                assert "forbidden" in await refusal(mine.get(path))

@@ -6,6 +6,9 @@ import pytest
 from support.chart_values import Values
 from support.helm import NAMESPACE, Object, Release
 
+from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.domains.objects import DaemonSettings, daemon_set
+
 cel = pytest.importorskip("cel_expr_python.cel", reason="Google's evaluator is not installed")
 
 _MAP = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
@@ -127,6 +130,91 @@ def test_the_status_of_claims_is_written_by_the_plugin_of_their_node(render: Ren
     assert not allowed(named("claim"), claim("node-1", devices=[DRIVER]))
     # The scheduler and everybody else: not our business.
     assert allowed(claim("node-2", allocated=False), claim("node-2"), user="system:kube-scheduler", node=None)
+
+
+DOMAIN_LABEL = "resource.nvidia.com/computeDomain"
+
+
+def node(*, spec: Object | None = None, **metadata: Any) -> Object:
+    return {"metadata": {"name": "node-1", **metadata}, "spec": spec or {}}
+
+
+def test_of_a_node_the_controller_changes_the_label_of_its_domain(render: Render) -> None:
+    release = render()
+
+    def allowed(old: Object, new: Object, user: str = CONTROLLER) -> bool:
+        return refusals(release, "-nodes", user, None, operation="UPDATE", new=new, old=old) == []
+
+    there, zone = {DOMAIN_LABEL: "1"}, {"zone": "a"}
+    for old, new in (({}, there), (there, {}), (there, {DOMAIN_LABEL: "2"}), (zone, {**zone, **there})):
+        assert allowed(node(labels=old), node(labels=new))
+    assert allowed(node(), node(labels=there))
+    assert not allowed(node(labels=zone), node(labels=there))
+    assert not allowed(node(), node(labels=zone))
+    assert not allowed(node(labels=zone), node(labels={"zone": "b"}))
+    for changed in (
+        node(spec={"unschedulable": True}),
+        node(annotations={"a": "b"}),
+        node(finalizers=["a"]),
+        # The garbage collector deletes what belongs to nothing that exists.
+        node(ownerReferences=[{"kind": "Pod", "name": "gone", "uid": "1"}]),
+    ):
+        assert not allowed(node(), changed)
+        assert allowed(node(), changed, user="admin")
+
+
+def a_daemon_set(release: Release) -> Object:
+    """As the controller makes it."""
+    arguments = release.one("Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+    given = dict(one.removeprefix("--").split("=", 1) for one in arguments if "=" in one)
+    settings = DaemonSettings(NAMESPACE, given["daemon-image"], service_account=given["daemon-service-account"])
+    metadata = {"name": "train", "namespace": "team", "uid": "11111111-2222-4333-8444-555555555555"}
+    spec = {"channel": {"resourceClaimTemplate": {"name": "train"}}}
+    return daemon_set(ComputeDomain.of({"metadata": metadata, "spec": spec}), settings)
+
+
+WORSE: list[Object] = [
+    {"serviceAccountName": "gpu-dra-driver-kubelet-plugin"},
+    {"hostNetwork": True},
+    {"hostPID": True},
+    {"hostIPC": True},
+    {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]},
+    {"initContainers": [{"name": "a", "image": "a"}]},
+]
+WORSE_CONTAINERS: list[Object] = [
+    {"image": "other"},
+    {"securityContext": None},
+    {"securityContext": {"privileged": True}},
+    {"securityContext": {"capabilities": {"drop": ["ALL"]}}},
+    {"securityContext": {"allowPrivilegeEscalation": True, "capabilities": {"drop": ["ALL"]}}},
+    {"securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"add": ["SYS_ADMIN"], "drop": ["ALL"]}}},
+    {"securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["KILL"]}}},
+    {"securityContext": {"allowPrivilegeEscalation": False}},
+]
+
+
+def test_of_daemon_sets_the_controller_makes_daemons_without_privileges(render: Render) -> None:
+    release = render()
+
+    def allowed(new: Object, user: str = CONTROLLER) -> bool:
+        return refusals(release, "-daemons", user, None, new=new) == []
+
+    def changed(**pod: Any) -> Object:
+        made = a_daemon_set(release)
+        made["spec"]["template"]["spec"].update(pod)
+        return made
+
+    assert allowed(a_daemon_set(release))
+    for worse in WORSE:
+        assert not allowed(changed(**worse)), worse
+        assert allowed(changed(**worse), user="admin")
+    (container,) = a_daemon_set(release)["spec"]["template"]["spec"]["containers"]
+    for worse in WORSE_CONTAINERS:
+        kept = {key: value for key, value in {**container, **worse}.items() if value is not None}
+        assert not allowed(changed(containers=[container, kept])), worse
+    other = a_daemon_set(release)
+    other["metadata"]["name"] = "miner"
+    assert not allowed(other)
 
 
 def test_policies_name_the_accounts_that_are_rendered(render: Render) -> None:

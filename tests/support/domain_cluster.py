@@ -256,6 +256,23 @@ class Daemons:
         self._changed.set()
 
 
+class Kubelets(Daemons):
+    """A scheduler, and kubelets that start daemons, where there is a DaemonSet controller that makes the pods."""
+
+    async def _step(self) -> None:
+        for (namespace, name), pod in list(self._pods.objects.items()):
+            if "deletionTimestamp" in pod["metadata"]:
+                await self._kube.delete(PODS, name, namespace=namespace, grace_period_s=0)
+            elif not pod["spec"].get("nodeName"):
+                wanted = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+                (node,) = wanted["nodeSelectorTerms"][0]["matchFields"][0]["values"]
+                target = {"apiVersion": "v1", "kind": "Node", "name": node}
+                body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+                await self._kube.create_subresource(PODS, name, "binding", body, namespace=namespace)
+            else:
+                await self._advance(name, pod)
+
+
 @asynccontextmanager
 async def kept(kube: Kube, keeper: DomainKeeper | None = None) -> AsyncIterator[DomainKeeper]:
     """A keeper at work; it ends with the block, as if its process had been killed."""
@@ -271,9 +288,9 @@ async def kept(kube: Kube, keeper: DomainKeeper | None = None) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def tended(kube: Kube) -> AsyncIterator[Daemons]:
+async def tended(kube: Kube, daemons: Daemons | None = None) -> AsyncIterator[Daemons]:
     """Daemons at work."""
-    daemons = Daemons(kube)
+    daemons = daemons or Daemons(kube)
     task = asyncio.create_task(daemons.run())
     try:
         yield daemons
