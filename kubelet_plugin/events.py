@@ -95,7 +95,7 @@ _MOVES: tuple[tuple[type[DriverError], str], ...] = (
     (InvalidInput, "Whoever wrote the claim or its class has to change it."),
     (UnknownDevice, "The claim was given a device that this node does not have: delete the pod, or the claim."),
     (DeviceInUse, "Another claim has to be released first; kubelet tries again."),
-    (DomainNotReady, "Its ComputeDomain has to become ready first; kubelet tries again."),
+    (DomainNotReady, "Its ComputeDomain has to become ready first."),
     (NodeNotReady, "An administrator has to look at the node; kubelet tries again."),
     (CorruptState, "An administrator has to look at the node; kubelet tries again."),
     (Rejected, "An administrator has to give the node plugin its permissions; kubelet tries again."),

@@ -372,7 +372,9 @@ async def test_each_operation_is_told_with_the_driver_its_devices_and_how_it_end
     devices = [[one.device for one in operation.devices] for operation in node.heard.operations]
     assert devices == [["channel-0"], ["channel-0"], ["channel-0"], ["channel-0"], []]
     news = claim_news(node.heard.operations[2], 0)
-    assert news is not None and news.note.endswith("Its ComputeDomain has to become ready first; kubelet tries again.")
+    assert news is not None and news.note.endswith(
+        "; kubelet tries again. Its ComputeDomain has to become ready first."
+    )
 
 
 async def test_one_claims_trouble_is_not_the_others(node: Node) -> None:
