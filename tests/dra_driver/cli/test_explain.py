@@ -215,8 +215,12 @@ async def test_a_pod_that_has_its_node_hears_of_its_domain(kubeconfig: str, kube
     ]
     await kube.create(RESOURCE_CLAIMS, wanted)
     await kube.create(PODS, pod("worker", ["channel"]))
-    found = await _dractl("explain", "pod", "worker", "--kubeconfig", kubeconfig)
-    assert "ComputeDomain default/rack: is not ready (DaemonsNotReady): 1 of 2 nodes: tray-2" in found.stdout
+    found = await _dractl("explain", "pod", "worker", "--kubeconfig", kubeconfig, "-o", "json")
+    (explained,) = json.loads(found.stdout)
+    (finding,) = explained["findings"]
+    assert (explained["answer"], finding["code"]) == ("scheduled", "domain-not-ready")
+    assert finding["about"] == "ComputeDomain default/rack"
+    assert finding["text"] == "is not ready (DaemonsNotReady): 1 of 2 nodes: tray-2"
 
 
 class _Refusing(Kube):
