@@ -16,7 +16,7 @@ from support.real_api_server import RealApiServer
 from controller import settings as controller_settings
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.policy import decode_policy
-from dra_driver.domains.objects import daemon_set
+from dra_driver.domains.objects import DaemonSettings, daemon_set
 
 type Render = Any
 
@@ -274,7 +274,8 @@ def test_monitors_and_network_policies_select_the_pods_and_their_port(render: Re
     release = render(VARIANTS["network"], before=EVERYTHING_SERVED)
     pods = [release.one(kind)["spec"]["template"] for kind in ("DaemonSet", "Deployment")]
     for kind, key in (("PodMonitor", "selector"), ("NetworkPolicy", "podSelector")):
-        for one in release.all(kind):
+        found = [one for one in release.all(kind) if "imex-daemon" not in one["metadata"]["name"]]
+        for one in found:
             wanted = one["spec"][key]["matchLabels"].items()
             (pod,) = [pod for pod in pods if wanted <= pod["metadata"]["labels"].items()]
             (port,) = pod["spec"]["containers"][0]["ports"]
@@ -282,7 +283,29 @@ def test_monitors_and_network_policies_select_the_pods_and_their_port(render: Re
                 assert one["spec"]["podMetricsEndpoints"][0]["port"] == port["name"]
             else:
                 assert one["spec"]["ingress"][0]["ports"][0]["port"] == port["containerPort"]
-        assert len(release.all(kind)) == 2
+        assert len(found) == 2
+
+
+def test_daemons_of_domains_reach_each_other_and_the_api_server_alone(render: Render) -> None:
+    policy = render(VARIANTS["network-narrow"]).one("NetworkPolicy", "gpu-dra-driver-imex-daemon")["spec"]
+    domain = ComputeDomain.of(
+        {"metadata": {"name": "train", "uid": "u"}, "spec": {"channel": {"resourceClaimTemplate": {"name": "train"}}}}
+    )
+    labels = daemon_set(domain, DaemonSettings(namespace=NAMESPACE, image="x"))["spec"]["template"]["metadata"][
+        "labels"
+    ]
+    for selector in (
+        policy["podSelector"],
+        policy["ingress"][0]["from"][0]["podSelector"],
+        policy["egress"][0]["to"][0]["podSelector"],
+    ):
+        assert selector["matchLabels"].items() <= labels.items()
+        assert [(one["key"] in labels, one["operator"]) for one in selector["matchExpressions"]] == [(True, "Exists")]
+    assert policy["egress"][1]["ports"] == [{"port": 6443, "protocol": "TCP"}]
+    assert [one["ipBlock"]["cidr"] for one in policy["egress"][1]["to"]] == ["10.0.0.1/32", "fd00::1/128"]
+    assert (len(policy["ingress"]), len(policy["egress"])) == (1, 2)
+    off = render({"networkPolicy": {"install": True}, "featureGates": {"ComputeDomains": False}})
+    assert len(off.all("NetworkPolicy")) == 2
 
 
 def test_service_monitors_select_services_of_the_pods_and_take_the_place_of_pod_monitors(render: Render) -> None:
