@@ -387,7 +387,7 @@ async def test_a_defect_met_with_one_claim_at_start_keeps_no_other_from_being_pu
             raise ZeroDivisionError("a defect")
 
     bench.hardware.on_act = broken
-    async with bench.plugin() as service:
+    async with bench.plugin(start_patience_s=60.0) as service:
         assert list(service.held) == [defect.uid]
         await prepare_one(service, bench.claim("later", PART))
 
