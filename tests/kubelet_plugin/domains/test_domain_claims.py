@@ -383,3 +383,51 @@ async def test_one_claims_trouble_is_not_the_others(node: Node) -> None:
     answers = await node.plugin().prepare([good, bad])
     refused(answers[bad.uid], InvalidInput, "no ComputeDomain with UID nobody")
     assert not isinstance(answers[good.uid], DriverError)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def killed_at(node: Node, step: int, monkeypatch: pytest.MonkeyPatch, *, after: bool) -> None:
+    """The plugin ends before or after the `step`th change of a file."""
+    left = iter(range(step, -1, -1))
+
+    def dying(act: Callable[..., Any]) -> Callable[..., Any]:
+        def do(*given: Any) -> Any:
+            last = next(left, -1) == 0
+            if last and not after:
+                raise Killed
+            answer = act(*given)
+            if last:
+                raise Killed
+            return answer
+
+        return do
+
+    for owner in (node.records, node.cdi):
+        for name in ("write", "remove"):
+            monkeypatch.setattr(owner, name, dying(getattr(owner, name)))
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("step", range(4))
+async def test_whoever_is_killed_at_any_file_is_followed_by_one_that_goes_on(
+    node: Node, monkeypatch: pytest.MonkeyPatch, step: int, after: bool
+) -> None:
+    """Two files are written to prepare and two are removed to release: all that a claim ever has."""
+    node.ready("d")
+    ref = node.claim("one", "d")
+    with monkeypatch.context() as patch:
+        killed_at(node, step, patch, after=after)
+        with pytest.raises(Killed):
+            plugin = node.plugin()
+            await plugin.prepare([ref])
+            await plugin.unprepare([ref])
+    again = node.plugin()
+    await again.start()
+    assert (node.cdi.claims() == {ref.uid}) == bool(node.records.all())
+    assert len(await prepared(again, ref)) == 1
+    assert nodes_in(node.file(ref)) == [("/dev/nvidia-caps-imex-channels/channel0", 234, 0)]
+    assert (await again.unprepare([ref]))[ref.uid] is None
+    assert node.cdi.claims() == frozenset() and node.records.all() == {}
