@@ -18,7 +18,8 @@ from dra_driver.errors import InvalidInput
 from dra_driver.migration.codes import Severity
 from dra_driver.migration.migrate import migrate as migrated
 from dra_driver.migration.model import Options, StrategyOption
-from dra_driver.migration.report import Report, markdown
+from dra_driver.migration.outcome import Report
+from dra_driver.migration.report import markdown
 from dra_driver.migration.undo import undo as undone
 from dra_driver.migration.verify import Verdict
 from dra_driver.names import is_dns_subdomain

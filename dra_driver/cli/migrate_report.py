@@ -20,9 +20,11 @@ from dra_driver.migration.cutover import FINAL_VALUES_FILE, VALUES_FILE, cutover
 from dra_driver.migration.ground import Ground, ground_of_cluster, ground_of_models
 from dra_driver.migration.model import Finding, Migration, Options, Source
 from dra_driver.migration.offering import offering_of
+from dra_driver.migration.outcome import Report
 from dra_driver.migration.readiness import Facts, readiness
-from dra_driver.migration.report import Report, at, counted, markdown, named, summary
+from dra_driver.migration.report import markdown, summary
 from dra_driver.migration.report_data import as_data
+from dra_driver.migration.report_text import at, counted, named
 from dra_driver.migration.verify import Verdict, verify
 
 _NEWEST = 36

@@ -12,8 +12,9 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import CODES, Severity
 from dra_driver.migration.cutover import Act, Plan, Stage, final_values
 from dra_driver.migration.model import Finding, Migration, NewObject, ObjectRef, Target, Workload
+from dra_driver.migration.next_steps import next_steps
+from dra_driver.migration.outcome import NamespaceSum, Report, by_namespace
 from dra_driver.migration.readiness import Answer, Check
-from dra_driver.migration.report import Report
 from dra_driver.migration.verify import Checked, Verdict, Verification
 
 FILE = Path(__file__).parents[2] / "docs" / "schemas" / "MigrationReport.json"
@@ -28,6 +29,8 @@ def as_data(report: Report) -> JsonObject:
         "apiVersion": VERSION,
         "kind": KIND,
         "summary": _summary(migration),
+        "namespaces": [_namespace(one) for one in by_namespace(migration)],
+        "next": [{"what": one.what, "command": one.command} for one in next_steps(report)],
         "files": [{"file": one.file, "changed": one.before != one.after} for one in migration.files],
         "newFiles": [one.file for one in migration.new_files],
         "objects": [_object(one) for one in migration.objects],
@@ -47,6 +50,14 @@ def _summary(migration: Migration) -> JsonObject:
     return {
         **{f"{severity}s": severities.count(severity) for severity in Severity},
         "workloads": {target.value: targets.count(target) for target in Target},
+    }
+
+
+def _namespace(one: NamespaceSum) -> JsonObject:
+    return {
+        "namespace": one.namespace,
+        **{f"{severity}s": one.severities[severity] for severity in Severity},
+        "workloads": {target.value: one.targets[target] for target in Target},
     }
 
 
@@ -193,10 +204,13 @@ def schema() -> JsonObject:
         advice=_MAYBE,
         fixed={"type": "boolean"},
     )
+    sums = {**{f"{one}s": _COUNT for one in Severity}, "workloads": _map(**targets)}
     whole = _map(
         apiVersion={"const": VERSION},
         kind={"const": KIND},
-        summary=_map(**{f"{one}s": _COUNT for one in Severity}, workloads=_map(**targets)),
+        summary=_map(**sums),
+        namespaces=_list(_map(namespace=_MAYBE, **sums)),
+        next=_list(_map(what=_TEXT, command=_MAYBE)),
         files=_list(_map(file=_TEXT, changed={"type": "boolean"})),
         newFiles=_list(_TEXT),
         objects=_list(_map(object=ref, file=_MAYBE, reason=_TEXT)),

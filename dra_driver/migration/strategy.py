@@ -3,7 +3,10 @@
 Source: the reference on migration sources, section 1 (targets T0 and T1).
 """
 
+from collections.abc import Iterator
+
 from dra_driver.migration.model import Choice, Form, Options, PodReading, PodSpecAt, Role, StrategyOption, Target
+from dra_driver.migration.pod_settings import sees_all
 
 _FIRST_MINOR = 36
 """The first Kubernetes where DRAExtendedResource is on unless somebody switches it off."""
@@ -57,8 +60,19 @@ def _without_claims(pod: PodSpecAt, reading: PodReading, options: Options) -> Ch
 
 
 def _extended(pod: PodSpecAt, reading: PodReading, reason: str) -> Choice:
-    cannot = ["choosing among GPUs by their attributes", "sharing one GPU between containers", "settings of the driver"]
-    asks = {container.path: container for demand in reading.demands for container in demand.containers}
-    if any(container.role is Role.INIT for container in asks.values()):
-        cannot.append("giving an init container's GPUs to the containers after it before Kubernetes 1.36")
-    return Choice(Target.EXTENDED, reason, tuple(cannot))
+    return Choice(Target.EXTENDED, reason, tuple(_cannot(pod, reading)))
+
+
+def _cannot(pod: PodSpecAt, reading: PodReading) -> Iterator[str]:
+    """What would matter to this pod, and is not said by an extended resource."""
+    asking = {container.path: container for demand in reading.demands for container in demand.containers}
+    if reading.prefers_claims is not None:
+        yield "labels of nodes go on choosing its GPUs, and what a node has of several models may be any of them"
+    if len(asking) > 1:
+        yield "its containers cannot share a GPU, nor have GPUs that are near each other"
+    elif any(demand.want.count > 1 for demand in reading.demands):
+        yield "its GPUs need not be near each other (NVLink, one NUMA node)"
+    if any(sees_all(one) for one in pod.containers if one.path not in asking):
+        yield "containers that see all GPUs by NVIDIA_VISIBLE_DEVICES cannot be given those of the others"
+    if any(container.role is Role.INIT for container in asking.values()):
+        yield "before Kubernetes 1.36 an init container's GPUs are not given to the containers after it"

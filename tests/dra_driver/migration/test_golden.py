@@ -25,8 +25,9 @@ from dra_driver.migration.ground import ground_of_models
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Migration, Options, Source, StrategyOption
 from dra_driver.migration.offering import offering_of
+from dra_driver.migration.outcome import Report
 from dra_driver.migration.readiness import Facts, readiness
-from dra_driver.migration.report import Report, markdown
+from dra_driver.migration.report import markdown
 from dra_driver.migration.report_data import FILE, as_data, schema, schema_text
 from dra_driver.migration.verify import Verdict, verify
 from dra_driver.quantity import Quantity

@@ -28,7 +28,8 @@ from dra_driver.migration.codes import UNREADABLE
 from dra_driver.migration.ground import ground_of_models
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target
-from dra_driver.migration.report import Report, markdown
+from dra_driver.migration.outcome import Report
+from dra_driver.migration.report import markdown
 from dra_driver.migration.report_data import as_data, schema
 from dra_driver.migration.undo import undo
 from dra_driver.migration.verify import Verdict, verify

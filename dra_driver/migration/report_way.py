@@ -1,0 +1,68 @@
+"""What a cluster lacks, and the way to the driver and back, node by node, as Markdown. Pure."""
+
+from collections.abc import Iterator, Sequence
+
+from dra_driver.migration.cutover import Plan, Stage
+from dra_driver.migration.readiness import Answer, Check
+from dra_driver.migration.report_text import table, yaml_block
+
+_ANSWERS = {Answer.YES: "yes", Answer.NO: "**no**", Answer.UNKNOWN: "not known"}
+
+
+def ready(checks: Sequence[Check]) -> Iterator[str]:
+    if not checks:
+        return
+    rows = [(one.question, _ANSWERS[one.answer], f"{one.why} {one.advice}".strip()) for one in checks]
+    yield from table(("Needed", "There", ""), rows)
+    yield ""
+    yield "`dractl doctor` looks at nodes, runtime and driver themselves."
+
+
+def way(plan: Plan | None) -> Iterator[str]:
+    if plan is None:
+        yield (
+            "The nodes are not known. With `--cluster`, or with what `kubectl get nodes,pods,daemonsets,resourceslices "
+            "-A -o yaml` prints among the files of `--with`, the plan for each of them stands here."
+        )
+        return
+    if plan.empty:
+        yield "No device plugin has anything to give on any node that was read: there is nothing to move."
+        return
+    if plan.conflicts:
+        yield f"**On {', '.join(plan.conflicts)} both offer the same GPUs now. Begin at once.**"
+        yield ""
+    yield (
+        "The label `dra.gpu/offered-by` of a node says who may offer its GPUs; it has one value, so never both. Wait "
+        "for each command to end well before the next one. If one does not, go no further, and take the way back."
+    )
+    yield ""
+    yield "The driver is installed with these values until the end (`values-cutover.yaml`):"
+    yield ""
+    yield from yaml_block(plan.values)
+    yield from _stages(plan.forward)
+
+
+def way_back(plan: Plan | None) -> Iterator[str]:
+    if plan is None or plan.empty:
+        return
+    yield (
+        "From wherever you are, for the nodes that you have begun with. Nothing else has to be undone: templates and "
+        "classes that nobody names do no harm."
+    )
+    yield from _stages(plan.back)
+
+
+def _stages(stages: Sequence[Stage]) -> Iterator[str]:
+    for stage in stages:
+        yield ""
+        yield f"### {stage.title}"
+        yield ""
+        for index, step in enumerate(stage.steps, 1):
+            note = f" {step.note}" if step.note else ""
+            yield f"{index}. {step.what}{note}"
+            if step.commands:
+                yield ""
+                yield "    ```sh"
+                yield from (f"    {command}" for command in step.commands)
+                yield "    ```"
+                yield ""
