@@ -74,12 +74,12 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
         return len(self._uuids)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:
-        self.node("nvmlDeviceGetHandleByIndex")
+        state = self.node("nvmlDeviceGetHandleByIndex")
         if not 0 <= index < len(self._uuids):
             raise error(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-        self.meet_mishap(self._uuids[index], "nvmlDeviceGetHandleByIndex")
-        self.checked_gpu(self._uuids[index], "nvmlDeviceGetHandleByIndex")
-        return self.gpu_handle(self._uuids[index])
+        _, gpu = self.met(state, self._uuids[index], "nvmlDeviceGetHandleByIndex")
+        self.check(gpu)
+        return self.gpu_handle(gpu.uuid)
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Any:
         state = self.node("nvmlDeviceGetHandleByUUID")
@@ -91,7 +91,8 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
                     item = mig_device(gpu, uuid)[1]
                 except KeyError:
                     continue
-                return self.mig_handle(self.checked_gpu(gpu.uuid, "nvmlDeviceGetHandleByUUID"), item)
+                self.check(gpu)
+                return self.mig_handle(gpu, item)
         raise error(pynvml.NVML_ERROR_NOT_FOUND)
 
     def nvmlDeviceGetHandleByPciBusId(self, pciBusId: str) -> Any:
@@ -116,35 +117,35 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
         info.busIdLegacy = nvml_bus_id(gpu.address)[4:]
         domain, bus, device = gpu.address.split(".")[0].split(":")
         info.domain, info.bus, info.device = int(domain, 16), int(bus, 16), int(device, 16)
-        info.pciDeviceId = self._file.read().model.pci_device << 16 | 0x10DE
+        info.pciDeviceId = self._file.latest.model.pci_device << 16 | 0x10DE
         return info
 
     @device_query
     def nvmlDeviceGetName(self, gpu: GpuState, mig: Mig | None) -> str:
-        name = gpu.product or self._file.read().model.name
+        name = gpu.product or self._file.latest.model.name
         return name if mig is None else f"{name} MIG {self.mig_profile_name(gpu, mig)}"
 
     @device_query
     def nvmlDeviceGetBrand(self, gpu: GpuState, mig: Mig | None) -> int:
-        return self._file.read().model.brand
+        return self._file.latest.model.brand
 
     @device_query
     def nvmlDeviceGetArchitecture(self, gpu: GpuState, mig: Mig | None) -> int:
-        return self._file.read().model.architecture
+        return self._file.latest.model.architecture
 
     @device_query
     def nvmlDeviceGetCudaComputeCapability(self, gpu: GpuState, mig: Mig | None) -> tuple[int, int]:
-        return self._file.read().model.compute_capability
+        return self._file.latest.model.compute_capability
 
     @device_query
     def nvmlDeviceGetMemoryInfo(self, gpu: GpuState, mig: Mig | None) -> Any:
-        whole = supported(self._file.read().model.memory_mib) << 20
+        whole = supported(self._file.latest.model.memory_mib) << 20
         total = whole if mig is None else self.mig_memory_bytes(gpu, mig)
         return pynvml.c_nvmlMemory_t(total, total, 0)
 
     @gpu_query
     def nvmlDeviceGetAddressingMode(self, gpu: GpuState) -> int:
-        return supported(self._file.read().model.addressing_mode)
+        return supported(self._file.latest.model.addressing_mode)
 
     @gpu_query
     def nvmlDeviceGetVirtualizationMode(self, gpu: GpuState) -> int:
@@ -152,24 +153,24 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
 
     @gpu_query
     def nvmlDeviceGetEccMode(self, gpu: GpuState) -> list[int]:
-        ecc = supported(self._file.read().model.ecc)
+        ecc = supported(self._file.latest.model.ecc)
         return [int(ecc), int(ecc)]
 
     @gpu_query
     def nvmlDeviceGetNumGpuCores(self, gpu: GpuState) -> int:
-        return supported(self._file.read().model.cores)
+        return supported(self._file.latest.model.cores)
 
     @gpu_query
     def nvmlDeviceGetEnforcedPowerLimit(self, gpu: GpuState) -> int:
-        return supported(self._file.read().model.power_limit_mw)
+        return supported(self._file.latest.model.power_limit_mw)
 
     @gpu_query
     def nvmlDeviceGetMaxPcieLinkGeneration(self, gpu: GpuState) -> int:
-        return supported(self._file.read().model.pcie_generation)
+        return supported(self._file.latest.model.pcie_generation)
 
     @gpu_query
     def nvmlDeviceGetMaxPcieLinkWidth(self, gpu: GpuState) -> int:
-        return supported(self._file.read().model.pcie_width)
+        return supported(self._file.latest.model.pcie_width)
 
     @gpu_query
     def nvmlDeviceGetModuleId(self, gpu: GpuState, moduleId: Any) -> int:
@@ -181,13 +182,13 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
 
     @gpu_query
     def nvmlDeviceGetVbiosVersion(self, gpu: GpuState) -> str:
-        return self._file.read().model.vbios
+        return self._file.latest.model.vbios
 
     @gpu_query
     def nvmlDeviceGetGpuFabricInfoV(self, gpu: GpuState, gpuFabricInfo: Any) -> int:
         # The caller hands over `byref(structure)`, as the C function takes it.
         info = gpuFabricInfo._obj
-        if info.version >> 24 > self._file.read().driver.fabric_structure:
+        if info.version >> 24 > self._file.latest.driver.fabric_structure:
             raise error(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
         fabric = supported(gpu.fabric)
         if fabric.cluster is not None:
@@ -206,18 +207,18 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
     @gpu_query
     def nvmlDeviceGetNvLinkVersion(self, gpu: GpuState, link: int) -> int:
         self._check_link(link)
-        return supported(self._file.read().model.nvlink).version
+        return supported(self._file.latest.model.nvlink).version
 
     @gpu_query
     def nvmlDeviceGetNvLinkRemoteDeviceType(self, gpu: GpuState, link: int) -> int:
         self._check_link(link)
-        switched = supported(self._file.read().model.nvlink).switches
+        switched = supported(self._file.latest.model.nvlink).switches
         return int(pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH if switched else pynvml.NVML_NVLINK_DEVICE_TYPE_GPU)
 
     @gpu_query
     def nvmlDeviceGetNvLinkRemotePciInfo(self, gpu: GpuState, link: int) -> Any:
         self._check_link(link)
-        state = self._file.read()
+        state = self._file.latest
         info = pynvml.nvmlPciInfo_t()
         others = [other.address for other in state.gpus if other.uuid != gpu.uuid]
         switched = supported(state.model.nvlink).switches
@@ -229,12 +230,12 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
         other = self.gpu_of(device2, "nvmlDeviceGetP2PStatus")
         if any(one.mig is not None and one.mig.current for one in (gpu, other)):
             return int(pynvml.NVML_P2P_STATUS_GPU_NOT_SUPPORTED)
-        if p2pIndex == pynvml.NVML_P2P_CAPS_INDEX_NVLINK and self._file.read().model.nvlink is None:
+        if p2pIndex == pynvml.NVML_P2P_CAPS_INDEX_NVLINK and self._file.latest.model.nvlink is None:
             return int(pynvml.NVML_P2P_STATUS_NOT_SUPPORTED)
         return int(pynvml.NVML_P2P_STATUS_OK)
 
     def _check_link(self, link: int) -> None:
-        if link >= supported(self._file.read().model.nvlink).links:
+        if link >= supported(self._file.latest.model.nvlink).links:
             raise error(pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
 

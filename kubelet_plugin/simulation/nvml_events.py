@@ -52,9 +52,10 @@ class EventCalls(Session):
         waiting = self._event_set(eventSet)
         deadline = time.monotonic() + timeoutms / 1000
         while True:
+            state = self.node("nvmlEventSetWait_v2")
             for uuid in waiting.masks:
-                self.meet_mishap(uuid, "nvmlEventSetWait_v2")
-            for event in self.node("nvmlEventSetWait_v2").events:
+                self.met(state, uuid, "nvmlEventSetWait_v2")
+            for event in state.events:
                 if event.number > waiting.seen:
                     waiting.seen = event.number
                     if event.type & waiting.masks.get(event.uuid, 0):

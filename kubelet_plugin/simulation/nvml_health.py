@@ -22,7 +22,7 @@ _DRIVER_WITH_REPAIR_STATUS = 575
 class HealthCalls(Session):
     @gpu_query
     def nvmlDeviceGetTotalEccErrors(self, gpu: GpuState, errorType: int, counterType: int) -> int:
-        supported(self._file.read().model.ecc)
+        supported(self._file.latest.model.ecc)
         health = gpu.health
         counts = {
             (0, 0): health.corrected_errors,
@@ -45,7 +45,7 @@ class HealthCalls(Session):
     def nvmlDeviceGetRepairStatus(self, gpu: GpuState) -> list[int]:
         if self._driver_branch() < _DRIVER_WITH_REPAIR_STATUS:
             raise Refused(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-        if self._file.read().model.architecture < AMPERE:
+        if self._file.latest.model.architecture < AMPERE:
             raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return [int(gpu.health.channel_repair_pending), int(gpu.health.tpc_repair_pending)]
 
@@ -63,7 +63,7 @@ class HealthCalls(Session):
         return values
 
     def _fields(self, gpu: GpuState) -> dict[int, int | None]:
-        model = self._file.read().model
+        model = self._file.latest.model
         remapped = self._remapped_rows(gpu) or (None,) * 4
         recovery = gpu.health.recovery_action if self._driver_branch() >= _DRIVER_WITH_RECOVERY_ACTION else None
         return {
@@ -80,7 +80,7 @@ class HealthCalls(Session):
 
     def _remapped_rows(self, gpu: GpuState) -> tuple[int, int, int, int] | None:
         """Not told by GPUs in MIG mode, nor by those that retire pages instead."""
-        model = self._file.read().model
+        model = self._file.latest.model
         if model.architecture < AMPERE or not model.ecc or (gpu.mig is not None and gpu.mig.current):
             return None
         health = gpu.health
@@ -88,7 +88,7 @@ class HealthCalls(Session):
         return health.remapped_corrected, health.remapped_uncorrected, pending, failed
 
     def _driver_branch(self) -> int:
-        return int(self._file.read().driver.version.partition(".")[0])
+        return int(self._file.latest.driver.version.partition(".")[0])
 
     @gpu_query
     def nvmlDeviceGetTemperature(self, gpu: GpuState, sensor: int) -> int:

@@ -274,7 +274,7 @@ class MigCalls(Session):
         return self._profile(gpu, mig[0].profile).memory_mib << 20
 
     def _table(self) -> MigTable:
-        return table_of(self._file.read())
+        return table_of(self._file.latest)
 
     def _profile(self, gpu: GpuState, profile_id: int) -> MigProfile:
         supported(gpu.mig)
@@ -297,7 +297,7 @@ class MigCalls(Session):
 
     def _check_version(self, version: int, function: str) -> None:
         """The binding calls another function of the library for version 2, which older drivers do not have."""
-        if version not in (1, 2) or (version == 2 and function in self._file.read().driver.missing):
+        if version not in (1, 2) or (version == 2 and function in self._file.latest.driver.missing):
             raise error(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
 

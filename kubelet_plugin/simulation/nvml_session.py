@@ -152,12 +152,14 @@ class Session:
         self, handle: Any, function: str, kinds: tuple[str, ...], work: Callable[[Reference, GpuState], R]
     ) -> R:
         """What `work` answers about the GPU that `handle` belongs to, unless the call fails or has a mishap."""
-        reference = self._reference(handle, function)
+        state = self.node(function)
+        reference = self._reference(handle)
         if reference.kind not in kinds:
             raise error(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-        dies = self.meet_mishap(reference.uuid, function)
+        dies, gpu = self.met(state, reference.uuid, function)
+        self.check(gpu)
         try:
-            result = work(reference, self.checked_gpu(reference.uuid, function))
+            result = work(reference, gpu)
         except Refused as refused:
             raise error(refused.code) from None
         if dies:
@@ -166,16 +168,17 @@ class Session:
 
     def gpu_of(self, handle: Any, function: str) -> GpuState:
         """Of an argument beside the first."""
-        return self.checked_gpu(self._reference(handle, function).uuid, function)
+        state = self.node(function)
+        gpu = state.gpu(self._reference(handle).uuid)
+        self.check(gpu)
+        return gpu
 
-    def checked_gpu(self, uuid: str, function: str) -> GpuState:
+    def check(self, gpu: GpuState) -> None:
         """Raises NVMLError when the GPU cannot be asked."""
-        gpu = self.node(function).gpu(uuid)
         if gpu.bound_to != "nvidia":
             raise error(pynvml.NVML_ERROR_GPU_IS_LOST)
         if gpu.fault:
             raise error(gpu.fault)
-        return gpu
 
     def gpu_handle(self, uuid: str) -> Any:
         address = _HANDLES_START + (self._session << 16) + self._uuids.index(uuid)
@@ -194,7 +197,7 @@ class Session:
         return self._pointer(reference, pynvml.c_nvmlComputeInstance_t)
 
     def check_privileged(self) -> None:
-        if not self._file.read().driver.privileged:
+        if not self._file.latest.driver.privileged:
             raise error(pynvml.NVML_ERROR_NO_PERMISSION)
 
     def _pointer(self, reference: Reference, kind: Any) -> Any:
@@ -202,8 +205,7 @@ class Session:
         self._references[address] = reference
         return ctypes.cast(ctypes.c_void_p(address), kind)
 
-    def _reference(self, handle: Any, function: str) -> Reference:
-        self.node(function)
+    def _reference(self, handle: Any) -> Reference:
         at = address(handle)
         reference = self._references.get(at)
         if reference is None:
@@ -215,11 +217,12 @@ class Session:
             raise error(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         return reference
 
-    def meet_mishap(self, uuid: str, function: str) -> bool:
-        """Let the mishap of this function happen, if there is one. True: the caller dies when the work is done."""
-        mishap = self._machine().gpu(uuid).mishaps.get(function)
+    def met(self, state: NodeState, uuid: str, function: str) -> tuple[bool, GpuState]:
+        """The GPU after this function's mishap, if it has one. True: the caller dies when the work is done."""
+        gpu = state.gpu(uuid)
+        mishap = gpu.mishaps.get(function)
         if mishap is None:
-            return False
+            return False, gpu
         if mishap.times is not None:
             with self._host.edit() as state:
                 mishaps = state.gpu(uuid).mishaps
@@ -232,7 +235,8 @@ class Session:
             raise Crash(function)
         if mishap.code:
             raise error(mishap.code)
-        return mishap.crash == "after"
+        # Meanwhile anything may have befallen the node.
+        return mishap.crash == "after", self.node(function).gpu(uuid)
 
 
 def gpu_instance(gpu: GpuState, number: int) -> GpuInstanceState:
