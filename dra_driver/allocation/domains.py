@@ -8,13 +8,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from uuid import NAMESPACE_URL, uuid5
 
+from dra_driver.allocation.domain_nodes import domain_uid
 from dra_driver.allocation.findings import Finding
 from dra_driver.allocation.snapshot import PublishedSlice
 from dra_driver.allocation.verdicts import NodeVerdict
 from dra_driver.allocation.world import DEFAULT_NAMESPACE, Key, Pod, PodClaim, World
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.resource import Device, ResourceClaim, ResourceClaimTemplate
-from dra_driver.domains.names import CHANNEL_CONFIG
+from dra_driver.api.resource import Device, ResourceClaimTemplate
 from dra_driver.domains.objects import workload_template
 from dra_driver.domains.status import READY
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
@@ -42,17 +42,6 @@ def templates_to_be(
         )
         for (namespace, _), domain in domains.items()
     }
-
-
-def domain_uid(claim: ResourceClaim) -> str | None:
-    """Of the domain that the claim has a channel for, or will have."""
-    for one in claim.spec.devices.config:
-        opaque = one.opaque
-        if opaque is not None and opaque.driver == COMPUTE_DOMAIN_DRIVER:
-            uid = opaque.parameters.get("domainID")
-            if opaque.parameters.get("kind") == CHANNEL_CONFIG and isinstance(uid, str):
-                return uid
-    return None
 
 
 def domain_findings(

@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from dra_driver.allocation.domain_nodes import IN_ANOTHER, is_in_another
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.placement import Placement, highest_score, place_on, unallocated
 from dra_driver.allocation.resources import shortage_on
 from dra_driver.allocation.world import Key, Pod, World, claim_key, claims_of
 from dra_driver.api.resource import Allocation, ResourceClaim
 from dra_driver.errors import InvalidInput, NodeNotReady
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 
 EXTENDED = "extended resources"
 """Stands where a claim's name is for what a pod's extended resources got."""
@@ -123,4 +125,7 @@ def placement_of(world: World, pod: Pod | None, claims: Sequence[ResourceClaim],
         shortage = shortage_on(node, pod.obj, others)
         if shortage is not None:
             return f"too little {shortage}"
+    channels = (pool.name for pool in world.catalog.pools(node) if pool.driver == COMPUTE_DOMAIN_DRIVER)
+    if is_in_another(claims, channels, world.domains_of_pools):
+        return IN_ANOTHER
     return place_on(pod.obj if pod is not None else NO_POD, claims, node, world.snapshot)

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from dra_driver.allocation.behaviour import CURRENT, Behaviour
+from dra_driver.allocation.domain_nodes import domains_of_pools
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.api.computedomain import ComputeDomain
@@ -121,6 +122,11 @@ class World:
     @cached_property
     def snapshot(self) -> Snapshot:
         return Snapshot(self.catalog, self.classes, self.usage, self.taint_rules)
+
+    @cached_property
+    def domains_of_pools(self) -> Mapping[str, str]:
+        """UIDs of the ComputeDomains that claims hold channels of, by pool."""
+        return domains_of_pools(self.claims.values())
 
     @cached_property
     def pods_by_node(self) -> Mapping[str, tuple[Pod, ...]]:

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from dra_driver.allocation.domains import domain_uid, with_uid
+from dra_driver.allocation.domain_nodes import IN_ANOTHER, domain_uid
+from dra_driver.allocation.domains import with_uid
 from dra_driver.allocation.explain import Answer, Explanation, explain_pod
 from dra_driver.allocation.loading import world_of
 from dra_driver.allocation.offline import allocate_all
@@ -87,6 +88,28 @@ def test_in_files_a_domain_stands_for_the_template_that_will_be_made() -> None:
 
 def test_where_nodes_have_several_channels_pods_share_a_node() -> None:
     assert placed(world(domain(), pod("a"), pod("b"), slice_of("tray-1", 2))) == ["tray-1", "tray-1"]
+
+
+def test_a_node_is_given_to_one_domain_however_many_channels_it_has() -> None:
+    pods = pod("a"), pod("b", "serve-channel"), pod("c"), pod("d", "serve-channel"), pod("e", "third-channel")
+    domains = domain(), domain("serve"), domain("third")
+    files = world(*domains, *pods, slice_of("tray-1", 4), slice_of("tray-2", 4))
+    found = {one.name: one for one in allocate_all(files)}
+    assert [found[name].node for name in "abcde"] == ["tray-1", "tray-2", "tray-1", "tray-2", None]
+    assert found["e"].reasons == {IN_ANOTHER: 2}
+
+
+def test_a_node_whose_channel_a_claim_holds_is_in_its_domain_before_its_devices_say_so() -> None:
+    two = slice_of("tray-1", 2)
+    files = world(domain(uid=UID), domain("serve", uid=OTHER), *bound("a"), pod("b", "serve-channel"), pod("c"), two)
+    assert placed(files) == [None, "tray-1"]
+
+
+def test_a_pod_of_two_domains_has_no_node() -> None:
+    both = pod("both")
+    both["spec"]["resourceClaims"].append({"name": "other", "resourceClaimTemplateName": "serve-channel"})
+    files = world(domain(), domain("serve"), both, slice_of("tray-1", 4))
+    assert [one.reasons for one in allocate_all(files)] == [{IN_ANOTHER: 1}]
 
 
 def test_a_template_that_is_there_is_not_replaced() -> None:
