@@ -1,26 +1,26 @@
 """What the chart allows is what the programs do: a scenario in which all of it happens is recorded and compared.
 
-The simulated API server allows everything and remembers it, so a missing permission shows as one that was used, and one
-too many as one that never was.
+`support.permissions` says how: by verb, type, namespace and, where the chart can know it, the name of the object.
 """
 
 import asyncio
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
-from support.helm import NAMESPACE, RELEASE, Helm, Release, simulated_server
+from support.helm import NAMESPACE, RELEASE, Helm, Object, Release, simulated_server
+from support.permissions import Grant, Permission, faults, grants
 
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     DEVICE_CLASSES,
     LEASES,
-    NAMESPACES,
     NODE_INVENTORIES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -33,12 +33,9 @@ from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.leader import LeaderElection, LeaseTimes
 from dra_driver.simulation.apiserver.faults import Access
-from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes
+from dra_driver.simulation.cluster import DRIVER_NAMESPACE, SimulatedCluster, parse_nodes
 from dra_driver.simulation.kubelet.pods import COMPLETE_ANNOTATION
 from kubelet_plugin.simulate_command import act
-
-type Permission = tuple[str, str, str]
-"""Verb, group, resource."""
 
 PLUGIN, CONTROLLER, DAEMON = "gpu-dra-kubelet-plugin", "gpu-dra-controller", "gpu-dra-imex-daemon"
 
@@ -65,24 +62,31 @@ RARE = {
 """What takes longer than a test."""
 
 
-def granted(release: Release, account: str) -> set[Permission]:
+def granted(release: Release, account: str) -> frozenset[Grant]:
     """By all roles that are bound to the account."""
-    found = set()
-    for binding in (*release.all("ClusterRoleBinding"), *release.all("RoleBinding")):
-        if account in {subject["name"] for subject in binding["subjects"]}:
-            role = release.one(binding["roleRef"]["kind"], binding["roleRef"]["name"])
-            for rule in role["rules"]:
-                found |= {
-                    (verb, group, resource)
-                    for group in rule["apiGroups"]
-                    for resource in rule["resources"]
-                    for verb in rule["verbs"]
-                }
+    return grants((*release.objects, *release.hooks), account)
+
+
+def done_by(accesses: set[Access], program: str) -> list[Access]:
+    return [one for one in accesses if one.user_agent == program]
+
+
+def kinds(allowed: Iterable[Grant]) -> set[Permission]:
+    return {one.permission for one in allowed}
+
+
+def names_in(release: Release) -> set[str]:
+    """Which the chart knows: of what it makes, and of what it tells the programs."""
+    objects = (*release.objects, *release.hooks)
+    pods = [_pod(one) for one in objects]
+    words = [word for pod in pods for one in pod.get("containers", ()) for word in one.get("args") or ()]
+    told = {name for word in words for name in word.partition("=")[2].split(",")}
+    return told | {one["metadata"]["name"] for one in objects}
+
+
+def _pod(obj: Object) -> Object:
+    found: Object = (obj.get("spec", {}).get("template") or {}).get("spec") or {}
     return found
-
-
-def used(accesses: set[Access], program: str) -> set[Permission]:
-    return {(one.verb, one.group, one.resource) for one in accesses if one.user_agent == program}
 
 
 def ours(release: Release, kind: str) -> str:
@@ -91,9 +95,9 @@ def ours(release: Release, kind: str) -> str:
 
 
 def release_of(values: JsonObject) -> Release:
-    """Rendered with values, on a server of its own."""
+    """Rendered with values, on a server of its own, for the namespace that simulated clusters have for a driver."""
     with simulated_server() as thread:
-        return Helm(thread.kubeconfig).install(values)
+        return Helm(thread.kubeconfig, namespace=DRIVER_NAMESPACE).install(values)
 
 
 @asynccontextmanager
@@ -260,19 +264,18 @@ async def a_domain_comes_and_goes(cluster: SimulatedCluster) -> None:
     await until(cluster, "the domain does not go", gone)
 
 
-async def leaders_change(cluster: SimulatedCluster) -> None:
+async def leaders_change(cluster: SimulatedCluster, lease_name: str) -> None:
     """Two candidates, one after the other; the simulated cluster's controller is alone and needs no lease."""
-    await cluster.kube.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
     for identity in ("one", "two"):
         async with Kube(endpoint_from(cluster.kubeconfig), user_agent=CONTROLLER) as kube:
             times = LeaseTimes(3.0, 2.0, 0.1)
-            election = LeaderElection(kube, namespace=NAMESPACE, name=RELEASE, identity=identity, times=times)
+            election = LeaderElection(kube, namespace=DRIVER_NAMESPACE, name=lease_name, identity=identity, times=times)
             leading = asyncio.create_task(election.lead(lambda: asyncio.sleep(3600)))
 
             async def renewed(election: LeaderElection = election) -> bool:
                 if not election.leading:
                     return False
-                lease = await cluster.kube.get(LEASES, RELEASE, NAMESPACE)
+                lease = await cluster.kube.get(LEASES, lease_name, DRIVER_NAMESPACE)
                 return bool(lease["spec"]["acquireTime"] != lease["spec"]["renewTime"])
 
             await until(cluster, "nobody leads", renewed)
@@ -293,21 +296,66 @@ async def test_what_is_allowed_is_what_is_done(publisher: str) -> None:
         if publisher == "controller":
             await somebody_changes_a_class(cluster)
             await a_domain_comes_and_goes(cluster)
-            await leaders_change(cluster)
+            await leaders_change(cluster, argument(release, "Deployment", "lease-name"))
         accesses = set(cluster.server.accesses)
-    may, did = granted(release, ours(release, "DaemonSet")), used(accesses, PLUGIN)
-    assert may - RARE - {SYNTHETIC} == did - RARE and RARE | {SYNTHETIC} <= may
+
+    def compared(account: str, program: str) -> list[str]:
+        allowed = [one for one in granted(release, account) if one.permission not in RARE | {SYNTHETIC}]
+        done = [one for one in done_by(accesses, program) if (one.verb, one.group, one.resource) not in RARE]
+        return faults(allowed, done, names=names_in(release), namespace=DRIVER_NAMESPACE)
+
+    plugin = ours(release, "DaemonSet")
+    assert compared(plugin, PLUGIN) == [] and RARE | {SYNTHETIC} <= kinds(granted(release, plugin))
     if publisher == "controller":
-        assert granted(release, ours(release, "Deployment")) - RARE == used(accesses, CONTROLLER) - RARE
-        assert granted(release, f"{RELEASE}-imex-daemon") == used(accesses, DAEMON)
+        assert compared(ours(release, "Deployment"), CONTROLLER) == []
+        assert compared(f"{RELEASE}-imex-daemon", DAEMON) == []
     else:
-        assert not used(accesses, CONTROLLER) and not used(accesses, DAEMON)
-    assert {one.namespace for one in accesses if one.resource == "leases"} <= {NAMESPACE}
+        assert not done_by(accesses, CONTROLLER) and not done_by(accesses, DAEMON)
+
+
+def argument(release: Release, kind: str, flag: str) -> str:
+    (container,) = _pod(release.one(kind))["containers"]
+    (value,) = [word.partition("=")[2] for word in container["args"] if word.startswith(f"--{flag}=")]
+    return str(value)
 
 
 def test_without_status_of_devices_there_is_no_permission_for_it() -> None:
     release = release_of({"featureGates": {"DeviceStatus": False}})
-    assert not granted(release, ours(release, "DaemonSet")) & {STATUS, SYNTHETIC}
+    assert not kinds(granted(release, ours(release, "DaemonSet"))) & {STATUS, SYNTHETIC}
+
+
+def test_the_synthetic_permission_names_the_driver_of_the_values() -> None:
+    release = release_of({"driverName": "gpu.example.com"})
+    (grant,) = [one for one in granted(release, ours(release, "DaemonSet")) if one.permission == SYNTHETIC]
+    assert grant.name == "gpu.example.com"
+
+
+GET_LEASE = Access(CONTROLLER, "get", "coordination.k8s.io", "leases", NAMESPACE, "lease")
+LEASE = Grant("get", "coordination.k8s.io", "leases", NAMESPACE, "lease")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "said"),
+    [
+        ([LEASE], []),
+        ([], ["missing: get leases lease in gpu-dra"]),
+        ([replace(LEASE, name="")], ["could name lease: get leases in gpu-dra"]),
+        ([replace(LEASE, namespace="")], ["is used in gpu-dra alone: get leases lease"]),
+        (
+            [replace(LEASE, name="other")],
+            ["missing: get leases lease in gpu-dra", "not used: get leases other in gpu-dra"],
+        ),
+        ([LEASE, replace(LEASE, name="other")], ["not used: get leases other in gpu-dra"]),
+        ([LEASE, replace(LEASE, verb="list")], ["not used: list leases lease in gpu-dra"]),
+    ],
+)
+def test_too_much_and_too_little_is_told(allowed: list[Grant], said: list[str]) -> None:
+    assert faults(allowed, [GET_LEASE], names={"lease"}, namespace=NAMESPACE) == said
+
+
+def test_objects_whose_names_the_chart_cannot_know_need_no_names() -> None:
+    nodes = [Access(PLUGIN, "get", "", "nodes", None, "node-1")]
+    assert faults([Grant("get", "", "nodes")], nodes, names={"lease"}, namespace=NAMESPACE) == []
 
 
 async def test_helm_test_runs_a_claim_through() -> None:

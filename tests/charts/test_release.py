@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 import yaml
 from support.chart_values import POLICY, VARIANTS
+from support.foreign_types import EVERYTHING_SERVED
 from support.helm import CHART, NAMESPACE, Cluster, Helm, HelmError, Release, ServerThread, jobs_run
+from support.permissions import faults
 
 from controller import uninstall
 from controller.classes import wanted_class
+from tests.charts.test_permissions import done_by, granted, names_in
 
 DRIVER = "gpu.nvidia.com"
 INVENTORY = {
@@ -30,12 +33,13 @@ def jobs(request: pytest.FixtureRequest) -> Iterator[None]:
     asked = "cluster" if "cluster" in request.fixturenames else "server"
     cluster: Cluster = request.getfixturevalue(asked)
 
-    def run(arguments: list[str]) -> None:
-        where = ["--kubeconfig", str(cluster.kubeconfig), "--lease-namespace", NAMESPACE]
-        asyncio.run(uninstall.run(uninstall.read_settings([*arguments, *where], {})))
-
-    with jobs_run(cluster, run):
+    with jobs_run(cluster, lambda arguments: clean_up(cluster, arguments)):
         yield
+
+
+def clean_up(cluster: Cluster, arguments: list[str]) -> None:
+    where = ["--kubeconfig", str(cluster.kubeconfig), "--lease-namespace", NAMESPACE]
+    asyncio.run(uninstall.run(uninstall.read_settings([*arguments, *where], {})))
 
 
 def made_while_it_runs(cluster: Cluster) -> None:
@@ -118,6 +122,25 @@ def test_domains_go_with_their_definition_and_nodes_are_free_again(cluster: Clus
     cluster.delete(node)
     assert left == {"Node /node-1"}
     assert node["metadata"]["labels"] == {"a": "b"}
+
+
+def test_the_cleanup_may_do_what_it_does_and_nothing_else(server: ServerThread) -> None:
+    """Beside the rest, what cert-manager made for a webhook."""
+    helm = Helm(server.kubeconfig)
+    server.create(channels())
+    values = {"webhook": {"install": True, "certificates": "cert-manager"}}
+    for definition in EVERYTHING_SERVED:
+        server.create(definition)
+    release = helm.install(values)
+    made_while_it_runs(server)
+    a_domain(server)
+    (job,) = [one for one in release.hooks if one["kind"] == "Job"]
+    # Not by uninstalling: the definition of domains would be gone before anybody could be seen to ask for them.
+    clean_up(server, job["spec"]["template"]["spec"]["containers"][0]["args"])
+    done = done_by(server.server.accesses, "gpu-dra-cleanup")
+    assert done
+    allowed = granted(release, "gpu-dra-driver-cleanup")
+    assert faults(allowed, done, names=names_in(release), namespace=NAMESPACE) == []
 
 
 @pytest.mark.usefixtures("jobs")

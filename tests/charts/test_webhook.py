@@ -15,6 +15,7 @@ import pytest
 import yaml
 from support.chart_values import VARIANTS
 from support.helm import NAMESPACE, Cluster, Helm, HelmError, Object, ServerThread
+from support.permissions import faults
 from support.reviews import BAD, an_object, config
 
 from controller import uninstall
@@ -25,7 +26,7 @@ from dra_driver.api.meta import Resource
 from dra_driver.errors import Rejected
 from dra_driver.kube.client import Kube
 from tests.charts.test_objects import EVERYTHING_SERVED
-from tests.charts.test_permissions import CONTROLLER, granted, ours, used
+from tests.charts.test_permissions import CONTROLLER, done_by, granted, names_in, ours
 from tests.charts.test_settings import given
 
 type Render = Any
@@ -273,9 +274,9 @@ def test_the_program_fills_in_what_the_chart_made_with_the_permissions_of_the_ch
         refused = 'gpu_dra_webhook_reviews_total{kind="DeviceClass",result="refused"}'
         assert any(line.startswith(refused) for line in metrics)
         if isinstance(cluster, ServerThread):
-            may = {one for one in granted(release, ours(release, "Deployment")) if one[2] in WATCHED}
-            did = {one for one in used(cluster.server.accesses, CONTROLLER) if one[2] in WATCHED}
-            assert may == did
+            may = [one for one in granted(release, ours(release, "Deployment")) if one.resource in WATCHED]
+            did = [one for one in done_by(cluster.server.accesses, CONTROLLER) if one.resource in WATCHED]
+            assert faults(may, did, names=names_in(release), namespace=NAMESPACE) == []
         helm.upgrade({"cleanup": {"install": False}})
         until(lambda: refusal(cluster, bad) == "", process)
         process.send_signal(signal.SIGTERM)

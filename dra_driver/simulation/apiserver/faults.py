@@ -30,6 +30,8 @@ class Access:
     """Plural, with `/subresource` when one was addressed."""
     namespace: str | None
     """None for types without namespaces, and for all namespaces at once."""
+    name: str | None
+    """None where the request named no object: for all of them at once, and for one that is created."""
 
 
 @dataclass

@@ -32,6 +32,8 @@ from dra_driver.simulation.apiserver.watches import WatchSettings
 
 DEFAULT_VERSION = "v1.36.2"
 _SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+_ACCESSES_KEPT = 20_000
+_ONE_NAME = re.compile(r"metadata\.name==?([^,=]+)")
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -70,7 +72,7 @@ class SimulatedApiServer:
         """Every write request since the start (or since a test cleared it), refused ones included."""
         self.url = ""
         self.accesses: set[Access] = set()
-        """What was done to which types by whom, reads included; a set, for it is kept as long as the server lives."""
+        """What was done to which objects by whom, reads included: the first so many that differ, for they are kept."""
         self._faults = Faults()
         self._handlers = Handlers(self.objects, watch or WatchSettings())
         self._runner: web.AppRunner | None = None
@@ -139,7 +141,7 @@ class SimulatedApiServer:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         target = resolve(self.registry, request.path)
-        if target is not None:
+        if target is not None and len(self.accesses) < _ACCESSES_KEPT:
             self.accesses.add(_access(request, target))
         fault = self._faults.take(request.method, request.path)
         try:
@@ -222,7 +224,14 @@ def _access(request: web.Request, target: Target) -> Access:
         verb = {"get": "watch" if watches else "list", "delete": "deletecollection"}.get(verb, verb)
     resource = target.kind.resource
     plural = f"{resource.plural}/{target.subresource}" if target.subresource else resource.plural
-    return Access(request.headers.get("User-Agent", ""), verb, resource.group, plural, target.namespace or None)
+    agent = request.headers.get("User-Agent", "")
+    return Access(agent, verb, resource.group, plural, target.namespace or None, target.name or _selected_name(request))
+
+
+def _selected_name(request: web.Request) -> str | None:
+    """RBAC takes a list of the one object that a field selector names as one that names it."""
+    found = _ONE_NAME.fullmatch(request.query.get("fieldSelector", ""))
+    return found.group(1) if found else None
 
 
 def _failure(error: ApiError) -> web.Response:
