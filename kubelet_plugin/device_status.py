@@ -1,9 +1,10 @@
 """`status.devices` of claims: whether each device is prepared and healthy, and which hardware it is.
 
-`wanted_status` decides, from the journal and the node's health; `DeviceStatusWriter` writes what differs from what was
-written last, by server-side apply, in the background and for several changes together. kubelet's calls never wait for
-it, and a node at rest writes nothing: after a restart, claims are read and compared. A claim for which the cluster does
-not allow it, or does not keep it, is tried again ten minutes later. Of a released claim what was written is taken away.
+`wanted_status` decides, from the journal and the node's health; of claims of ComputeDomains
+`kubelet_plugin.domains.standing` does. `DeviceStatusWriter` writes what differs from what was written last, by
+server-side apply, in the background and for several changes together. kubelet's calls never wait for it, and a node at
+rest writes nothing: after a restart, claims are read and compared. A claim for which the cluster does not allow it, or
+does not keep it, is tried again ten minutes later. Of a released claim what was written is taken away.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ _NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    type: Literal["Ready", "Healthy"]
+    type: Literal["Ready", "Healthy", "PeersReady"]
     status: Literal["True", "False", "Unknown"]
     reason: str
     message: str
@@ -68,24 +69,29 @@ class Refusal:
     reason: str
     message: str
 
+    @property
+    def condition(self) -> Condition:
+        return Condition("Ready", "False", self.reason, self.message)
+
+    def status(self) -> tuple[DeviceStatus, ...]:
+        """Of a claim that has nothing of the node."""
+        return tuple(DeviceStatus(device, (self.condition,)) for device in self.devices)
+
 
 def wanted_status(
     entry: Entry | None, refusal: Refusal | None, records: Records, facts: NodeFacts, policy: HealthPolicy
 ) -> tuple[DeviceStatus, ...]:
     """What is to be said of a claim's devices; nothing of one that is neither held nor refused."""
-    gpus = {gpu.uuid: gpu for gpu in facts.gpus}
     if entry is None:
-        if refusal is None:
-            return ()
-        failed = Condition("Ready", "False", refusal.reason, refusal.message)
-        return tuple(DeviceStatus(device, (failed,)) for device in refusal.devices)
+        return () if refusal is None else refusal.status()
+    gpus = {gpu.uuid: gpu for gpu in facts.gpus}
     ready = _ready(entry, refusal, facts.boot_id)
-    return tuple(_held(device, ready, _mig_uuid(device, entry, records), gpus, policy) for device in entry.devices)
+    return tuple(_held(device, ready, held_mig_uuid(device, entry, records), gpus, policy) for device in entry.devices)
 
 
 def _ready(entry: Entry, refusal: Refusal | None, boot_id: str) -> Condition:
     if refusal is not None:
-        return Condition("Ready", "False", refusal.reason, refusal.message)
+        return refusal.condition
     if entry.releasing:
         return Condition("Ready", "False", "Releasing", "the claim is being released")
     if entry.boot_id != boot_id:
@@ -106,7 +112,7 @@ def _held(
     return DeviceStatus(who, (ready, healthy), tuple(sorted(data.items())))
 
 
-def _mig_uuid(device: HeldDevice, entry: Entry, records: Records) -> str | None:
+def held_mig_uuid(device: HeldDevice, entry: Entry, records: Records) -> str | None:
     """Of the MIG device; empty while it does not exist, None for what is none."""
     if device.kind is not Kind.MIG:
         return None
@@ -135,14 +141,38 @@ class Facts(Protocol):
     @property
     def facts(self) -> NodeFacts: ...
 
-    def subscribe(self, listener: Callable[[NodeFacts], None]) -> Callable[[], None]: ...
-
 
 class Journals(Protocol):
     """What is needed of `kubelet_plugin.prepare.store.JournalStore`."""
 
     @property
     def current(self) -> Journal: ...
+
+
+class Claims(Protocol):
+    """The claims of one driver on this node. Both methods raise DriverError while that cannot be told."""
+
+    async def held(self) -> Mapping[str, ClaimRef]:
+        """Those that have something of the node, by UID."""
+
+    def status(self, uid: str, refusal: Refusal | None) -> tuple[DeviceStatus, ...]:
+        """What is to be said of a claim's devices, as `held` found it last; nothing of one that it did not find."""
+
+
+class GpuClaims:
+    """The claims of GPUs, from the journal and the node's health."""
+
+    def __init__(self, facts: Facts, journal: Journals, policy: HealthPolicy) -> None:
+        self._facts = facts
+        self._journal = journal
+        self._policy = policy
+
+    async def held(self) -> Mapping[str, ClaimRef]:
+        return {uid: entry.claim for uid, entry in self._journal.current.held.items()}
+
+    def status(self, uid: str, refusal: Refusal | None) -> tuple[DeviceStatus, ...]:
+        journal = self._journal.current
+        return wanted_status(journal.held.get(uid), refusal, journal.holds, self._facts.facts, self._policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +192,9 @@ class DeviceStatusWriter(ClaimListener):
         self,
         kube: Kube,
         driver: str,
-        facts: Facts,
-        journal: Journals,
-        policy: HealthPolicy,
+        claims: Claims,
         *,
+        field_manager: str = FIELD_MANAGER,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         together_s: float = _TOGETHER_S,
         look_every_s: float = _LOOK_EVERY_S,
@@ -173,9 +202,8 @@ class DeviceStatusWriter(ClaimListener):
     ) -> None:
         self._kube = kube
         self._driver = driver
-        self._facts = facts
-        self._journal = journal
-        self._policy = policy
+        self._claims = claims
+        self._field_manager = field_manager
         self._now = now
         self._together_s = together_s
         self._look_every_s = look_every_s
@@ -184,7 +212,10 @@ class DeviceStatusWriter(ClaimListener):
         self._written: dict[str, _Written] = {}
         self._quiet_until = 0.0
         self._changed = asyncio.Event()
-        facts.subscribe(lambda _: self._changed.set())
+
+    def changed(self) -> None:
+        """Something happened to devices: look soon."""
+        self._changed.set()
 
     def ended(self, operation: Operation) -> None:
         uid, error = operation.claim.uid, operation.error
@@ -213,33 +244,32 @@ class DeviceStatusWriter(ClaimListener):
 
     async def _meet(self) -> None:
         """Find out what the API server has of the claims that were held before. Raises Unreachable, NodeNotReady."""
-        for uid, entry in self._journal.current.held.items():
+        for uid, ref in (await self._claims.held()).items():
             if uid in self._written:
                 continue
             try:
-                claim = await self._kube.get(RESOURCE_CLAIMS, entry.claim.name, entry.claim.namespace)
+                claim = await self._kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace)
             except Unreachable:
                 raise
             except ClusterError:
                 continue  # then what is there is written once more, or that it cannot be is told
             if claim["metadata"]["uid"] == uid:
-                self._written[uid] = _Written(entry.claim, self._ours(claim))
+                self._written[uid] = _Written(ref, self._ours(claim))
 
     async def write(self) -> None:
         """Write what differs. Raises Unreachable, or NodeNotReady before the hardware was seen."""
         self._changed.clear()
-        facts, journal = self._facts.facts, self._journal.current
-        for uid in [*journal.held, *(uid for uid in {**self._refused, **self._written} if uid not in journal.held)]:
-            entry, refusal = journal.held.get(uid), self._refused.get(uid)
-            written = self._written.get(uid)
-            wanted = wanted_status(entry, refusal, journal.holds, facts, self._policy)
+        held = await self._claims.held()
+        for uid in [*held, *(uid for uid in {**self._refused, **self._written} if uid not in held)]:
+            refusal, written = self._refused.get(uid), self._written.get(uid)
+            wanted = self._claims.status(uid, refusal)
             devices = self._to_wire(wanted, written.devices if written is not None else ())
             if not devices and (written is None or not written.devices):
                 self._written.pop(uid, None)
                 continue
             if written is not None and devices == written.devices and _clock() < written.again_at:
                 continue
-            claim = entry.claim if entry is not None else refusal.claim if refusal is not None else None
+            claim = held.get(uid) or (refusal.claim if refusal is not None else None)
             await self._apply(claim or self._written[uid].claim, devices)
 
     async def _apply(self, claim: ClaimRef, devices: tuple[JsonObject, ...]) -> None:
@@ -250,7 +280,7 @@ class DeviceStatusWriter(ClaimListener):
             stored = await self._kube.apply(
                 RESOURCE_CLAIMS,
                 {**body, "status": status},
-                field_manager=FIELD_MANAGER,
+                field_manager=self._field_manager,
                 force=True,
                 subresource="status",
             )

@@ -2,7 +2,7 @@
 
 `claim_news` and `node_news` decide, without effects; `ClaimEvents` and `NodeEvents` listen and hand the news to the
 recorder. kubelet tells a pod that its claim could not be prepared; the claim's own Event says why, and whose
-move it is.
+move it is. What pods are told of what they hold is decided in `kubelet_plugin.pod_events`.
 """
 
 from collections.abc import Callable, Sequence
@@ -74,6 +74,56 @@ class Reason(Enum):
         "Warning",
         "A MIG device of a claim is gone: somebody changed the layout by hand.",
     )
+    POD_PREPARE_FAILED = (
+        "PrepareFailed",
+        "Pod",
+        "Warning",
+        "The pod cannot start, and waiting does not help: what is wrong with its claim, and whose move it is.",
+    )
+    POD_PREPARE_WAITS = (
+        "PrepareWaits",
+        "Pod",
+        "Warning",
+        "The pod has waited for minutes for its claim to be prepared: for what, and whose move it is.",
+    )
+    POD_GPU_UNHEALTHY = (
+        "GpuUnhealthy",
+        "Pod",
+        "Warning",
+        "A GPU, MIG device or share that the pod holds is ill, or cannot be read any more.",
+    )
+    POD_GPU_DEGRADED = (
+        "GpuDegraded",
+        "Pod",
+        "Warning",
+        "Something befell a GPU that the pod holds. It works on; a program may have been hit.",
+    )
+    POD_GPU_HEALTHY = ("GpuHealthy", "Pod", "Normal", "All that was wrong with the pod's GPUs is over.")
+    POD_MPS_DAEMON_RESTARTED = (
+        "MpsDaemonRestarted",
+        "Pod",
+        "Warning",
+        "The pod's MPS daemon died, its clients with it, or did not answer; it is there again.",
+    )
+    POD_MPS_DAEMON_FAILED = (
+        "MpsDaemonFailed",
+        "Pod",
+        "Warning",
+        "The pod's MPS daemon is dead, or does not answer: no program can begin to compute.",
+    )
+    POD_MIG_DEVICE_LOST = (
+        "MigDeviceLost",
+        "Pod",
+        "Warning",
+        "The MIG device that the pod holds is gone: somebody changed the layout by hand.",
+    )
+    POD_IMEX_DAEMON_NOT_READY = (
+        "ImexDaemonNotReady",
+        "Pod",
+        "Warning",
+        "The IMEX daemon of the pod's node is gone or not ready: the pod cannot map memory of other nodes.",
+    )
+    POD_IMEX_DAEMON_READY = ("ImexDaemonReady", "Pod", "Normal", "That daemon is ready again.")
     POLICY_REFUSED = (
         "PolicyRefused",
         "Node",
@@ -108,7 +158,7 @@ def claim_news(operation: Operation, failures: int) -> News | None:
     """What is told about a claim; `failures` is how often the same was tried in vain before."""
     regarding, action = Regarding.claim(operation.claim), operation.call.capitalize()
     if operation.error is not None:
-        note = f"{operation.error.message.rstrip('.')}. {_move(operation.error)}"
+        note = why(operation.error)
         reason = Reason.PREPARE_FAILED if operation.call == "prepare" else Reason.UNPREPARE_FAILED
         return reason.told(regarding, action, note)
     if failures and operation.call == "prepare":
@@ -118,9 +168,11 @@ def claim_news(operation: Operation, failures: int) -> News | None:
     return None
 
 
-def _move(error: DriverError) -> str:
+def why(error: DriverError) -> str:
+    """What is wrong, and whose move it is."""
     default = "This is a defect of the driver: see the log of the node plugin."
-    return next((move for kind, move in _MOVES if isinstance(error, kind)), default)
+    move = next((move for kind, move in _MOVES if isinstance(error, kind)), default)
+    return f"{error.message.rstrip('.')}. {move}"
 
 
 class ClaimEvents(ClaimListener):

@@ -29,7 +29,7 @@ from dra_driver.runtime.telemetry import configure_logging, status_server, tell_
 from dra_driver.runtime.tracing import OFF, Tracer, open_tracer
 from kubelet_plugin.container_files import ContainerFilesOfNode
 from kubelet_plugin.debug import LastErrors, sections
-from kubelet_plugin.device_status import DeviceStatusWriter
+from kubelet_plugin.device_status import DeviceStatusWriter, GpuClaims
 from kubelet_plugin.discovery import Discovery, Hardware, NodeFacts, NvmlSource, OpenNvml, installed_nvml
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.effects.on_host import OnHost
@@ -45,6 +45,8 @@ from kubelet_plugin.monitor import Facts
 from kubelet_plugin.node_effects import Machine, OursNow, effects_of, mps_daemons
 from kubelet_plugin.node_watch import NodeWatch
 from kubelet_plugin.offers import NodeOffers
+from kubelet_plugin.pod_events import GpuTroubles, PodEvents
+from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.listener import Listeners
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.reporter import Reporter
@@ -104,6 +106,7 @@ async def run(settings: Settings) -> None:
         offers = NodeOffers(kube, policy, settings.node_name)
         errors = LastErrors()
         status = _device_status(kube, settings, watch, journal, policy)
+        pods = _pod_events(kube, settings, watch, journal, policy, events)
         calls = CallMetrics(metrics)
         heard = [*([] if tracer is OFF else [ClaimSpans(tracer)]), ClaimTimes(metrics), ClaimEvents(events.tell)]
         claims = ClaimService(
@@ -118,7 +121,7 @@ async def run(settings: Settings) -> None:
             node_name=settings.node_name,
             gates=settings.feature_gates,
             sweep_interval_s=settings.cleanup_interval_s,
-            listener=Listeners([*heard, *([status] if status is not None else [])]),
+            listener=Listeners([*heard, pods, *([status] if status is not None else [])]),
         )
         watch.watch_mps(daemons, claims.again)
         NodeEvents(watch.facts, settings.node_name, events.tell)
@@ -157,6 +160,7 @@ async def run(settings: Settings) -> None:
             tasks.create_task(forever("reporter", reporter.run))
             tasks.create_task(forever("offers", offers.run))
             tasks.create_task(forever("news", events.run))
+            tasks.create_task(forever("news of pods", pods.run))
             tasks.create_task(forever("claims", claims.run))
             # Without a controller nobody keeps domains, and nobody publishes their devices.
             if Feature.COMPUTE_DOMAINS in settings.feature_gates and settings.publisher == "controller":
@@ -236,7 +240,23 @@ def _device_status(
 ) -> DeviceStatusWriter | None:
     if Feature.DEVICE_STATUS not in settings.feature_gates:
         return None
-    return DeviceStatusWriter(kube, settings.driver_name, watch.facts, journal, policy.health)
+    writer = DeviceStatusWriter(kube, settings.driver_name, GpuClaims(watch.facts, journal, policy.health))
+    watch.facts.subscribe(lambda _: writer.changed())
+    return writer
+
+
+def _pod_events(
+    kube: Kube,
+    settings: Settings,
+    watch: NodeWatch,
+    journal: JournalStore,
+    policy: PublishingPolicy,
+    events: EventRecorder,
+) -> PodEvents:
+    source = GpuTroubles(watch.facts, journal, policy.health)
+    pods = PodEvents(source, ClaimReader(kube), events, settings.state_dir / "pod-events.json")
+    watch.facts.subscribe(lambda _: pods.changed())
+    return pods
 
 
 def _publisher(

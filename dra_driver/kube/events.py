@@ -4,9 +4,12 @@
 becomes the series of the Event that there is, written at most once a minute. An object that has ever new things told
 about it for one reason, and a process that tells too much, are cut short. Events are news, not state: what cannot be
 written is dropped, and a cluster that does not allow them is asked again ten minutes later.
+
+Who has the same to say to many, and must neither drop nor repeat it, waits for each with `write_once`.
 """
 
 import asyncio
+import hashlib
 import secrets
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine
@@ -18,7 +21,7 @@ from typing import Literal
 import structlog
 
 from dra_driver.api.meta import JsonObject, Resource
-from dra_driver.errors import ClusterError, NotFound, Unreachable
+from dra_driver.errors import AlreadyExists, ClusterError, NotFound, Unreachable
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff
 from dra_driver.names import ClaimRef
@@ -48,6 +51,10 @@ class Regarding:
     @classmethod
     def claim(cls, ref: ClaimRef) -> "Regarding":
         return cls("resource.k8s.io/v1", "ResourceClaim", ref.name, ref.uid, ref.namespace)
+
+    @classmethod
+    def pod(cls, namespace: str, name: str, uid: str) -> "Regarding":
+        return cls("v1", "Pod", name, uid, namespace)
 
     @classmethod
     def node(cls, name: str) -> "Regarding":
@@ -132,10 +139,19 @@ class EventRecorder:
             self.dropped += 1
             return
         else:
-            suffix = secrets.token_hex(8)
-            self._told[news] = _Told(f"{news.regarding.name[:_LONGEST_NAME].rstrip('.-')}.{suffix}", 1, now)
+            self._told[news] = _Told(_event_name(news, secrets.token_hex(8)), 1, now)
             self._waiting.append(news)
         self._changed.set()
+
+    async def write_once(self, news: News, key: str) -> None:
+        """Write an Event now, in its turn among all others; not again while the server has the one of that object and
+        `key`, whoever wrote it. Raises Unreachable; what is not allowed is dropped."""
+        if self._silent():
+            self.dropped += 1
+            return
+        await self._token()
+        digest = hashlib.sha256(f"{news.regarding.uid} {key}".encode()).hexdigest()[:16]
+        await self._attempt(news, self._write(news, _event_name(news, digest)))
 
     async def run(self) -> None:
         """Write what was told, until cancelled."""
@@ -166,8 +182,12 @@ class EventRecorder:
                 await self._attempt(news, self._continue(news, told))
 
     async def _create(self, news: News, told: _Told) -> None:
-        await self._kube.create(EVENTS_V1, self._object(news, told))
+        await self._write(news, told.name)
         told.written, told.written_at = 1, _clock()
+
+    async def _write(self, news: News, name: str) -> None:
+        with suppress(AlreadyExists):  # by a call whose answer was lost, or before a restart
+            await self._kube.create(EVENTS_V1, self._object(news, name))
 
     async def _continue(self, news: News, told: _Told) -> None:
         count, last = told.count, _micro_time(told.last)
@@ -195,11 +215,11 @@ class EventRecorder:
             else:
                 self.dropped += 1
 
-    def _object(self, news: News, told: _Told) -> JsonObject:
+    def _object(self, news: News, name: str) -> JsonObject:
         return {
             "apiVersion": EVENTS_V1.api_version,
             "kind": "Event",
-            "metadata": {"name": told.name, "namespace": news.regarding.namespace or "default"},
+            "metadata": {"name": name, "namespace": news.regarding.namespace or "default"},
             "eventTime": _micro_time(self._now()),
             "reportingController": self._controller,
             "reportingInstance": self._instance,
@@ -258,6 +278,10 @@ class EventRecorder:
         self.dropped += len(self._waiting)
         self._waiting.clear()
         self._told.clear()
+
+
+def _event_name(news: News, suffix: str) -> str:
+    return f"{news.regarding.name[:_LONGEST_NAME].rstrip('.-')}.{suffix}"
 
 
 def _clock() -> float:

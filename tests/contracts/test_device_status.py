@@ -1,5 +1,6 @@
 """What our plugin applies to status.devices, against both servers."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -10,15 +11,18 @@ from dra_driver.api.meta import RESOURCE_CLAIMS
 from dra_driver.errors import NotFound, Rejected
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.names import GPU_DRIVER, ClaimRef
-from kubelet_plugin.device_status import Condition, DeviceStatus, DeviceStatusWriter
+from kubelet_plugin.device_status import Condition, DeviceStatus, DeviceStatusWriter, Refusal
 from kubelet_plugin.prepare.listener import AllocatedTo
 
 
-class Nobody:
-    """Neither monitor nor journal: the test says what is wanted."""
+class NoClaims:
+    """The test says what is wanted."""
 
-    def subscribe(self, listener: object) -> object:
-        return lambda: None
+    async def held(self) -> Mapping[str, ClaimRef]:
+        return {}
+
+    def status(self, uid: str, refusal: Refusal | None) -> tuple[DeviceStatus, ...]:
+        return ()
 
 
 async def test_devices_are_applied_changed_and_taken_away_and_only_of_the_claim_that_is_meant(
@@ -33,7 +37,7 @@ async def test_devices_are_applied_changed_and_taken_away_and_only_of_the_claim_
         only["driver"] = GPU_DRIVER
         status = {"status": {"allocation": given}}
         await kube.merge_patch(RESOURCE_CLAIMS, "a", status, namespace=namespace, subresource="status")
-        writer = DeviceStatusWriter(kube, GPU_DRIVER, Nobody(), Nobody(), None)  # type: ignore[arg-type]
+        writer = DeviceStatusWriter(kube, GPU_DRIVER, NoClaims())
         ready = DeviceStatus(
             AllocatedTo(only["pool"], only["device"]),
             (Condition("Ready", "True", "Prepared", "the claim is prepared"),),

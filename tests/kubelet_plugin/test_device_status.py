@@ -1,7 +1,6 @@
 """status.devices of claims: what is said of each device, and that it is said no more often than it changes."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from dra_driver.errors import DeviceInUse, Rejected
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from dra_driver.simulation.apiserver import SimulatedApiServer
-from kubelet_plugin.device_status import Condition, DeviceStatusWriter, Refusal, wanted_status
+from kubelet_plugin.device_status import Condition, DeviceStatusWriter, GpuClaims, Refusal, wanted_status
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.holds import ComputeInstance, GpuIdentity, GpuInstance, HoldRecord, HoldState, Made
@@ -84,11 +83,6 @@ class Node:
     def __init__(self) -> None:
         self.facts = node_facts(1)
         self.current = Journal({})
-        self.listeners: list[Callable[[NodeFacts], None]] = []
-
-    def subscribe(self, listener: Callable[[NodeFacts], None]) -> Callable[[], None]:
-        self.listeners.append(listener)
-        return lambda: None
 
 
 class Scene:
@@ -103,7 +97,10 @@ class Scene:
 
     def new_writer(self, kube: Any = None, **more: Any) -> DeviceStatusWriter:
         return DeviceStatusWriter(
-            kube or self.kube, GPU_DRIVER, self.node, self.node, HealthPolicy(), **{"together_s": 0.01, **more}
+            kube or self.kube,
+            GPU_DRIVER,
+            GpuClaims(self.node, self.node, HealthPolicy()),
+            **{"together_s": 0.01, **more},
         )
 
     async def allocated(self, *more: JsonObject) -> None:

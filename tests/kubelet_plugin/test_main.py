@@ -22,6 +22,9 @@ from dra_driver.kube.events import EVENTS_V1
 from dra_driver.kube.kubelet_api.generated import health_v1_pb2, registration_pb2
 from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER, ClaimRef
 from dra_driver.simulation.apiserver import SimulatedApiServer
+from kubelet_plugin.simulate_command import act
+
+POD: JsonObject = {"metadata": {"name": "train-0", "uid": "uid-of-train-0"}}
 
 
 @pytest_asyncio.fixture
@@ -121,19 +124,36 @@ async def test_a_policy_that_cannot_be_read_ends_it_with_a_line(one: RealNode) -
 
 async def test_a_claim_that_cannot_be_prepared_has_an_event_that_says_why(one: RealNode) -> None:
     created = await one.kube.create(RESOURCE_CLAIMS, claim())
-    await allocate(one.kube, created, result("gpu-of-another-node"))
+    await allocate(one.kube, created, result("gpu-of-another-node"), pods=[POD])
     async with one.plugin() as plugin:
         await plugin.ready()
         ref = ClaimRef("default", "gpu", created["metadata"]["uid"])
         assert isinstance((await plugin.prepare(ref))[ref.uid], str)
 
         async def told() -> bool:
-            return bool((await one.kube.list(EVENTS_V1)).items)
+            return len((await one.kube.list(EVENTS_V1)).items) == 2
 
         await eventually(told)
-    (event,) = (await one.kube.list(EVENTS_V1)).items
-    assert (event["reason"], event["regarding"]["uid"]) == ("PrepareFailed", ref.uid)
-    assert "gpu-of-another-node" in event["note"]
+    events = (await one.kube.list(EVENTS_V1)).items
+    assert {one["reason"] for one in events} == {"PrepareFailed"}
+    assert all("gpu-of-another-node" in one["note"] for one in events)
+    assert {one["regarding"]["uid"] for one in events} == {ref.uid, "uid-of-train-0"}
+
+
+async def test_a_pod_hears_that_its_gpu_is_ill(one: RealNode) -> None:
+    created = await one.kube.create(RESOURCE_CLAIMS, claim())
+    await allocate(one.kube, created, result(one.node.devices[0]), pods=[POD])
+    ref = ClaimRef("default", "gpu", created["metadata"]["uid"])
+    async with one.plugin() as plugin:
+        await plugin.ready()
+        await plugin.prepare(ref)
+        act(one.node.host.root, "xid", ["0", "79"], None)
+
+        async def told() -> bool:
+            events = (await one.kube.list(EVENTS_V1)).items
+            return ("GpuUnhealthy", "train-0") in {(one["reason"], one["regarding"]["name"]) for one in events}
+
+        await eventually(told)
 
 
 async def test_probes_and_metrics_follow_registration_and_claims(one: RealNode) -> None:
