@@ -116,6 +116,11 @@ def model_names() -> tuple[str, ...]:
     return tuple(_models())
 
 
+def inventory_of_model(model: str) -> NodeInventorySpec:
+    """What a node of this name and model reports; of a name in `model_names`."""
+    return _inventory(model)
+
+
 _DYNAMIC: JsonObject = {"mig": [{"mode": "Dynamic"}]}
 
 
@@ -185,12 +190,24 @@ def site_of_model(model: str, policy: PublishingPolicy, gpus: int | None, behavi
     """`gpus` is of how many of its GPUs the node is made; None for all."""
     whole = _inventory(model)
     inventory = whole.model_copy(update={"gpus": whole.gpus[:gpus]})
-    gpus_of = described_devices(inventory, policy, {}, driver, ALL_FEATURES)
-    channels = domain_devices(inventory, policy, {}, COMPUTE_DOMAIN_DRIVER, ALL_FEATURES)
-    published = [*_slices(model, driver, gpus_of)]
+    return site_of_inventory(inventory, policy, behaviour, driver)
+
+
+def site_of_inventory(
+    inventory: NodeInventorySpec,
+    policy: PublishingPolicy,
+    behaviour: Behaviour,
+    driver: str,
+    labels: Mapping[str, str] = MappingProxyType({}),
+) -> Site:
+    """A node of that name. `labels` are what the policy looks at."""
+    gpus_of = described_devices(inventory, policy, labels, driver, ALL_FEATURES)
+    channels = domain_devices(inventory, policy, labels, COMPUTE_DOMAIN_DRIVER, ALL_FEATURES)
+    node = inventory.node_name
+    published = [*_slices(node, driver, gpus_of)]
     if channels.devices:
-        published += _slices(model, COMPUTE_DOMAIN_DRIVER, channels)
-    return Site(model, NodeView(model), Catalog(published, behaviour))
+        published += _slices(node, COMPUTE_DOMAIN_DRIVER, channels)
+    return Site(node, NodeView(node), Catalog(published, behaviour))
 
 
 def _slices(model: str, driver: str, described: Description) -> list[PublishedSlice]:

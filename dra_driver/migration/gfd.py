@@ -38,7 +38,10 @@ def labels_of(device: Device) -> Labels:
         if known:
             found[f"nvidia.com/{label}"] = known
 
-    put("gpu.product", *_products(text("productName"), text("profile"), bool(device.allow_multiple_allocations)))
+    put(
+        "gpu.product",
+        *products_of(text("productName"), text("profile"), shared=bool(device.allow_multiple_allocations)),
+    )
     architecture = text("architecture")
     put("gpu.family", _FAMILIES.get(architecture, architecture.lower()) if architecture else None)
     memory = device.capacity.get("memory") or device.capacity.get(f"{GPU_DRIVER}/memory")
@@ -58,7 +61,8 @@ def labels_of(device: Device) -> Labels:
     return found
 
 
-def _products(product: str | None, profile: str | None, shared: bool) -> Iterable[str]:
+def products_of(product: str | None, profile: str | None, *, shared: bool) -> Iterable[str]:
+    """What the label of the product may have been. `product` is as NVML names it."""
     if product is None:
         return ()
     name = re.sub(r"[^A-Za-z0-9\-_. ]", "", product).strip().replace(" ", "-")

@@ -1,8 +1,8 @@
 """Nodes on which the result of a migration is tried: those of a cluster, or of GPU models that we know. Pure."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from dra_driver.allocation.behaviour import Behaviour
@@ -13,6 +13,7 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import ResourceSlice
 from dra_driver.checking.knowledge import Site, everywhere, model_names, site_of_model
 from dra_driver.errors import InvalidInput
+from dra_driver.migration.described import Described, of_labels, of_models, of_slices, without_plugin
 from dra_driver.names import GPU_DRIVER
 
 _FEW = 2
@@ -42,10 +43,14 @@ class Ground:
     """Whether there are no other nodes, so that what fits none of them is an error."""
     real_nodes: bool = False
     """Whether labels and taints of these nodes are known, so that what pods ask of them counts."""
+    described: Described | None = None
+    """Each node of the cluster, for all workloads at once; None: not known."""
 
 
-def ground_of_models(names: Sequence[str], policy: JsonObject | None, minor: int, driver: str = GPU_DRIVER) -> Ground:
-    """Nodes of GPU models by the names of their profiles, one of each; all known ones when there are no names.
+def ground_of_models(
+    names: Sequence[str] | Mapping[str, int], policy: JsonObject | None, minor: int, driver: str = GPU_DRIVER
+) -> Ground:
+    """Nodes of GPU models by the names of their profiles, one of each or so many; all known ones when there are none.
 
     `policy` is that of the report. Raises InvalidInput for a model that does not exist.
     """
@@ -85,7 +90,8 @@ def ground_of_models(names: Sequence[str], policy: JsonObject | None, minor: int
     found += [published(extra, extra, _FEW if "mig" in extra else None) for extra in extras]
     found += [published(own, None), published(_DYNAMIC, _DYNAMIC)]
     title = f"nodes of {', '.join(models)}" if names else f"nodes of the {len(models)} GPU models that are known here"
-    return Ground(title, tuple(found), minor, certain=bool(names))
+    described = of_models(names, behaviour, driver) if isinstance(names, Mapping) and names else None
+    return Ground(title, tuple(found), minor, certain=bool(names), described=described)
 
 
 @cache
@@ -99,11 +105,19 @@ def ground_of_cluster(nodes: Sequence[JsonObject], slices: Sequence[JsonObject],
     behaviour = Behaviour.of(minor, partitionable=True, consumable=True, taints=True)
     catalog = Catalog([PublishedSlice(ResourceSlice.of(one)) for one in slices], behaviour)
     views = [NodeView.of(one) for one in nodes]
-    sites = [Site(view.name, view, catalog) for view in views]
+    sites = [Site(view.name, without_plugin(view), catalog) for view in views]
     with_devices = tuple(
         partial(_given, one) for one in sites if any(pool.candidates for pool in catalog.pools(one.node))
     )
-    return Ground("the nodes of the cluster", (Publication(with_devices),), minor, certain=True, real_nodes=True)
+    described = of_slices(views, catalog)
+    title = "the nodes of the cluster"
+    return Ground(title, (Publication(with_devices),), minor, certain=True, real_nodes=True, described=described)
+
+
+def ground_of_labels(nodes: Sequence[JsonObject], ground: Ground, driver: str = GPU_DRIVER) -> Ground:
+    """Single workloads on `ground`, and all at once on these nodes, as far as labels say what their GPUs are."""
+    views = [NodeView.of(one) for one in nodes]
+    return replace(ground, described=of_labels(views, Behaviour.of(max(ground.minor, 36)), driver))
 
 
 def _given(site: Site) -> Site:

@@ -7,6 +7,7 @@ from dra_driver.migration.codes import Severity
 from dra_driver.migration.cutover import Plan
 from dra_driver.migration.model import Migration, Target
 from dra_driver.migration.readiness import Check
+from dra_driver.migration.together import Together
 from dra_driver.migration.verify import Verdict, Verification
 
 
@@ -22,6 +23,8 @@ class Report:
     """What a person typed, without the options that say where results go."""
     written: str | None = None
     """The folder that results were written to, or `.` where they are over the files; None: nowhere."""
+    together: Together | None = None
+    """All at once; None: the nodes are not described."""
 
     @property
     def unlike(self) -> int:
@@ -32,9 +35,14 @@ class Report:
         return sum(one.verdict in bad for one in self.verification.checked)
 
     @property
+    def lost(self) -> int:
+        """Workloads of which fewer pods have GPUs at a time than under the device plugin."""
+        return sum(one.lost > 0 for one in self.together.standings) if self.together is not None else 0
+
+    @property
     def failed(self) -> bool:
-        """Whether something would not mean the same: exit status 1."""
-        return self.unlike > 0 or bool(count(self.migration, Severity.ERROR))
+        """Whether something would not mean the same, or has no room any more: exit status 1."""
+        return self.unlike > 0 or self.lost > 0 or bool(count(self.migration, Severity.ERROR))
 
 
 @dataclass(frozen=True, slots=True)

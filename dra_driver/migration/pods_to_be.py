@@ -68,8 +68,11 @@ class PodToBe:
 class PodsToBe:
     """Of one migration. `classes` are those there will be, besides those that the controller makes of MIG profiles."""
 
-    def __init__(self, migration: Migration, ground: Ground, classes: Mapping[str, DeviceClass]) -> None:
-        self._real_nodes = ground.real_nodes
+    def __init__(
+        self, migration: Migration, ground: Ground, classes: Mapping[str, DeviceClass], *, real_nodes: bool
+    ) -> None:
+        """`real_nodes`: labels and taints of the nodes are known; others are asked for nothing but their devices."""
+        self._real_nodes = real_nodes
         self._templates: dict[tuple[str, str], JsonObject] = {}
         self._claims: dict[tuple[str, str], JsonObject] = {}
         self.classes = dict(classes)

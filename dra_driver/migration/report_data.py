@@ -15,6 +15,7 @@ from dra_driver.migration.model import Finding, Migration, NewObject, ObjectRef,
 from dra_driver.migration.next_steps import next_steps
 from dra_driver.migration.outcome import NamespaceSum, Report, by_namespace
 from dra_driver.migration.readiness import Answer, Check
+from dra_driver.migration.together import Standing, Together
 from dra_driver.migration.verify import Checked, Verdict, Verification
 
 FILE = Path(__file__).parents[2] / "docs" / "schemas" / "MigrationReport.json"
@@ -39,6 +40,7 @@ def as_data(report: Report) -> JsonObject:
         "policy": migration.policy,
         "chartValues": final_values(migration),
         "verification": _verification(report.verification),
+        "together": _together(report.together),
         "readiness": [_check(one) for one in report.checks],
         "cutover": _plan(report.plan),
     }
@@ -127,6 +129,28 @@ def _checked(one: Checked) -> JsonObject:
     }
 
 
+def _together(found: Together | None) -> JsonObject | None:
+    if found is None:
+        return None
+    return {
+        "on": found.title,
+        "needsPolicy": found.needs,
+        "nodesLeftOut": list(found.left_out),
+        "workloads": [_standing(one) for one in found.standings],
+    }
+
+
+def _standing(one: Standing) -> JsonObject:
+    return {
+        **_about(one.workload),
+        "pods": one.pods,
+        "fit": one.fit,
+        "fittedBefore": one.before,
+        "nodes": [{"node": node, "pods": pods} for node, pods in one.nodes],
+        "why": list(one.why),
+    }
+
+
 def _check(one: Check) -> JsonObject:
     return {"question": one.question, "answer": one.answer.value, "why": one.why, "advice": one.advice or None}
 
@@ -172,6 +196,10 @@ def _list(item: JsonObject) -> JsonObject:
     return {"type": "array", "items": item}
 
 
+def _or_null(item: JsonObject) -> JsonObject:
+    return {"anyOf": [{"type": "null"}, item]}
+
+
 def _one_of(values: type[Severity] | type[Target] | type[Verdict] | type[Answer] | type[Act]) -> JsonObject:
     return {"enum": [one.value for one in values]}
 
@@ -193,6 +221,15 @@ def schema() -> JsonObject:
         got=_list(_map(container=_TEXT, devices=_list(_TEXT))),
         matching=_list(matching),
         needsPolicy=_FREE,
+    )
+    maybe_count: JsonObject = {"type": ["integer", "null"], "minimum": 0}
+    standing = _map(
+        **about,
+        pods=_COUNT,
+        fit=maybe_count,
+        fittedBefore=maybe_count,
+        nodes=_list(_map(node=_TEXT, pods=_COUNT)),
+        why=_list(_TEXT),
     )
     finding = _map(
         code={"enum": [code.name for code in CODES]},
@@ -218,14 +255,12 @@ def schema() -> JsonObject:
         findings=_list(finding),
         policy=_FREE,
         chartValues={"type": "object"},
-        verification={"anyOf": [{"type": "null"}, _map(on=_TEXT, certain={"type": "boolean"}, workloads=_list(tried))]},
+        verification=_or_null(_map(on=_TEXT, certain={"type": "boolean"}, workloads=_list(tried))),
+        together=_or_null(
+            _map(on=_TEXT, needsPolicy=_FREE, nodesLeftOut=_list(_TEXT), workloads=_list(standing)),
+        ),
         readiness=_list(_map(question=_TEXT, answer=_one_of(Answer), why=_TEXT, advice=_MAYBE)),
-        cutover={
-            "anyOf": [
-                {"type": "null"},
-                _map(conflicts=_list(_TEXT), values={"type": "object"}, forward=stages, back=stages),
-            ]
-        },
+        cutover=_or_null(_map(conflicts=_list(_TEXT), values={"type": "object"}, forward=stages, back=stages)),
     )
     about_it = "What `dractl migrate --report json` prints. Codes and their meanings: docs/migration.md."
     header = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": KIND, "description": about_it}

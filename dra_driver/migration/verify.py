@@ -107,7 +107,7 @@ type _Found = tuple[tuple[Site, Placement] | None, tuple[str, ...]]
 class _Trial:
     def __init__(self, migration: Migration, ground: Ground, classes: Mapping[str, DeviceClass]) -> None:
         self._ground = ground
-        self._pods = PodsToBe(migration, ground, classes)
+        self._pods = PodsToBe(migration, ground, classes, real_nodes=ground.real_nodes)
         self._known: dict[tuple[str, int], _Found] = {}
         """Hundreds of workloads ask for a few things."""
 
