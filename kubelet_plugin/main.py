@@ -40,7 +40,7 @@ from kubelet_plugin.hardware.imex import HostDaemon
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import HostModules, Sysfs
 from kubelet_plugin.health import NodeHealth
-from kubelet_plugin.metrics import CallMetrics, ClaimTimes, ListenedCalls, MeasuredClaims, NodeCollector
+from kubelet_plugin.metrics import CallMetrics, ClaimTimes, MeasuredClaims, NodeCollector, Observers
 from kubelet_plugin.monitor import Facts
 from kubelet_plugin.node_effects import Machine, OursNow, effects_of, mps_daemons
 from kubelet_plugin.node_watch import NodeWatch
@@ -126,7 +126,8 @@ async def run(settings: Settings) -> None:
         watch.watch_mps(daemons, claims.again)
         NodeEvents(watch.facts, settings.node_name, events.tell)
         publisher = _publisher(kube, settings, policy, metrics, tracer)
-        metrics.register(NodeCollector(watch.facts, journal, node=settings.node_name, driver=settings.driver_name))
+        collector = NodeCollector(watch.facts, journal, node=settings.node_name, driver=settings.driver_name)
+        metrics.register(collector)
         sockets = plugin_sockets(settings.kubelet_root, settings.driver_name, settings.pod_uid)
         health = NodeHealth(watch.facts, offers, settings.node_name, policy.health, instance_of=watch.instance_of)
         dra = DraServer(
@@ -139,9 +140,9 @@ async def run(settings: Settings) -> None:
             sockets, settings.driver_name, lambda: reporter.registered(settings.driver_name)
         )
 
-        heard_of_domains = ListenedCalls(calls, Listeners(heard))
+        told = Observers(calls, collector, heard, events)
         serve_domains = partial(
-            _domains, kube, settings, host, driver, watch.facts, reporter.registered, host_imex, heard_of_domains
+            _domains, kube, settings, host, driver, watch.facts, reporter.registered, host_imex, told
         )
 
         await claims.start()
@@ -196,7 +197,7 @@ async def _domains(
     facts: Facts,
     registered: Callable[[str], None],
     host_imex: HostDaemon | None,
-    heard: ListenedCalls,
+    told: Observers,
 ) -> None:
     """The driver of ComputeDomains, from when the node has what it takes; the driver may come after the plugin."""
     there = asyncio.Event()
@@ -214,7 +215,7 @@ async def _domains(
     from kubelet_plugin.domains.serving import serve_domains
 
     problem = None if host_imex is None else host_imex.problem
-    await serve_domains(kube, settings, host, driver, facts, registered, problem, heard)
+    await serve_domains(kube, settings, host, driver, facts, registered, problem, told)
 
 
 async def _policy(settings: Settings, events: EventRecorder) -> PublishingPolicy:

@@ -7,7 +7,7 @@ ours begin with `gpu_dra_`. Per claim there are a few series, and they go with i
 
 import time
 from collections import Counter as Tally
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +18,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.devices.model import Kind
 from dra_driver.errors import DriverError
+from dra_driver.kube.events import EventRecorder
 from dra_driver.names import ClaimRef
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.prepare.checkpoint import Journal
@@ -84,14 +85,6 @@ class MeasuredClaims:
             failed += outcome != "ok"
             self._metrics.outcomes.labels(self._driver, call, outcome).inc()
         self._metrics.compatible.ended(self._driver, call, seconds, failed)
-
-
-@dataclass(frozen=True, slots=True)
-class ListenedCalls:
-    """What another driver of the process needs to be measured and heard as well."""
-
-    metrics: CallMetrics
-    listener: ClaimListener
 
 
 class ClaimTimes(ClaimListener):
@@ -169,6 +162,16 @@ class _Compatible:
             self._seconds.labels(driver, call).observe(seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimedDevice:
+    """A device of another driver of the process that a claim has; `type` is what it is."""
+
+    claim: ClaimRef
+    device: str
+    type: str
+    admin_access: bool = False
+
+
 class Facts(Protocol):
     """What is needed of `kubelet_plugin.monitor.HealthMonitor`."""
 
@@ -191,6 +194,11 @@ class NodeCollector:
         self._journal = journal
         self._node = node
         self._driver = driver
+        self._others: dict[str, Callable[[], Sequence[ClaimedDevice]]] = {}
+
+    def add(self, driver: str, devices: Callable[[], Sequence[ClaimedDevice]]) -> None:
+        """Count what claims have of another driver, too; it is asked at every scrape."""
+        self._others[driver] = devices
 
     def collect(self) -> Iterator[Metric]:
         try:
@@ -198,8 +206,19 @@ class NodeCollector:
         except DriverError:
             return
         yield from _hardware(facts)
-        yield from _claims(journal, self._node, self._driver)
+        others = {driver: devices() for driver, devices in self._others.items()}
+        yield from _claims(journal, self._node, self._driver, others)
         yield from _holds(journal)
+
+
+@dataclass(frozen=True, slots=True)
+class Observers:
+    """Who in the process measures and hears what becomes of claims: another driver's are seen by them as well."""
+
+    calls: CallMetrics
+    collector: NodeCollector
+    listeners: Sequence[ClaimListener]
+    events: EventRecorder
 
 
 def _hardware(facts: NodeFacts) -> Iterator[Metric]:
@@ -234,9 +253,14 @@ def _static_instances(gpus: Sequence[GpuFacts]) -> Metric:
     return found
 
 
-def _claims(journal: Journal, node: str, driver: str) -> Iterator[Metric]:
+type _Others = Mapping[str, Sequence[ClaimedDevice]]
+
+
+def _claims(journal: Journal, node: str, driver: str, others: _Others) -> Iterator[Metric]:
     entries = [journal.held[uid] for uid in sorted(journal.held)]
-    yield GaugeMetricFamily("gpu_dra_claims_held", "Claims that hold devices of this node.", value=len(entries))
+    of_others = [one for devices in others.values() for one in devices]
+    held = len(entries) + len({one.claim.uid for one in of_others} - journal.held.keys())
+    yield GaugeMetricFamily("gpu_dra_claims_held", "Claims that hold devices of this node.", value=held)
     allocated = _family(
         "gpu_dra_claim_device",
         "1 for each device that a claim holds; `share` is the share of a device that several claims hold.",
@@ -260,16 +284,23 @@ def _claims(journal: Journal, node: str, driver: str) -> Iterator[Metric]:
                 memory.add_metric(labels, device.sharing.memory_bytes)
             if device.sharing is not None and device.sharing.thread_percentage is not None:
                 threads.add_metric(labels, device.sharing.thread_percentage)
-    yield from (allocated, memory, threads, _prepared(entries, node, driver))
+    for one in of_others:
+        whose = [one.claim.namespace, one.claim.name]
+        allocated.add_metric([*whose, one.device, "", one.type, "", str(one.admin_access).lower()], 1)
+    yield from (allocated, memory, threads, _prepared(entries, node, driver, others))
 
 
-def _prepared(entries: Sequence[Entry], node: str, driver: str) -> Metric:
+def _prepared(entries: Sequence[Entry], node: str, driver: str, others: _Others) -> Metric:
     prepared = _family(
         "nvidia_dra_prepared_devices", "Devices that are prepared now, by type.", "node", "driver", "device_type"
     )
     types = Tally(_compatible_type(device) for entry in entries for device in entry.devices)
     for type_ in ("gpu", "mig", "migdyn", "vfio"):
         prepared.add_metric([node, driver, type_], types[type_])
+    for other, devices in others.items():
+        of_other = Tally(one.type for one in devices)
+        for type_ in ("channel", "daemon"):
+            prepared.add_metric([node, other, type_], of_other[type_])
     return prepared
 
 

@@ -4,24 +4,31 @@ Most nodes never get here, so `main` imports this only when it is needed.
 """
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 import structlog
 
 from dra_driver.cdi.model import Mount
+from dra_driver.features import Feature
 from dra_driver.kube.client import Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.runtime.tasks import forever
 from kubelet_plugin.container_files import ContainerFilesOfNode
+from kubelet_plugin.device_status import DeviceStatusWriter
 from kubelet_plugin.domains.readiness import DomainReader
 from kubelet_plugin.domains.records import Records
 from kubelet_plugin.domains.service import DomainClaims, Facts
+from kubelet_plugin.domains.standing import DomainStanding
 from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.events import Reason
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.metrics import ListenedCalls, MeasuredClaims
+from kubelet_plugin.metrics import MeasuredClaims, Observers
+from kubelet_plugin.pod_events import PodEvents
 from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.listener import Listeners
 from kubelet_plugin.rpc.messages import DeviceHealth
 from kubelet_plugin.rpc.registration import RegistrationServer
 from kubelet_plugin.rpc.server import DraServer
@@ -29,6 +36,11 @@ from kubelet_plugin.rpc.sockets import plugin_sockets
 from kubelet_plugin.settings import Settings
 
 _log = structlog.get_logger(__name__)
+
+DOMAINS_MANAGER = "gpu-dra-device-status-domains"
+"""Not that of GPUs: what one applies to a claim with devices of both drivers would be taken away by the other."""
+_TOGETHER_S = (1.0, 5.0)
+"""Each node waits another while: when one daemon ends, claims on all nodes of the domain say so."""
 
 
 class _NoHealth:
@@ -49,13 +61,25 @@ async def serve_domains(
     facts: Facts,
     registered: Callable[[str], None],
     host_imex: Callable[[], str | None] | None,
-    heard: ListenedCalls,
+    told: Observers,
 ) -> None:
     """Until cancelled. `registered` is told the driver's name whenever kubelet registers it."""
+    reader, records = ClaimReader(kube), Records(settings.state_dir / "domains")
+    standing = DomainStanding(kube, records, settings.node_name)
+    status = _device_status(kube, settings, standing)
+    pods = PodEvents(
+        standing,
+        reader,
+        told.events,
+        settings.state_dir / "domain-pod-events.json",
+        over=Reason.POD_IMEX_DAEMON_READY,
+    )
+    standing.subscribe(pods.changed)
+    told.collector.add(COMPUTE_DOMAIN_DRIVER, standing.devices)
     claims = DomainClaims(
-        claims=ClaimReader(kube),
+        claims=reader,
         domains=DomainReader(kube, settings.node_name),
-        records=Records(settings.state_dir / "domains"),
+        records=records,
         cdi=CdiFiles(settings.cdi_root, COMPUTE_DOMAIN_DRIVER),
         host=host,
         facts=facts,
@@ -65,16 +89,31 @@ async def serve_domains(
         host_imex=host_imex,
         daemon_mounts=_hardware(settings),
         sweep_interval_s=settings.cleanup_interval_s,
-        listener=heard.listener,
+        listener=Listeners([*told.listeners, standing, pods, *([status] if status is not None else [])]),
     )
     sockets = plugin_sockets(settings.kubelet_root, COMPUTE_DOMAIN_DRIVER, settings.pod_uid)
-    dra = DraServer(sockets.dra, MeasuredClaims(claims, heard.metrics, COMPUTE_DOMAIN_DRIVER), _NoHealth())
+    dra = DraServer(sockets.dra, MeasuredClaims(claims, told.calls, COMPUTE_DOMAIN_DRIVER), _NoHealth())
     registration = RegistrationServer(sockets, COMPUTE_DOMAIN_DRIVER, lambda: registered(COMPUTE_DOMAIN_DRIVER))
     await claims.start()
     async with _serving(dra, registration, claims), asyncio.TaskGroup() as tasks:
         _log.info("ComputeDomains are served", driver=COMPUTE_DOMAIN_DRIVER)
         tasks.create_task(forever("claims of ComputeDomains", claims.run))
         tasks.create_task(forever("registration for ComputeDomains", registration.watch))
+        tasks.create_task(forever("standing of ComputeDomains", standing.run))
+        tasks.create_task(forever("news of pods of ComputeDomains", pods.run))
+        if status is not None:
+            tasks.create_task(forever("device status of ComputeDomains", status.run))
+
+
+def _device_status(kube: Kube, settings: Settings, standing: DomainStanding) -> DeviceStatusWriter | None:
+    if Feature.DEVICE_STATUS not in settings.feature_gates:
+        return None
+    together_s = random.uniform(*_TOGETHER_S)
+    writer = DeviceStatusWriter(
+        kube, COMPUTE_DOMAIN_DRIVER, standing, field_manager=DOMAINS_MANAGER, together_s=together_s
+    )
+    standing.subscribe(writer.changed)
+    return writer
 
 
 def _hardware(settings: Settings) -> tuple[Mount, ...]:

@@ -319,6 +319,20 @@ def argument(release: Release, kind: str, flag: str) -> str:
     return str(value)
 
 
+@pytest.mark.parametrize(
+    ("values", "drivers"),
+    [
+        ({}, ["gpu.nvidia.com", "compute-domain.nvidia.com"]),
+        ({"featureGates": {"ComputeDomains": False}}, ["gpu.nvidia.com"]),
+        ({"publisher": "node"}, ["gpu.nvidia.com"]),
+    ],
+)
+def test_the_status_of_devices_is_that_of_the_drivers_that_are_served(values: JsonObject, drivers: list[str]) -> None:
+    roles = release_of(values).all("ClusterRole")
+    rules = [rule for role in roles for rule in role["rules"] if rule["resources"] == ["resourceclaims/driver"]]
+    assert [rule["resourceNames"] for rule in rules] == [drivers]
+
+
 def test_without_status_of_devices_there_is_no_permission_for_it() -> None:
     release = release_of({"featureGates": {"DeviceStatus": False}})
     assert not kinds(granted(release, ours(release, "DaemonSet"))) & {STATUS, SYNTHETIC}

@@ -9,9 +9,7 @@ from dra_driver.kube.events import EVENTS_V1, EventRecorder, News, Regarding
 from dra_driver.names import ClaimRef
 
 
-async def test_events_on_claims_pods_and_nodes_are_accepted(
-    api: Api, namespace: str, unique: str
-) -> None:
+async def test_events_on_claims_pods_and_nodes_are_accepted(api: Api, namespace: str, unique: str) -> None:
     header = f"Bearer {api.token}" if api.token else None
     async with Kube(Endpoint(api.url, api.ssl, lambda: header)) as kube:
         events = EventRecorder(kube, controller="gpu.nvidia.com/kubelet-plugin", instance=unique)

@@ -28,6 +28,7 @@ from dra_driver.api.meta import (
 )
 from dra_driver.cli.scenario import apply, leftovers, read_scenario, remove
 from dra_driver.domains.names import DOMAIN_LABEL
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.simulation.cluster import DRIVER_NAMESPACE, SimulatedCluster, parse_nodes
 
 EXAMPLE = "compute-domain-two-trays"
@@ -128,6 +129,17 @@ async def it_comes_up(story: Story) -> None:
     }
     (daemon_set,) = (await story.cluster.kube.list(DAEMON_SETS)).items
     await story.until(lambda: _is_counted(story, daemon_set["metadata"]["name"]), "the DaemonSet does not count them")
+    await story.until(lambda: _all_say_that_they_are_ready(story), "claims do not say how they stand in the domain")
+
+
+async def _all_say_that_they_are_ready(story: Story) -> bool:
+    found = []
+    for claim in (await story.cluster.kube.list(RESOURCE_CLAIMS)).items:
+        for device in claim["status"].get("devices") or ():
+            if device["driver"] == COMPUTE_DOMAIN_DRIVER:
+                kind = device["device"].partition("-")[0]
+                found.append((kind, *sorted(one["type"] for one in device["conditions"] if one["status"] == "True")))
+    return sorted(found) == [("channel", "PeersReady", "Ready")] * 2 + [("daemon", "Ready")] * 2
 
 
 async def _is_counted(story: Story, name: str) -> bool:

@@ -11,7 +11,7 @@ from dra_driver.api.inventory import HealthCondition, HealthFacts, Problem
 from dra_driver.devices.model import Kind, Partition
 from dra_driver.errors import DeviceInUse, NodeNotReady
 from kubelet_plugin.discovery import NodeFacts
-from kubelet_plugin.metrics import CallMetrics, MeasuredClaims, NodeCollector
+from kubelet_plugin.metrics import CallMetrics, ClaimedDevice, MeasuredClaims, NodeCollector
 from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
@@ -112,6 +112,26 @@ def test_gpus_problems_and_held_claims_are_gauges() -> None:
         'gpu_dra_gpus{health="unhealthy"} 0.0',
         "gpu_dra_problems 1.0",
         "gpu_dra_claims_held 1.0",
+    ]
+
+
+def test_claims_of_another_driver_are_counted_beside() -> None:
+    collector = NodeCollector(
+        *[Node(node_facts(1), Journal({"uid": an_entry()}))] * 2, node="node-a", driver="gpu.nvidia.com"
+    )
+    channel = ClaimedDevice(a_ref("domain"), "channel-0", "channel")
+    collector.add("compute-domain.nvidia.com", lambda: [channel])
+    registry = CollectorRegistry()
+    registry.register(collector)
+    assert "gpu_dra_claims_held 2.0" in lines(registry, "gpu_dra_claims_held")
+    of_channels = [one for one in lines(registry, "gpu_dra_claim_device") if "channel" in one]
+    assert of_channels == [
+        'gpu_dra_claim_device{admin_access="false",claim="domain",device="channel-0",gpu="",namespace="team-a",share="",'
+        'type="channel"} 1.0'
+    ]
+    assert [one for one in lines(registry, "nvidia_dra_prepared_devices") if "compute-domain" in one] == [
+        'nvidia_dra_prepared_devices{device_type="channel",driver="compute-domain.nvidia.com",node="node-a"} 1.0',
+        'nvidia_dra_prepared_devices{device_type="daemon",driver="compute-domain.nvidia.com",node="node-a"} 0.0',
     ]
 
 

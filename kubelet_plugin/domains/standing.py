@@ -1,0 +1,236 @@
+"""How claims of ComputeDomains stand, while their pods run: the node's place in its domain, and the peers.
+
+The domain of the node's channels (there is one at most) is followed by a watch, as long as there is a claim for it.
+`channel_status` and `channel_troubles` decide what the claim's `status.devices` and its pods are told of it;
+`kubelet_plugin.device_status` and `kubelet_plugin.pod_events` ask here, and tell. That a peer is not ready is in the
+status of claims and of the domain: pods are told of their own node alone, or each would hear of each.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import structlog
+
+from dra_driver.api.computedomain import ComputeDomain, DomainNode
+from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
+from dra_driver.errors import DriverError, InvalidInput
+from dra_driver.kube.client import Kube
+from dra_driver.kube.watch import Mirror
+from dra_driver.names import ClaimRef
+from kubelet_plugin.device_status import Condition, DeviceStatus, Refusal
+from kubelet_plugin.domains.records import DomainName, Record, Records
+from kubelet_plugin.domains.wanted import DAEMON_DEVICE
+from kubelet_plugin.events import Reason
+from kubelet_plugin.metrics import ClaimedDevice
+from kubelet_plugin.pod_events import Trouble
+from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, Operation
+
+_log = structlog.get_logger(__name__)
+
+_AGAIN_S = 10.0
+_LOOK_EVERY_S = 60.0
+"""Claims are also released without kubelet's asking."""
+_NAMED = 3
+"""Peers that a message names; the rest are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is known of a node's place in a domain. `domain` is None when it does not exist, or not any more."""
+
+    node: str
+    domain: ComputeDomain | None
+
+    @property
+    def entry(self) -> DomainNode | None:
+        nodes = () if self.domain is None else self.domain.status.nodes
+        return next((one for one in nodes if one.name == self.node), None)
+
+    @property
+    def problem(self) -> tuple[str, str] | None:
+        """Reason and message of why programs on the node cannot reach others; None when they can."""
+        if self.domain is None:
+            return "DomainGone", "its ComputeDomain does not exist any more; delete the pod"
+        if self.entry is None:
+            return "NodeNotInDomain", f"node {self.node} is not in {self._name} any more"
+        if self.entry.status != "Ready":
+            why = self.entry.message or "not ready"
+            return "DaemonNotReady", f"node {self.node} in {self._name}: {why}"
+        return None
+
+    @property
+    def ready(self) -> Condition:
+        if self.problem is not None:
+            return Condition("Ready", "False", *self.problem)
+        return Condition("Ready", "True", "Prepared", f"node {self.node} is ready in {self._name}")
+
+    @property
+    def peers_ready(self) -> Condition:
+        """Of the nodes with which this one can share memory: those of its clique."""
+        entry, nodes = self.entry, () if self.domain is None else self.domain.status.nodes
+        if entry is None:
+            return Condition("PeersReady", "Unknown", "NoPlace", "the node is not in the domain")
+        peers = [one for one in nodes if one.name != self.node and one.clique_id and one.clique_id == entry.clique_id]
+        missing = [f"{one.name} ({one.message or 'not ready'})" for one in peers if one.status != "Ready"]
+        if not missing:
+            return Condition(
+                "PeersReady", "True", "PeersReady", "every other node of its clique in the domain is ready"
+            )
+        rest = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        message = f"{len(missing)} of {len(peers)} other nodes: {'; '.join(missing[:_NAMED])}{rest}"
+        return Condition("PeersReady", "False", "PeersNotReady", message)
+
+    @property
+    def _name(self) -> str:
+        assert self.domain is not None
+        return f"ComputeDomain {self.domain.metadata.namespace}/{self.domain.metadata.name}"
+
+
+def channel_status(record: Record, refusal: Refusal | None, place: Place | None, node: str) -> tuple[DeviceStatus, ...]:
+    """Of each device of a claim that has a record; also of a daemon's, and of one that only looks on. `place` is None
+    while it is not known."""
+    conditions = [refusal.condition if refusal is not None else Condition("Ready", "True", "Prepared", "is prepared")]
+    data: dict[str, str] = {}
+    domain = record.domain
+    if domain is not None:
+        data = {"domain": f"{domain.namespace}/{domain.name}", "domainUID": domain.uid, "clique": domain.clique}
+    if is_channel(record) and place is not None:
+        conditions = [place.ready if refusal is None else refusal.condition, place.peers_ready]
+        if place.entry is not None:
+            data |= {"clique": place.entry.clique_id, "index": str(place.entry.index)}
+    said = tuple(sorted((name, value) for name, value in data.items() if value))
+    return tuple(DeviceStatus(AllocatedTo(node, one.name), tuple(conditions), said) for one in record.devices)
+
+
+def channel_troubles(record: Record, place: Place | None, since: str) -> tuple[Trouble, ...]:
+    """What pods are told that have a channel; `since` is when it was seen first."""
+    if place is None or place.problem is None or not is_channel(record) or record.domain is None:
+        return ()
+    _, message = place.problem
+    return (Trouble(Reason.POD_IMEX_DAEMON_NOT_READY, record.domain.uid, message, since),)
+
+
+def is_channel(record: Record) -> bool:
+    """Whether it is for a program of a domain, and not for the domain's daemon, or one that only looks on."""
+    return record.domain is not None and record.devices[0].name != DAEMON_DEVICE
+
+
+class DomainStanding(ClaimListener):
+    """Of one node. `run` until cancelled."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        records: Records,
+        node: str,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._kube = kube
+        self._records = records
+        self._node = node
+        self._now = now
+        self._known: Mapping[str, Record] = {}
+        self._place: Place | None = None
+        self._since = ""
+        self._wake = asyncio.Event()
+        self._listeners: list[Callable[[], None]] = []
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call it in the event loop when the domain is not as it was."""
+        self._listeners.append(listener)
+
+    def ended(self, operation: Operation) -> None:
+        self._wake.set()
+
+    async def held(self) -> Mapping[str, ClaimRef]:
+        """Raises NodeNotReady."""
+        self._known = await asyncio.to_thread(self._records.all)
+        return {uid: record.claim for uid, record in self._known.items()}
+
+    def status(self, uid: str, refusal: Refusal | None) -> tuple[DeviceStatus, ...]:
+        record = self._known.get(uid)
+        if record is None:
+            return () if refusal is None else refusal.status()
+        return channel_status(record, refusal, self._place, self._node)
+
+    def troubles(self, uid: str) -> Sequence[Trouble]:
+        record = self._known.get(uid)
+        return () if record is None else channel_troubles(record, self._place, self._since)
+
+    def devices(self) -> Sequence[ClaimedDevice]:
+        """All devices of claims, as they were found last."""
+        return [
+            ClaimedDevice(record.claim, one.name, one.kind, one.admin)
+            for _, record in sorted(self._known.items())
+            for one in record.devices
+        ]
+
+    async def run(self) -> None:
+        """Follow the domain of the node's channels."""
+        followed: str | None = None
+        follower: asyncio.Task[None] | None = None
+        try:
+            while True:
+                self._wake.clear()
+                domain = await self._domain()
+                uid = None if domain is None else domain.uid
+                if uid != followed:
+                    await _end(follower)
+                    self._place, followed = None, uid
+                    follower = None if domain is None else asyncio.create_task(self._follow(domain))
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), _LOOK_EVERY_S)
+        finally:
+            await _end(follower)
+
+    async def _domain(self) -> DomainName | None:
+        """Of the channels that claims have; tried until it can be read."""
+        while True:
+            with suppress(DriverError):
+                await self.held()
+                channels = (record.domain for record in self._known.values() if is_channel(record))
+                return next(channels, None)
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _follow(self, domain: DomainName) -> None:
+        mirror = Mirror(
+            self._kube,
+            COMPUTE_DOMAINS,
+            keep=_parsed,
+            namespace=domain.namespace,
+            field_selector=f"metadata.name={domain.name}",
+            on_change=lambda change: self._saw(change.after, domain.uid),
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(mirror.run())
+            await mirror.synced.wait()
+            if not mirror.objects:
+                self._saw(None, domain.uid)
+
+    def _saw(self, domain: ComputeDomain | InvalidInput | None, uid: str) -> None:
+        if isinstance(domain, InvalidInput):
+            _log.warning("a ComputeDomain is not understood", error=str(domain))
+            return
+        ours = domain if domain is not None and domain.metadata.uid == uid else None
+        before, self._place = self._place, Place(self._node, ours)
+        if before is None or before.problem is None:
+            self._since = self._now().isoformat(timespec="seconds")
+        for listener in self._listeners:
+            listener()
+
+
+async def _end(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _parsed(obj: JsonObject) -> ComputeDomain | InvalidInput:
+    try:
+        return ComputeDomain.of(obj)
+    except InvalidInput as error:
+        return error
