@@ -16,6 +16,7 @@ def cluster_checks(definitions: tuple[JsonObject, ...], classes: tuple[JsonObjec
         server.definitions_check(definitions),
         nodes.COVERED,
         nodes.KUBELETS,
+        nodes.KUBELET_GATES,
         nodes.RUNTIMES,
         nodes.PODS,
         nodes.REGISTERED,

@@ -92,6 +92,22 @@ class WebhookAnswer:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class KubeletSeen:
+    """The feature gates that the kubelet of a node was given; what it was not given is as by default."""
+
+    node: str
+    gates: Mapping[str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSeen:
+    """The release that a program of ours says it is of; empty when it does not say."""
+
+    program: str
+    release: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """One look at a cluster. `release` is that of the dractl that looked; `driver_given` is what its user named."""
@@ -132,6 +148,10 @@ class Cluster:
     own_access: Seen[Access] = NOTHING
     account_access: Seen[Access] = NOTHING
     webhook_answer: Seen[WebhookAnswer] = NOTHING
+    kubelets: Seen[KubeletSeen] = NOTHING
+    """Of nodes with GPUs."""
+    releases: Seen[ReleaseSeen] = NOTHING
+    """Of programs whose image does not tell."""
 
     def unread(self, field: str) -> Unread | None:
         seen: Seen[object] = getattr(self, field)

@@ -139,26 +139,29 @@ _MIXED = Trouble(
 _UNTAGGED = Trouble(
     "no-tag",
     Verdict.UNKNOWN,
-    "is of image {image}, whose name does not tell the release",
-    "`dractl bundle` asks the pods themselves, through their metrics",
+    "is of image {image}, whose name does not tell the release, and no pod of it could be asked{why}",
+    "wait until a pod of it is ready; the metric gpu_dra_build_info of each pod has its release",
 )
 
 
 def _versions(cluster: Cluster) -> Iterator[Finding]:
     workloads = [("DaemonSet", one) for one in cluster.plugins] + [("Deployment", one) for one in cluster.controllers]
+    told = {one.program: one.release for one in cluster.releases.items if one.release}
     running = {
-        (pod.program, ours.version)
+        (pod.program, version)
         for pod in (*cluster.our_pods(KUBELET_PLUGIN), *cluster.our_pods(CONTROLLER))
-        if (ours := pod.spec.ours) is not None and ours.version is not None
+        if (ours := pod.spec.ours) is not None and (version := ours.version or told.get(pod.program or "")) is not None
     }
     fine = True
     for kind, one in workloads:
         container = one.ours
         assert container is not None, "a workload of ours has a container of ours"
-        theirs = container.version
+        theirs = container.version or told.get(one.program or "")
         if theirs is None:
             fine = False
-            yield _UNTAGGED.at(f"{kind} {one.key}", image=container.image)
+            unread = cluster.releases.unread
+            why = f": {unread.sentence}" if unread is not None else ""
+            yield _UNTAGGED.at(f"{kind} {one.key}", image=container.image, why=why)
         elif theirs.removeprefix("v") != cluster.release:
             fine = False
             yield _SKEW.at(f"{kind} {one.key}", theirs=theirs, release=cluster.release)
@@ -185,7 +188,7 @@ LEADER = Check(
 )
 VERSIONS = Check(
     "versions",
-    "whether dractl, plugin and controller are of one release, by the tags of images.",
+    "whether dractl, plugin and controller are of one release, by the tags of images, or by the metrics of a pod.",
     _versions,
     (_SKEW, _MIXED, _UNTAGGED),
     ("daemon_sets", "deployments", "pods"),

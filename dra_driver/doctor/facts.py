@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.doctor.cluster import NOTHING, Access, Cluster, ServerSeen, WebhookAnswer
+from dra_driver.doctor.cluster import NOTHING, Access, Cluster, KubeletSeen, ReleaseSeen, ServerSeen, WebhookAnswer
 from dra_driver.doctor.findings import Seen, Unread
 from dra_driver.doctor.keeping import ALL_SOURCES, Source
 from dra_driver.errors import InvalidInput
@@ -31,6 +31,8 @@ class Facts:
     own_access: Seen[Access] = NOTHING
     account_access: Seen[Access] = NOTHING
     webhook_answer: Seen[WebhookAnswer] = NOTHING
+    kubelets: Seen[KubeletSeen] = NOTHING
+    releases: Seen[ReleaseSeen] = NOTHING
     unread: dict[str, Unread] = field(default_factory=dict)
 
     def unread_questions(self) -> Iterator[Unread]:
@@ -87,6 +89,8 @@ class Objects:
             own_access=facts.own_access,
             account_access=facts.account_access,
             webhook_answer=facts.webhook_answer,
+            kubelets=facts.kubelets,
+            releases=facts.releases,
             **fields,
         )
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from dra_driver.doctor.archive import Bundle
 from dra_driver.doctor.objects import Pod
-from dra_driver.doctor.reading import http_port
+from dra_driver.doctor.proxied import http_port
 from dra_driver.errors import ClusterError
 
 _AT_A_TIME = 8

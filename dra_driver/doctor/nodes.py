@@ -6,7 +6,7 @@ from datetime import timedelta
 from dra_driver.allocation.nodes import unfit_for
 from dra_driver.api.inventory import NodeInventory, confirmation_annotation
 from dra_driver.doctor.cluster import SIMULATED_RUNTIME, Cluster
-from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok
+from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, listed, ok
 from dra_driver.doctor.objects import KUBELET_PLUGIN, Node, moment
 from dra_driver.doctor.server import OLDEST
 
@@ -66,6 +66,50 @@ def _kubelets(cluster: Cluster) -> Iterator[Finding]:
             yield _KUBELET_NEW.at(_about(node.name), version=version, server=server, node=node.name)
     if fine:
         yield ok(f"kubelets of nodes with GPUs: {', '.join(sorted(versions - {''})) or 'none is named'}")
+
+
+_GATE_OFF = Trouble(
+    "gate-off",
+    Verdict.WARNING,
+    "feature gate {gate} is off in the kubelets of {nodes}, and on in the API server: {loss}",
+    "`featureGates: {{{gate}: true}}` in the configuration of these kubelets, and restart them",
+)
+_DRA_OFF = Trouble(
+    "dra-off",
+    Verdict.PROBLEM,
+    "feature gate DynamicResourceAllocation is off in the kubelets of {nodes}: no claim is prepared there",
+    "take `DynamicResourceAllocation: false` out of the configuration of these kubelets, and restart them",
+)
+_DRA_GATE = "DynamicResourceAllocation"
+_KUBELET_GATES = {
+    "DRAExtendedResource": (36, "pods that ask for nvidia.com/gpu do not get it there"),
+    "KubeletPodResourcesDynamicResources": (34, "the DCGM exporter cannot tell there who uses a GPU"),
+    "ResourceHealthStatus": (36, "pods there do not show the health of their GPUs"),
+}
+"""Gates that kubelets have, too, the Kubernetes 1.N since which they are on by default, and what is lost without.
+Source: pkg/features/kube_features.go of Kubernetes."""
+
+
+def _kubelet_gates(cluster: Cluster) -> Iterator[Finding]:
+    if cluster.kubelets.unread is not None and not cluster.kubelets.items:
+        # Not unknown: the permission is one that nobody should be given for this.
+        yield ok(f"not looked at: {cluster.kubelets.unread.sentence}")
+        return
+    without = sorted(one.node for one in cluster.kubelets.items if one.gates.get(_DRA_GATE) is False)
+    if without:
+        yield _DRA_OFF.at(nodes=listed(without))
+    fine, on_server = not without, dict(cluster.gates.items)
+    minors = {one.name: _minor(one.status.node_info.kubelet_version) for one in cluster.nodes.items}
+    for gate, (since, loss) in _KUBELET_GATES.items():
+        off = sorted(
+            one.node for one in cluster.kubelets.items if not one.gates.get(gate, minors.get(one.node, 0) >= since)
+        )
+        # Off on both sides is what the check `features` is about.
+        if off and on_server.get(gate, cluster.server.minor >= since):
+            fine = False
+            yield _GATE_OFF.at(gate=gate, nodes=listed(off), loss=loss)
+    if fine:
+        yield ok(f"{len(cluster.kubelets.items)} kubelet(s) have the feature gates that matter")
 
 
 def _minor(version: str) -> int:
@@ -353,6 +397,13 @@ KUBELETS = Check(
     "versions of the kubelets of nodes with GPUs.",
     _kubelets,
     (_KUBELET_OLD, _KUBELET_NEW),
+    ("nodes", "inventories", "daemon_sets"),
+)
+KUBELET_GATES = Check(
+    "kubelet-gates",
+    "feature gates of these kubelets, by the configuration that each tells where you may use the proxy of nodes.",
+    _kubelet_gates,
+    (_DRA_OFF, _GATE_OFF),
     ("nodes", "inventories", "daemon_sets"),
 )
 RUNTIMES = Check(

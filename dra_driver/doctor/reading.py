@@ -21,6 +21,7 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
+from dra_driver.doctor import proxied
 from dra_driver.doctor.access import OF_THE_CONTROLLER, OF_THE_PLUGIN, OF_WHO_ASKS, Need
 from dra_driver.doctor.claims import plugin_events
 from dra_driver.doctor.cluster import Access, Cluster, ServerSeen, WebhookAnswer, permission
@@ -35,7 +36,7 @@ from dra_driver.doctor.keeping import (
     SOURCES,
     Source,
 )
-from dra_driver.doctor.objects import Pod, Workload
+from dra_driver.doctor.objects import Workload
 from dra_driver.errors import ClusterError, NotFound, Rejected
 from dra_driver.kube.client import Listing
 from dra_driver.names import CONFIG_API_VERSION
@@ -108,8 +109,12 @@ class Reader:
             self._features(server.minor), self._gates(), self._own_access(), self._collections(server)
         )
         first = self.objects.cluster(Facts(time=started, release=self._release, server=server))
-        accounts, webhook, _ = await asyncio.gather(
-            self._account_access(first), self._webhook_answer(first), self._what_follows(first)
+        accounts, webhook, kubelets, releases, _ = await asyncio.gather(
+            self._account_access(first),
+            self._webhook_answer(first),
+            self.tell("kubelets", proxied.kubelets(self._kube, first)),
+            self.tell("releases", proxied.releases(self._kube, first)),
+            self._what_follows(first),
         )
         facts = Facts(
             # Last: what is fresh must not look as if it came from the future.
@@ -122,6 +127,8 @@ class Reader:
             own_access=own,
             account_access=accounts,
             webhook_answer=webhook,
+            kubelets=kubelets,
+            releases=releases,
             unread=self._unread,
         )
         return self.objects.cluster(facts), facts
@@ -337,10 +344,3 @@ def account_of(workload: Workload) -> str:
 def _groups(account: str) -> list[str]:
     namespace = account.split(":")[2]
     return ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
-
-
-def http_port(pod: Pod) -> str | None:
-    """Where it serves metrics; None where it does not."""
-    container = pod.spec.ours
-    address = container.setting("--http-endpoint") if container is not None else None
-    return (address or "").rpartition(":")[2] or None

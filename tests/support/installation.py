@@ -293,6 +293,8 @@ class FakeKube:
         """API groups that there are not."""
         self.accepts = True
         """Whether a claim with a config that makes no sense is accepted."""
+        self.answers: dict[str, Any] = {}
+        """By path."""
 
     async def pages(
         self, resource: Resource, *, namespace: str | None = None, field_selector: str | None = None
@@ -330,7 +332,7 @@ class FakeKube:
                 if one.resource.group and one.resource.group not in self.unserved:
                     groups.setdefault(one.resource.group, []).append({"version": one.resource.version})
             return {"groups": [{"name": name, "versions": versions} for name, versions in groups.items()]}
-        return {"status": {"allowed": True}}
+        return self.answers.get(path, {"status": {"allowed": True}})
 
     async def lines(self, path: str, *, most_bytes: int, **query: str) -> AsyncGenerator[bytes, None]:
         key = path + ("?previous" if query.get("previous") else "")

@@ -12,7 +12,7 @@ from support.inventories import gpu_instance, mig
 
 from controller.webhook.certificates import Lifetimes, new_certificate
 from dra_driver.cli.doctor import shipped_checks
-from dra_driver.doctor.cluster import Access, ServerSeen, WebhookAnswer
+from dra_driver.doctor.cluster import Access, KubeletSeen, ReleaseSeen, ServerSeen, WebhookAnswer
 from dra_driver.doctor.findings import Finding, Seen, Unread, Verdict, examined
 from dra_driver.slices.features import ServerFeatures
 
@@ -324,9 +324,68 @@ def rolling_update(it: Installation) -> None:
     it.pod()["spec"]["containers"][0]["image"] = "registry.example/gpu-dra-driver:0.0.9"
 
 
+BY_DIGEST = "registry.example/gpu-dra-driver@sha256:0123"
+
+
 @finds("versions/no-tag")
 def image_by_digest(it: Installation) -> None:
-    it.container("deployments")["image"] = "registry.example/gpu-dra-driver@sha256:0123"
+    it.container("deployments")["image"] = BY_DIGEST
+
+
+@finds("versions/skew")
+def image_by_digest_of_another_release(it: Installation) -> None:
+    it.container("deployments")["image"] = BY_DIGEST
+    it.know(releases=Seen((ReleaseSeen("gpu-dra-controller", "0.0.9"),)))
+
+
+def test_an_image_by_digest_is_of_the_release_that_its_pod_tells() -> None:
+    it = Installation()
+    it.container("deployments")["image"] = BY_DIGEST
+    it.know(releases=Seen((ReleaseSeen("gpu-dra-controller", it.facts.release),)))
+    assert troubles(it) == []
+
+
+def test_why_no_pod_could_be_asked_for_its_release_is_told() -> None:
+    it = Installation()
+    it.container("deployments")["image"] = BY_DIGEST
+    it.know(releases=Seen((), Unread("metrics of pods", "forbidden", "get pods/proxy")))
+    (found,) = troubles(it)
+    assert "no pod of it could be asked: you may not get pods/proxy" in found.sentence
+
+
+def gates_of_kubelet(it: Installation, **gates: bool) -> None:
+    it.know(kubelets=Seen((KubeletSeen(NODES[0], gates),)))
+
+
+@finds("kubelet-gates/dra-off")
+def a_kubelet_without_claims(it: Installation) -> None:
+    gates_of_kubelet(it, DynamicResourceAllocation=False)
+
+
+@finds("kubelet-gates/gate-off")
+def a_kubelet_that_knows_less_than_the_server(it: Installation) -> None:
+    gates_of_kubelet(it, DRAExtendedResource=False)
+
+
+@finds("kubelet-gates/gate-off")
+def an_older_kubelet_that_was_not_told(it: Installation) -> None:
+    """Of ResourceHealthStatus: by default on in the server's release, and off in the kubelet's."""
+    it.node(NODES[0])["status"]["nodeInfo"]["kubeletVersion"] = "v1.35.0"
+    gates_of_kubelet(it, DRAExtendedResource=True)
+
+
+def test_a_gate_that_is_off_on_both_sides_is_told_of_the_server_alone() -> None:
+    it = Installation()
+    it.know(gates=Seen((("ResourceHealthStatus", False),)))
+    gates_of_kubelet(it, ResourceHealthStatus=False)
+    assert codes(it) == {"features/gate-off"}
+
+
+def test_who_may_not_ask_kubelets_is_not_told_to_get_that_permission() -> None:
+    it = Installation()
+    it.know(kubelets=Seen((), Unread("configurations of kubelets", "forbidden", "get nodes/proxy")))
+    (found,) = [one for one in examined(CHECKS, it.cluster) if one.check == "kubelet-gates"]
+    assert found.verdict is Verdict.OK and found.sentence == "not looked at: you may not get nodes/proxy"
 
 
 # -- slices

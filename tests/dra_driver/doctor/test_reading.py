@@ -4,10 +4,10 @@ from dataclasses import replace
 from datetime import datetime
 
 import pytest
-from support.installation import NOW, RELEASE, FakeKube, Installation, account
+from support.installation import NODES, NOW, RELEASE, FakeKube, Installation, account
 
 from dra_driver.cli.doctor import progress, shipped_checks
-from dra_driver.doctor.cluster import Cluster
+from dra_driver.doctor.cluster import Cluster, KubeletSeen, ReleaseSeen
 from dra_driver.doctor.facts import facts_from
 from dra_driver.doctor.findings import Verdict, examined
 from dra_driver.doctor.keeping import SOURCES
@@ -104,6 +104,43 @@ async def test_a_probe_that_may_not_be_made_leaves_gates_to_the_servers_metrics(
     assert verdicts(await read(kube))["features"] is Verdict.OK
     kube.texts["/metrics"] = kube.texts["/metrics"].replace("} 1", "} 0")
     assert verdicts(await read(kube))["features"] is Verdict.WARNING
+
+
+CONFIGZ = "/api/v1/nodes/{}/proxy/configz"
+
+
+async def test_kubelets_of_nodes_with_gpus_tell_their_gates() -> None:
+    kube = FakeKube(Installation())
+    first, *others = NODES
+    kube.answers[CONFIGZ.format(first)] = {"kubeletconfig": {"featureGates": {"DRAExtendedResource": False}}}
+    for node in others:
+        kube.fail[CONFIGZ.format(node)] = Unreachable("no answer", status=502)
+    cluster = await read(kube)
+    assert cluster.kubelets.items == (KubeletSeen(first, {"DRAExtendedResource": False}),)
+    assert verdicts(cluster)["kubelet-gates"] is Verdict.WARNING
+
+
+async def test_who_may_not_use_the_proxy_is_refused_once() -> None:
+    kube = FakeKube(Installation())
+    kube.refuse = {CONFIGZ.format(node) for node in NODES}
+    unread = (await read(kube)).kubelets.unread
+    assert unread is not None and unread.permission == "get nodes/proxy"
+    assert len([one for one in kube.asked if "configz" in one]) == 1
+
+
+async def test_a_pod_tells_the_release_that_its_image_does_not() -> None:
+    installation = Installation()
+    kube = FakeKube(installation)
+    await read(kube)
+    assert not [one for one in kube.asked if "/pods/" in one], "images with tags tell"
+    digest = "registry.example/gpu-dra-driver@sha256:0123"
+    installation.container("deployments")["image"] = digest
+    metrics = f'gpu_dra_build_info{{component="controller",version="{RELEASE}"}} 1.0'
+    path = "/api/v1/namespaces/gpu-dra/pods/controller-0:8080/proxy/metrics"
+    kube.texts[path] = f"# HELP x\n{metrics}\n"
+    cluster = await read(kube)
+    assert cluster.releases.items == (ReleaseSeen("gpu-dra-controller", RELEASE),)
+    assert verdicts(cluster)["versions"] is Verdict.OK
 
 
 async def test_a_kind_that_is_not_served_is_not_asked_for() -> None:
