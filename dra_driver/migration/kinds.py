@@ -28,6 +28,7 @@ type _Kind = tuple[str, str]
 """Group and kind; the core group is empty."""
 
 _TEMPLATE = "spec.template.spec"
+_LLM = ("spec.template", "spec.worker", "spec.prefill.template", "spec.prefill.worker")
 
 _PODS: Mapping[_Kind, tuple[str, ...]] = {
     ("", "Pod"): ("spec",),
@@ -53,7 +54,6 @@ _PODS: Mapping[_Kind, tuple[str, ...]] = {
     ("kubeflow.org", "PaddleJob"): ("spec.paddleReplicaSpecs.*.template.spec",),
     ("kubeflow.org", "JAXJob"): ("spec.jaxReplicaSpecs.*.template.spec",),
     ("kubeflow.org", "MPIJob"): ("spec.mpiReplicaSpecs.*.template.spec",),
-    ("kubeflow.org", "Notebook"): (_TEMPLATE,),
     ("trainer.kubeflow.org", "TrainingRuntime"): ("spec.template.spec.replicatedJobs[].template.spec.template.spec",),
     ("trainer.kubeflow.org", "ClusterTrainingRuntime"): (
         "spec.template.spec.replicatedJobs[].template.spec.template.spec",
@@ -68,12 +68,8 @@ _PODS: Mapping[_Kind, tuple[str, ...]] = {
         "spec.rayClusterConfig.headGroupSpec.template.spec",
         "spec.rayClusterConfig.workerGroupSpecs[].template.spec",
     ),
-    ("serving.kserve.io", "LLMInferenceService"): (
-        "spec.template",
-        "spec.worker",
-        "spec.prefill.template",
-        "spec.prefill.worker",
-    ),
+    ("serving.kserve.io", "LLMInferenceService"): _LLM,
+    ("serving.kserve.io", "LLMInferenceServiceConfig"): _LLM,
     ("batch.volcano.sh", "Job"): ("spec.tasks[].template.spec",),
     ("sparkoperator.k8s.io", "SparkApplication"): ("spec.driver.template.spec", "spec.executor.template.spec"),
     ("sparkoperator.k8s.io", "ScheduledSparkApplication"): (
@@ -81,6 +77,9 @@ _PODS: Mapping[_Kind, tuple[str, ...]] = {
         "spec.template.executor.template.spec",
     ),
     ("grove.io", "PodCliqueSet"): ("spec.template.cliques[].spec.podSpec",),
+    ("grove.io", "PodClique"): ("spec.podSpec",),
+    ("nvidia.com", "DynamoGraphDeployment"): ("spec.components[].podTemplate.spec",),
+    ("nvidia.com", "DynamoComponentDeployment"): ("spec.podTemplate.spec",),
 }
 """Paths of pod specs: `[]` is every item of a list, `*` every value of a map."""
 
@@ -99,9 +98,10 @@ _EXTENDED_ONLY: Mapping[_Kind, tuple[tuple[str, ...], str]] = {
         ("spec", "spec.workerSpec"),
         "a ClusterServingRuntime has no field resourceClaims; an InferenceService in standard mode has",
     ),
+    ("kubeflow.org", "Notebook"): ((_TEMPLATE,), "the definition of Notebook has no field for claims"),
     ("machinelearning.seldon.io", "SeldonDeployment"): (
         ("spec.predictors[].componentSpecs[].spec",),
-        "Seldon is not known to keep claims",
+        "the definition of SeldonDeployment has the fields of Kubernetes 1.26, in which claims are lost",
     ),
     ("flink.apache.org", "FlinkDeployment"): (
         ("spec.podTemplate.spec", "spec.jobManager.podTemplate.spec", "spec.taskManager.podTemplate.spec"),
@@ -222,7 +222,7 @@ def known_kinds() -> tuple[tuple[str, str, str], ...]:
     found |= {key: f"extended resources: {why}" for key, (_, why) in _EXTENDED_ONLY.items()}
     found |= {key: f"extended resources: {why}" for key, (_, why) in _RESOURCES_ONLY.items()}
     found |= dict.fromkeys(_SPARK, "extended resources; claims where pod templates are given")
-    found[_DYNAMO] = "extended resources: a DynamoGraphDeployment has no field for claims"
+    found[_DYNAMO] = "claims of the pod in v1beta1, else extended resources"
     return tuple((group, kind, what) for (group, kind), what in found.items())
 
 
@@ -391,7 +391,7 @@ def _dynamo(document: Document, obj: JsonObject, base: Path) -> Iterator[PodSpec
                 resources={"limits": {"nvidia.com/gpu": limits["gpu"]}},
             )
             pod = _pod(document, {}, where, (), str(path[-1]))
-            why = "a DynamoGraphDeployment counts GPUs and has no field for claims"
+            why = "a service of a DynamoGraphDeployment counts GPUs; components of v1beta1 have pods with claims"
             yield replace(pod, containers=(only,), form=Form.NONE, why_no_claims=why)
 
 

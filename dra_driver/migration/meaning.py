@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.migration.definitions import Definitions
 from dra_driver.migration.labels import Hints, Requirement, restored_profile
 from dra_driver.migration.model import Finding, What
 from dra_driver.migration.plugin_config import GPU_RESOURCE, PluginConfig, Sharing
@@ -125,6 +126,8 @@ class Meaning:
     reasons: tuple[str, ...] = ()
     """What a person should know about policy and values, a sentence each."""
     findings: tuple[Finding, ...] = ()
+    definitions: Definitions = field(default_factory=Definitions)
+    """Of kinds whose CustomResourceDefinitions were given."""
 
     def views_for(self, requirements: Iterable[Requirement]) -> tuple[View, ...]:
         """Those whose nodes a pod with these requirements can run on. Of nodes that are not known, all that are not

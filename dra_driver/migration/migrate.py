@@ -17,6 +17,7 @@ from dra_driver.migration.agreement import ALL_CONTAINERS, Part, patched_togethe
 from dra_driver.migration.changes import EditRefused
 from dra_driver.migration.claims import OWNER, Claims, claims_for
 from dra_driver.migration.codes import NOT_EDITABLE, WRITTEN_OUT, Severity
+from dra_driver.migration.definitions import kept
 from dra_driver.migration.edit import Rewriting, Splice, rewritten, spliced
 from dra_driver.migration.frameworks import after_claims
 from dra_driver.migration.kinds import is_part_of_an_object, pods_by_shape, pods_of, with_written_places
@@ -237,6 +238,7 @@ def _draft(document: Document, meaning: Meaning, options: Options, *, patch: boo
     for pod in pods_of(document, options, patch=draft.patch):
         draft.containers += pod.containers
         read = with_written_places(reading.demands(pod, meaning, options), pod)
+        pod, read = kept(pod, read, meaning.definitions, options)
         if owner is not None and read.demands:
             message = f"is made by {owner}, which is what to migrate; it is left as it is"
             draft.findings.append(finding(NOT_EDITABLE, document, (), message, advice="", severity=Severity.INFO))

@@ -462,6 +462,7 @@ _NOT_LOOKED_AT = frozenset(
         ("", "Node"), ("resource.k8s.io", "ResourceSlice"), ("resource.k8s.io", "DeviceClass"), ("", "Event"),
         ("resource.k8s.io", "ResourceClaim"), ("resource.k8s.io", "ResourceClaimTemplate"),
         ("nvidia.com", "ClusterPolicy"), ("nvidia.com", "GPUCluster"),
+        ("apiextensions.k8s.io", "CustomResourceDefinition"),
     }
 )  # fmt: skip
 """What mentions GPUs by its nature, and is read elsewhere."""

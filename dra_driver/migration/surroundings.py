@@ -24,6 +24,7 @@ from dra_driver.migration.codes import (
     VIRTUAL_MACHINE,
     Severity,
 )
+from dra_driver.migration.definitions import Definitions
 from dra_driver.migration.labels import restored_profile
 from dra_driver.migration.meaning import CONFIG_LABEL, LAYOUT_LABEL, Hami, MigLayout, View
 from dra_driver.migration.meaning import Meaning as Meaning
@@ -47,7 +48,7 @@ def read(documents: Sequence[Document], options: Options) -> Meaning:
     found = _Found()
     for document in documents:
         found.take(document)
-    meaning = _meaning(found, options)
+    meaning = replace(_meaning(found, options), definitions=Definitions.of(documents))
     return published(meaning, options) if found.given or options.replicas is not None else meaning
 
 

@@ -67,7 +67,16 @@ ORDINARY = {
         f"spec: {{template: {{cliques: [{{name: p, spec: {{podSpec: {POD}}}}}]}}}}",
         ["spec.template.cliques[0].spec.podSpec"],
     ),
-    "kubeflow.org/v1 Notebook": (f"spec: {{template: {TEMPLATE}}}", ["spec.template.spec"]),
+    "serving.kserve.io/v1alpha2 LLMInferenceServiceConfig": (f"spec: {{worker: {POD}}}", ["spec.worker"]),
+    "grove.io/v1alpha1 PodClique": (f"spec: {{podSpec: {POD}}}", ["spec.podSpec"]),
+    "nvidia.com/v1beta1 DynamoGraphDeployment": (
+        f"spec: {{components: [{{name: decode, podTemplate: {TEMPLATE}}}]}}",
+        ["spec.components[0].podTemplate.spec"],
+    ),
+    "nvidia.com/v1beta1 DynamoComponentDeployment": (
+        f"spec: {{name: decode, podTemplate: {TEMPLATE}}}",
+        ["spec.podTemplate.spec"],
+    ),
     "kubeflow.org/v1beta1 Experiment": (
         f"spec: {{trialTemplate: {{trialSpec: {{apiVersion: batch/v1, kind: Job, spec: {{template: {TEMPLATE}}}}}}}}}",
         ["spec.trialTemplate.trialSpec.spec.template.spec"],
@@ -109,6 +118,7 @@ EXTENDED_ONLY = {
     "apps.nvidia.com/v1alpha1 NIMBuild": "spec: {resources: {limits: {nvidia.com/gpu: 1}}}",
     "sparkoperator.k8s.io/v1beta2 SparkApplication": "spec: {executor: {gpu: {name: nvidia.com/gpu, quantity: 1}}}",
     "nvidia.com/v1alpha1 DynamoGraphDeployment": "spec: {services: {a: {resources: {limits: {gpu: 1}}}}}",
+    "kubeflow.org/v1 Notebook": f"spec: {{template: {TEMPLATE}}}",
     "machinelearning.seldon.io/v1 SeldonDeployment": (f"spec: {{predictors: [{{componentSpecs: [{{spec: {POD}}}]}}]}}"),
     "flink.apache.org/v1beta1 FlinkDeployment": f"spec: {{taskManager: {{podTemplate: {TEMPLATE}}}}}",
     "tekton.dev/v1 Task": "spec: {steps: [{name: s, computeResources: {limits: {nvidia.com/gpu: 1}}}]}",
