@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
+from support import promql
 from support.claims import BOOT, a_gpu, a_ref, an_entry, node_facts, uuid_of
 
 from controller.computedomains.metrics import DomainCollector
@@ -33,7 +34,6 @@ from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, Tim
 from kubelet_plugin.prepare.listener import Operation
 
 RULES = Path(__file__).parents[2] / "charts" / "gpu-dra-driver" / "files" / "alerts.yaml"
-FOREIGN = ("kube_daemonset_", "DCGM_FI_")
 
 _MINUTES = 7 * 60
 
@@ -309,25 +309,40 @@ def test_every_alert_is_provoked() -> None:
     assert {one["alert"] for one in rules()} == {case.alert for case in CASES}
 
 
-def test_every_alert_says_what_it_is_and_names_metrics_and_labels_that_exist() -> None:
-    for rule in rules():
-        assert rule["annotations"].keys() == {"summary", "description"}
-        assert rule["labels"]["severity"] in ("info", "warning", "critical")
-        names_exist(rule["expr"])
-
-
-SERIES = {
+FAMILIES: dict[str, set[str]] = {
     name: set(family.labels)
     for family in (*generate.plugin_families(), *generate.publisher_families(), *generate.controller_families())
     for name in family.series
+} | {
+    # Of kube-state-metrics and of the DCGM exporter.
+    "kube_daemonset_status_desired_number_scheduled": {"daemonset"},
+    "kube_daemonset_status_number_ready": {"daemonset"},
+    "DCGM_FI_DEV_GPU_UTIL": {"UUID", "gpu", "Hostname"},
 }
 
 
-def names_exist(expression: str) -> None:
-    """Every family of ours that a query names is in the reference, with the labels that it selects by."""
-    for name, selector in re.findall(r"\b((?:gpu|nvidia)_dra_\w+)(?:\{([^}]*)\})?", expression):
-        assert name in SERIES, f"{name} in {expression}"
-        selected = {one.group(1) for one in re.finditer(r'(\w+)\s*(?:=~|!~|!=|=)\s*"', selector)}
-        assert selected <= SERIES[name] | {"node", "pod", "le", "namespace"}, f"{selected} of {name}"
-    for name in re.findall(r"\b([A-Za-z_]\w*)\s*\{", expression):
-        assert name in SERIES or name.startswith(FOREIGN), f"{name} in {expression}"
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_every_alert_says_what_it_is_and_names_metrics_and_labels_that_exist(rule: dict[str, Any]) -> None:
+    assert rule["annotations"].keys() == {"summary", "description"}
+    assert rule["labels"]["severity"] in ("info", "warning", "critical")
+    assert re.fullmatch(r"[1-9]\d*[mh]", rule.get("for", "1m"))
+    assert promql.faults(rule["expr"], FAMILIES) == []
+    told = {name for text in rule["annotations"].values() for name in re.findall(r"\$labels\.(\w+)", text)}
+    assert told <= promql.labels_left(rule["expr"], FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("max by (pool) (gpu_dra_pool_failing) > 0", []),
+        ("max by (pool) (gpu_dra_pool_failing > 0", ["( is not closed"]),
+        ("max(gpu_dra_publishing)) == 0", ["a ) too many"]),
+        ("max(gpu_dra_publishes) == 0", ["there is no family gpu_dra_publishes"]),
+        ("maximum(gpu_dra_publishing) == 0", ["there is no family maximum"]),
+        ('gpu_dra_pool_failing{pol="a"}', ["gpu_dra_pool_failing has no label pol"]),
+        ("max by (puddle) (gpu_dra_pool_failing)", ["no family has the label puddle"]),
+        ("rate(gpu_dra_publishing[5m]) ; 1", ["what is ' ; 1'"]),
+    ],
+)
+def test_what_cannot_be_right_in_a_query_is_told(query: str, said: list[str]) -> None:
+    assert promql.faults(query, FAMILIES) == said
