@@ -17,12 +17,16 @@ from support.real_api_server import RealApiServer
 
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.domains.objects import DaemonSettings, daemon_set
+from dra_driver.kube.client import Endpoint, Kube
+from dra_driver.kube.events import EventRecorder, News, Regarding
+from dra_driver.names import ClaimRef
 
 pytestmark = pytest.mark.usefixtures("real_server")
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 INVENTORIES = "/apis/dra.gpu/v1alpha1/nodeinventories"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 DRIVER = "gpu.nvidia.com"
 
 
@@ -215,6 +219,40 @@ async def test_a_plugin_writes_the_status_of_its_devices_on_its_node(
             await refusal(mine.patch(where, {"status": {"reservedFor": [user]}}))
             cleared = await apply("here")
             assert not cleared["status"].get("devices")
+
+
+async def test_a_plugin_tells_events_in_its_own_name_and_of_nodes_about_its_own(
+    real_server: RealApiServer, tmp_path: Path
+) -> None:
+    """The very Events that the plugin writes; which node a pod is on, a policy cannot know."""
+    async with installed(real_server, tmp_path) as (cluster, admin):
+        token = await cluster.token(admin, cluster.account("DaemonSet"), "node-1")
+        async with cluster.api(token) as mine:
+            await until_enforced(mine, inventory("node-2"), INVENTORIES)
+            header = f"Bearer {token}"
+            async with Kube(Endpoint(real_server.url, real_server.ssl_context(), lambda: header)) as kube:
+
+                async def told(about: Regarding, instance: str = "node-1", driver: str = DRIVER) -> int:
+                    """How many of two Events about it were written."""
+                    events = EventRecorder(kube, controller=f"{driver}/kubelet-plugin", instance=instance)
+                    news = News(about, "Warning", "GpuUnhealthy", "Watch", "GPU gpu-1: Xid 79.")
+                    await events.write_once(news, "one")
+                    events.tell(news)
+                    await events.write()
+                    return 2 - events.dropped
+
+                pod, claim = Regarding.pod("default", "a", "1"), Regarding.claim(ClaimRef("default", "a", "1"))
+                assert [await told(one) for one in (pod, claim, Regarding.node("node-1"))] == [2, 2, 2]
+                assert await told(Regarding.node("node-2")) == 0
+                assert await told(pod, instance="node-2") == 0
+                assert await told(pod, driver="gpu.example.com") == 0
+            (one, *_) = [one for one in (await admin.get(EVENTS))["items"] if one["regarding"]["kind"] == "Pod"]
+            other = {**one, "metadata": {"name": "other"}, "reportingInstance": "node-2"}
+            await admin.post(EVENTS, other)
+            series = {"series": {"count": 2, "lastObservedTime": other["eventTime"]}}
+            assert "in its own name" in await refusal(mine.patch(f"{EVENTS}/other", series))
+            await mine.patch(f"{EVENTS}/{one['metadata']['name']}", series)
+            await admin.delete(EVENTS)
 
 
 async def test_permissions_are_those_of_the_roles(real_server: RealApiServer, tmp_path: Path) -> None:

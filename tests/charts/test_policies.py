@@ -132,6 +132,29 @@ def test_the_status_of_claims_is_written_by_the_plugin_of_their_node(render: Ren
     assert allowed(claim("node-2", allocated=False), claim("node-2"), user="system:kube-scheduler", node=None)
 
 
+def event(kind: str = "Pod", name: str = "a", instance: str = "node-1", driver: str = DRIVER) -> Object:
+    regarding = {"kind": kind, "name": name}
+    reporting = {"reportingController": f"{driver}/kubelet-plugin", "reportingInstance": instance}
+    return {**named("event"), **reporting, "regarding": regarding}
+
+
+def test_a_plugin_tells_events_in_its_own_name_and_of_nodes_about_its_own(render: Render) -> None:
+    release, long = render(), "n" * 200
+
+    def said(new: Object, node: str | None = "node-1", user: str = PLUGIN, **old: Object) -> list[str]:
+        operation = "UPDATE" if old else "CREATE"
+        return refusals(release, "-events", user, node, operation=operation, new=new, **old)
+
+    for mine in (event(), event("ResourceClaim"), event("Node", "node-1")):
+        assert said(mine) == said(mine, old=mine) == []
+    assert said(event(instance=long[:128]), long) == []
+    for other in (event(instance="node-2"), event(instance="node"), event(driver="other"), named("event")):
+        assert "tells Events in its own name alone" in said(other)[0]
+    assert said(event(), None) and said(event(), old=event(instance="node-2"))
+    assert said(event("Node", "node-2")) and said(event("Secret"))
+    assert said(event(instance="node-2"), None, CONTROLLER) == []
+
+
 DOMAIN_LABEL = "resource.nvidia.com/computeDomain"
 
 
