@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry
-from support.api import Api, Refused
+from support.api import APPLY, Api, Refused
 from support.reviews import BAD, GOOD, KINDS, VERSIONS, an_object, config
 
-from controller.webhook.certificates import Lifetimes, certificate_in, new_certificate, secret_data
+from controller.webhook.certificates import Lifetimes, certificate_in
 from controller.webhook.configuration import OVERLAP, Wish, is_armed, trusted_in
 from controller.webhook.service import Plan, Webhook, WebhookMetrics
 from dra_driver.api.policy import PublishingPolicy
@@ -25,6 +25,8 @@ from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 
 pytest.importorskip("cryptography.x509")
+
+from support.issuer import Issuer
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 SETTLE_S = 0.3
@@ -466,23 +468,55 @@ async def test_a_secret_that_somebody_emptied_is_filled_again(api: Api, install:
 async def test_a_secret_that_cert_manager_fills_is_read_and_never_written(
     api: Api, install: Install, team: str
 ) -> None:
-    install.issued_here = False
-    await install.make_objects()
-    async with install.replica() as one:
+    """Leaves are renewed, the authority is, and the Secret goes and comes back: all of it while users go on."""
+    install.issued_here, install.clock.offset = False, timedelta()
+    await api.post(CONFIGURATIONS, {"metadata": {"name": install.name}})
+    first, second = Issuer("first"), Issuer("second", intermediate=True, rsa_leaves=True)
+
+    async def issued(by: Issuer) -> Any:
+        """As cert-manager does it: the whole Secret, in one request."""
+        await api.patch(install.secret, by.secret(install.name, "127.0.0.1"), APPLY, fieldManager="cert-manager")
+        made = await current(install)
+        await install.until(all_serve(install, made))
+        return made
+
+    async with install.replica() as one, install.replica():
         one.lead()
 
         async def waits() -> bool:
-            return "is empty" in (one.webhook.problem() or "")
+            return "is not there" in (one.webhook.problem() or "") and not await install.armed()
 
         await install.until(waits)
-        for _ in range(2):
-            made = new_certificate(("127.0.0.1",), install.clock(), TIMES)
-            await api.patch(install.secret, {"data": secret_data(made)})
-            await install.until(all_serve(install, made))
-            await install.until_asked()
-            async with under_load(api, team) as load:
+        await issued(first)
+        await install.until_asked()
+        async with under_load(api, team) as load:
+            told = await api.get(install.configuration)
+            leaf = await issued(first)
+            await more(load, 5)
+            assert await api.get(install.configuration) == told, "the authority is the same"
+            for issuer in (second, first):
+                renewed = await issued(issuer)
                 await more(load, 5)
-            assert load.failed == [] and await current(install) == made
+                assert set(trusted_in(await api.get(install.configuration))) == {*leaf.authority, *renewed.authority}
+                leaf = renewed
+            await api.delete(install.secret)
+            await more(load, 5)
+            last = await issued(first)
+            await more(load, 5)
+        assert load.failed == [] and load.slipped == 0
+        assert await current(install) == last, "nobody else writes it"
+
+
+async def test_an_issuer_that_does_not_tell_its_authority_changes_nothing(
+    api: Api, install: Install, team: str
+) -> None:
+    install.issued_here, install.clock.offset = False, timedelta()
+    await api.post(CONFIGURATIONS, {"metadata": {"name": install.name}})
+    issuer = Issuer("some authority")
+    async with install.replica() as one:
+        one.lead()
+        await api.patch(install.secret, issuer.secret(install.name, "127.0.0.1"), APPLY, fieldManager="cert-manager")
+        await install.until_asked()
         await api.patch(install.secret, {"data": {"ca.crt": ""}})
         async with under_load(api, team) as load:
             await more(load, 5)
