@@ -1,7 +1,7 @@
 """The report of `dractl migrate`: what was found out besides the result, shown in short, or written beside it."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +14,11 @@ from dra_driver.api.resource import DeviceClass
 from dra_driver.cli.files import read_files
 from dra_driver.cli.migrate_cluster import ClusterRead
 from dra_driver.cli.migrate_files import write_extra
+from dra_driver.cli.migrate_progress import Told
 from dra_driver.cli.output import messages, print_table
 from dra_driver.migration.codes import Severity
 from dra_driver.migration.cutover import FINAL_VALUES_FILE, VALUES_FILE, cutover, final_values
-from dra_driver.migration.ground import Ground, ground_of_cluster, ground_of_models
+from dra_driver.migration.ground import Ground, ground_of_cluster, ground_of_labels, ground_of_models
 from dra_driver.migration.model import Finding, Migration, Options, Source
 from dra_driver.migration.offering import offering_of
 from dra_driver.migration.outcome import Report
@@ -25,6 +26,7 @@ from dra_driver.migration.readiness import Facts, readiness
 from dra_driver.migration.report import markdown, summary
 from dra_driver.migration.report_data import as_data
 from dra_driver.migration.report_text import at, counted, named
+from dra_driver.migration.together import together
 from dra_driver.migration.verify import Verdict, verify
 
 _NEWEST = 36
@@ -51,7 +53,16 @@ class Gathered:
         )
 
 
-def reported(migration: Migration, options: Options, work: Gathered, nodes: str | None) -> Report:
+@dataclass(frozen=True, slots=True)
+class Trying:
+    """On which models the result is tried, with numbers where they are known; none: whatever there is."""
+
+    models: Mapping[str, int] | Sequence[str] = ()
+    seconds: float = 60.0
+    """For all of it."""
+
+
+def reported(migration: Migration, options: Options, work: Gathered, trying: Trying) -> Report:
     """With the result tried, the cluster looked at as far as it is known, and the way there."""
     objects = work.objects
     known = any(one.get("kind") == "Node" for one in objects)
@@ -64,21 +75,30 @@ def reported(migration: Migration, options: Options, work: Gathered, nodes: str 
         admin_namespaces=read.admin_namespaces if read is not None else None,
         offering=offering,
     )
-    ground = _ground(migration, options, objects, nodes)
     plan = cutover(offering, migration, options.driver) if offering is not None else None
-    tried = verify(migration, ground, _classes(read)) if migration.workloads else None
-    return Report(migration, tried, readiness(migration, options, facts), plan)
+    checks = readiness(migration, options, facts)
+    if not migration.workloads:
+        return Report(migration, None, checks, plan)
+    ground = _ground(migration, options, objects, trying.models)
+    classes = _classes(read)
+    tried = verify(migration, ground, classes, Told("workloads tried", trying.seconds / 2))
+    at_once = together(migration, ground, classes, tried, Told("pods tried together", trying.seconds / 2))
+    return Report(migration, tried, checks, plan, together=at_once)
 
 
-def _ground(migration: Migration, options: Options, objects: Sequence[JsonObject], nodes: str | None) -> Ground:
-    """GPU models by name; else the nodes that were given, if they have slices of the driver; else all models."""
+def _ground(
+    migration: Migration, options: Options, objects: Sequence[JsonObject], models: Mapping[str, int] | Sequence[str]
+) -> Ground:
+    """GPU models by name; else the nodes that were given, if they have slices of the driver; else all models, and all
+    workloads at once on the nodes that were given, by their labels."""
     minor = options.kubernetes_minor or _NEWEST
     slices = [one for one in objects if one.get("kind") == RESOURCE_SLICES.kind]
     ours = [one for one in slices if (one.get("spec") or {}).get("driver") == options.driver]
-    if nodes is None and ours:
-        return ground_of_cluster([one for one in objects if one.get("kind") == "Node"], slices, minor)
-    names = [name.strip().partition(":")[0] for name in (nodes or "").split(",") if name.strip()]
-    return ground_of_models(names, migration.policy, minor, options.driver)
+    nodes = [one for one in objects if one.get("kind") == "Node"]
+    if not models and ours:
+        return ground_of_cluster(nodes, slices, minor)
+    ground = ground_of_models(models, migration.policy, minor, options.driver)
+    return ground if models else ground_of_labels(nodes, ground, options.driver)
 
 
 def _classes(read: ClusterRead | None) -> dict[str, DeviceClass]:
@@ -148,6 +168,8 @@ def write_reports(report: Report, folder: Path) -> None:
     write_extra(folder, "report.md", markdown(report))
     write_extra(folder, "report.json", json_text(report))
     migration = report.migration
+    for one in migration.settings:
+        write_extra(folder, one.file, one.text)
     if migration.policy is not None:
         write_extra(folder, "publishing-policy.yaml", _yaml(migration.policy))
     if migration.workloads or migration.policy is not None or migration.chart_values:

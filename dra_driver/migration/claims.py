@@ -34,6 +34,7 @@ from dra_driver.migration.model import (
     path_text,
     value_at,
 )
+from dra_driver.migration.named import shared_group
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 OWNER = "dractl-migrate"
@@ -48,24 +49,25 @@ class Claims:
     """Of one pod."""
 
     template: JsonObject
+    """Or the one ResourceClaim that it has in common with others."""
     edits: tuple[Edit, ...]
 
     @property
     def ref(self) -> ObjectRef:
         metadata = self.template["metadata"]
-        return ObjectRef("ResourceClaimTemplate", metadata.get("namespace"), metadata["name"])
+        return ObjectRef(self.template["kind"], metadata.get("namespace"), metadata["name"])
 
 
 def claims_for(pod: PodSpecAt, reading: PodReading, options: Options) -> Claims:
     """For a pod with at least one demand. Raises EditRefused where the object has no room for claims."""
     names = request_names(reading.demands)
     spec = {"devices": _devices(reading.demands, names, options)}
-    template = _template(pod, spec)
-    name = template["metadata"]["name"]
+    group = shared_group(pod.document, options)
+    template = _template(pod, spec) if group is None else _shared(pod, spec, group)
     edits = (
         *(Remove(path) for demand in reading.demands for path in demand.removes),
         *reading.edits,
-        *_references(pod, reading.demands, names, name, options),
+        *_references(pod, reading.demands, names, template, options),
     )
     return Claims(template, edits)
 
@@ -192,6 +194,13 @@ def _template(pod: PodSpecAt, spec: JsonObject) -> JsonObject:
     return {"apiVersion": _API, "kind": "ResourceClaimTemplate", "metadata": metadata, "spec": {"spec": spec}}
 
 
+def _shared(pod: PodSpecAt, spec: JsonObject, group: tuple[str, ...]) -> JsonObject:
+    """One claim, named after those who share it and what they ask for: whoever asks for something else has another."""
+    template = _template(pod, spec)
+    name = f"shared-gpu-{_hash({'of': group, **spec})}"
+    return {**template, "kind": "ResourceClaim", "metadata": {**template["metadata"], "name": name}, "spec": spec}
+
+
 def _inner_namespace(pod: PodSpecAt) -> str | None:
     """Of an object in another object, such as the component of an AppWrapper."""
     for length in range(len(pod.path), 0, -1):
@@ -217,11 +226,13 @@ def _hash(spec: JsonObject) -> str:
 
 
 def _references(
-    pod: PodSpecAt, demands: Sequence[Demand], names: Sequence[str], template: str, options: Options
+    pod: PodSpecAt, demands: Sequence[Demand], names: Sequence[str], made: JsonObject, options: Options
 ) -> Iterator[Edit]:
-    entry = {"name": _ENTRY, "resourceClaimTemplateName": template}
+    key = "resourceClaimName" if made["kind"] == "ResourceClaim" else "resourceClaimTemplateName"
+    source = {key: made["metadata"]["name"]}
+    entry = {"name": _ENTRY, **source}
     if pod.form is Form.NIM:
-        yield _appended(pod.document, (*pod.path, "draResources"), {"resourceClaimTemplateName": template})
+        yield _appended(pod.document, (*pod.path, "draResources"), source)
         return
     if pod.form is Form.ARGO and not options.argo_resource_claims:
         yield _patched(pod, entry)

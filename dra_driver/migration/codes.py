@@ -313,6 +313,12 @@ LABEL_STAYS = Code(
     "when it is taken away.",
     "Keep GPU Feature Discovery running, label the nodes yourself, or migrate with `--strategy claims`.",
 )  # fmt: skip
+SHARED_CLAIM = Code(
+    "M052", "one claim for several", _INFO,
+    "Pods of this workload and of others have the same devices, as `--shared-claim` said: they all run on the node of "
+    "these devices, at most 256 at a time, and nothing keeps one of them from taking the memory of the others.",
+    "Nothing to do. Whoever wants limits asks for shares instead, without `--shared-claim`.",
+)  # fmt: skip
 
 CODES: tuple[Code, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Code))
 """All of them, by number."""

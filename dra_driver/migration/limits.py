@@ -33,9 +33,11 @@ def why_too_old(template: JsonObject, options: Options) -> str | None:
         return None
     if minor < _FIRST_MINOR:
         return f"Kubernetes 1.{minor} does not serve resource.k8s.io/v1, which came with 1.{_FIRST_MINOR}"
-    kept = deepcopy(template["spec"]["spec"])
+    # A claim has its spec where a template has one more around it.
+    spec = template["spec"].get("spec", template["spec"])
+    kept = deepcopy(spec)
     drop_from_claim_spec(kept, None, FeatureGates(minor))
-    dropped = sorted(set(_keys(template["spec"]["spec"])) - set(_keys(kept)))
+    dropped = sorted(set(_keys(spec)) - set(_keys(kept)))
     if not dropped:
         return None
     return f"Kubernetes 1.{minor} drops {', '.join(dropped)} from claims unless a feature gate is switched on"

@@ -378,6 +378,11 @@ class Options:
     """What a person can say. Each field has a flag of `dractl migrate`."""
 
     strategy: StrategyOption = StrategyOption.AUTO
+    strategy_of: tuple[tuple[str, StrategyOption], ...] = ()
+    """Of some workloads only, by what names them (`Kind/namespace/name`, with wildcards); the last that names one
+    counts."""
+    shared_claims: tuple[tuple[str, ...], ...] = ()
+    """Workloads, by what names them, whose pods have the same devices: one ResourceClaim for each of these groups."""
     driver: str = GPU_DRIVER
     """Its attributes' domain, too."""
     gpu_class: str = "gpu.nvidia.com"

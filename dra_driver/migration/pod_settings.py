@@ -19,6 +19,7 @@ from dra_driver.migration.codes import (
     PINNED_GPU,
     SETTING_KEPT,
     SETTING_REMOVED,
+    SHARED_CLAIM,
     TOLERATION,
     VERSION_FROM_ENV,
     Code,
@@ -37,6 +38,7 @@ from dra_driver.migration.model import (
     finding,
     value_at,
 )
+from dra_driver.migration.named import shared_group
 from dra_driver.names import CONFIG_API_VERSION
 from dra_driver.quantity import Quantity, padded_version
 
@@ -125,6 +127,10 @@ class _Reader:
 
     def read(self) -> Settings:
         paths = {container.path for container in self._users}
+        group = shared_group(self._pod.document, self._options)
+        if group is not None:
+            message = f"one ResourceClaim is for all pods of {', '.join(group)}"
+            self._claim_findings.append(finding(SHARED_CLAIM, self._pod.document, self._pod.path, message))
         for container in self._pod.containers:
             given = variables(container)
             if container.path in paths:

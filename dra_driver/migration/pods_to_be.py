@@ -130,7 +130,8 @@ class PodsToBe:
             raise NotLookedAt("the result could not be told apart from other objects")
         claims = {}
         for index, ref in enumerate(workload.templates):
-            entry = {"resourceClaimTemplateName": ref.name}
+            key = "resourceClaimName" if ref.kind == "ResourceClaim" else "resourceClaimTemplateName"
+            entry = {key: ref.name}
             claims[f"claim-{index}"] = self._claim(ref.namespace or "", f"claim-{index}", entry)
         names = {id(one): name_of(one, index) for index, one in enumerate(at.containers)}
         (user,) = users

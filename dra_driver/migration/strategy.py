@@ -3,9 +3,10 @@
 Source: the reference on migration sources, section 1 (targets T0 and T1).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from dra_driver.migration.model import Choice, Form, Options, PodReading, PodSpecAt, Role, StrategyOption, Target
+from dra_driver.migration.model import Choice, Form, Options, PodReading, PodSpecAt, Role, Share, StrategyOption, Target
+from dra_driver.migration.named import shared_group, strategy_of
 from dra_driver.migration.pod_settings import sees_all
 
 _FIRST_MINOR = 36
@@ -19,16 +20,19 @@ def choose(pod: PodSpecAt, reading: PodReading, options: Options) -> Choice:
     shares = [want.share for demand in reading.demands for want in (demand.want, *demand.alternatives)]
     if any(share is not None and share.memory_percent is not None and share.memory is None for share in shares):
         return Choice(Target.LEAVE, "percent of a memory whose size is not known cannot be asked for")
+    if shared_group(pod.document, options) is not None and pod.form is not Form.NONE:
+        return _with_others(shares)
     if pod.form is Form.NONE:
         return _without_claims(pod, reading, options)
-    if options.strategy is StrategyOption.CLAIMS:
+    strategy = strategy_of(pod.document, options)
+    if strategy is StrategyOption.CLAIMS:
         return Choice(Target.CLAIMS, "claims were asked for")
     if reading.needs_claims is not None:
-        if options.strategy is StrategyOption.EXTENDED:
+        if strategy is StrategyOption.EXTENDED:
             reason = f"extended resources were asked for, and cannot keep the meaning: {reading.needs_claims}"
             return Choice(Target.LEAVE, reason)
         return Choice(Target.CLAIMS, reading.needs_claims)
-    if options.strategy is StrategyOption.EXTENDED:
+    if strategy is StrategyOption.EXTENDED:
         return _extended(pod, reading, "extended resources were asked for")
     if reading.prefers_claims is not None:
         return Choice(Target.CLAIMS, reading.prefers_claims)
@@ -36,6 +40,14 @@ def choose(pod: PodSpecAt, reading: PodReading, options: Options) -> Choice:
         reason = f"the cluster does not answer extended resources by DeviceClasses ({_why_not(options)})"
         return Choice(Target.CLAIMS, reason)
     return _extended(pod, reading, "it asks for whole devices and nothing else, which extended resources express")
+
+
+def _with_others(shares: Sequence[Share | None]) -> Choice:
+    """One claim for all of them would be one part for all of them, where each had a part."""
+    if any(share is not None and (share.memory is not None or share.cores is not None) for share in shares):
+        reason = "it has a part of a GPU to itself, in memory or cores, which one claim for several would divide"
+        return Choice(Target.LEAVE, reason)
+    return Choice(Target.CLAIMS, "it was said to have the same devices as others")
 
 
 def knows_extended_resources(options: Options) -> bool:

@@ -229,15 +229,15 @@ def _named_after(document: Document, edits: Sequence[Edit]) -> Iterator[tuple[st
 
 def _template_names(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
-        name = value.get("resourceClaimTemplateName")
-        if isinstance(name, str):
-            yield name
+        for name in (value.get("resourceClaimTemplateName"), value.get("resourceClaimName")):
+            if isinstance(name, str):
+                yield name
         for one in value.values():
             yield from _template_names(one)
     elif isinstance(value, list):
         for one in value:
             yield from _template_names(one)
-    elif isinstance(value, str) and "resourceClaimTemplateName" in value:
+    elif isinstance(value, str) and ("resourceClaimTemplateName" in value or "resourceClaimName" in value):
         for document in read_documents(value, "").documents:
             yield from _template_names(document.obj)
 
@@ -267,4 +267,5 @@ def _unused_templates(
 
 def _is_ours(document: Document) -> bool:
     labels = value_at(document.obj, ("metadata", "labels"))
-    return document.kind == "ResourceClaimTemplate" and isinstance(labels, dict) and labels.get(MANAGED_BY) == OWNER
+    kinds = ("ResourceClaimTemplate", "ResourceClaim")
+    return document.kind in kinds and isinstance(labels, dict) and labels.get(MANAGED_BY) == OWNER

@@ -5,6 +5,7 @@ import re
 import shutil
 import stat
 import subprocess
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -29,10 +30,12 @@ from dra_driver.api.policy import decode_policy
 from dra_driver.cli import migrate as command
 from dra_driver.cli.files import UnreadableFile
 from dra_driver.cli.migrate_files import write_in_place
+from dra_driver.cli.migrate_progress import Told
 from dra_driver.cli.output import Status
 from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.migration.codes import CODES
+from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import FileResult, Migration, Options, Source
 from dra_driver.migration.report_data import schema
 from dra_driver.simulation.apiserver import SimulatedApiServer
@@ -211,12 +214,15 @@ def test_wrong_usage_is_told_in_a_sentence(
 
 def test_each_option_of_the_migration_has_a_flag(monkeypatch: pytest.MonkeyPatch, repository: Path) -> None:
     seen: list[Options] = []
-    real = command.migrated
-    monkeypatch.setattr(
-        command, "migrated", lambda sources, options, side: seen.append(options) or real(sources, options, side)
-    )
+
+    def noting(sources: Sequence[Source], options: Options, side: Sequence[Source]) -> Migration:
+        seen.append(options)
+        return migrate(sources, options, side)
+
+    monkeypatch.setattr(command, "migrated", noting)
     flags = {
-        "strategy": ("--strategy", "claims"), "driver": ("--driver", "other.example.com"),
+        "strategy": ("--strategy", "claims"), "strategy_of": ("--strategy", "vector-add=claims"),
+        "shared_claims": ("--shared-claim", "vector-add"), "driver": ("--driver", "other.example.com"),
         "gpu_class": ("--gpu-class", "g"), "mig_class": ("--mig-class", "m"), "shared_class": ("--shared-class", "s"),
         "vfio_class": ("--vfio-class", "v"), "kubernetes_minor": ("--kubernetes", "1.37"),
         "extended_resource_gate": ("--no-extended-resources",), "mig_strategy": ("--mig-strategy", "mixed"),
@@ -233,7 +239,8 @@ def test_each_option_of_the_migration_has_a_flag(monkeypatch: pytest.MonkeyPatch
     empty = repository / "empty"
     empty.mkdir()
     for name, given in flags.items():
-        run("migrate", str(empty), *given)
+        about_some = name in ("strategy_of", "shared_claims")
+        run("migrate", str(repository / "vector-add.yaml" if about_some else empty), *given)
         assert getattr(seen[-1], name) != getattr(Options(), name), name
 
 
@@ -352,3 +359,129 @@ def test_what_is_the_same_in_many_places_is_shown_once(tmp_path: Path) -> None:
     (tmp_path / "pods.yaml").write_text("---\n".join(pod.format(number, gpu) for number in range(5)))
     done = run("migrate", str(tmp_path))
     assert (done.stdout.count("M002"), "and 4 more" in done.stdout) == (1, True)
+
+
+# -- some workloads otherwise than others
+
+
+def two(folder: Path, *names: str, namespace: str = "search", extra: str = "") -> Path:
+    """A file with a pod of each name that asks for one GPU."""
+    pod = (
+        "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {0}, namespace: {1}}}\nspec:\n  containers:\n"
+        "  - name: c\n    image: i\n    resources:\n      limits:\n        nvidia.com/gpu: 1\n{2}"
+    )
+    file = folder / "pods.yaml"
+    file.write_text("".join(pod.format(name, namespace, extra) for name in names))
+    return file
+
+
+@pytest.mark.parametrize("name", ["b", "Pod/b", "pod/search/b", "search/b", "se*/b", "Pod/*/b"])
+def test_a_workload_can_be_kept_as_it_is_while_others_get_claims(tmp_path: Path, name: str) -> None:
+    file = two(tmp_path, "a", "b")
+    outcome = run("migrate", str(file), "--strategy", "claims", "--strategy", f"{name}=extended", "-o", "-")
+    first, second = [one for one in yaml.safe_load_all(outcome.stdout) if one["kind"] == "Pod"]
+    assert "resourceClaims" in first["spec"]
+    assert "resourceClaims" not in second["spec"]
+
+
+def test_of_several_that_name_a_workload_the_last_one_counts(tmp_path: Path) -> None:
+    file = two(tmp_path, "a", "b")
+    given = ("--strategy", "*=claims", "--strategy", "a=extended", "--strategy", "extended")
+    outcome = run("migrate", str(file), *given, "--report", "json")
+    assert [one["target"] for one in json.loads(outcome.stdout)["workloads"]] == ["extended", "claims"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--strategy", "c=extended"), "no workload that asks for GPUs is called 'c'"),
+        (("--strategy", "=extended"), "is not .WORKLOAD=.STRATEGY"),
+        (("--strategy", "a=never"), "with one of auto, extended, claims"),
+        (("--shared-claim", "a,c"), "no workload that asks for GPUs is called 'c'"),
+        (("--shared-claim", ","), "name the workloads"),
+        (("--nodes", "t4:none"), "is not MODEL or MODEL:NUMBER"),
+    ],
+)
+def test_a_name_that_is_none_is_refused(tmp_path: Path, given: tuple[str, ...], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        run("migrate", str(two(tmp_path, "a", "b")), *given)
+
+
+def test_pods_that_share_a_gpu_by_purpose_have_one_claim_and_the_way_back(tmp_path: Path) -> None:
+    file = two(tmp_path, "a", "b")
+    before = file.read_text()
+    outcome = run("migrate", str(file), "--shared-claim", "search/*", "--nodes", "t4:1", "--report", "json")
+    report = json.loads(outcome.stdout)
+    assert outcome.exit_code == Status.DONE, outcome.output
+    # The device plugin had given each a GPU of its own: what both have now is one.
+    assert [one["fit"] for one in report["together"]["workloads"]] == [1, 1]
+    devices = {device for one in report["verification"]["workloads"] for got in one["got"] for device in got["devices"]}
+    assert len(devices) == 1
+    assert [one["code"] for one in report["findings"] if one["code"] == "M052"] == ["M052", "M052"]
+    run("migrate", str(file), "--shared-claim", "search/*", "--in-place")
+    claim, *pods = yaml.safe_load_all(file.read_text())
+    assert (claim["kind"], claim["spec"]["devices"]["requests"][0]["exactly"]["count"]) == ("ResourceClaim", 1)
+    (entries,) = {str(one["spec"]["resourceClaims"]) for one in pods}
+    assert entries == str([{"name": "gpu", "resourceClaimName": claim["metadata"]["name"]}])
+    assert run("check", str(file)).exit_code == Status.DONE
+    assert run("migrate", str(file), "--diff").stdout == ""
+    run("migrate", str(file), "--undo", "--in-place")
+    assert list(yaml.safe_load_all(file.read_text())) == list(yaml.safe_load_all(before))
+
+
+def test_one_claim_holds_as_often_as_it_is_shared(tmp_path: Path) -> None:
+    """Six pods with one GPU between them fit a node of four, where six GPUs did not."""
+    file = two(tmp_path, *"abcdef")
+    for given, fit in ((("--shared-claim", "*"), 6), (("--strategy", "claims"), 4)):
+        outcome = run("migrate", str(file), *given, "--nodes", "t4:1", "--report", "json")
+        assert sum(one["fit"] for one in json.loads(outcome.stdout)["together"]["workloads"]) == fit
+
+
+def test_what_one_claim_cannot_be_for_is_refused(tmp_path: Path) -> None:
+    file = two(tmp_path, "a", "b", extra="        nvidia.com/gpumem: 3000\n")
+    with pytest.raises(InvalidInput, match="a part of a GPU to itself"):
+        run("migrate", str(file), "--shared-claim", "a,b")
+    (tmp_path / "other").mkdir()
+    other = two(tmp_path / "other", "b", namespace="elsewhere")
+    with pytest.raises(InvalidInput, match="different namespaces"):
+        run("migrate", str(two(tmp_path, "a")), str(other), "--shared-claim", "a,b")
+
+
+# -- how long it takes, and how it ends
+
+
+def test_a_long_run_says_how_far_it_is_and_ends_in_time(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    told = Told("workloads tried", 10.0, lambda: now[0])
+    said = []
+    for done, at in enumerate((0.5, 1.9, 2.0, 3.0, 6.9, 7.0, 10.0)):
+        now[0] = at
+        said.append((told(done, 9), capsys.readouterr().err.strip()))
+    assert said == [
+        (True, ""),
+        (True, ""),
+        (True, "2 of 9 workloads tried …"),
+        (True, ""),
+        (True, ""),
+        (True, "5 of 9 workloads tried …"),
+        (False, "6 of 9 workloads tried; the time for it is up, the others are not"),
+    ]
+
+
+def test_what_is_not_tried_in_time_is_told(tmp_path: Path) -> None:
+    outcome = run("migrate", str(two(tmp_path, "a", "b")), "--try-seconds", "0", "--report", "json")
+    tried = json.loads(outcome.stdout)["verification"]["workloads"]
+    assert [(one["verdict"], one["why"]) for one in tried] == [("unknown", ["there was no time left to try it"])] * 2
+
+
+@pytest.mark.parametrize(
+    ("status", "given"),
+    [
+        (Status.DONE, ("--strategy", "claims")),
+        (Status.DONE, ("--nodes", "t4:1")),
+        (Status.NO, ("--nodes", "t4:1", "--kubernetes", "1.33")),
+        (Status.NO, ("--strategy", "claims", "--nodes", "t4", "--mig-strategy", "single", "--mig-profile", "1g.5gb")),
+    ],
+)
+def test_the_exit_status_says_how_it_went(tmp_path: Path, status: Status, given: tuple[str, ...]) -> None:
+    assert run("migrate", str(two(tmp_path, "a")), *given).exit_code == status
