@@ -1,15 +1,18 @@
 """Kustomizations: which files are patches, and where objects go that a patch needs. Pure.
 
 A patch is a part of an object, so what it asks for is migrated like any other; but a new object cannot stand beside it,
-since every document of a patch is one. It goes into a file of its own, which the kustomization lists.
+since every document of a patch is one. It goes into a file of its own, which the kustomization lists. Prefixes and
+suffixes change the names of templates; a file of kustomize's own settings makes it change them in pods, too.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from dra_driver.api.documents import Document
+from dra_driver.api.documents import Document, normalized
+from dra_driver.migration.claims import Claims
 from dra_driver.migration.codes import NOT_EDITABLE, Severity
 from dra_driver.migration.kinds import embedded_in
 from dra_driver.migration.model import DocumentEdits, Finding, Path, Put, finding, value_at
@@ -17,6 +20,7 @@ from dra_driver.migration.model import DocumentEdits, Finding, Path, Put, findin
 _GROUP = "kustomize.config.k8s.io/"
 _NAMES = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 CLAIMS_FILE = "gpu-claims.yaml"
+NAMES_FILE = "gpu-names.yaml"
 _INLINE = (("patches", "patch"), ("patchesJson6902", "patch"))
 
 
@@ -33,6 +37,10 @@ class Kustomization:
     @property
     def claims_file(self) -> str:
         return str(self.folder / CLAIMS_FILE)
+
+    @property
+    def names_file(self) -> str:
+        return str(self.folder / NAMES_FILE)
 
 
 def is_kustomization(document: Document) -> bool:
@@ -55,7 +63,7 @@ def _patch_files(document: Document) -> Iterator[tuple[str, Mapping[str, Any] | 
         for index, one in enumerate(listed if isinstance(listed, list) else ()):
             path = one.get("path") if isinstance(one, dict) else one
             if isinstance(path, str) and "\n" not in path:
-                yield str(_resolved(folder / path)), target_of(document, (name, index))
+                yield str(resolved(folder / path)), target_of(document, (name, index))
 
 
 def target_of(document: Document, path: Path) -> Mapping[str, Any] | None:
@@ -64,7 +72,7 @@ def target_of(document: Document, path: Path) -> Mapping[str, Any] | None:
     return target if isinstance(target, dict) else None
 
 
-def _resolved(path: PurePosixPath) -> PurePosixPath:
+def resolved(path: PurePosixPath) -> PurePosixPath:
     """Without `..`."""
     parts: list[str] = []
     for part in path.parts:
@@ -119,20 +127,75 @@ def applied_folders(one: Kustomization, others: Sequence[Kustomization]) -> tupl
         below = by_folder.get(folder)
         for field in ("resources", "bases", "components"):
             listed = below.document.obj.get(field) if below is not None else None
-            pending += [_resolved(folder / name) for name in listed or () if isinstance(name, str) and ":" not in name]
+            pending += [resolved(folder / name) for name in listed or () if isinstance(name, str) and ":" not in name]
     return tuple(found)
 
 
-def renaming(one: Kustomization) -> Iterator[Finding]:
-    """Prefixes and suffixes change names of templates, and not where pods name them."""
-    for field in ("namePrefix", "nameSuffix"):
-        if value_at(one.document.obj, (field,)):
-            message = f"{field} renames ResourceClaimTemplates, but not in the pods that name them, which would wait"
-            advice = (
-                "Add a configuration of kind NameReference for kind ResourceClaimTemplate with the path "
-                "spec/template/spec/resourceClaims/resourceClaimTemplateName (configurations:), or do without it."
-            )
-            yield finding(NOT_EDITABLE, one.document, (field,), message, advice=advice, severity=Severity.ERROR)
+def renames(one: Kustomization) -> Path | None:
+    """The field by which it gives objects other names; None: it does not."""
+    return next(((field,) for field in ("namePrefix", "nameSuffix") if value_at(one.document.obj, (field,))), None)
+
+
+def naming_fields(claims: Claims) -> tuple[str, ...] | None:
+    """Where the pod names its template, as kustomize's field specifications have it; None: in a text, such as a patch
+    that Argo makes, where kustomize changes no names."""
+    found = []
+    for edit in claims.edits:
+        if isinstance(edit, Put) and claims.ref.name in str(edit.value):
+            if not isinstance(edit.value, dict):
+                return None
+            parts = (part.replace("/", "\\/") for part in edit.path if isinstance(part, str))
+            found.append("/".join((*parts, "resourceClaimTemplateName")))
+    return tuple(found)
+
+
+def name_references(fields: Iterable[str], there: str) -> str:
+    """What is to be added to the names file so that templates are renamed in these fields, too."""
+    known = set(re.findall(r"^  - path: (.+)$", there, re.MULTILINE))
+    lines = [f"  - path: {one}\n" for one in sorted(set(fields) - known)]
+    return ("" if there or not lines else _NAMES_HEAD) + "".join(lines)
+
+
+_NAMES_HEAD = """\
+# Where pods name their ResourceClaimTemplates, for which kustomize has prefixes and suffixes, too.
+nameReference:
+- group: resource.k8s.io
+  kind: ResourceClaimTemplate
+  fieldSpecs:
+"""
+
+
+def is_names_file(file: str, text: str) -> bool:
+    """Whether it is a names file that the migration wrote, and nothing else."""
+    return PurePosixPath(file).name == NAMES_FILE and normalized(text).startswith(_NAMES_HEAD)
+
+
+def configured(one: Kustomization) -> DocumentEdits | None:
+    """What makes the kustomization heed the names file; None: it does already."""
+    listed = one.document.obj.get("configurations")
+    there = listed if isinstance(listed, list) else []
+    if NAMES_FILE in there:
+        return None
+    return DocumentEdits(one.document, (Put(("configurations", len(there)), NAMES_FILE),))
+
+
+def renamed(one: Kustomization, path: Path) -> Finding:
+    message = f"{path[0]} renames ResourceClaimTemplates; {NAMES_FILE} tells kustomize where pods name them"
+    return finding(NOT_EDITABLE, one.document, path, message, advice="", severity=Severity.INFO, fixed=True)
+
+
+def not_renamed(one: Kustomization, path: Path) -> Finding:
+    """Of names in texts, which kustomize leaves as they are."""
+    message = f"{path[0]} renames ResourceClaimTemplates, but not in the texts that name them; their pods would wait"
+    advice = "Do without it, or migrate what kustomize renders (kubectl kustomize FOLDER | dractl migrate -)."
+    return finding(NOT_EDITABLE, one.document, path, message, advice=advice, severity=Severity.ERROR)
+
+
+def labels_of_a_patch(one: Kustomization, title: str, labels: Sequence[str]) -> Finding:
+    """A patch puts them on the pod, whose claim is in another file."""
+    message = f"a patch chooses nodes of {title} by {', '.join(labels)}, which stays with the pod"
+    advice = "Keep GPU Feature Discovery running, or choose where the pod is described, so that the claim can say it."
+    return finding(NOT_EDITABLE, one.document, (), message, advice=advice)
 
 
 def lone_patch(document: Document, claims_file: str) -> Finding:

@@ -4,6 +4,7 @@ Every object is planned for itself; then plans that must agree are made to (a pa
 edited, and what a text does not allow is taken back as a whole: a pod is converted entirely or not at all.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,12 +12,15 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from dra_driver.api.documents import Document, Reading, normalized, read_documents
+from dra_driver.api.meta import JsonObject
 from dra_driver.authoring.writing import Noted, written
 from dra_driver.migration import quotas, reading, surroundings
 from dra_driver.migration.agreement import ALL_CONTAINERS, Part, patched_together, reasons_against_claims
-from dra_driver.migration.changes import EditRefused
+from dra_driver.migration.building import Context, Key, Tree, key_of
+from dra_driver.migration.changes import EditRefused, changed
 from dra_driver.migration.claims import OWNER, Claims, claims_for
 from dra_driver.migration.codes import NOT_EDITABLE, WRITTEN_OUT, Severity
+from dra_driver.migration.commuting import Strayed, as_part, strayed
 from dra_driver.migration.definitions import kept
 from dra_driver.migration.edit import Rewriting, Splice, rewritten, spliced
 from dra_driver.migration.frameworks import after_claims
@@ -24,11 +28,17 @@ from dra_driver.migration.kinds import is_part_of_an_object, pods_by_shape, pods
 from dra_driver.migration.kustomize import (
     Kustomization,
     applied_folders,
+    configured,
     is_kustomization,
     kustomizations,
+    labels_of_a_patch,
     listing,
     lone_patch,
-    renaming,
+    name_references,
+    naming_fields,
+    not_renamed,
+    renamed,
+    renames,
     target_of,
     texts_in,
 )
@@ -51,6 +61,7 @@ from dra_driver.migration.model import (
     PodSpecAt,
     Put,
     Source,
+    StrategyOption,
     Target,
     Workload,
     finding,
@@ -85,7 +96,16 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
     meaning = surroundings.read(known, options)
     findings = [*_unread([*read, *beside]), *meaning.findings]
     kustomized = kustomizations(documents)
-    plans = _plans(documents, kustomized, _json_patches(kustomized, read), meaning, options)
+    tree = Tree({source.file: source.text for source, one in read if kustomized and not is_refused(source, one)})
+    json_patches = tuple(_json_patches(kustomized, read))
+    apart = dict.fromkeys(tree.orphans, _NOT_HERE)
+    while True:
+        plans = _plans(documents, kustomized, json_patches, tree, apart, meaning, options)
+        lost = _lost(sources, plans, kustomized, tree, meaning, options)
+        if lost.reasons.keys() <= apart.keys():
+            break
+        apart = {**lost.reasons, **apart}
+    findings += [labels_of_a_patch(one, *rest) for one in kustomized for rest in _of_folder(lost, one)]
     workloads = [workload for plan in plans for workload in plan.all_workloads]
     counted = quotas.rewrite(known, workloads, meaning, options)
     more = {some.document: some.edits for some in counted.edits}
@@ -106,6 +126,41 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
         offered.values,
         offered.reasons,
     )
+
+
+_NOT_HERE = (
+    "it is a patch, and what it patches is not among the files that were given; migrate what kustomize renders instead "
+    "(kubectl kustomize FOLDER | dractl migrate -)"
+)
+
+
+def _lost(
+    sources: Sequence[Source],
+    plans: Sequence["_Plan"],
+    kustomized: Sequence[Kustomization],
+    tree: Tree,
+    meaning: Meaning,
+    options: Options,
+) -> Strayed:
+    """Where claims make something else of what kustomize builds."""
+    converted = {key_of(plan.document) for one in plans for plan in one.with_inner if plan.claims}
+    if not tree.folders or not converted:
+        return Strayed()
+    out = _Output(sources, kustomized)
+    out.take(plans, options)
+    after = {one.file: one.after for one in out.files()} | {one.file: one.text for one in out.new_files()}
+    wanted = replace(options, strategy=StrategyOption.CLAIMS)
+
+    def alone(obj: JsonObject) -> tuple[JsonObject, Sequence[JsonObject]]:
+        (document,) = read_documents(json.dumps(obj), "").documents
+        plan = _planned(_draft(document, meaning, wanted, patch=False), wanted)
+        return changed(obj, plan.all_edits), [one.template for one in plan.all_claims]
+
+    return strayed(tree, Tree(after), converted, alone)
+
+
+def _of_folder(lost: Strayed, one: Kustomization) -> Iterator[tuple[str, tuple[str, ...]]]:
+    yield from ((title, labels) for (folder, title), labels in lost.labels.items() if folder == one.folder)
 
 
 def _unsaid(said: Iterable[Finding], others: Iterable[Finding]) -> Iterator[Finding]:
@@ -159,6 +214,10 @@ class _Plan:
         return tuple(plan for one in self.embedded for plan in one.plans)
 
     @property
+    def with_inner(self) -> "tuple[_Plan, ...]":
+        return (self, *(one for plan in self._inner for one in plan.with_inner))
+
+    @property
     def all_claims(self) -> tuple[Claims, ...]:
         return (*self.claims, *(one for plan in self._inner for one in plan.all_claims))
 
@@ -200,14 +259,21 @@ def _plans(
     documents: Sequence[Document],
     kustomized: Sequence[Kustomization],
     json_patches: Iterable[Part],
+    tree: Tree,
+    apart: Mapping[Key, str],
     meaning: Meaning,
     options: Options,
 ) -> list[_Plan]:
+    """`apart` are documents that are not to have claims, and why."""
     targets = {file: target for one in kustomized for file, target in one.patches.items()}
     drafts = [_draft(document, meaning, options, patch=document.file in targets) for document in documents]
     for draft in drafts:
         draft.target = targets.get(draft.document.file)
-    _agreed(list(_with_inner(drafts)), json_patches, options)
+    for draft in _with_inner(drafts):
+        context = tree.contexts.get(key_of(draft.document)) if draft.patch else None
+        if context is not None:
+            draft.asking = [_in_context(one, context, meaning, options) for one in draft.asking]
+    _agreed(list(_with_inner(drafts)), json_patches, apart, options)
     return [_planned(draft, options) for draft in drafts]
 
 
@@ -298,10 +364,22 @@ def _draft_text(draft: _Draft, path: Path, text: str, meaning: Meaning, options:
     draft.inner.append((path, lines, padded, inner))
 
 
-def _agreed(drafts: Sequence[_Draft], json_patches: Iterable[Part], options: Options) -> None:
+def _in_context(one: _Asking, context: Context, meaning: Meaning, options: Options) -> _Asking:
+    """With what the object that it patches says of the devices."""
+    document = replace(one.pod.document, obj=context.after)
+    whole = next((pod for pod in pods_of(document, options) if pod.path == one.pod.path), None)
+    if whole is None:
+        return one
+    alone = not any(True for _ in gpu_keys(value_at(context.before, one.pod.path)))
+    read = as_part(one.pod, one.reading, whole, reading.demands(whole, meaning, options), alone=alone)
+    return replace(one, reading=read, choice=choose(one.pod, read, options))
+
+
+def _agreed(drafts: Sequence[_Draft], json_patches: Iterable[Part], apart: Mapping[Key, str], options: Options) -> None:
     """What makes one pod asks in one way, or the pod would ask twice or lose what it asked for."""
     parts = [*map(_part, drafts), *json_patches]
-    for index, reason in reasons_against_claims(parts).items():
+    known = {index: apart[key] for index, one in enumerate(drafts) if (key := key_of(one.document)) in apart}
+    for index, reason in {**known, **reasons_against_claims(parts)}.items():
         draft = drafts[index]
         draft.asking = [
             one if one.pod.form is Form.NONE else _without_claims(one, reason, options) for one in draft.asking
@@ -414,6 +492,7 @@ class _Output:
         self._known: set[tuple[str, str, str | None, str]] = set()
         self._splices: dict[str, list[Splice]] = {source.file: [] for source in sources}
         self._apart: dict[str, list[NewObject]] = {}
+        self._names: list[Source] = []
 
     def take(self, plans: Sequence[_Plan], options: Options) -> None:
         for plan in plans:
@@ -489,18 +568,38 @@ class _Output:
     def _list_claims_files(self, options: Options) -> None:
         ours = {source.file for source in self._sources if OWNER in source.text}
         for one in self._kustomized:
-            folders = [_folder(folder) for folder in applied_folders(one, self._kustomized)]
-            if any(plan.all_claims and plan.document.file.startswith(tuple(folders)) for plan in self.plans):
-                self.findings += renaming(one)
             # The file may be there already, written by a run that was interrupted before it could be listed.
-            wanted = listing(one) if one.claims_file in self._apart or one.claims_file in ours else None
-            if wanted is None:
+            listed = listing(one) if one.claims_file in self._apart or one.claims_file in ours else None
+            named = configured(one) if self._named(one) else None
+            wanted = [edit for some in (listed, named) if some is not None for edit in some.edits]
+            if not wanted:
                 continue
             plan = next(plan for plan in self.plans if plan.document is one.document)
             self._splices[one.document.file] = [
                 *(splice for splice in self._splices[one.document.file] if not _within(splice, one.document)),
-                *_edited([plan.with_edits(wanted.edits)], options).splices,
+                *_edited([plan.with_edits(wanted)], options).splices,
             ]
+
+    def _named(self, one: Kustomization) -> bool:
+        """Whether kustomize has to be told where names of templates stand, which is done then."""
+        field = renames(one)
+        there = next((source.text for source in self._sources if source.file == one.names_file), "")
+        if field is None:
+            return False
+        folders = tuple(_folder(folder) for folder in applied_folders(one, self._kustomized))
+        below = [plan for plan in self.plans if plan.document.file.startswith(folders)]
+        claims = [claim for plan in below for claim in plan.all_claims]
+        fields = [naming_fields(claim) for plan in below for claim in plan.claims]
+        if len(fields) < len(claims) or None in fields:
+            self.findings.append(not_renamed(one, field))
+        added = name_references((path for some in fields for path in some or ()), there)
+        if added:
+            self.findings.append(renamed(one, field))
+            if there:
+                self._splices[one.names_file].append(Splice(len(there), len(there), added))
+            else:
+                self._names.append(Source(one.names_file, added))
+        return bool(added or there)
 
     def files(self) -> tuple[FileResult, ...]:
         return tuple(
@@ -509,7 +608,7 @@ class _Output:
         )
 
     def new_files(self) -> tuple[Source, ...]:
-        return tuple(Source(file, _yaml(objects)) for file, objects in self._apart.items())
+        return (*(Source(file, _yaml(objects)) for file, objects in self._apart.items()), *self._names)
 
 
 def _folder(folder: PurePosixPath) -> str:

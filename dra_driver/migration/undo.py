@@ -7,6 +7,7 @@ as it is, and that is said. Templates that the migration wrote and nobody names 
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from dra_driver.api.documents import Document, normalized, read_documents
@@ -15,7 +16,7 @@ from dra_driver.migration.changes import EditRefused, Items, changed, plain, sam
 from dra_driver.migration.claims import MANAGED_BY, OWNER
 from dra_driver.migration.codes import NOT_EDITABLE
 from dra_driver.migration.edit import Splice, rewritten, spliced
-from dra_driver.migration.kustomize import CLAIMS_FILE, kustomizations, texts_in
+from dra_driver.migration.kustomize import is_names_file, kustomizations, texts_in
 from dra_driver.migration.model import (
     Edit,
     FileResult,
@@ -56,6 +57,8 @@ def undo(sources: Sequence[Source]) -> Migration:
         named |= {name for document in documents for name in _named_after(document, back[document])}
     for source, documents in read:
         splices[source.file] += _unused_templates(source, documents, named)
+        if is_names_file(source.file, source.text) and not _named_still(read, named):
+            splices[source.file].append(Splice(0, len(normalized(source.text)), ""))
     after = {source.file: spliced(source.text, splices[source.file]) for source in sources}
     for source, documents in read:
         if edits := tuple(_unlisted(documents, after)):
@@ -67,12 +70,13 @@ def undo(sources: Sequence[Source]) -> Migration:
 
 
 def _unlisted(documents: Sequence[Document], after: Mapping[str, str]) -> Iterator[Edit]:
-    """Of a kustomization without other changes: the claims file that is empty now."""
+    """Of a kustomization without other changes: files that are empty now."""
     for one in kustomizations(documents[:1]):
-        resources = one.document.obj.get("resources")
-        for index, name in enumerate(resources if isinstance(resources, list) else ()):
-            if name == CLAIMS_FILE and after.get(one.claims_file) == "":
-                yield Remove(("resources", index))
+        for field, file in (("resources", one.claims_file), ("configurations", one.names_file)):
+            listed = one.document.obj.get(field)
+            for index, name in enumerate(listed if isinstance(listed, list) else ()):
+                if name == PurePosixPath(file).name and after.get(file) == "":
+                    yield Remove((field, index))
 
 
 # -- what is kept
@@ -265,7 +269,11 @@ def _unused_templates(
         open_until = past if begins else -1
 
 
+def _named_still(read: Iterable[tuple[Source, Iterable[Document]]], named: set[tuple[str | None, str]]) -> bool:
+    """Whether pods go on naming templates that the migration wrote."""
+    return any((one.namespace, one.name) in named for _, documents in read for one in documents if _is_ours(one))
+
+
 def _is_ours(document: Document) -> bool:
     labels = value_at(document.obj, ("metadata", "labels"))
-    kinds = ("ResourceClaimTemplate", "ResourceClaim")
-    return document.kind in kinds and isinstance(labels, dict) and labels.get(MANAGED_BY) == OWNER
+    return document.kind == "ResourceClaimTemplate" and isinstance(labels, dict) and labels.get(MANAGED_BY) == OWNER

@@ -1,0 +1,375 @@
+"""Whether kustomize builds of migrated folders what the migration makes of what it built before.
+
+The oracle is `kubectl kustomize` where there is one; what is known without it is said by values.
+"""
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dra_driver.api.documents import read_documents
+from dra_driver.migration.codes import NOT_EDITABLE, Severity
+from dra_driver.migration.migrate import migrate
+from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target
+from dra_driver.migration.undo import undo
+
+CLAIMS = Options(strategy=StrategyOption.CLAIMS, keep_undo=False)
+needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl, which has kustomize")
+type Files = Mapping[str, str]
+
+
+def deployment(pod: str = "", gpus: object = 1, name: str = "web") -> str:
+    return f"""\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: {name}}}
+spec:
+  selector: {{matchLabels: {{app: web}}}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec:
+{pod}      containers:
+      - name: main
+        image: registry.example.com/web:1
+        resources:
+          limits:
+            memory: 8Gi
+{f"            nvidia.com/gpu: {gpus}" if gpus else ""}
+      - name: side
+        image: registry.example.com/side:1
+"""
+
+
+CLUSTER = """\
+apiVersion: ray.io/v1
+kind: RayCluster
+metadata: {name: ray}
+spec:
+  headGroupSpec: {template: {spec: {containers: [{name: head, image: i}]}}}
+  workerGroupSpecs:
+  - groupName: workers
+    rayStartParams: {}
+    template: {spec: {containers: [{name: worker, image: i, resources: {limits: {nvidia.com/gpu: 2}}}]}}
+"""
+
+
+def patch(spec: str, name: str = "web") -> str:
+    """Of the pod of a Deployment; `spec` is a map in flow style."""
+    head = f"{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: {name}}}"
+    return f"{head}, spec: {{template: {{spec: {spec}}}}}}}\n"
+
+
+def main(gpus: object, more: str = "") -> str:
+    return f"{{{more}containers: [{{name: main, resources: {{limits: {{nvidia.com/gpu: {gpus}}}}}}}]}}"
+
+
+def migrated(files: Files, options: Options = CLAIMS) -> Migration:
+    return migrate([Source(name, text) for name, text in files.items()], options)
+
+
+def after(result: Migration) -> dict[str, str]:
+    return {one.file: one.after for one in result.files} | {one.file: one.text for one in result.new_files}
+
+
+def objects(text: str) -> list[Any]:
+    """Also of patches that are written into a kustomization."""
+    found = list(yaml.safe_load_all(text))
+    for one in found:
+        for entry in one.get("patches", ()):
+            if "patch" in entry:
+                entry["patch"] = yaml.safe_load(entry["patch"])
+    return found
+
+
+# -- the oracle
+
+
+def built(trees: Mapping[str, tuple[Files, str]]) -> dict[str, list[Any]]:
+    """What kustomize makes of folders, by the name of the tree. All in one run, each in a namespace of its own."""
+    with tempfile.TemporaryDirectory() as root:
+        for name, (files, folder) in trees.items():
+            wrapped = f"resources: [../{folder}]\nnamespace: {name}\n"
+            for file, text in {**files, "wrapped/kustomization.yaml": wrapped}.items():
+                path = Path(root, name, file)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(text.encode())
+        listed = "".join(f"- {name}/wrapped\n" for name in trees)
+        Path(root, "kustomization.yaml").write_text(f"resources:\n{listed}")
+        done = subprocess.run(["kubectl", "kustomize", root], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[Any]] = {name: [] for name in trees}
+    for one in yaml.safe_load_all(done.stdout):
+        found[one["metadata"].pop("namespace")].append(one)
+    return found
+
+
+def comparable(objects: list[Any]) -> list[str]:
+    """Pods with the content of the templates that they name; templates that nobody names are left out."""
+    specs = {one["metadata"]["name"]: one["spec"] for one in objects if one["kind"] == "ResourceClaimTemplate"}
+    rest = [one for one in objects if one["kind"] != "ResourceClaimTemplate"]
+    return sorted(json.dumps(_resolved(one, specs), sort_keys=True) for one in rest)
+
+
+def _resolved(value: Any, specs: Mapping[str, Any]) -> Any:
+    if isinstance(value, dict):
+        inner = {key: _resolved(one, specs) for key, one in value.items()}
+        if "tolerations" in inner:
+            inner["tolerations"] = sorted(inner["tolerations"], key=lambda one: json.dumps(one, sort_keys=True))
+        if "resourceClaimTemplateName" in inner:
+            inner["resourceClaimTemplateName"] = specs[inner["resourceClaimTemplateName"]]
+        return inner
+    return [_resolved(one, specs) for one in value] if isinstance(value, list) else value
+
+
+def check_law(trees: Mapping[str, Files]) -> set[str]:
+    """Of which trees claims were written. What cannot be migrated in its parts must be left alone, and said."""
+    results = {name: migrated(files) for name, files in trees.items()}
+    both = {f"{name}-before": (files, top_of(files)) for name, files in trees.items()}
+    both |= {f"{name}-after": (after(results[name]), top_of(files)) for name, files in trees.items()}
+    found = built(both)
+    converted = set()
+    for name, result in results.items():
+        before, now = found[f"{name}-before"], found[f"{name}-after"]
+        if "resourceClaimTemplateName" in json.dumps(now):
+            whole = migrate([Source("all.yaml", yaml.safe_dump_all(before))], CLAIMS)
+            before = [one.obj for one in read_documents(whole.files[0].after, "").documents]
+            converted.add(name)
+        if not keeps_labels(result):
+            assert comparable(now) == comparable(before), name
+        assert after(migrated(after(result))) == after(result), name
+    return converted
+
+
+def keeps_labels(result: Migration) -> bool:
+    """The pod goes on choosing nodes by a label, where the whole would have had a condition of the claim."""
+    return any("stays with the pod" in one.message for one in result.findings)
+
+
+def top_of(files: Files) -> str:
+    return next(one for one in ("top", "over", "base") if f"{one}/kustomization.yaml" in files)
+
+
+BASE = {"base/kustomization.yaml": "resources: [web.yaml]\n"}
+MODEL = "      nodeSelector: {nvidia.com/gpu.product: NVIDIA-L40S}\n"
+TAINT = "      tolerations: [{key: team, operator: Exists}]\n"
+JSON_OF_NODES = "- {op: replace, path: /spec/template/spec/nodeSelector/nvidia.com~1gpu.product, value: NVIDIA-H200}"
+
+
+def tree(over: str, pod: str = "", gpus: object = 1, **more: str) -> Files:
+    files = {**BASE, "base/web.yaml": deployment(pod, gpus), "over/kustomization.yaml": f"resources: [../base]\n{over}"}
+    return {**files, **{name.replace("__", "/") + ".yaml": text for name, text in more.items()}}
+
+
+def listed(text: str, target: str = "") -> str:
+    return f"patches:\n- {target and f'target: {target}'}\n  patch: |-\n    {text}\n".replace("- \n ", "-")
+
+
+TREES: dict[str, tuple[Files, bool]] = {
+    "no patch": (tree("", MODEL), True),
+    "one GPU becomes four": (tree(listed(patch(main(4)))), True),
+    "four of the base's model": (tree(listed(patch(main(4))), MODEL), True),
+    "four with the base's toleration": (tree(listed(patch(main(4))), TAINT), True),
+    "GPUs by the patch alone": (tree(listed(patch(main(4))), TAINT, gpus=None), True),
+    "another model and four": (
+        tree(listed(patch(main(4, "nodeSelector: {nvidia.com/gpu.product: NVIDIA-H200}, "))), MODEL),
+        True,
+    ),
+    "another model": (tree(listed(patch("{nodeSelector: {nvidia.com/gpu.product: NVIDIA-H200}}")), MODEL), False),
+    "another model by a JSON patch": (tree(listed(JSON_OF_NODES, "{kind: Deployment}"), MODEL), False),
+    "another zone": (tree(listed(patch("{nodeSelector: {zone: a}}")), MODEL), True),
+    "other tolerations": (tree(listed(patch("{tolerations: [{key: x, operator: Exists}]}"))), False),
+    "a toleration more by a JSON patch": (
+        tree(
+            listed(
+                "- {op: add, path: /spec/template/spec/tolerations/-, value: {key: b}}", "{name: web, kind: Deployment}"
+            ),
+            TAINT,
+        ),
+        True,
+    ),
+    "more pods": (
+        tree("replicas: [{name: web, count: 3}]\nimages: [{name: registry.example.com/web, newTag: v2}]\n"),
+        True,
+    ),
+    "a prefix": (tree("namePrefix: x-\nnamespace: ml\n", MODEL), True),
+    "a prefix and four": (tree("nameSuffix: -x\n" + listed(patch(main(4)))), True),
+    "a prefix in the middle": (
+        {
+            **tree("namePrefix: a-\n"),
+            "top/kustomization.yaml": "resources: [../over]\nnameSuffix: -z\n" + listed(patch(main(4), "a-web")),
+        },
+        True,
+    ),
+    "a CRD and a prefix": (
+        {
+            "base/kustomization.yaml": "resources: [ray.yaml]\n",
+            "base/ray.yaml": CLUSTER,
+            "over/kustomization.yaml": "resources: [../base]\nnamePrefix: x-\n",
+        },
+        True,
+    ),
+    "a component": (
+        tree(
+            "components: [../parts/four]\n",
+            parts__four__kustomization="kind: Component\napiVersion: kustomize.config.k8s.io/v1alpha1\n"
+            + listed(patch(main(4))),
+        ),
+        True,
+    ),
+    "a patch of everything": (
+        tree(listed("- {op: add, path: /spec/replicas, value: 3}", "{name: 'w.*'}")),
+        False,
+    ),
+    "a patch in a file for a name": (
+        tree("patches: [{path: p.yaml, target: {kind: Deployment}}]\n", over__p=patch(main(4), "whatever")),
+        True,
+    ),
+    "an old list of patches": (tree("patchesStrategicMerge: [p.yaml]\n", over__p=patch(main(4))), True),
+    "no GPUs for a test": (tree(listed(patch(main("null")))), False),
+    "a container less": (tree(listed(patch("{containers: [{name: side, $patch: delete}]}"))), True),
+    "the container with GPUs taken away": (tree(listed(patch("{containers: [{name: main, $patch: delete}]}"))), False),
+}
+
+
+@needs_kubectl
+def test_kustomize_builds_of_the_result_what_the_migration_makes_of_what_it_built() -> None:
+    names = {f"t{number}": name for number, name in enumerate(TREES)}
+    converted = check_law({short: TREES[name][0] for short, name in names.items()})
+    assert {names[short] for short in converted} == {name for name, (_, expected) in TREES.items() if expected}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_tree_is_converted_where_its_parts_can_be_and_left_alone_and_told_otherwise(name: str) -> None:
+    files, converted = TREES[name]
+    result = migrated(files)
+    targets = {one.choice.target for one in result.workloads}
+    assert targets == ({Target.CLAIMS} if converted else {Target.EXTENDED})
+    if not converted:
+        assert not result.changed
+        assert all("kubectl kustomize" in one.choice.reason for one in result.workloads)
+    assert after(migrated(after(result))) == after(result)
+    kept = migrated(files, Options(strategy=StrategyOption.CLAIMS))
+    back = after(undo([Source(name, text) for name, text in after(kept).items()]))
+    assert {name: objects(text) for name, text in back.items() if text} == {
+        name: objects(text) for name, text in files.items()
+    }
+
+
+# -- trees of any shape
+
+_PODS = ["", MODEL, TAINT, MODEL + TAINT]
+_CHANGES = [
+    "{nodeSelector: {zone: a}}",
+    "{nodeSelector: {nvidia.com/gpu.product: NVIDIA-H200}}",
+    "{nodeSelector: {nvidia.com/gpu.product: null}}",
+    "{tolerations: [{key: other, operator: Exists}]}",
+    "{tolerations: [{key: nvidia.com/gpu, operator: Exists}]}",
+    "{priorityClassName: high}",
+    "{containers: [{name: side, $patch: delete}]}",
+    "{containers: [{name: more, image: i}]}",
+    main(2),
+    main(4, "nodeSelector: {nvidia.com/gpu.product: NVIDIA-H200}, "),
+    main(1, "tolerations: [{key: third, operator: Exists}], "),
+    "{containers: [{name: side, resources: {limits: {nvidia.com/gpu: 1}}}]}",
+    "{containers: [{name: main, resources: {limits: {memory: 1Gi}}}]}",
+]
+_OPERATIONS = [
+    "- {op: add, path: /spec/template/spec/priorityClassName, value: low}",
+    "- {op: replace, path: /spec/template/spec/containers/0/image, value: other}",
+    "- {op: add, path: /spec/template/spec/nodeSelector, value: {nvidia.com/gpu.memory: '81920'}}",
+    "- {op: replace, path: /spec/template/spec/containers/0/resources/limits/nvidia.com~1gpu, value: 3}",
+]
+_RENAMES = ["", "namePrefix: x-\n", "nameSuffix: -y\n", "commonAnnotations: {a: b}\n"]
+_TARGETS = ["", "{kind: Deployment}", "{kind: Deployment, name: web}", "{kind: Deployment, labelSelector: 'no=such'}"]
+
+
+@st.composite
+def _over(draw: st.DrawFn, below: str) -> str:
+    entries = [
+        listed(patch(draw(st.sampled_from(_CHANGES))), draw(st.sampled_from(_TARGETS)))
+        for _ in range(draw(st.integers(0, 2)))
+    ]
+    if draw(st.integers(0, 3)) == 0:
+        entries.append(listed(draw(st.sampled_from(_OPERATIONS)), "{kind: Deployment}"))
+    patches = "".join(one.removeprefix("patches:\n") for one in entries)
+    return f"resources: [../{below}]\n{draw(st.sampled_from(_RENAMES))}" + (f"patches:\n{patches}" if patches else "")
+
+
+@st.composite
+def _trees(draw: st.DrawFn) -> Files:
+    base = deployment(draw(st.sampled_from(_PODS)), draw(st.sampled_from([1, 2, "'1'", None])))
+    files = {**BASE, "base/web.yaml": base, "over/kustomization.yaml": draw(_over("base"))}
+    return {**files, "top/kustomization.yaml": draw(_over("over"))} if draw(st.booleans()) else files
+
+
+@needs_kubectl
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow])
+@given(st.lists(_trees(), min_size=12, max_size=12))
+def test_of_trees_of_any_shape_the_same_is_true(trees: list[Files]) -> None:
+    check_law({f"t{number}": files for number, files in enumerate(trees)})
+
+
+# -- what is written
+
+
+def test_names_of_templates_are_made_known_to_kustomize_where_it_changes_them() -> None:
+    result = migrated(TREES["a CRD and a prefix"][0])
+    texts = after(result)
+    assert yaml.safe_load(texts["over/kustomization.yaml"])["configurations"] == ["gpu-names.yaml"]
+    (reference,) = yaml.safe_load(texts["over/gpu-names.yaml"])["nameReference"]
+    path = "spec/workerGroupSpecs/template/spec/resourceClaims/resourceClaimTemplateName"
+    assert reference == {
+        "group": "resource.k8s.io",
+        "kind": "ResourceClaimTemplate",
+        "fieldSpecs": [{"path": path}],
+    }
+    (said,) = (one for one in result.findings if one.place.path == "namePrefix")
+    assert (said.severity, said.fixed) == (Severity.INFO, True)
+
+
+def test_names_that_are_known_already_are_added_to() -> None:
+    first = after(migrated(TREES["a prefix"][0]))
+    files = {**first, "base/ray.yaml": CLUSTER, "base/kustomization.yaml": "resources: [web.yaml, ray.yaml]\n"}
+    names = yaml.safe_load(after(migrated(files))["over/gpu-names.yaml"])["nameReference"][0]["fieldSpecs"]
+    assert [one["path"].partition("/resourceClaims")[0] for one in names] == [
+        "spec/template/spec",
+        "spec/workerGroupSpecs/template/spec",
+    ]
+
+
+def test_names_in_texts_are_not_changed_by_kustomize_and_that_is_told() -> None:
+    flow = """apiVersion: argoproj.io/v1alpha1
+kind: WorkflowTemplate
+metadata: {name: flow}
+spec: {templates: [{name: a, container: {name: main, image: i, resources: {limits: {nvidia.com/gpu: 1}}}}]}
+"""
+    result = migrated({"kustomization.yaml": "namePrefix: x-\nresources: [flow.yaml]\n", "flow.yaml": flow})
+    said = [one for one in result.findings if one.code is NOT_EDITABLE]
+    assert [(one.place.path, one.severity) for one in said] == [("namePrefix", Severity.ERROR)]
+
+
+def test_labels_that_a_patch_puts_on_a_pod_stay_and_that_is_told() -> None:
+    added = "- {op: add, path: /spec/template/spec/nodeSelector, value: {nvidia.com/gpu.family: hopper}}"
+    for text in (added, patch("{nodeSelector: {nvidia.com/gpu.family: hopper}}")):
+        result = migrated(tree(listed(text, "{kind: Deployment}")))
+        assert [one.choice.target for one in result.workloads] == [Target.CLAIMS]
+        assert keeps_labels(result)
+        said = [one.message for one in result.findings if one.code is NOT_EDITABLE and one.place.path == ""]
+        assert said == ["a patch chooses nodes of Deployment web by nvidia.com/gpu.family, which stays with the pod"]
+
+
+def test_a_patch_of_what_is_not_here_stays_and_that_is_told() -> None:
+    over = "resources: ['https://example.com/base?ref=v1']\n" + listed(patch(main(4)))
+    result = migrated({"over/kustomization.yaml": over})
+    assert not result.changed
+    assert [one.choice.target for one in result.workloads] == [Target.EXTENDED]
+    assert "not among the files" in result.workloads[0].choice.reason
