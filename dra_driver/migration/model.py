@@ -367,6 +367,8 @@ class Migration:
     chart_values: JsonObject | None = None
     reasons: tuple[str, ...] = ()
     """What a person should know about policy and values, a sentence each."""
+    settings: tuple[Source, ...] = ()
+    """For programs other than `kubectl`, and so no manifests: what is to be merged into their configuration."""
 
     @property
     def changed(self) -> bool:
