@@ -25,6 +25,7 @@ from dra_driver.migration.definitions import kept
 from dra_driver.migration.edit import Rewriting, Splice, rewritten, spliced
 from dra_driver.migration.frameworks import after_claims
 from dra_driver.migration.kinds import is_part_of_an_object, pods_by_shape, pods_of, with_written_places
+from dra_driver.migration.kueue_configuration import holds_configuration
 from dra_driver.migration.kustomize import (
     Kustomization,
     applied_folders,
@@ -107,9 +108,10 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
         apart = {**lost.reasons, **apart}
     findings += [labels_of_a_patch(one, *rest) for one in kustomized for rest in _of_folder(lost, one)]
     workloads = [workload for plan in plans for workload in plan.all_workloads]
-    counted = quotas.rewrite(known, workloads, meaning, options)
+    counted = quotas.rewrite(known, workloads, meaning, options, frozenset(documents))
     more = {some.document: some.edits for some in counted.edits}
     plans = [_labelled(plan, workloads).with_edits(more.get(plan.document, ())) for plan in plans]
+    plans = [replace(plan, objects=counted.beside.get(plan.document, ())) for plan in plans]
     out = _Output(sources, kustomized)
     out.take(plans, options)
     for new in counted.objects:
@@ -125,6 +127,7 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
         offered.policy,
         offered.values,
         offered.reasons,
+        counted.settings,
     )
 
 
@@ -204,6 +207,8 @@ class _Plan:
     edits: tuple[Edit, ...] = ()
     findings: tuple[Finding, ...] = ()
     embedded: tuple[_Embedded, ...] = ()
+    objects: tuple[NewObject, ...] = ()
+    """That stand beside it, besides templates."""
 
     @property
     def all_edits(self) -> tuple[Edit, ...]:
@@ -544,7 +549,13 @@ class _Output:
         return Finding(WRITTEN_OUT, WRITTEN_OUT.severity, ref_of(document), place, message, "", fixed=True)
 
     def _new_objects(self, plan: _Plan) -> Iterator[NewObject]:
-        """Templates that there are not yet in this folder."""
+        """Templates, and what stands beside the document, that there are not yet in this folder."""
+        for new in plan.objects:
+            metadata = new.obj["metadata"]
+            key = _key(plan.document.file, ObjectRef(new.obj["kind"], metadata.get("namespace"), metadata["name"]))
+            if key not in self._known:
+                self._known.add(key)
+                yield new
         for one in plan.all_claims:
             key = _key(plan.document.file, one.ref)
             if key not in self._known:
@@ -630,7 +641,7 @@ def _edited(plans: Iterable[_Plan], options: Options) -> Rewriting:
     edits: dict[Document, tuple[Edit, ...]] = {}
     for plan in plans:
         wanted = plan.all_edits
-        if wanted and options.keep_undo and not is_kustomization(plan.document):
+        if wanted and options.keep_undo and not _is_undone_by_names(plan.document):
             wanted = (*wanted, remembered(plan.document.obj, wanted))
         for one in plan.embedded:
             inner = [splice for some in _by_text(one.plans) for splice in _edited(some, options).splices]
@@ -640,6 +651,11 @@ def _edited(plans: Iterable[_Plan], options: Options) -> Rewriting:
         if wanted:
             edits[plan.document] = wanted
     return rewritten(edits) if edits else Rewriting((), ())
+
+
+def _is_undone_by_names(document: Document) -> bool:
+    """What has no annotations of its own."""
+    return is_kustomization(document) or holds_configuration(document)
 
 
 def _by_text(plans: Iterable[_Plan]) -> list[list[_Plan]]:

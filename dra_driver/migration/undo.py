@@ -16,6 +16,7 @@ from dra_driver.migration.changes import EditRefused, Items, changed, plain, sam
 from dra_driver.migration.claims import MANAGED_BY, OWNER
 from dra_driver.migration.codes import NOT_EDITABLE
 from dra_driver.migration.edit import Splice, rewritten, spliced
+from dra_driver.migration.kueue_configuration import unmapped
 from dra_driver.migration.kustomize import is_names_file, kustomizations, texts_in
 from dra_driver.migration.model import (
     Edit,
@@ -152,6 +153,7 @@ def _back(document: Document, findings: list[Finding]) -> Iterator[Edit]:
         findings += inner.findings
         if inner.changed:
             yield Put(path, inner.files[0].after)
+    yield from unmapped(document)
     if value_at(document.obj, _WHERE) is None:
         return
     runs = _runs(document.obj)
@@ -276,4 +278,8 @@ def _named_still(read: Iterable[tuple[Source, Iterable[Document]]], named: set[t
 
 def _is_ours(document: Document) -> bool:
     labels = value_at(document.obj, ("metadata", "labels"))
-    return document.kind == "ResourceClaimTemplate" and isinstance(labels, dict) and labels.get(MANAGED_BY) == OWNER
+    return document.kind in _WRITTEN and isinstance(labels, dict) and labels.get(MANAGED_BY) == OWNER
+
+
+_WRITTEN = ("ResourceClaimTemplate", "ResourceClaim", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+"""Kinds of objects that the migration writes beside others."""

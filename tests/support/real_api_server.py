@@ -150,7 +150,9 @@ def _start_controllers(server: RealApiServer, assets: Path, key: Path) -> None:
     flags = {
         "kubeconfig": str(kubeconfig),
         "service-account-private-key-file": str(key),
-        "controllers": "garbage-collector-controller,namespace-controller,daemonset-controller",
+        "controllers": ",".join(
+            ("garbage-collector-controller", "namespace-controller", "daemonset-controller", "resourcequota-controller")
+        ),
         "leader-elect": "false",
         "secure-port": "0",
     }

@@ -1,55 +1,16 @@
-"""Quotas, limits, queues and autoscalers: what counts claims afterwards, and what is only told."""
+"""Quotas, autoscalers and what else speaks of the old resources: what counts claims, and what is only told."""
 
 from typing import Any
 
 import pytest
-import yaml
-from support.migration import GPU, codes, documents_of, limits, meaning_of, pod, pod_of
+from support.counting import CLAIMS, EXTENDED, LEAVE, MIG, PLAIN, done, workload
+from support.migration import GPU, codes, limits, meaning_of, pod
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration import reading
-from dra_driver.migration.meaning import Meaning
-from dra_driver.migration.model import Choice, Options, Put, Remove, Target, Workload, value_at
-from dra_driver.migration.quotas import QuotaResult, rewrite
+from dra_driver.migration.model import Options, Target
+from dra_driver.migration.quotas import rewrite
 
-PLAIN = meaning_of("version: v1\nflags: {migStrategy: mixed}\n")
-MIG = "nvidia.com/mig-1g.5gb"
 KEY = "gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
-
-
-def workload(
-    target: Target, amounts: JsonObject | None = None, namespace: str = "team", meaning: Meaning = PLAIN, **more: Any
-) -> Workload:
-    obj = pod(limits(amounts or {GPU: 1}), **more)
-    obj["metadata"]["namespace"] = namespace
-    at = pod_of(obj)
-    return Workload(at, reading.demands(at, meaning, Options()), Choice(target, "as the test has it."))
-
-
-CLAIMS, EXTENDED, LEAVE = Target.CLAIMS, Target.EXTENDED, Target.LEAVE
-
-
-def done(obj: JsonObject, *targets: Target | Workload, meaning: Meaning = PLAIN) -> tuple[JsonObject, QuotaResult]:
-    """The object afterwards, and what was said."""
-    workloads = [workload(one) if isinstance(one, Target) else one for one in targets]
-    (document,) = documents_of(obj)
-    result = rewrite([document], workloads, meaning, Options())
-    after = yaml.safe_load(yaml.safe_dump(obj))
-    for edits in result.edits:
-        assert edits.reason
-        for edit in sorted(edits.edits, key=lambda one: isinstance(one, Remove)):
-            parent = value_at(after, edit.path[:-1])
-            last = edit.path[-1]
-            if isinstance(edit, Remove):
-                assert last in parent
-                del parent[last]
-            elif isinstance(parent, list) and last == len(parent):
-                parent.append(edit.value)
-            elif parent is None:
-                value_at(after, edit.path[:-3])[edit.path[-3]] = {edit.path[-2]: [edit.value]}
-            else:
-                parent[last] = edit.value
-    return after, result
 
 
 def quota(**hard: Any) -> JsonObject:
@@ -134,122 +95,6 @@ def test_what_no_quota_counts_stays_and_is_said(key: str, value: Any, code: str)
     assert (after, codes(result.findings)) == (obj, [code])
 
 
-# -- LimitRange
-
-
-def _limit_range() -> JsonObject:
-    limit = {"type": "Container", "default": {"cpu": "1", GPU: 0}, "max": {GPU: 4}, "min": {"cpu": "1m"}}
-    return {
-        "apiVersion": "v1",
-        "kind": "LimitRange",
-        "metadata": {"name": "l", "namespace": "team"},
-        "spec": {"limits": [limit]},
-    }
-
-
-@pytest.mark.parametrize(
-    ("targets", "default", "most"),
-    [([CLAIMS], False, False), ([CLAIMS, EXTENDED], False, True), ([EXTENDED], True, True), ([], False, True)],
-)
-def test_defaults_go_where_there_are_claims(targets: list[Target], default: bool, most: bool) -> None:
-    after, result = done(_limit_range(), *targets)
-    limit = after["spec"]["limits"][0]
-    assert (GPU in limit["default"], GPU in limit["max"]) == (default, most)
-    assert (limit["default"]["cpu"], limit["min"]) == ("1", {"cpu": "1m"})
-    proposed = [one for one in result.findings if "count <= 4" in one.advice]
-    assert bool(proposed) == (CLAIMS in targets or not targets)
-
-
-# -- Kueue
-
-
-def _cluster_queue(kind: str = "ClusterQueue") -> JsonObject:
-    resources = [{"name": "cpu", "nominalQuota": 4}, {"name": GPU, "nominalQuota": 32, "borrowingLimit": 8}]
-    group = {"coveredResources": ["cpu", GPU], "flavors": [{"name": "a", "resources": resources}]}
-    return {
-        "apiVersion": "kueue.x-k8s.io/v1beta1",
-        "kind": kind,
-        "metadata": {"name": "q"},
-        "spec": {"resourceGroups": [group]},
-    }
-
-
-@pytest.mark.parametrize("kind", ["ClusterQueue", "Cohort"])
-def test_a_queue_of_claims_alone_counts_them_under_a_name_of_their_own(kind: str) -> None:
-    after, result = done(_cluster_queue(kind), CLAIMS)
-    group = after["spec"]["resourceGroups"][0]
-    assert group["coveredResources"] == ["cpu", "dra.gpu/gpu"]
-    assert group["flavors"][0]["resources"][1] == {"name": "dra.gpu/gpu", "nominalQuota": 32, "borrowingLimit": 8}
-    advice = [one.advice for one in result.findings if "deviceClassMappings" in one.advice]
-    assert advice == [
-        "Add to the manager's configuration, under `resources.deviceClassMappings`: "
-        "`- {name: dra.gpu/gpu, deviceClassNames: [gpu.nvidia.com]}`."
-    ]
-
-
-@pytest.mark.parametrize("targets", [[CLAIMS, EXTENDED], []])
-def test_a_queue_of_both_stays_and_is_explained(targets: list[Target]) -> None:
-    after, result = done(_cluster_queue(), *targets)
-    assert after == _cluster_queue()
-    assert [one.code.name for one in result.findings] == ["M014"]
-    assert "dra.gpu/gpu" in result.findings[0].advice
-
-
-def test_a_queue_of_extended_resources_stays() -> None:
-    after, result = done(_cluster_queue(), EXTENDED)
-    assert (after, [one.severity for one in result.findings]) == (_cluster_queue(), ["info"])
-
-
-def test_mig_devices_are_counted_by_sources() -> None:
-    obj = yaml.safe_load(yaml.safe_dump(_cluster_queue()).replace(GPU, MIG))
-    after, result = done(obj, workload(CLAIMS, {MIG: 1}))
-    assert after == obj
-    assert "sources" in result.findings[0].message
-
-
-def test_the_managers_configuration_gets_the_mapping_of_its_queues() -> None:
-    configuration = {"apiVersion": "config.kueue.x-k8s.io/v1beta1", "kind": "Configuration",
-                     "resources": {"transformations": [{"input": MIG, "outputs": {}}]}}  # fmt: skip
-    documents = documents_of(configuration, _cluster_queue())
-    result = rewrite(documents, [workload(CLAIMS)], PLAIN, Options())
-    mine = next(one for one in result.edits if one.document is documents[0])
-    mapping = {"name": "dra.gpu/gpu", "deviceClassNames": ["gpu.nvidia.com"]}
-    assert mine.edits == (Put(("resources", "deviceClassMappings", 0), mapping),)
-    assert any("transformation" in one.message for one in result.findings)
-    assert not any("Add to the manager's configuration" in one.advice for one in result.findings)
-
-
-def test_a_configuration_in_a_text_is_told_what_to_become() -> None:
-    text = "apiVersion: config.kueue.x-k8s.io/v1beta1\nkind: Configuration\n"
-    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a.yaml": text}}
-    result = rewrite(documents_of(config_map, _cluster_queue()), [workload(CLAIMS)], PLAIN, Options())
-    told = [one for one in result.findings if one.code.name == "M020"]
-    assert [(one.place.path, "dra.gpu/gpu" in one.advice) for one in told] == [("data[a.yaml]", True)]
-
-
-def test_flavors_keep_their_labels() -> None:
-    spec = {"nodeLabels": {"nvidia.com/gpu.product": "x", "zone": "a"}}
-    obj = {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ResourceFlavor", "metadata": {"name": "f"}, "spec": spec}
-    after, result = done(obj, CLAIMS)
-    assert (after, codes(result.findings)) == (obj, ["M009"])
-
-
-def test_claims_that_kueue_does_not_take_are_said() -> None:
-    terms = [
-        {
-            "weight": 1,
-            "preference": {
-                "matchExpressions": [{"key": "nvidia.com/gpu.family", "operator": "In", "values": ["ampere"]}]
-            },
-        }
-    ]
-    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
-    one = workload(CLAIMS, affinity=affinity)
-    one.pod.document.obj["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
-    assert codes(rewrite([], [one], PLAIN, Options()).findings) == ["M010"]
-    assert rewrite([], [workload(CLAIMS, affinity=affinity)], PLAIN, Options()).findings == ()
-
-
 def test_shares_that_take_all_of_what_they_do_not_name_are_said() -> None:
     memory, both = {"nvidia.com/gpumem": 100}, {"nvidia.com/gpumem": 100, "nvidia.com/gpucores": 5}
     workloads = [workload(CLAIMS, memory), workload(CLAIMS, both), workload(CLAIMS)]
@@ -261,45 +106,18 @@ def test_shares_that_take_all_of_what_they_do_not_name_are_said() -> None:
     assert rewrite([], [workload(CLAIMS, memory), workload(LEAVE, both)], PLAIN, Options()).findings == ()
 
 
-# -- other queues, autoscalers
+# -- autoscalers
 
 
-def _volcano() -> JsonObject:
-    spec = {"capability": {"cpu": "4", GPU: "16"}, "guarantee": {"resource": {GPU: "4"}}}
-    return {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "q"}, "spec": spec}
-
-
-@pytest.mark.parametrize(
-    ("targets", "keys"),
-    [
-        ([CLAIMS], {"cpu", "deviceclass/gpu.nvidia.com"}),
-        ([CLAIMS, EXTENDED], {"cpu", GPU, "deviceclass/gpu.nvidia.com"}),
-        ([EXTENDED], {"cpu", GPU}),
-    ],
-)
-def test_queues_of_volcano_count_by_class(targets: list[Target], keys: set[str]) -> None:
-    after, result = done(_volcano(), *targets)
-    assert set(after["spec"]["capability"]) == keys
-    assert set(after["spec"]["guarantee"]["resource"]) == keys - {"cpu"}
-    assert codes(result.findings) == ["M014"]
-    again, second = done(after, *targets)
-    assert again == after
-    assert second.edits == () or EXTENDED not in targets
-
-
-def test_queues_of_kai_and_pools_of_karpenter_stay() -> None:
-    kai = {"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": "q"},
-           "spec": {"resources": {"gpu": {"quota": 8}}}}  # fmt: skip
+def test_pools_of_karpenter_stay() -> None:
     karpenter = {
         "apiVersion": "karpenter.sh/v1",
         "kind": "NodePool",
         "metadata": {"name": "n"},
         "spec": {"limits": {GPU: 8}},
     }
-    assert [(done(obj, CLAIMS)[0], codes(done(obj, CLAIMS)[1].findings)) for obj in (kai, karpenter)] == [
-        (kai, ["M014"]),
-        (karpenter, ["M021"]),
-    ]
+    after, result = done(karpenter, CLAIMS)
+    assert (after, codes(result.findings)) == (karpenter, ["M021"])
 
 
 # -- everything else

@@ -1,0 +1,46 @@
+"""Objects that count, and the workloads that they count: what becomes of both."""
+
+from typing import Any
+
+import yaml
+from support.migration import GPU, documents_of, limits, meaning_of, pod, pod_of
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration import reading
+from dra_driver.migration.changes import changed, plain
+from dra_driver.migration.meaning import Meaning
+from dra_driver.migration.model import Choice, Options, Target, Workload
+from dra_driver.migration.quotas import QuotaResult, rewrite
+
+PLAIN = meaning_of("version: v1\nflags: {migStrategy: mixed}\n")
+MIG = "nvidia.com/mig-1g.5gb"
+CLAIMS, EXTENDED, LEAVE = Target.CLAIMS, Target.EXTENDED, Target.LEAVE
+
+
+def workload(
+    target: Target, amounts: JsonObject | None = None, namespace: str = "team", meaning: Meaning = PLAIN, **more: Any
+) -> Workload:
+    obj = pod(limits(amounts or {GPU: 1}), **more)
+    obj["metadata"]["namespace"] = namespace
+    at = pod_of(obj)
+    return Workload(at, reading.demands(at, meaning, Options()), Choice(target, "as the test has it."))
+
+
+def queued(one: Workload) -> Workload:
+    """In a queue of Kueue's."""
+    one.pod.document.obj["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "q"}
+    return one
+
+
+def done(
+    obj: JsonObject, *targets: Target | Workload, meaning: Meaning = PLAIN, options: Options | None = None
+) -> tuple[JsonObject, QuotaResult]:
+    """The object afterwards, and what was said."""
+    workloads = [workload(one) if isinstance(one, Target) else one for one in targets]
+    (document,) = documents_of(obj)
+    result = rewrite([document], workloads, meaning, options or Options())
+    after = yaml.safe_load(yaml.safe_dump(obj))
+    for edits in result.edits:
+        assert edits.reason
+        after = plain(changed(after, edits.edits))
+    return after, result
