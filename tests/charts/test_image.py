@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.image import ENTRY_POINTS, LARGEST_MIB, Installed, installed
+from support.image import ARCHITECTURES, ENTRY_POINTS, EXTRAS, LARGEST_MIB, Installed, installed
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -55,8 +55,37 @@ def test_the_image_copies_what_the_package_is_made_of() -> None:
     assert {*wheel["packages"], *wheel["force-include"]} <= words
 
 
+def test_what_is_copied_is_there() -> None:
+    sources = [word for line in re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.M) for word in line.split()]
+    assert sources and [word for word in sources if not (ROOT / word).exists()] == []
+
+
 def test_the_base_is_an_argument_for_every_stage() -> None:
     assert re.findall(r"^FROM (\S+)", DOCKERFILE, re.M) == ["${BASE}", "${BASE}"]
+
+
+def test_nothing_is_installed_where_it_runs_and_nothing_is_built_as_somebody_else() -> None:
+    """The second stage has what the first has made, and no programs that make things."""
+    build, run = (part.splitlines() for part in re.split(r"^FROM .*$", DOCKERFILE, flags=re.M)[1:])
+    words = [line.split()[0] for line in run if line and not line.startswith(("#", " "))]
+    assert words == ["LABEL", "COPY", "ENV", "USER", "CMD"]
+    (copied,) = [line for line in run if line.startswith("COPY")]
+    assert copied == "COPY --from=build /opt/gpu-dra /opt/gpu-dra"
+    assert any("pip uninstall --yes pip" in line for line in build)
+
+
+def test_the_check_installs_what_the_image_installs() -> None:
+    extras = re.findall(r"gpu-dra-driver(\[[a-z,]+\])", DOCKERFILE)
+    assert extras == [EXTRAS] and "--only-binary :all:" in DOCKERFILE
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert set(scripts) == set(ENTRY_POINTS)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_there_are_wheels_for_every_architecture(architecture: str, tree: Installed) -> None:
+    """Of everything that is installed here, in the version that is: nothing is compiled there either."""
+    missing = tree.without_wheel(architecture)
+    assert missing == ""
 
 
 def test_the_image_runs_as_the_user_of_the_chart(render: Render) -> None:
