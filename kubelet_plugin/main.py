@@ -163,8 +163,7 @@ async def run(settings: Settings) -> None:
             tasks.create_task(forever("news", events.run))
             tasks.create_task(forever("news of pods", pods.run))
             tasks.create_task(forever("claims", claims.run))
-            # Without a controller nobody keeps domains, and nobody publishes their devices.
-            if Feature.COMPUTE_DOMAINS in settings.feature_gates and settings.publisher == "controller":
+            if settings.compute_domains or _has_domain_claims(settings):
                 tasks.create_task(forever("ComputeDomains", serve_domains))
             if status is not None:
                 tasks.create_task(forever("device status", status.run))
@@ -199,8 +198,13 @@ async def _domains(
     host_imex: HostDaemon | None,
     told: Observers,
 ) -> None:
-    """The driver of ComputeDomains, from when the node has what it takes; the driver may come after the plugin."""
+    """The driver of ComputeDomains, from when the node has what it takes; the driver may come after the plugin.
+
+    At once where claims have something of domains: pods cannot end without somebody who releases them.
+    """
     there = asyncio.Event()
+    if _has_domain_claims(settings):
+        there.set()
 
     def look(seen: NodeFacts) -> None:
         if seen.imex is not None and seen.imex.usable:
@@ -216,6 +220,10 @@ async def _domains(
 
     problem = None if host_imex is None else host_imex.problem
     await serve_domains(kube, settings, host, driver, facts, registered, problem, told)
+
+
+def _has_domain_claims(settings: Settings) -> bool:
+    return any(settings.domain_records.glob("*.json"))
 
 
 async def _policy(settings: Settings, events: EventRecorder) -> PublishingPolicy:

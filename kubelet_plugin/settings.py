@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.features import Gates
+from dra_driver.features import Feature, Gates
 from dra_driver.names import GPU_DRIVER, is_uid
 from dra_driver.runtime.settings import (
     FEATURE_GATES,
@@ -66,6 +66,17 @@ class Settings:
     """URL of the collector that gets spans; None: nothing is traced, and nothing imported for it."""
     log_level: str
     log_format: str
+
+    @property
+    def compute_domains(self) -> bool:
+        """Whether the node takes part in ComputeDomains. Without a controller nobody keeps them, nor publishes their
+        devices."""
+        return Feature.COMPUTE_DOMAINS in self.feature_gates and self.publisher == "controller"
+
+    @property
+    def domain_records(self) -> Path:
+        """Folder with a file for each claim that has something of a ComputeDomain."""
+        return self.state_dir / "domains"
 
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:

@@ -63,8 +63,9 @@ async def serve_domains(
     host_imex: Callable[[], str | None] | None,
     told: Observers,
 ) -> None:
-    """Until cancelled. `registered` is told the driver's name whenever kubelet registers it."""
-    reader, records = ClaimReader(kube), Records(settings.state_dir / "domains")
+    """Until cancelled. With ComputeDomains switched off, only that what claims have is released: nobody may look at
+    domains then, nor write a claim's status. `registered` is told the driver's name whenever kubelet registers it."""
+    reader, records = ClaimReader(kube), Records(settings.domain_records)
     standing = DomainStanding(kube, records, settings.node_name)
     status = _device_status(kube, settings, standing)
     pods = PodEvents(
@@ -99,6 +100,9 @@ async def serve_domains(
         _log.info("ComputeDomains are served", driver=COMPUTE_DOMAIN_DRIVER)
         tasks.create_task(forever("claims of ComputeDomains", claims.run))
         tasks.create_task(forever("registration for ComputeDomains", registration.watch))
+        if not settings.compute_domains:
+            _log.warning("ComputeDomains are switched off; what claims have of them is released as their pods end")
+            return
         tasks.create_task(forever("standing of ComputeDomains", standing.run))
         tasks.create_task(forever("news of pods of ComputeDomains", pods.run))
         if status is not None:

@@ -1,4 +1,5 @@
-"""On which nodes plugins run, what the notes say of them, and the guard against a device plugin."""
+"""On which nodes plugins run, what the notes say of them, and the guards against a device plugin on the same nodes and
+against domains that nobody would take down."""
 
 from typing import Any
 
@@ -7,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.helm import Cluster, Helm, HelmError, Object, ServerThread, simulated_server
 
-from dra_driver.api.meta import NODES
+from dra_driver.api.meta import COMPUTE_DOMAINS, NODES
 
 type Render = Any
 
@@ -104,6 +105,31 @@ def test_an_upgrade_is_guarded_too(server: ServerThread, helm: Helm) -> None:
     server.create(node("busy", NFD, gpus="8"))
     with pytest.raises(HelmError, match="device plugin"):
         helm.upgrade()
+
+
+def test_domains_that_nobody_would_take_down_keep_them_from_being_switched_off(
+    server: ServerThread, helm: Helm
+) -> None:
+    values = {"featureGates": {"ComputeDomains": False}}
+    helm.install()
+    domain: Object = {
+        "apiVersion": "resource.nvidia.com/v1beta1",
+        "kind": "ComputeDomain",
+        "metadata": {"name": "train", "namespace": "default"},
+        "spec": {"numNodes": 0, "channel": {"resourceClaimTemplate": {"name": "train"}}},
+    }
+    server.create(domain)
+    assert helm.upgrade(values).all("DaemonSet"), "NVIDIA's own driver may keep it"
+    helm.upgrade()
+    condition = {"type": "TemplateReady", "status": "True", "reason": "TemplateMade", "message": ""}
+    status = {"status": {"conditions": [{**condition, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}
+    server.kube(
+        lambda kube: kube.merge_patch(COMPUTE_DOMAINS, "train", status, namespace="default", subresource="status")
+    )
+    with pytest.raises(HelmError, match=r"There are 1 ComputeDomains \(default/train\)"):
+        helm.upgrade(values)
+    server.delete(domain)
+    assert helm.upgrade(values).all("DaemonSet")
 
 
 def holds(requirement: dict[str, Any], labels: dict[str, str]) -> bool:

@@ -9,6 +9,7 @@ import aiohttp
 import grpc.aio
 import pytest
 import pytest_asyncio
+from support.claims import a_ref
 from support.objects import allocate, allocation, claim, result
 from support.plugin import eventually, short_folder
 from support.plugin_process import PluginForks
@@ -20,8 +21,10 @@ from dra_driver.kube import kubelet_api
 from dra_driver.kube.client import Kube
 from dra_driver.kube.events import EVENTS_V1
 from dra_driver.kube.kubelet_api.generated import health_v1_pb2, registration_pb2
-from dra_driver.names import CONFIG_API_VERSION, GPU_DRIVER, ClaimRef
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, GPU_DRIVER, ClaimRef
 from dra_driver.simulation.apiserver import SimulatedApiServer
+from kubelet_plugin.domains.records import Record, Records
+from kubelet_plugin.domains.wanted import WantedDevice
 from kubelet_plugin.simulate_command import act
 
 POD: JsonObject = {"metadata": {"name": "train-0", "uid": "uid-of-train-0"}}
@@ -276,6 +279,25 @@ async def test_gates_switch_off_health_status_of_devices_and_what_claims_may_ask
 
 async def _none(found: Callable[[], Awaitable[list[Any]]]) -> bool:
     return not await found()
+
+
+async def test_with_domains_switched_off_claims_that_have_something_of_them_are_released(one: RealNode) -> None:
+    """Else kubelet could not end their pods; nothing else is done for domains, which the roles do not allow then."""
+    ref = a_ref()
+    folder = one.node.state / "domains"
+    records = Records(folder)
+    records.write(Record(ref, (WantedDevice("channel-0", "channel", ("channel",), "d", "Single"),), None))
+    one.node.options = ("--feature-gates=ComputeDomains=false",)
+    async with one.plugin() as plugin:
+        await one.registered(2)
+        assert await plugin.serving(COMPUTE_DOMAIN_DRIVER).unprepare(ref) == {ref.uid: ""}
+        assert not records.all()
+        await plugin.stop()
+    one.server.accesses.clear()
+    async with one.plugin() as plugin:
+        await one.registered()
+        assert not [*(one.node.kubelet / "plugins" / COMPUTE_DOMAIN_DRIVER).glob("*.sock")]
+    assert not [access for access in one.server.accesses if access.resource == "computedomains"]
 
 
 async def test_a_collector_gets_the_spans_of_claims_with_their_requests(one: RealNode) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -157,6 +158,12 @@ class Plugin:
         self.node = node
         self._socket = socket
         self._ended = asyncio.create_task(forks.ended(pid))
+
+    def serving(self, driver: str) -> "Plugin":
+        """The same process, as kubelet reaches another driver of it."""
+        other = copy(self)
+        other._socket = self.node.kubelet / "plugins" / driver / self._socket.name
+        return other
 
     async def ready(self) -> bool:
         """Wait until it serves kubelet's calls; False when it ended before."""
