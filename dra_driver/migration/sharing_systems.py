@@ -114,18 +114,27 @@ class _Pod:
         if given.number(hami.priority) is not None:
             path = given.paths(hami.priority)[0]
             self._say(NO_COUNTERPART, path, f"{hami.priority}: a claim has no priority among those that share a GPU")
+        memory, percent = given.number(hami.memory), given.number(hami.memory_percentage)
+        if not memory and not percent:
+            memory = hami.default_memory
         share = Share(
-            memory=self._mebibytes((given.number(hami.memory) or hami.default_memory) * hami.memory_factor),
-            memory_percent=given.number(hami.memory_percentage) or None,
+            memory=self._mebibytes((memory or 0) * hami.memory_factor),
+            memory_percent=percent or None,
             cores=given.number(hami.cores) or hami.default_cores or None,
         )
         count = given.number(hami.count) or 1
         removes = given.paths(hami.count, *amounts, hami.priority)
-        return self._part(container, count, share, removes, hami.count, "nvidia.com/vgpu-mode")
+        return self._part(container, count, self._alone(share, removes), removes, hami.count, "nvidia.com/vgpu-mode")
 
     def _is_hami(self, given: Amounts) -> bool:
         """Whether the pod is HAMi's, though it asks for nothing but a number of GPUs."""
-        names = ("nvidia.com/use-gpu", "nvidia.com/nouse-gpu", "nvidia.com/vgpu-mode", "hami.io/")
+        names = (
+            "nvidia.com/use-gpu",
+            "nvidia.com/nouse-gpu",
+            "nvidia.com/vgpu-mode",
+            "nvidia.com/numa-bind",
+            "hami.io/",
+        )
         annotated = any(key.startswith(names) for key in self._annotations)
         return self._hami.installed or annotated or self._hami.priority in given or self._scheduler == "hami-scheduler"
 
@@ -139,7 +148,10 @@ class _Pod:
         if not any((number, memory, percent, cores)):
             return None
         share = Share(memory=self._mebibytes(memory or 0), memory_percent=percent or None, cores=cores or None)
-        return self._part(container, number or 1, share, given.paths(*names), names[0], "volcano.sh/vgpu-mode")
+        removes = given.paths(*names)
+        return self._part(
+            container, number or 1, self._alone(share, removes), removes, names[0], "volcano.sh/vgpu-mode"
+        )
 
     def _volcano_older(self, container: ContainerAt, given: Amounts) -> Part | None:
         memory, number = given.number("volcano.sh/gpu-memory"), given.number("volcano.sh/gpu-number")
@@ -206,6 +218,18 @@ class _Pod:
         return self._part(container, count, share, given.paths(self._hami.count, *asked), sorted(asked)[0], "")
 
     # -- what a part is
+
+    def _alone(self, share: Share, removes: tuple[Path, ...]) -> Share:
+        """HAMi and Volcano give all memory to who does not say how much, so nobody else gets on that GPU.
+
+        Cores were limited even so; alone on a GPU there is nobody to limit them for.
+        """
+        if share.memory is not None or share.memory_percent not in (None, 100):
+            return share
+        if share.cores is not None and share.cores < 100:
+            message = f"without an amount of memory it had all of it, so the GPU alone; its limit of {share.cores} "
+            self._say(NO_COUNTERPART, removes[0], f"{message}percent of the cores is gone", with_claims=True)
+        return Share()
 
     def _part(
         self, container: ContainerAt, count: int, share: Share, removes: tuple[Path, ...], resource: str, mode_key: str
@@ -381,6 +405,7 @@ _SETTINGS: Mapping[str, str] = {
     "hami.io/gpu-scheduler-policy": "which GPU of a node is taken first cannot be said in a claim",
     "hami.io/node-scheduler-policy": "how pods are spread over nodes is the scheduler's own setting",
     "hami.io/device-scoring-weights": "devices are not weighed against each other",
+    "nvidia.com/numa-bind": "GPUs of one NUMA node are asked for by a constraint, which is not written",
     "volcano.sh/vgpu-podgroup-policy": "which GPU of a node is taken first cannot be said in a claim",
     "mps": "whether shares are kept apart by MPS is for the PublishingPolicy to say",
 }
@@ -396,7 +421,12 @@ def _enforced(resource: str) -> str:
 
 
 def _has_word(value: str, word: str) -> str:
-    """HAMi looks for a part of the model's name, in whatever case; names of models are in capitals anyhow."""
+    """HAMi looks for a part of the model's name, in whatever case; names of models are in capitals anyhow.
+
+    It had registered the GPU as `NVIDIA-` and the name that NVML gives, which begins with NVIDIA for new models only.
+    """
+    if word.upper().startswith("NVIDIA"):
+        return f"('NVIDIA-' + {value}).upperAscii().contains({quoted(word.upper())})"
     if word.isascii() and word == word.upper() and any(char.isdigit() for char in word):
         return f"{value}.contains({quoted(word)})"
     return f"{value}.upperAscii().contains({quoted(word.upper())})"

@@ -8,7 +8,7 @@ from support.migration import GPU, all_codes, codes, limits, meaning_of, pod, re
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import Attribute, Device
 from dra_driver.cel.device import CelDevice, compile_selector
-from dra_driver.migration.meaning import Meaning
+from dra_driver.migration.meaning import Hami, Meaning
 from dra_driver.migration.model import Share, Want, What
 from dra_driver.names import GPU_DRIVER
 from dra_driver.quantity import Quantity
@@ -34,12 +34,17 @@ def wants(obj: JsonObject, meaning: Meaning | None = None, **options: Any) -> li
     [
         ({GPU: 1, MEM: 3000}, {}, shared(memory("3000Mi"))),
         ({GPU: 1, MEM: "3000", CORES: 30}, {}, shared(memory("3000Mi", cores=30))),
-        ({GPU: 1, CORES: 30}, {}, shared(Share(cores=30))),
         ({MEM: 3000}, {}, shared(memory("3000Mi"))),
         ({GPU: 1, PERCENT: 100}, {}, Want(What.GPU)),
         ({GPU: 1, PERCENT: 50}, {}, shared(memory("20Gi"))),
         ({GPU: 1, PERCENT: 50, CORES: 10}, {}, shared(memory("20Gi", cores=10))),
         ({GPU: 2}, {"hami.io/gpu-scheduler-policy": "spread"}, Want(What.GPU, 2)),
+        ({GPU: 1, CORES: 30}, {}, Want(What.GPU)),
+        ({GPU: 2, PERCENT: 100, CORES: 30}, {}, Want(What.GPU, 2)),
+        ({CORES: 30}, {}, Want(What.GPU)),
+        ({"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-cores": 50}, {}, Want(What.GPU, 2)),
+        ({GPU: 1, MEM: 1}, {"nvidia.com/use-gputype": "NVIDIA-Tesla T4"},
+         shared(memory("1Mi"), 1, f"('NVIDIA-' + {A}.productName).upperAscii().contains('NVIDIA-TESLA T4')")),
         ({GPU: 1, MEM: 1}, {"nvidia.com/use-gputype": "A100,V100"},
          shared(memory("1Mi"), 1, f"{A}.productName.contains('A100') || {A}.productName.contains('V100')")),
         ({GPU: 1, MEM: 1}, {"nvidia.com/nouse-gputype": "Tesla"},
@@ -104,7 +109,7 @@ def test_parts_that_were_mig_devices_become_mig_devices_with_enough_memory(prefi
 
 
 def test_models_are_found_by_a_part_of_their_name_in_whatever_case() -> None:
-    annotations = {"nvidia.com/use-gputype": "a100,Tesla"}
+    annotations = {"nvidia.com/use-gputype": "a100,nvidia-tesla"}
     (want,) = wants(pod(limits({GPU: 1, MEM: 1}), annotations=annotations))
     selector = compile_selector(want.selectors[0])
     for product, matches in (("NVIDIA A100-SXM4-40GB", True), ("Tesla T4", True), ("NVIDIA H100", False)):
@@ -135,6 +140,23 @@ def test_percent_of_an_unknown_memory_is_said() -> None:
     known = read(pod(limits({GPU: 1, PERCENT: 50})), meaning_of(node))
     assert known.demands[0].want.share == memory("20Gi")
     assert [one.severity for one in known.claim_findings if one.code.name == "M004"] == ["info"]
+
+
+def test_all_memory_of_a_gpu_is_the_gpu_alone_and_the_limit_of_its_cores_is_told() -> None:
+    """HAMi had given away all memory, so nobody else came to that GPU, whatever was left of its cores."""
+    found = read(pod(limits({GPU: 1, CORES: 30})))
+    (said,) = [one for one in found.claim_findings if one.code.name == "M025"]
+    assert "its limit of 30 percent of the cores is gone" in said.message
+    assert "M005" not in codes(found.claim_findings)
+    assert "M025" not in codes(read(pod(limits({GPU: 1, CORES: 100}))).claim_findings)
+
+
+def test_the_default_of_the_memory_counts_where_the_pod_says_nothing_of_memory() -> None:
+    """Not beside a percentage, which HAMi reads first."""
+    hami = Meaning(hami=Hami(default_memory=5000, installed=True))
+    for amounts, share in (({GPU: 1}, memory("5000Mi")), ({GPU: 1, PERCENT: 50}, memory("20Gi"))):
+        found = read(pod(limits(amounts)), hami, gpu_memory=Quantity.parse("40Gi"))
+        assert found.demands[0].want.share == share
 
 
 def test_names_and_defaults_of_hami_are_those_of_its_configuration() -> None:
