@@ -20,6 +20,8 @@ from dra_driver.migration.model import Edit, Path, Put, Remove, Source, value_at
 GROUP = "config.kueue.x-k8s.io"
 FILE = "kueue-configuration.yaml"
 _MAPPINGS: Path = ("resources", "deviceClassMappings")
+_CHART_GATES: Path = ("controllerManager", "featureGates")
+"""Of the chart's values: what becomes its manager's command line."""
 _OLD_GATE = "DynamicResourceAllocation"
 """Off unless switched on in 0.14 to 0.17; from 0.18 on another gate, which is on."""
 _CAPACITY_GATE = "KueueDRAIntegrationConsumableCapacity"
@@ -126,7 +128,8 @@ def configure(found: Found, one: Configuration, mappings: Sequence[ClassMapping]
         _say_mapped(found, one, mapping, minor)
     for gate in _gates(wanted, minor):
         message = f"feature gate {gate} of Kueue is switched on, without which it counts no such claims"
-        found.say(QUOTA, one.path or ("featureGates",), message, severity=Severity.INFO, fixed=True, advice="")
+        advice = "Take it out before you upgrade to Kueue 0.18, which refuses it." if gate == _OLD_GATE else ""
+        found.say(QUOTA, one.path or ("featureGates",), message, severity=Severity.INFO, fixed=True, advice=advice)
 
 
 def _names(inner: Document) -> set[object]:
@@ -143,13 +146,13 @@ def _gate_edits(found: Found, one: Configuration, wanted: Sequence[ClassMapping]
     """Gates of the command line and of the configuration exclude each other."""
     assert one.inner is not None
     gates = _gates(wanted, minor)
-    listed = value_at(found.obj, ("controllerManager", "featureGates")) if one.path else None
+    listed = value_at(found.obj, _CHART_GATES) if one.path else None
     for gate in gates:
         if isinstance(listed, list) and listed:
             if not any(given.get("name") == gate for given in dicts(listed)):
-                place: Path = ("controllerManager", "featureGates", len(listed) + gates.index(gate))
+                place: Path = (*_CHART_GATES, len(listed) + gates.index(gate))
                 found.edits.append(Put(place, {"name": gate, "enabled": True}))
-        elif value_at(one.inner.obj, ("featureGates", gate)) is not True:
+        elif not _is_on(one.inner, gate):
             yield Put(("featureGates", gate), True)
 
 
@@ -232,17 +235,26 @@ def holds_configuration(document: Document) -> bool:
 
 
 def unmapped(document: Document) -> Iterator[Edit]:
-    """What takes out the mappings that the migration put in."""
+    """What takes out the mappings that the migration put in, and the gates that mappings need where none is left."""
     for one in configurations_in(document):
         if one.inner is None:
             continue
         entries = dicts(value_at(one.inner.obj, _MAPPINGS))
         ours = [index for index, entry in enumerate(entries) if str(entry.get("name")).startswith(PREFIX)]
         edits: list[Edit] = [Remove((*_MAPPINGS, index)) for index in ours]
-        if not edits:
-            continue
-        if one.path:
+        if edits and len(ours) == len(entries):
+            gates = (_OLD_GATE, _CAPACITY_GATE)
+            edits += [Remove(("featureGates", gate)) for gate in gates if _is_on(one.inner, gate)]
+            listed = dicts(value_at(document.obj, _CHART_GATES))
+            yield from (
+                Remove((*_CHART_GATES, index)) for index, gate in enumerate(listed) if gate.get("name") in gates
+            )
+        if edits and one.path:
             text = value_at(document.obj, one.path)
             yield Put(one.path, spliced(text, rewritten({one.inner: edits}).splices))
         else:
             yield from edits
+
+
+def _is_on(inner: Document, gate: str) -> bool:
+    return value_at(inner.obj, ("featureGates", gate)) is True
