@@ -26,6 +26,7 @@ from dra_driver.migration.readiness import Facts, readiness
 from dra_driver.migration.report import markdown, summary
 from dra_driver.migration.report_data import as_data
 from dra_driver.migration.report_text import at, counted, named
+from dra_driver.migration.report_together import sums
 from dra_driver.migration.together import together
 from dra_driver.migration.verify import Verdict, verify
 
@@ -113,15 +114,25 @@ def _classes(read: ClusterRead | None) -> dict[str, DeviceClass]:
 _BECOMES = {"claims": "claims", "extended": "stays", "leave": "left alone"}
 
 
+_MOST_ROWS = 20
+"""More workloads than that are summed up by what becomes of them: a terminal has hardly more lines."""
+_FIRST_NAMED = 2
+
+
 def show(report: Report, *, undone: bool = False) -> None:
-    """Tables to standard output, without notes, which are many; the sum of it to standard error."""
-    tried = {id(one.workload): one for one in report.verification.checked} if report.verification is not None else {}
-    rows = []
-    for one in report.migration.workloads:
-        checked = tried.get(id(one))
-        verdict = checked.verdict if checked is not None else Verdict.UNKNOWN
-        rows.append((named(one), _BECOMES[one.choice.target.value], _VERDICTS[verdict], one.choice.reason))
-    if rows:
+    """What it comes to, to standard error; then tables to standard output, without notes, which are many."""
+    if undone:
+        back = sum(one.before != one.after for one in report.migration.files)
+        messages.print(f"{counted(back, 'file')} of {len(report.migration.files)} as before the migration.")
+    else:
+        for line in summary(report.migration):
+            messages.print(line, markup=False, soft_wrap=True)
+        if report.together is not None:
+            messages.print(sums(report.together).replace("**", ""), markup=False, soft_wrap=True)
+    rows = _rows(report)
+    if len(rows) > _MOST_ROWS:
+        print_table(("WORKLOADS", "BECOME", "DEVICES", "WHY"), _summed_up(rows))
+    elif rows:
         print_table(("WORKLOAD", "BECOMES", "DEVICES", "WHY"), rows)
     shown = [one for one in report.migration.findings if one.severity is not Severity.INFO]
     findings = sorted(shown, key=lambda one: (one.severity.rank, one.place))
@@ -129,14 +140,36 @@ def show(report: Report, *, undone: bool = False) -> None:
         if rows:
             print()  # noqa: T201 - between two tables
         print_table(("PLACE", "SEVERITY", "CODE", "WHAT"), list(_cells(findings)))
-    if undone:
-        back = sum(one.before != one.after for one in report.migration.files)
-        messages.print(f"{counted(back, 'file')} of {len(report.migration.files)} as before the migration.")
-        return
-    for line in summary(report.migration):
-        messages.print(line, markup=False, soft_wrap=True)
-    rest = "`--report md` has the notes, the readiness of the cluster and the way there."
-    messages.print(rest, markup=False, soft_wrap=True)
+    if not undone:
+        rest = "`--report md` has the notes, the readiness of the cluster and the way there."
+        messages.print(rest, markup=False, soft_wrap=True)
+
+
+def _rows(report: Report) -> list[tuple[str, str, str, str]]:
+    tried = {id(one.workload): one for one in report.verification.checked} if report.verification is not None else {}
+    rows = []
+    for one in report.migration.workloads:
+        checked = tried.get(id(one))
+        verdict = checked.verdict if checked is not None else Verdict.UNKNOWN
+        rows.append((named(one), _BECOMES[one.choice.target.value], _VERDICTS[verdict], one.choice.reason))
+    return rows
+
+
+def _summed_up(rows: Sequence[tuple[str, str, str, str]]) -> list[tuple[str, str, str, str]]:
+    """Those with which it went alike have one row; those that a person has to look at come first."""
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for name, *rest in rows:
+        becomes, devices, why = rest
+        alike.setdefault((becomes, devices, why), []).append(name)
+    order = (_BECOMES["leave"], _VERDICTS[Verdict.DIFFERS], _VERDICTS[Verdict.NOWHERE])
+    worst_first = sorted(alike.items(), key=lambda one: (not set(one[0]) & set(order), -len(one[1])))
+    return [(_first_of(names), *rest) for rest, names in worst_first]
+
+
+def _first_of(names: Sequence[str]) -> str:
+    more = len(names) - _FIRST_NAMED
+    first = ", ".join(names[:_FIRST_NAMED])
+    return f"{len(names)}: {first} and {more} more" if more > 0 else first
 
 
 _MOST_ALIKE = 3

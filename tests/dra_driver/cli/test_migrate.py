@@ -485,3 +485,26 @@ def test_what_is_not_tried_in_time_is_told(tmp_path: Path) -> None:
 )
 def test_the_exit_status_says_how_it_went(tmp_path: Path, status: Status, given: tuple[str, ...]) -> None:
     assert run("migrate", str(two(tmp_path, "a")), *given).exit_code == status
+
+
+def test_three_hundred_workloads_fit_a_terminal(tmp_path: Path) -> None:
+    """What it comes to stands first, workloads of one kind have one row, and equal ones are searched for once."""
+    names = [f"w{number}" for number in range(297)]
+    text = (
+        two(tmp_path, *names).read_text()
+        + two(tmp_path, "odd1", "odd2", "odd3", extra="        nvidia.com/abacus: 1\n").read_text()
+    )
+    file = tmp_path / "pods.yaml"
+    file.write_text(text)
+    outcome = run("migrate", str(file), "--strategy", "claims", "--nodes", "t4:50")
+    lines = outcome.output.splitlines()
+    assert len(lines) <= 24, outcome.output
+    assert max(map(len, lines)) <= 250
+    assert lines[0] == "1 file, 300 pod specifications that ask for GPUs: 297 with claims now, 3 left alone."
+    assert (
+        "297 workloads make 297 pods; 200 of them have devices at a time. The device plugin had room for 200."
+        in lines[2]
+    )
+    table = outcome.stdout.splitlines()
+    assert re.match(r"3: Pod search/odd1, Pod search/odd2 and 1 more +left alone", table[1])
+    assert re.match(r"297: Pod search/w0, Pod search/w1 and 295 more +claims +as before", table[2])
