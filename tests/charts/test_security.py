@@ -13,6 +13,7 @@ from support.chart_values import VARIANTS, Values, combinations
 from support.foreign_types import EVERYTHING_SERVED
 from support.helm import CHART, Helm, Object, Release, simulated_server
 
+from charts.generate import read_values
 from dra_driver.api.meta import PODS, RESOURCE_CLAIM_TEMPLATES
 from dra_driver.simulation.cluster import Process, SimulatedCluster, SimulatedNode, parse_nodes
 
@@ -50,6 +51,17 @@ def test_of_the_host_the_plugin_has_what_it_needs(render: Render) -> None:
     paths = host_paths(plugin(render()))
     assert {path for path, writable in paths.items() if writable} == WRITABLE.keys()
     assert {path for path, writable in paths.items() if not writable} == READABLE.keys()
+
+
+def test_the_values_say_what_each_path_of_the_host_is_for() -> None:
+    text = "\n".join(
+        one.text
+        for value in read_values((CHART / "values.yaml").read_text())
+        for one in value.leaves()
+        if one.path[0] == "kubeletPlugin"
+    )
+    named = {path.removeprefix("/var/lib/kubelet/") for path in (*WRITABLE, *READABLE) if path != "/var/run/cdi"}
+    assert {path for path in named if f"`{path}`" not in text} == set() and "CDI files" in text
 
 
 def test_simulated_hardware_needs_neither_host_nor_privileges(render: Render) -> None:
