@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from dra_driver.api.documents import Document
-from dra_driver.migration import kueue, kueue_configuration, queues
+from dra_driver.migration import kueue, kueue_configuration, node_pools, queues
 from dra_driver.migration.amounts import is_whole_or_mig, profile_of
 from dra_driver.migration.changes import changed, plain
 from dra_driver.migration.codes import AUTOSCALER, INVALID_AMOUNT, QUOTA, Severity
@@ -244,20 +244,6 @@ def _about_profiles(resource: str) -> str:
     return f"To limit profiles one by one, let claims name the class of their profile, as {profile}.mig.nvidia.com."
 
 
-# -- autoscalers
-
-
-def _node_pool(found: Found, world: World) -> None:
-    limits = value_at(found.obj, ("spec", "limits"))
-    for resource in limits if isinstance(limits, dict) else ():
-        if MENTION.search(str(resource)):
-            message = (
-                f"{resource} limits nodes by what a device plugin has to give; nodes of the driver have none of it"
-            )
-            advice = "Limit the pool by cpu or nodes, too, and see whether this Karpenter makes nodes for claims."
-            found.say(AUTOSCALER, ("spec", "limits", str(resource)), message, advice=advice)
-
-
 # -- everything else
 
 
@@ -313,5 +299,5 @@ _ROOMS: Mapping[tuple[str, str], Callable[[Found, World], None]] = {
     ("scheduling.volcano.sh", "Queue"): queues.volcano_queue,
     ("scheduling.run.ai", "Queue"): queues.kai_queue,
     ("run.ai", "Project"): queues.runai_project,
-    ("karpenter.sh", "NodePool"): _node_pool,
+    **node_pools.ROOMS,
 }

@@ -29,6 +29,7 @@ from dra_driver.migration.labels import restored_profile
 from dra_driver.migration.meaning import CONFIG_LABEL, LAYOUT_LABEL, Hami, MigLayout, View
 from dra_driver.migration.meaning import Meaning as Meaning
 from dra_driver.migration.model import Finding, Options, Path, finding, value_at
+from dra_driver.migration.node_pools import labels_of_nodes
 from dra_driver.migration.plugin_config import (
     GPU_RESOURCE,
     MIG_STRATEGIES,
@@ -378,7 +379,7 @@ def _meaning(found: _Found, options: Options) -> Meaning:
         layouts=layouts,
         strategy=strategy,
         driver_roots=frozenset(found.driver_roots),
-        findings=tuple(found.findings),
+        findings=(*found.findings, *labels_of_nodes(found.nodes)),
     )
     nodes = [_view_of_node(node, configs, default, strategy) for node in found.nodes]
     views = [view for view in nodes if view is not None]

@@ -120,6 +120,8 @@ INTENDED = re.compile(
             r".*draResources.*",
             r".*podSpecPatch",
             r".*resource\.manifest",
+            # The Cluster Autoscaler's flags.
+            r"spec\.template\.spec\.containers\[\d+\]\.(?:args|command)",
             # Quotas, limits and queues.
             r"spec\.hard.*",
             r"spec\.limits.*",

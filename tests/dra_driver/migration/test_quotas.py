@@ -106,20 +106,6 @@ def test_shares_that_take_all_of_what_they_do_not_name_are_said() -> None:
     assert rewrite([], [workload(CLAIMS, memory), workload(LEAVE, both)], PLAIN, Options()).findings == ()
 
 
-# -- autoscalers
-
-
-def test_pools_of_karpenter_stay() -> None:
-    karpenter = {
-        "apiVersion": "karpenter.sh/v1",
-        "kind": "NodePool",
-        "metadata": {"name": "n"},
-        "spec": {"limits": {GPU: 8}},
-    }
-    after, result = done(karpenter, CLAIMS)
-    assert (after, codes(result.findings)) == (karpenter, ["M021"])
-
-
 # -- everything else
 
 
