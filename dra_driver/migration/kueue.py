@@ -126,21 +126,18 @@ def _source(group: Sequence[str], classes: Sequence[str], world: World) -> JsonO
 
 
 def _counted(name: str, world: World, kind: str | None) -> JsonObject:
+    """Names are compared as they are written: slices and claims have them without a domain."""
     driver = world.options.driver
-    own = f"device.attributes['{driver}']"
-    expression = f"{own}.type == '{kind}'" if kind is not None else "true"
-    qualified = name if kind is not None else f"{driver}/{name}"
-    return {
-        "name": qualified,
-        "driver": driver,
-        "deviceSelector": {"cel": {"expression": f"device.driver == '{driver}' && {expression}"}},
-    }
+    expression = f"device.driver == '{driver}'"
+    if kind is not None:
+        expression += f" && device.attributes['{driver}'].type == '{kind}'"
+    return {"name": name, "driver": driver, "deviceSelector": {"cel": {"expression": expression}}}
 
 
 def _dimension(resource: str, source: JsonObject | None, world: World) -> bool:
     """Whether the mapping charges what the resource says."""
     unit = world.unit_of(resource)
-    charged = source["capacity"]["name"].rpartition("/")[2] if source is not None and "capacity" in source else None
+    charged = source["capacity"]["name"] if source is not None and "capacity" in source else None
     return charged == unit.dimension if unit is not None else charged in (None, _SHARES)
 
 
@@ -157,7 +154,7 @@ def _unit(resource: str, source: JsonObject | None, world: World) -> Fraction:
 
 def _name(classes: Sequence[str], source: JsonObject | None, world: World) -> str:
     first = world.options.gpu_class if world.options.gpu_class in classes else classes[0]
-    charged = next(iter(source.values()))["name"].rpartition("/")[2] if source is not None else _SHARES
+    charged = next(iter(source.values()))["name"] if source is not None else _SHARES
     return PREFIX + _label(first) + (f"-{charged}" if charged != _SHARES else "")
 
 

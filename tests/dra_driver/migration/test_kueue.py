@@ -95,7 +95,7 @@ def test_profiles_that_are_made_on_demand_are_counted_by_their_memory() -> None:
     assert (source["name"], source["driver"]) == ("memory", "gpu.nvidia.com")
 
 
-@pytest.mark.parametrize(("number", "capacity"), [(1, None), (2, "gpu.nvidia.com/shares")])
+@pytest.mark.parametrize(("number", "capacity"), [(1, None), (2, "shares")])
 def test_shares_are_counted_as_devices_while_nobody_asks_for_several(number: int, capacity: str | None) -> None:
     shared = f"{GPU}.shared"
     asking = workload(CLAIMS, {shared: number}, meaning=SHARED)
@@ -112,7 +112,7 @@ def test_memory_is_counted_where_it_is_all_that_the_queue_says_of_gpus() -> None
     asking = workload(CLAIMS, {GPU: 1, "nvidia.com/gpumem": 3000})
     after, result = done(queue(gpus("100000", "nvidia.com/gpumem")), asking)
     assert counted(after) == [gpus("100000Mi", "dra.gpu/shared-memory")]
-    assert mappings(result)[0]["sources"][0]["capacity"]["name"] == "gpu.nvidia.com/memory"
+    assert mappings(result)[0]["sources"][0]["capacity"]["name"] == "memory"
 
 
 def test_kueue_counts_one_amount_of_a_class_and_the_others_are_told() -> None:
