@@ -24,7 +24,7 @@ from dra_driver.api.meta import (
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.devices.fabric import NodeFabric, fabric_of
 from dra_driver.domains.demand import ChannelUse, channel_uses
-from dra_driver.domains.names import DOMAIN_LABEL, daemon_object_name
+from dra_driver.domains.names import DOMAIN_LABEL, daemon_object_name, domain_of_daemon_object
 from dra_driver.domains.observed import DaemonSeen, NodeSeen, ObservedDomain, Standing
 from dra_driver.errors import ClusterError, InvalidInput
 from dra_driver.kube.client import Kube
@@ -50,9 +50,21 @@ class KeptObject:
     deleting: bool
 
 
+@dataclass(frozen=True, slots=True)
+class KeptClaim:
+    """`wants` is the UID of the domain whose template an unallocated claim was made from."""
+
+    uses: tuple[ChannelUse, ...] = ()
+    wants: str | None = None
+
+
+_NO_CHANNEL = KeptClaim()
+
+
 class DomainsInCluster:
-    """`changed` is called with the UID of each domain that something happened to; it must not block. Every one of
-    `mirrors` has to be run; `synced` returns when all have been read once."""
+    """`changed` is called with the UID of each domain that something happened to, `look_after` with that of one that is
+    to be looked at in so many seconds; they must not block. Every one of `mirrors` has to be run; `synced` returns when
+    all have been read once."""
 
     def __init__(
         self,
@@ -61,14 +73,18 @@ class DomainsInCluster:
         driver: str,
         namespace: str,
         changed: Callable[[str], None],
+        look_after: Callable[[str, float], None],
         loop_time: Callable[[], float],
     ) -> None:
         self._loop_time = loop_time
         self._driver = driver
         self._namespace = namespace
         self._changed = changed
+        self._look_after = look_after
         self._uids: dict[str, Key] = {}
         self._uses: dict[str, dict[Key, tuple[ChannelUse, ...]]] = {}
+        self._unplaced: dict[str, dict[Key, float]] = {}
+        """By the UID of the domain, claims that want a node, and since when they have been known."""
         self._labelled: dict[str, set[str]] = {}
         self._users: dict[str, Counter[str]] = {}
         """By node, the UIDs of domains that claims on it have channels for, with how many claims."""
@@ -77,15 +93,14 @@ class DomainsInCluster:
         self._foreign: dict[Key, float] = {}
         """Objects that stand under a name that one of ours should have, and when they were found."""
         self.domains = Mirror(kube, COMPUTE_DOMAINS, keep=_domain, on_change=self._domain_changed)
-        self._claims = Mirror(kube, RESOURCE_CLAIMS, keep=self._kept_uses, on_change=self._claim_changed)
+        self._claims = Mirror(kube, RESOURCE_CLAIMS, keep=self._kept_claim, on_change=self._claim_changed)
         self.nodes = Mirror(kube, NODES, keep=_node, on_change=self._node_changed)
         self._fabrics = Mirror(kube, NODE_INVENTORIES, keep=_fabric, on_change=self._fabric_changed)
         self.daemon_sets = Mirror(
             kube,
             DAEMON_SETS,
-            keep=_object,
+            keep=_daemon_set,
             namespace=namespace,
-            label_selector=DOMAIN_LABEL,
             on_change=self._object_changed,
         )
         self.templates = Mirror(
@@ -143,19 +158,27 @@ class DomainsInCluster:
             channel_uses=uses,
             nodes={name: node for name in sorted(names) if (node := self._node_seen(name)) is not None},
             daemons=daemons,
+            unplaced=self._count_unplaced(uid, namespace),
         )
 
     def orphans(self) -> "tuple[tuple[str, Key, KeptNode | KeptObject], ...]":
         """Plural, key and what is kept of nodes, DaemonSets and templates whose domain is not known."""
         found: list[tuple[str, Key, KeptNode | KeptObject]] = []
         for plural, objects in (("daemonsets", self.daemon_sets.objects), ("templates", self.templates.objects)):
-            found += [(plural, key, one) for key, one in objects.items() if one.label not in self._uids]
+            found += [(plural, key, one) for key, one in objects.items() if one and one.label not in self._uids]
         for key, node in self.nodes.objects.items():
             if node.label is not None and node.label not in self._uids:
                 found.append(("nodes", key, node))
         return tuple(found)
 
-    def _standing(self, objects: Mapping[Key, KeptObject], key: Key, uid: str) -> Standing:
+    def _count_unplaced(self, uid: str, namespace: str) -> int:
+        now = self._loop_time()
+        since = [since for key, since in self._unplaced.get(uid, {}).items() if key[0] == namespace]
+        return sum(now - one >= UNPLACED_AFTER_S for one in since)
+
+    def _standing(
+        self, objects: "Mapping[Key, KeptObject] | Mapping[Key, KeptObject | None]", key: Key, uid: str
+    ) -> Standing:
         found = objects.get(key)
         if found is None:
             since = self._foreign.get(key)
@@ -170,9 +193,11 @@ class DomainsInCluster:
         if node is None:
             return None
         fabric, imex_ready = self._fabrics.objects.get(("", name), _NO_INVENTORY)
+        domain = self._uids.get(node.label) if node.label is not None else None
         return NodeSeen(
             name,
             label=node.label,
+            domain=None if domain is None else "/".join(domain),
             clique=fabric.clique,
             fabric_problem=fabric.problem,
             address=node.address,
@@ -189,15 +214,18 @@ class DomainsInCluster:
                     found[daemon.node] = (made, daemon)
         return {node: daemon for node, (_, daemon) in found.items()}
 
-    def _kept_uses(self, obj: JsonObject) -> tuple[ChannelUse, ...]:
-        allocation = (obj.get("status") or {}).get("allocation") or {}
+    def _kept_claim(self, obj: JsonObject) -> KeptClaim:
+        allocation = (obj.get("status") or {}).get("allocation")
+        if not allocation:
+            wants = (obj["metadata"].get("labels") or {}).get(DOMAIN_LABEL)
+            return KeptClaim(wants=wants) if wants and "deletionTimestamp" not in obj["metadata"] else _NO_CHANNEL
         results = (allocation.get("devices") or {}).get("results") or ()
         if not any(result.get("driver") == self._driver for result in results):
-            return ()
+            return _NO_CHANNEL
         try:
-            return channel_uses(ResourceClaim.of(obj), self._driver)
+            return KeptClaim(channel_uses(ResourceClaim.of(obj), self._driver))
         except InvalidInput:
-            return ()
+            return _NO_CHANNEL
 
     def _domain_changed(self, change: "MirrorChange[ComputeDomain | InvalidInput]") -> None:
         for known in (change.before, change.after):
@@ -209,8 +237,10 @@ class DomainsInCluster:
             if isinstance(one, ComputeDomain):
                 self._changed(one.metadata.uid)
 
-    def _claim_changed(self, change: MirrorChange[tuple[ChannelUse, ...]]) -> None:
-        before, after = change.before or (), change.after or ()
+    def _claim_changed(self, change: MirrorChange[KeptClaim]) -> None:
+        claims = (change.before or _NO_CHANNEL, change.after or _NO_CHANNEL)
+        self._place(change.key, *(one.wants for one in claims))
+        before, after = (one.uses for one in claims)
         self._count_users(before, -1)
         self._count_users(after, 1)
         for uid in {use.domain_uid for use in (*before, *after)}:
@@ -223,6 +253,19 @@ class DomainsInCluster:
                 del self._uses[uid]
             if before != after:
                 self._changed(uid)
+
+    def _place(self, key: Key, before: str | None, after: str | None) -> None:
+        """Most claims are given a node at once, and nobody needs to hear of them."""
+        if before == after:
+            return
+        if before is not None:
+            self._unplaced.get(before, {}).pop(key, None)
+            if not self._unplaced.get(before):
+                self._unplaced.pop(before, None)
+            self._changed(before)
+        if after is not None:
+            self._unplaced.setdefault(after, {})[key] = self._loop_time()
+            self._look_after(after, UNPLACED_AFTER_S)
 
     def _count_users(self, uses: Iterable[ChannelUse], difference: int) -> None:
         for use in uses:
@@ -252,7 +295,7 @@ class DomainsInCluster:
         for uid in {*self._users.get(node, ()), *labels}:
             self._changed(uid)
 
-    def _object_changed(self, change: MirrorChange[KeptObject]) -> None:
+    def _object_changed(self, change: "MirrorChange[KeptObject] | MirrorChange[KeptObject | None]") -> None:
         for one in (change.before, change.after):
             if one is not None:
                 self._changed(one.label)
@@ -272,6 +315,9 @@ class DomainsInCluster:
             if one is not None:
                 self._changed(one[0])
 
+
+UNPLACED_AFTER_S = 30.0
+"""How long a claim may want a node before its domain says so."""
 
 FOREIGN_AGAIN_S = 30.0
 """How soon a name that somebody else's object has is tried again."""
@@ -298,6 +344,13 @@ def _node(obj: JsonObject) -> KeptNode:
 def _object(obj: JsonObject) -> KeptObject:
     metadata = obj["metadata"]
     return KeptObject(metadata["uid"], metadata["labels"][DOMAIN_LABEL], "deletionTimestamp" in metadata)
+
+
+def _daemon_set(obj: JsonObject) -> KeptObject | None:
+    """By its name: one that lost its label is still the domain's. None is not of a domain."""
+    metadata = obj["metadata"]
+    uid = domain_of_daemon_object(metadata["name"])
+    return None if uid is None else KeptObject(metadata["uid"], uid, "deletionTimestamp" in metadata)
 
 
 def _fabric(obj: JsonObject) -> tuple[NodeFabric, bool | None]:

@@ -16,11 +16,11 @@ from controller.computedomains.actions import Actions
 from controller.computedomains.cluster import FOREIGN_AGAIN_S, DomainsInCluster, KeptNode, KeptObject
 from dra_driver.api.computedomain import ComputeDomain, ComputeDomainStatus
 from dra_driver.api.meta import COMPUTE_DOMAINS, DAEMON_SETS, NODES, RESOURCE_CLAIM_TEMPLATES
-from dra_driver.domains.members import FABRIC, FULL, GONE
 from dra_driver.domains.names import DOMAIN_LABEL
 from dra_driver.domains.objects import DaemonSettings
 from dra_driver.domains.observed import Standing
 from dra_driver.domains.plan import decide
+from dra_driver.domains.reasons import DomainReason
 from dra_driver.domains.status import READY
 from dra_driver.errors import ClusterError, Conflict, InvalidInput, NotFound
 from dra_driver.kube.client import Kube
@@ -32,7 +32,14 @@ from dra_driver.runtime.tracing import NAMESPACE, OFF, Tracer
 
 _log = structlog.get_logger(__name__)
 
-_SOMEBODY_HAS_TO_ACT = frozenset({"TemplateNameTaken", FULL, FABRIC, GONE})
+_SOMEBODY_HAS_TO_ACT = frozenset(
+    {
+        DomainReason.TEMPLATE_NAME_TAKEN,
+        DomainReason.CLIQUE_FULL,
+        DomainReason.FABRIC_INCOMPLETE,
+        DomainReason.NODE_GONE,
+    }
+)
 
 _GATHER_S = 0.05
 """What happens together is looked at together."""
@@ -82,6 +89,7 @@ class DomainKeeper:
             driver=self._driver,
             namespace=self._settings.namespace,
             changed=self._changed,
+            look_after=lambda uid, seconds: self._queue.add_after(uid, seconds),
             loop_time=asyncio.get_running_loop().time,
         )
         actions = Actions(

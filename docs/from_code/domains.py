@@ -1,15 +1,11 @@
 """What events.md and compute-domains.md say of domains: every reason why one is ready or not, and whose move it is.
 
-The reasons are those of `dra_driver.domains.status`.
+The reasons are those of `dra_driver.domains.reasons`.
 """
-
-import ast
-import inspect
-from collections.abc import Iterator
 
 from docs.from_code.attributes import check_names
 from docs.from_code.tables import table
-from dra_driver.domains import members, status
+from dra_driver.domains.reasons import OF_PARTS, DomainReason
 
 MEANINGS = {
     "AllNodesReady": "Pods of the domain reach each other's memory on all its nodes.",
@@ -34,7 +30,7 @@ MOVES = {
     "CliqueFull": "Yours: fewer pods in one clique; the administrator's: `computeDomains.maxNodesPerImexDomain`.",
     "DaemonsNotReady": "Wait; if it lasts, look at the daemons' pods in the driver's namespace.",
     "FabricIncomplete": "Wait while the fabric manager works; else an administrator has to look at the node.",
-    "NoNodes": "Create pods that name the template.",
+    "NoNodes": "Create pods that name the template; where there are some, `dractl explain pod` says why no node fits.",
     "NodeGone": "Delete the pods that were on it; they get other nodes.",
     "NodeInOtherDomain": "Wait for the other domain's pods there to end, or delete the pod, which gets another node.",
     "NodesJoining": "Wait.",
@@ -55,25 +51,6 @@ def reasons_part() -> str:
 
 def domain_events() -> str:
     """A table of the reasons of the condition `Ready`; Events have the same, with `Domain` before it."""
-    check_names(_reasons(), MEANINGS, "reason of a ComputeDomain")
+    check_names((str(one) for one in DomainReason if one not in OF_PARTS), MEANINGS, "reason of a ComputeDomain")
     rows = (("ComputeDomain", f"`Domain{reason}`", f"`{reason}`", meaning) for reason, meaning in MEANINGS.items())
     return table(("Object", "Event", "Reason of `Ready`", "Meaning"), rows)
-
-
-def _reasons() -> Iterator[str]:
-    """Of every statement that can become the condition's: all that are False, and those about `Ready` itself."""
-    yield from (members.OTHER_DOMAIN, members.FABRIC, members.FULL, members.GONE)
-    for node in ast.walk(ast.parse(inspect.getsource(status))):
-        if isinstance(node, ast.Tuple) and len(node.elts) == 4:
-            kind, value, reason, _ = node.elts
-            wanted = isinstance(kind, ast.Name) and kind.id == "READY"
-            if wanted or (isinstance(value, ast.Constant) and value.value == "False"):
-                yield from _words(reason)
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "reason":
-            yield from _words(node.value)
-
-
-def _words(node: ast.expr) -> Iterator[str]:
-    for one in ast.walk(node):
-        if isinstance(one, ast.Constant) and isinstance(one.value, str):
-            yield one.value

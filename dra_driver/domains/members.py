@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dra_driver.domains.observed import NodeSeen, ObservedDomain
+from dra_driver.domains.reasons import DomainReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Kept:
     """A node that pods of the domain are on and that cannot join, with the reason and a sentence."""
 
     node: str
-    reason: str
+    reason: DomainReason
     message: str
 
 
@@ -37,9 +38,6 @@ class Membership:
     join: tuple[str, ...]
     leave: tuple[str, ...]
     kept_out: tuple[Kept, ...]
-
-
-OTHER_DOMAIN, FABRIC, FULL, GONE = "NodeInOtherDomain", "FabricIncomplete", "CliqueFull", "NodeGone"
 
 
 def membership(observed: ObservedDomain, max_nodes: int) -> Membership:
@@ -85,13 +83,20 @@ class _Room:
 
 def _obstacle(node: NodeSeen | None, uid: str, room: _Room, name: str) -> Kept | None:
     if node is None:
-        return Kept(name, GONE, f"node {name} is not in the cluster any more; the pods on it have to be deleted")
+        return Kept(
+            name,
+            DomainReason.NODE_GONE,
+            f"node {name} is not in the cluster any more; the pods on it have to be deleted",
+        )
     if node.label is not None and node.label != uid:
-        return Kept(name, OTHER_DOMAIN, f"node {name} is in the domain with UID {node.label} until its pods are gone")
+        other = f"ComputeDomain {node.domain}" if node.domain is not None else f"the domain with UID {node.label}"
+        message = f"node {name} is in {other} until its pods are gone"
+        return Kept(name, DomainReason.NODE_IN_OTHER_DOMAIN, message)
     if node.fabric_problem is not None:
-        return Kept(name, FABRIC, f"node {name}: {node.fabric_problem}")
+        return Kept(name, DomainReason.FABRIC_INCOMPLETE, f"node {name}: {node.fabric_problem}")
     if not room.take(node):
-        return Kept(name, FULL, f"node {name} is one too many: clique {node.clique} has {room.max} nodes in the domain")
+        message = f"node {name} is one too many: clique {node.clique} has {room.max} nodes in the domain"
+        return Kept(name, DomainReason.CLIQUE_FULL, message)
     return None
 
 

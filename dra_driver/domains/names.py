@@ -1,6 +1,8 @@
 """Names of everything that belongs to a ComputeDomain. They are those of NVIDIA's own driver where it has them."""
 
-from dra_driver.names import CONFIG_GROUP
+from dra_driver.names import CONFIG_GROUP, is_uid
+
+_DAEMON_OBJECT = "computedomain-daemon-"
 
 DOMAIN_LABEL = f"{CONFIG_GROUP}/computeDomain"
 """On nodes, pods and our objects; its value is the UID of the domain. On a node it says whose the node is."""
@@ -22,7 +24,13 @@ DAEMON_REQUEST = "daemon"
 
 def daemon_object_name(uid: str) -> str:
     """Of the DaemonSet of the domain, and of its claim template, in the driver's namespace."""
-    return f"computedomain-daemon-{uid}"
+    return f"{_DAEMON_OBJECT}{uid}"
+
+
+def domain_of_daemon_object(name: str) -> str | None:
+    """UID of the domain that such an object is of; None when the name is no such."""
+    uid = name.removeprefix(_DAEMON_OBJECT)
+    return uid if uid != name and is_uid(uid) else None
 
 
 def daemon_host(index: int) -> str:

@@ -34,6 +34,8 @@ class NodeSeen:
     fabric_problem: str | None = None
     address: str = ""
     imex_ready: bool | None = None
+    domain: str | None = None
+    """Namespace and name of the domain that the node is in, with `/` between them; None when they are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class ObservedDomain:
     channel_uses: tuple[ChannelUse, ...] = ()
     nodes: Mapping[str, NodeSeen] = field(default_factory=dict)
     daemons: Mapping[str, DaemonSeen] = field(default_factory=dict)
+    unplaced: int = 0
+    """Claims of its template that have waited for a node for a while."""
 
     @property
     def uid(self) -> str:

@@ -7,8 +7,9 @@ as `numNodes` wants. So a node that is missing is never hidden behind those that
 from collections.abc import Iterable, Sequence
 
 from dra_driver.api.computedomain import ComputeDomainStatus, Condition, DomainNode
-from dra_driver.domains.members import FABRIC, FULL, GONE, OTHER_DOMAIN, Member, Membership
+from dra_driver.domains.members import Member, Membership
 from dra_driver.domains.observed import ObservedDomain, Standing
+from dra_driver.domains.reasons import DomainReason
 
 READY, TEMPLATE_READY, NODES_JOINED, FABRIC_COMPLETE = "Ready", "TemplateReady", "NodesJoined", "FabricComplete"
 
@@ -38,7 +39,7 @@ def domain_status(observed: ObservedDomain, members: Membership, now: str, *, ho
     )
 
 
-type _Statement = tuple[str, str, str, str]
+type _Statement = tuple[str, str, DomainReason, str]
 """Type, status, reason, message."""
 
 
@@ -86,10 +87,10 @@ def _template_ready(observed: ObservedDomain) -> _Statement:
         message = (
             f"ResourceClaimTemplate {name} is not this domain's; delete it, or give the domain another name for its"
         )
-        return TEMPLATE_READY, "False", "TemplateNameTaken", message
+        return TEMPLATE_READY, "False", DomainReason.TEMPLATE_NAME_TAKEN, message
     if observed.template is Standing.OURS and not observed.deleting:
-        return TEMPLATE_READY, "True", "TemplateMade", f"pods can name ResourceClaimTemplate {name}"
-    reason = "Terminating" if observed.deleting else "TemplateMissing"
+        return TEMPLATE_READY, "True", DomainReason.TEMPLATE_MADE, f"pods can name ResourceClaimTemplate {name}"
+    reason = DomainReason.TERMINATING if observed.deleting else DomainReason.TEMPLATE_MISSING
     return TEMPLATE_READY, "False", reason, f"ResourceClaimTemplate {name} does not stand"
 
 
@@ -98,16 +99,21 @@ def _joined(observed: ObservedDomain, members: Membership) -> _Statement:
         first = min(members.kept_out, key=lambda kept: (_SEVERITY.index(kept.reason), kept.node))
         return NODES_JOINED, "False", first.reason, _listed([kept.message for kept in members.kept_out])
     if members.join:
-        return NODES_JOINED, "False", "NodesJoining", f"joining: {_listed(members.join)}"
+        return NODES_JOINED, "False", DomainReason.NODES_JOINING, f"joining: {_listed(members.join)}"
     cliques = sorted({member.clique for member in members.members if member.node in observed.wanted_nodes})
     if len(cliques) > 1:
         named = ", ".join(clique or "none" for clique in cliques[:_NAMED])
         message = f"its nodes are in {len(cliques)} NVLink cliques, and share memory only within each: {named}"
-        return NODES_JOINED, "True", "SeveralCliques", message
-    return NODES_JOINED, "True", "NodesJoined", f"{len(observed.wanted_nodes)} nodes"
+        return NODES_JOINED, "True", DomainReason.SEVERAL_CLIQUES, message
+    return NODES_JOINED, "True", DomainReason.NODES_JOINED, f"{len(observed.wanted_nodes)} nodes"
 
 
-_SEVERITY = (GONE, FULL, FABRIC, OTHER_DOMAIN)
+_SEVERITY = (
+    DomainReason.NODE_GONE,
+    DomainReason.CLIQUE_FULL,
+    DomainReason.FABRIC_INCOMPLETE,
+    DomainReason.NODE_IN_OTHER_DOMAIN,
+)
 
 
 def _fabric(observed: ObservedDomain, members: Membership) -> _Statement:
@@ -118,13 +124,13 @@ def _fabric(observed: ObservedDomain, members: Membership) -> _Statement:
         if name in here and node.fabric_problem is not None
     ]
     if broken:
-        return FABRIC_COMPLETE, "False", "FabricIncomplete", _listed(broken)
-    return FABRIC_COMPLETE, "True", "FabricComplete", ""
+        return FABRIC_COMPLETE, "False", DomainReason.FABRIC_INCOMPLETE, _listed(broken)
+    return FABRIC_COMPLETE, "True", DomainReason.FABRIC_COMPLETE, ""
 
 
 def _ready(observed: ObservedDomain, members: Membership, nodes: Sequence[DomainNode]) -> _Statement:
     if observed.deleting:
-        return READY, "False", "Terminating", _terminating(observed)
+        return READY, "False", DomainReason.TERMINATING, _terminating(observed)
     if observed.template is not Standing.OURS:
         _, _, reason, message = _template_ready(observed)
         return READY, "False", reason, message
@@ -134,13 +140,26 @@ def _ready(observed: ObservedDomain, members: Membership, nodes: Sequence[Domain
     wanted = observed.wanted_nodes
     waiting = [f"{node.name} ({node.message})" for node in nodes if node.status != "Ready" and node.name in wanted]
     if waiting:
-        return READY, "False", "DaemonsNotReady", f"{len(waiting)} of {len(wanted)} nodes: {_listed(waiting)}"
+        return (
+            READY,
+            "False",
+            DomainReason.DAEMONS_NOT_READY,
+            f"{len(waiting)} of {len(wanted)} nodes: {_listed(waiting)}",
+        )
     if not wanted:
-        return READY, "False", "NoNodes", "no pod of the domain has been given a node yet"
+        return READY, "False", DomainReason.NO_NODES, _no_nodes(observed)
     if len(wanted) < observed.domain.spec.num_nodes:
         missing = f"pods are on {len(wanted)} nodes, numNodes is {observed.domain.spec.num_nodes}"
-        return READY, "False", "NodesMissing", missing
-    return READY, "True", "AllNodesReady", f"{len(wanted)} nodes"
+        return READY, "False", DomainReason.NODES_MISSING, missing
+    return READY, "True", DomainReason.ALL_NODES_READY, f"{len(wanted)} nodes"
+
+
+def _no_nodes(observed: ObservedDomain) -> str:
+    if not observed.unplaced:
+        name = observed.domain.spec.channel.resource_claim_template.name
+        return f"no pod of the domain has been given a node yet; pods are those that name ResourceClaimTemplate {name}"
+    waiting = "a pod" if observed.unplaced == 1 else f"{observed.unplaced} pods"
+    return f"no node fits: {waiting} of the domain cannot be scheduled; `dractl explain pod` says why"
 
 
 def _terminating(observed: ObservedDomain) -> str:

@@ -199,11 +199,14 @@ class Daemons:
                 await asyncio.sleep(0.005)
 
     async def _step(self) -> None:
+        domains = [
+            (one["spec"]["template"]["spec"]["nodeSelector"][DOMAIN_LABEL], one) for one in self._sets.objects.values()
+        ]
         wanted = {
-            f"{daemons['metadata']['labels'][DOMAIN_LABEL][:8]}-{node['metadata']['name']}": (daemons, node)
-            for daemons in self._sets.objects.values()
+            f"{uid[:8]}-{node['metadata']['name']}": (daemons, node)
+            for uid, daemons in domains
             for node in self._nodes.objects.values()
-            if node["metadata"].get("labels", {}).get(DOMAIN_LABEL) == daemons["metadata"]["labels"][DOMAIN_LABEL]
+            if node["metadata"].get("labels", {}).get(DOMAIN_LABEL) == uid
         }
         pods = {key[1]: pod for key, pod in self._pods.objects.items()}
         for name in pods.keys() - wanted.keys():

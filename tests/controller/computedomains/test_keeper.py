@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 from support.domain_cluster import (
     DRIVER_NAMESPACE,
@@ -17,8 +18,8 @@ from support.domain_cluster import (
 )
 
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.meta import DAEMON_SETS, NODE_INVENTORIES, RESOURCE_CLAIM_TEMPLATES
-from dra_driver.domains.names import daemon_object_name
+from dra_driver.api.meta import DAEMON_SETS, NODE_INVENTORIES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from dra_driver.domains.names import DOMAIN_LABEL, daemon_object_name
 from dra_driver.kube.client import Kube
 
 
@@ -78,11 +79,31 @@ async def test_a_node_is_in_one_domain_and_the_other_says_whose_it_is(kube: Kube
         await becomes(cluster, first, "AllNodesReady")
         await cluster.use(second, "tray-1", channel=1)
         waiting = await becomes(cluster, second, "NodeInOtherDomain")
-        assert any(first.metadata.uid in one.message for one in waiting.status.conditions)
+        assert any("is in ComputeDomain team/first" in one.message for one in waiting.status.conditions)
         assert (await cluster.read(first)).status.status == "Ready"
         await cluster.release(first, claim)
         await becomes(cluster, second, "AllNodesReady")
         assert await reason(cluster, first) == "NoNodes"
+
+
+async def test_a_pod_that_no_node_fits_is_told_after_a_while(
+    kube: Kube, cluster: DomainCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.computedomains.cluster.UNPLACED_AFTER_S", 0.2)
+    async with kept(kube):
+        domain = await cluster.domain("train")
+        await becomes(cluster, domain, "NoNodes")
+        labels = {DOMAIN_LABEL: domain.metadata.uid}
+        for namespace in ("team", "thief"):
+            metadata = {"name": "waits", "namespace": namespace, "labels": labels}
+            await kube.create(RESOURCE_CLAIMS, {"metadata": metadata, "spec": {}})
+
+        async def said(words: str) -> bool:
+            return any(words in one.message for one in (await cluster.read(domain)).status.conditions)
+
+        await until(lambda: said("a pod of the domain cannot be scheduled"))
+        await kube.delete(RESOURCE_CLAIMS, "waits", namespace="team")
+        await until(lambda: said("no pod of the domain has been given a node yet"))
 
 
 async def test_claims_of_another_namespace_bring_no_node_into_a_domain(kube: Kube, cluster: DomainCluster) -> None:

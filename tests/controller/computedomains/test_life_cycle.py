@@ -133,7 +133,7 @@ async def test_what_somebody_deletes_of_a_domain_comes_back_and_what_he_changes_
     """A DaemonSet is not put right: that would restart daemons below running programs."""
     async with kept(kube), tended(kube):
         domain = await cluster.domain("train")
-        await cluster.use(domain, "tray-1")
+        kept_claim = await cluster.use(domain, "tray-1")
         await becomes(cluster, domain, "AllNodesReady")
         daemons = daemon_object_name(domain.metadata.uid)
         for resource, name, namespace in (
@@ -152,7 +152,7 @@ async def test_what_somebody_deletes_of_a_domain_comes_back_and_what_he_changes_
 
             await until(back)
         await becomes(cluster, domain, "AllNodesReady")
-        change = {"spec": {"template": {"spec": {"priorityClassName": "mine"}}}}
+        change = {"metadata": {"labels": None}, "spec": {"template": {"spec": {"priorityClassName": "mine"}}}}
         await kube.merge_patch(DAEMON_SETS, daemons, change, namespace=DRIVER_NAMESPACE)
         claim = await cluster.use(domain, "tray-2")  # something to look at it for
         await becomes(cluster, domain, "AllNodesReady")
@@ -160,3 +160,7 @@ async def test_what_somebody_deletes_of_a_domain_comes_back_and_what_he_changes_
         stored = await kube.get(DAEMON_SETS, daemons, DRIVER_NAMESPACE)
         assert stored["spec"]["template"]["spec"]["priorityClassName"] == "mine"
         assert await reason(cluster, domain, "TemplateReady") == "TemplateMade"
+        await cluster.delete(domain)
+        await cluster.release(domain, kept_claim)
+        await gone(cluster, domain)
+        assert await cluster.left() == [], "also what lost its label"

@@ -5,8 +5,9 @@ from itertools import permutations
 import pytest
 from support.domain_values import OTHER, RACK, daemon, domain, entry, known, member, node, observed, use
 
-from dra_driver.domains.members import FABRIC, FULL, GONE, OTHER_DOMAIN, Membership, membership
+from dra_driver.domains.members import Membership, membership
 from dra_driver.domains.observed import ObservedDomain
+from dra_driver.domains.reasons import DomainReason
 
 MAX = 3
 
@@ -30,12 +31,16 @@ def test_a_node_joins_because_a_claim_has_its_channel_and_leaves_with_the_last_o
 @pytest.mark.parametrize(
     ("seen", "reason", "said"),
     [
-        (observed(uses=[use("a")]), GONE, "not in the cluster"),
-        (observed(uses=[use("a")], nodes=[node("a", OTHER)]), OTHER_DOMAIN, OTHER),
-        (observed(uses=[use("a")], nodes=[node("a", problem="GPU x is InProgress")]), FABRIC, "InProgress"),
+        (observed(uses=[use("a")]), DomainReason.NODE_GONE, "not in the cluster"),
+        (observed(uses=[use("a")], nodes=[node("a", OTHER)]), DomainReason.NODE_IN_OTHER_DOMAIN, OTHER),
+        (
+            observed(uses=[use("a")], nodes=[node("a", problem="GPU x is InProgress")]),
+            DomainReason.FABRIC_INCOMPLETE,
+            "InProgress",
+        ),
         (
             observed(uses=[use(name) for name in "abcd"], nodes=[member("a"), member("b"), member("c"), node("d")]),
-            FULL,
+            DomainReason.CLIQUE_FULL,
             f"clique {RACK} has {MAX} nodes",
         ),
     ],
@@ -78,7 +83,7 @@ def test_a_node_whose_daemon_still_ends_takes_room_and_keeps_its_index() -> None
         daemons=[daemon("a", deleting=True), daemon("b"), daemon("c")],
     )
     assert indices(of(seen)) == {"a": 0, "b": 1, "c": 2}
-    assert [one.reason for one in of(seen).kept_out] == [FULL]
+    assert [one.reason for one in of(seen).kept_out] == [DomainReason.CLIQUE_FULL]
     ended = observed(seen.domain, uses=seen.channel_uses, nodes=seen.nodes.values(), daemons=[daemon("b"), daemon("c")])
     assert of(ended).join == ("d",)
     joined = observed(seen.domain, uses=seen.channel_uses, nodes=[member(name) for name in "bcd"])

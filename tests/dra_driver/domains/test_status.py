@@ -1,16 +1,14 @@
 """What a domain's status says: each reason is provoked, and what is wrong is named."""
 
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from support.domain_values import NOW, OTHER, daemon, domain, member, node, observed, use
 
 from dra_driver.api.computedomain import ComputeDomainStatus, Condition
-from dra_driver.domains import members, status
 from dra_driver.domains.members import membership
 from dra_driver.domains.observed import DaemonSeen, ObservedDomain, Standing
+from dra_driver.domains.reasons import OF_PARTS, DomainReason
 from dra_driver.domains.status import FABRIC_COMPLETE, NODES_JOINED, READY, TEMPLATE_READY, domain_status
 
 MAX = 3
@@ -90,11 +88,21 @@ def test_what_is_as_it_should_be_has_a_reason_too(reason: str, case: tuple[Obser
 
 
 def test_every_reason_is_provoked_here() -> None:
-    source = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (status, members))
-    written = set(re.findall(r'"([A-Z][a-z]+[A-Z][A-Za-z]+|Terminating)"', source))
-    types = {READY, TEMPLATE_READY, NODES_JOINED, FABRIC_COMPLETE, "NotReady", "FabricIncomplete"}
-    assert written - types <= NOT_READY.keys() | INFORMATION.keys()
-    assert NOT_READY.keys() | INFORMATION.keys() <= written | {"FabricComplete", "NodesJoined"}
+    assert set(DomainReason) == NOT_READY.keys() | INFORMATION.keys()
+    assert {DomainReason(one) for one, (_, type_) in INFORMATION.items() if type_ != READY} == OF_PARTS
+
+
+def test_another_domain_is_named_where_its_name_is_known() -> None:
+    other = replace(node("b", OTHER), domain="rivals/eval")
+    found = condition(of(seen(nodes=[member("a"), other])), READY)
+    assert found.message == "node b is in ComputeDomain rivals/eval until its pods are gone"
+
+
+def test_pods_that_no_node_fits_are_told_from_pods_that_there_are_not() -> None:
+    assert "pods are those that name ResourceClaimTemplate train-channel" in condition(of(observed()), READY).message
+    for number, said in ((1, "a pod"), (3, "3 pods")):
+        found = condition(of(replace(observed(), unplaced=number)), READY)
+        assert (found.reason, found.message.partition(" of the domain")[0]) == ("NoNodes", f"no node fits: {said}")
 
 
 DAEMONS = {
