@@ -35,14 +35,17 @@ class Part:
     """Of a patch: the `target` of its kustomization. None: the object of its own kind and name."""
 
 
-def reasons_against_claims(parts: Sequence[Part]) -> dict[int, str]:
-    """By the index of parts that ask for GPUs: why claims would change the meaning, as a sentence."""
-    found: dict[int, str] = {}
+def reasons_against_claims(parts: Sequence[Part], given: Mapping[int, str]) -> dict[int, str]:
+    """By the index of parts that ask for GPUs: why claims would change the meaning, as a sentence.
+
+    `given` are reasons that others have found already.
+    """
+    found = dict(given)
     together = patched_together(parts)
     for members in together:
         reason = _uneven([parts[index] for index in members])
         if reason is not None:
-            found |= {index: reason for index in members if parts[index].asks}
+            found |= {index: reason for index in members if parts[index].asks and index not in found}
     for index, reason in _added_to(parts):
         found.setdefault(index, reason)
     # What is not to have claims is so with everything that the same patches are for.

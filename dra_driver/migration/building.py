@@ -58,11 +58,11 @@ class _Patch:
 
 
 class Tree:
-    """The files of a migration by their names. Files are read when a folder needs them."""
+    """The files of a migration by their names. Files that were not read yet are read when a folder needs them."""
 
-    def __init__(self, texts: Mapping[str, str]) -> None:
+    def __init__(self, texts: Mapping[str, str], read: Mapping[str, tuple[Document, ...]]) -> None:
         self._texts = texts
-        self._read: dict[str, tuple[Document, ...]] = {}
+        self._read = dict(read)
         self._folders = {
             PurePosixPath(file).parent: documents[0]
             for file in texts
@@ -81,6 +81,10 @@ class Tree:
     def folders(self) -> tuple[PurePosixPath, ...]:
         """Those that can be built for themselves."""
         return tuple(folder for folder, one in self._folders.items() if one.kind != "Component")
+
+    def after(self, texts: Mapping[str, str]) -> "Tree":
+        """The same files with other texts."""
+        return Tree(texts, {file: one for file, one in self._read.items() if texts.get(file) == self._texts.get(file)})
 
     def _documents(self, file: str) -> tuple[Document, ...]:
         if file not in self._read:

@@ -67,6 +67,10 @@ def _difference(
         return was.unknown
     if now is None or now.unknown:
         return now.unknown if now is not None else "it would not be there any more"
+    names = [name for name, _ in _templates(beside)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        return f"two files would bring the template {twice}"
     wanted, templates = alone(was.obj)
     built = _comparable(now.obj, beside)
     if _comparable(wanted, templates) == built:

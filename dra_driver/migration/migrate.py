@@ -97,7 +97,10 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
     meaning = surroundings.read(known, options)
     findings = [*_unread([*read, *beside]), *meaning.findings]
     kustomized = kustomizations(documents)
-    tree = Tree({source.file: source.text for source, one in read if kustomized and not is_refused(source, one)})
+    followed = [(source, one) for source, one in read if kustomized and not is_refused(source, one)]
+    tree = Tree(
+        {source.file: source.text for source, _ in followed}, {source.file: one.documents for source, one in followed}
+    )
     json_patches = tuple(_json_patches(kustomized, read))
     apart = dict.fromkeys(tree.orphans, _NOT_HERE)
     while True:
@@ -159,7 +162,7 @@ def _lost(
         plan = _planned(_draft(document, meaning, wanted, patch=False), wanted)
         return changed(obj, plan.all_edits), [one.template for one in plan.all_claims]
 
-    return strayed(tree, Tree(after), converted, alone)
+    return strayed(tree, tree.after(after), converted, alone)
 
 
 def _of_folder(lost: Strayed, one: Kustomization) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -384,7 +387,7 @@ def _agreed(drafts: Sequence[_Draft], json_patches: Iterable[Part], apart: Mappi
     """What makes one pod asks in one way, or the pod would ask twice or lose what it asked for."""
     parts = [*map(_part, drafts), *json_patches]
     known = {index: apart[key] for index, one in enumerate(drafts) if (key := key_of(one.document)) in apart}
-    for index, reason in {**known, **reasons_against_claims(parts)}.items():
+    for index, reason in reasons_against_claims(parts, known).items():
         draft = drafts[index]
         draft.asking = [
             one if one.pod.form is Form.NONE else _without_claims(one, reason, options) for one in draft.asking
@@ -505,7 +508,8 @@ class _Output:
         by_text: dict[tuple[str, int], list[_Plan]] = defaultdict(list)
         for plan in plans:
             by_text[plan.document.file, plan.document.written.start].append(plan)
-        for together in by_text.values():
+        # Bases first: an overlay can name a template that its base has, and kustomize takes none twice.
+        for together in sorted(by_text.values(), key=lambda some: len(self._applied_with(some[0].document.file))):
             self._take_text(together, options)
         self._list_claims_files(options)
 
@@ -558,9 +562,16 @@ class _Output:
                 yield new
         for one in plan.all_claims:
             key = _key(plan.document.file, one.ref)
-            if key not in self._known:
+            folders = self._applied_with(plan.document.file)
+            if all((folder, *key[1:]) not in self._known for folder in (key[0], *folders)):
                 self._known.add(key)
                 yield NewObject(one.template, plan.document.file, f"What {ref_of(plan.document)} asks for.")
+
+    def _applied_with(self, file: str) -> tuple[str, ...]:
+        """Folders that kustomize builds together with the file; empty where it builds none."""
+        folder = PurePosixPath(file).parent
+        ours = next((one for one in self._kustomized if one.folder == folder), None)
+        return tuple(map(str, applied_folders(ours, self._kustomized))) if ours is not None else ()
 
     def _file_apart(self, file: str, document: Document) -> str | None:
         """Where objects go that cannot stand in the file itself; None: they can."""

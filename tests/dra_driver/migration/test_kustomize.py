@@ -196,6 +196,19 @@ TREES: dict[str, tuple[Files, bool]] = {
         ),
         True,
     ),
+    "the same once more": (tree(listed(patch(main(1)))), True),
+    "the same in two components": (
+        tree(
+            "components: [../parts/a, ../parts/b]\n",
+            gpus=None,
+            **{
+                f"parts__{one}__kustomization": "kind: Component\napiVersion: kustomize.config.k8s.io/v1alpha1\n"
+                + listed(patch(main(4)))
+                for one in "ab"
+            },
+        ),
+        False,
+    ),
     "more pods": (
         tree("replicas: [{name: web, count: 3}]\nimages: [{name: registry.example.com/web, newTag: v2}]\n"),
         True,

@@ -190,6 +190,7 @@ def patched(patch: str, target: str = "", options: Options = CLAIMS) -> Migratio
     return migrate(
         [
             Source("base/web.yaml", deployment()),
+            Source("base/kustomization.yaml", "resources: [web.yaml]\n"),
             Source("over/kustomization.yaml", f"resources: [../base]\npatches:\n{entry}"),
         ],
         options,
