@@ -306,6 +306,29 @@ def test_a_failed_upgrade_is_rolled_back(server: ServerThread) -> None:
     assert server.names() - revisions == names - revisions
 
 
+def test_an_upgrade_can_test_another_class(cluster: Cluster) -> None:
+    """Templates of claims cannot be changed."""
+    helm = Helm(cluster.kubeconfig)
+    without = {"cleanup": {"install": False}}
+    first = helm.install(without)
+    last = helm.upgrade({**without, "test": {"deviceClassName": "mig.nvidia.com"}})
+    (pod,) = [one for one in last.hooks if one["kind"] == "Pod"]
+    template = last.one("ResourceClaimTemplate")["metadata"]["name"]
+    assert pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] == template
+    assert template != first.one("ResourceClaimTemplate")["metadata"]["name"]
+    helm.uninstall()
+
+
+def test_an_upgrade_without_domains_needs_no_definition_of_them(server: ServerThread) -> None:
+    """Which somebody has removed, or which a release before did not have."""
+    helm = Helm(server.kubeconfig)
+    helm.install({"publisher": "node"})
+    for one in server.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition"):
+        server.delete(one)
+    release = helm.upgrade({"publisher": "node", "logLevel": "debug"})
+    assert len(release.all("CustomResourceDefinition")) == 2
+
+
 def test_an_upgrade_that_changes_nothing_changes_nothing(server: ServerThread) -> None:
     helm = Helm(server.kubeconfig)
     objects = helm.install(VARIANTS["policy"]).objects
