@@ -4,6 +4,7 @@ Each says its unit, its default and why one would change it.
 """
 
 import argparse
+import json
 import os
 import socket
 import sys
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from dra_driver.api.meta import JsonObject
 from dra_driver.domains.objects import DaemonSettings
 from dra_driver.features import Gates
 from dra_driver.kube.endpoint import pod_namespace
@@ -132,6 +134,7 @@ def _daemons(options: argparse.Namespace, parser: SettingsParser, namespace: str
         image_pull_secrets=tuple(name for name in secrets if name),
         service_account=options.daemon_service_account,
         priority_class=options.daemon_priority_class or None,
+        resources=options.daemon_resources,
         log_level=options.log_level,
         log_format=options.log_format,
         max_nodes=options.max_nodes_per_imex_domain,
@@ -193,7 +196,19 @@ def _declare_daemons(parser: SettingsParser) -> None:
     setting("--daemon-image-pull-secrets", "", "names of Secrets in the lease's namespace, with commas between them")
     setting("--daemon-service-account", "default", "of those pods: may get and watch ComputeDomains")
     setting("--daemon-priority-class", "system-node-critical", "of those pods; empty: none")
+    setting("--daemon-resources", "", "requests and limits of their container, as JSON; default: none", type=_resources)
     setting("--max-nodes-per-imex-domain", 18, "nodes of one NVLink clique that a ComputeDomain can have", type=int)
+
+
+def _resources(text: str) -> JsonObject:
+    """ResourceRequirements of core/v1, without claims."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
+    if not isinstance(found, dict) or not found.keys() <= {"requests", "limits"}:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an object with requests and limits")
+    return found
 
 
 def _declare_webhook(parser: SettingsParser) -> None:

@@ -79,6 +79,7 @@ MARKED: Mapping[str, Any] = {
     "controller.terminationGracePeriodSeconds": 67,
     "computeDomains.maxNodesPerImexDomain": 23,
     "computeDomains.priorityClassName": "marked-daemon-priority",
+    "computeDomains.resources": {"limits": {"memory": "517Mi"}},
     "serviceAccounts.kubeletPlugin": "marked-plugin-account",
     "serviceAccounts.controller": "marked-controller-account",
     "serviceAccounts.imexDaemon": "marked-daemon-account",

@@ -1,5 +1,6 @@
 """Settings come from flags and variables; a mistake ends the process with one line that says it."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,19 @@ def test_gates_are_as_by_default_but_for_those_that_are_named() -> None:
     assert read_settings([], {}).feature_gates == Gates.DEFAULT
     settings = read_settings(["--feature-gates=DynamicMIG=false"], {"GPU_DRA_FEATURE_GATES": "DeviceStatus=false"})
     assert settings.feature_gates == Gates(Gates.DEFAULT.on - {Feature.DYNAMIC_MIG})
+
+
+def test_resources_of_daemons_are_an_object() -> None:
+    given = {"requests": {"memory": "96Mi"}}
+    assert read_settings([f"--daemon-resources={json.dumps(given)}"], {}).daemons.resources == given
+    assert read_settings([], {}).daemons.resources == {}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"claims": []}'])
+def test_other_resources_of_daemons_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read_settings([f"--daemon-resources={text}"], {})
+    assert "--daemon-resources" in capsys.readouterr().err
 
 
 def classes(words: str) -> ProfileClasses | None:
