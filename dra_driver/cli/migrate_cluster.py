@@ -66,7 +66,7 @@ class ClusterRead:
     workloads: tuple[Source, ...]
     """One for each object that nobody else made."""
     around: Source
-    """Configurations, nodes and slices."""
+    """Configurations, nodes, slices and DeviceClasses."""
     objects: tuple[JsonObject, ...]
     """Nodes, pods, slices, DaemonSets and ClusterPolicies, for the cut-over."""
     classes: tuple[JsonObject, ...]
@@ -95,7 +95,7 @@ async def _read_cluster(kube: Kube, namespace: str | None) -> ClusterRead:
     )
     policies = [one for resource in surroundings for one in await reading.list(resource)]
     configs = [one for one in configs if any(mark in json.dumps(one.get("data")) for mark in _CONFIG_MARKS)]
-    around = {"apiVersion": "v1", "kind": "List", "items": [*policies, *configs, *nodes, *slices]}
+    around = {"apiVersion": "v1", "kind": "List", "items": [*policies, *configs, *nodes, *slices, *classes]}
     labelled = (one["metadata"] for one in namespaces)
     return ClusterRead(
         minor,

@@ -81,7 +81,7 @@ def reported(migration: Migration, options: Options, work: Gathered, trying: Try
     if not migration.workloads:
         return Report(migration, None, checks, plan)
     ground = _ground(migration, options, objects, trying.models)
-    classes = _classes(read)
+    classes = _classes(objects, read)
     tried = verify(migration, ground, classes, Told("workloads tried", trying.seconds / 2))
     at_once = together(migration, ground, classes, tried, Told("pods tried together", trying.seconds / 2))
     return Report(migration, tried, checks, plan, together=at_once)
@@ -102,10 +102,11 @@ def _ground(
     return ground if models else ground_of_labels(nodes, ground, options.driver)
 
 
-def _classes(read: ClusterRead | None) -> dict[str, DeviceClass]:
-    """Those that come with the driver, and what the cluster has under their names, or others."""
+def _classes(objects: Sequence[JsonObject], read: ClusterRead | None) -> dict[str, DeviceClass]:
+    """Those that come with the driver, and what the cluster, or a file, has under their names, or others."""
     shipped = [one.obj for one in read_files([str(bundled.DEVICE_CLASSES_FOLDER)]).documents]
-    found = [*shipped, *(read.classes if read is not None else ())]
+    given = read.classes if read is not None else [one for one in objects if one.get("kind") == "DeviceClass"]
+    found = [*shipped, *given]
     return {one["metadata"]["name"]: DeviceClass.of(one) for one in found}
 
 

@@ -141,7 +141,8 @@ def is_gpu_resource(resource: str, meaning: Meaning, options: Options) -> bool:
     """Whether it is one whose meaning is known here."""
     hami = meaning.hami
     own = {hami.count, hami.memory, hami.memory_percentage, hami.cores, hami.priority, *options.resource_units}
-    return is_whole_or_mig(resource) or resource in own or _SHARING_SYSTEMS.fullmatch(resource) is not None
+    named = resource in own or resource in meaning.own
+    return is_whole_or_mig(resource) or named or _SHARING_SYSTEMS.fullmatch(resource) is not None
 
 
 def is_of_virtual_machines(resource: str) -> bool:

@@ -142,6 +142,8 @@ def _exactly(want: Want, options: Options, *, all_gpus: bool = False) -> JsonObj
 
 
 def class_name(want: Want, options: Options) -> str:
+    if want.device_class is not None:
+        return want.device_class
     if want.share is not None:
         return options.shared_class
     return {What.GPU: options.gpu_class, What.MIG: options.mig_class, What.VFIO: options.vfio_class}[want.what]

@@ -108,6 +108,17 @@ class MigLayout:
 
 
 @dataclass(frozen=True, slots=True)
+class Own:
+    """What a resource is whose name somebody chose: in a DeviceClass, or in the device plugin's configuration."""
+
+    what: What
+    device_class: str | None = None
+    """That answers to it; None: none does."""
+    selectors: tuple[str, ...] = ()
+    """CEL that says of a device of the driver's class whether it is one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Meaning:
     """What resources stand for. `Meaning()` is when nothing is known."""
 
@@ -115,6 +126,8 @@ class Meaning:
     configs: tuple[PluginConfig, ...] = ()
     default_config: str | None = None
     """Of nodes that name none."""
+    own: Mapping[str, Own] = field(default_factory=dict)
+    """By resource."""
     hami: Hami = field(default_factory=Hami)
     layouts: tuple[MigLayout, ...] = ()
     strategy: str | None = None

@@ -230,6 +230,8 @@ class Want:
     """Opaque parameters with apiVersion and kind, as `dra_driver.api.config` decodes them. None: none."""
     tolerations: tuple[JsonObject, ...] = ()
     """Of device taints."""
+    device_class: str | None = None
+    """A class of the cluster's own that says what it is; None: that of the driver for such devices."""
     distinct: bool = False
     """With several demands of one pod that have it: their shares are of different GPUs."""
 

@@ -5,7 +5,7 @@ Source: NVIDIA's device plugin 0.20, `api/config/v1`; reference on migration sou
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dra_driver.api.documents import Document
@@ -52,6 +52,9 @@ class PluginConfig:
     """None: the file says nothing of sharing, which is no sharing."""
     driver_root: str | None = None
     imex_channels: bool = False
+    patterns: Mapping[str, str] = field(default_factory=dict)
+    """Resources under names of their own, and the products they are for, `*` standing for anything. Released device
+    plugins ignore them."""
     findings: tuple[Finding, ...] = ()
 
 
@@ -112,6 +115,7 @@ class _Reader:
             self._sharing(),
             _text(flags.get("nvidiaDriverRoot")),
             self._imex(self._section(self._obj, "imex")),
+            _patterns(self._section(self._obj, "resources")),
             tuple(self._findings),
         )
 
@@ -287,3 +291,15 @@ def _path(where: str) -> Path:
         if rest:
             parts.append(int(rest.rstrip("]")))
     return tuple(parts)
+
+
+def _patterns(resources: Mapping[str, Any]) -> Mapping[str, str]:
+    """Of whole GPUs: a product of MIG devices says less than their profile, by which they are called anyhow."""
+    found: dict[str, str] = {}
+    for entry in _listed(resources.get("gpus")):
+        name, pattern = (
+            (_text(entry.get(key)) for key in ("name", "pattern")) if isinstance(entry, dict) else (None, None)
+        )
+        if name is not None and pattern is not None and name not in ("gpu", GPU_RESOURCE):
+            found[name if "/" in name else f"nvidia.com/{name}"] = pattern
+    return found

@@ -32,7 +32,7 @@ from dra_driver.migration.codes import (
     Severity,
 )
 from dra_driver.migration.labels import Hints, Requirement, Subject, hints_of, quoted
-from dra_driver.migration.meaning import Meaning, Stands
+from dra_driver.migration.meaning import Meaning, Own, Stands
 from dra_driver.migration.model import (
     ContainerAt,
     Demand,
@@ -78,6 +78,9 @@ _IMMUTABLE = frozenset(
 def demands(pod: PodSpecAt, meaning: Meaning, options: Options) -> PodReading:
     """All that one pod asks for."""
     return _Pod(pod, meaning, options).reading()
+
+
+_DEFAULTS = Options()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +201,8 @@ class _Pod:
         found = [self._of_part(part) for part in shared.parts]
         for container, given in amounts:
             for amount in given.by_resource.values():
-                if amount.number and amounts_room.is_whole_or_mig(amount.resource):
+                own = amount.resource in self._meaning.own
+                if amount.number and (own or amounts_room.is_whole_or_mig(amount.resource)):
                     if container.path in of_systems and amount.resource == self._meaning.hami.count:
                         continue
                     found.append(self._of_resource(container, amount.resource, amount.number, amount.paths))
@@ -209,6 +213,9 @@ class _Pod:
         return _Ask(part.container, part.want, part.removes, part.resource)
 
     def _of_resource(self, container: ContainerAt, resource: str, number: int, paths: tuple[Path, ...]) -> _Ask:
+        own = self._meaning.own.get(resource)
+        if own is not None and not amounts_room.is_whole_or_mig(resource):
+            return self._of_own_name(container, own, resource, number, paths)
         stands = self._stands(resource, paths[0])
         single = stands.what is What.MIG and resource.startswith(GPU_RESOURCE)
         if single:
@@ -222,7 +229,18 @@ class _Pod:
         if stands.sharing is not None:
             return _Ask(container, self._share(stands, resource, number, paths[0]), paths, resource, single)
         want = Want(stands.what, number, stands.profile, selectors=self._alone(stands))
+        if own is not None and own.what is What.GPU is stands.what and self._options.gpu_class == _DEFAULTS.gpu_class:
+            want = replace(want, device_class=own.device_class)
         return _Ask(container, want, paths, resource, single)
+
+    def _of_own_name(
+        self, container: ContainerAt, own: Own, resource: str, number: int, paths: tuple[Path, ...]
+    ) -> _Ask:
+        if own.device_class is None:
+            reason = f"{resource} is a name of the device plugin's configuration, to which no DeviceClass answers"
+            self._needs_claims.append(reason)
+        want = Want(own.what, number, selectors=own.selectors, device_class=own.device_class)
+        return _Ask(container, want, paths, resource)
 
     def _stands(self, resource: str, path: Path) -> Stands:
         found = self._meaning.meanings(resource, self._requirements, self._hints)

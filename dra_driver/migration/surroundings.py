@@ -14,6 +14,8 @@ import yaml
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.resource import DeviceClass
+from dra_driver.errors import InvalidInput
 from dra_driver.migration.codes import (
     ALREADY_DRA,
     DOUBLE_ALLOCATION,
@@ -30,6 +32,7 @@ from dra_driver.migration.meaning import CONFIG_LABEL, LAYOUT_LABEL, Hami, MigLa
 from dra_driver.migration.meaning import Meaning as Meaning
 from dra_driver.migration.model import Finding, Options, Path, finding, value_at
 from dra_driver.migration.node_pools import labels_of_nodes
+from dra_driver.migration.own_names import own_names
 from dra_driver.migration.plugin_config import (
     GPU_RESOURCE,
     MIG_STRATEGIES,
@@ -49,7 +52,8 @@ def read(documents: Sequence[Document], options: Options) -> Meaning:
     found = _Found()
     for document in documents:
         found.take(document)
-    meaning = replace(_meaning(found, options), definitions=Definitions.of(documents))
+    own = own_names(found.classes, found.configs.values(), options)
+    meaning = replace(_meaning(found, options), definitions=Definitions.of(documents), own=own)
     return published(meaning, options) if found.given or options.replicas is not None else meaning
 
 
@@ -66,6 +70,7 @@ class _Found:
     """As the device plugin's own flags say, which go before its configuration."""
     layouts: dict[str, MigLayout] = field(default_factory=dict)
     nodes: list[Document] = field(default_factory=list)
+    classes: list[DeviceClass] = field(default_factory=list)
     slice_memory: set[Quantity] = field(default_factory=set)
     hami: Hami = field(default_factory=Hami)
     driver_roots: set[str] = field(default_factory=set)
@@ -85,6 +90,8 @@ class _Found:
                 self.findings.append(finding(ALREADY_DRA, document, ("spec", "draDriver"), message))
             case "DaemonSet":
                 self._daemon_set(document)
+            case "DeviceClass" if document.api_version.startswith("resource.k8s.io/"):
+                self._device_class(document)
             case "Node":
                 self.nodes.append(document)
             case "ResourceSlice":
@@ -206,6 +213,14 @@ class _Found:
             self.flag_strategy = settings.mig_strategy
         if settings.driver_root is not None:
             self.driver_roots.add(settings.driver_root)
+
+    # -- classes of the cluster
+
+    def _device_class(self, document: Document) -> None:
+        try:
+            self.classes.append(DeviceClass.of(document.obj))
+        except InvalidInput as error:
+            self.findings.append(finding(UNREADABLE, document, (), str(error)))
 
     # -- HAMi
 

@@ -1,0 +1,105 @@
+"""GPUs under names that somebody chose: the class that answers to one is used, and patterns become selectors."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from support.dractl import run
+from support.migration import GPU, all_codes, limits, meaning_of, pod, read
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.resource import Attribute, Device
+from dra_driver.cel.device import CelDevice, compile_selector
+from dra_driver.cli.output import Status
+from dra_driver.migration.model import Want, What
+from dra_driver.names import GPU_DRIVER
+
+OURS = "device.driver == 'gpu.nvidia.com'"
+PRODUCT = "device.attributes['gpu.nvidia.com'].productName"
+
+
+def device_class(name: str, resource: str, *more: str, driver: str = OURS, created: str = "") -> JsonObject:
+    selectors = [{"cel": {"expression": " && ".join((driver, *more))}}]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": name, **({"creationTimestamp": created} if created else {})},
+        "spec": {"selectors": selectors, "extendedResourceName": resource},
+    }
+
+
+H100 = device_class("h100.example.com", "nvidia.com/gpu-h100", f"{PRODUCT}.contains('H100')")
+CONFIG = "version: v1\nresources: {gpus: [{pattern: '*H100*', name: gpu-h100}]}\n"
+
+
+def test_the_class_that_answers_to_a_name_is_the_class_of_the_claim() -> None:
+    found = read(pod(limits({"nvidia.com/gpu-h100": 2})), meaning_of(H100))
+    assert [one.want for one in found.demands] == [Want(What.GPU, 2, device_class="h100.example.com")]
+    assert (found.leave, found.needs_claims, all_codes(found)) == (None, None, ["M012"])
+
+
+@pytest.mark.parametrize(
+    ("expression", "what"),
+    [
+        ("device.attributes['gpu.nvidia.com'].type == 'mig'", What.MIG),
+        ("device.attributes['gpu.nvidia.com'].profile == '1g.10gb'", What.MIG),
+        ('device.attributes["gpu.nvidia.com"].type == "vfio"', What.VFIO),
+        ("true", What.GPU),
+    ],
+)
+def test_the_class_says_what_it_is(expression: str, what: What) -> None:
+    meaning = meaning_of(device_class("own.example.com", "example.com/slice-gpu", expression))
+    assert meaning.own["example.com/slice-gpu"].what is what
+
+
+def test_of_two_classes_for_a_name_the_newest_counts_as_for_schedulers() -> None:
+    old = device_class("a.example.com", GPU, created="2026-01-01T00:00:00Z")
+    new = device_class("b.example.com", GPU, created="2026-02-01T00:00:00Z")
+    found = read(pod(limits({GPU: 1})), meaning_of(old, new))
+    assert found.demands[0].want.device_class == "b.example.com"
+    said = read(pod(limits({GPU: 1})), meaning_of(old, new), gpu_class="said.example.com")
+    assert said.demands[0].want.device_class is None
+
+
+def test_classes_of_other_drivers_say_nothing_of_our_devices() -> None:
+    other = device_class("other.example.com", "example.com/gpu", driver="device.driver == 'gpu.example.com'")
+    found = read(pod(limits({"example.com/gpu": 1})), meaning_of(other))
+    assert (found.demands, all_codes(found)) == ((), ["M019"])
+
+
+def test_a_pattern_of_the_device_plugin_is_a_selector_on_the_product() -> None:
+    found = read(pod(limits({"nvidia.com/gpu-h100": 1})), meaning_of(CONFIG))
+    (demand,) = found.demands
+    assert found.needs_claims is not None
+    assert "no DeviceClass answers" in found.needs_claims
+    (expression,) = demand.want.selectors
+    selector = compile_selector(expression)
+    for product, matches in (("NVIDIA H100 80GB HBM3", True), ("NVIDIA A100-SXM4-80GB", False)):
+        device = Device(name="d", attributes={"productName": Attribute(string=product)})
+        assert selector.matches(CelDevice(GPU_DRIVER, device)) == matches
+
+
+def test_signs_of_a_pattern_are_meant_as_they_are() -> None:
+    config = CONFIG.replace("*H100*", "NVIDIA A100-SXM4*(40.GB)+")
+    (demand,) = read(pod(limits({"nvidia.com/gpu-h100": 1})), meaning_of(config)).demands
+    selector = compile_selector(demand.want.selectors[0])
+    for product, matches in (("NVIDIA A100-SXM4-(40.GB)+", True), ("NVIDIA A100-SXM4-40GB", False)):
+        device = Device(name="d", attributes={"productName": Attribute(string=product)})
+        assert selector.matches(CelDevice(GPU_DRIVER, device)) == matches
+
+
+def test_a_class_goes_before_a_pattern() -> None:
+    (demand,) = read(pod(limits({"nvidia.com/gpu-h100": 1})), meaning_of(CONFIG, H100)).demands
+    assert demand.want == Want(What.GPU, device_class="h100.example.com")
+
+
+@pytest.mark.parametrize("strategy", ["claims", "extended"])
+def test_either_way_the_pod_gets_what_the_name_stands_for(tmp_path: Path, strategy: str) -> None:
+    (tmp_path / "class.yaml").write_text(yaml.safe_dump(H100))
+    (tmp_path / "pod.yaml").write_text(yaml.safe_dump(pod(limits({"nvidia.com/gpu-h100": 1}))))
+    given = ("--with", str(tmp_path / "class.yaml"), "--strategy", strategy, "--nodes", "t4:1,dgx-h100:1")
+    outcome = run("migrate", str(tmp_path / "pod.yaml"), *given, "--report", "json")
+    assert outcome.exit_code == Status.DONE, outcome.output
+    (tried,) = json.loads(outcome.stdout)["verification"]["workloads"]
+    assert (tried["verdict"], tried["node"]) == ("same", "dgx-h100")
