@@ -458,7 +458,9 @@ class _Way:
         listed = node.holders if by_name else tuple(one for one in node.holders if one.of_daemon_set)
         lost = [one for one in listed if one.owner is None]
         commands = [_delete(one) for one in listed if one.of_daemon_set or one.owner is None]
-        commands.append(f"kubectl drain {node.name} --ignore-daemonsets --delete-emptydir-data {_WAIT}")
+        # Whoever publishes for this node may run on it: a cordoned node does not take it back.
+        others = f"--pod-selector app.kubernetes.io/name!={_RELEASE}"
+        commands.append(f"kubectl drain {node.name} --ignore-daemonsets --delete-emptydir-data {others} {_WAIT}")
         notes = ["Draining respects disruption budgets; what lies in emptyDir volumes is lost."]
         if lost:
             notes.append(
