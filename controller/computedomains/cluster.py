@@ -24,7 +24,7 @@ from dra_driver.api.meta import (
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.devices.fabric import NodeFabric, fabric_of
 from dra_driver.domains.demand import ChannelUse, channel_uses
-from dra_driver.domains.names import DOMAIN_LABEL, daemon_object_name, domain_of_daemon_object
+from dra_driver.domains.names import DOMAIN_LABEL, MADE_AS, daemon_object_name, domain_of_daemon_object
 from dra_driver.domains.observed import DaemonSeen, NodeSeen, ObservedDomain, Standing
 from dra_driver.errors import ClusterError, InvalidInput
 from dra_driver.kube.client import Kube
@@ -48,6 +48,8 @@ class KeptObject:
     uid: str
     label: str
     deleting: bool
+    made_as: str = ""
+    """Of a DaemonSet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class DomainsInCluster:
         *,
         driver: str,
         namespace: str,
+        made_as: Callable[[ComputeDomain], str],
         changed: Callable[[str], None],
         look_after: Callable[[str, float], None],
         loop_time: Callable[[], float],
@@ -79,6 +82,7 @@ class DomainsInCluster:
         self._loop_time = loop_time
         self._driver = driver
         self._namespace = namespace
+        self._made_as = made_as
         self._changed = changed
         self._look_after = look_after
         self._uids: dict[str, Key] = {}
@@ -158,6 +162,7 @@ class DomainsInCluster:
             channel_uses=uses,
             nodes={name: node for name in sorted(names) if (node := self._node_seen(name)) is not None},
             daemons=daemons,
+            outdated=self._is_outdated(domain, ours),
             unplaced=self._count_unplaced(uid, namespace),
         )
 
@@ -170,6 +175,10 @@ class DomainsInCluster:
             if node.label is not None and node.label not in self._uids:
                 found.append(("nodes", key, node))
         return tuple(found)
+
+    def _is_outdated(self, domain: ComputeDomain, key: Key) -> bool:
+        found = self.daemon_sets.objects.get(key)
+        return found is not None and found.made_as != self._made_as(domain)
 
     def _count_unplaced(self, uid: str, namespace: str) -> int:
         now = self._loop_time()
@@ -350,7 +359,8 @@ def _daemon_set(obj: JsonObject) -> KeptObject | None:
     """By its name: one that lost its label is still the domain's. None is not of a domain."""
     metadata = obj["metadata"]
     uid = domain_of_daemon_object(metadata["name"])
-    return None if uid is None else KeptObject(metadata["uid"], uid, "deletionTimestamp" in metadata)
+    made_as = (metadata.get("annotations") or {}).get(MADE_AS, "")
+    return None if uid is None else KeptObject(metadata["uid"], uid, "deletionTimestamp" in metadata, made_as)
 
 
 def _fabric(obj: JsonObject) -> tuple[NodeFabric, bool | None]:

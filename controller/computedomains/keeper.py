@@ -17,7 +17,7 @@ from controller.computedomains.cluster import FOREIGN_AGAIN_S, DomainsInCluster,
 from dra_driver.api.computedomain import ComputeDomain, ComputeDomainStatus
 from dra_driver.api.meta import COMPUTE_DOMAINS, DAEMON_SETS, NODES, RESOURCE_CLAIM_TEMPLATES
 from dra_driver.domains.names import DOMAIN_LABEL
-from dra_driver.domains.objects import DaemonSettings
+from dra_driver.domains.objects import DaemonSettings, made_as
 from dra_driver.domains.observed import Standing
 from dra_driver.domains.plan import decide
 from dra_driver.domains.reasons import DomainReason
@@ -88,6 +88,7 @@ class DomainKeeper:
             self._kube,
             driver=self._driver,
             namespace=self._settings.namespace,
+            made_as=lambda domain: made_as(domain, self._settings),
             changed=self._changed,
             look_after=lambda uid, seconds: self._queue.add_after(uid, seconds),
             loop_time=asyncio.get_running_loop().time,

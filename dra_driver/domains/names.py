@@ -1,11 +1,14 @@
 """Names of everything that belongs to a ComputeDomain. They are those of NVIDIA's own driver where it has them."""
 
-from dra_driver.names import CONFIG_GROUP, is_uid
+from dra_driver.names import CONFIG_GROUP, INVENTORY_GROUP, is_uid
 
 _DAEMON_OBJECT = "computedomain-daemon-"
 
 DOMAIN_LABEL = f"{CONFIG_GROUP}/computeDomain"
 """On nodes, pods and our objects; its value is the UID of the domain. On a node it says whose the node is."""
+
+MADE_AS = f"{INVENTORY_GROUP}/made-as"
+"""On a DaemonSet: a digest of what we made it as. What others change in it, or a mutating webhook, does not count."""
 
 FINALIZER = f"{CONFIG_GROUP}/computeDomain"
 

@@ -4,6 +4,8 @@
 anything is in a cluster.
 """
 
+import hashlib
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +20,7 @@ from dra_driver.domains.names import (
     DAEMON_REQUEST,
     DEFAULT_CHANNEL_CLASS,
     DOMAIN_LABEL,
+    MADE_AS,
     daemon_object_name,
 )
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION
@@ -91,16 +94,28 @@ def daemon_set(domain: ComputeDomain, settings: DaemonSettings) -> JsonObject:
     """
     uid = domain.metadata.uid
     labels = {DOMAIN_LABEL: uid, "app.kubernetes.io/component": "imex-daemon"}
+    annotations = {MADE_AS: made_as(domain, settings)}
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
-        "metadata": {"name": daemon_object_name(uid), "namespace": settings.namespace, "labels": labels},
+        "metadata": {
+            "name": daemon_object_name(uid),
+            "namespace": settings.namespace,
+            "labels": labels,
+            "annotations": annotations,
+        },
         "spec": {
             "selector": {"matchLabels": {DOMAIN_LABEL: uid}},
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
             "template": {"metadata": {"labels": labels}, "spec": _daemon_pod(domain, settings)},
         },
     }
+
+
+def made_as(domain: ComputeDomain, settings: DaemonSettings) -> str:
+    """Another one when the domain's daemons would be made otherwise: by another release, or with other settings."""
+    pod = json.dumps(_daemon_pod(domain, settings), sort_keys=True)
+    return hashlib.sha256(pod.encode()).hexdigest()[:16]
 
 
 def _daemon_pod(domain: ComputeDomain, settings: DaemonSettings) -> JsonObject:

@@ -65,6 +65,8 @@ class ObservedDomain:
     channel_uses: tuple[ChannelUse, ...] = ()
     nodes: Mapping[str, NodeSeen] = field(default_factory=dict)
     daemons: Mapping[str, DaemonSeen] = field(default_factory=dict)
+    outdated: bool = False
+    """Whether the DaemonSet would be made otherwise today: with another image, for instance."""
     unplaced: int = 0
     """Claims of its template that have waited for a node for a while."""
 

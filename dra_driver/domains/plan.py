@@ -112,6 +112,9 @@ def _building(observed: ObservedDomain, members: Membership, host_imex: bool) ->
             actions.append(MakeDaemonTemplate())
         if observed.daemon_set is Standing.MISSING:
             actions.append(MakeDaemonSet())
+        idle = not observed.channel_uses and not observed.daemons
+        if observed.daemon_set is Standing.OURS and observed.outdated and idle:
+            actions.append(DeleteDaemonSet())  # and then it is missing
     if observed.template is Standing.MISSING:
         actions.append(MakeTemplate())
     return (*actions, *_labels(members))

@@ -164,3 +164,47 @@ async def test_what_somebody_deletes_of_a_domain_comes_back_and_what_he_changes_
         await cluster.release(domain, kept_claim)
         await gone(cluster, domain)
         assert await cluster.left() == [], "also what lost its label"
+
+
+async def test_another_image_reaches_daemons_when_nobody_uses_the_domain(kube: Kube, cluster: DomainCluster) -> None:
+    """Neither before, for programs would lose their peers' memory, nor again and again."""
+
+    def newer() -> DomainKeeper:
+        return DomainKeeper(kube, replace(SETTINGS, image="driver:2"))
+
+    async def image(domain: ComputeDomain) -> str:
+        try:
+            found = await kube.get(DAEMON_SETS, daemon_object_name(domain.metadata.uid), DRIVER_NAMESPACE)
+        except NotFound:
+            return ""
+        return str(found["spec"]["template"]["spec"]["containers"][0]["image"])
+
+    async with tended(kube):
+        async with kept(kube):
+            used, idle = await cluster.domain("used"), await cluster.domain("idle")
+            claim = await cluster.use(used, "tray-1")
+            await becomes(cluster, used, "AllNodesReady")
+            await becomes(cluster, idle, "NoNodes")
+
+        async def idle_is_new() -> bool:
+            return await image(idle) == "driver:2"
+
+        async def used_is_new() -> bool:
+            return await image(used) == "driver:2"
+
+        async with kept(kube, newer()):
+            await until(idle_is_new)
+            assert await image(used) == SETTINGS.image
+            await becomes(cluster, used, "AllNodesReady")
+            await cluster.release(used, claim)
+            await until(used_is_new)
+            await cluster.use(used, "tray-2")
+            await becomes(cluster, used, "AllNodesReady")
+            uids = [one["metadata"]["uid"] for one in (await kube.list(DAEMON_SETS)).items]
+            changed = {"spec": {"template": {"spec": {"priorityClassName": "mirrored"}}}}
+            await kube.merge_patch(
+                DAEMON_SETS, daemon_object_name(idle.metadata.uid), changed, namespace=DRIVER_NAMESPACE
+            )
+        async with kept(kube, newer()):
+            await becomes(cluster, used, "AllNodesReady")
+            assert [one["metadata"]["uid"] for one in (await kube.list(DAEMON_SETS)).items] == uids
