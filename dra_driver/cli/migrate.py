@@ -61,6 +61,7 @@ def migrate(
     unknown_kinds: flags.UnknownOption = False,
     argo_resource_claims: flags.ArgoOption = False,
     kserve_standard: flags.KserveOption = False,
+    kserve_managed_claims: flags.KserveManagedOption = False,
     no_undo_annotations: flags.UndoNotesOption = False,
     driver: flags.DriverOption = DEFAULTS.driver,
     gpu_class: flags.GpuClassOption = DEFAULTS.gpu_class,

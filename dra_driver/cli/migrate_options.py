@@ -172,6 +172,10 @@ KserveOption = Annotated[
     bool,
     _option("KServe's default here is standard mode, whose pods keep claims.", "--kserve-standard"),
 ]
+KserveManagedOption = Annotated[
+    bool,
+    _option("KServe (0.20) makes claims of LLMInferenceServices itself, where it can.", "--kserve-managed-claims"),
+]
 DynamicMigOption = Annotated[
     bool, _option("The driver makes MIG devices on demand, instead of the MIG manager.", "--dynamic-mig")
 ]

@@ -25,6 +25,7 @@ from dra_driver.migration.definitions import kept
 from dra_driver.migration.edit import Rewriting, Splice, rewritten, spliced
 from dra_driver.migration.frameworks import after_claims
 from dra_driver.migration.kinds import is_part_of_an_object, pods_by_shape, pods_of, with_written_places
+from dra_driver.migration.kserve import managed
 from dra_driver.migration.kueue_configuration import holds_configuration
 from dra_driver.migration.kustomize import (
     Kustomization,
@@ -455,11 +456,15 @@ def _planned(draft: _Draft, options: Options) -> _Plan:
         findings += of_the_cluster(workload)
         workloads.append(workload)
     edits, said = after_claims(workloads)
+    own = managed(workloads, claims, options)
+    if own.edits is not None:
+        workloads = [replace(one, templates=()) for one in workloads]
+        claims, edits = [], (*edits, *own.edits)
     embedded = tuple(
         _Embedded(path, lines, text, tuple(_planned(one, options) for one in inner))
         for path, lines, text, inner in draft.inner
     )
-    return _Plan(draft.document, tuple(workloads), tuple(claims), edits, (*findings, *said), embedded)
+    return _Plan(draft.document, tuple(workloads), tuple(claims), edits, (*findings, *said, *own.findings), embedded)
 
 
 def _left(draft: _Draft, reason: str) -> _Plan:

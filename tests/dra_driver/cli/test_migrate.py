@@ -233,7 +233,7 @@ def test_each_option_of_the_migration_has_a_flag(monkeypatch: pytest.MonkeyPatch
         "remove_mps_mounts": ("--remove-mps-mounts",), "remove_runtime_class": ("--remove-runtime-class",),
         "unknown_kinds": ("--unknown-kinds",), "kserve_standard": ("--kserve-standard",),
         "argo_resource_claims": ("--argo-resource-claims",), "dynamic_mig": ("--dynamic-mig",),
-        "keep_undo": ("--no-undo-annotations",),
+        "keep_undo": ("--no-undo-annotations",), "kserve_managed_claims": ("--kserve-managed-claims",),
     }  # fmt: skip
     assert flags.keys() == {one.name for one in fields(Options)}
     empty = repository / "empty"
