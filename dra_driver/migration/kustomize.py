@@ -47,7 +47,8 @@ def is_kustomization(document: Document) -> bool:
     named = PurePosixPath(document.file).name in _NAMES
     if not document.kind:
         return named
-    return document.kind in ("Kustomization", "Component") and (named or document.api_version.startswith(_GROUP))
+    ours = document.api_version.startswith(_GROUP) or (named and not document.api_version)
+    return document.kind in ("Kustomization", "Component") and ours
 
 
 def kustomizations(documents: Sequence[Document]) -> tuple[Kustomization, ...]:

@@ -78,10 +78,14 @@ from dra_driver.migration.tree import header_length
 from dra_driver.migration.undo import remembered
 from dra_driver.migration.unrendered import (
     asks_for_gpus,
+    delivers,
+    delivery_findings,
     gpu_keys,
     gpu_texts,
     is_refused,
+    is_sealed,
     problem_finding,
+    sealed_findings,
     speaks_of_gpus,
     template_findings,
     values_findings,
@@ -112,7 +116,8 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
         apart = {**lost.reasons, **apart}
     findings += [labels_of_a_patch(one, *rest) for one in kustomized for rest in _of_folder(lost, one)]
     workloads = [workload for plan in plans for workload in plan.all_workloads]
-    counted = quotas.rewrite(known, workloads, meaning, options, frozenset(documents))
+    deciding = [one for one in known if not delivers(one)]
+    counted = quotas.rewrite(deciding, workloads, meaning, options, frozenset(documents))
     more = {some.document: some.edits for some in counted.edits}
     plans = [_labelled(plan, workloads).with_edits(more.get(plan.document, ())) for plan in plans]
     plans = [replace(plan, objects=counted.beside.get(plan.document, ())) for plan in plans]
@@ -307,6 +312,9 @@ def _json_patches(kustomized: Iterable[Kustomization], read: Iterable[tuple[Sour
 
 def _draft(document: Document, meaning: Meaning, options: Options, *, patch: bool) -> _Draft:
     draft = _Draft(document, patch=patch)
+    if is_sealed(document) or delivers(document):
+        draft.findings += sealed_findings(document) if is_sealed(document) else delivery_findings(document)
+        return draft
     draft.findings += values_findings(document) if not is_kustomization(document) else ()
     owner = _owner(document)
     draft.patch = patch or is_part_of_an_object(document)

@@ -37,9 +37,10 @@ def _of_code(code: Code, findings: Sequence[Finding]) -> Iterator[str]:
     for one in sorted(findings, key=lambda one: (one.place.file, one.place.line, one.message)):
         alike.setdefault((one.message, one.advice, one.fixed), []).append(one)
     for some in alike.values():
-        yield from (
-            _in_all_places(some, together) if len(some) > _FEW else (_in_one_place(one, together) for one in some)
-        )
+        if len(some) > _FEW:
+            yield _in_all_places(some, together)
+        else:
+            yield from (_in_one_place(one, together) for one in some)
     undone = any(not one.fixed for one in findings)
     if together and (advice := common.pop()) not in _NO_ADVICE and (undone or advice != code.advice):
         yield ""

@@ -1,4 +1,5 @@
-"""Texts that are not what will be applied: templates and values of Helm charts, JSON patches. They are refused. Pure.
+"""Texts that are not what will be applied: templates and values of Helm charts, JSON patches, objects by which Flux and
+Argo CD give a chart its values, and what SOPS has put its seal on. They are refused. Pure.
 
 What is rendered from them can be migrated; the places that speak of GPUs are named, so that they can be found.
 """
@@ -65,6 +66,61 @@ def values_findings(document: Document) -> Iterator[Finding]:
             "Take it out, and give the chart resourceClaims for the pod and resources.claims for the container; "
             "migrating the rendered manifests shows which."
         )
+        yield finding(NOT_EDITABLE, document, path, message, advice=advice)
+
+
+_FLUX = "its chart is rendered with these values in the cluster"
+_PATCHED = "what it delivers is patched in the cluster"
+_DELIVERS = {
+    ("helm.toolkit.fluxcd.io", "HelmRelease"): _FLUX,
+    ("helm.cattle.io", "HelmChart"): _FLUX,
+    ("helm.cattle.io", "HelmChartConfig"): _FLUX,
+    ("argoproj.io", "Application"): "what it delivers is rendered by Argo CD with this",
+    ("argoproj.io", "ApplicationSet"): "what it delivers is rendered by Argo CD with this",
+    ("kustomize.toolkit.fluxcd.io", "Kustomization"): _PATCHED,
+}
+"""Group and kind of objects that say how others are rendered, and how."""
+
+
+def delivers(document: Document) -> bool:
+    """Whether others are made of it, and changed by what it says."""
+    return (document.api_version.partition("/")[0], document.kind) in _DELIVERS
+
+
+def delivery_findings(document: Document) -> Iterator[Finding]:
+    """Of an object that delivers others: where it speaks of GPUs."""
+    how = _DELIVERS[document.api_version.partition("/")[0], document.kind]
+    advice = (
+        "Render it as it is delivered (helm template … | dractl migrate -, or kubectl kustomize … | dractl migrate -); "
+        "then say there what came of it: claims by values of the chart or by a patch, and no GPUs in limits."
+    )
+    paths = [*gpu_keys(document.obj), *_gpu_strings(document.obj)]
+    for path in paths[:_MOST_PLACES]:
+        yield finding(NOT_EDITABLE, document, path, f"speaks of GPUs: {how}; it was left as it is", advice=advice)
+
+
+_IN_A_STRING = re.compile(_GPU.pattern.replace("nvidia\\.com", r"nvidia\\?\.com"))
+"""Also as Helm's `--set` and Argo's parameters have it, with a backslash before the dot."""
+
+
+def _gpu_strings(value: object, path: Path = ()) -> Iterator[Path]:
+    if isinstance(value, dict | list):
+        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _gpu_strings(one, (*path, key))
+    elif isinstance(value, str) and _IN_A_STRING.search(value):
+        yield path
+
+
+def is_sealed(document: Document) -> bool:
+    """Whether SOPS keeps a checksum of it: changed by anybody else, it can be opened no more."""
+    seal = document.obj.get("sops")
+    return isinstance(seal, dict) and "mac" in seal
+
+
+def sealed_findings(document: Document) -> Iterator[Finding]:
+    advice = "Decrypt it (sops --decrypt), migrate that, and encrypt the result."
+    for path in list(gpu_keys(document.obj))[:1]:
+        message = "is encrypted by SOPS, whose checksum would not hold any more, and was left as it is"
         yield finding(NOT_EDITABLE, document, path, message, advice=advice)
 
 

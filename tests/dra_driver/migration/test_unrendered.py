@@ -1,0 +1,108 @@
+"""Texts that are not what will be applied are recognised, named where they speak of GPUs, and left as they are."""
+
+import pytest
+
+from dra_driver.migration.codes import NOT_EDITABLE, Severity
+from dra_driver.migration.migrate import migrate
+from dra_driver.migration.model import Migration, Options, Source, StrategyOption
+from dra_driver.migration.report_findings import findings_of
+
+CLAIMS = Options(strategy=StrategyOption.CLAIMS)
+RELEASE = """\
+apiVersion: helm.toolkit.fluxcd.io/v2
+kind: HelmRelease
+metadata: {name: llm, namespace: ml}
+spec:
+  values:
+    resources: {limits: {nvidia.com/gpu: 1}}
+"""
+APPLICATION = """\
+apiVersion: argoproj.io/v1alpha1
+kind: Application
+metadata: {name: llm}
+spec:
+  source:
+    helm:
+      parameters: [{name: 'resources.limits.nvidia\\.com/gpu', value: '1'}]
+      values: |
+        resources: {limits: {nvidia.com/gpu: 1}}
+    kustomize:
+      patches:
+      - target: {kind: Deployment}
+        patch: |-
+          - {op: replace, path: /spec/template/spec/containers/0/resources/limits/nvidia.com~1gpu, value: 2}
+"""
+FLUX = """\
+apiVersion: kustomize.toolkit.fluxcd.io/v1
+kind: Kustomization
+metadata: {name: apps}
+spec:
+  path: ./apps
+  patches:
+  - patch: |
+      apiVersion: apps/v1
+      kind: Deployment
+      metadata: {name: web}
+      spec: {template: {spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 2}}}]}}}
+"""
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec: {containers: [{name: a, image: b, resources: {limits: {nvidia.com/gpu: 1}}}]}
+"""
+
+
+def migrated(text: str, file: str = "all.yaml") -> Migration:
+    return migrate([Source(file, text)], CLAIMS)
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        (RELEASE, ["spec.values.resources.limits[nvidia.com/gpu]"]),
+        (
+            APPLICATION,
+            [
+                "spec.source.helm.parameters[0].name",
+                "spec.source.helm.values",
+                "spec.source.kustomize.patches[0].patch",
+            ],
+        ),
+        (FLUX, ["spec.patches[0].patch"]),
+        (RELEASE.replace("HelmRelease", "HelmChartConfig").replace("toolkit.fluxcd.io/v2", "cattle.io/v1"), None),
+    ],
+)
+def test_what_delivers_others_is_named_where_it_speaks_of_gpus(text: str, paths: list[str] | None) -> None:
+    result = migrated(text)
+    assert not result.changed
+    assert {one.code for one in result.findings} == {NOT_EDITABLE}
+    assert [one.place.path for one in result.findings] == (paths or ["spec.values.resources.limits[nvidia.com/gpu]"])
+    assert all("rendered" in one.message or "patched" in one.message for one in result.findings)
+
+
+def test_what_delivers_others_and_says_nothing_of_gpus_is_passed_over() -> None:
+    assert migrated(RELEASE.replace("nvidia.com/gpu", "cpu")).findings == ()
+
+
+def test_a_kustomization_of_flux_is_none_of_kustomize_whatever_its_file_is_called() -> None:
+    result = migrate([Source("kustomization.yaml", FLUX), Source("pod.yaml", POD)], CLAIMS)
+    assert result.files[0].before == result.files[0].after
+    assert result.files[1].before != result.files[1].after
+
+
+def test_what_sops_has_a_checksum_of_is_left_as_it_is() -> None:
+    sealed = f"{POD}sops: {{mac: 'ENC[AES256_GCM,data:x,type:str]', version: 3.9.0}}\n"
+    result = migrated(sealed)
+    assert not result.changed
+    (said,) = result.findings
+    assert "SOPS" in said.message
+    assert "sops --decrypt" in said.advice
+    assert migrated(f"{sealed}---\n{POD}").changed
+
+
+def test_one_sentence_of_many_places_is_one_line_of_the_report() -> None:
+    result = migrated("---\n".join(RELEASE.replace("name: llm", f"name: llm-{number}") for number in range(5)))
+    lines = [one for one in findings_of(result.findings, Severity.WARNING) if one.startswith("-")]
+    assert len(lines) == 1
+    assert lines[0].endswith("In 5 places: all.yaml:6,13,20,27,34")
