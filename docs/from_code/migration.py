@@ -3,7 +3,7 @@
 from docs.from_code.tables import page, table
 from dra_driver.migration.codes import CODES
 from dra_driver.migration.kinds import known_kinds
-from dra_driver.migration.labels import ROWS
+from dra_driver.migration.label_table import ROWS
 from dra_driver.migration.report import DIFFERENCES
 
 BEGIN = "<!-- migration: begin; written by docs/generate.py from the code -->"

@@ -17,7 +17,7 @@ from dra_driver.migration.amounts import profile_of
 from dra_driver.migration.claims import class_name
 from dra_driver.migration.codes import NO_CLAIMS_HERE, NODE_ONLY_LABEL, QUOTA, Severity
 from dra_driver.migration.counting import MEMORY, MENTION, Found, World, amount_of, dicts
-from dra_driver.migration.labels import is_gpu_label
+from dra_driver.migration.label_table import is_gpu_label
 from dra_driver.migration.model import Finding, Path, Put, Remove, Target, What, finding, value_at
 from dra_driver.names import INVENTORY_GROUP
 from dra_driver.quantity import Quantity

@@ -1,28 +1,18 @@
-"""Labels of nodes as conditions on devices: what GPU Feature Discovery, the GPU Operator and others say about GPUs.
+"""Labels of nodes as conditions on devices: what is asked of a label, of which devices, and what the answer can be.
 
-A label tells of a node what an attribute tells of a device; on a node whose GPUs are alike the two agree, which a test
-shows for every simulated GPU model. What no device has stays a label. Conditions are true or false of every device of
-the driver and never an error, which would keep a pod from being scheduled at all. Pure.
+What each label becomes stands in `dra_driver.migration.label_table`, and how in `dra_driver.migration.label_judges`.
+What labels say about the meaning of resources is read here. Pure.
 
 Source: GPU Feature Discovery 0.20 (names and spelling of labels); the operators of node selectors in core/v1.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from dra_driver.migration.codes import (
-    CLOUD_LABEL,
-    CONTRADICTION,
-    NODE_ONLY_LABEL,
-    OPERATOR_LABEL,
-    REDUNDANT,
-    ROUNDED,
-    Code,
-)
-from dra_driver.migration.model import Want, What
-from dra_driver.quantity import Quantity, padded_version
+from dra_driver.migration.codes import Code
+from dra_driver.migration.model import Want
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +36,7 @@ class Requirement:
                 return value is not None
             case "DoesNotExist":
                 return value is None
-        number, bound = _integer(value or ""), _integer(self.values[0]) if len(self.values) == 1 else None
+        number, bound = whole_number_in(value or ""), whole_number_in(self.values[0]) if len(self.values) == 1 else None
         if number is None or bound is None:
             return False
         return number > bound if self.operator == "Gt" else number < bound
@@ -104,17 +94,48 @@ def quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def verdict_on(requirement: Requirement, subject: Subject) -> Verdict | None:
-    """None: the label has nothing to do with GPUs, and stays."""
-    for row in ROWS:
-        match = row.pattern.fullmatch(requirement.key)
-        if match is not None:
-            return row.judge(_Asked(requirement, subject, match))
-    return None
+def whole_number_in(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else None
 
 
-def is_gpu_label(key: str) -> bool:
-    return any(row.pattern.fullmatch(key) for row in ROWS)
+# -- profiles and products
+
+NVIDIA = "nvidia.com/"
+PROFILE = r"(?:[1-8]c\.)?[1-8]g\.[0-9]+gb(?:[.+-][a-z]+)*"
+_SUFFIX = re.compile(r"((?:[1-8]c\.)?[1-8]g\.[0-9]+gb)((?:[.+-][a-z]+)*)")
+
+
+def restored_profile(text: str) -> str | None:
+    """As NVML spells it: `1g.10gb.me` is `1g.10gb+me`, and `1g.10gb.me.all` `1g.10gb+me.all`. None: not a profile.
+
+    Resource names and labels cannot hold `+`, for which the device plugin writes a dot; `-me` it leaves.
+    """
+    match = _SUFFIX.fullmatch(text)
+    if match is None:
+        return None
+    base, suffix = match.groups()
+    return base + (f"+{suffix[1:]}" if suffix.startswith(".") else suffix)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A value of `gpu.product`: `NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED` in its parts."""
+
+    name: str
+    profile: str | None
+    shared: bool
+
+    @classmethod
+    def of(cls, value: str) -> "Product":
+        name = value.removesuffix("-SHARED")
+        base, mig, profile = name.rpartition("-MIG-")
+        restored = restored_profile(profile) if mig else None
+        return cls(base if restored is not None else name, restored, name != value)
+
+
+# -- what labels say about resources
+
+SHARING_WORDS = {"none": "exclusive", "time-slicing": "time-slicing", "mps": "mps"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,596 +154,26 @@ def hints_of(requirements: Sequence[Requirement]) -> Hints:
     strategy, profile, shared, mps = None, None, None, False
     for one in requirements:
         value = one.values[0] if one.operator == "In" and len(one.values) == 1 else ""
-        products = one.values if one.operator == "In" and one.key == f"{_NVIDIA}gpu.product" else ()
+        products = one.values if one.operator == "In" and one.key == f"{NVIDIA}gpu.product" else ()
         if products:
-            found = {_Product.of(product).profile for product in products}
+            found = {Product.of(product).profile for product in products}
             profile = profile or (found.pop() if len(found) == 1 else None)
-            shared = shared or True if all(_Product.of(product).shared for product in products) else shared
-        if one.key == f"{_NVIDIA}mig.strategy" and value:
+            shared = shared or True if all(Product.of(product).shared for product in products) else shared
+        if one.key == f"{NVIDIA}mig.strategy" and value:
             strategy = value
-        if one.key == f"{_NVIDIA}mig.config" and (uniform := re.fullmatch(rf"all-({_PROFILE})", value)):
+        if one.key == f"{NVIDIA}mig.config" and (uniform := re.fullmatch(rf"all-({PROFILE})", value)):
             profile = profile or restored_profile(uniform[1])
-        if one.key == f"{_NVIDIA}gpu.sharing-strategy" and value in _SHARING:
+        if one.key == f"{NVIDIA}gpu.sharing-strategy" and value in SHARING_WORDS:
             shared, mps = value != "none", value == "mps"
-        if one.key == f"{_NVIDIA}mps.capable" and value == "true":
+        if one.key == f"{NVIDIA}mps.capable" and value == "true":
             shared, mps = True, True
-        if one.key == f"{_NVIDIA}gpu.replicas" and _asks_for_several(one):
+        if one.key == f"{NVIDIA}gpu.replicas" and _asks_for_several(one):
             shared = True
     return Hints(strategy, profile, shared, mps)
 
 
 def _asks_for_several(one: Requirement) -> bool:
-    numbers = [_integer(value) or 0 for value in one.values]
+    numbers = [whole_number_in(value) or 0 for value in one.values]
     if one.operator == "In":
         return bool(numbers) and min(numbers) > 1
     return one.operator == "Gt" and numbers[:1] >= [1]
-
-
-# -- profiles and products
-
-_NVIDIA = "nvidia.com/"
-_PROFILE = r"(?:[1-8]c\.)?[1-8]g\.[0-9]+gb(?:[.+-][a-z]+)*"
-_SUFFIX = re.compile(r"((?:[1-8]c\.)?[1-8]g\.[0-9]+gb)((?:[.+-][a-z]+)*)")
-
-
-def restored_profile(text: str) -> str | None:
-    """As NVML spells it: `1g.10gb.me` is `1g.10gb+me`, and `1g.10gb.me.all` `1g.10gb+me.all`. None: not a profile.
-
-    Resource names and labels cannot hold `+`, for which the device plugin writes a dot; `-me` it leaves.
-    """
-    match = _SUFFIX.fullmatch(text)
-    if match is None:
-        return None
-    base, suffix = match.groups()
-    return base + (f"+{suffix[1:]}" if suffix.startswith(".") else suffix)
-
-
-@dataclass(frozen=True, slots=True)
-class _Product:
-    """A value of `gpu.product`: `NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED` in its parts."""
-
-    name: str
-    profile: str | None
-    shared: bool
-
-    @classmethod
-    def of(cls, value: str) -> "_Product":
-        name = value.removesuffix("-SHARED")
-        base, mig, profile = name.rpartition("-MIG-")
-        restored = restored_profile(profile) if mig else None
-        return cls(base if restored is not None else name, restored, name != value)
-
-
-# -- expressions
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    requirement: Requirement
-    subject: Subject
-    match: re.Match[str]
-
-    @property
-    def operator(self) -> str:
-        return self.requirement.operator
-
-    @property
-    def values(self) -> tuple[str, ...]:
-        return self.requirement.values
-
-    @property
-    def integers(self) -> list[int]:
-        """Values that are no numbers are left out: no label has them."""
-        return sorted({number for value in self.values if (number := _integer(value)) is not None})
-
-
-def _integer(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else None
-
-
-def _on_device(expression: str) -> Verdict:
-    return Verdict(Fate.ON_DEVICE, expression)
-
-
-def _implied(why: str) -> Verdict:
-    return Verdict(Fate.IMPLIED, code=REDUNDANT, message=why)
-
-
-def _kept(why: str, code: Code = NODE_ONLY_LABEL) -> Verdict:
-    return Verdict(Fate.KEPT, code=code, message=why)
-
-
-def _never(why: str) -> Verdict:
-    return Verdict(Fate.NEVER, code=CONTRADICTION, message=why)
-
-
-def _all_of(*parts: str) -> str:
-    return " && ".join(part for part in parts if part)
-
-
-def _not(expression: str) -> str:
-    """Of anything but an expression that is a single comparison already in brackets."""
-    return f"!({expression})"
-
-
-def _one_of(expressions: Sequence[str]) -> str:
-    """Any of them; what is only one is not put into brackets."""
-    if len(expressions) == 1:
-        return expressions[0]
-    return " || ".join(f"({one})" if "&&" in one else one for one in expressions)
-
-
-def _equals(value: str, literals: Sequence[str]) -> str:
-    return f"{value} == {literals[0]}" if len(literals) == 1 else f"{value} in [{', '.join(literals)}]"
-
-
-def _always_there(asked: _Asked) -> Verdict | None:
-    """Of a label that every node with such devices has: what Exists and DoesNotExist come to."""
-    if asked.operator == "Exists":
-        return _implied(f"whatever has the devices has the label {asked.requirement.key}")
-    if asked.operator == "DoesNotExist":
-        return _never(f"every node with such devices has the label {asked.requirement.key}")
-    return None
-
-
-def _chosen(asked: _Asked, guard: str, test: Callable[[Sequence[str]], str], values: Sequence[str]) -> Verdict:
-    """In and NotIn; `values` are those that a device can have, `test` is true of devices with one of some values.
-
-    `guard` says that the device has it at all; a node without the label is selected by NotIn.
-    """
-    if asked.operator == "In":
-        if not values:
-            return _never(f"no device has {asked.requirement}")
-        return _on_device(_all_of(guard, _bracketed(test(values), bool(guard))))
-    if asked.operator == "NotIn":
-        if not values:
-            return _implied(f"no device has any of these values: {asked.requirement}")
-        return _on_device(_not(_all_of(guard, _bracketed(test(values), bool(guard)))))
-    return _unknown_operator(asked)
-
-
-def _bracketed(expression: str, in_conjunction: bool) -> str:
-    return f"({expression})" if in_conjunction and "||" in expression else expression
-
-
-def _unknown_operator(asked: _Asked) -> Verdict:
-    return _kept(f"{asked.requirement} says nothing about this label that a device could answer")
-
-
-def _whole_number(asked: _Asked, value: str, guard: str = "") -> Verdict:
-    """Of a label that is a number, as `value`, an int of CEL, is."""
-    there = _always_there(asked)
-    if there is not None:
-        return there
-    if asked.operator in ("Gt", "Lt"):
-        return _compared(asked, guard, lambda sign, bound: f"{value} {sign} {bound}")
-    return _chosen(asked, guard, lambda found: _equals(value, found), [str(one) for one in asked.integers])
-
-
-def _compared(asked: _Asked, guard: str, test: Callable[[str, int], str]) -> Verdict:
-    if len(asked.values) != 1 or not asked.integers:
-        return _kept(f"{asked.requirement}: wants one whole number")
-    return _on_device(_all_of(guard, test(">" if asked.operator == "Gt" else "<", asked.integers[0])))
-
-
-# -- the labels
-
-
-def _of_gpus(judge: Callable[["_Asked"], Verdict]) -> Callable[["_Asked"], Verdict]:
-    """Of labels that say how whole GPUs are shared, which MIG devices beside them do not say."""
-
-    def judged(asked: _Asked) -> Verdict:
-        if asked.subject.want.what is What.MIG and not asked.subject.single:
-            return _kept(f"{asked.requirement.key} is about whole GPUs, and the pod asks for MIG devices")
-        return judge(asked)
-
-    return judged
-
-
-def _product(asked: _Asked) -> Verdict:
-    """Of the GPU; under the strategy `single`, of its MIG devices."""
-    if any(value.endswith("-SHARED") for value in asked.values):
-        return _of_gpus(_product_of_devices)(asked)
-    return _product_of_devices(asked)
-
-
-def _product_of_devices(asked: _Asked) -> Verdict:
-    return _product_of(asked, asked.subject.single and asked.subject.want.what is What.MIG)
-
-
-def _product_of(asked: _Asked, mig_device: bool) -> Verdict:
-    """Products of MIG devices have the profile for a suffix, those of GPUs do not; others are on no such node."""
-    there = _always_there(asked)
-    if there is not None:
-        return there
-    products = [one for one in map(_Product.of, asked.values) if (one.profile is not None) == mig_device]
-    kinds = sorted({(product.profile, product.shared) for product in products}, key=str)
-    return _chosen(
-        asked,
-        "",
-        lambda _: _one_of([_of_kind(asked, products, *kind) for kind in kinds]),
-        [one.name for one in products],
-    )
-
-
-def _of_kind(asked: _Asked, products: Sequence[_Product], profile: str | None, shared: bool) -> str:
-    """Of the products that have the same suffixes. Shared devices cannot be told from others by a product alone."""
-    attributes = asked.subject.attributes
-    names = [quoted(one.name) for one in products if (one.profile, one.shared) == (profile, shared)]
-    parts = [_equals(f"{attributes}.productName.replace(' ', '-')", list(dict.fromkeys(names)))]
-    if profile is not None and profile != asked.subject.want.profile:
-        guard = "" if asked.subject.want.share is None else f"has({attributes}.profile)"
-        parts.append(_all_of(guard, f"{attributes}.profile == {quoted(profile)}"))
-    if shared:
-        parts.append(f"{attributes}.sharing != 'exclusive'")
-    return _all_of(*parts)
-
-
-FAMILIES: Mapping[str, str] = {
-    "kepler": "Kepler", "maxwell": "Maxwell", "pascal": "Pascal", "volta": "Volta", "turing": "Turing",
-    "ampere": "Ampere", "ada-lovelace": "Ada Lovelace", "hopper": "Hopper", "blackwell": "Blackwell", "rubin": "Rubin",
-}  # fmt: skip
-"""Architecture by the value of `gpu.family`."""
-
-
-def _family(asked: _Asked) -> Verdict:
-    there = _always_there(asked)
-    if there is not None:
-        return there
-    found = [quoted(FAMILIES[value]) for value in asked.values if value in FAMILIES]
-    if len(found) < len(asked.values):
-        return _kept(f"{asked.requirement}: not every value is an architecture that is known here")
-    return _chosen(asked, "", lambda values: _equals(f"{asked.subject.attributes}.architecture", values), found)
-
-
-_TOLERANCE = 50
-"""Two percent: how far the memory that drivers report for one GPU model differs from version to version."""
-
-
-def _memory(asked: _Asked) -> Verdict:
-    """Of the GPU; under the strategy `single`, of its MIG devices."""
-    if asked.subject.want.what is What.MIG and not asked.subject.single:
-        return _kept(f"{asked.requirement.key} is the memory of the whole GPU, which its MIG devices do not say")
-    return _memory_of(asked)
-
-
-def _memory_of(asked: _Asked) -> Verdict:
-    memory = f"{asked.subject.capacity}.memory"
-    guard = f"has({memory})"
-    if asked.operator == "Exists":
-        return _on_device(guard)
-    if asked.operator == "DoesNotExist":
-        return _on_device(_not(guard))
-    if asked.operator in ("Gt", "Lt"):
-        words = {">": "isGreaterThan", "<": "isLessThan"}
-        return _compared(asked, guard, lambda sign, bound: f"{memory}.{words[sign]}({_mebibytes(bound)})")
-    if not asked.integers or asked.operator not in ("In", "NotIn"):
-        return _unknown_operator(asked)
-    if asked.operator == "In":
-        floor = asked.integers[0] - asked.integers[0] // _TOLERANCE
-        expression = _all_of(guard, f"{memory}.compareTo({_mebibytes(floor)}) >= 0")
-        message = f"{asked.requirement} became at least {floor}Mi: more memory is taken, too"
-        return Verdict(Fate.ON_DEVICE, expression, ROUNDED, message)
-    around = [_all_of(guard, _around(memory, bound)) for bound in asked.integers]
-    message = f"{asked.requirement} became `not about as much`"
-    return Verdict(Fate.ON_DEVICE, " && ".join(map(_not, around)), ROUNDED, message)
-
-
-def _around(memory: str, bound: int) -> str:
-    slack = bound // _TOLERANCE
-    least, most = _mebibytes(bound - slack), _mebibytes(bound + slack)
-    return f"{memory}.compareTo({least}) >= 0 && {memory}.compareTo({most}) <= 0"
-
-
-def _mebibytes(count: int) -> str:
-    return f"quantity('{Quantity.parse(f'{count}Mi')}')" if count % 1024 == 0 else f"quantity('{count}Mi')"
-
-
-def _compute(asked: _Asked) -> Verdict:
-    return _whole_number(asked, f"{asked.subject.attributes}.cudaComputeCapability.{asked.match[1]}()")
-
-
-_PARTS = {"major": "major", "minor": "minor", "rev": "patch", "revision": "patch"}
-
-
-def _version(attribute: str) -> Callable[[_Asked], Verdict]:
-    def judge(asked: _Asked) -> Verdict:
-        value = f"{asked.subject.attributes}.{attribute}"
-        guard = f"has({value})"
-        part = asked.match[1]
-        if part != "full":
-            return _whole_number(asked, f"{value}.{_PARTS[part]}()", guard)
-        there = _always_there(asked)
-        if there is not None:
-            return there
-        versions = [padded_version(one) for one in asked.values]
-        if asked.operator not in ("In", "NotIn") or None in versions:
-            return _unknown_operator(asked)
-        return _chosen(
-            asked,
-            guard,
-            lambda found: _one_of([f"{value}.compareTo(semver('{one}')) == 0" for one in found]),
-            [str(one) for one in versions],
-        )
-
-    return judge
-
-
-def _count(asked: _Asked) -> Verdict:
-    """Of GPUs on the node, which no device says."""
-    subject = asked.subject
-    if subject.want.what is What.GPU and not subject.single and subject.want.share is None:
-        if asked.operator == "Exists":
-            return _implied("whatever has GPUs says how many")
-        if asked.operator == "In" and asked.integers == [subject.total]:
-            return _implied(f"the pod asks for {subject.total} GPUs, which is all that such a node has")
-        if asked.operator == "Gt" and asked.integers and subject.total > asked.integers[0]:
-            return _implied(f"the pod asks for {subject.total} GPUs of one node")
-    return _kept(f"{asked.requirement}: how many GPUs a node has is no property of a device")
-
-
-_SHARING = {"none": "exclusive", "time-slicing": "time-slicing", "mps": "mps"}
-
-
-def _sharing(asked: _Asked) -> Verdict:
-    there = _always_there(asked)
-    if there is not None:
-        return there
-    found = [quoted(_SHARING[value]) for value in asked.values if value in _SHARING]
-    return _chosen(asked, "", lambda values: _equals(f"{asked.subject.attributes}.sharing", values), found)
-
-
-def _replicas(asked: _Asked) -> Verdict:
-    """A GPU that is not shared has 1 replica, or 0 where the label does not apply; the two are not told apart."""
-    there = _always_there(asked)
-    if there is not None:
-        return there
-    exclusive = f"{asked.subject.attributes}.sharing == 'exclusive'"
-    shares = f"{asked.subject.capacity}.shares"
-    numbers = asked.integers
-    if not numbers or asked.operator not in ("In", "NotIn", "Gt", "Lt"):
-        return _unknown_operator(asked)
-    if asked.operator == "Gt":
-        if numbers[0] < 1:
-            return _kept(f"{asked.requirement}: holds of GPUs that are not shared, too, with some versions")
-        return _on_device(f"has({shares}) && {shares}.isGreaterThan(quantity('{numbers[0]}'))")
-    if asked.operator == "Lt":
-        if numbers[0] < 2:
-            return _kept(f"{asked.requirement}: holds of GPUs that are not shared with some versions only")
-        return _on_device(_one_of([exclusive, f"has({shares}) && {shares}.isLessThan(quantity('{numbers[0]}'))"]))
-    parts = [exclusive] if numbers[0] <= 1 else []
-    parts += [f"has({shares}) && {shares}.compareTo(quantity('{one}')) == 0" for one in numbers if one > 1]
-    return _on_device(_one_of(parts) if asked.operator == "In" else _not(_one_of(parts)))
-
-
-def _flag(asked: _Asked) -> bool | None:
-    """What a label whose values are `true` and `false` is asked to be. None: anything, or nothing."""
-    if asked.operator in ("In", "NotIn") and len(asked.values) == 1 and asked.values[0] in ("true", "false"):
-        return (asked.values[0] == "true") == (asked.operator == "In")
-    return None
-
-
-def _mig_capable(asked: _Asked) -> Verdict:
-    wanted = _flag(asked)
-    if wanted is None:
-        return _always_there(asked) or _unknown_operator(asked)
-    if asked.subject.want.what is What.MIG:
-        return (
-            _implied("only GPUs that can be partitioned have MIG devices")
-            if wanted
-            else _never("only GPUs that can be partitioned have MIG devices")
-        )
-    capable = f"{asked.subject.attributes}.migCapable"
-    expression = f"has({capable}) && {capable}"
-    return _on_device(expression if wanted else _not(expression))
-
-
-def _mig_strategy(asked: _Asked) -> Verdict:
-    if asked.operator == "In" and len(asked.values) == 1:
-        return _implied("the claim says itself whether it wants a whole GPU or a MIG device")
-    return _kept(f"{asked.requirement}: says how resources are named, not what devices are")
-
-
-def _mig_config(asked: _Asked) -> Verdict:
-    """The layout that somebody wanted for the node."""
-    subject = asked.subject
-    uniform = re.fullmatch(rf"all-({_PROFILE})", asked.values[0]) if len(asked.values) == 1 else None
-    profile = restored_profile(uniform[1]) if uniform is not None else None
-    if asked.operator == "In" and profile is not None and profile == subject.want.profile:
-        return _implied("the claim says the profile")
-    if asked.operator == "In" and asked.values == ("all-disabled",) and subject.want.what is What.GPU:
-        return _implied("the claim asks for a whole GPU")
-    return _kept(f"{asked.requirement}: a layout of the MIG manager, which is gone when the driver partitions GPUs")
-
-
-def _mps_capable(asked: _Asked) -> Verdict:
-    wanted = _flag(asked)
-    if wanted is None:
-        return _always_there(asked) or _unknown_operator(asked)
-    return _on_device(f"{asked.subject.attributes}.sharing {'==' if wanted else '!='} 'mps'")
-
-
-def _clique(asked: _Asked) -> Verdict:
-    """Also a topology key, for which the label must stay."""
-    clique = f"{asked.subject.attributes}.clique"
-    if asked.subject.want.what is not What.GPU:
-        return _kept(f"{asked.requirement}: devices other than whole GPUs do not say their clique")
-    if asked.operator in ("Exists", "DoesNotExist"):
-        return _on_device(f"has({clique})" if asked.operator == "Exists" else f"!has({clique})")
-    values = [quoted(value) for value in asked.values]
-    return _chosen(asked, f"has({clique})", lambda found: _equals(clique, found), values)
-
-
-def _present(asked: _Asked) -> Verdict:
-    """Says that the node has a GPU."""
-    if asked.operator == "Exists" or _flag(asked) is True:
-        return _implied("the claim is only ever on a node that has GPUs")
-    if asked.operator == "DoesNotExist" or _flag(asked) is False:
-        return _never("the claim is only ever on a node that has GPUs")
-    return _unknown_operator(asked)
-
-
-_ENGINES = {
-    "multiprocessors": "multiprocessors", "engines.copy": "copyEngines", "engines.decoder": "decoders",
-    "engines.encoder": "encoders", "engines.jpeg": "jpegEngines", "engines.ofa": "ofaEngines",
-}  # fmt: skip
-"""Capacity of a MIG device by the last part of the label."""
-
-
-def _of_mig_devices(asked: _Asked, part: str) -> Verdict:
-    """What labels say about the MIG devices that the pod asks for."""
-    if part in _ENGINES:
-        return _engines(asked, f"{asked.subject.capacity}.{_ENGINES[part]}")
-    there = _always_there(asked)
-    if there is not None:
-        return there
-    slices = _slices(asked.subject.want.profile, part)
-    if slices is None:
-        return _kept(f"{asked.requirement}: the profile is not known")
-    labels = {asked.requirement.key: str(slices)}
-    if asked.requirement.holds(labels):
-        return _implied(f"the profile {asked.subject.want.profile} says it")
-    return _never(f"the profile {asked.subject.want.profile} has {slices}")
-
-
-def _slices(profile: str | None, part: str) -> int | None:
-    match = re.match(r"(?:([1-8])c\.)?([1-8])g\.", profile or "")
-    if match is None:
-        return None
-    return int(match[1] or match[2]) if part == "slices.ci" else int(match[2])
-
-
-def _engines(asked: _Asked, value: str) -> Verdict:
-    """A capacity that is left out where there is none of it."""
-    there = _always_there(asked)
-    if there is not None:
-        return there
-    if asked.operator in ("Gt", "Lt") and len(asked.values) == 1 and asked.integers:
-        word = "isGreaterThan" if asked.operator == "Gt" else "isLessThan"
-        test = f"{value}.{word}(quantity('{asked.integers[0]}'))"
-        without = asked.requirement.holds({asked.requirement.key: "0"})
-        return _on_device(f"!has({value}) || {test}" if without else f"has({value}) && {test}")
-    if asked.operator not in ("In", "NotIn") or not asked.integers:
-        return _unknown_operator(asked)
-    parts = [f"has({value}) && {value}.compareTo(quantity('{one}')) == 0" for one in asked.integers]
-    if 0 in asked.integers:
-        parts.append(f"!has({value})")
-    return _on_device(_one_of(parts) if asked.operator == "In" else _not(_one_of(parts)))
-
-
-def _of_single(asked: _Asked) -> Verdict:
-    if asked.subject.want.what is What.MIG and asked.subject.single:
-        return _of_mig_devices(asked, asked.match[1])
-    return _kept(f"{asked.requirement.key} is about MIG devices under the strategy `single`")
-
-
-def _of_profile(asked: _Asked) -> Verdict:
-    """`nvidia.com/mig-1g.5gb.memory` and the like, under the strategy `mixed`."""
-    profile, part = restored_profile(asked.match[1]), asked.match[2]
-    want = asked.subject.want
-    if want.what is not What.MIG or want.profile != profile:
-        return _kept(f"{asked.requirement.key} is about MIG devices that the pod does not ask for")
-    if part == "memory":
-        return _memory_of(asked)
-    if part == "product":
-        return _product_of(asked, True)
-    if part == "sharing-strategy":
-        return _sharing(asked)
-    if part == "replicas":
-        return _replicas(asked)
-    if part == "count":
-        enough = asked.operator == "Gt" and bool(asked.integers) and asked.integers[0] < asked.subject.total
-        if enough or asked.operator == "Exists":
-            return _implied(f"the pod asks for {asked.subject.total} such MIG devices of one node")
-        return _kept(f"{asked.requirement}: how many a node has is no property of a device")
-    return _of_mig_devices(asked, part)
-
-
-def _node_only(why: str, code: Code = NODE_ONLY_LABEL) -> Callable[[_Asked], Verdict]:
-    return lambda asked: _kept(f"{asked.requirement.key}: {why}", code)
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One label, or a family of them; `key`, `means` and `becomes` are for the docs."""
-
-    key: str
-    means: str
-    becomes: str
-    pattern: re.Pattern[str]
-    judge: Callable[[_Asked], Verdict]
-
-
-def _row(key: str, means: str, becomes: str, judge: Callable[[_Asked], Verdict], pattern: str = "") -> Row:
-    return Row(key, means, becomes, re.compile(pattern or re.escape(key)), judge)
-
-
-_MIG_PARTS = r"count|product|memory|multiprocessors|slices\.[gc]i|engines\.[a-z]+|replicas|sharing-strategy"
-
-ROWS: tuple[Row, ...] = (
-    _row("nvidia.com/gpu.product", "product", "`productName`; `-MIG-…`: the profile; `-SHARED`: `sharing`", _product),
-    _row("nvidia.com/gpu.family", "architecture", "`architecture`", _family),
-    _row("nvidia.com/gpu.memory", "memory in MiB", "capacity `memory`; equality becomes `at least`", _memory),
-    _row(
-        "nvidia.com/gpu.compute.{major,minor}", "compute capability", "`cudaComputeCapability`", _compute,
-        r"nvidia\.com/gpu\.compute\.(major|minor)",
-    ),
-    _row(
-        "nvidia.com/cuda.driver-version.{major,minor,revision,full}, cuda.driver.{major,minor,rev}",
-        "version of the driver", "`driverVersion`", _version("driverVersion"),
-        r"nvidia\.com/cuda\.(?:driver\.(?=major|minor|rev\Z)|driver-version\.(?!rev\Z))(major|minor|revision|rev|full)",
-    ),
-    _row(
-        "nvidia.com/cuda.runtime-version.{major,minor,full}, cuda.runtime.{major,minor}",
-        "newest CUDA of the driver", "`cudaDriverVersion`", _version("cudaDriverVersion"),
-        r"nvidia\.com/cuda\.(?:runtime\.(?!full)|runtime-version\.)(major|minor|full)",
-    ),
-    _row("nvidia.com/gpu.count", "GPUs of the node", "implied by as many devices, else a label of the node", _count),
-    _row("nvidia.com/gpu.replicas", "shares of a GPU", "capacity `shares`, or `sharing`", _of_gpus(_replicas)),
-    _row("nvidia.com/gpu.sharing-strategy", "how GPUs are shared", "`sharing`", _of_gpus(_sharing)),
-    _row("nvidia.com/gpu.clique", "NVLink clique", "`clique`; as a topology key it stays", _clique),
-    _row("nvidia.com/mig.capable", "can be partitioned", "`migCapable`; implied by MIG devices", _mig_capable),
-    _row("nvidia.com/mig.strategy", "how resources are named", "implied by the claim", _mig_strategy),
-    _row("nvidia.com/mig.config", "layout that was ordered", "implied by the profile, else a label", _mig_config),
-    _row(
-        "nvidia.com/mig.config.state", "state of the MIG manager", "stays",
-        _node_only("the state of the MIG manager, which no device has"),
-    ),
-    _row(
-        "nvidia.com/mig-<profile>.*", "MIG devices under `mixed`", "capacities, or implied by the profile", _of_profile,
-        rf"nvidia\.com/mig-({_PROFILE}?)\.({_MIG_PARTS})",
-    ),
-    _row(
-        "nvidia.com/gpu.{multiprocessors,slices.*,engines.*}", "MIG devices under `single`",
-        "capacities, or implied by the profile", _of_single,
-        r"nvidia\.com/gpu\.(multiprocessors|slices\.[gc]i|engines\.[a-z]+)",
-    ),
-    _row("nvidia.com/mps.capable", "MPS daemon on the node", "`sharing == 'mps'`", _of_gpus(_mps_capable)),
-    _row("nvidia.com/gpu.present", "has a GPU", "implied", _present),
-    _row(
-        "feature.node.kubernetes.io/pci-*10de*.present", "has a PCI device of NVIDIA", "implied", _present,
-        r"feature\.node\.kubernetes\.io/pci-(?:[0-9a-f]{4}_)?10de(?:[_0-9a-f]*)\.present",
-    ),
-    _row(
-        "nvidia.com/gpu.{machine,mode}, vgpu.*, gpu.imex-domain, gfd.timestamp", "the node", "stays",
-        _node_only("says something about the node that no device has"),
-        r"nvidia\.com/(?:gpu\.(?:machine|mode|imex-domain)|vgpu\.(?:present|host-driver-.*)|gfd\.timestamp)",
-    ),
-    _row(
-        "nvidia.com/gpu.deploy.*, gpu.workload.config, gpu-driver-upgrade-state, device-plugin.config, vgpu.config",
-        "plumbing of the GPU Operator", "stays",
-        _node_only("steers the GPU Operator and is not meant for workloads", OPERATOR_LABEL),
-        r"nvidia\.com/(?:gpu\.deploy\..*|gpu\.workload\.config|gpu-driver-upgrade-state|device-plugin\.config"
-        r"|vgpu\.config(?:\..*)?)",
-    ),
-    _row(
-        "nvidia.com/*", "anything else", "stays", _node_only("is not known here"), r"nvidia\.com/.+",
-    ),
-    _row(
-        "cloud.google.com/gke-accelerator, karpenter.k8s.aws/instance-gpu-*, …", "pools of an autoscaler", "stays",
-        _node_only("tells an autoscaler which nodes to make", CLOUD_LABEL),
-        r"cloud\.google\.com/gke-(?:accelerator|gpu-).*|karpenter\.k8s\.aws/instance-gpu-.*"
-        r"|eks\.amazonaws\.com/instance-gpu-.*|k8s\.amazonaws\.com/accelerator|kubernetes\.azure\.com/accelerator",
-    ),
-)  # fmt: skip
-"""The first one whose pattern fits the key decides."""

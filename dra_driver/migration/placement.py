@@ -19,7 +19,8 @@ from dra_driver.migration.codes import (
     Code,
     Severity,
 )
-from dra_driver.migration.labels import Fate, Requirement, Subject, Verdict, is_gpu_label, verdict_on
+from dra_driver.migration.label_table import is_gpu_label, verdict_on
+from dra_driver.migration.labels import Fate, Requirement, Subject, Verdict
 from dra_driver.migration.model import Edit, Finding, Path, PodSpecAt, Remove, finding, value_at
 
 MOST_ALTERNATIVES = 8
