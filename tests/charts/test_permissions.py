@@ -325,23 +325,18 @@ def argument(release: Release, kind: str, flag: str) -> str:
         ({}, ["gpu.nvidia.com", "compute-domain.nvidia.com"]),
         ({"featureGates": {"ComputeDomains": False}}, ["gpu.nvidia.com"]),
         ({"publisher": "node"}, ["gpu.nvidia.com"]),
+        ({"driverName": "gpu.example.com"}, ["gpu.example.com", "compute-domain.nvidia.com"]),
     ],
 )
-def test_the_status_of_devices_is_that_of_the_drivers_that_are_served(values: JsonObject, drivers: list[str]) -> None:
-    roles = release_of(values).all("ClusterRole")
-    rules = [rule for role in roles for rule in role["rules"] if rule["resources"] == ["resourceclaims/driver"]]
-    assert [rule["resourceNames"] for rule in rules] == [drivers]
+def test_the_synthetic_permission_names_the_drivers_that_are_served(values: JsonObject, drivers: list[str]) -> None:
+    release = release_of(values)
+    grants = [one for one in granted(release, ours(release, "DaemonSet")) if one.permission == SYNTHETIC]
+    assert {one.name for one in grants} == set(drivers)
 
 
 def test_without_status_of_devices_there_is_no_permission_for_it() -> None:
     release = release_of({"featureGates": {"DeviceStatus": False}})
     assert not kinds(granted(release, ours(release, "DaemonSet"))) & {STATUS, SYNTHETIC}
-
-
-def test_the_synthetic_permission_names_the_driver_of_the_values() -> None:
-    release = release_of({"driverName": "gpu.example.com"})
-    (grant,) = [one for one in granted(release, ours(release, "DaemonSet")) if one.permission == SYNTHETIC]
-    assert grant.name == "gpu.example.com"
 
 
 GET_LEASE = Access(CONTROLLER, "get", "coordination.k8s.io", "leases", NAMESPACE, "lease")
