@@ -32,7 +32,6 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.leader import LeaderElection, LeaseTimes
-from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.simulation.apiserver.faults import Access
 from dra_driver.simulation.cluster import DRIVER_NAMESPACE, SimulatedCluster, parse_nodes
 from dra_driver.simulation.kubelet.pods import COMPLETE_ANNOTATION
@@ -329,14 +328,15 @@ def argument(release: Release, kind: str, flag: str) -> str:
         ({"driverName": "gpu.example.com"}, ["gpu.example.com", "compute-domain.nvidia.com"]),
     ],
 )
-@pytest.mark.parametrize(
-    ("gates", "names"),
-    [({}, {"gpu.example.com", COMPUTE_DOMAIN_DRIVER}), ({"ComputeDomains": False}, {"gpu.example.com"})],
-)
-def test_the_synthetic_permission_names_the_drivers_of_the_plugin(gates: dict[str, bool], names: set[str]) -> None:
-    release = release_of({"driverName": "gpu.example.com", "featureGates": gates})
-    allowed = granted(release, ours(release, "DaemonSet"))
-    assert {one.name for one in allowed if one.permission == SYNTHETIC} == names
+def test_the_synthetic_permission_names_the_drivers_that_are_served(values: JsonObject, drivers: list[str]) -> None:
+    release = release_of(values)
+    grants = [one for one in granted(release, ours(release, "DaemonSet")) if one.permission == SYNTHETIC]
+    assert {one.name for one in grants} == set(drivers)
+
+
+def test_without_status_of_devices_there_is_no_permission_for_it() -> None:
+    release = release_of({"featureGates": {"DeviceStatus": False}})
+    assert not kinds(granted(release, ours(release, "DaemonSet"))) & {STATUS, SYNTHETIC}
 
 
 GET_LEASE = Access(CONTROLLER, "get", "coordination.k8s.io", "leases", NAMESPACE, "lease")
