@@ -254,4 +254,8 @@ def sites_of_cluster(nodes: Sequence[JsonObject], slices: Sequence[JsonObject], 
     catalog = Catalog([PublishedSlice(ResourceSlice.of(one)) for one in slices], Behaviour.of(minor))
     found = [Site(one.name, one, catalog) for one in map(NodeView.of, nodes)]
     with_devices = [site for site in found if any(pool.candidates for pool in catalog.pools(site.node))]
-    return Sites([(lambda site=site: site) for site in with_devices], broad=len(with_devices))  # type: ignore[misc]
+    return Sites([partial(_given, site) for site in with_devices], broad=len(with_devices))
+
+
+def _given(site: Site) -> Site:
+    return site

@@ -12,6 +12,7 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -166,8 +167,7 @@ def stored(path: Path) -> Stored:
     """Raises InvalidInput: not a bundle, damaged, or of a release that writes another format."""
     objects, found = Objects(), dict[str, JsonObject]()
     readers: dict[str, Callable[[IO[bytes]], None]] = {
-        source.file: lambda file, source=source: _read_objects(file, source, objects)  # type: ignore[misc]
-        for source in ALL_SOURCES
+        source.file: partial(_read_objects, source=source, objects=objects) for source in ALL_SOURCES
     }
     try:
         with tarfile.open(path, "r:gz") as tar:

@@ -7,7 +7,7 @@ from dra_driver.allocation.nodes import unfit_for
 from dra_driver.api.inventory import NodeInventory, confirmation_annotation
 from dra_driver.doctor.cluster import SIMULATED_RUNTIME, Cluster
 from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, listed, ok
-from dra_driver.doctor.objects import KUBELET_PLUGIN, Node, moment
+from dra_driver.doctor.objects import KUBELET_PLUGIN, Node, Pod, moment
 from dra_driver.doctor.server import OLDEST
 
 _LABELS = frozenset(
@@ -262,9 +262,9 @@ def _restricted(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _pods_on_nodes(cluster: Cluster) -> Iterator[Finding]:
-    by_node = {pod.spec.node_name: [] for pod in cluster.our_pods(KUBELET_PLUGIN)}  # type: ignore[var-annotated]
+    by_node: dict[str | None, list[Pod]] = {}
     for pod in cluster.our_pods(KUBELET_PLUGIN):
-        by_node[pod.spec.node_name].append(pod)
+        by_node.setdefault(pod.spec.node_name, []).append(pod)
     for node in cluster.nodes.items:
         plugin = cluster.selected_by(node.view)
         if plugin is None:

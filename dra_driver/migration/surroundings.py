@@ -497,8 +497,7 @@ def _said(view: View, options: Options, memory: Quantity | None) -> View:
     """With what a person said, where nothing else is known; the MIG strategy in any case."""
     sharing = view.sharing
     if options.replicas is not None and not sharing:
-        strategy = "MPS" if options.sharing_strategy == "mps" else "TimeSlicing"
-        own = Sharing(strategy, options.replicas)  # type: ignore[arg-type]
+        own = Sharing("MPS" if options.sharing_strategy == "mps" else "TimeSlicing", options.replicas)
         sharing = {GPU_RESOURCE: own} if options.replicas > 1 else {}
     return replace(
         view,

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import pytest
 from support.installation import NODES, NOW, RELEASE, FakeKube, Installation, account
@@ -10,17 +11,17 @@ from dra_driver.cli.doctor import progress, shipped_checks
 from dra_driver.doctor.cluster import Cluster, KubeletSeen, ReleaseSeen
 from dra_driver.doctor.facts import facts_from
 from dra_driver.doctor.findings import Verdict, examined
-from dra_driver.doctor.keeping import SOURCES
+from dra_driver.doctor.keeping import SOURCES, Source
 from dra_driver.doctor.reading import Reader
 from dra_driver.errors import InvalidInput, Unreachable
 from dra_driver.names import GPU_DRIVER
 
 
-def reader(kube: FakeKube, **options: object) -> Reader:
+def reader(kube: FakeKube, **options: Any) -> Reader:
     def now() -> datetime:
         return NOW
 
-    return Reader(kube, release=RELEASE, now=now, **options)  # type: ignore[arg-type]
+    return Reader(kube, release=RELEASE, now=now, **options)
 
 
 async def read(kube: FakeKube) -> Cluster:
@@ -62,9 +63,10 @@ async def test_secrets_are_never_asked_for_and_nothing_is_changed() -> None:
 
 
 @pytest.mark.parametrize("source", [one for one in SOURCES if one.field is not None], ids=lambda one: one.file)
-async def test_a_kind_that_may_not_be_listed_is_unknown_and_the_rest_is_known(source: object) -> None:
+async def test_a_kind_that_may_not_be_listed_is_unknown_and_the_rest_is_known(source: Source) -> None:
     kube = FakeKube(Installation())
-    plural, field = source.resource.plural, source.field  # type: ignore[attr-defined]
+    plural, field = source.resource.plural, source.field
+    assert field is not None
     kube.refuse = {plural}
     cluster = await read(kube)
     unread = cluster.unread(field)
