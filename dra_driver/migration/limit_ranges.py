@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.amounts import is_whole_or_mig, profile_of
+from dra_driver.migration.amounts import profile_of
 from dra_driver.migration.claims import MANAGED_BY, OWNER
 from dra_driver.migration.codes import INVALID_AMOUNT, QUOTA, Severity
 from dra_driver.migration.counting import MENTION, Found, State, World, amount_of, dicts
@@ -49,7 +49,7 @@ def limit_range(found: Found, world: World) -> None:
         if part in _DEFAULTS:
             _default_taken_out(found, path, part, resource, value)
         elif part in _BOUNDS:
-            bounds += _bound(found, path, scope, part, resource, value, state)
+            bounds += _bound(found, world, path, scope, part, resource, value, state)
         else:
             message = f"{part} {resource}: {value} is taken out: limit and request of such a resource are always equal"
             found.say(QUOTA, path, message, severity=Severity.INFO, fixed=True, advice="")
@@ -79,12 +79,12 @@ def _default_taken_out(found: Found, path: Path, part: str, resource: str, value
 
 
 def _bound(
-    found: Found, path: Path, scope: str, part: str, resource: str, value: object, state: State
+    found: Found, world: World, path: Path, scope: str, part: str, resource: str, value: object, state: State
 ) -> Iterator[_Bound]:
     amount = amount_of(value)
     if amount is None or amount.value.denominator != 1:
         found.say(INVALID_AMOUNT, path, f"{part} {resource}: {value!r} is no whole number")
-    elif not is_whole_or_mig(resource) or scope not in ("Container", "Pod"):
+    elif not world.is_number(resource) or scope not in ("Container", "Pod"):
         message = f"{part} {resource}: {value} is taken out, and nothing says it of claims"
         found.say(QUOTA, path, message, advice="Limit amounts of devices by Kueue or Volcano, or not at all.")
     elif found.document.namespace is None:

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from dra_driver.api.documents import Document
 from dra_driver.migration import kueue, kueue_configuration, node_pools, queues
-from dra_driver.migration.amounts import is_whole_or_mig, profile_of
+from dra_driver.migration.amounts import profile_of
 from dra_driver.migration.changes import changed, plain
 from dra_driver.migration.codes import AUTOSCALER, INVALID_AMOUNT, QUOTA, Severity
 from dra_driver.migration.counting import MENTION, Found, World, amount_of
@@ -168,10 +168,12 @@ def _resource_quota(found: Found, world: World) -> None:
         resource = str(key).removeprefix(_REQUESTS)
         if not MENTION.search(resource) and not resource.startswith("nvidia.com/"):
             continue
-        if str(key).startswith("limits.") or resource == key:
+        of_hami = _of_hami(world, str(key))
+        resource = of_hami or resource
+        if of_hami is None and (str(key).startswith("limits.") or resource == key):
             message = f"{key}: a quota of an extended resource begins with {_REQUESTS}"
             found.say(INVALID_AMOUNT, path, message, severity=Severity.WARNING)
-        elif not is_whole_or_mig(resource):
+        elif not world.is_number(resource):
             message = f"{key}: Kubernetes has no quota of amounts of devices"
             found.say(QUOTA, path, message, advice="Limit amounts by Kueue or Volcano, or not at all.")
         else:
@@ -179,6 +181,16 @@ def _resource_quota(found: Found, world: World) -> None:
     gone = {one.path[-1] for one in found.edits if isinstance(one, Remove)}
     for key, parts in added.items():
         _add_quota(found, hard, key, parts, gone)
+
+
+def _of_hami(world: World, key: str) -> str | None:
+    """The resource of a key with `limits.`, which HAMi's scheduler heeds and Kubernetes does not."""
+    resource = key.removeprefix("limits.")
+    hami = world.meaning.hami
+    amounts = (hami.memory, hami.memory_percentage, hami.cores)
+    return (
+        resource if resource != key and (resource in amounts or (hami.installed and resource == hami.count)) else None
+    )
 
 
 def _quota_key(
@@ -203,6 +215,9 @@ def _quota_key(
         )
         found.say(QUOTA, path, message, advice=advice)
         return
+    if any(want.share is not None and (want.share.number or 1) > 1 for want in state.wants):
+        message = f"{path[-1]}: a claim of several shares of one device counts as one device"
+        found.say(QUOTA, path, message, advice="Lower the amount, or migrate with `--several-shares devices`.")
     for name in state.classes:
         added.setdefault(f"{name}{DEVICES_KEY}", []).append((path, resource, amount))
     if not state.old:

@@ -33,9 +33,10 @@ async def api(real_server: Callable[..., RealApiServer]) -> AsyncIterator[Api]:
         yield api
 
 
-def migrated(*objects: JsonObject) -> list[JsonObject]:
+def migrated(*objects: JsonObject, **options: Any) -> list[JsonObject]:
     text = yaml.safe_dump_all(objects)
-    found = migrate([Source("a.yaml", text)], Options(strategy=StrategyOption.CLAIMS, kubernetes_minor=36))
+    given = Options(strategy=StrategyOption.CLAIMS, kubernetes_minor=36, **options)
+    found = migrate([Source("a.yaml", text)], given)
     return [one for one in yaml.safe_load_all(found.files[0].after) if one is not None]
 
 
@@ -68,10 +69,12 @@ def limit_range(namespace: str, *limits: JsonObject) -> JsonObject:
     return {"apiVersion": "v1", "kind": "LimitRange", "metadata": metadata, "spec": {"limits": list(limits)}}
 
 
-async def applied(api: Api, namespace: str, *limits: JsonObject, old: bool = False) -> None:
+async def applied(
+    api: Api, namespace: str, *limits: JsonObject, old: bool = False, probe: JsonObject | None = None, **options: Any
+) -> None:
     """The LimitRange as it becomes, with its policies, in force."""
     asking = [{**pod("new", 1), "metadata": {"name": "new", "namespace": namespace}}]
-    objects = migrated(limit_range(namespace, *limits), *([] if old else asking))
+    objects = migrated(limit_range(namespace, *limits), *([] if old else asking), **options)
     for one in objects:
         if one["kind"] in _PLURALS:
             await api.post(f"{_POLICIES}{_PLURALS[one['kind']]}", one, fieldValidation="Strict")
@@ -79,7 +82,7 @@ async def applied(api: Api, namespace: str, *limits: JsonObject, old: bool = Fal
             await api.post(f"/api/v1/namespaces/{namespace}/limitranges", one, fieldValidation="Strict")
 
     async def in_force() -> bool:
-        return "Forbidden" in await said(api, namespace, claim("probe", exactly(33)))
+        return "Forbidden" in await said(api, namespace, claim("probe", probe or exactly(33)))
 
     await api.eventually(in_force)
 
@@ -138,6 +141,20 @@ async def test_who_watches_takes_nothing_from_a_limit(api: Api, unique: str) -> 
     watching = exactly(None, adminAccess=True, allocationMode="All")
     assert await said(api, unique, claim("a", watching)) == ""
     assert "at most 2" in await said(api, unique, claim("b", watching, exactly(3, "s")))
+
+
+async def test_shares_are_held_to_it_as_such(api: Api, unique: str) -> None:
+    def shares(count: int, number: int | None, name: str = "r") -> JsonObject:
+        more = {} if number is None else {"capacity": {"requests": {"shares": str(number)}}}
+        return exactly(count, name, "shared.gpu.nvidia.com", **more)
+
+    await api.post("/api/v1/namespaces", {"metadata": {"name": unique}})
+    limits = [{"type": "Container", "max": {GPU: 3}}, {"type": "Pod", "max": {GPU: 4}}]
+    await applied(api, unique, *limits, probe=shares(1, 9), replicas=4, sharing_strategy="time-slicing")
+    for one in (claim("a", shares(1, 3)), claim("b", shares(3, None)), claim("c", shares(1, 2), shares(2, 1, "s"))):
+        assert await said(api, unique, one) == "", one
+    assert "a request asks for at most 3" in await said(api, unique, claim("d", shares(2, 2)))
+    assert "a claim asks for at most 4" in await said(api, unique, claim("e", shares(1, 3), shares(1, 2, "s")))
 
 
 async def test_pods_that_stay_with_the_resource_are_held_to_it_as_before(api: Api, unique: str) -> None:

@@ -79,6 +79,27 @@ def test_profiles_are_counted_together_by_their_class() -> None:
     assert "1g.5gb.mig.nvidia.com" in result.findings[0].advice
 
 
+def test_numbers_of_shares_are_counted_and_several_of_one_device_are_told() -> None:
+    obj = quota() | {"spec": {"hard": {"requests.volcano.sh/vgpu-number": "40"}}}
+    one = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 3000}
+    after, _ = done(obj, workload(CLAIMS, one))
+    assert after["spec"]["hard"]["shared.gpu.nvidia.com.deviceclass.resource.k8s.io/devices"] == "40"
+    shared = meaning_of("version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}\n")
+    _, result = done(quota(GPU="16"), workload(CLAIMS, {GPU: 2}, meaning=shared), meaning=shared)
+    assert ["several shares" in one.message for one in result.findings] == [True, False]
+
+
+def test_quotas_of_hami_begin_with_limits() -> None:
+    hami = meaning_of("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hami-scheduler-device}\ndata:\n  d.yaml: |\n"
+                      "    nvidia: {resourceCountName: nvidia.com/gpu, deviceSplitCount: 10}\n")  # fmt: skip
+    assert hami.hami.installed
+    obj = quota() | {"spec": {"hard": {f"limits.{GPU}": "8", "limits.nvidia.com/gpumem": "90000"}}}
+    after, result = done(obj, workload(CLAIMS, {GPU: 1, "nvidia.com/gpumem": 3000}, meaning=hami), meaning=hami)
+    key = "shared.gpu.nvidia.com.deviceclass.resource.k8s.io/devices"
+    assert after["spec"]["hard"] == {"limits.nvidia.com/gpumem": "90000", key: "8"}
+    assert codes(result.findings) == ["M014"]
+
+
 @pytest.mark.parametrize(
     ("key", "value", "code"),
     [
