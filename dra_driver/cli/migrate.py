@@ -85,7 +85,7 @@ def migrate(
     _refuse_unmatched(result, options)
     found = Report(result) if undo else reported(result, options, work, trying)
     found = replace(found, command=_typed(ctx), written="." if in_place else None if output == _STDOUT else output)
-    _write(found, in_place=in_place, output=output, diff_only=diff_only, from_files=bool(paths))
+    _write(found, work, in_place=in_place, output=output, diff_only=diff_only)
     if report is not None:
         typer.echo(markdown(found) if report is ReportFormat.MARKDOWN else json_text(found), nl=False)
     elif not diff_only and output != _STDOUT:
@@ -139,10 +139,11 @@ def _refuse_apart(members: Sequence[Workload], names: Sequence[str]) -> None:
         raise InvalidInput(f"{who} are of different namespaces, or do not ask for the same devices", about=about)
 
 
-def _write(report: Report, *, in_place: bool, output: str | None, diff_only: bool, from_files: bool) -> None:
-    """Where it was asked for. `from_files`: the workloads are a person's files, all of which belong together."""
+def _write(report: Report, work: Gathered, *, in_place: bool, output: str | None, diff_only: bool) -> None:
+    """Where it was asked for. A person's files belong together, also those that are not changed."""
     result = report.migration
-    places = places_below([*(one.file for one in result.files), *(one.file for one in result.new_files)])
+    names = [*(one.file for one in (*result.files, *result.new_files)), *(link for link, _ in work.links)]
+    places = places_below(names)
     if diff_only:
         for line in diff(result):
             typer.echo(line, nl=False)
@@ -152,7 +153,7 @@ def _write(report: Report, *, in_place: bool, output: str | None, diff_only: boo
     elif output == _STDOUT:
         typer.echo(together(result), nl=False)
     elif output is not None:
-        write_beside(result, Path(output), places, only_changed=not from_files)
+        write_beside(result, Path(output), places, only_changed=not work.from_files, links=work.links)
         write_reports(report, Path(output))
 
 
@@ -172,7 +173,7 @@ def _gathered(paths: Sequence[str], around: Sequence[str], read: ClusterRead | N
     given, beside = read_sources(paths), read_sources(around)
     sources = given.sources if paths or read is None else relevant(read.workloads)
     side = (*beside.sources, *((read.around,) if read is not None else ()))
-    return Gathered(sources, side, (*given.unreadable, *beside.unreadable), read)
+    return Gathered(sources, side, (*given.unreadable, *beside.unreadable), read, bool(paths), given.links)
 
 
 def _end(report: Report, work: Gathered) -> None:

@@ -26,18 +26,29 @@ class Read:
 
     sources: tuple[Source, ...]
     unreadable: tuple[tuple[str, str], ...]
+    links: tuple[tuple[str, str], ...] = ()
+    """Other names of files that are read, and the name by which they are."""
 
 
 def read_sources(paths: Sequence[str]) -> Read:
     """All files of `paths`, folders with their YAML and JSON files. Raises UnreadableFile for what is not there."""
     sources: list[Source] = []
     bad: list[tuple[str, str]] = []
-    for name in dict.fromkeys(named_files(paths)):
+    names = list(dict.fromkeys(named_files(paths)))
+    # Read twice, a file would be written twice, and the second time without what the first had put into it.
+    first = {_file(name): name for name in sorted(names, key=lambda name: not Path(name).is_symlink())}
+    links = [(name, first[_file(name)]) for name in names if first[_file(name)] != name]
+    for name in (name for name in names if first[_file(name)] == name):
         try:
             sources.append(Source(name, _content(name).decode("utf-8")))
         except UnicodeDecodeError as error:
             bad.append((name, f"is not UTF-8 text (byte {error.start})"))
-    return Read(tuple(sources), tuple(bad))
+    return Read(tuple(sources), tuple(bad), tuple(links))
+
+
+def _file(name: str) -> str:
+    """The same for all names of a file."""
+    return name if name == STDIN else os.path.realpath(name)
 
 
 def _content(name: str) -> bytes:
@@ -84,22 +95,33 @@ def write_in_place(migration: Migration) -> list[str]:
     changed = [(one.file, one.text) for one in migration.new_files]
     changed += [(one.file, one.after) for one in migration.files if one.before != one.after]
     changed.sort(key=lambda one: not one[1])
+    _write_all([(Path(file), text) for file, text in changed if text])
     for file, text in changed:
-        if text:
-            _write(Path(file), text)
-        else:
+        if not text:
             _remove(Path(file))
     return [f"{'written' if text else 'removed'}: {file}" for file, text in changed]
 
 
-def write_beside(migration: Migration, folder: Path, places: dict[str, str], *, only_changed: bool) -> None:
-    """Results below `folder`, at their `places`; unchanged files, too, unless `only_changed`. Raises UnreadableFile."""
+def write_beside(
+    migration: Migration,
+    folder: Path,
+    places: dict[str, str],
+    *,
+    only_changed: bool,
+    links: Sequence[tuple[str, str]] = (),
+) -> None:
+    """Results below `folder`, at their `places`; unchanged files, too, unless `only_changed`. `links` become copies.
+    Raises UnreadableFile."""
     sources = {Path(one.file).resolve() for one in migration.files if one.file != STDIN}
-    written = [(one.file, one.after) for one in migration.files if not only_changed or one.before != one.after]
-    written += [(one.file, one.text) for one in migration.new_files]
-    for file, text in written:
-        if not text:
-            continue
+    # Of a file that had something and has nothing any more, nothing is left.
+    written = {
+        one.file: one.after
+        for one in migration.files
+        if (one.before != one.after or not only_changed) and (one.after or not one.before)
+    }
+    written |= {one.file: one.text for one in migration.new_files}
+    written |= {link: written[file] for link, file in links if file in written}
+    for file, text in written.items():
         target = folder / places[file]
         if target.resolve() in sources:
             raise InvalidInput(f"would write over {target}, which is read; use --in-place for that", about="-o")
@@ -121,22 +143,43 @@ def places_below(files: Iterable[str]) -> dict[str, str]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all, with the mode of the file that was there."""
-    temporary = None
+    _write_all([(path, text)])
+
+
+def _write_all(files: Iterable[tuple[Path, str]]) -> None:
+    """Each whole or not at all, with the mode of the file that was there. All are written before the first is put in
+    its place: where one cannot be written, none is changed."""
+    waiting: list[tuple[Path, Path]] = []
+    about = Path()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        target = path.resolve()
-        mode = target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask()
-        with tempfile.NamedTemporaryFile("wb", dir=target.parent, prefix=".dractl-", delete=False) as file:
-            temporary = Path(file.name)
-            file.write(text.encode("utf-8"))
-        temporary.chmod(mode)
-        temporary.replace(target)
+        for about, text in files:
+            waiting.append((_temporary(about, text), about.resolve()))
+        for temporary, about in tuple(waiting):
+            temporary.replace(about)
+            del waiting[0]
     except OSError as error:
-        if temporary is not None:
+        raise UnreadableFile(f"cannot be written: {error.strerror}", about=str(about)) from error
+    finally:
+        for temporary, _ in waiting:
             with contextlib.suppress(OSError):
                 temporary.unlink()
-        raise UnreadableFile(f"cannot be written: {error.strerror}", about=str(path)) from error
+
+
+def _temporary(path: Path, text: str) -> Path:
+    """Beside the file, hidden, with what the file is to have."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    target = path.resolve()
+    mode = target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask()
+    with tempfile.NamedTemporaryFile("wb", dir=target.parent, prefix=".dractl-", delete=False) as file:
+        temporary = Path(file.name)
+        try:
+            file.write(text.encode("utf-8"))
+            file.flush()
+            temporary.chmod(mode)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+    return temporary
 
 
 def _remove(path: Path) -> None:

@@ -41,6 +41,10 @@ class Gathered:
     side: tuple[Source, ...]
     unreadable: tuple[tuple[str, str], ...]
     read: ClusterRead | None
+    from_files: bool = True
+    """Whether the workloads are a person's files."""
+    links: tuple[tuple[str, str], ...] = ()
+    """Other names of files that were read, and the name by which they were."""
 
     @property
     def objects(self) -> tuple[JsonObject, ...]:

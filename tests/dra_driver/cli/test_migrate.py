@@ -353,6 +353,43 @@ def test_claims_are_written_before_the_pods_that_name_them(tmp_path: Path) -> No
     assert manifest.read_text() == "old\n"
 
 
+def test_where_one_file_cannot_be_written_none_is_changed(tmp_path: Path) -> None:
+    names = [tmp_path / "a.yaml", tmp_path / "b.yaml", tmp_path / "gone" / "c.yaml"]
+    for name in names[:2]:
+        name.write_text("old\n")
+    (tmp_path / "gone").write_text("a file where a folder was\n")
+    changed = tuple(FileResult(str(name), "old\n", "new\n") for name in names)
+    with pytest.raises(UnreadableFile, match=r"c\.yaml"):
+        write_in_place(Migration(changed, (), (), (), ()))
+    assert [name.read_text() for name in names[:2]] == ["old\n", "old\n"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.yaml", "b.yaml", "gone"]
+
+
+def test_files_of_odd_kinds_are_read_once_and_all_are_in_the_result(tmp_path: Path) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i, %s}]}\n"
+    text = pod % "resources: {limits: {nvidia.com/gpu: 1}}"
+    (folder / "pod.yaml").write_text(text)
+    (folder / "a link.yaml").symlink_to("pod.yaml")
+    (folder / "empty.yaml").write_text("")
+    (folder / "utf-16.yaml").write_bytes(text.encode("utf-16"))
+    (folder / "binary.json").write_bytes(b"\0\1\2")
+    (folder / "nowhere.yaml").symlink_to("gone.yaml")
+    (folder / "itself.yaml").symlink_to("itself.yaml")
+    (folder / "up").symlink_to("..")
+    (folder / "two\nlines.yaml").write_text(pod % "command: [a]")
+    outcome = run("migrate", str(folder), "--strategy", "claims", "-o", str(out))
+    assert outcome.exit_code == Status.UNREACHABLE
+    assert "utf-16.yaml: is not UTF-8 text" in outcome.stderr
+    written = {path.name: path.read_text() for path in (out / "manifests").iterdir()}
+    assert set(written) == {"pod.yaml", "a link.yaml", "empty.yaml", "binary.json", "two\nlines.yaml"}
+    assert written["a link.yaml"] == written["pod.yaml"] != text
+    run("migrate", str(folder), "--strategy", "claims", "--in-place")
+    assert (folder / "a link.yaml").is_symlink()
+    assert (folder / "pod.yaml").read_text() == written["pod.yaml"]
+
+
 def test_what_is_the_same_in_many_places_is_shown_once(tmp_path: Path) -> None:
     pod = "apiVersion: v1\nkind: Pod\nmetadata: {{name: p{}}}\nspec: {{containers: [{{name: c, image: i, {}}}]}}\n"
     gpu = "resources: {limits: {nvidia.com/gpu: 1}}"
