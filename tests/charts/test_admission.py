@@ -27,7 +27,7 @@ SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 INVENTORIES = "/apis/dra.gpu/v1alpha1/nodeinventories"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
-DRIVER = "gpu.nvidia.com"
+DRIVER, DOMAIN_DRIVER = "gpu.nvidia.com", "compute-domain.nvidia.com"
 
 
 def inventory(node: str) -> Object:
@@ -176,7 +176,8 @@ async def allocated_claim(admin: Api, name: str, node: str) -> None:
     await admin.post(CLAIMS, {"metadata": metadata, "spec": {"devices": {"requests": [request]}}})
     result = {"request": "gpu", "driver": DRIVER, "pool": node, "device": "gpu-1"}
     foreign = {"request": "gpu", "driver": "nic.example.com", "pool": node, "device": "nic-1"}
-    allocation = {"devices": {"results": [result, foreign]}, "nodeSelector": _selector(node)}
+    channel = {**result, "driver": DOMAIN_DRIVER, "device": "channel-0"}
+    allocation = {"devices": {"results": [result, channel, foreign]}, "nodeSelector": _selector(node)}
     await admin.patch(f"{CLAIMS}/{name}/status", {"status": {"allocation": allocation}})
 
 
@@ -212,7 +213,11 @@ async def test_a_plugin_writes_the_status_of_its_devices_on_its_node(
 
             done = await apply("here", device_status("node-1"))
             assert done["status"]["devices"][0]["device"] == "gpu-1"
+            channel = device_status("node-1", DOMAIN_DRIVER, "channel-0")
+            both = await apply("here", device_status("node-1"), channel)
+            assert [one["driver"] for one in both["status"]["devices"]] == [DRIVER, DOMAIN_DRIVER]
             await refusal(apply("there", device_status("node-2")))
+            await refusal(apply("there", device_status("node-2", DOMAIN_DRIVER, "channel-0")))
             foreign = device_status("node-1", "nic.example.com", "nic-1")
             await refusal(apply("here", device_status("node-1"), foreign))
             await refusal(mine.patch(where, {"status": {"allocation": None}}))
