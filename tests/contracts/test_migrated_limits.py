@@ -143,6 +143,15 @@ async def test_who_watches_takes_nothing_from_a_limit(api: Api, unique: str) -> 
     assert "at most 2" in await said(api, unique, claim("b", watching, exactly(3, "s")))
 
 
+async def test_the_largest_claims_are_not_too_much_for_the_policy(api: Api, unique: str) -> None:
+    await api.post("/api/v1/namespaces", {"metadata": {"name": unique}})
+    await applied(api, unique, {"type": "Container", "max": {GPU: 2}}, {"type": "Pod", "max": {GPU: 32}})
+    requests = [first(*[1] * 8, name=f"r{number}") for number in range(32)]
+    assert await said(api, unique, claim("a", *requests)) == ""
+    requests[-1] = first(*[1] * 7, 2, name="last")
+    assert "a claim asks for at most 32" in await said(api, unique, claim("b", *requests))
+
+
 async def test_shares_are_held_to_it_as_such(api: Api, unique: str) -> None:
     def shares(count: int, number: int | None, name: str = "r") -> JsonObject:
         more = {} if number is None else {"capacity": {"requests": {"shares": str(number)}}}

@@ -114,3 +114,47 @@ def test_what_was_only_given_for_what_it_says_is_not_called_done() -> None:
     result = rewrite([document], asking, meaning_of(), Options(), frozenset())
     assert (result.edits, result.beside, result.objects) == ((), {}, ())
     assert [(one.fixed, "given for what it says" in one.advice) for one in result.findings] == [(False, True)]
+
+
+# -- what the expressions say, by Google's evaluator; tests/contracts asks a real API server
+
+
+def refused(policy: JsonObject, *requests: JsonObject, template: bool = False) -> list[str]:
+    """What the policy says against a claim or a template of one."""
+    cel = pytest.importorskip("cel_expr_python.cel", reason="Google's evaluator is not installed")
+    kind = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
+    env = cel.NewEnv(variables=dict.fromkeys(("object", "request", "variables"), kind))
+    spec: JsonObject = {"devices": {"requests": list(requests)} if requests else {}}
+    resource = "resourceclaimtemplates" if template else "resourceclaims"
+    data: dict[str, Any] = {
+        "object": {"spec": {"spec": spec} if template else spec},
+        "request": {"resource": {"resource": resource}},
+        "variables": {},
+    }
+    for one in policy["spec"]["variables"]:
+        data["variables"][one["name"]] = env.compile(one["expression"]).eval(data=data).plain_value()
+    return [
+        one["message"]
+        for one in policy["spec"]["validations"]
+        if not env.compile(one["expression"]).eval(data=data).plain_value()
+    ]
+
+
+def exactly(**terms: Any) -> JsonObject:
+    return {"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com", **terms}}
+
+
+@pytest.mark.parametrize("template", [False, True])
+def test_each_request_is_held_to_the_limit_of_a_container(template: bool) -> None:
+    _, result = done(limit_range(max={GPU: 4}, min={GPU: 2}), CLAIMS)
+    policy = policies(result)["team.l.gpu-limits"]
+    terms = [{"deviceClassName": "gpu.nvidia.com", "count": count} for count in (2, 5)]
+    watching = exactly(adminAccess=True, allocationMode="All")
+    for count in range(1, 9):
+        assert bool(refused(policy, watching, exactly(count=count), template=template)) == (not 2 <= count <= 4)
+    assert refused(policy, template=template) == []
+    assert refused(policy, watching, template=template) == []
+    assert refused(policy, exactly(deviceClassName="mig.nvidia.com", count=9), template=template) == []
+    assert len(refused(policy, exactly(allocationMode="All"), template=template)) == 1
+    assert len(refused(policy, {"name": "f", "firstAvailable": terms}, template=template)) == 1
+    assert refused(policy, {"name": "f", "firstAvailable": terms[:1]}, template=template) == []
