@@ -1,6 +1,6 @@
 """The labels that GPU Feature Discovery puts on a node, made of what its driver and GPUs say, not of what we publish.
 
-Written from the facts of the reference on migration sources, section 4, so that it can judge `migration.labels`.
+It judges `migration.labels`, and is itself judged by the real one, of version 0.20: see test_real_gfd.
 """
 
 import re
@@ -39,11 +39,12 @@ def labels_of(node: NodeInventorySpec, mode: Mode) -> dict[str, str]:
         "gpu.replicas": "1" if mode.mig == "mixed" else str(mode.replicas),
         "gpu.sharing-strategy": "none" if mode.mig == "mixed" else mode.strategy,
         "mig.capable": str(gpu.mig is not None).lower(),
-        "mig.strategy": mode.mig,
         "mps.capable": str(mode.strategy == "mps").lower(),
         **_versions("cuda.driver", "cuda.driver-version", driver.version, ("major", "minor", "rev", "revision")),
         **_versions("cuda.runtime", "cuda.runtime-version", driver.cuda_version, ("major", "minor")),
     }
+    if mode.mig != "none":
+        labels["mig.strategy"] = mode.mig
     if gpu.memory_bytes is not None:
         labels["gpu.memory"] = str(gpu.memory_bytes >> 20)
     if gpu.fabric is not None and gpu.fabric.clique is not None:
