@@ -313,7 +313,11 @@ class PodEvents(ClaimListener):
             del self._told[ref.uid]
 
     async def _tell(self, ref: ClaimRef, tellings: Sequence[Telling]) -> None:
-        claim = await self._claims.read(ref)
+        try:
+            claim = await self._claims.read(ref)
+        except InvalidInput as error:
+            _log.warning("whose claim it is cannot be told", claim=str(ref), error=str(error))
+            return  # and the others' pods are told theirs
         if claim is None or claim.metadata.uid != ref.uid:
             self._refused.pop(ref.uid, None)
             return

@@ -30,6 +30,7 @@ from kubelet_plugin.events import Reason
 from kubelet_plugin.monitor import CHECK_UNDER_WAY
 from kubelet_plugin.pod_events import LONG_S, OVER_AFTER_S, GpuTroubles, PodEvents, Trouble, claim_tellings
 from kubelet_plugin.prepare.checkpoint import Journal
+from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.holds import GpuIdentity, MpsDaemon
 from kubelet_plugin.prepare.lifecycle import Entry
 from kubelet_plugin.prepare.listener import Operation
@@ -54,13 +55,9 @@ class Node:
         self.now = 1000.0
         self.events = self.plugin()
 
-    def plugin(self, **more: Any) -> PodEvents:
-        """As it starts: an API server that is away does not keep what is told in memory."""
-        from kubelet_plugin.prepare.claims import ClaimReader
-
-        recorder = EventRecorder(
-            more.pop("kube", self.kube), controller="gpu.nvidia.com/kubelet-plugin", instance=NODE, pause_s=0.0
-        )
+    def plugin(self) -> PodEvents:
+        """As it starts."""
+        recorder = EventRecorder(self.kube, controller="gpu.nvidia.com/kubelet-plugin", instance=NODE, pause_s=0.0)
         source = GpuTroubles(self, self, HealthPolicy())
         return PodEvents(source, ClaimReader(self.api), recorder, self.file, clock=lambda: self.now)
 
@@ -302,6 +299,14 @@ async def test_a_claim_that_is_gone_or_another_one_is_not_told(node: Node) -> No
     node.reserve(a_ref("train", uid="another", namespace="default"), "train-0")
     ended(node, ref, InvalidConfig("x"))
     assert await node.told() == []
+
+
+async def test_a_claim_that_makes_no_sense_keeps_nobody_from_hearing(node: Node) -> None:
+    broken = node.holds("broken", "broken-0")
+    node.holds("train", "train-0")
+    node.api.objects["default", broken.name]["status"]["reservedFor"] = "nobody"
+    node.gpu_has(condition())
+    assert await node.told() == [("train-0", "GpuUnhealthy")]
 
 
 def test_many_devices_are_one_event_that_names_some() -> None:
