@@ -455,13 +455,17 @@ class _Way:
         )
 
     def _evict(self, node: GpuNode, what: str, *, by_name: bool = True) -> Step:
-        listed = node.holders if by_name else tuple(one for one in node.holders if one.of_daemon_set)
-        lost = [one for one in listed if one.owner is None]
-        commands = [_delete(one) for one in listed if one.of_daemon_set or one.owner is None]
+        listed = node.holders if by_name else ()
+        lost = [one for one in node.holders if one.owner is None]
+        commands = list(dict.fromkeys(_delete(one, node.name) for one in node.holders if _drain_passes_over(one)))
         # Whoever publishes for this node may run on it: a cordoned node does not take it back.
         others = f"--pod-selector app.kubernetes.io/name!={_RELEASE}"
         commands.append(f"kubectl drain {node.name} --ignore-daemonsets --delete-emptydir-data {others} {_WAIT}")
         notes = ["Draining respects disruption budgets; what lies in emptyDir volumes is lost."]
+        if not by_name:
+            notes.append(
+                "It refuses when pods have come that nobody makes anew: keep their manifests, and delete them."
+            )
         if lost:
             notes.append(
                 f"Nobody makes {_names([f'{one.namespace}/{one.name}' for one in lost])} anew: keep the manifest."
@@ -505,8 +509,18 @@ def _no_claims(node: str) -> str:
     return f'! kubectl get resourceclaims -A -o json | grep -q \'"pool": "{node}"\''
 
 
-def _delete(pod: Holder) -> str:
-    return f"kubectl -n {pod.namespace} delete pod {pod.name}"
+def _drain_passes_over(pod: Holder) -> bool:
+    return pod.owner is None or pod.of_daemon_set
+
+
+def _delete(pod: Holder, node: str) -> str:
+    """Also done when there is no such pod any more. Pods of a DaemonSet have other names by then."""
+    if pod.owner is None:
+        here = f"--field-selector metadata.name={pod.name},spec.nodeName={node}"
+        return f"kubectl -n {pod.namespace} delete pod {here}"
+    theirs = f'{{.items[?(@.metadata.ownerReferences[0].name=="{pod.owner.name}")].metadata.name}}'
+    listed = f"kubectl -n {pod.namespace} get pods --field-selector spec.nodeName={node} -o jsonpath='{theirs}'"
+    return f"{listed} | xargs -r kubectl -n {pod.namespace} delete pod"
 
 
 def _names(names: Sequence[str]) -> str:

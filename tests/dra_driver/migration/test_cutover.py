@@ -165,7 +165,7 @@ _COMMANDS = tuple(
         (rf"""! kubectl get resourceclaims -A -o json \| grep -q '"pool": "{_NAME}"'""", Cluster.no_claims),
         (rf".* wait pod --for=delete --field-selector spec.nodeName={_NAME} .*", Cluster.driver_gone),
         (r"kubectl (?:cordon|uncordon|drain|apply) .*", lambda cluster: None),
-        (r"kubectl -n \S+ (?:delete pod|rollout status) .*|helm test .*", lambda cluster: None),
+        (r"kubectl -n \S+ (?:delete pod|get pods|rollout status) .*|helm test .*", lambda cluster: None),
     )
 )
 
@@ -309,8 +309,29 @@ def test_pods_that_nobody_makes_anew_are_named() -> None:
     held = Holder("team", "precious", None, by_claim=False)
     offering = Offering((GpuNode("node-0", {"nvidia.com/gpu": 8}, False, (held,)),), (DAEMON_SET,))
     evict = next(step for step in plan_of(offering).forward[1].steps if step.act is Act.EVICT)
-    assert "kubectl -n team delete pod precious" in evict.commands
+    delete = "kubectl -n team delete pod --field-selector metadata.name=precious,spec.nodeName=node-0"
+    assert delete in evict.commands
     assert "team/precious" in evict.note
+    # Made anew with claims, it has its old name, and would keep the node from being drained on the way back.
+    back = next(step for step in plan_of(offering).back[0].steps if step.act is Act.EVICT)
+    assert delete in back.commands
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_pods_of_a_daemon_set_are_found_by_their_owner_since_their_names_change(tmp_path: Path) -> None:
+    held = tuple(Holder("team", name, ObjectRef("DaemonSet", "team", "watch"), by_claim=False) for name in "ab")
+    offering = Offering((GpuNode("node-0", {"nvidia.com/gpu": 8}, False, held),), (DAEMON_SET,))
+    evict = next(step for step in plan_of(offering).forward[1].steps if step.act is Act.EVICT)
+    (command,) = [one for one in evict.commands if "xargs" in one]
+    (tmp_path / "kubectl").write_text(
+        f'#!/bin/sh\necho "$*" >> {tmp_path}/typed\n[ "$3" = get ] && echo watch-x watch-y\n'
+    )
+    (tmp_path / "kubectl").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run(["bash", "-c", command], env=environment, check=False)
+    asked, deleted = (tmp_path / "typed").read_text().splitlines()
+    assert 'ownerReferences[0].name=="watch"' in asked
+    assert deleted == "-n team delete pod watch-x watch-y"
 
 
 def test_the_mig_manager_goes_where_the_driver_makes_partitions_and_nowhere_else() -> None:
