@@ -5,11 +5,13 @@ Source: the reference on migration sources, sections 2 and 9.
 
 from collections.abc import Iterator, Sequence
 
-from dra_driver.migration.codes import AUTOSCALER, INFERRED_COUNT, NO_CLAIMS_HERE
+from dra_driver.migration.claims import class_name
+from dra_driver.migration.codes import AUTOSCALER, INFERRED_COUNT, NO_CLAIMS_HERE, OTHER_SCHEDULER, Severity
 from dra_driver.migration.kinds import kind_of
 from dra_driver.migration.model import (
     Edit,
     Finding,
+    Options,
     Path,
     PodSpecAt,
     Put,
@@ -25,13 +27,13 @@ _KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 _COUNT_WORDS = ("auto", "gpu")
 
 
-def after_claims(workloads: Sequence[Workload]) -> tuple[tuple[Edit, ...], tuple[Finding, ...]]:
-    """Edits and findings for the workloads of one document that get claims."""
+def after_claims(workloads: Sequence[Workload], options: Options) -> tuple[tuple[Edit, ...], tuple[Finding, ...]]:
+    """Edits and findings for the workloads of one document, most of them for those that get claims."""
+    edits: list[Edit] = []
+    findings: list[Finding] = [said for one in workloads for said in _kept_by_kai(one)]
     converted = [one for one in workloads if one.choice.target is Target.CLAIMS]
     if not converted:
-        return (), ()
-    edits: list[Edit] = []
-    findings: list[Finding] = []
+        return (), tuple(findings)
     for workload in converted:
         for path, count in _ray_counts(workload):
             edits.append(Put(path, str(count)))
@@ -48,8 +50,9 @@ def after_claims(workloads: Sequence[Workload]) -> tuple[tuple[Edit, ...], tuple
             message = f"the number of processes was taken from limits, which differ ({_listed(counts)})"
             advice = f"write a number into {path_text(path)}"
             findings.append(finding(INFERRED_COUNT, converted[0].pod.document, path, message, advice=advice))
+    findings += _uncounted_processes(converted[0])
     findings += _autoscaled(converted[0])
-    findings += [one for workload in converted for one in _queued(workload)]
+    findings += [one for workload in converted for one in (*_queued(workload), *_counted_by_kai(workload, options))]
     return tuple(edits), tuple(findings)
 
 
@@ -93,6 +96,18 @@ def _process_counts(pod: PodSpecAt) -> Iterator[Path]:
         yield from (path for path in _PROCESS_COUNTS if value_at(pod.document.obj, path) in _COUNT_WORDS)
 
 
+def _uncounted_processes(workload: Workload) -> Iterator[Finding]:
+    """Of a runtime of Trainer 2.2 and newer, whose number of processes only a TrainJob says."""
+    document = workload.pod.document
+    path: Path = ("spec", "mlPolicy", "torch")
+    if kind_of(document.obj)[0] != "trainer.kubeflow.org" or value_at(document.obj, path) is None:
+        return
+    if value_at(document.obj, (*path, "numProcPerNode")) is None:
+        message = "Trainer makes as many processes as limits have GPUs, and without any as many as there are CPUs"
+        advice = f"Write `spec.trainer.numProcPerNode: {gpus(workload)}` into the TrainJobs of this runtime."
+        yield finding(INFERRED_COUNT, document, path, message, advice=advice, severity=Severity.WARNING)
+
+
 def _autoscaled(workload: Workload) -> Iterator[Finding]:
     document = workload.pod.document
     for path in (
@@ -122,6 +137,40 @@ def _queued(workload: Workload) -> Iterator[Finding]:
     if reasons:
         message = f"Kueue admits no workload whose claims have {' or '.join(reasons)}"
         yield finding(NO_CLAIMS_HERE, document, path, message)
+
+
+_KAI_QUEUES = ("kai.scheduler/queue", "runai/queue")
+
+
+def _is_of_kai(workload: Workload) -> bool:
+    pod = workload.pod
+    labels = (pod.metadata.get("labels"), value_at(pod.document.obj, ("metadata", "labels")))
+    queued = any(isinstance(one, dict) and one.keys() & set(_KAI_QUEUES) for one in labels)
+    return queued or pod.spec.get("schedulerName") in ("kai-scheduler", "runai-scheduler")
+
+
+def _kept_by_kai(workload: Workload) -> Iterator[Finding]:
+    """Source: KAI 0.17, its changes since 0.13."""
+    if workload.choice.target is Target.EXTENDED and _is_of_kai(workload):
+        message = "KAI before 0.17 keeps pods with extended resources away from nodes of a DRA driver"
+        advice = "See that the cluster has KAI 0.17 or newer, or give the pod claims."
+        yield finding(OTHER_SCHEDULER, workload.pod.document, workload.pod.path, message, advice=advice)
+
+
+def _counted_by_kai(workload: Workload, options: Options) -> Iterator[Finding]:
+    """What its queues do not count as it is asked for. Source: KAI 0.17, its accounting of claims."""
+    if not _is_of_kai(workload):
+        return
+    demands = workload.reading.demands
+    nameless = {class_name(one.want, options) for one in demands if "gpu" not in class_name(one.want, options).lower()}
+    reasons = ["nothing of a choice of devices (firstAvailable)"] if any(one.alternatives for one in demands) else []
+    reasons += ["a share as a whole GPU"] if any(one.want.share is not None for one in demands) else []
+    reasons += [f"nothing of class {name}, which has no `gpu` in its name" for name in sorted(nameless)]
+    if reasons:
+        message = f"KAI's queues count of claims {' and '.join(reasons)}"
+        other = ", or use a class whose name says `gpu` (`--mig-class`)" if nameless else ""
+        advice = f"Set the queue's limits with that in mind{other}."
+        yield finding(NO_CLAIMS_HERE, workload.pod.document, workload.pod.path, message, advice=advice)
 
 
 def _listed(counts: set[int]) -> str:

@@ -463,7 +463,7 @@ def _planned(draft: _Draft, options: Options) -> _Plan:
         findings += of_form(workload, options)
         findings += of_the_cluster(workload)
         workloads.append(workload)
-    edits, said = after_claims(workloads)
+    edits, said = after_claims(workloads, options)
     own = managed(workloads, claims, options)
     if own.edits is not None:
         workloads = [replace(one, templates=()) for one in workloads]

@@ -1,0 +1,83 @@
+"""What frameworks make of limits, and of claims."""
+
+import pytest
+
+from dra_driver.migration.migrate import migrate
+from dra_driver.migration.model import Finding, Options, Source, StrategyOption
+
+
+def said(text: str, code: str, strategy: str = "claims", **options: object) -> list[Finding]:
+    given = Options(strategy=StrategyOption(strategy), mig_strategy="mixed", replicas=1, **options)  # type: ignore[arg-type]
+    found = migrate([Source("a.yaml", text)], given)
+    return [one for one in found.findings if one.code.name == code]
+
+
+def pod(resource: str = "nvidia.com/gpu", extra: str = "", labels: str = "kai.scheduler/queue: vision") -> str:
+    return f"""
+apiVersion: v1
+kind: Pod
+metadata: {{name: p, labels: {{{labels}}}}}
+spec:
+  {extra}
+  containers:
+  - {{name: c, image: i, resources: {{limits: {{{resource}: 1}}}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (pod(), None),
+        (
+            pod("nvidia.com/mig-1g.10gb"),
+            "KAI's queues count of claims nothing of class mig.nvidia.com, which has no `gpu` in its name",
+        ),
+        (pod("nvidia.com/gpu.shared"), "KAI's queues count of claims a share as a whole GPU"),
+        (pod("nvidia.com/mig-1g.10gb", labels="a: b"), None),
+        (
+            pod("nvidia.com/mig-1g.10gb", "schedulerName: kai-scheduler", "a: b"),
+            "KAI's queues count of claims nothing of class mig.nvidia.com, which has no `gpu` in its name",
+        ),
+    ],
+    ids=["gpu", "mig", "share", "no-queue", "scheduler"],
+)
+def test_what_queues_of_kai_do_not_count_is_told(text: str, message: str | None) -> None:
+    assert [one.message for one in said(text, "M010")] == ([message] if message else [])
+
+
+def test_a_class_that_says_gpu_is_counted() -> None:
+    assert said(pod("nvidia.com/mig-1g.10gb"), "M010", mig_class="mig.gpu.nvidia.com") == []
+
+
+def test_kai_of_old_keeps_extended_resources_from_nodes_of_a_driver() -> None:
+    (one,) = said(pod(), "M013", "extended")
+    assert "KAI 0.17 or newer" in one.advice
+    assert said(pod(labels="a: b"), "M013", "extended") == []
+
+
+RUNTIME = """
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainingRuntime
+metadata: {{name: torch}}
+spec:
+  mlPolicy: {{numNodes: 2, torch: {torch}}}
+  template:
+    spec:
+      replicatedJobs:
+      - name: node
+        template:
+          spec:
+            template:
+              spec:
+                containers:
+                - {{name: node, image: i, resources: {{limits: {{nvidia.com/gpu: 4}}}}}}
+"""
+
+
+def test_a_runtime_of_trainer_has_its_processes_counted_by_its_jobs() -> None:
+    (one,) = said(RUNTIME.format(torch="{}"), "M011")
+    assert "spec.trainer.numProcPerNode: 4" in one.advice
+    (older,) = said(RUNTIME.format(torch="{numProcPerNode: auto}"), "M011")
+    assert older.fixed
+    assert said(RUNTIME.format(torch="{numProcPerNode: 4}"), "M011") == []
+    assert said(RUNTIME.format(torch="null"), "M011") == []
