@@ -89,7 +89,8 @@ def _bound(
         found.say(QUOTA, path, message, advice="Limit amounts of devices by Kueue or Volcano, or not at all.")
     elif found.document.namespace is None:
         message = f"{part} {resource}: {value} is taken out, and no policy is written: the namespace is not in the file"
-        found.say(QUOTA, path, message, advice="Say `metadata.namespace` and migrate again.")
+        advice = "Say `metadata.namespace`, where a kustomization does now, and migrate again."
+        found.say(QUOTA, path, message, advice=advice, severity=Severity.ERROR)
     elif part == "max" or amount.value > 0:
         yield _Bound(path, scope, part, resource, int(amount.value), state)
 
