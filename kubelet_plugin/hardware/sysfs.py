@@ -94,6 +94,7 @@ class HostFiles:
 
     def __init__(self, root: Path, *, runtime_root: str = "/") -> None:
         self.root = root
+        self._root = str(root).rstrip("/")
         self._runtime_root = PurePosixPath(runtime_root)
 
     def for_runtime(self, host_path: str | PurePosixPath) -> str:
@@ -109,9 +110,13 @@ class HostFiles:
 
         An absolute link means the host's file, not this process', and no link leads out of the root.
         """
+        resolved = self._resolved(str(host_path))
+        return PurePosixPath(resolved) if resolved is not None else None
+
+    def _resolved(self, host_path: str) -> str | None:
         # Plain strings: a scan of a driver root asks some hundred times.
-        root, done, links = str(self.root).rstrip("/"), list[str](), 0
-        todo = str(host_path).split("/")[::-1]
+        root, done, links = self._root, list[str](), 0
+        todo = host_path.split("/")[::-1]
         while todo:
             part = todo.pop()
             if part in ("", "."):
@@ -132,15 +137,16 @@ class HostFiles:
             if target.startswith("/"):
                 done.clear()
             todo.extend(target.split("/")[::-1])
-        return PurePosixPath("/", *done)
+        return "/" + "/".join(done)
 
     def read_text(self, host_path: str) -> str | None:
         """The content without surrounding white space, links followed inside the root; None when unreadable."""
-        resolved = self.resolve(host_path)
+        resolved = self._resolved(host_path)
         if resolved is None:
             return None
         try:
-            return self.path(resolved).read_text(encoding="utf-8", errors="replace").strip()
+            with open(self._root + resolved, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - see resolve
+                return file.read().strip()
         except OSError:
             return None
 

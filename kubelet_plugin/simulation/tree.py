@@ -1,5 +1,6 @@
 """Files and links of a simulated host's tree, and where its GPUs lie in sysfs. For the modules of this package."""
 
+import os
 import posixpath
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -12,12 +13,18 @@ def path(root: Path, host_path: PurePosixPath | str) -> Path:
 
 
 def write(root: Path, host_path: PurePosixPath | str, text: str) -> None:
-    place = path(root, host_path)
+    # Plain strings, here and below: a machine is some three hundred files, and tests make hundreds of machines.
+    place = f"{root}/{str(host_path).lstrip('/')}"
     try:
-        place.write_text(text, encoding="utf-8")
+        _write(place, text)
     except FileNotFoundError:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text, encoding="utf-8")
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+        _write(place, text)
+
+
+def _write(place: str, text: str) -> None:
+    with open(place, "w", encoding="utf-8") as file:  # noqa: PTH123
+        file.write(text)
 
 
 def link(root: Path, host_path: PurePosixPath, target: PurePosixPath) -> None:
@@ -27,13 +34,20 @@ def link(root: Path, host_path: PurePosixPath, target: PurePosixPath) -> None:
 
 def link_text(root: Path, host_path: PurePosixPath, text: str) -> None:
     """A link that says `text`."""
-    place = path(root, host_path)
+    place = f"{root}/{str(host_path).lstrip('/')}"
     try:
-        place.unlink(missing_ok=True)
-        place.symlink_to(text)
+        _link(place, text)
     except FileNotFoundError:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(text)
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+        _link(place, text)
+
+
+def _link(place: str, text: str) -> None:
+    try:
+        os.symlink(text, place)  # noqa: PTH211
+    except FileExistsError:
+        os.unlink(place)  # noqa: PTH108
+        os.symlink(text, place)  # noqa: PTH211
 
 
 def device_folders(state: NodeState) -> Iterator[PurePosixPath]:
