@@ -281,8 +281,10 @@ VIRTUAL_MACHINE = Code(
 ADMIN_ACCESS = Code(
     "M046", "looks at all GPUs", _WARNING,
     "The pod watched all GPUs of its node without asking for one. It gets a claim with admin access, which takes "
-    "nothing from anybody; its namespace needs the label `resource.kubernetes.io/admin-access: \"true\"`.",
-    "Set the label, and see which of the pod's privileges it can do without.",
+    "nothing from anybody; its namespace needs the label `resource.kubernetes.io/admin-access: \"true\"`. While "
+    "MIG devices are in use that are made on demand, Kubernetes gives such a claim nothing on their node.",
+    "Set the label, and see which of the pod's privileges it can do without. Leave it as it is where MIG devices are "
+    "made on demand.",
 )  # fmt: skip
 UNUSED_LABEL = Code(
     "M047", "label of GPUs without a request for them", _INFO,

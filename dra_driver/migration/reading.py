@@ -267,9 +267,12 @@ class _Pod:
     def _share(self, stands: Stands, resource: str, number: int, path: Path) -> Want:
         sharing = stands.sharing or Sharing(None, None)
         self._needs_claims.append("extended resources do not tell shares from whole devices")
-        several = self._options.several_shares == "devices"
+        # No device has more shares than replicas, so these were of several.
+        beyond = sharing.replicas is not None and number > sharing.replicas
+        several = beyond or self._options.several_shares == "devices"
         if number > 1:
-            how = f"{number} devices, a share of each" if several else f"{number} shares of one device"
+            why = f", for no device has more than {sharing.replicas}" * beyond
+            how = f"{number} devices, a share of each{why}" if several else f"{number} shares of one device"
             refused = "; the device plugin refused more than one" if sharing.one_only else ""
             self._say(SHARES_ABOVE_ONE, path, f"{resource}: {number} became {how}{refused}")
         count, shares = (number, 1) if several else (1, number)

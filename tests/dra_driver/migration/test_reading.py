@@ -190,6 +190,15 @@ def test_shares_are_asked_for_as_shares() -> None:
     assert wants(mps)[0].selectors == ("device.attributes['gpu.nvidia.com'].sharing == 'mps'",)
 
 
+def test_more_shares_than_a_device_has_are_of_several_devices() -> None:
+    config = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
+    for number, requests in ((4, [4]), (5, [1] * 5)):
+        found = read(pod(limits({GPU: number})), meaning_of(config))
+        assert [one.want.share.number for one in found.demands if one.want.share is not None] == requests
+    (said,) = [one for one in found.findings if one.code.name == "M003"]
+    assert said.message == f"{GPU}: 5 became 5 devices, a share of each, for no device has more than 4"
+
+
 @pytest.mark.parametrize("meaning", [SLICED, MPS])
 def test_several_shares_are_of_one_device_or_of_several_as_one_says(meaning: str) -> None:
     found = read(pod(limits({GPU: 2})), meaning_of(meaning))
