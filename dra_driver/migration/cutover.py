@@ -461,11 +461,10 @@ class _Way:
         # Whoever publishes for this node may run on it: a cordoned node does not take it back.
         others = f"--pod-selector app.kubernetes.io/name!={_RELEASE}"
         commands.append(f"kubectl drain {node.name} --ignore-daemonsets --delete-emptydir-data {others} {_WAIT}")
-        notes = ["Draining respects disruption budgets; what lies in emptyDir volumes is lost."]
-        if not by_name:
-            notes.append(
-                "It refuses when pods have come that nobody makes anew: keep their manifests, and delete them."
-            )
+        notes = [
+            "Draining respects disruption budgets; what lies in emptyDir volumes is lost.",
+            "It refuses when pods have come that nobody makes anew: keep their manifests, and delete them.",
+        ]
         if lost:
             notes.append(
                 f"Nobody makes {_names([f'{one.namespace}/{one.name}' for one in lost])} anew: keep the manifest."
