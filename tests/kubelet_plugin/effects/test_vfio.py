@@ -1,6 +1,7 @@
 """A GPU is lent to a virtual machine and comes back as it was, whatever happens on the way."""
 
 import errno
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -146,13 +147,17 @@ def everything(host: SimulatedHost) -> tuple[Mapping[str, str], NodeState]:
     """The node to the last file, without the lock that writers of the state take."""
 
     def entries() -> Iterator[tuple[str, str]]:
+        start = len(str(host.root)) + 1
         for top in ("sys", "dev", "proc", "run", "lib"):
-            for entry in sorted((host.root / top).rglob("*")):
-                name = str(entry.relative_to(host.root))
-                if entry.is_symlink():
-                    yield name, f"link to {entry.readlink()}"
-                else:
-                    yield name, entry.read_text(encoding="utf-8") if entry.is_file() else "folder"
+            for folder, folders, files in os.walk(host.root / top):
+                for place in (f"{folder}/{name}" for name in (*folders, *files)):
+                    yield place[start:], described(place)
+
+    def described(place: str) -> str:
+        try:
+            return f"link to {os.readlink(place)}"  # noqa: PTH115 - a node has hundreds, and this is asked hundreds of times
+        except OSError:
+            return "folder" if os.path.isdir(place) else Path(place).read_text(encoding="utf-8")  # noqa: PTH112
 
     return {name: text for name, text in entries() if name != "dev/vfio/devices"}, host.state.model_copy(deep=True)
 
