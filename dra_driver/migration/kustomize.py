@@ -132,6 +132,24 @@ def applied_folders(one: Kustomization, others: Sequence[Kustomization]) -> tupl
     return tuple(found)
 
 
+def files_with(file: str, kustomized: Sequence[Kustomization]) -> frozenset[str]:
+    """Files of which kustomize builds something together with this one; it is one of them."""
+    builds = [build for one in kustomized if file in (build := _files_of(one, kustomized))]
+    return frozenset((file,)).union(*builds)
+
+
+def _files_of(one: Kustomization, kustomized: Sequence[Kustomization]) -> frozenset[str]:
+    found: set[str] = set()
+    folders = applied_folders(one, kustomized)
+    for other in kustomized:
+        if other.folder in folders:
+            listed = other.document.obj.get("resources")
+            for name in listed if isinstance(listed, list) else ():
+                found |= {str(resolved(other.folder / name))} if isinstance(name, str) else set()
+            found |= {other.document.file, other.claims_file, *other.patches}
+    return frozenset(found)
+
+
 def renames(one: Kustomization) -> Path | None:
     """The field by which it gives objects other names; None: it does not."""
     return next(((field,) for field in ("namePrefix", "nameSuffix") if value_at(one.document.obj, (field,))), None)

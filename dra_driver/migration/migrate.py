@@ -31,6 +31,7 @@ from dra_driver.migration.kustomize import (
     Kustomization,
     applied_folders,
     configured,
+    files_with,
     is_kustomization,
     kustomizations,
     labels_of_a_patch,
@@ -511,6 +512,8 @@ class _Output:
         self._sources = sources
         self._kustomized = kustomized
         self._known: set[tuple[str, str, str | None, str]] = set()
+        self._there: dict[str, set[ObjectRef]] = defaultdict(set)
+        """By file: its objects, also those that it gets."""
         self._splices: dict[str, list[Splice]] = {source.file: [] for source in sources}
         self._apart: dict[str, list[NewObject]] = {}
         self._names: list[Source] = []
@@ -518,11 +521,12 @@ class _Output:
     def take(self, plans: Sequence[_Plan], options: Options) -> None:
         for plan in plans:
             self._known.add(_key(plan.document.file, ref_of(plan.document)))
+            self._there[plan.document.file].add(ref_of(plan.document))
         by_text: dict[tuple[str, int], list[_Plan]] = defaultdict(list)
         for plan in plans:
             by_text[plan.document.file, plan.document.written.start].append(plan)
         # Bases first: an overlay can name a template that its base has, and kustomize takes none twice.
-        for together in sorted(by_text.values(), key=lambda some: len(self._applied_with(some[0].document.file))):
+        for together in sorted(by_text.values(), key=lambda some: self._above(some[0].document.file)):
             self._take_text(together, options)
         self._list_claims_files(options)
 
@@ -566,7 +570,7 @@ class _Output:
         return Finding(WRITTEN_OUT, WRITTEN_OUT.severity, ref_of(document), place, message, "", fixed=True)
 
     def _new_objects(self, plan: _Plan) -> Iterator[NewObject]:
-        """Templates, and what stands beside the document, that there are not yet in this folder."""
+        """What stands beside the document and is not in its folder yet, and templates that its file does not bring."""
         for new in plan.objects:
             metadata = new.obj["metadata"]
             key = _key(plan.document.file, ObjectRef(new.obj["kind"], metadata.get("namespace"), metadata["name"]))
@@ -574,17 +578,19 @@ class _Output:
                 self._known.add(key)
                 yield new
         for one in plan.all_claims:
-            key = _key(plan.document.file, one.ref)
-            folders = self._applied_with(plan.document.file)
-            if all((folder, *key[1:]) not in self._known for folder in (key[0], *folders)):
-                self._known.add(key)
+            if one.ref not in self._brought(plan.document.file):
+                self._there[plan.document.file].add(one.ref)
                 yield NewObject(one.template, plan.document.file, f"What {ref_of(plan.document)} asks for.")
 
-    def _applied_with(self, file: str) -> tuple[str, ...]:
-        """Folders that kustomize builds together with the file; empty where it builds none."""
+    def _brought(self, file: str) -> set[ObjectRef]:
+        """Objects of a file and of those that are only ever applied with it: files of a folder may be alternatives."""
+        return set().union(*(self._there[one] for one in files_with(file, self._kustomized)))
+
+    def _above(self, file: str) -> int:
+        """How many folders kustomize builds with the one that the file is in."""
         folder = PurePosixPath(file).parent
         ours = next((one for one in self._kustomized if one.folder == folder), None)
-        return tuple(map(str, applied_folders(ours, self._kustomized))) if ours is not None else ()
+        return len(applied_folders(ours, self._kustomized)) if ours is not None else 0
 
     def _file_apart(self, file: str, document: Document) -> str | None:
         """Where objects go that cannot stand in the file itself; None: they can."""

@@ -207,7 +207,16 @@ TREES: dict[str, tuple[Files, bool]] = {
                 for one in "ab"
             },
         ),
-        False,
+        True,
+    ),
+    "one of several files": (
+        {
+            "base/a.yaml": deployment(),
+            "base/b.yaml": deployment(),
+            "over/kustomization.yaml": "resources: [../base]\n",
+            "base/kustomization.yaml": "resources: [b.yaml]\n",
+        },
+        True,
     ),
     "more pods": (
         tree("replicas: [{name: web, count: 3}]\nimages: [{name: registry.example.com/web, newTag: v2}]\n"),
@@ -347,6 +356,15 @@ def test_names_of_templates_are_made_known_to_kustomize_where_it_changes_them() 
     }
     (said,) = (one for one in result.findings if one.place.path == "namePrefix")
     assert (said.severity, said.fixed) == (Severity.INFO, True)
+
+
+def test_files_of_a_folder_have_what_they_name_unless_kustomize_builds_them_together() -> None:
+    """Many folders hold alternatives, of which one is applied."""
+    apart = after(migrated({"a.yaml": deployment(), "b.yaml": deployment()}))
+    assert [text.count("kind: ResourceClaimTemplate") for text in apart.values()] == [1, 1]
+    together = {"a.yaml": deployment(), "p.yaml": patch(main(1)), "kustomization.yaml": "resources: [a.yaml]\n"}
+    found = after(migrated({**together, "kustomization.yaml": "resources: [a.yaml]\npatches: [{path: p.yaml}]\n"}))
+    assert [text.count("kind: ResourceClaimTemplate") for text in found.values()] == [1, 0, 0]
 
 
 def test_names_that_are_known_already_are_added_to() -> None:

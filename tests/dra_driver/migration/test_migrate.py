@@ -80,13 +80,14 @@ def test_templates_are_named_by_their_content() -> None:
     assert one.workloads[0].templates == same_again.workloads[0].templates != other.workloads[0].templates
 
 
-def test_a_template_is_written_once_for_each_namespace_and_folder() -> None:
+def test_a_template_is_written_once_for_each_file_that_names_it() -> None:
+    """Files of a folder may be alternatives, each applied alone."""
     web = deployment()
     other = deployment(namespace="team-b")
     result = migrate(
-        [Source("a/1.yaml", web), Source("a/2.yaml", web), Source("a/3.yaml", other), Source("b/1.yaml", web)], QUIET
+        [Source("a/1.yaml", f"{web}---\n{other}---\n{web}"), Source("a/2.yaml", web), Source("b/1.yaml", web)], QUIET
     )
-    assert [one.beside for one in result.objects] == ["a/1.yaml", "a/3.yaml", "b/1.yaml"]
+    assert [one.beside for one in result.objects] == ["a/1.yaml", "a/1.yaml", "a/2.yaml", "b/1.yaml"]
 
 
 def test_roles_that_ask_for_the_same_share_a_template() -> None:
