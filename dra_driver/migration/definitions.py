@@ -99,9 +99,13 @@ def _below(schema: Any, step: str | int) -> JsonObject | None:
 # -- what is known without them
 
 _RAY = ("KubeRay", "1.4")
+_ROLLOUTS = ("Argo Rollouts", "1.9")
 _TRAINING = ("the Training Operator", "1.9")
 FIRST_RELEASES: Mapping[tuple[str, str], tuple[str, str]] = {
-    ("argoproj.io", "Rollout"): ("Argo Rollouts", "1.9"),
+    ("argoproj.io", "Rollout"): _ROLLOUTS,
+    ("argoproj.io", "Experiment"): _ROLLOUTS,
+    ("argoproj.io", "AnalysisTemplate"): _ROLLOUTS,
+    ("argoproj.io", "ClusterAnalysisTemplate"): _ROLLOUTS,
     ("jobset.x-k8s.io", "JobSet"): ("JobSet", "0.7"),
     ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): ("LeaderWorkerSet", "0.4"),
     ("kubeflow.org", "PyTorchJob"): _TRAINING,

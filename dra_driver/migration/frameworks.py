@@ -114,6 +114,7 @@ def _autoscaled(workload: Workload) -> Iterator[Finding]:
         ("spec", "enableInTreeAutoscaling"),
         ("spec", "rayClusterSpec", "enableInTreeAutoscaling"),
         ("spec", "rayClusterConfig", "enableInTreeAutoscaling"),
+        ("spec", "jobTemplate", "rayClusterSpec", "enableInTreeAutoscaling"),
     ):
         if value_at(document.obj, path) is True:
             message = "Ray's autoscaler counts GPUs by limits, and sees none of a claim's"

@@ -28,6 +28,7 @@ type _Kind = tuple[str, str]
 """Group and kind; the core group is empty."""
 
 _TEMPLATE = "spec.template.spec"
+_ANALYSIS = "spec.metrics[].provider.job.spec.template.spec"
 _LLM = ("spec.template", "spec.worker", "spec.prefill.template", "spec.prefill.worker")
 
 _PODS: Mapping[_Kind, tuple[str, ...]] = {
@@ -41,12 +42,20 @@ _PODS: Mapping[_Kind, tuple[str, ...]] = {
     ("extensions", "Deployment"): (_TEMPLATE,),
     ("apps.openshift.io", "DeploymentConfig"): (_TEMPLATE,),
     ("argoproj.io", "Rollout"): (_TEMPLATE,),
+    ("argoproj.io", "Experiment"): ("spec.templates[].template.spec",),
+    ("argoproj.io", "AnalysisTemplate"): (_ANALYSIS,),
+    ("argoproj.io", "ClusterAnalysisTemplate"): (_ANALYSIS,),
+    ("keda.sh", "ScaledJob"): ("spec.jobTargetRef.template.spec",),
     ("batch", "Job"): (_TEMPLATE,),
     ("batch", "CronJob"): ("spec.jobTemplate.spec.template.spec",),
     ("jobset.x-k8s.io", "JobSet"): ("spec.replicatedJobs[].template.spec.template.spec",),
     ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): (
         "spec.leaderWorkerTemplate.leaderTemplate.spec",
         "spec.leaderWorkerTemplate.workerTemplate.spec",
+    ),
+    ("disaggregatedset.x-k8s.io", "DisaggregatedSet"): (
+        "spec.roles[].spec.leaderWorkerTemplate.leaderTemplate.spec",
+        "spec.roles[].spec.leaderWorkerTemplate.workerTemplate.spec",
     ),
     ("kubeflow.org", "PyTorchJob"): ("spec.pytorchReplicaSpecs.*.template.spec",),
     ("kubeflow.org", "TFJob"): ("spec.tfReplicaSpecs.*.template.spec",),
@@ -70,7 +79,14 @@ _PODS: Mapping[_Kind, tuple[str, ...]] = {
     ),
     ("serving.kserve.io", "LLMInferenceService"): _LLM,
     ("serving.kserve.io", "LLMInferenceServiceConfig"): _LLM,
+    ("ray.io", "RayCronJob"): (
+        "spec.jobTemplate.rayClusterSpec.headGroupSpec.template.spec",
+        "spec.jobTemplate.rayClusterSpec.workerGroupSpecs[].template.spec",
+        "spec.jobTemplate.submitterPodTemplate.spec",
+    ),
     ("batch.volcano.sh", "Job"): ("spec.tasks[].template.spec",),
+    ("batch.volcano.sh", "CronJob"): ("spec.jobTemplate.spec.tasks[].template.spec",),
+    ("flow.volcano.sh", "JobTemplate"): ("spec.tasks[].template.spec",),
     ("sparkoperator.k8s.io", "SparkApplication"): ("spec.driver.template.spec", "spec.executor.template.spec"),
     ("sparkoperator.k8s.io", "ScheduledSparkApplication"): (
         "spec.template.driver.template.spec",
@@ -351,13 +367,12 @@ def _kserve(document: Document, obj: JsonObject, base: Path, options: Options) -
     mode = value_at(obj, ("metadata", "annotations", _MODE_ANNOTATION))
     raw = mode in _RAW_MODES or (mode is None and options.kserve_standard)
     why = "" if raw else _why_not_raw(mode)
-    for group in ("predictor", "transformer", "explainer"):
-        for field in ((group,), (group, "workerSpec")):
-            path: Path = ("spec", *field)
-            spec = value_at(obj, path)
-            if isinstance(spec, dict):
+    for pattern in ("predictor", "transformer", "explainer", "canary[].predictor"):
+        for field in (pattern, f"{pattern}.workerSpec"):
+            for path, spec in _matching(obj, f"spec.{field}"):
                 full = (*base, *path)
-                pod = _pod(document, spec, full, (*base, "metadata"), "-".join(field))
+                group = "-".join(str(one) for one in path[1:])
+                pod = _pod(document, spec, full, (*base, "metadata"), group)
                 containers = (*pod.containers, *_kserve_models(spec, full))
                 yield replace(pod, containers=containers, form=Form.NONE if why else Form.POD, why_no_claims=why)
 
@@ -379,20 +394,26 @@ def _kserve_models(spec: JsonObject, path: Path) -> Iterator[ContainerAt]:
 
 
 def _dynamo(document: Document, obj: JsonObject, base: Path) -> Iterator[PodSpecAt]:
+    """Services of v1alpha1, which count GPUs and have no pod."""
     for path, service in _matching(obj, "spec.services.*"):
         limits = value_at(service, ("resources", "limits"))
-        if isinstance(limits, dict) and "gpu" in limits:
+        if isinstance(limits, dict) and (asked := _dynamo_resources(limits)):
             where = (*base, *path)
             only = ContainerAt(
-                "main",
-                where,
-                service,
-                resources_path=(*where, "resources"),
-                resources={"limits": {"nvidia.com/gpu": limits["gpu"]}},
+                "main", where, service, resources_path=(*where, "resources"), resources={"limits": asked}
             )
             pod = _pod(document, {}, where, (), str(path[-1]))
             why = "a service of a DynamoGraphDeployment counts GPUs; components of v1beta1 have pods with claims"
             yield replace(pod, containers=(only,), form=Form.NONE, why_no_claims=why)
+
+
+def _dynamo_resources(limits: JsonObject) -> JsonObject:
+    """As its operator writes them into the pod: GPUs of whatever type, and resources under their own names."""
+    custom = limits.get("custom")
+    asked = dict(custom) if isinstance(custom, dict) else {}
+    if "gpu" in limits:
+        asked[_text(limits.get("gpuType")) or "nvidia.com/gpu"] = limits["gpu"]
+    return asked
 
 
 _SPARK_AMOUNT = re.compile(r"spark\.(driver|executor)\.resource\.gpu\.amount")

@@ -59,6 +59,39 @@ ORDINARY = {
         f"spec: {{template: {POD}, prefill: {{worker: {POD}}}}}",
         ["spec.template", "spec.prefill.worker"],
     ),
+    "ray.io/v1 RayCronJob": (
+        f"spec: {{jobTemplate: {{rayClusterSpec: {{headGroupSpec: {{template: {TEMPLATE}}}, "
+        f"workerGroupSpecs: [{{template: {TEMPLATE}}}]}}, submitterPodTemplate: {TEMPLATE}}}}}",
+        [
+            "spec.jobTemplate.rayClusterSpec.headGroupSpec.template.spec",
+            "spec.jobTemplate.rayClusterSpec.workerGroupSpecs[0].template.spec",
+            "spec.jobTemplate.submitterPodTemplate.spec",
+        ],
+    ),
+    "batch.volcano.sh/v1alpha1 CronJob": (
+        f"spec: {{jobTemplate: {{spec: {{tasks: [{{name: t, template: {TEMPLATE}}}]}}}}}}",
+        ["spec.jobTemplate.spec.tasks[0].template.spec"],
+    ),
+    "flow.volcano.sh/v1alpha1 JobTemplate": (
+        f"spec: {{tasks: [{{name: t, template: {TEMPLATE}}}]}}",
+        ["spec.tasks[0].template.spec"],
+    ),
+    "keda.sh/v1alpha1 ScaledJob": (
+        f"spec: {{jobTargetRef: {{template: {TEMPLATE}}}}}",
+        ["spec.jobTargetRef.template.spec"],
+    ),
+    "argoproj.io/v1alpha1 Experiment": (
+        f"spec: {{templates: [{{name: a, template: {TEMPLATE}}}]}}",
+        ["spec.templates[0].template.spec"],
+    ),
+    "argoproj.io/v1alpha1 AnalysisTemplate": (
+        f"spec: {{metrics: [{{name: a, provider: {{job: {{spec: {{template: {TEMPLATE}}}}}}}}}]}}",
+        ["spec.metrics[0].provider.job.spec.template.spec"],
+    ),
+    "disaggregatedset.x-k8s.io/v1 DisaggregatedSet": (
+        f"spec: {{roles: [{{name: a, spec: {{leaderWorkerTemplate: {{workerTemplate: {TEMPLATE}}}}}}}]}}",
+        ["spec.roles[0].spec.leaderWorkerTemplate.workerTemplate.spec"],
+    ),
     "batch.volcano.sh/v1alpha1 Job": (
         f"spec: {{tasks: [{{name: t, template: {TEMPLATE}}}]}}",
         ["spec.tasks[0].template.spec"],
@@ -131,6 +164,20 @@ def test_kinds_that_hold_no_claims_say_why(kind: str) -> None:
     assert pod.form is Form.NONE
     assert pod.why_no_claims
     assert [one.resources["limits"] for one in pod.containers] == [{"nvidia.com/gpu": 1}]
+
+
+def test_services_of_dynamo_have_resources_under_their_names() -> None:
+    limits = "{gpu: '2', gpuType: gpu.example.com/xe, custom: {nvidia.com/mig-1g.10gb: '1'}, cpu: '4'}"
+    (pod,) = pods(
+        "nvidia.com/v1alpha1 DynamoGraphDeployment", f"spec: {{services: {{a: {{resources: {{limits: {limits}}}}}}}}}"
+    )
+    assert pod.containers[0].resources == {"limits": {"gpu.example.com/xe": "2", "nvidia.com/mig-1g.10gb": "1"}}
+
+
+def test_canaries_of_kserve_are_pods_of_their_own() -> None:
+    rest = f"spec: {{predictor: {POD}, canary: [{{predictor: {POD}}}]}}"
+    found = pods("serving.kserve.io/v1beta1 InferenceService", rest, Options(kserve_standard=True))
+    assert [path_text(pod.path) for pod in found] == ["spec.predictor", "spec.canary[0].predictor"]
 
 
 def test_sparks_own_words_are_read_as_the_resource_that_it_makes() -> None:
