@@ -307,6 +307,22 @@ async def test_with_files_a_cluster_is_what_is_around_them(
     assert len(json.loads(text)["workloads"]) == 2
 
 
+async def test_on_a_cluster_without_the_driver_labels_say_what_its_nodes_have(
+    kube: Kube, api_server: SimulatedApiServer, tmp_path: Path, repository: Path
+) -> None:
+    """All workloads at once on its nodes; what labels do not tell is left out by name."""
+    await filled(kube)
+    kubeconfig = str(api_server.kubeconfig(tmp_path / "kubeconfig"))
+    _, text = await dractl("migrate", str(repository), "--cluster", "--kubeconfig", kubeconfig, "--report", "json")
+    found = json.loads(text)["together"]
+    assert found["on"] == "1 node: 1 x dgx-h100 (8 GPUs), by their labels"
+    assert found["nodesLeftOut"] == ["gpu-node-2 has MIG devices, of which labels do not say which GPUs they are on"]
+    assert [(one["object"]["name"], one["pods"], one["fit"], one["fittedBefore"]) for one in found["workloads"]] == [
+        ("translator", 2, 2, 2),
+        ("vector-add", 1, 1, 1),
+    ]
+
+
 JOBS = Resource("batch", "v1", "jobs", "Job", True)
 
 
