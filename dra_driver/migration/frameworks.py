@@ -23,7 +23,6 @@ from dra_driver.migration.model import (
     value_at,
 )
 
-_KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 _COUNT_WORDS = ("auto", "gpu")
 
 
@@ -52,7 +51,7 @@ def after_claims(workloads: Sequence[Workload], options: Options) -> tuple[tuple
             findings.append(finding(INFERRED_COUNT, converted[0].pod.document, path, message, advice=advice))
     findings += _uncounted_processes(converted[0])
     findings += _autoscaled(converted[0])
-    findings += [one for workload in converted for one in (*_queued(workload), *_counted_by_kai(workload, options))]
+    findings += [one for workload in converted for one in _counted_by_kai(workload, options)]
     return tuple(edits), tuple(findings)
 
 
@@ -119,25 +118,6 @@ def _autoscaled(workload: Workload) -> Iterator[Finding]:
         if value_at(document.obj, path) is True:
             message = "Ray's autoscaler counts GPUs by limits, and sees none of a claim's"
             yield finding(AUTOSCALER, document, path, message)
-
-
-def _queued(workload: Workload) -> Iterator[Finding]:
-    document = workload.pod.document
-    path: Path = ("metadata", "labels", _KUEUE_QUEUE)
-    if value_at(document.obj, path) is None:
-        return
-    reasons = [
-        reason
-        for reason, holds in (
-            ("a choice of devices (firstAvailable)", lambda demand: bool(demand.alternatives)),
-            ("a config", lambda demand: demand.want.config is not None),
-            ("admin access", lambda demand: demand.all_gpus),
-        )
-        if any(holds(demand) for demand in workload.reading.demands)
-    ]
-    if reasons:
-        message = f"Kueue admits no workload whose claims have {' or '.join(reasons)}"
-        yield finding(NO_CLAIMS_HERE, document, path, message)
 
 
 _KAI_QUEUES = ("kai.scheduler/queue", "runai/queue")

@@ -24,7 +24,7 @@ from dra_driver.migration.commuting import Strayed, as_part, strayed
 from dra_driver.migration.definitions import kept
 from dra_driver.migration.edit import Rewriting, Splice, rewritten, spliced
 from dra_driver.migration.frameworks import after_claims
-from dra_driver.migration.kinds import is_part_of_an_object, pods_by_shape, pods_of, with_written_places
+from dra_driver.migration.kinds import is_known, is_part_of_an_object, pods_by_shape, pods_of, with_written_places
 from dra_driver.migration.kserve import managed
 from dra_driver.migration.kueue_configuration import holds_configuration
 from dra_driver.migration.kustomize import (
@@ -117,8 +117,9 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
         apart = {**lost.reasons, **apart}
     findings += [labels_of_a_patch(one, *rest) for one in kustomized for rest in _of_folder(lost, one)]
     workloads = [workload for plan in plans for workload in plan.all_workloads]
-    deciding = [one for one in known if not delivers(one)]
-    counted = quotas.rewrite(deciding, workloads, meaning, options, frozenset(documents))
+    deciding = [one for one in known if not delivers(one) or holds_configuration(one)]
+    changeable = frozenset(one for one in documents if not is_sealed(one))
+    counted = quotas.rewrite(deciding, workloads, meaning, options, changeable)
     more = {some.document: some.edits for some in counted.edits}
     plans = [_labelled(plan, workloads).with_edits(more.get(plan.document, ())) for plan in plans]
     plans = [replace(plan, objects=counted.beside.get(plan.document, ())) for plan in plans]
@@ -333,6 +334,8 @@ def _draft(document: Document, meaning: Meaning, options: Options, *, patch: boo
     draft.findings += virtual_machines(document)
     if not options.unknown_kinds:
         draft.findings += _of_unknown_kind(document)
+    if is_known(document.obj):
+        draft.findings += _outside_of_pods(document, [pod.path for pod in pods_of(document, options)])
     texts = dict(texts_in(document))
     for path, text in texts.items():
         _draft_text(draft, path, text, meaning, options)
@@ -353,6 +356,14 @@ def _owner(document: Document) -> str | None:
         if isinstance(one, dict) and one.get("controller") is True:
             return f"{one.get('kind')} {one.get('name')}"
     return None
+
+
+def _outside_of_pods(document: Document, pods: Sequence[Path]) -> Iterator[Finding]:
+    """Of a kind that is known, in a shape that is not, such as that of an old version: nothing is passed over."""
+    for path in gpu_keys(document.obj):
+        if path[-2:-1] in (("limits",), ("requests",)) and not any(path[: len(pod)] == pod for pod in pods):
+            message = f"asks for GPUs where no pod of a {document.kind} is known to be; it was left as it is"
+            yield finding(NOT_EDITABLE, document, path, message, advice="See whether its version is still served.")
 
 
 def _of_unknown_kind(document: Document) -> Iterator[Finding]:
