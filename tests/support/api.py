@@ -98,19 +98,19 @@ class Api:
             return answer
 
     async def get(self, path: str, **query: str) -> dict[str, Any]:
-        return await self.request("GET", path, **query)
+        return await self.request("GET", path, headers=None, **query)
 
     async def post(self, path: str, body: object, **query: str) -> dict[str, Any]:
-        return await self.request("POST", path, body, **query)
+        return await self.request("POST", path, body, headers=None, **query)
 
     async def put(self, path: str, body: object, **query: str) -> dict[str, Any]:
-        return await self.request("PUT", path, body, **query)
+        return await self.request("PUT", path, body, headers=None, **query)
 
     async def patch(self, path: str, body: object, kind: str = MERGE, **query: str) -> dict[str, Any]:
         return await self.request("PATCH", path, body, headers={"Content-Type": kind}, **query)
 
     async def delete(self, path: str, body: object = None, **query: str) -> dict[str, Any]:
-        return await self.request("DELETE", path, body, **query)
+        return await self.request("DELETE", path, body, headers=None, **query)
 
     async def refused(self, method: str, path: str, body: object = None, kind: str = "", **query: str) -> Refused:
         """The refusal that this request must meet."""

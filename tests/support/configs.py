@@ -69,5 +69,6 @@ def written(draw: st.DrawFn) -> Written:
     for other, block in STRATEGIES.items():
         if strategy in (None, other) and draw(st.booleans()):
             sharing[block] = draw(settings[block])
-    parameters = {"sharing": sharing} if sharing or draw(st.booleans()) else {}
+    said = bool(sharing) or draw(st.booleans())
+    parameters = {"sharing": sharing} if said else {}
     return written_config(parameters, GpuConfig, field="parameters")

@@ -1,6 +1,7 @@
 """What can be seen of a ComputeDomain, made in a line: for tests of what is decided about it."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from dra_driver.api.computedomain import (
     ChannelSpec,
@@ -71,7 +72,7 @@ def observed(
     standing: Mapping[str, Standing] | None = None,
 ) -> ObservedDomain:
     """All that we make stands, unless `standing` says otherwise of `template`, `daemon_template` or `daemon_set`."""
-    objects = {"template": Standing.OURS, "daemon_template": Standing.OURS, "daemon_set": Standing.OURS}
+    objects: dict[str, Any] = {"template": Standing.OURS, "daemon_template": Standing.OURS, "daemon_set": Standing.OURS}
     return ObservedDomain(
         subject or domain(),
         channel_uses=tuple(sorted(uses)),

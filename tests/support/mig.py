@@ -1,5 +1,7 @@
 """MIG of every simulated GPU model, as the inventory has it."""
 
+from typing import Any
+
 from support.inventories import gpu, mig
 
 from dra_driver.api.inventory import GpuFacts, MigFacts, MigProfileFacts
@@ -29,10 +31,10 @@ def table_profiles(model: str) -> list[MigProfileFacts]:
     ]
 
 
-def table_mig(model: str, **facts: object) -> MigFacts:
+def table_mig(model: str, **facts: Any) -> MigFacts:
     return mig(profiles=table_profiles(model), **facts)
 
 
-def gpu_of(model: str, number: int = 0, **facts: object) -> GpuFacts:
+def gpu_of(model: str, number: int = 0, **facts: Any) -> GpuFacts:
     """A GPU with the MIG profiles of `model`; everything else is as of an H100."""
     return gpu(number, **{"mig": table_mig(model), **facts})

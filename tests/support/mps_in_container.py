@@ -19,7 +19,7 @@ from kubelet_plugin.hardware.driver_programs import DriverPrograms, Program
 from kubelet_plugin.hardware.driver_root import find_driver_root
 from kubelet_plugin.hardware.processes import Processes
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, Made, MpsDaemon
+from kubelet_plugin.prepare.holds import GpuIdentity, Hold, HoldRecord, HoldState, Made, MpsDaemon
 
 
 @dataclass
@@ -49,7 +49,7 @@ def main() -> None:
     if order["do"] == "undo":
         daemons.undo(hold, {hold: HoldRecord(HoldState.UNDOING, "boot", made)}, "boot")
     else:
-        records = {hold: HoldRecord(HoldState.MADE, "boot", made)} if made.facts else {}
+        records: dict[Hold, HoldRecord] = {hold: HoldRecord(HoldState.MADE, "boot", made)} if made.facts else {}
         made = daemons.make(hold, records)
     sys.stdout.write(json.dumps(made.facts) + "\n")
     sys.stdout.flush()

@@ -261,9 +261,9 @@ class Reference:
 
 
 def _share(asked: str | None, capacity: Obj) -> Fraction | None:
-    policy = capacity.get("requestPolicy") or {}
+    policy: Obj = capacity.get("requestPolicy") or {}
     if asked is None:
-        return _value(policy.get("default", capacity["value"]))
+        return _value(policy["default"] if "default" in policy else capacity["value"])
     amount = _value(asked)
     if "validValues" in policy:
         return next((value for value in map(_value, policy["validValues"]) if value >= amount), None)

@@ -321,7 +321,9 @@ class _Kubectl:
 
     def _metadata(self, field: str) -> Callable[[Resource, list[str]], Awaitable[str]]:
         async def change(resource: Resource, words: list[str]) -> str:
-            values = {word.partition("=")[0]: word.partition("=")[2] for word in words if "=" in word}
+            values: dict[str, str | None] = {
+                word.partition("=")[0]: word.partition("=")[2] for word in words if "=" in word
+            }
             values |= {word[:-1]: None for word in words if word.endswith("-") and "=" not in word}
             names = [word for word in words if "=" not in word and not word.endswith("-")]
             if "--all" in self._options or "--selector" in self._options:

@@ -90,9 +90,8 @@ def ready(kind: str, name: str) -> bool:
     if kind == "daemonset":
         wanted = status["desiredNumberScheduled"]
         return bool(wanted) and wanted == status.get("updatedNumberScheduled") == status.get("numberAvailable")
-    return (
-        spec["replicas"] == status.get("updatedReplicas") == status.get("availableReplicas") == status.get("replicas")
-    )
+    replicas = spec["replicas"], status.get("updatedReplicas"), status.get("availableReplicas"), status.get("replicas")
+    return len(set(replicas)) == 1
 
 
 def wait_ready(*, controller: bool = True) -> None:

@@ -218,7 +218,8 @@ class Desk:
         """Wait for a pod's node."""
 
         async def node() -> str | None:
-            return (await self.get_pod(name))["spec"].get("nodeName")
+            found: str | None = (await self.get_pod(name))["spec"].get("nodeName")
+            return found
 
         return await self.until(node)
 
