@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -46,8 +47,18 @@ _WORKLOADS: tuple[Resource, ...] = (
     Resource("batch", "v1", "cronjobs", "CronJob", True),
     RESOURCE_CLAIM_TEMPLATES,
 )
-_QUEUES = frozenset(("ClusterQueue", "Cohort", "ResourceFlavor", "Queue", "NodePool"))
-_QUEUE_GROUPS = frozenset(("kueue.x-k8s.io", "scheduling.volcano.sh", "scheduling.run.ai", "karpenter.sh"))
+_QUEUES = frozenset(
+    (
+        "ClusterQueue", "Cohort", "ResourceFlavor", "Queue", "NodePool", "NodeOverlay", "EC2NodeClass",
+        "MachineDeployment", "MachineSet", "MachinePool",
+    )
+)  # fmt: skip
+_QUEUE_GROUPS = frozenset(
+    (
+        "kueue.x-k8s.io", "scheduling.volcano.sh", "scheduling.run.ai", "karpenter.sh", "karpenter.k8s.aws",
+        "cluster.x-k8s.io",
+    )
+)  # fmt: skip
 _SURROUNDINGS = frozenset((("nvidia.com", "ClusterPolicy"), ("nvidia.com", "GPUCluster")))
 _FORBIDDEN = (401, 403)
 _SERVER_FIELDS = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink")
@@ -66,7 +77,7 @@ class ClusterRead:
     workloads: tuple[Source, ...]
     """One for each object that nobody else made."""
     around: Source
-    """Configurations, nodes, slices and DeviceClasses."""
+    """Configurations, nodes, slices, DeviceClasses, and definitions of kinds with pods."""
     objects: tuple[JsonObject, ...]
     """Nodes, pods, slices, DaemonSets and ClusterPolicies, for the cut-over."""
     classes: tuple[JsonObject, ...]
@@ -95,7 +106,9 @@ async def _read_cluster(kube: Kube, namespace: str | None) -> ClusterRead:
     )
     policies = [one for resource in surroundings for one in await reading.list(resource)]
     configs = [one for one in configs if any(mark in json.dumps(one.get("data")) for mark in _CONFIG_MARKS)]
-    around = {"apiVersion": "v1", "kind": "List", "items": [*policies, *configs, *nodes, *slices, *classes]}
+    definitions = list(map(_definition, filter(_defines_pods, crds)))
+    items = [*policies, *configs, *nodes, *slices, *classes, *definitions]
+    around = {"apiVersion": "v1", "kind": "List", "items": items}
     labelled = (one["metadata"] for one in namespaces)
     return ClusterRead(
         minor,
@@ -145,6 +158,28 @@ def _resources_of(crds: Iterable[JsonObject], wanted: Callable[[str, str], bool]
             version = (stored or served)[0]
             found.append(Resource(group, version, names["plural"], names["kind"], spec["scope"] == "Namespaced"))
     return found
+
+
+def _defines_pods(crd: JsonObject) -> bool:
+    return is_known({"apiVersion": f"{crd['spec']['group']}/v1", "kind": crd["spec"]["names"]["kind"]})
+
+
+def _definition(crd: JsonObject) -> JsonObject:
+    """What decides which fields are kept; descriptions are most of a definition."""
+    spec = crd["spec"]
+    versions = [{"name": one["name"], "schema": _bare(one.get("schema"))} for one in spec["versions"]]
+    names = {"kind": spec["names"]["kind"]}
+    return {
+        **{key: crd[key] for key in ("apiVersion", "kind")},
+        "metadata": {"name": crd["metadata"]["name"]},
+        "spec": {"group": spec["group"], "names": names, "versions": versions},
+    }
+
+
+def _bare(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        return {key: _bare(one) for key, one in schema.items() if not (key == "description" and isinstance(one, str))}
+    return [_bare(one) for one in schema] if isinstance(schema, list) else schema
 
 
 def _made_by_others(obj: JsonObject) -> bool:
