@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +32,28 @@ def write_image(tree: Installed, name: str, target: Path) -> Path:
     """The archive of an image `name` (`localhost/gpu-dra-driver:test`) that runs what the tree has."""
     layer = target.with_suffix(".layer")
     _write_layer(tree, layer)
+    environment = [f"PATH={PLACE}/bin:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1"]
+    return _pack(layer, name, target, {"Env": environment, "User": "65532:65532", "Cmd": ["dractl", "--help"]})
+
+
+def write_program(program: Path, name: str, target: Path) -> Path:
+    """The archive of an image `name` that runs one program of this machine, with the libraries it is linked with."""
+    layer = target.with_suffix(".layer")
+    place = Path("/usr/bin") / program.name
+    files = {file: file for one in (*_libraries([program]), *map(Path, _SHELL)) for file in _with_targets(one)}
+    files |= {file: file for file in _libraries(map(Path, _SHELL))}
+    _write_files({**files, place: program}, layer)
+    return _pack(layer, name, target, {"Env": ["PATH=/usr/bin:/bin"], "Entrypoint": [str(place)]})
+
+
+def _pack(layer: Path, name: str, target: Path, runs: dict[str, Any]) -> Path:
+    """`runs` is the part `config` of the image's configuration. The layer is gone afterwards."""
     digest = _digest_of(layer)
     config = _json(
         {
             "architecture": _MACHINES[platform.machine()],
             "os": "linux",
-            "config": {
-                "Env": [f"PATH={PLACE}/bin:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1"],
-                "User": "65532:65532",
-                "Cmd": ["dractl", "--help"],
-            },
+            "config": runs,
             "rootfs": {"type": "layers", "diff_ids": [digest]},
         }
     )
@@ -74,6 +86,11 @@ def write_image(tree: Installed, name: str, target: Path) -> Path:
 def _write_layer(tree: Installed, target: Path) -> None:
     shell = {file for name in _SHELL for file in _with_targets(Path(name))}
     files = {_placed(file, tree): file for file in {*_files(tree), *shell}}
+    _write_files(files, target, replaced=tree.folder)
+
+
+def _write_files(files: Mapping[Path, Path], target: Path, replaced: Path | None = None) -> None:
+    """`files` by place. In scripts of the environment its folder `replaced` becomes the place where it lies."""
     folders = {parent for place in files for parent in place.parents}
     folders |= {Path(f"/{name}") for name in ("proc", "sys", "dev")}
     with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as layer:
@@ -81,9 +98,9 @@ def _write_layer(tree: Installed, target: Path) -> None:
             _add_folder(layer, folder)
         _add_folder(layer, Path("/tmp"), mode=0o1777)
         for place, file in sorted(files.items()):
-            if place.parent == PLACE / "bin" and not file.is_symlink():
+            if replaced is not None and place.parent == PLACE / "bin" and not file.is_symlink():
                 # Its first line names the interpreter of the environment.
-                content = file.read_bytes().replace(str(tree.folder).encode(), str(PLACE).encode())
+                content = file.read_bytes().replace(str(replaced).encode(), str(PLACE).encode())
                 _add(layer, str(place)[1:], content, mode=0o755)
             else:
                 layer.add(file, str(place)[1:], recursive=False, filter=_readable)

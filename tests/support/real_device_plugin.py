@@ -1,0 +1,271 @@
+"""NVIDIA's device plugin as pods of a real cluster, on GPUs of the mock NVML, and who holds which GPU there.
+
+GPU_DRA_TEST_DEVICE_PLUGIN   the program `nvidia-device-plugin`, built of NVIDIA/k8s-device-plugin
+"""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+from support.image_archive import write_program
+from support.mock_nvml import MOCK_IS_THERE, MOCK_WHY_NOT, profile, write_driver_root
+from support.real_chart import CHART_IS_THERE, CHART_WHY_NOT, IMPORT_IMAGE
+from support.real_cluster import KUBELET_ROOT, get, kubectl, until
+
+from dra_driver.names import GPU_DRIVER, gpu_device_names
+
+PROGRAM = os.environ.get("GPU_DRA_TEST_DEVICE_PLUGIN", "")
+DRIVER_ROOT = Path("/run/nvidia/driver")
+"""Where the GPU Operator puts a driver: ours finds it there by itself."""
+RESOURCE = "nvidia.com/gpu"
+GPUS = "l40s"
+_IMAGE = "localhost/nvidia/k8s-device-plugin:test"
+_CHECKPOINT = KUBELET_ROOT / "device-plugins" / "kubelet_internal_checkpoint"
+
+PLUGIN_IS_THERE = CHART_IS_THERE and MOCK_IS_THERE and bool(PROGRAM) and not DRIVER_ROOT.exists()
+
+
+def why_not() -> str:
+    if not CHART_IS_THERE:
+        return CHART_WHY_NOT
+    if not MOCK_IS_THERE:
+        return MOCK_WHY_NOT
+    if not PROGRAM:
+        return "no device plugin: set GPU_DRA_TEST_DEVICE_PLUGIN"
+    return f"{DRIVER_ROOT} is there already"
+
+
+def bring_device_plugin(folder: Path) -> None:
+    """Its image, on the node."""
+    archive = write_program(Path(PROGRAM), _IMAGE, folder / "device-plugin.tar")
+    subprocess.run([*shlex.split(IMPORT_IMAGE), str(archive)], check=True, timeout=120)
+
+
+DAEMON_SET = f"""
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {{name: nvidia-device-plugin-daemonset, namespace: kube-system}}
+spec:
+  selector: {{matchLabels: {{name: nvidia-device-plugin-ds}}}}
+  template:
+    metadata: {{labels: {{name: nvidia-device-plugin-ds}}}}
+    spec:
+      priorityClassName: system-node-critical
+      tolerations: [{{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}}]
+      containers:
+      - name: nvidia-device-plugin-ctr
+        image: {_IMAGE}
+        imagePullPolicy: Never
+        env:
+        - {{name: DEVICE_DISCOVERY_STRATEGY, value: nvml}}
+        - {{name: NVIDIA_DRIVER_ROOT, value: {DRIVER_ROOT}}}
+        - {{name: PASS_DEVICE_SPECS, value: "true"}}
+        - {{name: LD_LIBRARY_PATH, value: /driver-root/usr/lib64}}
+        - {{name: NVIDIA_DEV_ROOT, value: {DRIVER_ROOT}}}
+        - {{name: DRIVER_ROOT_CTR_PATH, value: /driver-root}}
+        securityContext: {{privileged: true}}
+        volumeMounts:
+        - {{name: kubelet, mountPath: /var/lib/kubelet/device-plugins}}
+        - {{name: driver, mountPath: /driver-root}}
+      volumes:
+      - {{name: kubelet, hostPath: {{path: {KUBELET_ROOT}/device-plugins}}}}
+      - {{name: driver, hostPath: {{path: {DRIVER_ROOT}}}}}
+"""
+
+
+@contextmanager
+def gpus_with_a_device_plugin() -> Iterator[str]:
+    """The node's name. It has GPUs of the mock, and the device plugin gives them."""
+    write_driver_root(DRIVER_ROOT, GPUS)
+    try:
+        kubectl("apply", "-f", "-", content=DAEMON_SET)
+        name = str(get("nodes")["items"][0]["metadata"]["name"])
+        kubectl("label", "node", name, "nvidia.com/gpu.present=true", "--overwrite")
+        until(lambda: offered_by_plugin(name) == len(gpus()), "the device plugin gives GPUs", 90)
+        yield name
+    finally:
+        kubectl("delete", "--ignore-not-found", "-f", "-", content=DAEMON_SET)
+        shutil.rmtree(DRIVER_ROOT)
+
+
+def gpus() -> Mapping[str, str]:
+    """UUIDs by the names of published devices."""
+    names = gpu_device_names([one["uuid"] for one in profile(GPUS)["devices"]])
+    return {name: uuid for uuid, name in names.items()}
+
+
+def offered_by_plugin(node: str) -> int:
+    return int(get("node", node)["status"]["allocatable"].get(RESOURCE, "0"))
+
+
+# -- who has what
+
+
+@dataclass(frozen=True)
+class Held:
+    """Pods, as `namespace/name`, by the UUIDs of their GPUs; and whether the two have some to give."""
+
+    by_plugin: Mapping[str, frozenset[str]]
+    by_claims: Mapping[str, frozenset[str]]
+    plugin_offers: bool
+    driver_offers: bool
+
+    @property
+    def twice(self) -> set[str]:
+        return set(self.by_plugin) & set(self.by_claims)
+
+
+def held() -> Held:
+    """Now. Kubelet's own record says which GPUs the device plugin's pods have; allocations say it of claims.
+
+    The API server is asked for pods first: a GPU that seems to be held twice may have changed hands in between.
+    """
+    listed = get("pods,resourceclaims,resourceslices,nodes", "-A")["items"]
+    pods = {
+        one["metadata"]["uid"]: f"{one['metadata']['namespace']}/{one['metadata']['name']}"
+        for one in listed
+        if one["kind"] == "Pod" and one.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+    }
+    by_plugin: dict[str, set[str]] = defaultdict(set)
+    for entry in _entries():
+        if entry["ResourceName"] == RESOURCE and entry["PodUID"] in pods:
+            for devices in entry["DeviceIDs"].values():
+                for uuid in devices:
+                    by_plugin[uuid].add(pods[entry["PodUID"]])
+    by_claims: dict[str, set[str]] = defaultdict(set)
+    names = gpus()
+    for claim in (one for one in listed if one["kind"] == "ResourceClaim"):
+        results = claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
+        for result in results:
+            if result["driver"] == GPU_DRIVER and not result.get("adminAccess"):
+                users = claim["status"].get("reservedFor", ())
+                by_claims[names[result["device"]]] |= {
+                    f"{claim['metadata']['namespace']}/{one['name']}" for one in users
+                }
+    slices = [one for one in listed if one["kind"] == "ResourceSlice" and one["spec"]["driver"] == GPU_DRIVER]
+    nodes = [one for one in listed if one["kind"] == "Node"]
+    return Held(
+        {uuid: frozenset(found) for uuid, found in by_plugin.items()},
+        {uuid: frozenset(found) for uuid, found in by_claims.items()},
+        any(int(one["status"]["allocatable"].get(RESOURCE, "0")) for one in nodes),
+        any(one["spec"].get("devices") for one in slices),
+    )
+
+
+def _entries() -> list[dict[str, Any]]:
+    if not _CHECKPOINT.exists():
+        return []
+    found: list[dict[str, Any]] = json.loads(_CHECKPOINT.read_text())["Data"]["PodDeviceEntries"] or []
+    return found
+
+
+class Watch:
+    """Looks again and again for GPUs that both have given away, or that both offer; leaving fails when it saw one."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+        self.looks = 0
+        self.most: dict[str, int] = {"by_plugin": 0, "by_claims": 0}
+        self.trouble: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join(60)
+        assert not self.trouble, self.trouble
+
+    def _work(self) -> None:
+        while not self._over.wait(0.2):
+            try:
+                now = held()
+            except AssertionError as error:
+                self.trouble.append(f"cannot look: {error}")
+                return
+            self.looks += 1
+            self.most["by_plugin"] = max(self.most["by_plugin"], len(now.by_plugin))
+            self.most["by_claims"] = max(self.most["by_claims"], len(now.by_claims))
+            if now.plugin_offers and now.driver_offers:
+                self.trouble.append(f"look {self.looks}: both offer")
+            if now.twice:
+                again = held()
+                still = {uuid for uuid in now.twice & again.twice if now.by_plugin[uuid] & again.by_plugin[uuid]}
+                self.trouble += [
+                    f"look {self.looks}: {uuid} by {now.by_plugin[uuid]} and {now.by_claims[uuid]}" for uuid in still
+                ]
+
+
+# -- workloads
+
+
+def manifests(image: str) -> dict[str, str]:
+    """Workloads of every kind that may come and go meanwhile, by file name."""
+
+    def pod(seconds: str, restart: str = "Always") -> dict[str, Any]:
+        container = {
+            "name": "main",
+            "image": image,
+            "imagePullPolicy": "Never",
+            "command": ["sh", "-c", f"env | grep NVIDIA; sleep {seconds}"],
+            "resources": {"limits": {RESOURCE: 1}},
+        }
+        return {"restartPolicy": restart, "terminationGracePeriodSeconds": 1, "containers": [container]}
+
+    def template(app: str, spec: dict[str, Any]) -> dict[str, Any]:
+        return {"metadata": {"labels": {"app": app}}, "spec": spec}
+
+    forever, selector = "1000000", lambda app: {"matchLabels": {"app": app}}
+    job = {"template": template("train", pod(forever, "Never")), "podFailurePolicy": _EVICTION_IS_NO_FAILURE}
+    short = pod("15", "Never")
+    documents: dict[str, dict[str, Any]] = {
+        "web": {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "spec": {"replicas": 2, "selector": selector("web"), "template": template("web", pod(forever))},
+        },
+        "search": {
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "spec": {
+                "replicas": 1,
+                "serviceName": "search",
+                "selector": selector("search"),
+                "template": template("search", pod(forever)),
+            },
+        },
+        "train": {"apiVersion": "batch/v1", "kind": "Job", "spec": job},
+        "index": {
+            "apiVersion": "batch/v1",
+            "kind": "CronJob",
+            "spec": {
+                "schedule": "* * * * *",
+                "jobTemplate": {"spec": {"template": template("index", short)}},
+            },
+        },
+        "shell": {"apiVersion": "v1", "kind": "Pod", "spec": pod(forever)},
+    }
+    return {
+        f"{name}.yaml": yaml.safe_dump({**one, "metadata": {"name": name, "namespace": "default"}}, sort_keys=False)
+        for name, one in documents.items()
+    }
+
+
+_EVICTION_IS_NO_FAILURE = {
+    "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+}
