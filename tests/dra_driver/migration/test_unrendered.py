@@ -106,3 +106,11 @@ def test_one_sentence_of_many_places_is_one_line_of_the_report() -> None:
     lines = [one for one in findings_of(result.findings, Severity.WARNING) if one.startswith("-")]
     assert len(lines) == 1
     assert lines[0].endswith("In 5 places: all.yaml:6,13,20,27,34")
+
+
+def test_a_shape_that_a_known_kind_does_not_have_is_named() -> None:
+    pod = "{spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 4}}}]}}"
+    old = f"apiVersion: kubeflow.org/v1alpha1\nkind: MPIJob\nmetadata: {{name: m}}\nspec: {{template: {pod}}}\n"
+    (said,) = migrated(old).findings
+    assert said.place.path == "spec.template.spec.containers[0].resources.limits[nvidia.com/gpu]"
+    assert "no pod of a MPIJob is known" in said.message
