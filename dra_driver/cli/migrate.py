@@ -142,7 +142,8 @@ def _refuse_apart(members: Sequence[Workload], names: Sequence[str]) -> None:
 def _write(report: Report, work: Gathered, *, in_place: bool, output: str | None, diff_only: bool) -> None:
     """Where it was asked for. A person's files belong together, also those that are not changed."""
     result = report.migration
-    names = [*(one.file for one in (*result.files, *result.new_files)), *(link for link, _ in work.links)]
+    files = [*(one.file for one in result.files), *(one.file for one in result.new_files)]
+    names = [*files, *(link for link, _ in work.links)]
     places = places_below(names)
     if diff_only:
         for line in diff(result):
