@@ -60,8 +60,12 @@ class Helm:
     def __init__(self, kubeconfig: Path, *, namespace: str = NAMESPACE, release: str = RELEASE) -> None:
         self._kubeconfig = kubeconfig
         self._namespace = namespace
-        self._config = helm.Configuration(namespace=namespace, kubeconfig=str(kubeconfig))
         self._release = release
+
+    @property
+    def _config(self) -> helm.Configuration:
+        """Each action has its own, as each command of `helm` has: one remembers what kinds the cluster had."""
+        return helm.Configuration(namespace=self._namespace, kubeconfig=str(self._kubeconfig))
 
     def install(self, values: Mapping[str, Any] | None = None, *, chart: Path = CHART, **options: Any) -> Release:
         options = {"wait": False, "create_namespace": True, **options}
