@@ -13,8 +13,9 @@ from dra_driver.api.meta import COMPUTE_DOMAINS, NODES
 type Render = Any
 
 
-def node(name: str, labels: dict[str, str], gpus: str | None = None) -> Object:
-    status = {"allocatable": {"cpu": "8"} | ({} if gpus is None else {"nvidia.com/gpu": gpus})}
+def node(name: str, labels: dict[str, str], gpus: str | None = None, **others: str) -> Object:
+    offered = {f"nvidia.com/{other}": amount for other, amount in others.items()}
+    status = {"allocatable": {"cpu": "8"} | ({} if gpus is None else {"nvidia.com/gpu": gpus}) | offered}
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
 
 
@@ -79,7 +80,20 @@ def test_on_request_it_is_only_told(render: Render) -> None:
     release = render({"devicePluginGuard": "warn"}, before=before)
     assert "WARNING: a device plugin hands out nvidia.com/gpu on 1 of these nodes" in release.notes
     assert release.all("DaemonSet")
-    assert render({"devicePluginGuard": "ignore"}, before=before).all("DaemonSet")
+    ignoring = render({"devicePluginGuard": "ignore"}, before=before)
+    assert ignoring.all("DaemonSet") and "WARNING" not in ignoring.notes
+
+
+def test_mig_devices_and_shared_gpus_of_a_device_plugin_are_told_too(render: Render) -> None:
+    """With MIG strategy `mixed`, or `renameByDefault`, a node has no nvidia.com/gpu at all."""
+    before = (
+        node("mig", NFD, gpus="0", **{"mig-1g.5gb": "7"}),
+        node("sliced", NFD, **{"gpu.shared": "4", "hostdev": "2"}),
+        node("free", NFD, **{"mig-1g.5gb": "0"}),
+    )
+    with pytest.raises(HelmError, match=r"out nvidia.com/gpu.shared, nvidia.com/mig-1g.5gb on 2 .* \(mig, sliced\)"):
+        render(before=before)
+    assert "on 2 of these nodes" in render({"devicePluginGuard": "warn"}, before=before).notes
 
 
 @pytest.mark.parametrize(
@@ -88,6 +102,7 @@ def test_on_request_it_is_only_told(render: Render) -> None:
         pytest.param(node("elsewhere", {}, gpus="8"), id="a node that gets no plugin"),
         pytest.param(node("former", NFD, gpus="0"), id="a device plugin that was removed"),
         pytest.param(node("never", NFD), id="none ever"),
+        pytest.param(node("network", NFD, hostdev="8"), id="a device plugin of other devices"),
     ],
 )
 def test_nothing_stands_in_the_way_of(other: Object, render: Render) -> None:

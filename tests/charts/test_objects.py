@@ -238,8 +238,24 @@ def test_openshift_and_prometheus_get_their_objects_where_they_are(render: Rende
 
 def test_alerts_come_as_their_file_has_them(render: Render) -> None:
     """Their own braces are Prometheus' and not Helm's."""
-    spec = render(before=EVERYTHING_SERVED).one("PrometheusRule")["spec"]
-    assert spec == yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
+    spec = render(VARIANTS["names"], before=EVERYTHING_SERVED).one("PrometheusRule")["spec"]
+    found = {one["alert"]: one for one in spec["groups"][0]["rules"]}
+    written = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
+    wanted = {one["alert"]: one for one in written["groups"][0]["rules"]}
+    assert found.pop("GpuDraPluginNotReady") != wanted.pop("GpuDraPluginNotReady")
+    assert found == wanted
+
+
+@pytest.mark.parametrize("variant", ["defaults", "names"])
+def test_the_alert_on_plugins_that_are_not_ready_is_about_the_daemon_set_that_there_is(
+    variant: str, render: Render
+) -> None:
+    release = render(VARIANTS[variant], before=EVERYTHING_SERVED)
+    metadata = release.one("DaemonSet")["metadata"]
+    rules = release.one("PrometheusRule")["spec"]["groups"][0]["rules"]
+    (expression,) = [one["expr"] for one in rules if one["alert"] == "GpuDraPluginNotReady"]
+    ours = f'{{namespace="{metadata["namespace"]}", daemonset="{metadata["name"]}"}}'
+    assert expression.count(ours) == 2 and expression.count("{") == 2
 
 
 def test_the_dashboard_comes_as_its_file_has_it(render: Render) -> None:
@@ -345,3 +361,18 @@ def test_service_monitors_have_to_be_asked_for_and_both_are_one_too_many(render:
     assert not [one for one in named if one.endswith("-metrics")], "auto is for clusters that have them"
     with pytest.raises(HelmError, match="everything is counted twice"):
         render({"metrics": {"podMonitors": "always", "serviceMonitors": "always"}}, before=EVERYTHING_SERVED)
+
+
+def test_the_quota_of_priority_classes_allows_those_that_pods_have(render: Render) -> None:
+    priority = {"priorityClassName": "plugins"}, {"priorityClassName": ""}, {"priorityClassName": "daemons"}
+    values = dict(zip(("kubeletPlugin", "controller", "computeDomains"), priority, strict=True))
+    (scope,) = quota(render({**values, "priorityClassQuota": True}))["spec"]["scopeSelector"]["matchExpressions"]
+    assert scope["values"] == ["plugins", "daemons"]
+    (scope,) = quota(render({"publisher": "node", "priorityClassQuota": True}))["spec"]["scopeSelector"][
+        "matchExpressions"
+    ]
+    assert scope["values"] == ["system-node-critical"]
+
+
+def quota(release: Release) -> Object:
+    return release.one("ResourceQuota")

@@ -132,10 +132,27 @@ def test_nothing_but_the_plugin_has_any_rights_on_its_node(values: Values) -> No
             context = container["securityContext"]
             assert context["readOnlyRootFilesystem"]
             if pod is not node_plugin:
-                assert context["runAsNonRoot"] and context["runAsUser"] > 0 and not context["allowPrivilegeEscalation"]
+                assert context["runAsNonRoot"] and not context["allowPrivilegeEscalation"]
+                assert context.get("runAsUser", 65532) == 65532
                 assert context["capabilities"] == {"drop": ["ALL"]}
                 assert context["seccompProfile"] == {"type": "RuntimeDefault"}
                 assert not pod.get("hostPID") and not [one for one in pod.get("volumes", ()) if "hostPath" in one]
+
+
+@pytest.mark.parametrize("wanted", ["auto", "never"])
+def test_on_openshift_only_pods_with_a_constraint_of_their_own_name_a_user(wanted: str, render: Render) -> None:
+    """Others have restricted-v2: it gives them one of the namespace's users, and refuses pods that name another."""
+    release = render({"openshift": {"securityContextConstraints": wanted}}, before=EVERYTHING_SERVED)
+    others = [one for one in pods(release) if one is not plugin(release)]
+    named = [one["containers"][0]["securityContext"].get("runAsUser") for one in others]
+    assert named == [None if wanted == "auto" else 65532] * 3  # controller, removal, test
+    assert all(one["containers"][0]["securityContext"]["runAsNonRoot"] for one in others)
+
+
+def test_the_image_runs_as_a_number_that_is_not_roots() -> None:
+    """With `runAsNonRoot` and no `runAsUser` kubelet takes the image's, and refuses a name."""
+    (line,) = [one for one in (CHART.parents[1] / "Dockerfile").read_text().splitlines() if one.startswith("USER")]
+    assert line == "USER 65532:65532"
 
 
 @pytest.mark.parametrize("kind", ["DaemonSet", "Deployment"])

@@ -169,6 +169,11 @@ def daemon_set(ready: int) -> list[Series]:
     ]
 
 
+def node_info(minutes: int = _MINUTES) -> list[Series]:
+    """Of kube-state-metrics, whose own pod is elsewhere."""
+    return [(f'kube_node_info{{node="{node}"}}', f"1+0x{end}") for node, end in (("node-a", minutes), ("b", _MINUTES))]
+
+
 def slow(driver: str = GPU_DRIVER) -> list[Series]:
     operations = [Operation(call="prepare", claim=a_ref(), seconds=40.0, driver=driver)]
     return rising(plugin(operations=operations), "gpu_dra_claim_seconds", 1)
@@ -203,6 +208,7 @@ class Case:
 
 CASES = [
     Case("GpuDraPluginAbsent", 18, lambda: [*plugin(minutes=60), *controller()], since=65),
+    Case("GpuDraPluginAbsent", 18, lambda: [*plugin(minutes=60), *controller(), *node_info()], since=65),
     Case("GpuDraPluginNotReady", 16, lambda: [*HEALTHY, *daemon_set(2)]),
     Case("GpuDraNobodyPublishes", 11, lambda: [*plugin(), *controller(publishing=0)]),
     Case("GpuDraNobodyPublishes", 11, plugin),
@@ -291,6 +297,12 @@ def test_claims_that_wait_for_their_domain_are_neither_slow_nor_failing(promtool
     evaluated(promtool, tmp_path, series, [(300, [])])
 
 
+def test_a_node_that_is_gone_misses_no_plugin(promtool: str, tmp_path: Path) -> None:
+    """Where kube-state-metrics tells; autoscaled nodes come and go every day."""
+    series = [*plugin(minutes=60), *controller(), *node_info(minutes=62)]
+    evaluated(promtool, tmp_path, series, [(minute, []) for minute in (83, 120, 400)])
+
+
 def test_a_domain_that_no_pod_has_come_for_is_no_alert(promtool: str, tmp_path: Path) -> None:
     evaluated(promtool, tmp_path, [*HEALTHY, *domain("NoNodes")], [(300, [])])
 
@@ -317,6 +329,7 @@ FAMILIES: dict[str, set[str]] = {
     # Of kube-state-metrics and of the DCGM exporter.
     "kube_daemonset_status_desired_number_scheduled": {"daemonset"},
     "kube_daemonset_status_number_ready": {"daemonset"},
+    "kube_node_info": {"node"},
     "DCGM_FI_DEV_GPU_UTIL": {"UUID", "gpu", "Hostname"},
 }
 

@@ -123,11 +123,22 @@ kind: PublishingPolicy
 {{- end }}
 {{- end }}
 
-{{/* What containers of ours need that touch nothing of the node. */}}
+{{/* Whether SecurityContextConstraints are made, as on OpenShift: "yes" or nothing. */}}
+{{- define "gpu-dra.constraints" -}}
+{{- $wanted := .Values.openshift.securityContextConstraints -}}
+{{- if or (eq $wanted "always") (and (eq $wanted "auto") (.Capabilities.APIVersions.Has "security.openshift.io/v1")) -}}yes{{- end -}}
+{{- end }}
+
+{{/*
+What containers of ours need that touch nothing of the node. OpenShift gives each namespace users of its own and refuses
+pods that name another (constraint restricted-v2, the one that such containers have).
+*/}}
 {{- define "gpu-dra.harmless" -}}
 runAsNonRoot: true
+{{- if not (include "gpu-dra.constraints" .) }}
 runAsUser: 65532
 runAsGroup: 65532
+{{- end }}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities:
@@ -194,8 +205,9 @@ readinessProbe:
 {{- end }}
 
 {{/*
-The nodes on which the plugin would run, as JSON: {"nodes": [name…], "devicePlugin": [name…]}; the latter are those with
-nvidia.com/gpu to give. Empty lists where Helm does not talk to a cluster.
+The nodes on which the plugin would run, as JSON: {"nodes": [name…], "devicePlugin": [name…], "resources": [name…]}. The
+second are those with GPUs of a device plugin to give, whole ones (nvidia.com/gpu), shared ones (nvidia.com/gpu.shared) or
+MIG devices (nvidia.com/mig-…), and the third what these are called. Empty lists where Helm does not talk to a cluster.
 */}}
 {{- define "gpu-dra.nodes" -}}
 {{- $selector := .Values.kubeletPlugin.nodeSelector | default dict -}}
@@ -204,6 +216,7 @@ nvidia.com/gpu to give. Empty lists where Helm does not talk to a cluster.
 {{- if $required -}}{{- $terms = $required.nodeSelectorTerms | default list -}}{{- end -}}
 {{- $names := list -}}
 {{- $taken := list -}}
+{{- $resources := list -}}
 {{- range (lookup "v1" "Node" "" "").items | default list -}}
   {{- $labels := .metadata.labels | default dict -}}
   {{- $fields := dict "metadata.name" .metadata.name -}}
@@ -227,9 +240,14 @@ nvidia.com/gpu to give. Empty lists where Helm does not talk to a cluster.
   {{- end -}}
   {{- if $fits -}}
     {{- $names = append $names .metadata.name -}}
-    {{- $gpus := dig "status" "allocatable" "nvidia.com/gpu" "0" . | toString -}}
-    {{- if ne $gpus "0" -}}{{- $taken = append $taken .metadata.name -}}{{- end -}}
+    {{- $name := .metadata.name -}}
+    {{- range $resource, $amount := dig "status" "allocatable" dict . -}}
+      {{- if and (or (hasPrefix "nvidia.com/gpu" $resource) (hasPrefix "nvidia.com/mig-" $resource)) (ne (toString $amount) "0") -}}
+        {{- $taken = append $taken $name | uniq -}}
+        {{- $resources = append $resources $resource | uniq -}}
+      {{- end -}}
+    {{- end -}}
   {{- end -}}
 {{- end -}}
-{{- dict "nodes" $names "devicePlugin" $taken | toJson -}}
+{{- dict "nodes" $names "devicePlugin" $taken "resources" (sortAlpha $resources) | toJson -}}
 {{- end }}
