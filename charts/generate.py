@@ -26,6 +26,8 @@ COPIES = {"crds": REPOSITORY / "dra_driver" / "api" / "crds", "deviceclasses": R
 
 _ANNOTATION = "@schema "
 _LONGEST_DEFAULT = 60
+_EXTENDED_RESOURCE = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+"""Or nothing. Kubernetes keeps names below kubernetes.io to itself."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,8 @@ class Schema:
         for file in sorted(KUBERNETES.glob("*.json")):
             self._kubernetes |= json.loads(file.read_text())
         classes = sorted(path.name.removesuffix(".yaml") for path in COPIES["deviceclasses"].glob("*.yaml"))
-        self._class_names = {name: {"type": "string"} for name in classes}
+        resource = {"type": "string", "pattern": _EXTENDED_RESOURCE, "not": {"pattern": "kubernetes[.]io/"}}
+        self._class_names = dict.fromkeys(classes, resource)
 
     def of(self, values: tuple[Value, ...]) -> Json:
         body = self._object(values)

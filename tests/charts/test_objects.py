@@ -219,6 +219,7 @@ def test_extended_resources_are_given_and_taken_by_class(render: Render) -> None
 
     assert names({}) == {"gpu.nvidia.com": "nvidia.com/gpu"}
     assert names(VARIANTS["no-extended-resource"]) == {}
+    assert names({"deviceClasses": {"extendedResources": None}}) == {}
     assert names(VARIANTS["extended-resources"]) == {
         "gpu.nvidia.com": "example.com/gpu",
         "mig.nvidia.com": "example.com/mig",

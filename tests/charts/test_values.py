@@ -40,6 +40,11 @@ WRONG: dict[str, Values] = {
     "a relative path": {"kubeletPlugin": {"kubeletRoot": "var/lib/kubelet"}},
     "a path that ends with a slash": {"kubeletPlugin": {"kubeletRoot": "/var/lib/kubelet/"}},
     "no driver's name": {"driverName": "GPU"},
+    "the name of our other driver": {"driverName": "compute-domain.nvidia.com"},
+    "no object's name": {"fullnameOverride": "GPU"},
+    "a label that selectors need": {"commonLabels": {"app.kubernetes.io/name": "x"}},
+    "no extended resource": {"deviceClasses": {"extendedResources": {"gpu.nvidia.com": "gpu"}}},
+    "Kubernetes' own resource": {"deviceClasses": {"extendedResources": {"gpu.nvidia.com": "kubernetes.io/gpu"}}},
     "no digest": {"image": {"digest": "latest"}},
     "a boolean for a word": {"devicePluginGuard": False},
     "no policy's field": {"policy": {"publishing": []}},
@@ -146,6 +151,16 @@ def test_a_policy_that_uses_everything_is_accepted() -> None:
             {"deviceClasses": {"extendedResources": {"gpu.nvidia.com": "a/b", "mig.nvidia.com": "a/b"}}},
             "gpu.nvidia.com and mig.nvidia.com cannot both be a/b",
         ),
+        ({"serviceAccounts": {"imexDaemon": "one", "controller": "one"}}, "need an account each"),
+        (
+            {"deviceClasses": {"extra": [{"name": "mig.nvidia.com", "spec": {}}]}},
+            "there is a class mig.nvidia.com already",
+        ),
+        (
+            {"deviceClasses": {"extra": [{"name": "any", "spec": {"extendedResourceName": "nvidia.com/gpu"}}]}},
+            "gpu.nvidia.com and another class cannot both be nvidia.com/gpu",
+        ),
+        ({"webhook": {"install": True, "port": 8080}}, "controller.httpPort there already"),
     ],
 )
 def test_values_that_do_not_go_together_are_refused(values: Values, says: str, helm: Helm) -> None:
