@@ -10,10 +10,11 @@ import dra_driver.runtime.lean  # noqa: F401 - before structlog is imported by a
 # isort: on
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
@@ -24,6 +25,7 @@ from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.events import EventRecorder
 from dra_driver.kube.metrics import ApiCalls
 from dra_driver.runtime import memory
+from dra_driver.runtime.debug import Section
 from dra_driver.runtime.tasks import forever, run_service, until_signal
 from dra_driver.runtime.telemetry import configure_logging, status_server, tell_build
 from dra_driver.runtime.tracing import OFF, Tracer, open_tracer
@@ -32,6 +34,7 @@ from kubelet_plugin.debug import LastErrors, sections
 from kubelet_plugin.device_status import DeviceStatusWriter, GpuClaims
 from kubelet_plugin.discovery import Discovery, Hardware, NodeFacts, NvmlSource, OpenNvml, installed_nvml
 from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.events import ClaimEvents, NodeEvents, policy_refused
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
@@ -47,7 +50,7 @@ from kubelet_plugin.node_watch import NodeWatch
 from kubelet_plugin.offers import NodeOffers
 from kubelet_plugin.pod_events import GpuTroubles, PodEvents
 from kubelet_plugin.prepare.claims import ClaimReader
-from kubelet_plugin.prepare.listener import Listeners
+from kubelet_plugin.prepare.listener import ClaimListener, Listeners
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.reporter import Reporter
 from kubelet_plugin.rpc.registration import RegistrationServer
@@ -85,94 +88,172 @@ async def run(settings: Settings) -> None:
             traced=tracer.request,
         ) as kube,
     ):
-        # A simulated host is a folder of the real one, and its files can be mounted from there.
-        host = HostFiles(
-            settings.host_root, runtime_root=str(settings.host_root.resolve()) if settings.simulate else "/"
-        )
-        driver = DriverInstallation(host, configured_root=settings.driver_root, configured_hook=settings.cdi_hook)
-        journal = JournalStore(settings.state_dir)
-        open_nvml = _nvml(settings, driver)
-        programs = DriverPrograms(host, driver.root)
-        host_imex = HostDaemon(host, programs) if Feature.HOST_IMEX in settings.feature_gates else None
-        imex_state = (lambda: None) if host_imex is None else host_imex.state
-        hardware = Hardware(host, open_nvml, OursNow(journal, host), imex_state=imex_state)
         events = EventRecorder(kube, controller=f"{settings.driver_name}/kubelet-plugin", instance=settings.node_name)
         policy = await _policy(settings, events)
-        discovery = Discovery(hardware, interval_s=settings.discovery_interval_s)
-        watch = NodeWatch(settings, policy, host, discovery, open_nvml, journal)
-        machine = _machine(settings, host)
-        daemons = mps_daemons(machine, programs, settings.state_dir / "mps")
-        reporter = Reporter(kube, settings.node_name, watch.facts)
-        offers = NodeOffers(kube, policy, settings.node_name)
-        errors = LastErrors()
-        status = _device_status(kube, settings, watch, journal, policy)
-        pods = _pod_events(kube, settings, watch, journal, policy, events)
-        calls = CallMetrics(metrics)
-        heard = [*([] if tracer is OFF else [ClaimSpans(tracer)]), ClaimTimes(metrics), ClaimEvents(events.tell)]
-        claims = ClaimService(
-            api=kube,
-            facts=watch.facts,
-            container_files=ContainerFilesOfNode(driver),
-            journal=journal,
-            cdi=CdiFiles(settings.cdi_root, settings.driver_name),
-            effects=effects_of(machine, hardware, programs, daemons, watch.events.paused),
-            offers=offers,
-            driver=settings.driver_name,
-            node_name=settings.node_name,
-            gates=settings.feature_gates,
-            sweep_interval_s=settings.cleanup_interval_s,
-            listener=Listeners([*heard, pods, *([status] if status is not None else [])]),
-        )
-        watch.watch_mps(daemons, claims.again)
-        NodeEvents(watch.facts, settings.node_name, events.tell)
-        publisher = _publisher(kube, settings, policy, metrics, tracer)
-        collector = NodeCollector(watch.facts, journal, node=settings.node_name, driver=settings.driver_name)
-        metrics.register(collector)
-        sockets = plugin_sockets(settings.kubelet_root, settings.driver_name, settings.pod_uid)
-        health = NodeHealth(watch.facts, offers, settings.node_name, policy.health, instance_of=watch.instance_of)
-        dra = DraServer(
+        await _live(settings, _composed(settings, _Cluster(kube, tracer, metrics, events, policy), _node(settings)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    """What the plugin has of the world outside of its node."""
+
+    kube: Kube
+    tracer: Tracer
+    metrics: CollectorRegistry
+    events: EventRecorder
+    policy: PublishingPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """What the plugin finds on its node, acts on, and remembers of it."""
+
+    host: HostFiles
+    driver: DriverInstallation
+    open_nvml: OpenNvml
+    programs: DriverPrograms
+    host_imex: HostDaemon | None
+    """None where no gate lets it be used."""
+    hardware: Hardware
+    machine: Machine
+    daemons: MpsDaemons
+    journal: JournalStore
+
+
+@dataclass(frozen=True, slots=True)
+class _Plugin:
+    """The parts that live, put together."""
+
+    watch: NodeWatch
+    claims: ClaimService
+    dra: DraServer
+    registration: RegistrationServer
+    loops: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
+    """By name: what runs as long as the plugin, and is begun anew when it fails."""
+    metrics: CollectorRegistry
+    debug: Mapping[str, Section] | None
+
+
+def _node(settings: Settings) -> _Node:
+    # A simulated host is a folder of the real one, and its files can be mounted from there.
+    host = HostFiles(settings.host_root, runtime_root=str(settings.host_root.resolve()) if settings.simulate else "/")
+    driver = DriverInstallation(host, configured_root=settings.driver_root, configured_hook=settings.cdi_hook)
+    journal = JournalStore(settings.state_dir)
+    open_nvml = _nvml(settings, driver)
+    programs = DriverPrograms(host, driver.root)
+    host_imex = HostDaemon(host, programs) if Feature.HOST_IMEX in settings.feature_gates else None
+    imex_state = (lambda: None) if host_imex is None else host_imex.state
+    machine = _machine(settings, host)
+    return _Node(
+        host=host,
+        driver=driver,
+        open_nvml=open_nvml,
+        programs=programs,
+        host_imex=host_imex,
+        hardware=Hardware(host, open_nvml, OursNow(journal, host), imex_state=imex_state),
+        machine=machine,
+        daemons=mps_daemons(machine, programs, settings.state_dir / "mps"),
+        journal=journal,
+    )
+
+
+def _composed(settings: Settings, cluster: _Cluster, node: _Node) -> _Plugin:
+    kube, metrics, policy, journal = cluster.kube, cluster.metrics, cluster.policy, node.journal
+    discovery = Discovery(node.hardware, interval_s=settings.discovery_interval_s)
+    watch = NodeWatch(settings, policy, node.host, discovery, node.open_nvml, journal)
+    reporter = Reporter(kube, settings.node_name, watch.facts)
+    offers = NodeOffers(kube, policy, settings.node_name)
+    status = _device_status(kube, settings, watch, journal, policy)
+    pods = _pod_events(kube, settings, watch, journal, policy, cluster.events)
+    errors = LastErrors()
+    heard = _heard(cluster, errors)
+    listener = Listeners([*heard, pods, *([status] if status is not None else [])])
+    claims = _claims(settings, kube, node, watch, offers, listener)
+    watch.watch_mps(node.daemons, claims.again)
+    NodeEvents(watch.facts, settings.node_name, cluster.events.tell)
+    publisher = _publisher(kube, settings, policy, metrics, cluster.tracer)
+    calls = CallMetrics(metrics)
+    collector = NodeCollector(watch.facts, journal, node=settings.node_name, driver=settings.driver_name)
+    metrics.register(collector)
+    sockets = plugin_sockets(settings.kubelet_root, settings.driver_name, settings.pod_uid)
+    told = Observers(calls, collector, heard, cluster.events)
+    loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+        "reporter": reporter.run,
+        "offers": offers.run,
+        "news": cluster.events.run,
+        "news of pods": pods.run,
+        "claims": claims.run,
+    }
+    if settings.compute_domains or _has_domain_claims(settings):
+        loops["ComputeDomains"] = partial(_domains, kube, settings, node, watch.facts, reporter.registered, told)
+    if status is not None:
+        loops["device status"] = status.run
+    if publisher is not None:
+        loops["publisher"] = publisher.run
+    return _Plugin(
+        watch=watch,
+        claims=claims,
+        dra=DraServer(
             sockets.dra,
             MeasuredClaims(claims, calls, settings.driver_name),
-            health,
-            part_of=None if tracer is OFF else tracer.adopt,
-        )
-        registration = RegistrationServer(
+            NodeHealth(watch.facts, offers, settings.node_name, policy.health, instance_of=watch.instance_of),
+            part_of=None if cluster.tracer is OFF else cluster.tracer.adopt,
+        ),
+        registration=RegistrationServer(
             sockets, settings.driver_name, lambda: reporter.registered(settings.driver_name)
-        )
+        ),
+        loops=loops,
+        metrics=metrics,
+        debug=sections(watch.facts, journal, errors) if settings.debug_pages else None,
+    )
 
-        told = Observers(calls, collector, heard, events)
-        serve_domains = partial(
-            _domains, kube, settings, host, driver, watch.facts, reporter.registered, host_imex, told
-        )
 
-        await claims.start()
-        await watch.start()
-        async with (
-            status_server(
-                settings.http_endpoint,
-                metrics,
-                live={},
-                ready={"registration": registration.problem},
-                debug=sections(watch.facts, journal, errors) if settings.debug_pages else None,
-            ),
-            asyncio.TaskGroup() as tasks,
-        ):
-            watch.run_in(tasks)
-            tasks.create_task(forever("reporter", reporter.run))
-            tasks.create_task(forever("offers", offers.run))
-            tasks.create_task(forever("news", events.run))
-            tasks.create_task(forever("news of pods", pods.run))
-            tasks.create_task(forever("claims", claims.run))
-            if settings.compute_domains or _has_domain_claims(settings):
-                tasks.create_task(forever("ComputeDomains", serve_domains))
-            if status is not None:
-                tasks.create_task(forever("device status", status.run))
-            if publisher is not None:
-                tasks.create_task(forever("publisher", publisher.run))
-            async with _serving(dra, registration, claims):
-                tasks.create_task(forever("registration", registration.watch))
-                memory.settle()
-                await until_signal()
+def _heard(cluster: _Cluster, errors: LastErrors) -> list[ClaimListener]:
+    """Who hears of operations of both drivers' claims."""
+    spans = [] if cluster.tracer is OFF else [ClaimSpans(cluster.tracer)]
+    return [*spans, ClaimTimes(cluster.metrics), ClaimEvents(cluster.events.tell), errors]
+
+
+def _claims(
+    settings: Settings, kube: Kube, node: _Node, watch: NodeWatch, offers: NodeOffers, listener: ClaimListener
+) -> ClaimService:
+    return ClaimService(
+        api=kube,
+        facts=watch.facts,
+        container_files=ContainerFilesOfNode(node.driver),
+        journal=node.journal,
+        cdi=CdiFiles(settings.cdi_root, settings.driver_name),
+        effects=effects_of(node.machine, node.hardware, node.programs, node.daemons, watch.events.paused),
+        offers=offers,
+        driver=settings.driver_name,
+        node_name=settings.node_name,
+        gates=settings.feature_gates,
+        sweep_interval_s=settings.cleanup_interval_s,
+        listener=listener,
+    )
+
+
+async def _live(settings: Settings, plugin: _Plugin) -> None:
+    """Kubelet hears of the plugin when all that it serves with is there."""
+    await plugin.claims.start()
+    await plugin.watch.start()
+    async with (
+        status_server(
+            settings.http_endpoint,
+            plugin.metrics,
+            live={},
+            ready={"registration": plugin.registration.problem},
+            debug=plugin.debug,
+        ),
+        asyncio.TaskGroup() as tasks,
+    ):
+        plugin.watch.run_in(tasks)
+        for name, loop in plugin.loops.items():
+            tasks.create_task(forever(name, loop))
+        async with _serving(plugin.dra, plugin.registration, plugin.claims):
+            tasks.create_task(forever("registration", plugin.registration.watch))
+            memory.settle()
+            await until_signal()
 
 
 @asynccontextmanager
@@ -191,11 +272,9 @@ async def _serving(dra: DraServer, registration: RegistrationServer, claims: Cla
 async def _domains(
     kube: Kube,
     settings: Settings,
-    host: HostFiles,
-    driver: DriverInstallation,
+    node: _Node,
     facts: Facts,
     registered: Callable[[str], None],
-    host_imex: HostDaemon | None,
     told: Observers,
 ) -> None:
     """The driver of ComputeDomains, from when the node has what it takes; the driver may come after the plugin.
@@ -218,8 +297,8 @@ async def _domains(
     # Only here: most nodes never need it in memory.
     from kubelet_plugin.domains.serving import serve_domains
 
-    problem = None if host_imex is None else host_imex.problem
-    await serve_domains(kube, settings, host, driver, facts, registered, problem, told)
+    problem = None if node.host_imex is None else node.host_imex.problem
+    await serve_domains(kube, settings, node.host, node.driver, facts, registered, problem, told)
 
 
 def _has_domain_claims(settings: Settings) -> bool:

@@ -1,6 +1,7 @@
 """The node plugin as a process: without a driver, without a cluster, when refused, and when it is told to go."""
 
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -38,6 +39,12 @@ async def one(api_server: SimulatedApiServer, kube: Kube, forks: PluginForks) ->
             yield node
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 async def allocated(one: RealNode) -> ClaimRef:
     created = await one.kube.create(RESOURCE_CLAIMS, claim())
     await allocate(one.kube, created, result(one.node.devices[0]))
@@ -50,6 +57,7 @@ async def test_without_a_driver_it_registers_and_serves_and_says_what_is_missing
         await plugin.ready()
         assert isinstance((await plugin.prepare(ref))[ref.uid], tuple)
         await plugin.kill()
+    await one.registered(0)
     one.node.host.unload_driver()
     async with one.plugin() as plugin:
         await one.registered()
@@ -68,6 +76,7 @@ async def test_without_an_api_server_it_registers_and_releases(one: RealNode) ->
         await plugin.ready()
         await plugin.prepare(ref)
         await plugin.kill()
+    await one.registered(0)
     await one.server.stop()
     async with one.plugin() as plugin:
         await one.registered()
@@ -160,9 +169,7 @@ async def test_a_pod_hears_that_its_gpu_is_ill(one: RealNode) -> None:
 
 
 async def test_probes_and_metrics_follow_registration_and_claims(one: RealNode) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     one.node.options = (f"--http-endpoint=127.0.0.1:{port}",)
     ref = await allocated(one)
     await one.machine.stop()
@@ -186,6 +193,20 @@ async def test_probes_and_metrics_follow_registration_and_claims(one: RealNode) 
     assert 'gpu_dra_gpus{health="healthy"} 4.0' in lines
     assert "gpu_dra_claims_held 1.0" in lines
     assert 'gpu_dra_claims_total{call="prepare",driver="gpu.nvidia.com",outcome="ok"} 1.0' in lines
+
+
+async def test_the_debug_page_has_what_failed_last(one: RealNode) -> None:
+    port = free_port()
+    one.node.options = (f"--http-endpoint=127.0.0.1:{port}", "--debug-pages")
+    created = await one.kube.create(RESOURCE_CLAIMS, claim())
+    await allocate(one.kube, created, result("gpu-of-another-node"))
+    ref = ClaimRef("default", "gpu", created["metadata"]["uid"])
+    async with one.plugin() as plugin, aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
+        await plugin.ready()
+        await plugin.prepare(ref)
+        async with http.get("/debug") as response:
+            page = await response.text()
+    assert re.search(r"prepare claim default/gpu \(.*gpu-of-another-node", page)
 
 
 async def test_a_claim_tells_its_devices_while_it_is_held_and_a_restart_writes_nothing(one: RealNode) -> None:
