@@ -81,6 +81,10 @@ class DriverError(Exception):
         where = ": ".join(part for part in (self.about, self.field) if part)
         return f"{where}: {self.message}" if where else self.message
 
+    def beside(self, known: str) -> str:
+        """All of it for readers to whom the object `known` is named already: without that name."""
+        return str(self).removeprefix(f"{known}: ")
+
 
 class InvalidInput(DriverError):
     """Something that a user wrote cannot be accepted. `problems` lists all that was found, one sentence each."""

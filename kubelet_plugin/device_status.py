@@ -220,7 +220,8 @@ class DeviceStatusWriter(ClaimListener):
     def ended(self, operation: Operation) -> None:
         uid, error = operation.claim.uid, operation.error
         if operation.call == "prepare" and error is not None and operation.devices:
-            self._refused[uid] = Refusal(operation.claim, operation.devices, type(error).__name__, error.message)
+            said = error.beside(str(operation.claim))
+            self._refused[uid] = Refusal(operation.claim, operation.devices, type(error).__name__, said)
         elif error is None:
             self._refused.pop(uid, None)
         self._changed.set()

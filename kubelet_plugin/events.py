@@ -23,6 +23,7 @@ from dra_driver.errors import (
     UnknownDevice,
 )
 from dra_driver.kube.events import News, Regarding
+from dra_driver.names import ClaimRef
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.monitor import CHECK_UNDER_WAY
 from kubelet_plugin.prepare.listener import ClaimListener, Operation
@@ -158,7 +159,7 @@ def claim_news(operation: Operation, failures: int) -> News | None:
     """What is told about a claim; `failures` is how often the same was tried in vain before."""
     regarding, action = Regarding.claim(operation.claim), operation.call.capitalize()
     if operation.error is not None:
-        note = why(operation.error)
+        note = why(operation.error, operation.claim)
         reason = Reason.PREPARE_FAILED if operation.call == "prepare" else Reason.UNPREPARE_FAILED
         return reason.told(regarding, action, note)
     if failures and operation.call == "prepare":
@@ -168,11 +169,11 @@ def claim_news(operation: Operation, failures: int) -> News | None:
     return None
 
 
-def why(error: DriverError) -> str:
-    """What is wrong, and whose move it is."""
+def why(error: DriverError, claim: ClaimRef) -> str:
+    """What is wrong, with which field or object, and whose move it is; the claim is named beside it."""
     default = "This is a defect of the driver: see the log of the node plugin."
     move = next((move for kind, move in _MOVES if isinstance(error, kind)), default)
-    return f"{error.message.rstrip('.')}. {move}"
+    return f"{error.beside(str(claim)).rstrip('.')}. {move}"
 
 
 class ClaimEvents(ClaimListener):

@@ -270,7 +270,7 @@ class PodEvents(ClaimListener):
         elif operation.call == "prepare" and (before is not None or len(self._refused) < _CLAIMS_REMEMBERED):
             now = self._clock()
             since = now if before is None else before.since
-            self._refused[uid] = _Refused(operation.claim, since, _refusal(error, now - since))
+            self._refused[uid] = _Refused(operation.claim, since, _refusal(operation.claim, error, now - since))
         self._changed.set()
 
     async def run(self) -> None:
@@ -294,12 +294,18 @@ class PodEvents(ClaimListener):
         self._changed.clear()
         held = await self._source.held()
         claims = {**{uid: one.claim for uid, one in self._refused.items()}, **held}
+        not_known: NodeNotReady | None = None
         try:
             self._told = {uid: told for uid, told in self._told.items() if uid in claims}
             for ref in claims.values():
-                await self._look_at(ref)
+                try:
+                    await self._look_at(ref)
+                except NodeNotReady as error:
+                    not_known = error  # of this claim; nothing of it begins or ends
         finally:
             await self._save()
+        if not_known is not None:
+            raise not_known
 
     async def _look_at(self, ref: ClaimRef) -> None:
         refused = self._refused.get(ref.uid)
@@ -341,13 +347,14 @@ class PodEvents(ClaimListener):
 _OF_PREPARE = (Reason.POD_PREPARE_FAILED, Reason.POD_PREPARE_WAITS)
 
 
-def _refusal(error: DriverError, waited_s: float) -> Trouble | None:
+def _refusal(claim: ClaimRef, error: DriverError, waited_s: float) -> Trouble | None:
     """Of a claim that could not be prepared for so long. What lasts a moment, kubelet tells pods anyway."""
-    kind = type(error).__name__
+    # A pod hears of each of its claims.
+    subject, text = f"{claim.uid} {type(error).__name__}", why(error, claim)
     if isinstance(error, _FOR_GOOD):
-        return Trouble(Reason.POD_PREPARE_FAILED, kind, f"cannot be prepared: {why(error)}")
+        return Trouble(Reason.POD_PREPARE_FAILED, subject, f"cannot be prepared: {text}")
     if waited_s >= LONG_S:
-        return Trouble(Reason.POD_PREPARE_WAITS, kind, f"has not been prepared for minutes: {why(error)}")
+        return Trouble(Reason.POD_PREPARE_WAITS, subject, f"has not been prepared for minutes: {text}")
     return None
 
 

@@ -16,7 +16,7 @@ import structlog
 
 from dra_driver.api.computedomain import ComputeDomain, DomainNode
 from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
-from dra_driver.errors import DriverError, InvalidInput
+from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Mirror
 from dra_driver.names import ClaimRef
@@ -159,6 +159,8 @@ class DomainStanding(ClaimListener):
 
     def troubles(self, uid: str) -> Sequence[Trouble]:
         record = self._known.get(uid)
+        if record is not None and is_channel(record) and self._place is None:
+            raise NodeNotReady("its ComputeDomain has not been read yet", about=str(record.claim))
         return () if record is None else channel_troubles(record, self._place, self._since)
 
     def devices(self) -> Sequence[ClaimedDevice]:

@@ -192,7 +192,11 @@ async def test_the_entries_of_other_drivers_stay(api_server: SimulatedApiServer,
 
 async def test_a_refusal_is_told_until_the_claim_is_prepared(scene: Scene) -> None:
     failed = Operation(
-        call="prepare", claim=scene.ref, seconds=0.1, devices=ALLOCATED, error=DeviceInUse("held by another claim")
+        call="prepare",
+        claim=scene.ref,
+        seconds=0.1,
+        devices=ALLOCATED,
+        error=DeviceInUse("held by another claim", about=str(scene.ref), field="status.allocation"),
     )
     scene.writer.ended(failed)
     await scene.writer.write()
@@ -200,6 +204,7 @@ async def test_a_refusal_is_told_until_the_claim_is_prepared(scene: Scene) -> No
     assert [(one["type"], one["status"], one["reason"]) for one in device["conditions"]] == [
         ("Ready", "False", "DeviceInUse")
     ]
+    assert device["conditions"][0]["message"] == "status.allocation: held by another claim"
     scene.writer.ended(failed)
     assert await scene.count_writes(scene.writer.write()) == 0
     scene.writer.ended(replace(failed, error=None))

@@ -46,6 +46,14 @@ def test_a_claim_that_cannot_be_prepared_says_why_and_whose_move_it_is(error: Dr
     assert move in told.note
 
 
+def test_an_event_names_the_field_or_object_that_is_wrong_and_not_its_own_claim_again() -> None:
+    ref = a_ref()
+    told = claim_news(operation(InvalidConfig("is 500", about=str(ref), field="spec.replicas")), 0)
+    assert told is not None and told.note.startswith("spec.replicas: is 500. Whoever wrote")
+    told = claim_news(operation(HardwareError("is lost", about="GPU GPU-1")), 0)
+    assert told is not None and told.note.startswith("GPU GPU-1: is lost. An administrator")
+
+
 def test_success_is_told_after_failures_alone() -> None:
     told: list[News] = []
     events = ClaimEvents(told.append)

@@ -275,6 +275,16 @@ async def test_what_keeps_a_claim_from_being_prepared_for_good_is_told_at_once_a
     assert await node.told() == [("train-0", "PrepareFailed")], "nor after a restart"
 
 
+async def test_a_pod_hears_of_each_of_its_claims_that_cannot_be_prepared_and_of_the_field(node: Node) -> None:
+    for name in ("one", "two"):
+        ref = a_ref(name, namespace="default")
+        node.reserve(ref, "train-0")
+        ended(node, ref, InvalidConfig("is 500", about=str(ref), field="spec.percentage"))
+    assert await node.told() == [("train-0", "PrepareFailed")] * 2
+    notes = sorted(one["note"].partition(". ")[0] for one in await node.objects())
+    assert notes == [f"Claim {name}: cannot be prepared: spec.percentage: is 500" for name in ("one", "two")]
+
+
 async def test_what_passes_is_told_after_minutes_alone(node: Node) -> None:
     ref = a_ref("train", namespace="default")
     node.reserve(ref, "train-0")

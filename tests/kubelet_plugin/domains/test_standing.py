@@ -14,6 +14,7 @@ from support.objects import allocate, claim, result
 
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.meta import COMPUTE_DOMAINS, RESOURCE_CLAIMS, JsonObject
+from dra_driver.errors import NodeNotReady
 from dra_driver.kube.client import Kube
 from dra_driver.kube.events import EVENTS_V1, EventRecorder
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, ClaimRef
@@ -233,3 +234,20 @@ async def test_the_node_s_next_domain_is_followed_and_one_that_is_gone_is_told(t
         await until(is_followed)
         await tray.becomes(second, entry(NODE))
         assert (await tray.said(ref))["Ready"] == "Prepared"
+
+
+async def test_after_a_restart_nothing_is_over_before_the_domain_was_read(tray: Tray, tmp_path: Path) -> None:
+    """The API server may be away for longer than what comes and goes."""
+    domain = await tray.cluster.domain("train")
+    async with tray.running():
+        await tray.prepared(domain)
+        await tray.becomes(domain, entry(NODE, "NotReady", message="its daemon's pod p is ending"))
+        assert await tray.heard() == ["ImexDaemonNotReady"]
+    restarted = Tray(tray.kube, tmp_path)
+    for _ in range(2):
+        with pytest.raises(NodeNotReady, match="has not been read yet"):
+            await restarted.heard()
+        restarted.now += OVER_AFTER_S
+    async with restarted.running():
+        await asyncio.wait_for(restarted.seen.wait(), 20)
+        assert await restarted.heard() == ["ImexDaemonNotReady"]
