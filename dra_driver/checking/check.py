@@ -123,7 +123,7 @@ class _Judged:
         self._others: list[_Taken] = []
         self._templates_to_be: list[ClaimPart] = []
         """Of ComputeDomains."""
-        self._defined: dict[tuple[str, str, str], Document] = {}
+        self._defined: dict[tuple[str, str, str, str], Document] = {}
 
     # -- reading
 
@@ -143,7 +143,7 @@ class _Judged:
             if part is not None:
                 self.reports.append(part.report)
                 self._templates_to_be.append(part)
-        elif document.kind in KINDS:
+        elif document.kind in KINDS and not _is_of_others(document):
             self._take_pod(document, report)
         elif document.kind == "Namespace":
             self._take_namespace(document)
@@ -206,7 +206,8 @@ class _Judged:
     def _note_twice(self, document: Document, report: Report) -> None:
         if not document.name:
             return
-        key = (document.kind, document.namespace or "", document.name)
+        group = document.api_version.rpartition("/")[0]
+        key = (group, document.kind, document.namespace or "", document.name)
         first = self._defined.setdefault(key, document)
         if first is not document:
             report.find(TWICE, "metadata.name", f"{document.title} is defined in {first.file}:{first.line}, too")
@@ -322,6 +323,12 @@ def _check_version(document: Document, report: Report, minor: int) -> bool:
 def _rewrite(kind: str, version: str, best: str) -> str:
     moved = f", and {_MOVED[kind]}" if version == "v1beta1" and best != version and kind in _MOVED else ""
     return f"write `apiVersion: {_GROUP}/{best}`{moved}"
+
+
+def _is_of_others(document: Document) -> bool:
+    """Whether its group is that of some operator, which may have a Job of its own as Volcano does."""
+    group = document.api_version.rpartition("/")[0]
+    return "." in group and not group.endswith(".k8s.io")
 
 
 def _unknown_version(document: Document, report: Report, known: Sequence[str]) -> None:

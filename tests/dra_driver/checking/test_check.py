@@ -684,3 +684,16 @@ def test_a_taint_rule_is_of_the_version_that_its_server_has() -> None:
     assert (older.code, older.fix) == ("deprecated-api", "write `apiVersion: resource.k8s.io/v1`")
     (wrong,) = found(TAINT_RULE % ("v1beta2", "Never"))
     assert wrong.field == "spec.taint.effect"
+
+
+def test_operators_have_kinds_of_the_names_that_kubernetes_has() -> None:
+    """Volcano's Job has tasks with pods inside; beside it stands a Job of Kubernetes of the same name."""
+    pod = "{restartPolicy: Never, containers: [{name: c, image: registry.example.com/c:1, resources: {claims: [%s]}}]"
+    pod += ", resourceClaims: [{name: gpu, resourceClaimTemplateName: none}]}"
+    volcano = "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: sweep}\nspec: {tasks: [{template: {spec: %s}}]}\n"
+    batch = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: sweep}\nspec: {template: {spec: %s}}\n"
+    right, wrong = pod % "{name: gpu}", pod % "{name: other}"
+    missing = ["not-found"]
+    assert [one.code for one in found(volcano % right + "---\n" + batch % right)] == missing * 2
+    assert "unknown-claim" in [one.code for one in found(volcano % wrong)]
+    assert [one.code for one in found((batch % right).replace("batch/v1", "batch.k8s.io/v1"))] == ["api-version"]
