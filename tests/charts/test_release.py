@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -327,6 +328,26 @@ def test_an_upgrade_without_domains_needs_no_definition_of_them(server: ServerTh
         server.delete(one)
     release = helm.upgrade({"publisher": "node", "logLevel": "debug"})
     assert len(release.all("CustomResourceDefinition")) == 2
+
+
+def test_definitions_and_classes_of_others_are_taken_over_on_request_alone(server: ServerThread, helm: Helm) -> None:
+    """NVIDIA's own driver leaves the definition of ComputeDomains behind; ours takes the place of its fields."""
+    (definition,) = yaml.safe_load_all((CHART / "files" / "crds" / "computedomain.yaml").read_text())
+    wanted = deepcopy(definition["spec"]["versions"][0]["schema"])
+    definition["spec"]["versions"][0]["schema"] = {
+        "openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object"}, "theirs": {"type": "string"}}}
+    }
+    (device_class,) = yaml.safe_load_all((CHART / "files" / "deviceclasses" / "mig.nvidia.com.yaml").read_text())
+    server.create(definition)
+    server.create(device_class)
+    with pytest.raises(HelmError, match="cannot be imported into the current release"):
+        helm.install()
+    helm.install({"cleanup": {"install": False}}, take_ownership=True)
+    kind = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+    (ours,) = [one for one in server.objects(*kind) if one["spec"]["names"]["kind"] == "ComputeDomain"]
+    assert ours["spec"]["versions"][0]["schema"] == wanted
+    helm.uninstall()
+    assert not server.objects(*kind) and not server.objects("resource.k8s.io/v1", "DeviceClass")
 
 
 def test_an_upgrade_that_changes_nothing_changes_nothing(server: ServerThread) -> None:

@@ -140,7 +140,7 @@ def run_dractl(words: list[str], stdin: str = "", **environment: str) -> str:
 class HelmLine:
     """Helm's command line, as far as pages use it, by its library."""
 
-    _FLAGS = ("--create-namespace", "--reuse-values", "--reset-then-reuse-values")
+    _FLAGS = ("--create-namespace", "--reuse-values", "--reset-then-reuse-values", "--install", "--take-ownership")
 
     def __init__(self, kubeconfig: Path) -> None:
         from support.helm import Cluster, Helm
@@ -167,7 +167,7 @@ class HelmLine:
         if verb == "upgrade":
             keeps = "--reuse-values" in words or "--reset-then-reuse-values" in words
             self._values.append(merged(self._values[-1], given) if keeps else given)
-            return self._helm.upgrade(self._values[-1]).notes
+            return self._helm.upgrade(self._values[-1], take_ownership="--take-ownership" in words).notes
         if verb == "rollback":
             return self._rollback()
         if verb == "uninstall":
