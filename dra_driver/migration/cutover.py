@@ -15,10 +15,8 @@ from enum import StrEnum
 from dra_driver.api.meta import JsonObject
 from dra_driver.features import Feature
 from dra_driver.migration.model import Migration, ObjectRef, Target, Workload
-from dra_driver.migration.offering import DevicePlugin, GpuNode, Holder, Installed, Offering
+from dra_driver.migration.offering import DRIVER_RUNS, OFFERED_BY, DevicePlugin, GpuNode, Holder, Installed, Offering
 
-OFFERED_BY = "dra.gpu/offered-by"
-DRIVER_RUNS = "dra.gpu/driver"
 _OPERATOR_LABEL = "nvidia.com/gpu.deploy.device-plugin"
 _MIG_MANAGER_LABEL = "nvidia.com/gpu.deploy.mig-manager"
 _GKE_LABEL = "gke-no-default-nvidia-gpu-device-plugin"
@@ -28,12 +26,15 @@ _CHART = "charts/gpu-dra-driver"
 VALUES_FILE = "values-cutover.yaml"
 FINAL_VALUES_FILE = "values.yaml"
 _WAIT = "--timeout=10m"
+_LEAVES = "dra.gpu/leaves"
+"""Of pods that have to leave a node: `kubectl drain` chooses by labels, and no others need to move."""
 MIG_RESOURCE = "nvidia.com/mig-"
 
 
 class Act(StrEnum):
     """What a step is, for programs."""
 
+    CLEAN = "clean"
     LABEL = "label"
     FENCE_PLUGIN = "fence-plugin"
     INSTALL = "install"
@@ -88,6 +89,8 @@ class Plan:
     """Nodes whose GPUs both offer now."""
     values: JsonObject
     """Of the chart, for the time of the change."""
+    refusal: str = ""
+    """Why there is none, where somebody else offers the GPUs; then all else is empty."""
 
     @property
     def empty(self) -> bool:
@@ -101,7 +104,9 @@ def cutover(offering: Offering, migration: Migration, driver: str) -> Plan:
     serves alone are kept as they are.
     """
     values = values_for_cutover(migration)
-    todo = sorted((one for one in offering.nodes if one.resources), key=_order)
+    if offering.other_drivers:
+        return Plan((), (), (), values, _refusal(offering.other_drivers))
+    todo = sorted((one for one in offering.nodes if one.resources or _is_halfway(one, offering)), key=_order)
     if not todo:
         return Plan((), (), (), values)
     done = [one for one in offering.nodes if not one.resources and one.driver]
@@ -113,6 +118,19 @@ def cutover(offering: Offering, migration: Migration, driver: str) -> Plan:
     )
     back = (*(way.back(node) for node in reversed(todo)), way.end_of_return(done))
     return Plan(forward, back, tuple(one.name for one in todo if one.driver), values)
+
+
+def _refusal(others: Sequence[str]) -> str:
+    return (
+        f"{_names(others)} brings NVIDIA's own DRA driver, which offers GPUs under the same name; nobody could say "
+        "whose slices they are. Choose one: switch that one off (`spec.draDriver.enabled: false` of a GPUCluster), see "
+        "that its slices and claims are gone, and read the cluster again."
+    )
+
+
+def _is_halfway(node: GpuNode, offering: Offering) -> bool:
+    """An earlier plan took it from the device plugin, and nobody gave it to the driver."""
+    return node.begun and not node.driver and bool(offering.plugins)
 
 
 def _order(node: GpuNode) -> tuple[bool, int, str]:
@@ -183,6 +201,9 @@ class _Way:
         return Stage("Before the first node", None, tuple(self._prepare(todo, done)))
 
     def _prepare(self, todo: Sequence[GpuNode], done: Sequence[GpuNode]) -> Iterator[Step]:
+        for node in todo:
+            if node.resources and node.driver_label and not node.driver:
+                yield self._clean(node.name)
         both = [one.name for one in todo if one.driver]
         if both:
             yield Step(
@@ -199,7 +220,7 @@ class _Way:
                 else f"{_names([one.name for one in done])} have the driver already and keep it.",
                 (_label([one.name for one in done], {OFFERED_BY: "driver", DRIVER_RUNS: "yes"}),),
             )
-        alone = [one.name for one in todo if not one.driver]
+        alone = [one.name for one in todo if one.resources and not one.driver]
         if alone:
             yield Step(
                 Act.LABEL,
@@ -224,6 +245,13 @@ class _Way:
                 f"give its pods the node selector `{OFFERED_BY}: device-plugin`.",
                 (),
             )
+        if both:
+            yield Step(
+                Act.AWAIT_PLUGIN_GONE,
+                "Where both offered, wait until kubelet has nothing of the device plugin left to give.",
+                tuple(_wait(one.name, resource, "= 0") for one in todo if one.driver for resource in one.resources),
+                "The chart refuses before.",
+            )
         yield Step(
             Act.INSTALL,
             "Install the driver. It runs nowhere yet, but where a node has its label.",
@@ -232,6 +260,21 @@ class _Way:
                 f"-f {VALUES_FILE}",
             ),
             f"{VALUES_FILE} has the values of this report and the two labels; add the image's repository.",
+        )
+
+    def _clean(self, name: str) -> Step:
+        return Step(
+            Act.CLEAN,
+            f"{name} has the driver's label from an earlier attempt, beside a device plugin: take it away.",
+            (
+                _label([name], {OFFERED_BY: "device-plugin"}),
+                _until_unpublished(name, self.driver),
+                _until_no_claims(name, self.driver),
+                f"kubectl label node {name} {DRIVER_RUNS}-",
+                _until_driver_is_gone(name),
+            ),
+            "The chart would refuse. If this does not end, pods have claims beside the device plugin: `dractl get "
+            "claims` says which; delete them.",
         )
 
     def finish(self) -> Stage:
@@ -317,15 +360,15 @@ class _Way:
         yield Step(
             Act.AWAIT_PLUGIN_GONE,
             "Wait until kubelet has nothing of it left to give.",
-            tuple(_wait_for_amount(name, resource, "0") for resource in node.resources),
+            tuple(_wait(name, resource, "= 0") for resource in node.resources or _UNKNOWN),
             "If it does not come to that, the device plugin is still there: find out who starts it.",
         )
         yield self._evict(node, "Pods that have GPUs go: the driver does not know of what they hold.")
         yield Step(
             Act.AWAIT_FREE,
             "Nobody on the node asks for GPUs any more.",
-            (_no_holders(name), *([_no_claims(name)] if node.driver else [])),
-            "If somebody is left, delete the pod and look again.",
+            (_no_holders(name), *([_until_no_claims(name, self.driver)] if node.driver or node.begun else [])),
+            "If somebody is left, delete the pod and look again; `dractl get claims` says who has claims.",
         )
         yield Step(
             Act.START_DRIVER,
@@ -387,13 +430,13 @@ class _Way:
         yield Step(
             Act.AWAIT_PLUGIN_GONE,
             "If the device plugin was still there, wait until it is not.",
-            tuple(_wait_for_amount(name, resource, "0") for resource in node.resources),
+            tuple(_wait(name, resource, "= 0") for resource in node.resources or _UNKNOWN),
         )
         yield self._evict(node, "Pods that have GPUs go.", by_name=False)
         yield Step(
             Act.AWAIT_NO_CLAIMS,
             "No claim has a device of this node any more, and nobody asks for GPUs.",
-            (_no_claims(name), _no_holders(name)),
+            (_until_no_claims(name, self.driver), _no_holders(name)),
             "MIG devices that were made on demand are gone with their claims.",
         )
         yield Step(
@@ -404,10 +447,7 @@ class _Way:
         yield Step(
             Act.AWAIT_DRIVER_GONE,
             "Wait until its pod is gone.",
-            (
-                f"kubectl -n {_NAMESPACE} wait pod --for=delete --field-selector spec.nodeName={name} "
-                f"-l app.kubernetes.io/component=kubelet-plugin {_WAIT}",
-            ),
+            (_until_driver_is_gone(name),),
         )
         yield Step(
             Act.START_PLUGIN,
@@ -417,7 +457,7 @@ class _Way:
         yield Step(
             Act.AWAIT_PLUGIN,
             "Wait until it offers what it did before.",
-            tuple(_wait_for_amount(name, resource, str(amount)) for resource, amount in node.resources.items()),
+            tuple(_wait(name, one, f"= {n}" if n else "!= 0") for one, n in (node.resources or _UNKNOWN).items()),
         )
         yield Step(Act.UNCORDON, "Let pods come.", (f"kubectl uncordon {name}",))
         yield Step(
@@ -458,11 +498,10 @@ class _Way:
         listed = node.holders if by_name else ()
         lost = [one for one in node.holders if one.owner is None]
         commands = list(dict.fromkeys(_delete(one, node.name) for one in node.holders if _drain_passes_over(one)))
-        # Whoever publishes for this node may run on it: a cordoned node does not take it back.
-        others = f"--pod-selector app.kubernetes.io/name!={_RELEASE}"
-        commands.append(f"kubectl drain {node.name} --ignore-daemonsets --delete-emptydir-data {others} {_WAIT}")
+        drain = f"--pod-selector {_LEAVES}=yes --ignore-daemonsets --delete-emptydir-data"
+        commands += [_marked(node.name), f"kubectl drain {node.name} {drain} {_WAIT}"]
         notes = [
-            "Draining respects disruption budgets; what lies in emptyDir volumes is lost.",
+            "Other pods stay. Draining respects disruption budgets; what lies in emptyDir volumes is lost.",
             "It refuses when pods have come that nobody makes anew: keep their manifests, and delete them.",
         ]
         if lost:
@@ -481,31 +520,62 @@ def _label(names: Sequence[str], labels: Mapping[str, str]) -> str:
     return f"kubectl label node {' '.join(names)} {' '.join(f'{k}={v}' for k, v in labels.items())} --overwrite"
 
 
-def _wait_for_amount(node: str, resource: str, amount: str) -> str:
+# Waiting and looking must not take a kubectl that failed for "there is none": each has its status, then what it said.
+
+_UNKNOWN = {"nvidia.com/gpu": 0}
+"""What to wait for on a node of which nobody knows what the device plugin gave."""
+
+
+def _wait(node: str, resource: str, condition: str) -> str:
+    """Also ends where kubelet has forgotten the resource: `kubectl wait` would not."""
     escaped = resource.replace(".", r"\.")
-    return f"kubectl wait node/{node} --for=jsonpath='{{.status.allocatable.{escaped}}}'={amount} {_WAIT}"
+    asked = f"kubectl get node {node} -o jsonpath='{{.status.allocatable.{escaped}}}'"
+    return f'until now=$({asked}) && [ "${{now:-0}}" {condition} ]; do sleep 5; done'
 
 
-def _published(node: str, driver: str) -> str:
-    selector = f"spec.nodeName={node},spec.driver={driver}"
-    return f"kubectl get resourceslices --field-selector {selector} -o name | grep -q ."
+def _slices(node: str, driver: str) -> str:
+    return f"kubectl get resourceslices --field-selector spec.nodeName={node},spec.driver={driver} -o name"
 
 
 def _until_published(node: str, driver: str) -> str:
-    return f"until {_published(node, driver)}; do sleep 5; done"
+    return f"until {_slices(node, driver)} | grep -q .; do sleep 5; done"
 
 
 def _until_unpublished(node: str, driver: str) -> str:
-    return f"while {_published(node, driver)}; do sleep 5; done"
+    return f'until now=$({_slices(node, driver)}) && [ -z "$now" ]; do sleep 5; done'
 
 
 def _no_holders(node: str) -> str:
     amounts = r"s/^  *\(nvidia.com[^ ]*\|volcano.sh[^ ]*\|aliyun.com[^ ]*\|tencent.com[^ ]*\)  *[1-9].*/\1/p"
-    return f"test -z \"$(kubectl describe node {node} | sed -n '/^Allocated/,$p' | sed -n '{amounts}')\""
+    read = f"echo \"$now\" | sed -n '/^Allocated/,$p' | sed -n '{amounts}'"
+    return f'now=$(kubectl describe node {node}) && test -z "$({read})"'
 
 
-def _no_claims(node: str) -> str:
-    return f'! kubectl get resourceclaims -A -o json | grep -q \'"pool": "{node}"\''
+def _until_no_claims(node: str, driver: str) -> str:
+    """Pools of other drivers are called after nodes, too."""
+    each = "{range .items[*].status.allocation.devices.results[*]}{.driver} {.pool};{end}"
+    seen = f"case $now in *'{driver} {node};'*) false;; esac"
+    return f"until now=$(kubectl get resourceclaims -A -o jsonpath='{each}') && {seen}; do sleep 5; done"
+
+
+def _until_driver_is_gone(node: str) -> str:
+    return (
+        f"kubectl -n {_NAMESPACE} wait pod --for=delete --field-selector spec.nodeName={node} "
+        f"-l app.kubernetes.io/component=kubelet-plugin {_WAIT}"
+    )
+
+
+def _marked(node: str) -> str:
+    """A label for the pods that have GPUs of this node at the time, by either way."""
+    fields = "{.spec.resourceClaims} {.spec.containers[*].resources} {.spec.initContainers[*].resources}"
+    each = "{range .items[*]}{.metadata.namespace} {.metadata.name} " + fields + '{"\\n"}{end}'
+    here = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
+    asks = r"/(nvidia\.com|volcano\.sh|aliyun\.com|tencent\.com)\/|resourceClaim/"
+    label = f"""sh -c 'kubectl -n "$0" label pod "$1" {_LEAVES}=yes --overwrite'"""
+    return (
+        f"kubectl get pods -A --field-selector '{here}' -o jsonpath='{each}' "
+        f"| awk '{asks} {{print $1, $2}}' | xargs -r -n 2 {label}"
+    )
 
 
 def _drain_passes_over(pod: Holder) -> bool:

@@ -19,6 +19,9 @@ _PLUGIN_RESOURCE = re.compile(r"nvidia\.com/.+|volcano\.sh/v?gpu-.+|aliyun\.com/
 _PLUGIN_IMAGE = re.compile(r"(nvidia|gpu|hami|volcano)[^:]*device-plugin|device-plugin[^:]*(nvidia|gpu)")
 _GKE_PLUGIN = re.compile(r"nvidia-gpu-device-plugin")
 _DONE = ("Succeeded", "Failed")
+_OTHER_DRIVER_IMAGE = re.compile(r"k8s-dra-driver-gpu|dra-driver-nvidia-gpu")
+OFFERED_BY = "dra.gpu/offered-by"
+DRIVER_RUNS = "dra.gpu/driver"
 
 
 class Installed(StrEnum):
@@ -65,6 +68,10 @@ class GpuNode:
     holders: tuple[Holder, ...] = ()
     mig_config: str | None = None
     """The layout that the MIG manager keeps here."""
+    begun: bool = False
+    """Whether it has a label of a plan: somebody may have stopped halfway."""
+    driver_label: bool = False
+    """Whether that is the one that brings the driver's pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +81,13 @@ class Offering:
     nodes: tuple[GpuNode, ...]
     plugins: tuple[DevicePlugin, ...] = ()
     mig_manager: bool = False
+    other_drivers: tuple[str, ...] = ()
+    """What brings NVIDIA's own DRA driver, whose slices cannot be told from ours."""
 
 
 def offering_of(objects: Iterable[JsonObject], driver: str) -> Offering:
-    """From Nodes, Pods, ResourceSlices, DaemonSets and ClusterPolicies, in any order. Other kinds are passed over."""
+    """From Nodes, Pods, ResourceSlices, DaemonSets, ClusterPolicies and GPUClusters, in any order. Others are passed
+    over."""
     by_kind: dict[str, list[JsonObject]] = defaultdict(list)
     for obj in objects:
         by_kind[str(obj.get("kind"))].append(obj)
@@ -97,14 +107,17 @@ def offering_of(objects: Iterable[JsonObject], driver: str) -> Offering:
             name in published,
             tuple(sorted(holders.get(name, ()), key=lambda holder: (holder.namespace, holder.name))),
             labels.get("nvidia.com/mig.config"),
+            begun=OFFERED_BY in labels or DRIVER_RUNS in labels,
+            driver_label=DRIVER_RUNS in labels,
         )
-        if one.resources or one.driver or labels.get("nvidia.com/gpu.present") == "true":
+        if one.resources or one.driver or one.begun or labels.get("nvidia.com/gpu.present") == "true":
             found.append(one)
     policies = [one for one in by_kind["ClusterPolicy"] if str(one.get("apiVersion", "")).startswith("nvidia.com/")]
     return Offering(
         tuple(sorted(found, key=lambda node: node.name)),
         tuple(sorted({*_operators(policies), *_daemon_sets(by_kind["DaemonSet"], bool(policies))})),
         any(_enabled(one, "migManager") for one in policies),
+        tuple(_other_drivers(by_kind["GPUCluster"], by_kind["DaemonSet"])),
     )
 
 
@@ -187,3 +200,20 @@ def _daemon_sets(daemon_sets: Sequence[JsonObject], operator: bool) -> Iterable[
             gke = metadata.get("namespace") == "kube-system" and _GKE_PLUGIN.match(metadata["name"])
             installed = Installed.GKE if gke else Installed.DAEMON_SET
             yield DevicePlugin(installed, metadata.get("namespace") or "default", metadata["name"])
+
+
+def _other_drivers(clusters: Sequence[JsonObject], daemon_sets: Sequence[JsonObject]) -> Iterable[str]:
+    """NVIDIA's operator brings its driver by a GPUCluster; its chart has a container `gpus` where it offers GPUs."""
+    named = [
+        f"GPUCluster {one['metadata']['name']}"
+        for one in clusters
+        if str(one.get("apiVersion", "")).startswith("nvidia.com/") and _enabled(one, "draDriver")
+    ]
+    yield from named
+    for one in () if named else daemon_sets:
+        containers = (((one.get("spec") or {}).get("template") or {}).get("spec") or {}).get("containers") or ()
+        if any(
+            container.get("name") == "gpus" and _OTHER_DRIVER_IMAGE.search(str(container.get("image", "")))
+            for container in containers
+        ):
+            yield f"DaemonSet {one['metadata'].get('namespace') or 'default'}/{one['metadata']['name']}"

@@ -197,6 +197,10 @@ def _offered(offering: Offering | None) -> Iterator[Check]:
             "Ask the cluster with `--cluster`, or give what `kubectl get nodes,resourceslices -o yaml` prints.",
         )
         return
+    if offering.other_drivers:
+        why = f"{', '.join(offering.other_drivers)} brings NVIDIA's own DRA driver, under the name of this one."
+        yield Check(question, Answer.NO, why, "Switch one of the two off; until then there is no plan.")
+        return
     both = [one.name for one in offering.nodes if one.resources and one.driver]
     if both:
         advice = "Do the first steps of the cut-over plan now."

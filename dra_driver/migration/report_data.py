@@ -159,6 +159,7 @@ def _plan(plan: Plan | None) -> JsonObject | None:
     if plan is None:
         return None
     return {
+        "refusal": plan.refusal or None,
         "conflicts": list(plan.conflicts),
         "values": plan.values,
         "forward": _stages(plan.forward),
@@ -260,7 +261,9 @@ def schema() -> JsonObject:
             _map(on=_TEXT, needsPolicy=_FREE, nodesLeftOut=_list(_TEXT), workloads=_list(standing)),
         ),
         readiness=_list(_map(question=_TEXT, answer=_one_of(Answer), why=_TEXT, advice=_MAYBE)),
-        cutover=_or_null(_map(conflicts=_list(_TEXT), values={"type": "object"}, forward=stages, back=stages)),
+        cutover=_or_null(
+            _map(refusal=_MAYBE, conflicts=_list(_TEXT), values={"type": "object"}, forward=stages, back=stages)
+        ),
     )
     about_it = "What `dractl migrate --report json` prints. Codes and their meanings: docs/migration.md."
     header = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": KIND, "description": about_it}

@@ -25,6 +25,9 @@ def way(plan: Plan | None) -> Iterator[str]:
             "-A -o yaml` prints among the files of `--with`, the plan for each of them stands here."
         )
         return
+    if plan.refusal:
+        yield f"**There is none.** {plan.refusal}"
+        return
     if plan.empty:
         yield "No device plugin has anything to give on any node that was read: there is nothing to move."
         return

@@ -22,8 +22,6 @@ from hypothesis import strategies as st
 
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.migration.cutover import (
-    DRIVER_RUNS,
-    OFFERED_BY,
     Act,
     Plan,
     Stage,
@@ -34,7 +32,17 @@ from dra_driver.migration.cutover import (
 )
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Migration, ObjectRef, Options, Source, StrategyOption
-from dra_driver.migration.offering import DevicePlugin, GpuNode, Holder, Installed, Offering, offering_of
+from dra_driver.migration.offering import (
+    DRIVER_RUNS,
+    OFFERED_BY,
+    DevicePlugin,
+    GpuNode,
+    Holder,
+    Installed,
+    Offering,
+    offering_of,
+)
+from dra_driver.migration.readiness import Answer, Facts, readiness
 from dra_driver.names import GPU_DRIVER
 
 
@@ -94,11 +102,13 @@ class Cluster:
         self.fenced = selector[OFFERED_BY] is not None
 
     def helm(self, verb: str, values: str) -> None:
-        self.installed, self.fence_values = True, values == "values-cutover.yaml"
+        self.installed, self.fence_values = True, values.endswith("values-cutover.yaml")
+        for name, node in self.nodes.items():
+            assert not (node.plugin and DRIVER_RUNS in node.labels), f"the chart refuses: a device plugin is on {name}"
 
     def amount(self, name: str, resource: str, amount: str) -> None:
         node = self.nodes[name]
-        if amount == "0":
+        if amount == "= 0":
             assert not self.wants_plugin(node), f"waits for ever: the device plugin stays on {name}"
             node.plugin = False
         else:
@@ -158,13 +168,16 @@ _COMMANDS = tuple(
         (r"kubectl label node (.+)", Cluster.label),
         (rf"kubectl -n [a-z-]+ patch daemonset {_NAME} --type merge -p '(.+)'", Cluster.patch),
         (r"helm (upgrade(?: --install)?) .* -f (\S+)", Cluster.helm),
-        (rf"kubectl wait node/{_NAME} --for=jsonpath='\{{.status.allocatable\.(\S+)\}}'=(\d+) .*", Cluster.amount),
-        (rf"while kubectl get resourceslices .*nodeName={_NAME},.*done", Cluster.unpublished),
+        (
+            rf"until now=.*kubectl get node {_NAME} -o jsonpath='\{{.status.allocatable\.(\S+)\}}'.* (!?= \d+) \]; .*",
+            Cluster.amount,
+        ),
+        (rf"until now=\$\(kubectl get resourceslices .*nodeName={_NAME},.*", Cluster.unpublished),
         (rf"until kubectl get resourceslices .*nodeName={_NAME},.*done", Cluster.published),
-        (rf'test -z "\$\(kubectl describe node {_NAME} \| .*', Cluster.no_holders),
-        (rf"""! kubectl get resourceclaims -A -o json \| grep -q '"pool": "{_NAME}"'""", Cluster.no_claims),
+        (rf"now=\$\(kubectl describe node {_NAME}\) && .*", Cluster.no_holders),
+        (rf"until now=\$\(kubectl get resourceclaims .*'gpu.nvidia.com {_NAME};'.*done", Cluster.no_claims),
         (rf".* wait pod --for=delete --field-selector spec.nodeName={_NAME} .*", Cluster.driver_gone),
-        (r"kubectl (?:cordon|uncordon|drain|apply) .*", lambda cluster: None),
+        (r"kubectl (?:cordon|uncordon|drain|apply|get pods) .*", lambda cluster: None),
         (r"kubectl -n \S+ (?:delete pod|get pods|rollout status) .*|helm test .*", lambda cluster: None),
     )
 )
@@ -186,7 +199,10 @@ def offerings(draw: st.DrawFn) -> Offering:
             Holder("team", f"pod-{index}-{number}", draw(st.sampled_from(OWNERS)), by_claim=not resources)
             for number in range(draw(st.integers(0, 3)))
         )
-        nodes.append(GpuNode(f"node-{index}", resources, driver, holders, draw(st.sampled_from([None, "all-1g.10gb"]))))
+        mig = draw(st.sampled_from([None, "all-1g.10gb"]))
+        # What a plan that somebody gave up leaves behind: the driver's label, or a node that nobody offers.
+        left = draw(st.booleans()) and not driver
+        nodes.append(GpuNode(f"node-{index}", resources, driver, holders, mig, left, left and bool(resources)))
     plugin = draw(st.sampled_from([OPERATOR, DAEMON_SET, GKE]))
     return Offering(tuple(nodes), (plugin,), draw(st.booleans()))
 
@@ -206,6 +222,8 @@ def simulated(offering: Offering) -> Cluster:
         nodes[one.name] = Node(labels, plugin, one.driver, plugin, one.driver, one.driver, both)
         if not plugin:
             labels.setdefault(OFFERED_BY, "nobody")
+        if one.driver_label:
+            labels[DRIVER_RUNS] = "yes"
     driver_there = any(one.driver for one in offering.nodes)
     # Where the driver is there already, somebody has kept it from the other nodes, by labels as ours.
     return Cluster(nodes, not plugin_everywhere(offering), offering.plugins[0] == OPERATOR, driver_there, driver_there)
@@ -235,7 +253,7 @@ def test_nobody_ever_gets_a_gpu_twice_on_the_way_to_the_driver(offering: Offerin
     for command in commands(plan.forward, until=Act.REMOVE_PLUGIN):
         cluster.run(command)
     for one in offering.nodes:
-        if one.resources:
+        if one.resources or (one.begun and not plan.empty):
             node = cluster.nodes[one.name]
             assert (node.plugin, node.driver, node.damaged) == (False, True, False)
 
@@ -254,7 +272,7 @@ def test_nor_on_the_way_back_from_wherever_one_stopped(offering: Offering, data:
     for command in commands(plan.back, until=Act.UNINSTALL):
         cluster.run(command)
     for one in offering.nodes:
-        if one.resources:
+        if one.resources or one.begun:
             node = cluster.nodes[one.name]
             assert (node.plugin, node.driver) == (True, False)
 
@@ -322,7 +340,7 @@ def test_pods_of_a_daemon_set_are_found_by_their_owner_since_their_names_change(
     held = tuple(Holder("team", name, ObjectRef("DaemonSet", "team", "watch"), by_claim=False) for name in "ab")
     offering = Offering((GpuNode("node-0", {"nvidia.com/gpu": 8}, False, held),), (DAEMON_SET,))
     evict = next(step for step in plan_of(offering).forward[1].steps if step.act is Act.EVICT)
-    (command,) = [one for one in evict.commands if "xargs" in one]
+    (command,) = [one for one in evict.commands if "watch" in one]
     (tmp_path / "kubectl").write_text(
         f'#!/bin/sh\necho "$*" >> {tmp_path}/typed\n[ "$3" = get ] && echo watch-x watch-y\n'
     )
@@ -386,6 +404,113 @@ def test_whether_somebody_is_left_is_seen_in_what_kubectl_says(used: int, status
     (tmp_path / "kubectl").chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     assert subprocess.run(["bash", "-c", free], env=environment, check=False).returncode == status
+
+
+def shell(command: str, kubectl: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """What a command comes to where `kubectl` is this script; a loop that goes on ends with status 124."""
+    (folder / "kubectl").write_text(f"#!/bin/sh\n{kubectl}\n")
+    (folder / "sleep").write_text("#!/bin/sh\nkill $PPID\n")
+    for name in ("kubectl", "sleep"):
+        (folder / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    return subprocess.run(["bash", "-c", command], env=environment, check=False, capture_output=True, text=True)
+
+
+CONFLICT = Offering((GpuNode("node-0", {"nvidia.com/gpu": 8}, True),), (DAEMON_SET,))
+LOOKS = (Act.AWAIT_PLUGIN_GONE, Act.AWAIT_NOT_OFFERED, Act.AWAIT_FREE, Act.AWAIT_NO_CLAIMS)
+
+
+def looks(plan: Plan) -> list[str]:
+    stages = (*plan.forward, *plan.back)
+    return [command for stage in stages for step in stage.steps if step.act in LOOKS for command in step.commands]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_a_kubectl_that_fails_is_never_taken_for_there_is_none(tmp_path: Path) -> None:
+    """The API server may be away for a moment: whoever then goes on gives GPUs away twice."""
+    wanted = looks(plan_of(CONFLICT))
+    assert len(wanted) >= 7
+    for command in wanted:
+        assert shell(command, "exit 1", tmp_path).returncode != 0, command
+        assert shell(command, "exit 0", tmp_path).returncode == 0, f"{command} does not end where there is nothing"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize(("said", "ends"), [("", True), ("0", True), ("8", False)])
+def test_kubelet_may_say_that_it_has_none_or_nothing_at_all(said: str, ends: bool, tmp_path: Path) -> None:
+    (command,) = next(step.commands for step in plan_of(CONFLICT).back[0].steps if step.act is Act.AWAIT_PLUGIN_GONE)
+    assert (shell(command, f"echo -n '{said}'", tmp_path).returncode == 0) == ends
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize(
+    ("claims", "ends"),
+    [("gpu.nvidia.com node-0;", False), ("gpu.nvidia.com node-01;", True), ("nic.example.com node-0;", True)],
+)
+def test_claims_of_other_drivers_and_nodes_are_not_waited_for(claims: str, ends: bool, tmp_path: Path) -> None:
+    command = next(step.commands[0] for step in plan_of(CONFLICT).back[0].steps if step.act is Act.AWAIT_NO_CLAIMS)
+    assert (shell(command, f"echo -n '{claims}'", tmp_path).returncode == 0) == ends
+
+
+PODS = """\
+team asks  [{"name":"main","resources":{"limits":{"nvidia.com/gpu":"1"}}}]
+team claims [{"name":"gpu","resourceClaimTemplateName":"t"}] {}
+team other  {"limits":{"cpu":"1"}}"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_only_pods_that_have_gpus_are_moved(tmp_path: Path) -> None:
+    for stage in (plan_of(CONFLICT).forward[1], plan_of(CONFLICT).back[0]):
+        mark, drain = next(step.commands for step in stage.steps if step.act is Act.EVICT)
+        typed = tmp_path / "typed"
+        typed.write_text("")
+        shell(mark, f"[ $1 = get ] && cat <<'END'\n{PODS}\nEND\nprintf '%s\\n' \"$*\" >> {typed}", tmp_path)
+        marked = [line for line in typed.read_text().splitlines() if " label " in line]
+        assert marked == [f"-n team label pod {name} dra.gpu/leaves=yes --overwrite" for name in ("asks", "claims")]
+        assert "--pod-selector dra.gpu/leaves=yes" in drain
+
+
+def test_what_an_earlier_plan_left_behind_is_taken_up() -> None:
+    """A driver's label beside a device plugin, which the chart refuses, and a node that nobody offers."""
+    labels = {DRIVER_RUNS: "yes", OFFERED_BY: "device-plugin"}
+    nodes = [
+        {
+            "kind": "Node",
+            "metadata": {"name": name, "labels": its},
+            "status": {"allocatable": {"nvidia.com/gpu": amount}},
+        }
+        for name, its, amount in (("label", labels, "8"), ("nobody", {OFFERED_BY: "nobody"}, "0"), ("plain", {}, "8"))
+    ]
+    read = offering_of(nodes, GPU_DRIVER)
+    plan = plan_of(Offering(read.nodes, (DAEMON_SET,)))
+    assert {stage.node for stage in plan.forward} == {None, "label", "nobody", "plain"}
+    first = plan.forward[0].steps[0]
+    assert first.act is Act.CLEAN and first.commands[-2] == "kubectl label node label dra.gpu/driver-"
+    assert "resourceclaims" in first.commands[-3]
+    assert [step.act for step in plan.forward[0].steps].count(Act.CLEAN) == 1
+    assert {one.name for one in read.nodes if plan_of(read).empty} == set(), "nobody is left out"
+
+
+def test_there_is_no_plan_beside_nvidias_own_dra_driver() -> None:
+    """Its slices have the name of ours: nobody could say whose they are."""
+    node = {"kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
+    cluster = {"apiVersion": "nvidia.com/v1alpha1", "kind": "GPUCluster", "metadata": {"name": "gpu-cluster"}}
+    plugin = {"image": "registry.k8s.io/dra-driver-nvidia/dra-driver-nvidia-gpu:v26.8.0", "name": "gpus"}
+    daemon_set = {
+        "kind": "DaemonSet",
+        "metadata": {"name": "kubelet-plugin", "namespace": "n"},
+        "spec": {"template": {"spec": {"containers": [plugin]}}},
+    }
+    for other, name in ((cluster, "GPUCluster gpu-cluster"), (daemon_set, "DaemonSet n/kubelet-plugin")):
+        offering = offering_of([node, other], GPU_DRIVER)
+        plan = plan_of(offering)
+        assert plan.empty and not plan.back and plan.refusal.startswith(name)
+        found = Migration((), (), (), (), ())
+        (check,) = [one for one in readiness(found, Options(), Facts(offering=offering)) if "one side" in one.question]
+        assert check.answer is Answer.NO and name in check.why
+    off = {**cluster, "spec": {"draDriver": {"enabled": False}}}
+    domains = {**daemon_set, "spec": {"template": {"spec": {"containers": [{**plugin, "name": "compute-domains"}]}}}}
+    assert not plan_of(offering_of([node, off, domains], GPU_DRIVER)).refusal
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
