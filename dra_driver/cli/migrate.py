@@ -84,7 +84,8 @@ def migrate(
     result = undone(work.sources) if undo else migrated(work.sources, options, work.side)
     _refuse_unmatched(result, options)
     found = Report(result) if undo else reported(result, options, work, trying)
-    found = replace(found, command=_typed(ctx), written="." if in_place else None if output == _STDOUT else output)
+    written = "." if in_place else None if output == _STDOUT else output
+    found = replace(found, command=_typed(ctx), written=written, unread=work.unread)
     _write(found, work, in_place=in_place, output=output, diff_only=diff_only)
     if report is not None:
         typer.echo(markdown(found) if report is ReportFormat.MARKDOWN else json_text(found), nl=False)
@@ -180,9 +181,9 @@ def _gathered(paths: Sequence[str], around: Sequence[str], read: ClusterRead | N
 def _end(report: Report, work: Gathered) -> None:
     """What was not read, and the exit status."""
     for kind in work.read.unread if work.read is not None else ():
-        messages.print(f"note: {kind}; the result leaves them out", markup=False, soft_wrap=True)
-    for file, why in work.unreadable:
-        messages.print(f"error: {file}: {why}", markup=False, soft_wrap=True)
+        messages.print(f"note: {kind.what}: {kind.why}; the result leaves them out", markup=False, soft_wrap=True)
+    for one in work.unreadable:
+        messages.print(f"error: {one.what}: {one.why}", markup=False, soft_wrap=True)
     if work.unreadable:
         raise SystemExit(Status.UNREACHABLE)
     if report.failed:

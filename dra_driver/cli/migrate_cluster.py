@@ -30,6 +30,7 @@ from dra_driver.errors import ClusterError, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.migration.kinds import is_known
 from dra_driver.migration.model import Source
+from dra_driver.migration.outcome import Unread
 from dra_driver.migration.readiness import ADMIN_ACCESS_LABEL
 
 _DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True)
@@ -82,8 +83,8 @@ class ClusterRead:
     """Nodes, pods, slices, DaemonSets and ClusterPolicies, for the cut-over."""
     classes: tuple[JsonObject, ...]
     admin_namespaces: frozenset[str]
-    unread: tuple[str, ...]
-    """Kinds that could not be listed, each with why."""
+    unread: tuple[Unread, ...]
+    """Kinds that could not be listed."""
 
 
 def read_cluster(kubeconfig: Path | None, context: str | None, namespace: str | None) -> ClusterRead:
@@ -124,7 +125,7 @@ async def _read_cluster(kube: Kube, namespace: str | None) -> ClusterRead:
 class _Reading:
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
-        self.unread: dict[str, None] = {}
+        self.unread: dict[Unread, None] = {}
 
     async def list(self, resource: Resource, namespace: str | None = None) -> list[JsonObject]:
         """Typed, since items of a list do not say what they are; nothing where that is not allowed."""
@@ -136,7 +137,8 @@ class _Reading:
             if error.status not in _FORBIDDEN:
                 raise
             of_kinds = ", so objects of kinds that are not Kubernetes' own were not asked for" * (resource is CRDS)
-            self.unread.setdefault(f"{resource.kind}: you may not list them{of_kinds}")
+            where = f" in namespace {namespace}" if namespace else " in all namespaces" * resource.namespaced
+            self.unread.setdefault(Unread(resource.kind, f"you may not list them{where}{of_kinds}"))
             return []
         return [{**one, "apiVersion": resource.api_version, "kind": resource.kind} for one in found]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from dra_driver.cli.files import STDIN, UnreadableFile, named_files
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.model import Migration, Source
+from dra_driver.migration.outcome import Unread
 
 MANIFESTS = "manifests"
 """Folder below that of `-o`, so that `kubectl apply -f` meets nothing but manifests there."""
@@ -22,18 +23,18 @@ MANIFESTS = "manifests"
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """`unreadable` are files that are no UTF-8 text, with why."""
-
     sources: tuple[Source, ...]
-    unreadable: tuple[tuple[str, str], ...]
+    unreadable: tuple[Unread, ...]
+    """Files."""
     links: tuple[tuple[str, str], ...] = ()
     """Other names of files that are read, and the name by which they are."""
 
 
 def read_sources(paths: Sequence[str]) -> Read:
-    """All files of `paths`, folders with their YAML and JSON files. Raises UnreadableFile for what is not there."""
+    """All files of `paths`, folders with their YAML and JSON files; who cannot read one reads the others. Raises
+    UnreadableFile for what is not there."""
     sources: list[Source] = []
-    bad: list[tuple[str, str]] = []
+    bad: list[Unread] = []
     names = list(dict.fromkeys(named_files(paths)))
     # Read twice, a file would be written twice, and the second time without what the first had put into it.
     first = {_file(name): name for name in sorted(names, key=lambda name: not Path(name).is_symlink())}
@@ -42,7 +43,11 @@ def read_sources(paths: Sequence[str]) -> Read:
         try:
             sources.append(Source(name, _content(name).decode("utf-8")))
         except UnicodeDecodeError as error:
-            bad.append((name, f"is not UTF-8 text (byte {error.start})"))
+            bad.append(Unread(name, f"is not UTF-8 text (byte {error.start})"))
+        except FileNotFoundError as error:
+            raise UnreadableFile(f"cannot be read: {error.strerror}", about=name) from error
+        except OSError as error:
+            bad.append(Unread(name, f"cannot be read: {error.strerror}"))
     return Read(tuple(sources), tuple(bad), tuple(links))
 
 
@@ -54,10 +59,7 @@ def _file(name: str) -> str:
 def _content(name: str) -> bytes:
     if name == STDIN:
         return sys.stdin.buffer.read()
-    try:
-        return Path(name).read_bytes()
-    except OSError as error:
-        raise UnreadableFile(f"cannot be read: {error.strerror}", about=name) from error
+    return Path(name).read_bytes()
 
 
 # -- results

@@ -21,7 +21,7 @@ from dra_driver.migration.cutover import FINAL_VALUES_FILE, VALUES_FILE, cutover
 from dra_driver.migration.ground import Ground, ground_of_cluster, ground_of_labels, ground_of_models
 from dra_driver.migration.model import Finding, Migration, Options, Source
 from dra_driver.migration.offering import offering_of
-from dra_driver.migration.outcome import Report
+from dra_driver.migration.outcome import Report, Unread
 from dra_driver.migration.readiness import Facts, readiness
 from dra_driver.migration.report import markdown, summary
 from dra_driver.migration.report_data import as_data
@@ -39,12 +39,16 @@ class Gathered:
 
     sources: tuple[Source, ...]
     side: tuple[Source, ...]
-    unreadable: tuple[tuple[str, str], ...]
+    unreadable: tuple[Unread, ...]
     read: ClusterRead | None
     from_files: bool = True
     """Whether the workloads are a person's files."""
     links: tuple[tuple[str, str], ...] = ()
     """Other names of files that were read, and the name by which they were."""
+
+    @property
+    def unread(self) -> tuple[Unread, ...]:
+        return (*self.unreadable, *(self.read.unread if self.read is not None else ()))
 
     @property
     def objects(self) -> tuple[JsonObject, ...]:
@@ -79,6 +83,7 @@ def reported(migration: Migration, options: Options, work: Gathered, trying: Try
         answered=[one["spec"].get("extendedResourceName") for one in read.classes] if read is not None else None,
         admin_namespaces=read.admin_namespaces if read is not None else None,
         offering=offering,
+        unread=frozenset(one.what for one in read.unread) if read is not None else frozenset(),
     )
     plan = cutover(offering, migration, options.driver) if offering is not None else None
     checks = readiness(migration, options, facts)

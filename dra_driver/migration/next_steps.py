@@ -30,6 +30,8 @@ def next_steps(report: Report) -> tuple[NextStep, ...]:
 def _first(report: Report) -> Iterator[NextStep]:
     """What stands in the way of all else."""
     errors = count(report.migration, Severity.ERROR)
+    if report.unread:
+        yield NextStep("See what could not be read (`Not read`, below), and whether it matters.")
     if errors:
         these = "the error" if errors == 1 else f"the {errors} errors"
         yield NextStep(f"Put right what {these} below name, then run this again; do not apply what they are about.")
@@ -60,6 +62,13 @@ def _files(report: Report) -> Iterator[NextStep]:
 
 def _cluster(report: Report) -> Iterator[NextStep]:
     if not report.migration.workloads:
+        return
+    if report.plan is None and any(one.what == "Node" for one in report.unread):
+        yield NextStep(
+            "Let somebody run this who may list nodes, pods, DaemonSets and slices of the cluster; then the plan, node "
+            "by node, is in the report.",
+            f"{report.command} --report md",
+        )
         return
     if report.plan is None:
         yield NextStep(

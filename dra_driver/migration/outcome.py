@@ -11,6 +11,15 @@ from dra_driver.migration.together import Together
 from dra_driver.migration.verify import Verdict, Verification
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What was to be read and could not be: the result leaves it out."""
+
+    what: str
+    """A file, or a kind of the cluster."""
+    why: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Report:
     migration: Migration
@@ -25,6 +34,7 @@ class Report:
     """The folder that results were written to, or `.` where they are over the files; None: nowhere."""
     together: Together | None = None
     """All at once; None: the nodes are not described."""
+    unread: tuple[Unread, ...] = ()
 
     @property
     def unlike(self) -> int:

@@ -37,6 +37,8 @@ class Facts:
     admin_namespaces: Collection[str] | None = None
     """Namespaces with the label for admin access."""
     offering: Offering | None = None
+    unread: Collection[str] = ()
+    """Kinds that the cluster did not let us list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def _checks(migration: Migration, options: Options, facts: Facts) -> Iterator[Ch
     if claims or extended:
         yield from _classes(migration, facts)
     yield from _namespaces(migration, facts)
-    yield from _offered(facts.offering)
+    yield from _offered(facts)
 
 
 def _count(number: int, word: str) -> str:
@@ -187,9 +189,14 @@ def _namespaces(migration: Migration, facts: Facts) -> Iterator[Check]:
             yield Check(question, Answer.NO, f"It lacks the label {ADMIN_ACCESS_LABEL}.", advice)
 
 
-def _offered(offering: Offering | None) -> Iterator[Check]:
+_WHO_OFFERS = ("Node", "ResourceSlice")
+
+
+def _offered(facts: Facts) -> Iterator[Check]:
     question = "Each GPU is offered by one side only"
-    if offering is None:
+    offering = facts.offering
+    unread = [kind for kind in _WHO_OFFERS if kind in facts.unread]
+    if offering is None and not unread:
         yield Check(
             question,
             Answer.UNKNOWN,
@@ -197,13 +204,16 @@ def _offered(offering: Offering | None) -> Iterator[Check]:
             "Ask the cluster with `--cluster`, or give what `kubectl get nodes,resourceslices -o yaml` prints.",
         )
         return
-    if offering.other_drivers:
+    if offering is not None and offering.other_drivers:
         why = f"{', '.join(offering.other_drivers)} brings NVIDIA's own DRA driver, under the name of this one."
         yield Check(question, Answer.NO, why, "Switch one of the two off; until then there is no plan.")
         return
-    both = [one.name for one in offering.nodes if one.resources and one.driver]
+    both = [one.name for one in offering.nodes if one.resources and one.driver] if offering is not None else []
     if both:
         advice = "Do the first steps of the cut-over plan now."
         yield Check(question, Answer.NO, f"Device plugin and driver both offer GPUs on {', '.join(both)}.", advice)
+    elif unread:
+        advice = "Ask the cluster with an account that may."
+        yield Check(question, Answer.UNKNOWN, f"You may not list {' and '.join(f'{one}s' for one in unread)}.", advice)
     else:
         yield Check(question, Answer.YES, "No node has both.")

@@ -4,14 +4,14 @@ What it comes to and what to do next stand at the top, then worst first, and eac
 above its findings, a reason above the workloads that it is true of. Where nothing is to be said there is no heading.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import Severity
 from dra_driver.migration.cutover import final_values
 from dra_driver.migration.model import Migration, ObjectRef, Target
 from dra_driver.migration.next_steps import next_steps
-from dra_driver.migration.outcome import Report, by_namespace, count, targets_of
+from dra_driver.migration.outcome import Report, Unread, by_namespace, count, targets_of
 from dra_driver.migration.report_findings import findings_of
 from dra_driver.migration.report_text import counted, escaped, file_title, section, sentence, table, yaml_block
 from dra_driver.migration.report_together import all_together
@@ -56,6 +56,7 @@ def markdown(report: Report) -> str:
         ["# From the device plugin to DRA", "", *summary(migration)],
         section("By namespace", _namespaces(migration)),
         section("What to do next", _next(report)),
+        section("Not read", _unread(report.unread)),
         findings[Severity.ERROR],
         findings[Severity.WARNING],
         section("Workloads", workloads_of(migration.workloads)),
@@ -65,7 +66,7 @@ def markdown(report: Report) -> str:
         section("Tried by the allocator", tried(report.verification)),
         section("All together", all_together(report.together)),
         section("Is the cluster ready?", ready(report.checks)),
-        section("The way to the driver, node by node", way(report.plan)),
+        section("The way to the driver, node by node", way(report.plan, report.unread)),
         section("The way back", way_back(report.plan)),
         section("What is different with claims", (f"{i}. {one}" for i, one in enumerate(DIFFERENCES, 1))),
     ]
@@ -125,6 +126,13 @@ def _next(report: Report) -> Iterator[str]:
             yield f"    {step.command}"
             yield "    ```"
             yield ""
+
+
+def _unread(unread: Sequence[Unread]) -> Iterator[str]:
+    if unread:
+        yield "What could not be read is not in this report, and nothing here takes it into account."
+        yield ""
+        yield from (f"- {escaped(one.what)}: {sentence(escaped(one.why))}" for one in unread)
 
 
 # -- what was written

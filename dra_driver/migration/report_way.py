@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from dra_driver.migration.cutover import Plan, Stage
+from dra_driver.migration.outcome import Unread
 from dra_driver.migration.readiness import Answer, Check
 from dra_driver.migration.report_text import table, yaml_block
 
@@ -18,7 +19,20 @@ def ready(checks: Sequence[Check]) -> Iterator[str]:
     yield "`dractl doctor` looks at nodes, runtime and driver themselves."
 
 
-def way(plan: Plan | None) -> Iterator[str]:
+_NEEDED = ("Node", "Pod", "DaemonSet", "ResourceSlice")
+"""Kinds without which a plan may be wrong."""
+
+
+def way(plan: Plan | None, unread: Sequence[Unread] = ()) -> Iterator[str]:
+    hidden = [one.what for one in unread if one.what in _NEEDED]
+    if hidden:
+        yield (
+            f"**You may not list {', '.join(dict.fromkeys(hidden))}, so no plan can be relied on: what holds or offers "
+            "GPUs may be missing. Ask the cluster with an account that may list them before anything is begun.**"
+        )
+        yield ""
+    if plan is None and hidden:
+        return
     if plan is None:
         yield (
             "The nodes are not known. With `--cluster`, or with what `kubectl get nodes,pods,daemonsets,resourceslices "

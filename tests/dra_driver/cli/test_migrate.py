@@ -5,8 +5,10 @@ import re
 import shutil
 import stat
 import subprocess
+import threading
 from collections.abc import Sequence
 from dataclasses import fields
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import jsonschema
@@ -250,7 +252,83 @@ def test_every_flag_that_a_code_speaks_of_is_one() -> None:
     assert {flag for flag in spoken if flag not in text} == {"--policy"} & spoken
 
 
+def test_a_file_that_cannot_be_read_is_named_in_the_report_and_the_others_go_on(repository: Path) -> None:
+    # As root everything may be opened; reading this one fails for everybody.
+    (repository / "app" / "secret.yaml").symlink_to("/proc/self/mem")
+    outcome = run("migrate", str(repository), "--strategy", "claims", "--report", "json")
+    assert outcome.exit_code == Status.UNREACHABLE
+    report = json.loads(outcome.stdout)
+    assert [one["what"] for one in report["unread"]] == [str(repository / "app" / "secret.yaml")]
+    assert report["unread"][0]["why"].startswith("cannot be read: ")
+    assert report["summary"]["workloads"]["claims"] == 2
+    assert "## Not read" in run("migrate", str(repository), "--report", "md").stdout
+
+
 # -- a cluster
+
+
+class ForbiddenKinds:
+    """An API server with nothing but one node of GPUs and a Deployment; some kinds may not be listed."""
+
+    def __init__(self, *forbidden: str) -> None:
+        owner = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, format: str, *args: object) -> None: ...
+
+            def do_GET(self) -> None:
+                plural = self.path.partition("?")[0].rpartition("/")[2]
+                code = 403 if plural in forbidden else 200
+                body = json.dumps(owner.answer(plural) if code == 200 else {"kind": "Status", "code": 403}).encode()
+                self.send_response(code)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def answer(self, plural: str) -> JsonObject:
+        if plural == "version":
+            return {"major": "1", "minor": "36", "gitVersion": "v1.36.0"}
+        node = {"metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
+        deployment, _ = yaml.safe_load_all(TRANSLATOR)
+        items = {"nodes": [node], "deployments": [deployment]}.get(plural, [])
+        return {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items}
+
+    def kubeconfig(self, path: Path) -> str:
+        cluster = {"server": f"http://127.0.0.1:{self.server.server_address[1]}"}
+        config = {
+            "current-context": "c",
+            "clusters": [{"name": "c", "cluster": cluster}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "users": [{"name": "u", "user": {}}],
+        }
+        path.write_text(yaml.safe_dump(config))
+        return str(path)
+
+
+@pytest.mark.parametrize("kind", ["resourceslices", "nodes", "pods", "daemonsets"])
+def test_what_may_not_be_listed_makes_a_plan_that_says_so(kind: str, tmp_path: Path) -> None:
+    """Slices that were not seen are not slices that are not there: who believes it would give GPUs out twice."""
+    api = ForbiddenKinds(kind)
+    try:
+        given = ("migrate", "--cluster", "--kubeconfig", api.kubeconfig(tmp_path / "kubeconfig"))
+        report = json.loads(run(*given, "--report", "json").stdout)
+        text = run(*given, "--report", "md").stdout
+    finally:
+        api.server.shutdown()
+        api.server.server_close()
+    (unread,) = {one["what"] for one in report["unread"]}
+    assert unread.lower() + "s" == kind
+    answers = {one["question"]: one["answer"] for one in report["readiness"]}
+    sees_who_offers = kind in ("pods", "daemonsets")
+    assert answers["Each GPU is offered by one side only"] == ("yes" if sees_who_offers else "unknown")
+    assert f"You may not list {unread}, so no plan can be relied on" in text.partition("## The way to the driver")[2]
+    commands = [one["command"] for one in report["next"] if one["command"]]
+    assert all(command.count("--cluster") < 2 for command in commands)
+
 
 ANY_CLAIMS = {"type": "array", "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True)
