@@ -19,12 +19,9 @@ def gates_page() -> str:
         "# Feature gates",
         WRITTEN,
         "Whether a behaviour may be used at all in a cluster. With the chart they are the value"
-        " `featureGates`; without,"
-        "`--feature-gates A=true,B=false` of controller and plugin, who must have the same. A gate"
-        " that is off hides"
-        "nothing: a policy or a claim that asks for the behaviour is refused, with the gate's name."
-        " *Alpha* is off by"
-        " default and may change in any release, *beta* is on by default.",
+        " `featureGates`; without, `--feature-gates A=true,B=false` of controller and plugin, who must have the"
+        " same. A gate that is off hides nothing: a policy or a claim that asks for the behaviour is refused, with"
+        " the gate's name. *Alpha* is off by default and may change in any release, *beta* is on by default.",
         table(("Gate", "Stage", "Default", ""), rows),
         "```yaml values\nfeatureGates:\n  MPSSupport: false\n  MigExtendedResources: true\n```",
         "What NVIDIA's own driver has a gate for, and means the same here, has the same name. There,"
