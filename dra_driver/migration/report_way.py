@@ -19,7 +19,7 @@ def ready(checks: Sequence[Check]) -> Iterator[str]:
     yield "`dractl doctor` looks at nodes, runtime and driver themselves."
 
 
-_NEEDED = ("Node", "Pod", "DaemonSet", "ResourceSlice")
+_NEEDED = ("Node", "Pod", "DaemonSet", "ResourceSlice", "CustomResourceDefinition", "ClusterPolicy", "GPUCluster")
 """Kinds without which a plan may be wrong."""
 
 

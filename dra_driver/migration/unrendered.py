@@ -24,11 +24,6 @@ _ASKS = re.compile(r"\b(?:limits|requests|extra_resource_limits|resource_limits)
 _MOST_PLACES = 5
 
 
-def is_template(text: str) -> bool:
-    """Whether Helm, or what works like it, makes manifests of it."""
-    return _HELM.search(text) is not None
-
-
 def speaks_of_gpus(text: str) -> bool:
     return _GPU.search(text) is not None
 
@@ -155,8 +150,26 @@ def asks_for_gpus(text: str) -> bool:
 
 
 def is_refused(source: Source, reading: Reading) -> bool:
-    """Whether nothing of the file is to be changed, because it is a template as a whole."""
-    return is_template(source.text) or any("is a template" in problem.message for problem in reading.problems)
+    """Whether nothing of the file is to be changed, because Helm, or what works like it, makes manifests of it."""
+    if any("is a template" in problem.message for problem in reading.problems):
+        return True
+    actions = len(_HELM.findall(source.text))
+    if not actions or reading.problems:
+        return actions > 0
+    return actions > sum(_of_others(document.obj) for document in reading.documents)
+
+
+_OF_ALERTS = re.compile(r"\{\{-?\s*template\s+\\?\"")
+
+
+def _of_others(value: object) -> int:
+    """How many actions are for somebody who reads them in the cluster: in texts of several lines, such as a program's
+    configuration, and in messages of Alertmanager. What Helm has rendered has them, too."""
+    if isinstance(value, dict | list):
+        return sum(map(_of_others, value.values() if isinstance(value, dict) else value))
+    if not isinstance(value, str):
+        return 0
+    return len((_HELM if "\n" in value else _OF_ALERTS).findall(value))
 
 
 def _in_lines(lines: list[int]) -> str:

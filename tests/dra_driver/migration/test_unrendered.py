@@ -4,7 +4,7 @@ import pytest
 
 from dra_driver.migration.codes import NOT_EDITABLE, Severity
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Migration, Options, Source, StrategyOption
+from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target
 from dra_driver.migration.report_findings import findings_of
 
 CLAIMS = Options(strategy=StrategyOption.CLAIMS)
@@ -114,3 +114,60 @@ def test_a_shape_that_a_known_kind_does_not_have_is_named() -> None:
     (said,) = migrated(old).findings
     assert said.place.path == "spec.template.spec.containers[0].resources.limits[nvidia.com/gpu]"
     assert "no pod of a MPIJob is known" in said.message
+
+
+ALERTS = """\
+apiVersion: v1
+kind: Secret
+metadata: {name: alertmanager}
+stringData:
+  alertmanager.yaml: |
+    receivers:
+    - name: chat
+      slack_configs:
+      - title: '{{ template "chat.title" . }}'
+  chat.tmpl: |
+    {{ define "chat.title" }}{{ .CommonLabels.alertname }}{{ end }}
+---
+apiVersion: monitoring.coreos.com/v1alpha1
+kind: AlertmanagerConfig
+metadata: {name: chat}
+spec:
+  receivers:
+  - name: chat
+    slackConfigs:
+    - {title: '{{ template "chat.title" . }}'}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: charts}
+data:
+  pod.yaml: |
+    nodes: {{ .Values.nodes }}
+---
+"""
+
+
+def test_what_helm_has_rendered_may_have_templates_of_other_programs() -> None:
+    found = migrated(ALERTS + POD)
+    (file,) = found.files
+    assert [one.choice.target for one in found.workloads] == [Target.CLAIMS]
+    assert file.after.startswith(ALERTS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        POD.replace("name: p}", "name: '{{ .Release.Name }}'}"),
+        POD.replace("name: p}", "name: \"{{ include 'p.name' . }}\"}"),
+        POD.replace("gpu: 1", "gpu: '{{ .Values.gpus }}'"),
+        "# {{- if .Values.pod }}\n" + POD + "# {{- end }}\n",
+        ALERTS + POD.replace("name: p}", "name: '{{ .Release.Name }}'}"),
+        POD + "---\nreplicas: {{ .Values.replicas }}\n",
+    ],
+)
+def test_a_template_that_happens_to_be_yaml_is_refused(text: str) -> None:
+    found = migrated(text)
+    assert [one.after for one in found.files] == [text]
+    (said,) = [one for one in found.findings if one.code is NOT_EDITABLE]
+    assert "is a template" in said.message
