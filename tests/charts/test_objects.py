@@ -313,6 +313,17 @@ def test_monitors_and_network_policies_select_the_pods_and_their_port(render: Re
         assert len(found) == 2
 
 
+def test_what_is_removed_at_the_end_is_removed_also_where_a_network_denies(render: Render) -> None:
+    release = render(VARIANTS["network-narrow"])
+    hooks = {one["kind"]: one for one in release.hooks}
+    policy, job = hooks["NetworkPolicy"], hooks["Job"]
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    controller = release.one("NetworkPolicy", "gpu-dra-driver-controller")["spec"]
+    assert policy["spec"]["egress"] == controller["egress"][:1] and "ingress" not in policy["spec"]
+    assert not [one for one in render().hooks if one["kind"] == "NetworkPolicy"]
+
+
 def test_daemons_of_domains_reach_each_other_and_the_api_server_alone(render: Render) -> None:
     policy = render(VARIANTS["network-narrow"]).one("NetworkPolicy", "gpu-dra-driver-imex-daemon")["spec"]
     domain = ComputeDomain.of(
