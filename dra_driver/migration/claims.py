@@ -17,6 +17,7 @@ from dra_driver.api.documents import Document, read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.changes import EditRefused
 from dra_driver.migration.edit import rewritten, spliced
+from dra_driver.migration.hooks import annotations_beside
 from dra_driver.migration.model import (
     ContainerAt,
     Demand,
@@ -188,18 +189,23 @@ def _configs(demands: Sequence[Demand], names: Sequence[str], options: Options) 
 
 def _template(pod: PodSpecAt, spec: JsonObject) -> JsonObject:
     document = pod.document
-    metadata: JsonObject = {"name": f"{_owner(document)}-gpu-{_hash(spec)}"}
+    annotations = annotations_beside(document)
+    # Who is applied at another time has a template of its own: Argo CD may take a hook's away when it is done.
+    content = {**spec, "annotations": annotations} if annotations else spec
+    metadata: JsonObject = {"name": f"{_owner(document)}-gpu-{hash_of(content)}"}
     namespace = _inner_namespace(pod) or document.namespace
     if namespace:
         metadata["namespace"] = namespace
     metadata["labels"] = {MANAGED_BY: OWNER}
+    if annotations:
+        metadata["annotations"] = annotations
     return {"apiVersion": _API, "kind": "ResourceClaimTemplate", "metadata": metadata, "spec": {"spec": spec}}
 
 
 def _shared(pod: PodSpecAt, spec: JsonObject, group: tuple[str, ...]) -> JsonObject:
     """One claim, named after those who share it and what they ask for: whoever asks for something else has another."""
     template = _template(pod, spec)
-    name = f"shared-gpu-{_hash({'of': group, **spec})}"
+    name = f"shared-gpu-{hash_of({'of': group, **spec})}"
     return {**template, "kind": "ResourceClaim", "metadata": {**template["metadata"], "name": name}, "spec": spec}
 
 
@@ -220,7 +226,8 @@ def _owner(document: Document) -> str:
     return re.sub(r"[^a-z0-9.-]+", "-", name.lower())[:_LONGEST_OWNER].strip("-.") or "pod"
 
 
-def _hash(spec: JsonObject) -> str:
+def hash_of(spec: JsonObject) -> str:
+    """Short enough for a name: other contents have other names."""
     return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:6]
 
 

@@ -3,6 +3,8 @@
 Where pods get claims, every line about the old resource goes: what has a maximum and no default is given the maximum by
 the API server, and a pod that asks for none is refused by a minimum. What the lines said is then said by a
 ValidatingAdmissionPolicy, bound to the namespace, of claims and templates, and of pods that still use the resource.
+Where the file does not say the namespace, which `kubectl -n` or a kustomization do, the policy has LimitRanges as its
+parameters: it holds wherever the LimitRange is that has its label.
 Source: SetDefaults_LimitRangeItem and plugin/pkg/admission/limitranger of Kubernetes.
 """
 
@@ -12,12 +14,14 @@ from dataclasses import dataclass
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.amounts import profile_of
-from dra_driver.migration.claims import MANAGED_BY, OWNER
+from dra_driver.migration.claims import MANAGED_BY, OWNER, hash_of
 from dra_driver.migration.codes import INVALID_AMOUNT, QUOTA, Severity
 from dra_driver.migration.counting import MENTION, Found, State, World, amount_of, dicts
-from dra_driver.migration.model import NewObject, Path, Remove, value_at
+from dra_driver.migration.model import NewObject, Path, Put, Remove, value_at
 
 _API = "admissionregistration.k8s.io/v1"
+_LABEL = "dra.gpu/limits"
+"""On a LimitRange whose namespace is not known: which policies hold where it is."""
 _DEFAULTS = ("default", "defaultRequest")
 _BOUNDS = ("max", "min")
 _ALL = 32
@@ -87,10 +91,6 @@ def _bound(
     elif not world.is_number(resource) or scope not in ("Container", "Pod"):
         message = f"{part} {resource}: {value} is taken out, and nothing says it of claims"
         found.say(QUOTA, path, message, advice="Limit amounts of devices by Kueue or Volcano, or not at all.")
-    elif found.document.namespace is None:
-        message = f"{part} {resource}: {value} is taken out, and no policy is written: the namespace is not in the file"
-        advice = "Say `metadata.namespace`, where a kustomization does now, and migrate again."
-        found.say(QUOTA, path, message, advice=advice, severity=Severity.ERROR)
     elif part == "max" or amount.value > 0:
         yield _Bound(path, scope, part, resource, int(amount.value), state)
 
@@ -100,37 +100,68 @@ def _bound(
 
 def _policy_for(found: Found, world: World, bounds: Sequence[_Bound]) -> None:
     document = found.document
-    name = f"{document.namespace}.{document.name}.gpu-limits"
+    of_claims = _claims_spec(document.title, world, bounds)
+    where = _Where(document.namespace, document.name, hash_of(of_claims))
+    if document.namespace is None:
+        found.edits.append(Put(("metadata", "labels", _LABEL), where.mark))
     reason = f"What {document.title} said of GPUs, said of claims."
-    _add_policy(found, name, reason, _claims_spec(document.title, world, bounds))
+    _add_policy(found, where, "", reason, of_claims)
     old = [one for one in bounds if one.state.old]
     if old:
         reason = f"What {document.title} said of GPUs, said of pods that ask for the extended resource."
-        _add_policy(found, f"{name}-of-pods", reason, _pods_spec(document.title, old))
+        _add_policy(found, where, "-of-pods", reason, _pods_spec(document.title, old))
     for one in bounds:
         what = "request" if one.scope == "Container" else "claim"
         classes = " and ".join(one.state.classes)
         message = (
-            f"{one.part} {one.resource}: {one.number} is said of each {what} for class {classes}, by policy {name}"
+            f"{one.part} {one.resource}: {one.number} is said of each {what} for class {classes}, "
+            f"by policy {where.name}"
         )
+        if document.namespace is None:
+            message += f", wherever a LimitRange has the label {_LABEL}: {where.mark}"
         advice = f"A {one.scope.lower()} that names several {what}s has each of them limited, not their sum."
         if profile_of(one.resource.removesuffix(".shared")) is not None:
             advice += " Of several profiles the widest limit holds, since claims of all of them have one class."
         found.say(QUOTA, one.path, message, fixed=True, severity=Severity.INFO, advice=advice)
 
 
-def _add_policy(found: Found, name: str, reason: str, spec: JsonObject) -> None:
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """The namespace that policies are for; None: those where a LimitRange has the mark as its label."""
+
+    namespace: str | None
+    limit_range: str
+    mark: str
+
+    @property
+    def name(self) -> str:
+        if self.namespace is None:
+            return f"{self.limit_range}.gpu-limits-{self.mark}"
+        return f"{self.namespace}.{self.limit_range}.gpu-limits"
+
+    @property
+    def of_policy(self) -> JsonObject:
+        return {"paramKind": {"apiVersion": "v1", "kind": "LimitRange"}} if self.namespace is None else {}
+
+    @property
+    def of_binding(self) -> JsonObject:
+        if self.namespace is None:
+            # Of parameters without a namespace, those of the namespace of the claim count.
+            chosen = {"matchLabels": {_LABEL: self.mark}}
+            return {"paramRef": {"selector": chosen, "parameterNotFoundAction": "Allow"}}
+        in_namespace = {"matchLabels": {"kubernetes.io/metadata.name": self.namespace}}
+        return {"matchResources": {"namespaceSelector": in_namespace}}
+
+
+def _add_policy(found: Found, where: _Where, suffix: str, reason: str, spec: JsonObject) -> None:
     """With its binding to the namespace."""
-    in_namespace = {"matchLabels": {"kubernetes.io/metadata.name": found.document.namespace}}
-    binding = {
-        "policyName": name,
-        "validationActions": ["Deny"],
-        "matchResources": {"namespaceSelector": in_namespace},
-    }
-    for kind, one in (("ValidatingAdmissionPolicy", spec), ("ValidatingAdmissionPolicyBinding", binding)):
+    name = where.name + suffix
+    policy = {**where.of_policy, **spec}
+    binding = {"policyName": name, "validationActions": ["Deny"], **where.of_binding}
+    for kind, one in (("ValidatingAdmissionPolicy", policy), ("ValidatingAdmissionPolicyBinding", binding)):
         metadata = {"name": name, "labels": {MANAGED_BY: OWNER}}
         obj = {"apiVersion": _API, "kind": kind, "metadata": metadata, "spec": one}
-        found.objects.append(NewObject(obj, found.document.file, reason if one is spec else "Where it holds."))
+        found.objects.append(NewObject(obj, found.document.file, reason if one is policy else "Where it holds."))
 
 
 def _spec(

@@ -1,5 +1,5 @@
 """Resources whose names somebody chose: a DeviceClass answers to one, or the device plugin's configuration
-gives it to the GPUs of some products. Pure.
+gives it to the GPUs of some products, or to the MIG devices of some profiles. Pure.
 
 `dra_driver.migration.surroundings` collects both; a class goes before a configuration, for it says what is so.
 """
@@ -25,11 +25,18 @@ def own_names(classes: Sequence[DeviceClass], configs: Iterable[PluginConfig], o
 
 
 def _of_configs(configs: Iterable[PluginConfig], options: Options) -> Iterator[tuple[str, Own]]:
-    name = f"device.attributes[{quoted(options.driver)}].productName"
+    attributes = f"device.attributes[{quoted(options.driver)}]"
     for config in configs:
-        for resource, pattern in config.patterns.items():
-            expression = ".*".join(re.escape(part) for part in pattern.split("*"))
-            yield resource, Own(What.GPU, None, (f"{name}.matches({quoted(f'^{expression}$')})",))
+        for one in config.patterns:
+            attribute = f"{attributes}.{'profile' if one.of_mig else 'productName'}"
+            expressions = (_fits(attribute, one.pattern), *(f"!{_fits(attribute, other)}" for other in one.before))
+            what = What.MIG if one.of_mig else What.GPU
+            yield one.resource, Own(what, None, expressions)
+
+
+def _fits(attribute: str, pattern: str) -> str:
+    expression = ".*".join(re.escape(part) for part in pattern.split("*"))
+    return f"{attribute}.matches({quoted(f'^{expression}$')})"
 
 
 def _of_classes(classes: Sequence[DeviceClass], options: Options) -> Iterator[tuple[str, Own]]:

@@ -5,7 +5,7 @@ Source: NVIDIA's device plugin 0.20, `api/config/v1`; reference on migration sou
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from dra_driver.api.documents import Document
@@ -43,6 +43,18 @@ class Sharing:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedPattern:
+    """An entry of `resources`: which devices have a name of their own. Released device plugins ignore it."""
+
+    resource: str
+    of_mig: bool
+    """The pattern is one of profiles; of products otherwise. `*` stands for anything."""
+    pattern: str
+    before: tuple[str, ...]
+    """Patterns of entries before it: what fits one of these has its name."""
+
+
+@dataclass(frozen=True, slots=True)
 class PluginConfig:
     """One named configuration. `sharing` is by the resource's name before it is renamed."""
 
@@ -52,9 +64,8 @@ class PluginConfig:
     """None: the file says nothing of sharing, which is no sharing."""
     driver_root: str | None = None
     imex_channels: bool = False
-    patterns: Mapping[str, str] = field(default_factory=dict)
-    """Resources under names of their own, and the products they are for, `*` standing for anything. Released device
-    plugins ignore them."""
+    patterns: tuple[NamedPattern, ...] = ()
+    """Resources under names of their own."""
     findings: tuple[Finding, ...] = ()
 
 
@@ -293,13 +304,19 @@ def _path(where: str) -> Path:
     return tuple(parts)
 
 
-def _patterns(resources: Mapping[str, Any]) -> Mapping[str, str]:
-    """Of whole GPUs: a product of MIG devices says less than their profile, by which they are called anyhow."""
-    found: dict[str, str] = {}
-    for entry in _listed(resources.get("gpus")):
-        name, pattern = (
-            (_text(entry.get(key)) for key in ("name", "pattern")) if isinstance(entry, dict) else (None, None)
-        )
-        if name is not None and pattern is not None and name not in ("gpu", GPU_RESOURCE):
-            found[name if "/" in name else f"nvidia.com/{name}"] = pattern
-    return found
+def _patterns(resources: Mapping[str, Any]) -> tuple[NamedPattern, ...]:
+    """Of each device the first entry that fits gives the name. Source: internal/rm/device_map.go of the plugin."""
+    found: list[NamedPattern] = []
+    for kind in ("gpus", "mig"):
+        before: list[str] = []
+        for entry in _listed(resources.get(kind)):
+            name, pattern = (
+                (_text(entry.get(key)) for key in ("name", "pattern")) if isinstance(entry, dict) else (None, None)
+            )
+            if name is None or pattern is None:
+                continue
+            if name not in ("gpu", GPU_RESOURCE):
+                resource = name if "/" in name else f"nvidia.com/{name}"
+                found.append(NamedPattern(resource, kind == "mig", pattern, tuple(before)))
+            before.append(pattern)
+    return tuple(found)

@@ -64,17 +64,19 @@ def first(*counts: int, name: str = "f", class_of: str = "gpu.nvidia.com") -> Js
 # -- LimitRange
 
 
-def limit_range(namespace: str, *limits: JsonObject) -> JsonObject:
-    metadata = {"name": "limits", "namespace": namespace}
+def limit_range(namespace: str | None, *limits: JsonObject) -> JsonObject:
+    metadata = {"name": "limits", **({"namespace": namespace} if namespace else {})}
     return {"apiVersion": "v1", "kind": "LimitRange", "metadata": metadata, "spec": {"limits": list(limits)}}
 
 
 async def applied(
-    api: Api, namespace: str, *limits: JsonObject, old: bool = False, probe: JsonObject | None = None, **options: Any
-) -> None:
+    api: Api, namespace: str, *limits: JsonObject, old: bool = False, probe: JsonObject | None = None,
+    said_in_file: bool = True, **options: Any,
+) -> None:  # fmt: skip
     """The LimitRange as it becomes, with its policies, in force."""
-    asking = [{**pod("new", 1), "metadata": {"name": "new", "namespace": namespace}}]
-    objects = migrated(limit_range(namespace, *limits), *([] if old else asking), **options)
+    asking = [{**pod("new", 1), "metadata": {"name": "new", **({"namespace": namespace} if said_in_file else {})}}]
+    given = limit_range(namespace if said_in_file else None, *limits)
+    objects = migrated(given, *([] if old else asking), **options)
     for one in objects:
         if one["kind"] in _PLURALS:
             await api.post(f"{_POLICIES}{_PLURALS[one['kind']]}", one, fieldValidation="Strict")
@@ -132,6 +134,18 @@ async def test_claims_and_templates_are_held_to_what_a_limit_range_said(api: Api
             for one in claims:
                 assert message in await said(api, unique, one, template=template), one
     assert await said(api, "default", claim("a", exactly(5))) == "", "the policy is of one namespace"
+
+
+async def test_where_no_file_says_the_namespace_limits_hold_where_the_limit_range_is(api: Api, unique: str) -> None:
+    other = f"{unique}-other"
+    for namespace in (unique, other):
+        await api.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    await applied(api, unique, {"type": "Container", "max": {GPU: 4}}, said_in_file=False)
+    await applied(api, other, {"type": "Container", "max": {GPU: 8}}, said_in_file=False)
+    assert await said(api, unique, claim("a", exactly(4))) == await said(api, other, claim("a", exactly(8))) == ""
+    assert "at most 4" in await said(api, unique, claim("a", exactly(5)))
+    assert "at most 8" in await said(api, other, claim("a", exactly(9)), template=True)
+    assert await said(api, "default", claim("a", exactly(33))) == "", "no LimitRange is there"
 
 
 async def test_who_watches_takes_nothing_from_a_limit(api: Api, unique: str) -> None:

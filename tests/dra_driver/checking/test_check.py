@@ -690,8 +690,9 @@ def test_operators_have_kinds_of_the_names_that_kubernetes_has() -> None:
     """Volcano's Job has tasks with pods inside; beside it stands a Job of Kubernetes of the same name."""
     pod = "{restartPolicy: Never, containers: [{name: c, image: registry.example.com/c:1, resources: {claims: [%s]}}]"
     pod += ", resourceClaims: [{name: gpu, resourceClaimTemplateName: none}]}"
-    volcano = "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: sweep}\nspec: {tasks: [{template: {spec: %s}}]}\n"
-    batch = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: sweep}\nspec: {template: {spec: %s}}\n"
+    job = "kind: Job\nmetadata: {name: sweep}\n"
+    volcano = f"apiVersion: batch.volcano.sh/v1alpha1\n{job}spec: {{tasks: [{{template: {{spec: %s}}}}]}}\n"
+    batch = f"apiVersion: batch/v1\n{job}spec: {{template: {{spec: %s}}}}\n"
     right, wrong = pod % "{name: gpu}", pod % "{name: other}"
     missing = ["not-found"]
     assert [one.code for one in found(volcano % right + "---\n" + batch % right)] == missing * 2

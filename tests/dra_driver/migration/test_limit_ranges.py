@@ -65,6 +65,28 @@ def test_the_policy_says_what_the_lines_said() -> None:
     }
 
 
+def test_where_the_namespace_is_not_said_policies_hold_where_the_limit_range_is() -> None:
+    """Its label tells: another LimitRange of the name, in another namespace, says something else."""
+    asking = [workload(target, namespace="default") for target in (CLAIMS, EXTENDED)]
+    after, result = done(limit_range(None, max={GPU: 4}), *asking)
+    mark = after["metadata"]["labels"]["dra.gpu/limits"]
+    of_claims, of_pods = policies(result).items()
+    assert (of_claims[0], of_pods[0]) == (f"l.gpu-limits-{mark}", f"l.gpu-limits-{mark}-of-pods")
+    objects = [new.obj for one in result.beside.values() for new in one]
+    for policy, binding in (objects[:2], objects[2:]):
+        kubernetes_validate.validate(policy, "1.36", strict=True)
+        kubernetes_validate.validate(binding, "1.36", strict=True)
+        assert policy["spec"]["paramKind"] == {"apiVersion": "v1", "kind": "LimitRange"}
+        assert binding["spec"]["paramRef"] == {
+            "selector": {"matchLabels": {"dra.gpu/limits": mark}},
+            "parameterNotFoundAction": "Allow",
+        }
+        assert "matchResources" not in binding["spec"]
+    assert [one.fixed for one in result.findings] == [True]
+    other, _ = done(limit_range(None, max={GPU: 5}), *asking)
+    assert other["metadata"]["labels"]["dra.gpu/limits"] != mark
+
+
 def test_a_minimum_of_nothing_needs_no_policy() -> None:
     after, result = done(limit_range(min={GPU: 0}), CLAIMS)
     assert (after, result.beside) == (limit_range(), {})
@@ -88,16 +110,15 @@ def test_of_several_profiles_the_widest_limit_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("namespace", "amounts", "said"),
+    ("amounts", "said"),
     [
-        (None, {GPU: 4}, "namespace"),
-        ("team", {GPU: "many"}, "whole number"),
-        ("team", {"nvidia.com/gpumem": 5}, "nothing"),
+        ({GPU: "many"}, "whole number"),
+        ({"nvidia.com/gpumem": 5}, "nothing"),
     ],
 )
-def test_what_no_policy_says_is_told(namespace: str | None, amounts: JsonObject, said: str) -> None:
-    after, result = done(limit_range(namespace, max=amounts), workload(CLAIMS, namespace="default"), CLAIMS)
-    assert (after, result.beside) == (limit_range(namespace), {})
+def test_what_no_policy_says_is_told(amounts: JsonObject, said: str) -> None:
+    after, result = done(limit_range(max=amounts), CLAIMS)
+    assert (after, result.beside) == (limit_range(), {})
     told = [one for one in result.findings if not one.fixed]
     assert [said in one.message for one in told] == [True]
 

@@ -126,6 +126,7 @@ INTENDED = re.compile(
             # Quotas, limits and queues.
             r"spec\.hard.*",
             r"spec\.limits.*",
+            r"metadata\.labels(?:\[dra\.gpu/limits\])?",
             r"spec\.resourceGroups.*",
             r"spec\.(?:capability|deserved|guarantee).*",
             r"managerConfig\.controllerManagerConfigYaml",

@@ -89,6 +89,29 @@ def test_signs_of_a_pattern_are_meant_as_they_are() -> None:
         assert selector.matches(CelDevice(GPU_DRIVER, device)) == matches
 
 
+@pytest.mark.parametrize(
+    ("resource", "profiles"),
+    [
+        ("nvidia.com/small", {"1g.10gb"}),
+        ("nvidia.com/mid", {"3g.40gb"}),
+        ("nvidia.com/rest", {"1g.10gb+me", "7g.80gb"}),
+    ],
+)
+def test_a_pattern_of_profiles_is_a_selector_on_the_profile(resource: str, profiles: set[str]) -> None:
+    """The first pattern that fits gives a device its name, so the others do not."""
+    config = "version: v1\nresources:\n  mig:\n  - {pattern: 1g.10gb, name: small}\n"
+    config += "  - {pattern: '3g.*', name: mid}\n  - {pattern: '*', name: rest}\n"
+    (demand,) = read(pod(limits({resource: 1})), meaning_of(config)).demands
+    assert demand.want.what is What.MIG
+    selectors = [compile_selector(one) for one in demand.want.selectors]
+    fitting = set()
+    for profile in ("1g.10gb", "1g.10gb+me", "3g.40gb", "7g.80gb"):
+        device = Device(name="d", attributes={"profile": Attribute(string=profile)})
+        if all(one.matches(CelDevice(GPU_DRIVER, device)) for one in selectors):
+            fitting.add(profile)
+    assert fitting == profiles
+
+
 def test_a_class_goes_before_a_pattern() -> None:
     (demand,) = read(pod(limits({"nvidia.com/gpu-h100": 1})), meaning_of(CONFIG, H100)).demands
     assert demand.want == Want(What.GPU, device_class="h100.example.com")
