@@ -18,6 +18,7 @@ _NODE = "authentication.kubernetes.io/node-name"
 PLUGIN = f"system:serviceaccount:{NAMESPACE}:gpu-dra-driver-kubelet-plugin"
 CONTROLLER = f"system:serviceaccount:{NAMESPACE}:gpu-dra-driver-controller"
 DRIVER = "gpu.nvidia.com"
+DOMAINS = "compute-domain.nvidia.com"
 
 type Render = Any
 
@@ -100,6 +101,12 @@ CASES: list[tuple[Values, str, str | None, str, Object, bool]] = [
     ({"publisher": "node"}, PLUGIN, None, "CREATE", resource_slice("node-1"), False),
     ({"publisher": "node"}, PLUGIN, "node-1", "CREATE", resource_slice("node-1", "other"), False),
     ({"publisher": "node"}, CONTROLLER, None, "CREATE", resource_slice("node-1"), False),
+    ({}, CONTROLLER, None, "CREATE", resource_slice("node-1", DOMAINS), True),
+    ({}, "admin", None, "CREATE", resource_slice("node-1", DOMAINS), False),
+    # Where we keep no domains, another driver may.
+    ({"publisher": "node"}, PLUGIN, "node-1", "CREATE", resource_slice("node-1", DOMAINS), False),
+    ({"publisher": "node"}, "admin", None, "CREATE", resource_slice("node-1", DOMAINS), True),
+    ({"featureGates": {"ComputeDomains": False}}, "admin", None, "CREATE", resource_slice("node-1", DOMAINS), True),
 ]
 
 
