@@ -63,7 +63,9 @@ class Wanted:
         return f'{self.about}, request "{self.name}"', own
 
     def __str__(self) -> str:
-        return f'request "{self.name}" of claim {self.claim.metadata.name}'
+        # The claim that a scheduler would make for extended resources has no name until there is one.
+        name = self.claim.metadata.name
+        return f'request "{self.name}" of {f"claim {name}" if name else "the extended resources"}'
 
 
 type Alternatives = tuple[Wanted, ...]

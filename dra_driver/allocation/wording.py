@@ -104,7 +104,7 @@ def _suggestions(explanation: Explanation, width: int) -> Iterator[str]:
 def _devices(devices: Iterable[tuple[str, DeviceVerdict]], width: int) -> Iterator[str]:
     heading: tuple[str, str] | None = None
     for node, verdict in devices:
-        own = (node, f'{node}, request "{verdict.wanted.name}" of claim {verdict.wanted.claim.metadata.name}')
+        own = (node, f"{node}, {verdict.wanted}")
         if own != heading:
             heading = own
             yield from _wrapped(f"  {own[1]}", width, "    ")

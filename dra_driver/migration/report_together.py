@@ -38,7 +38,8 @@ def sums(found: Together) -> str:
     """Two or three sentences."""
     tried = [one for one in found.standings if one.fit is not None]
     pods, fit = sum(one.pods for one in tried), sum(one.fit or 0 for one in tried)
-    parts = [f"{counted(len(tried), 'workload')} make {counted(pods, 'pod')}; {fit} of them have devices at a time."]
+    make = "makes" if len(tried) == 1 else "make"
+    parts = [f"{counted(len(tried), 'workload')} {make} {counted(pods, 'pod')}; {fit} of them have devices at a time."]
     known = [one for one in tried if one.before is not None]
     if known:
         before = sum(one.before or 0 for one in known)

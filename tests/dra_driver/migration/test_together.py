@@ -85,7 +85,7 @@ def test_everything_fits_where_there_is_room() -> None:
     assert numbers(found) == [(12, 12, 12)]
     assert found.standings[0].nodes == (("t4-1", 4), ("t4-2", 4), ("t4-3", 4))
     assert (
-        sums(found) == "1 workload make 12 pods; 12 of them have devices at a time. The device plugin had room for 12."
+        sums(found) == "1 workload makes 12 pods; 12 of them have devices at a time. The device plugin had room for 12."
     )
 
 

@@ -110,6 +110,15 @@ def test_an_unchanged_pod_is_tried_with_its_extended_resource() -> None:
     assert verify(without, ground_of_models((), None, 36), bare).checked[0].verdict is Verdict.NOWHERE
 
 
+def test_what_extended_resources_lack_is_said_without_the_name_of_a_claim() -> None:
+    """The scheduler would make one, and there is none yet."""
+    pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: big}\nspec:\n  containers:\n  - name: c\n"
+    pod += "    image: registry.example.com/c:1\n    resources: {limits: {nvidia.com/gpu: 20}}\n"
+    given = Options(strategy=StrategyOption.EXTENDED, kubernetes_minor=36)
+    tried = checked(migrate([Source("a.yaml", pod)], given), ground_of_models(("t4",), None, 36))
+    assert any('request "container-0-request-0" of the extended resources needs 20' in one for one in tried.why)
+
+
 def test_on_a_cluster_labels_and_taints_of_its_nodes_count() -> None:
     device = {"name": "gpu-0", "attributes": {"type": {"string": "gpu"}, "productName": {"string": "NVIDIA L40S"}}}
     slice_ = {
