@@ -41,6 +41,7 @@ from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.simulation.apiserver.server import DEFAULT_VERSION
 from dra_driver.simulation.claims import SimulatedClaimController
 from dra_driver.simulation.daemonsets import SimulatedDaemonSetController
+from dra_driver.simulation.forks import Forked, Forks
 from dra_driver.simulation.kubelet import SimulatedKubelet
 from dra_driver.simulation.kubelet.containers import Containers, Program
 from dra_driver.simulation.scheduler import SimulatedScheduler
@@ -50,6 +51,8 @@ _POLL_S = 0.05
 _REFUSED = 2
 """Exit status of our programs for settings that make no sense."""
 _STOP_TIMEOUT_S = 10.0
+_IMPORTED = ("kubelet_plugin.main", "kubelet_plugin.simulation.nvml", "controller.main")
+"""By whoever forks the processes: all that they would import."""
 
 DRIVER_NAMESPACE = "gpu-dra-driver"
 """Where the pods of ComputeDomains' daemons are."""
@@ -91,10 +94,15 @@ class Process:
         self.name = name
         self.log = log
         self._command = tuple(command)
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: asyncio.subprocess.Process | Forked | None = None
 
-    async def start(self) -> None:
+    async def start(self, forks: Forks | None = None) -> None:
+        """As a process of its own; a module of ours is forked where there is somebody who has imported it."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        if forks is not None and self._command[:2] == (sys.executable, "-m"):
+            _, _, module, *arguments = self._command
+            self._process = await forks.start(module, arguments, self.log)
+            return
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=_own_environment()
@@ -183,6 +191,7 @@ class SimulatedCluster:
         """Start everything, wait until every node's devices are published, and stop everything at the end."""
         cluster = cls(folder, nodes, publisher=publisher, policy=policy)
         async with AsyncExitStack() as stack:
+            forks = await stack.enter_async_context(Forks.running(_IMPORTED, _own_environment()))
             progress("starting the API server")
             try:
                 await cluster.server.start(port=port)
@@ -207,7 +216,7 @@ class SimulatedCluster:
                 await cluster._befall(node)
             progress(f"starting the controller and {len(cluster.nodes)} node plugin(s)")
             for process in cluster.processes():
-                await process.start()
+                await process.start(forks)
                 stack.push_async_callback(process.stop)
             progress("waiting for ResourceSlices")
             await cluster.wait_published()
