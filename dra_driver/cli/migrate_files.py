@@ -6,6 +6,7 @@ A text keeps its line ends and byte order mark, so files are never opened as tex
 import contextlib
 import difflib
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -75,10 +76,15 @@ def diff(migration: Migration) -> Iterator[str]:
 
 def _diff(file: str, before: str | None, after: str) -> Iterator[str]:
     name = "stdin" if file == STDIN else file
-    old, new = (before or "").splitlines(keepends=True), after.splitlines(keepends=True)
+    old, new = _lines(before or ""), _lines(after)
     source = f"a/{name}" if before is not None else "/dev/null"
     for line in difflib.unified_diff(old, new, source, f"b/{name}"):
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def _lines(text: str) -> list[str]:
+    """As `patch` counts them, for which a form feed in a text ends nothing."""
+    return [line for line in re.split(r"(?<=\n)", text) if line]
 
 
 def together(migration: Migration) -> str:

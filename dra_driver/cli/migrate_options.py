@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from dra_driver.errors import InvalidInput
+from dra_driver.migration.labels import restored_profile
 from dra_driver.migration.model import Options, StrategyOption
 from dra_driver.names import is_dns_subdomain
 from dra_driver.quantity import Quantity
@@ -36,6 +37,7 @@ class SeveralShares(StrEnum):
 _MOST_NODES = 1000
 _UNITS = ("percent", "MiB", "GiB")
 _STRATEGIES = ("time-slicing", "mps")
+_LEAST_MEMORY = Quantity.parse("1Gi")
 DEFAULTS = Options()
 
 
@@ -216,6 +218,7 @@ def options_of(given: Mapping[str, Any], minor: int | None) -> Options:
         "extended_resource_gate": given["extended_resources"],
         "replicas": replicas,
         "sharing_strategy": sharing_strategy,
+        "mig_profile": profile_of(given["mig_profile"]),
         "gpu_memory": memory_of(given["gpu_memory"]),
         "resource_units": units_of(given["resource_unit"] or ()),
         "keep_undo": not given["no_undo_annotations"],
@@ -253,9 +256,20 @@ def memory_of(text: str | None) -> Quantity | None:
     if text is None:
         return None
     try:
-        return Quantity.parse(text)
+        found = Quantity.parse(text)
     except ValueError as error:
         raise InvalidInput(f"{text!r} is not an amount like 80Gi", about="--gpu-memory") from error
+    if found < _LEAST_MEMORY:
+        raise InvalidInput(f"{text!r} is less than any GPU has; say the unit, as in 80Gi", about="--gpu-memory")
+    return found
+
+
+def profile_of(text: str | None) -> str | None:
+    """As NVML spells it, also where somebody took it from the name of a resource."""
+    found = restored_profile(text) if text is not None else None
+    if text is not None and found is None:
+        raise InvalidInput(f"{text!r} is not a MIG profile like 1g.10gb or 1g.10gb+me", about="--mig-profile")
+    return found
 
 
 def units_of(texts: Sequence[str]) -> Mapping[str, str]:

@@ -43,6 +43,10 @@ class Kustomization:
         return str(self.folder / NAMES_FILE)
 
 
+def is_kustomization_file(file: str) -> bool:
+    return PurePosixPath(file).name in _NAMES
+
+
 def is_kustomization(document: Document) -> bool:
     named = PurePosixPath(document.file).name in _NAMES
     if not document.kind:
@@ -130,6 +134,13 @@ def applied_folders(one: Kustomization, others: Sequence[Kustomization]) -> tupl
             listed = below.document.obj.get(field) if below is not None else None
             pending += [resolved(folder / name) for name in listed or () if isinstance(name, str) and ":" not in name]
     return tuple(found)
+
+
+def lists(one: Kustomization, file: str) -> bool:
+    """Whether it has the file among its resources."""
+    listed = one.document.obj.get("resources")
+    names = listed if isinstance(listed, list) else ()
+    return any(isinstance(name, str) and str(resolved(one.folder / name)) == file for name in names)
 
 
 def files_with(file: str, kustomized: Sequence[Kustomization]) -> frozenset[str]:

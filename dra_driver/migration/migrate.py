@@ -36,6 +36,7 @@ from dra_driver.migration.kustomize import (
     kustomizations,
     labels_of_a_patch,
     listing,
+    lists,
     lone_patch,
     name_references,
     naming_fields,
@@ -70,6 +71,7 @@ from dra_driver.migration.model import (
     finding,
     path_text,
     ref_of,
+    title_of,
     value_at,
 )
 from dra_driver.migration.publishing import publishing
@@ -591,7 +593,7 @@ class _Output:
         for one in plan.all_claims:
             if one.ref not in self._brought(plan.document.file):
                 self._there[plan.document.file].add(one.ref)
-                yield NewObject(one.template, plan.document.file, f"What {ref_of(plan.document)} asks for.")
+                yield NewObject(one.template, plan.document.file, f"What {title_of(plan.document)} asks for.")
 
     def _brought(self, file: str) -> set[ObjectRef]:
         """Objects of a file and of those that are only ever applied with it: files of a folder may be alternatives."""
@@ -611,7 +613,9 @@ class _Output:
         path = PurePosixPath(file)
         claims_file = str(path.with_name(f"{path.stem}-claims.yaml"))
         if document.written.text.lstrip().startswith("{"):
-            return claims_file
+            # Who lists the one file would not list another.
+            listing_it = (one for one in self._kustomized if lists(one, file))
+            return next((one.claims_file for one in listing_it), claims_file)
         if is_part_of_an_object(document):
             self.findings.append(lone_patch(document, claims_file))
             return claims_file

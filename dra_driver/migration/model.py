@@ -79,6 +79,12 @@ class Finding:
     """Whether what we wrote takes care of it."""
 
 
+def title_of(document: Document) -> str:
+    """For people: what is named when it is created is called by what its name begins with."""
+    name = document.name or str(value_at(document.obj, ("metadata", "generateName")) or "without a name")
+    return str(ObjectRef(document.kind, document.namespace, name))
+
+
 def ref_of(document: Document) -> ObjectRef:
     return ObjectRef(document.kind, document.namespace, document.name)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import yaml
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.model import ObjectRef, Workload
+from dra_driver.migration.model import Workload, title_of
 
 SHOWN = 6
 """Names in a row; the report for programs has all."""
@@ -18,10 +18,8 @@ def counted(number: int, word: str) -> str:
 
 def named(workload: Workload) -> str:
     """`Deployment search/embedder`, and the role or group where it has several pods."""
-    document = workload.pod.document
-    name = document.name or str((document.obj.get("metadata") or {}).get("generateName") or "without a name")
-    ref = ObjectRef(document.kind, document.namespace, name)
-    return f"{ref} ({workload.pod.group})" if workload.pod.group else str(ref)
+    title = title_of(workload.pod.document)
+    return f"{title} ({workload.pod.group})" if workload.pod.group else title
 
 
 def listed(names: Sequence[str]) -> str:

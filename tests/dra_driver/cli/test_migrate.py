@@ -31,7 +31,7 @@ from dra_driver.api.meta import (
 from dra_driver.api.policy import decode_policy
 from dra_driver.cli import migrate as command
 from dra_driver.cli.files import UnreadableFile
-from dra_driver.cli.migrate_files import write_in_place
+from dra_driver.cli.migrate_files import diff, write_in_place
 from dra_driver.cli.migrate_progress import Told
 from dra_driver.cli.output import Status
 from dra_driver.errors import InvalidInput
@@ -135,6 +135,19 @@ def test_a_kustomization_gets_a_file_of_claims_and_loses_it_again(tmp_path: Path
 
 
 @pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch")
+def test_lines_of_a_diff_end_where_those_of_patch_do() -> None:
+    """Not at a form feed, or at a line separator of Unicode, as lines of Python do."""
+    strange = "a: \x0c b\u2028c\x85d\n"
+    found = Migration((FileResult("x.yaml", strange + "b: 1\n", strange + "b: 2\n"),), (), (), (), ())
+    assert list(diff(found))[2:] == ["@@ -1,2 +1,2 @@\n", f" {strange}", "-b: 1\n", "+b: 2\n"]
+
+
+def test_what_is_named_when_it_is_created_is_called_by_what_its_name_begins_with() -> None:
+    text = VECTOR_ADD.replace("name: vector-add", "generateName: vector-add-", 1)
+    outcome = run("migrate", "-", "--strategy", "claims", "-o", "-", typed=text)
+    assert outcome.stdout.startswith("# What Pod vector-add- asks for.")
+
+
 def test_a_diff_is_what_patch_takes(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(repository)
     outcome = run("migrate", ".", "--strategy", "claims", "--diff")
@@ -578,6 +591,8 @@ def test_of_several_that_name_a_workload_the_last_one_counts(tmp_path: Path) -> 
         (("--shared-claim", "a,c"), "no workload that asks for GPUs is called 'c'"),
         (("--shared-claim", ","), "name the workloads"),
         (("--nodes", "t4:none"), "is not MODEL or MODEL:NUMBER"),
+        (("--gpu-memory", "80"), "is less than any GPU has; say the unit"),
+        (("--mig-strategy", "single", "--mig-profile", "1g"), "is not a MIG profile like 1g.10gb"),
     ],
 )
 def test_a_name_that_is_none_is_refused(tmp_path: Path, given: tuple[str, ...], said: str) -> None:

@@ -404,3 +404,13 @@ def test_a_patch_of_what_is_not_here_stays_and_that_is_told() -> None:
     assert not result.changed
     assert [one.choice.target for one in result.workloads] == [Target.EXTENDED]
     assert "not among the files" in result.workloads[0].choice.reason
+
+
+def test_the_template_of_a_json_file_stands_where_kustomize_builds_it() -> None:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": yaml.safe_load(main(1))}
+    files = {"kustomization.yaml": "resources:\n- pod.json\n", "pod.json": json.dumps(pod, indent=2)}
+    result = migrated(files)
+    assert [one.choice.target for one in result.workloads] == [Target.CLAIMS]
+    found = after(result)
+    assert yaml.safe_load(found["kustomization.yaml"])["resources"] == ["pod.json", "gpu-claims.yaml"]
+    assert found["gpu-claims.yaml"].count("kind: ResourceClaimTemplate") == 1
