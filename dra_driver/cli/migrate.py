@@ -17,6 +17,7 @@ from dra_driver.cli.migrate_options import DEFAULTS, ReportFormat, SeveralShares
 from dra_driver.cli.migrate_report import Gathered, Trying, json_text, reported, show, write_reports
 from dra_driver.cli.output import Status, messages
 from dra_driver.errors import InvalidInput
+from dra_driver.migration.applying import Results
 from dra_driver.migration.migrate import migrate as migrated
 from dra_driver.migration.model import Migration, ObjectRef, Options, Target, Workload
 from dra_driver.migration.named import is_named
@@ -83,7 +84,8 @@ def migrate(
     work = _gathered(paths or [], around or [], read)
     result = undone(work.sources) if undo else migrated(work.sources, options, work.side)
     _refuse_unmatched(result, options)
-    found = Report(result) if undo else reported(result, options, work, trying)
+    results = _results(result, work, options, in_place=in_place, output=output, command=_typed(ctx))
+    found = Report(result) if undo else reported(result, options, work, trying, results)
     written = "." if in_place else None if output == _STDOUT else output
     found = replace(found, command=_typed(ctx), written=written, unread=work.unread)
     _write(found, work, in_place=in_place, output=output, diff_only=diff_only)
@@ -143,9 +145,7 @@ def _refuse_apart(members: Sequence[Workload], names: Sequence[str]) -> None:
 def _write(report: Report, work: Gathered, *, in_place: bool, output: str | None, diff_only: bool) -> None:
     """Where it was asked for. A person's files belong together, also those that are not changed."""
     result = report.migration
-    files = [*(one.file for one in result.files), *(one.file for one in result.new_files)]
-    names = [*files, *(link for link, _ in work.links)]
-    places = places_below(names)
+    places = _places(result, work)
     if diff_only:
         for line in diff(result):
             typer.echo(line, nl=False)
@@ -157,6 +157,31 @@ def _write(report: Report, work: Gathered, *, in_place: bool, output: str | None
     elif output is not None:
         write_beside(result, Path(output), places, only_changed=not work.from_files, links=work.links)
         write_reports(report, Path(output))
+
+
+def _places(result: Migration, work: Gathered) -> dict[str, str]:
+    files = [*(one.file for one in result.files), *(one.file for one in result.new_files)]
+    return places_below([*files, *(link for link, _ in work.links)])
+
+
+_LATER = "new"
+"""Where the plan supposes results that were not written yet; `next_steps` advises to write them there."""
+
+
+def _results(
+    result: Migration, work: Gathered, options: Options, *, in_place: bool, output: str | None, command: str
+) -> Results:
+    if in_place:
+        return Results(values_written=False, kept=False, undo=options.keep_undo)
+    written = output is not None and output != _STDOUT
+    folder = Path(output) if output is not None and written else Path(_LATER)
+    return Results(
+        new={file: str(folder / place) for file, place in _places(result, work).items()},
+        folder=f"{folder}/",
+        write=None if written else f"{command} -o {_LATER}/",
+        kept=work.from_files,
+        undo=options.keep_undo,
+    )
 
 
 def _refuse_several(diff_only: bool, in_place: bool, output: str | None, report: ReportFormat | None) -> None:

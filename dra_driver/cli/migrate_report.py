@@ -16,6 +16,7 @@ from dra_driver.cli.migrate_cluster import ClusterRead
 from dra_driver.cli.migrate_files import write_extra
 from dra_driver.cli.migrate_progress import Told
 from dra_driver.cli.output import messages, print_table
+from dra_driver.migration.applying import Results
 from dra_driver.migration.codes import Severity
 from dra_driver.migration.cutover import FINAL_VALUES_FILE, VALUES_FILE, cutover, final_values
 from dra_driver.migration.ground import Ground, ground_of_cluster, ground_of_labels, ground_of_models
@@ -71,7 +72,7 @@ class Trying:
     """For all of it."""
 
 
-def reported(migration: Migration, options: Options, work: Gathered, trying: Trying) -> Report:
+def reported(migration: Migration, options: Options, work: Gathered, trying: Trying, results: Results) -> Report:
     """With the result tried, the cluster looked at as far as it is known, and the way there."""
     objects = work.objects
     known = any(one.get("kind") == "Node" for one in objects)
@@ -85,7 +86,7 @@ def reported(migration: Migration, options: Options, work: Gathered, trying: Try
         offering=offering,
         unread=frozenset(one.what for one in read.unread) if read is not None else frozenset(),
     )
-    plan = cutover(offering, migration, options.driver) if offering is not None else None
+    plan = cutover(offering, migration, options.driver, results) if offering is not None else None
     checks = readiness(migration, options, facts)
     if not migration.workloads:
         return Report(migration, None, checks, plan)

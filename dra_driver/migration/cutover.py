@@ -8,13 +8,16 @@ take the devices back from claims that end. A plan is data: steps with the comma
 halfway goes back from there with the same commands as from the end.
 """
 
+import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.features import Feature
-from dra_driver.migration.model import Migration, ObjectRef, Target, Workload
+from dra_driver.migration.applying import Applied, Applying, Results
+from dra_driver.migration.model import Migration, ObjectRef, Target
 from dra_driver.migration.offering import DRIVER_RUNS, OFFERED_BY, DevicePlugin, GpuNode, Holder, Installed, Offering
 
 _OPERATOR_LABEL = "nvidia.com/gpu.deploy.device-plugin"
@@ -34,6 +37,7 @@ MIG_RESOURCE = "nvidia.com/mig-"
 class Act(StrEnum):
     """What a step is, for programs."""
 
+    WRITE = "write"
     CLEAN = "clean"
     LABEL = "label"
     FENCE_PLUGIN = "fence-plugin"
@@ -97,7 +101,10 @@ class Plan:
         return not self.forward
 
 
-def cutover(offering: Offering, migration: Migration, driver: str) -> Plan:
+_AS_THEY_LIE = Results()
+
+
+def cutover(offering: Offering, migration: Migration, driver: str, results: Results = _AS_THEY_LIE) -> Plan:
     """The way to the driver for all nodes that a device plugin serves; empty when there are none such.
 
     Nodes where both offer come first, then those with the fewest pods that would have to move. Nodes that the driver
@@ -110,7 +117,7 @@ def cutover(offering: Offering, migration: Migration, driver: str) -> Plan:
     if not todo:
         return Plan((), (), (), values)
     done = [one for one in offering.nodes if not one.resources and one.driver]
-    way = _Way(offering, migration, driver)
+    way = _Way(offering, migration, driver, results, Applying(migration, results, todo))
     forward = (
         way.prepare(todo, done),
         *(way.over(node, first=index == 0) for index, node in enumerate(todo)),
@@ -176,6 +183,8 @@ class _Way:
     offering: Offering
     migration: Migration
     driver: str
+    results: Results
+    applying: Applying
 
     @property
     def _operator(self) -> bool:
@@ -201,6 +210,7 @@ class _Way:
         return Stage("Before the first node", None, tuple(self._prepare(todo, done)))
 
     def _prepare(self, todo: Sequence[GpuNode], done: Sequence[GpuNode]) -> Iterator[Step]:
+        yield from self._write()
         for node in todo:
             if node.resources and node.driver_label and not node.driver:
                 yield self._clean(node.name)
@@ -257,10 +267,30 @@ class _Way:
             "Install the driver. It runs nowhere yet, but where a node has its label.",
             (
                 f"helm upgrade --install {_RELEASE} {_CHART} --namespace {_NAMESPACE} --create-namespace "
-                f"-f {VALUES_FILE}",
+                f"-f {self._file(VALUES_FILE)}",
             ),
             f"{VALUES_FILE} has the values of this report and the two labels; add the image's repository.",
         )
+        yield from _apply_steps(
+            self.applying.settings(),
+            "Apply what counts or describes claims: quotas, queues, classes, and what was written beside files.",
+            "Until the end some workloads are counted by what is gone from there.",
+        )
+
+    def _file(self, name: str) -> str:
+        return shlex.quote(f"{self.results.folder}{name}")
+
+    def _write(self) -> Iterator[Step]:
+        if self.results.write is not None:
+            note = "With the same input. The report that is written there has this plan, too."
+            yield Step(Act.WRITE, "Write the results, which the commands below name.", (self.results.write,), note)
+        elif not self.results.values_written:
+            files = {VALUES_FILE: values_for_cutover(self.migration), FINAL_VALUES_FILE: final_values(self.migration)}
+            yield Step(
+                Act.WRITE,
+                "Write the values for the chart: for the time of the change, and for the time after.",
+                tuple(f"printf '%s\\n' {shlex.quote(json.dumps(one))} > {name}" for name, one in files.items()),
+            )
 
     def _clean(self, name: str) -> Step:
         return Step(
@@ -281,12 +311,17 @@ class _Way:
         return Stage("When every node is over", None, tuple(self._finish()))
 
     def _finish(self) -> Iterator[Step]:
+        yield from _apply_steps(
+            self.applying.rest(),
+            "Apply the rest in its new form: what had no pods with GPUs when this was written.",
+            "Only what is in the cluster, and not what is done; that asks in the old way when somebody runs it again.",
+        )
         for plugin in self.offering.plugins:
             yield self._removal(plugin)
         yield Step(
             Act.LIFT_FENCE,
             "Let the driver run on all GPU nodes, without labels.",
-            (f"helm upgrade {_RELEASE} {_CHART} --namespace {_NAMESPACE} -f {FINAL_VALUES_FILE}",),
+            (f"helm upgrade {_RELEASE} {_CHART} --namespace {_NAMESPACE} -f {self._file(FINAL_VALUES_FILE)}",),
             "Only when no device plugin is left: the chart looks for one, and refuses.",
         )
 
@@ -315,6 +350,8 @@ class _Way:
         return Stage("When every node is back", None, tuple(self._end_of_return(done)))
 
     def _end_of_return(self, done: Sequence[GpuNode]) -> Iterator[Step]:
+        for applied in (self.applying.settings(back=True), self.applying.rest(back=True)):
+            yield from _apply_steps(applied, "Apply the rest as it was.", "If its new form had been applied.")
         if done:
             names = _names([one.name for one in done])
             yield Step(Act.APPLY, f"{names} had the driver before, so driver and fence stay as they are.", ())
@@ -387,17 +424,9 @@ class _Way:
 
     def _apply(self, node: GpuNode) -> Iterator[Step]:
         """What ran here comes back in its old form, on nodes of the device plugin, until its new one is applied."""
-        written = {one.pod.document.name: one.pod.document.file for one in self._with_claims()}
-        owners = [one.owner for one in node.holders if one.owner is not None and not one.by_claim]
-        files = sorted({written[one.name] for one in owners if one.name in written})
-        unknown = sorted({str(one) for one in owners if one.name not in written and not self._stays(one)})
-        if files:
-            yield Step(
-                Act.APPLY,
-                "Apply what had pods here in its new form.",
-                tuple(f"kubectl apply -f {file}" for file in files),
-                "Names of files are those that were migrated; take the results.",
-            )
+        yield from _apply_steps(self.applying.at(node.name), "Apply what had pods here in its new form.")
+        owners = [one.owner or _pod(one) for one in node.holders if not one.by_claim]
+        unknown = sorted({str(one) for one in owners if not self.applying.knows(one) and not self._stays(one)})
         if unknown:
             yield Step(
                 Act.APPLY,
@@ -405,9 +434,6 @@ class _Way:
                 "they run on nodes of the device plugin, or here where a DeviceClass answers to it.",
                 (),
             )
-
-    def _with_claims(self) -> Iterator[Workload]:
-        return (one for one in self.migration.workloads if one.choice.target is Target.CLAIMS)
 
     def _stays(self, owner: ObjectRef) -> bool:
         return any(
@@ -460,11 +486,10 @@ class _Way:
             tuple(_wait(name, one, f"= {n}" if n else "!= 0") for one, n in (node.resources or _UNKNOWN).items()),
         )
         yield Step(Act.UNCORDON, "Let pods come.", (f"kubectl uncordon {name}",))
-        yield Step(
-            Act.APPLY,
-            "Apply the manifests as they were, where the new ones had been applied.",
-            (),
-            "`dractl migrate --undo` makes the old ones out of the new ones.",
+        yield from _apply_steps(
+            self.applying.at(name, back=True),
+            "Apply what had pods here as it was.",
+            "If its new form had been applied.",
         )
 
     # -- steps of both ways
@@ -511,6 +536,27 @@ class _Way:
         if listed:
             what = f"{what} Now these are {_names([f'{one.namespace}/{one.name}' for one in listed])}."
         return Step(Act.EVICT, what, tuple(commands), " ".join(notes))
+
+
+def _pod(holder: Holder) -> ObjectRef:
+    return ObjectRef("Pod", holder.namespace, holder.name)
+
+
+def _apply_steps(applied: Applied, what: str, note: str = "") -> Iterator[Step]:
+    notes = [note] if note else []
+    if applied.commands:
+        notes.append("What Helm, Argo CD, Flux or an operator applies, let it apply.")
+    if applied.made_anew:
+        notes.append(
+            f"{_names(applied.made_anew)} cannot be changed, so it is deleted and made anew: what runs begins again, "
+            "and what it had not written elsewhere is lost. One that is done is left as it is."
+        )
+    if applied.commands:
+        yield Step(Act.APPLY, what, applied.commands, " ".join(notes))
+    if applied.by_hand:
+        files = _names(applied.by_hand)
+        more = "with kustomize, by deleting and creating what cannot be changed, or out of what you had"
+        yield Step(Act.APPLY, f"{what} No command can be said for {files}: do it by hand, {more}.", (), note)
 
 
 # -- commands

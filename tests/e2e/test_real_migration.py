@@ -2,7 +2,8 @@
 
 Needs what test_real_chart.py needs, GPU_DRA_TEST_MOCK_NVML (see tests/support/mock_nvml.py), and
 
-    GPU_DRA_TEST_DEVICE_PLUGIN   the program `nvidia-device-plugin`, built of NVIDIA/k8s-device-plugin
+    GPU_DRA_TEST_DEVICE_PLUGIN     the program `nvidia-device-plugin`, built of NVIDIA/k8s-device-plugin
+    GPU_DRA_TEST_RESTART_KUBELET   a command that kills kubelet and starts it again; without it kubelet runs on
 
 Device plugin, kubelet, scheduler and controllers are the real ones; GPUs are those of the mock NVML, which both drivers
 load. The commands are taken out of the report and given to bash. `helm` is Helm's library behind the words of its
@@ -11,6 +12,7 @@ command line.
 
 import json
 import os
+import shlex
 import signal
 import stat
 import subprocess
@@ -65,10 +67,11 @@ class Operator:
 
     def __post_init__(self) -> None:
         (self.folder / "charts").symlink_to(ROOT / "charts")
-        words = self.folder / "bin" / "helm"
-        words.parent.mkdir()
-        words.write_text(f"#!{sys.executable}\nfrom support.helm_words import main\nmain()\n")
-        words.chmod(words.stat().st_mode | stat.S_IXUSR)
+        (self.folder / "bin").mkdir()
+        for name, module in (("helm", "support.helm_words"), ("dractl", "dra_driver.cli.__main__")):
+            words = self.folder / "bin" / name
+            words.write_text(f"#!{sys.executable}\nfrom {module} import main\nmain()\n")
+            words.chmod(words.stat().st_mode | stat.S_IXUSR)
         for name in ("values.yaml", "values-cutover.yaml"):
             file = self.folder / name
             file.write_text(yaml.safe_dump(merged(yaml.safe_load(file.read_text()), OURS)))
@@ -160,6 +163,20 @@ def kill(program: str) -> Callable[[], None]:
     return act
 
 
+def restart_kubelet() -> None:
+    command = os.environ.get("GPU_DRA_TEST_RESTART_KUBELET")
+    if command:
+        subprocess.run(shlex.split(command), check=True, timeout=60)
+
+
+def has_run_with_a_claim(app: str) -> bool:
+    """Whether a pod that a CronJob started came to run, or to its end, with a device by a claim."""
+    return any(
+        one["status"]["phase"] in ("Running", "Succeeded") and one["status"].get("resourceClaimStatuses")
+        for one in get("pods", "-l", f"app={app}")["items"]
+    )
+
+
 def doctor() -> set[str]:
     found = json.loads(run("doctor", "--kubeconfig", KUBECONFIG, "-o", "json").stdout)["findings"]
     return {f"{one['check']}/{one['trouble']}" for one in found if one["verdict"] != "ok"}
@@ -175,20 +192,28 @@ def test_the_plan_is_followed_there_and_back_and_there_to_the_end(node: str, hel
         with pytest.raises(HelmError, match=r"hands out nvidia\.com/gpu"):
             helm.install(OURS)
 
+        seen: set[str] = set()
         with Watch() as watch:
             there = migrated(
                 tmp_path / "manifests",
                 tmp_path / "new",
-                {"fence-plugin": kill("nvidia-device-plugin"), "start-driver": kill("gpu-dra-kubelet-plugin")},
+                {
+                    "fence-plugin": kill("nvidia-device-plugin"),
+                    "stop-plugin": restart_kubelet,
+                    "start-driver": kill("gpu-dra-kubelet-plugin"),
+                    "await-driver": kill("gpu-dra-controller"),
+                    "uncordon": lambda: seen.update(doctor()),
+                },
             )
             there.follow("forward", until_act="remove-plugin")
-            recreate(tmp_path / "new" / "manifests")
             settled("by_claims")
             assert offered_by_plugin(node) == 0
+            # Both are installed, each for other nodes: nothing to be said of that.
+            assert not {one for one in seen if one.startswith("device-plugin/")}
+            until(lambda: has_run_with_a_claim("index"), "a Job of the CronJob has its GPU by a claim", 150)
             # The way back, with the report that was made before.
-            there.after["stop-offering"] = kill("gpu-dra-kubelet-plugin")
+            there.after |= {"stop-offering": kill("gpu-dra-kubelet-plugin"), "start-plugin": restart_kubelet}
             there.follow("back")
-            recreate(tmp_path / "manifests")
             settled("by_plugin")
             assert offered_by_plugin(node) == len(gpus())
 
@@ -196,7 +221,6 @@ def test_the_plan_is_followed_there_and_back_and_there_to_the_end(node: str, hel
                 tmp_path / "manifests", tmp_path / "once-more", {"cordon": kill("nvidia-device-plugin")}
             )
             once_more.follow("forward")
-            recreate(tmp_path / "once-more" / "manifests")
             settled("by_claims")
             assert not {one for one in doctor() if one.startswith("device-plugin/")}
             kubectl("delete", "-f", str(tmp_path / "manifests"))
@@ -208,10 +232,3 @@ def test_the_plan_is_followed_there_and_back_and_there_to_the_end(node: str, hel
         kubectl("delete", "resourceclaimtemplates", "--all", "-n", "default")
         kubectl("uncordon", node)
         kubectl("label", "node", node, "dra.gpu/driver-", "dra.gpu/offered-by-")
-
-
-def recreate(folder: Path) -> None:
-    """As the report says of Jobs and Pods: delete them, and create them again."""
-    for name in ("train.yaml", "shell.yaml"):
-        kubectl("delete", "--ignore-not-found", "-f", str(folder / name))
-    kubectl("apply", "-f", str(folder))

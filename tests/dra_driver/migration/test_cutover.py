@@ -177,7 +177,7 @@ _COMMANDS = tuple(
         (rf"now=\$\(kubectl describe node {_NAME}\) && .*", Cluster.no_holders),
         (rf"until now=\$\(kubectl get resourceclaims .*'gpu.nvidia.com {_NAME};'.*done", Cluster.no_claims),
         (rf".* wait pod --for=delete --field-selector spec.nodeName={_NAME} .*", Cluster.driver_gone),
-        (r"kubectl (?:cordon|uncordon|drain|apply|get pods) .*", lambda cluster: None),
+        (r"kubectl (?:cordon|uncordon|drain|apply|get pods) .*|state=.*|found=.*", lambda cluster: None),
         (r"kubectl -n \S+ (?:delete pod|get pods|rollout status) .*|helm test .*", lambda cluster: None),
     )
 )
