@@ -25,6 +25,8 @@ from dra_driver.migration.model import Edit, Finding, Path, PodSpecAt, Remove, f
 
 MOST_ALTERNATIVES = 8
 """Of one request. Source: FirstAvailableDeviceRequestMaxSize, resource.k8s.io/v1."""
+BY_LABELS = "it chooses GPUs by labels, which the claim says of devices"
+"""Why a pod had better have claims."""
 
 _REQUIRED: Path = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 _PREFERRED: Path = ("affinity", "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution")

@@ -79,10 +79,14 @@ class Settings:
     edits: tuple[Edit, ...] = ()
     findings: tuple[Finding, ...] = ()
     claim_findings: tuple[Finding, ...] = ()
+    """Where the pod gets claims."""
+    extended_findings: tuple[Finding, ...] = ()
+    """Where it stays with the extended resource."""
     selectors: tuple[str, ...] = ()
     config: JsonObject | None = None
     """Opaque parameters that keep a behaviour, for devices that are not shared."""
     needs_claims: str | None = None
+    prefers_claims: str | None = None
     leave: str | None = None
 
 
@@ -92,6 +96,18 @@ def settings(
     """Of a pod that asks for GPUs: `users` are its containers that do, `resources` what they asked by; `mig`: all of
     its devices are MIG devices."""
     return _Reader(pod, users, tuple(resources), options, mig).read()
+
+
+def scheduler_of(pod: PodSpecAt) -> tuple[str | None, Path]:
+    """Other than the default one, and where that is said: in the pod, or in the object that it is made of. Jobs of
+    Volcano need not say it."""
+    own = (*pod.path, "schedulerName")
+    of_volcano = pod.document.api_version.startswith(_OF_VOLCANO)
+    for path in (own, *_SCHEDULERS_OF_OBJECTS, *(_SCHEDULERS_OF_VOLCANO if of_volcano else ())):
+        name = pod.spec.get("schedulerName") if path is own else value_at(pod.document.obj, path)
+        if isinstance(name, str) and name:
+            return (None if name == "default-scheduler" else name), path
+    return ("volcano", ("spec",)) if of_volcano else (None, own)
 
 
 def bypasses(pod: PodSpecAt, users: Sequence[ContainerAt] = ()) -> tuple[Finding, ...]:
@@ -120,8 +136,10 @@ class _Reader:
         self._edits: list[Edit] = []
         self._findings: list[Finding] = []
         self._claim_findings: list[Finding] = []
+        self._extended_findings: list[Finding] = []
         self._selectors: list[str] = []
         self._needs_claims: str | None = None
+        self._prefers_claims: str | None = None
         self._leave: str | None = None
         self._limits: dict[str, Any] = {}
 
@@ -148,9 +166,11 @@ class _Reader:
             tuple(self._edits),
             tuple(self._findings),
             tuple(self._claim_findings),
+            tuple(self._extended_findings),
             tuple(dict.fromkeys(self._selectors)),
             self._config(),
             self._needs_claims,
+            self._prefers_claims,
             self._leave,
         )
 
@@ -175,6 +195,9 @@ class _Reader:
             message = f"{VISIBLE}={visible.value} is taken out of {container.name}: its claim says which GPUs it gets"
             self._say_with_claims(SETTING_REMOVED, visible.path, message)
             self._edits.append(Remove(visible.path))
+            # The driver's CDI edits replace the variable, where the device plugin's own gave way to the pod's.
+            message = f"{VISIBLE}={visible.value} ends: {container.name} sees the GPUs that it asks for, and no others"
+            self._extended_findings.append(finding(SETTING_KEPT, self._pod.document, visible.path, message))
         cuda = given.get("CUDA_VISIBLE_DEVICES")
         if cuda is not None and (uuids := uuids_of(cuda.value or "")):
             self._pinned("CUDA_VISIBLE_DEVICES", cuda, uuids)
@@ -311,9 +334,8 @@ class _Reader:
             self._say_with_claims(SETTING_KEPT, path, message, fixed=False)
 
     def _scheduler(self) -> None:
-        name = self._pod.spec.get("schedulerName")
-        path = (*self._pod.path, "schedulerName")
-        if not isinstance(name, str) or name == "default-scheduler":
+        name, path = scheduler_of(self._pod)
+        if name is None:
             return
         if re.search(r"hami|gpushare|gpu-share|gpu-admission|4pd-vgpu", name):
             self._edits.append(Remove(path))
@@ -323,6 +345,27 @@ class _Reader:
         needs = next((words for part, words in _SCHEDULERS.items() if part in name), "it is not known here")
         message = f"schedulerName {name} stays, and must know claims: {needs}"
         self._say_with_claims(OTHER_SCHEDULER, path, message, fixed=False)
+        self._scheduler_of_extended_resources(name, path)
+
+    def _scheduler_of_extended_resources(self, name: str, path: Path) -> None:
+        """Of KAI's, `dra_driver.migration.frameworks` says more.
+
+        Source: Volcano 1.16, its action `allocate`, which looks for the resource in what the node has left.
+        """
+        if "volcano" in name:
+            self._prefers_claims = (
+                "Volcano gives extended resources of device plugins only, never those of a DeviceClass"
+            )
+            message = f"schedulerName {name}: Volcano finds no {self._resources[0]} on nodes of the driver"
+            advice = "Let the workload have claims, or the default scheduler."
+            severity = Severity.ERROR
+        elif "kai" in name or "runai" in name:
+            return
+        else:
+            message = f"schedulerName {name} must know extended resources that DeviceClasses answer to"
+            advice, severity = "See whether it does; else let the workload have claims.", Severity.WARNING
+        said = finding(OTHER_SCHEDULER, self._pod.document, path, message, advice=advice, severity=severity)
+        self._extended_findings.append(said)
 
     def _node_name(self) -> None:
         name = self._pod.spec.get("nodeName")
@@ -348,6 +391,14 @@ class _Reader:
         self._say_with_claims(TOLERATION, path, f"a toleration of the taint {key} is added")
 
 
+_SCHEDULERS_OF_OBJECTS: Sequence[Path] = (
+    ("spec", "batchScheduler"),
+    ("spec", "template", "batchScheduler"),
+    ("metadata", "labels", "ray.io/scheduler-name"),
+)
+"""Of Spark and Ray. Source: their operators' integrations of batch schedulers."""
+_SCHEDULERS_OF_VOLCANO: Sequence[Path] = (("spec", "schedulerName"), ("spec", "jobTemplate", "spec", "schedulerName"))
+_OF_VOLCANO = ("batch.volcano.sh/", "flow.volcano.sh/")
 _SCHEDULERS: Mapping[str, str] = {
     "volcano": "Volcano does with `predicate.DynamicResourceAllocationEnable: true`",
     "kai": "KAI does where DRA is on in the cluster",

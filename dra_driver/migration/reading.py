@@ -52,7 +52,7 @@ from dra_driver.migration.model import (
     path_text,
     value_at,
 )
-from dra_driver.migration.placement import Placed, placed, requirements_of, unused_labels
+from dra_driver.migration.placement import BY_LABELS, Placed, placed, requirements_of, unused_labels
 from dra_driver.migration.plugin_config import GPU_RESOURCE, Sharing
 from dra_driver.migration.plumbing import is_plumbing
 from dra_driver.migration.pod_settings import Settings, bypasses, sees_all, settings, variables
@@ -141,10 +141,10 @@ class _Pod:
             (*self._edits, *place.edits, *told.edits),
             (*self._findings, *place.findings, *told.findings),
             (*self._claim_findings, *place.claim_findings, *told.claim_findings),
-            (*self._extended_findings, *place.extended_findings),
+            (*self._extended_findings, *place.extended_findings, *told.extended_findings),
             next(iter([*self._needs_claims, *filter(None, [told.needs_claims])]), None),
             next(iter([*self._leave, *filter(None, [told.leave])]), None),
-            self._prefers_claims,
+            self._prefers_claims or told.prefers_claims,
         )
 
     def _say(self, code: Code, path: Path, message: str, *, severity: Severity | None = None) -> None:
@@ -316,7 +316,7 @@ class _Pod:
     def _chosen(self, found: Sequence[Demand], asks: Sequence[_Ask], place: Placed, told: Settings) -> list[Demand]:
         """With what nodes and settings say about the devices."""
         if place.chooses:
-            self._prefers_claims = "it chooses GPUs by labels, which the claim says of devices"
+            self._prefers_claims = BY_LABELS
         kinds = {replace(ask.want, count=1): index for index, ask in enumerate(asks)}
         done = []
         for demand in found:

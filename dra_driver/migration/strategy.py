@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from dra_driver.migration.model import Choice, Form, Options, PodReading, PodSpecAt, Role, Share, StrategyOption, Target
 from dra_driver.migration.named import shared_group, strategy_of
+from dra_driver.migration.placement import BY_LABELS
 from dra_driver.migration.pod_settings import sees_all
 
 _FIRST_MINOR = 36
@@ -78,7 +79,7 @@ def _extended(pod: PodSpecAt, reading: PodReading, reason: str) -> Choice:
 def _cannot(pod: PodSpecAt, reading: PodReading) -> Iterator[str]:
     """What would matter to this pod, and is not said by an extended resource."""
     asking = {container.path: container for demand in reading.demands for container in demand.containers}
-    if reading.prefers_claims is not None:
+    if reading.prefers_claims == BY_LABELS:
         yield "labels of nodes go on choosing its GPUs, and what a node has of several models may be any of them"
     if len(asking) > 1:
         yield "its containers cannot share a GPU, nor have GPUs that are near each other"

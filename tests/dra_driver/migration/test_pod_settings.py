@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 from support.label_worlds import worlds
-from support.migration import GPU, codes, limits, meaning_of, pod, read, removed, there
+from support.migration import GPU, codes, documents_of, limits, meaning_of, pod, read, removed, there
 
 from dra_driver.api.config import GpuConfig, MigDeviceConfig, Mps, Sharing, decode_config
 from dra_driver.api.meta import JsonObject
 from dra_driver.cel.device import compile_selector
-from dra_driver.migration.model import PodReading, Put
-from dra_driver.migration.pod_settings import requirement
+from dra_driver.migration.model import PodReading, PodSpecAt, Put
+from dra_driver.migration.pod_settings import requirement, scheduler_of
 
 A = "device.attributes['gpu.nvidia.com']"
 PLAIN = meaning_of("version: v1\nflags: {migStrategy: mixed}\n")
@@ -43,6 +43,11 @@ def test_visible_devices_are_for_the_claim_to_say() -> None:
     assert "M031" in codes(result.claim_findings)
     assert codes(result.findings) == []
     assert result.needs_claims is None
+
+
+def test_a_pod_that_stays_is_told_that_it_no_longer_sees_all_gpus() -> None:
+    assert codes(using(NVIDIA_VISIBLE_DEVICES="all").extended_findings) == ["M032"]
+    assert codes(using(NVIDIA_VISIBLE_DEVICES="void").extended_findings) == []
 
 
 @pytest.mark.parametrize("value", ["none", "void", ""])
@@ -265,3 +270,37 @@ def test_the_toleration_that_admission_added_is_written_out(tolerations: Any, ad
 @pytest.mark.parametrize(("amounts", "added"), [({f"{GPU}.shared": 1}, True), ({"nvidia.com/mig-1g.5gb": 1}, False)])
 def test_only_the_taint_of_gpus_has_the_name_of_a_resource(amounts: JsonObject, added: bool) -> None:
     assert ("M015" in codes(found(limits(amounts)).claim_findings)) == added
+
+
+# -- schedulers that look for extended resources in what nodes have
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "severities", "prefers"),
+    [("volcano", ["error"], True), ("bin-packing", ["warning"], False), ("kai-scheduler", [], False),
+     ("default-scheduler", [], False)],
+)  # fmt: skip
+def test_what_stays_needs_a_scheduler_that_knows_device_classes(
+    scheduler: str, severities: list[str], prefers: bool
+) -> None:
+    result = found(schedulerName=scheduler)
+    assert [one.severity for one in result.extended_findings] == severities
+    assert (result.prefers_claims is not None) == prefers
+    assert result.needs_claims is None
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind", "more"),
+    [
+        ("batch.volcano.sh/v1alpha1", "Job", {}),
+        ("batch.volcano.sh/v1alpha1", "Job", {"schedulerName": "volcano"}),
+        ("batch.volcano.sh/v1alpha1", "CronJob", {"jobTemplate": {"spec": {"schedulerName": "volcano"}}}),
+        ("sparkoperator.k8s.io/v1beta2", "SparkApplication", {"batchScheduler": "volcano"}),
+    ],
+)
+def test_objects_name_the_scheduler_of_their_pods(api_version: str, kind: str, more: JsonObject) -> None:
+    obj = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "n"}, "spec": more}
+    (document,) = documents_of(obj)
+    assert scheduler_of(PodSpecAt(document, ("spec", "pod"), {}))[0] == "volcano"
+    own = PodSpecAt(document, ("spec", "pod"), {"schedulerName": "default-scheduler"})
+    assert scheduler_of(own)[0] is None
