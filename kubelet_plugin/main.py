@@ -49,7 +49,7 @@ from kubelet_plugin.node_effects import Machine, OursNow, effects_of, mps_daemon
 from kubelet_plugin.node_watch import NodeWatch
 from kubelet_plugin.offers import NodeOffers
 from kubelet_plugin.pod_events import GpuTroubles, PodEvents
-from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims
 from kubelet_plugin.prepare.listener import ClaimListener, Listeners
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.reporter import Reporter
@@ -168,12 +168,13 @@ def _composed(settings: Settings, cluster: _Cluster, node: _Node) -> _Plugin:
     errors = LastErrors()
     heard = _heard(cluster, errors)
     listener = Listeners([*heard, pods, *([status] if status is not None else [])])
-    claims = _claims(settings, kube, node, watch, offers, listener)
+    users = PodsOfClaims()
+    claims = _claims(settings, kube, node, watch, offers, listener, users)
     watch.watch_mps(node.daemons, claims.again)
     NodeEvents(watch.facts, settings.node_name, cluster.events.tell)
     publisher = _publisher(kube, settings, policy, metrics, cluster.tracer)
     calls = CallMetrics(metrics)
-    collector = NodeCollector(watch.facts, journal, node=settings.node_name, driver=settings.driver_name)
+    collector = NodeCollector(watch.facts, journal, node=settings.node_name, driver=settings.driver_name, pods=users)
     metrics.register(collector)
     sockets = plugin_sockets(settings.kubelet_root, settings.driver_name, settings.pod_uid)
     told = Observers(calls, collector, heard, cluster.events)
@@ -215,7 +216,13 @@ def _heard(cluster: _Cluster, errors: LastErrors) -> list[ClaimListener]:
 
 
 def _claims(
-    settings: Settings, kube: Kube, node: _Node, watch: NodeWatch, offers: NodeOffers, listener: ClaimListener
+    settings: Settings,
+    kube: Kube,
+    node: _Node,
+    watch: NodeWatch,
+    offers: NodeOffers,
+    listener: ClaimListener,
+    users: PodsOfClaims,
 ) -> ClaimService:
     return ClaimService(
         api=kube,
@@ -230,6 +237,7 @@ def _claims(
         gates=settings.feature_gates,
         sweep_interval_s=settings.cleanup_interval_s,
         listener=listener,
+        pods=users,
     )
 
 

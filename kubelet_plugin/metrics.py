@@ -22,6 +22,7 @@ from dra_driver.kube.events import EventRecorder
 from dra_driver.names import ClaimRef
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.prepare.checkpoint import Journal
+from kubelet_plugin.prepare.claims import PodsOfClaims
 from kubelet_plugin.prepare.holds import ComputeInstance, HoldState, MpsDaemon, TimeSlice
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.listener import ClaimListener, Operation
@@ -189,7 +190,10 @@ class Journals(Protocol):
 class NodeCollector:
     """Gauges that are read from their owners when somebody scrapes. What is not known has no series."""
 
-    def __init__(self, facts: Facts, journal: Journals, *, node: str, driver: str) -> None:
+    def __init__(
+        self, facts: Facts, journal: Journals, *, node: str, driver: str, pods: PodsOfClaims | None = None
+    ) -> None:
+        self.pods = pods or PodsOfClaims()
         self._facts = facts
         self._journal = journal
         self._node = node
@@ -208,6 +212,7 @@ class NodeCollector:
         yield from _hardware(facts)
         others = {driver: devices() for driver, devices in self._others.items()}
         yield from _claims(journal, self._node, self._driver, others)
+        yield _pods(journal, others, self.pods)
         yield from _holds(journal)
 
 
@@ -288,6 +293,21 @@ def _claims(journal: Journal, node: str, driver: str, others: _Others) -> Iterat
         whose = [one.claim.namespace, one.claim.name]
         allocated.add_metric([*whose, one.device, "", one.type, "", str(one.admin_access).lower()], 1)
     yield from (allocated, memory, threads, _prepared(entries, node, driver, others))
+
+
+def _pods(journal: Journal, others: _Others, pods: PodsOfClaims) -> Metric:
+    found = _family(
+        "gpu_dra_claim_pod",
+        "1 for each pod of a claim that holds devices, as was known when the claim was read last: whenever kubelet asks"
+        " for it, and every ten minutes.",
+        *("namespace", "claim", "pod"),
+    )
+    claims = {uid: entry.claim for uid, entry in journal.held.items()}
+    claims |= {one.claim.uid: one.claim for devices in others.values() for one in devices}
+    for uid, names in sorted(pods.of(claims.keys()).items()):
+        for name in names:
+            found.add_metric([claims[uid].namespace, claims[uid].name, name], 1)
+    return found
 
 
 def _prepared(entries: Sequence[Entry], node: str, driver: str, others: _Others) -> Metric:

@@ -13,6 +13,7 @@ import structlog
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import DriverError
 from dra_driver.names import ClaimRef
+from kubelet_plugin.prepare.claims import names_of_pods
 from kubelet_plugin.prepare.listener import AllocatedTo, Call, ClaimListener, Operation
 
 _log = structlog.get_logger(__name__)
@@ -29,7 +30,7 @@ class Notes:
         self.repeated = False
 
     def read(self, claim: ResourceClaim, driver: str) -> None:
-        self.pods = tuple(one.name for one in claim.status.reserved_for if one.resource == "pods")
+        self.pods = names_of_pods(claim)
         results = claim.status.allocation.devices.results if claim.status.allocation is not None else []
         self.devices = tuple(AllocatedTo(one.pool, one.device, one.share_id) for one in results if one.driver == driver)
 

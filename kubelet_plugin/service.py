@@ -28,7 +28,7 @@ from dra_driver.names import ClaimRef
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.operations import Notes, Operations
 from kubelet_plugin.prepare.answer import PreparedDevice
-from kubelet_plugin.prepare.claims import ClaimApi, ClaimReader, explained
+from kubelet_plugin.prepare.claims import ClaimApi, ClaimReader, PodsOfClaims, explained
 from kubelet_plugin.prepare.execute import CdiFolder, Executor
 from kubelet_plugin.prepare.heal import Healer
 from kubelet_plugin.prepare.holds import Effects, Hold
@@ -123,12 +123,13 @@ class ClaimService:
         holder_patience_s: float = _HOLDER_PATIENCE_S,
         api_patience_s: float = _PATIENCE_S,
         listener: ClaimListener | None = None,
+        pods: PodsOfClaims | None = None,
     ) -> None:
         self._journal = journal
         self._driver = driver
         self._listener = listener or ClaimListener()
         self._executor = Executor(journal, cdi, effects, self._listener)
-        self._claims = ClaimReader(api)
+        self._claims = ClaimReader(api, saw=None if pods is None else pods.saw)
         self._view = _View(facts, container_files, offers, driver, node_name, gates)
         self._healer = Healer(journal, self._executor, self._claims, self._view, stale_after_s=stale_after_s)
         self._start_patience_s = start_patience_s

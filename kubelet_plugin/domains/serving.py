@@ -65,7 +65,7 @@ async def serve_domains(
 ) -> None:
     """Until cancelled. With ComputeDomains switched off, only that what claims have is released: nobody may look at
     domains then, nor write a claim's status. `registered` is told the driver's name whenever kubelet registers it."""
-    reader, records = ClaimReader(kube), Records(settings.domain_records)
+    reader, records = ClaimReader(kube, saw=told.collector.pods.saw), Records(settings.domain_records)
     standing = DomainStanding(kube, records, settings.node_name)
     status = _device_status(kube, settings, standing)
     pods = PodEvents(

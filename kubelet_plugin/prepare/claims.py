@@ -5,7 +5,7 @@ thousand, so nothing is watched. A read by name is answered from the newest stat
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import aclosing
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from dra_driver.names import ClaimRef
 
 _FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 2.0
+_REMEMBERED = 1000
 
 
 class ClaimApi(Protocol):
@@ -27,12 +28,37 @@ class ClaimApi(Protocol):
     def pages(self, resource: Resource) -> AsyncGenerator[Listing, None]: ...
 
 
-class ClaimReader:
-    """Reads claims. `attempt_s` is how long one answer may take."""
+class PodsOfClaims:
+    """Names of the pods for which claims are reserved, as it was when each claim was read last: whenever kubelet asks
+    for it, at the start, and at every sweep."""
 
-    def __init__(self, api: ClaimApi, *, attempt_s: float = 10.0) -> None:
+    def __init__(self) -> None:
+        self._names: dict[str, tuple[str, ...]] = {}
+
+    def saw(self, claim: ResourceClaim) -> None:
+        self._names[claim.metadata.uid] = names_of_pods(claim)
+
+    def of(self, held: Collection[str]) -> Mapping[str, tuple[str, ...]]:
+        """By the UIDs of claims that are held; others are forgotten when they are many."""
+        if len(self._names) > len(held) + _REMEMBERED:
+            self._names = {uid: names for uid, names in self._names.items() if uid in held}
+        return {uid: self._names.get(uid, ()) for uid in held}
+
+
+def names_of_pods(claim: ResourceClaim) -> tuple[str, ...]:
+    """What stands for several pods, as a PodGroup does, does not name them."""
+    return tuple(one.name for one in claim.status.reserved_for if one.resource == "pods" and not one.api_group)
+
+
+class ClaimReader:
+    """Reads claims, and shows each that is there to `saw`. `attempt_s` is how long one answer may take."""
+
+    def __init__(
+        self, api: ClaimApi, *, attempt_s: float = 10.0, saw: Callable[[ResourceClaim], None] | None = None
+    ) -> None:
         self._api = api
         self._attempt_s = attempt_s
+        self._saw = saw
 
     async def read(self, ref: ClaimRef, *, patience_s: float = 0.0) -> ResourceClaim | None:
         """The object of that namespace and name, whatever its UID; None when there is none.
@@ -72,7 +98,10 @@ class ClaimReader:
             if f'"{ref.name}" not found' in error.message:
                 return None
             raise
-        return ResourceClaim.of(obj, about=str(ref))
+        claim = ResourceClaim.of(obj, about=str(ref))
+        if self._saw is not None:
+            self._saw(claim)
+        return claim
 
 
 def _has_device(claim: JsonObject, driver: str, pool: str) -> bool:

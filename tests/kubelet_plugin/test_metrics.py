@@ -3,16 +3,18 @@
 from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
-from support.claims import BOOT, a_gpu, a_held_device, a_ref, an_entry, node_facts
+from support.claims import BOOT, a_claim, a_gpu, a_held_device, a_ref, a_result, an_entry, node_facts
 from support.inventories import compute_instance, gpu_instance, mig
 from support.plugin import ScriptedClaims
 
 from dra_driver.api.inventory import HealthCondition, HealthFacts, Problem
+from dra_driver.api.resource import ResourceClaim
 from dra_driver.devices.model import Kind, Partition
 from dra_driver.errors import DeviceInUse, NodeNotReady
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.metrics import CallMetrics, ClaimedDevice, MeasuredClaims, NodeCollector
 from kubelet_plugin.prepare.checkpoint import Journal
+from kubelet_plugin.prepare.claims import PodsOfClaims
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     GpuIdentity,
@@ -201,3 +203,35 @@ def test_what_was_made_of_the_hardware_is_told_by_gpu() -> None:
     prepared = lines(registry, "nvidia_dra_prepared_devices")
     assert 'nvidia_dra_prepared_devices{device_type="migdyn",driver="gpu.nvidia.com",node="node-a"} 1.0' in prepared
     assert 'nvidia_dra_prepared_devices{device_type="gpu",driver="gpu.nvidia.com",node="node-a"} 0.0' in prepared
+
+
+def test_the_pods_of_claims_that_hold_devices_are_told_by_name() -> None:
+    pods = PodsOfClaims()
+    for name, users in (("train", ["train-0", "train-1"]), ("domain", ["train-0"]), ("gone", ["old"])):
+        claim = a_claim(a_ref(name), a_result(0))
+        claim["status"]["reservedFor"] = [
+            *({"resource": "pods", "name": user, "uid": user} for user in users),
+            {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "all", "uid": "all"},
+        ]
+        pods.saw(ResourceClaim.of(claim))
+    node = Node(node_facts(1), Journal({a_ref().uid: an_entry(), "not-read-yet": an_entry(a_ref("not-read-yet"))}))
+    collector = NodeCollector(node, node, node="node-a", driver="gpu.nvidia.com", pods=pods)
+    collector.add("compute-domain.nvidia.com", lambda: [ClaimedDevice(a_ref("domain"), "channel-0", "channel")])
+    registry = CollectorRegistry()
+    registry.register(collector)
+    assert lines(registry, "gpu_dra_claim_pod") == [
+        'gpu_dra_claim_pod{claim="domain",namespace="team-a",pod="train-0"} 1.0',
+        'gpu_dra_claim_pod{claim="train",namespace="team-a",pod="train-0"} 1.0',
+        'gpu_dra_claim_pod{claim="train",namespace="team-a",pod="train-1"} 1.0',
+    ]
+
+
+def test_pods_of_claims_that_are_not_held_are_forgotten_when_they_are_many() -> None:
+    pods = PodsOfClaims()
+    for number in range(1100):
+        claim = a_claim(a_ref(f"c-{number}"), a_result(0))
+        claim["status"]["reservedFor"] = [{"resource": "pods", "name": f"p-{number}", "uid": "u"}]
+        pods.saw(ResourceClaim.of(claim))
+    held = [a_ref("c-7").uid]
+    assert pods.of(held) == {held[0]: ("p-7",)}
+    assert pods.of([*held, a_ref("c-8").uid])[a_ref("c-8").uid] == ()

@@ -39,6 +39,7 @@ from dra_driver.runtime.files import TEMPORARY_SUFFIX
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.prepare.answer import PreparedDevice
 from kubelet_plugin.prepare.checkpoint import decode
+from kubelet_plugin.prepare.claims import PodsOfClaims
 from kubelet_plugin.prepare.store import DAMAGED, JOURNAL
 
 AWAY = Unreachable("cannot reach the API server: connection refused")
@@ -123,6 +124,15 @@ class TestPrepare:
 
         async with bench.plugin() as service:
             assert await prepare_one(service, ref) == first
+
+    async def test_the_pods_of_claims_are_known_after_a_prepare_and_after_a_restart(self, bench: Bench) -> None:
+        ref = bench.api.put(a_claim(a_ref(), a_result(0)))
+        for again in (False, True):
+            pods = PodsOfClaims()
+            async with bench.plugin(pods=pods) as service:
+                if not again:
+                    await prepare_one(service, ref)
+                assert pods.of(service.held.keys()) == {ref.uid: ("pod",)}
 
     @pytest.mark.parametrize("damage", ["missing", "altered"])
     async def test_asked_again_a_missing_or_altered_file_is_written_again(self, bench: Bench, damage: str) -> None:
