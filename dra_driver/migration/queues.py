@@ -1,4 +1,5 @@
-"""Queues of Volcano and of KAI, which Run:ai has, too: what they count of claims. Pure.
+"""Queues of Volcano and of KAI, which Run:ai has, too: what they count of claims; and groups of pods that start
+together, which wait for resources. Pure.
 
 Source: Volcano's keys of queues for devices and for their capacities; KAI's Queue, whose GPUs are a number, whatever
 asked for them: devices of claims count as whole ones.
@@ -62,6 +63,34 @@ def _put_volcano(
         "Volcano counts claims by its capacity plugin; see that its `capacity.DynamicResourceAllocationEnable` is on."
     )
     found.say(QUOTA, (*at, parts[0][0]), message, fixed=True, advice=advice, severity=None if both else Severity.INFO)
+
+
+def pod_group(found: Found, world: World) -> None:
+    """Volcano's, and those of scheduler-plugins: their pods wait until the cluster has `minResources` left.
+
+    Source: Volcano's action `enqueue`; Coscheduling of kubernetes-sigs/scheduler-plugins.
+    """
+    amounts = value_at(found.obj, ("spec", "minResources"))
+    for resource, value in amounts.items() if isinstance(amounts, dict) else ():
+        if not MENTION.search(str(resource)):
+            continue
+        path: Path = ("spec", "minResources", str(resource))
+        state = world.state(str(resource), found.document.namespace or "default")
+        if not state.claims:
+            message = f"minResources {resource} goes on counting: workloads stay with the extended resource"
+            found.say(QUOTA, path, message, severity=Severity.INFO, advice="")
+        elif state.known and not state.old:
+            found.edits.append(Remove(path))
+            found.reason = "its pods have claims, which the group does not wait for"
+            message = (
+                f"minResources {resource}: {value} is taken out: nodes of the driver have none, and pods would wait"
+            )
+            found.say(QUOTA, path, message, severity=Severity.INFO, fixed=True, advice="")
+        else:
+            message = (
+                f"minResources {resource}: {value}: nodes of the driver have none, and pods with claims would wait"
+            )
+            found.say(QUOTA, path, message, advice="Take it out where the pods of the group have claims.")
 
 
 def kai_queue(found: Found, world: World) -> None:

@@ -34,7 +34,6 @@ from dra_driver.migration.model import (
 from dra_driver.migration.publishing import takers_of_the_rest
 from dra_driver.quantity import Quantity
 
-_REQUESTS = "requests."
 DEVICES_KEY = ".deviceclass.resource.k8s.io/devices"
 """After a class's name: how many of its devices the claims of a namespace may ask for."""
 _REQUESTS = "requests."
@@ -312,6 +311,8 @@ _ROOMS: Mapping[tuple[str, str], Callable[[Found, World], None]] = {
     ("", "LimitRange"): limit_range,
     (kueue.GROUP, "ResourceFlavor"): kueue.resource_flavor,
     ("scheduling.volcano.sh", "Queue"): queues.volcano_queue,
+    ("scheduling.volcano.sh", "PodGroup"): queues.pod_group,
+    ("scheduling.x-k8s.io", "PodGroup"): queues.pod_group,
     ("scheduling.run.ai", "Queue"): queues.kai_queue,
     ("run.ai", "Project"): queues.runai_project,
     **node_pools.ROOMS,

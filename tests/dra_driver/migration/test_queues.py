@@ -80,3 +80,24 @@ def test_projects_of_run_ai_stay_and_are_told() -> None:
     project = {"apiVersion": "run.ai/v2", "kind": "Project", "metadata": {"name": "p"}, "spec": {"deservedGpus": 8}}
     after, result = done(project, CLAIMS)
     assert (after, codes(result.findings)) == (project, ["M014"])
+
+
+@pytest.mark.parametrize("group", ["scheduling.volcano.sh/v1beta1", "scheduling.x-k8s.io/v1alpha1"])
+@pytest.mark.parametrize(
+    ("targets", "keys", "fixed"),
+    [
+        ([CLAIMS], {"cpu"}, True),
+        ([CLAIMS, EXTENDED], {"cpu", GPU}, False),
+        ([EXTENDED], {"cpu", GPU}, False),
+        ([], {"cpu", GPU}, False),
+    ],
+)
+def test_groups_do_not_wait_for_what_their_pods_have_by_claims(
+    group: str, targets: list[Target], keys: set[str], fixed: bool
+) -> None:
+    metadata = {"name": "g", "namespace": "team"}
+    spec = {"minMember": 2, "minResources": {"cpu": "4", GPU: "2"}}
+    before = {"apiVersion": group, "kind": "PodGroup", "metadata": metadata, "spec": spec}
+    after, result = done(before, *targets)
+    assert set(after["spec"]["minResources"]) == keys
+    assert [(one.code.name, one.fixed) for one in result.findings] == [("M014", fixed)]
