@@ -7,6 +7,7 @@ root, a serial number) is left out when there is none, for two devices must not 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from dra_driver.api.inventory import DriverFacts, GpuFacts
 from dra_driver.api.resource import Attribute
@@ -171,18 +172,28 @@ def _versions_of(gpu: GpuFacts, driver: DriverFacts | None) -> dict[str, str | N
 
 def _written(values: _Plain) -> Iterator[tuple[str, Attribute]]:
     for name, value in values.items():
-        if isinstance(value, bool):
-            yield name, Attribute(bool_=value)
-        elif isinstance(value, int):
-            yield name, Attribute(int_=value)
-        elif value and len(value.encode()) <= _VALUE_BYTES:
-            yield name, Attribute(string=value)
+        if isinstance(value, int) or (value and len(value.encode()) <= _VALUE_BYTES):
+            yield name, _attribute(value)
         elif value and name in _DESCRIPTIVE:
-            yield name, Attribute(string=value.encode()[:_VALUE_BYTES].decode(errors="ignore"))
+            yield name, _attribute(value.encode()[:_VALUE_BYTES].decode(errors="ignore"))
+
+
+# The devices of a node are mostly alike: what they have in common is made once.
+@lru_cache(maxsize=1024, typed=True)
+def _attribute(value: bool | int | str) -> Attribute:
+    if isinstance(value, bool):
+        return Attribute(bool_=value)
+    return Attribute(int_=value) if isinstance(value, int) else Attribute(string=value)
 
 
 def _written_versions(values: Mapping[str, str | None]) -> Iterator[tuple[str, Attribute]]:
     for name, value in values.items():
-        version = padded_version(value) if value is not None else None
-        if version is not None and len(str(version)) <= _VALUE_BYTES:
-            yield name, Attribute(version=str(version))
+        version = _version(value) if value is not None else None
+        if version is not None:
+            yield name, version
+
+
+@lru_cache(maxsize=64)
+def _version(value: str) -> Attribute | None:
+    version = padded_version(value)
+    return Attribute(version=str(version)) if version is not None and len(str(version)) <= _VALUE_BYTES else None

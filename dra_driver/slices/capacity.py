@@ -15,6 +15,7 @@ Pure.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from dra_driver.api.inventory import GpuFacts
@@ -120,6 +121,8 @@ def _by_default(amount: str) -> dict[str, Any]:
     return {"default": amount}
 
 
+# As attributes: devices of a node mostly have the same.
+@lru_cache(maxsize=1024)
 def _quantity(name: str, amount: int) -> str:
     return str(Quantity.of_bytes(amount)) if name in ("memory", "addressableMemory") else str(amount)
 
