@@ -11,7 +11,7 @@ from kubelet_plugin.simulation.nvml_session import Session, address, error, gpu_
 from kubelet_plugin.simulation.operations import MIG_CONFIGURATION_CHANGED
 from kubelet_plugin.simulation.state import GpuState
 
-_POLL_S = 0.01
+_POLL_S = 0.05
 
 
 class _EventSet:
