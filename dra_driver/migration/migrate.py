@@ -78,7 +78,7 @@ from dra_driver.migration.publishing import publishing
 from dra_driver.migration.strategy import choose
 from dra_driver.migration.surroundings import Meaning
 from dra_driver.migration.tree import header_length
-from dra_driver.migration.undo import remembered
+from dra_driver.migration.undo import changes, remembered
 from dra_driver.migration.unrendered import (
     asks_for_gpus,
     delivers,
@@ -141,6 +141,7 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
         offered.values,
         offered.reasons,
         counted.settings,
+        tuple(one for plan in out.plans for part in plan.with_inner for one in changes(part.document, part.all_edits)),
     )
 
 
@@ -630,7 +631,8 @@ class _Output:
             wanted = [edit for some in (listed, named) if some is not None for edit in some.edits]
             if not wanted:
                 continue
-            plan = next(plan for plan in self.plans if plan.document is one.document)
+            index, plan = next((at, plan) for at, plan in enumerate(self.plans) if plan.document is one.document)
+            self.plans[index] = plan.with_edits(wanted)
             self._splices[one.document.file] = [
                 *(splice for splice in self._splices[one.document.file] if not _within(splice, one.document)),
                 *_edited([plan.with_edits(wanted)], options).splices,

@@ -331,6 +331,18 @@ class Workload:
     """ResourceClaimTemplates that it names now."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """One field of a person's object."""
+
+    object: ObjectRef
+    place: Place
+    was: Any
+    """None: it was not there."""
+    now: Any
+    """None: it is not there any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class DocumentEdits:
     """What is to be changed in one document, and why; `reason` is a sentence for the report."""
@@ -377,6 +389,8 @@ class Migration:
     """What a person should know about policy and values, a sentence each."""
     settings: tuple[Source, ...] = ()
     """For programs other than `kubectl`, and so no manifests: what is to be merged into their configuration."""
+    changes: tuple[Change, ...] = ()
+    """Of the fields in `files`, but for the annotation that remembers them."""
 
     @property
     def changed(self) -> bool:

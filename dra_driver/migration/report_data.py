@@ -11,7 +11,7 @@ from pathlib import Path
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import CODES, Severity
 from dra_driver.migration.cutover import Act, Plan, Stage, final_values
-from dra_driver.migration.model import Finding, Migration, NewObject, ObjectRef, Target, Workload
+from dra_driver.migration.model import Change, Finding, Migration, NewObject, ObjectRef, Target, Workload
 from dra_driver.migration.next_steps import next_steps
 from dra_driver.migration.outcome import NamespaceSum, Report, by_namespace
 from dra_driver.migration.readiness import Answer, Check
@@ -37,6 +37,7 @@ def as_data(report: Report) -> JsonObject:
         "newFiles": [one.file for one in migration.new_files],
         "objects": [_object(one) for one in migration.objects],
         "workloads": [_workload(one) for one in migration.workloads],
+        "changes": [_change(one) for one in migration.changes],
         "findings": [_finding(one) for one in migration.findings],
         "policy": migration.policy,
         "chartValues": final_values(migration),
@@ -91,6 +92,17 @@ def _workload(one: Workload) -> JsonObject:
         "reason": one.choice.reason,
         "cannot": list(one.choice.cannot),
         "templates": [_ref(ref) for ref in one.templates],
+    }
+
+
+def _change(one: Change) -> JsonObject:
+    return {
+        "object": _ref(one.object),
+        "file": one.place.file,
+        "line": one.place.line,
+        "path": one.place.path,
+        "was": one.was,
+        "is": one.now,
     }
 
 
@@ -255,6 +267,7 @@ def schema() -> JsonObject:
         newFiles=_list(_TEXT),
         objects=_list(_map(object=ref, file=_MAYBE, reason=_TEXT)),
         workloads=_list(_map(**about, target=_one_of(Target), reason=_TEXT, cannot=_list(_TEXT), templates=_list(ref))),
+        changes=_list(_map(**place, path=_TEXT, was={}, **{"is": {}})),
         findings=_list(finding),
         policy=_FREE,
         chartValues={"type": "object"},

@@ -19,6 +19,7 @@ from dra_driver.migration.edit import Splice, rewritten, spliced
 from dra_driver.migration.kueue_configuration import unmapped
 from dra_driver.migration.kustomize import is_names_file, kustomizations, texts_in
 from dra_driver.migration.model import (
+    Change,
     Edit,
     FileResult,
     Finding,
@@ -29,6 +30,8 @@ from dra_driver.migration.model import (
     Source,
     finding,
     path_text,
+    place_of,
+    ref_of,
     value_at,
 )
 from dra_driver.migration.tree import header_length
@@ -44,6 +47,13 @@ def remembered(obj: JsonObject, edits: Sequence[Edit]) -> Edit:
     entry += _emptied(obj)
     runs = _runs(obj)
     return Put(_WHERE, json.dumps([*(runs or ()), entry], separators=(",", ":"), ensure_ascii=False))
+
+
+def changes(document: Document, edits: Sequence[Edit]) -> Iterator[Change]:
+    """What `edits` make of the document, field by field."""
+    for path, was, now in _differences(document.obj, changed(document.obj, edits), ()):
+        entry = _entry(path, was, now)
+        yield Change(ref_of(document), place_of(document, path), entry.get("was"), entry.get("is"))
 
 
 def undo(sources: Sequence[Source]) -> Migration:

@@ -27,11 +27,11 @@ from dra_driver.cli.files import read_files
 from dra_driver.migration.codes import UNREADABLE
 from dra_driver.migration.ground import ground_of_models
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target
+from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target, ref_of
 from dra_driver.migration.outcome import Report
 from dra_driver.migration.report import markdown
 from dra_driver.migration.report_data import as_data, schema
-from dra_driver.migration.undo import undo
+from dra_driver.migration.undo import ANNOTATION, undo
 from dra_driver.migration.verify import Verdict, verify
 from dra_driver.quantity import Quantity
 
@@ -170,6 +170,19 @@ def test_nothing_but_the_intended_is_changed(file: str) -> None:
         for before, after in old_and_new(outcome(file, options), file):
             strange = [path for path in paths_that_differ(before.obj, after.obj) if not INTENDED.fullmatch(path)]
             assert strange == [], before.title
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_field_that_is_changed_is_in_the_report(file: str) -> None:
+    """The annotation that remembers them is not; texts in objects have fields of their own."""
+    for options in USUAL:
+        migration = outcome(file, options)
+        said = {(one.object, one.place.path) for one in migration.changes}
+        for before, after in old_and_new(migration, file):
+            told = [path for ref, path in said if ref == ref_of(before)]
+            for path in paths_that_differ(before.obj, after.obj):
+                apart = path == "metadata.annotations" or ANNOTATION in path or path.endswith("resource.manifest")
+                assert apart or any(path.startswith(one) or one.startswith(path) for one in told), path
 
 
 @pytest.mark.parametrize("file", FILES)
