@@ -13,8 +13,8 @@ from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import AUTOSCALER, DOUBLE_ALLOCATION, Code, Severity
 from dra_driver.migration.counting import Found, World, dicts
-from dra_driver.migration.cutover import OFFERED_BY
 from dra_driver.migration.model import Finding, Path, Put, Remove, Target, finding, value_at
+from dra_driver.migration.offering import OFFERED_BY
 
 _GPU = "nvidia.com/gpu"
 _OF_GPUS = re.compile(r"nvidia\.com/|karpenter\.k8s\.aws/instance-gpu-|karpenter\.azure\.com/sku-gpu-")
