@@ -99,14 +99,11 @@ def test_a_real_server_accepts_every_variant(real_server: RealApiServer, tmp_pat
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=combinations())
-def test_combinations_are_accepted(values: Values, tmp_path: Path) -> None:
-    assert accepted(values, tmp_path).objects
-
-
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(values=combinations())
-def test_every_object_says_whose_it_is_and_lies_in_the_releases_namespace(values: Values, tmp_path: Path) -> None:
+def test_combinations_are_accepted_and_every_object_says_whose_it_is_and_lies_in_the_releases_namespace(
+    values: Values, tmp_path: Path
+) -> None:
     release = accepted(values, tmp_path)
+    assert release.objects
     for one in (*release.objects, *release.hooks):
         labels = one["metadata"]["labels"]
         assert labels["app.kubernetes.io/managed-by"] == "Helm" and labels["app.kubernetes.io/instance"]
