@@ -77,8 +77,10 @@ class Applying:
         self._new_files = {one.file for one in migration.new_files}
         self._texts = changed
         units = [_Unit(file, tuple(one for one in claims if one.pod.document.file == file)) for file in changed]
-        self._settings = [one for one in units if not one.workloads]
         waiting = [one for one in units if one.workloads]
+        # What kustomize builds together is applied with the workloads, not before them.
+        built = any(self._is_kustomized(one) for one in waiting)
+        self._settings = [one for one in units if not one.workloads and not (built and self._is_kustomized(one))]
         self._at: dict[str, list[_Unit]] = {}
         for node in nodes:
             owners = [one.owner or ObjectRef("Pod", one.namespace, one.name) for one in node.holders]
@@ -111,7 +113,7 @@ class Applying:
         folders: dict[str, None] = {}
         for unit in units:
             once = [one for one in unit.workloads if _is_made_once(one)]
-            kustomized = any(folder in PurePosixPath(unit.file).parents for folder in self._folders)
+            kustomized = self._is_kustomized(unit)
             if kustomized and not once and len(self._folders) == 1 and (self._results.kept or not back):
                 folders[self._folder(unit, back)] = None
             elif kustomized or self._has_no_command(unit, once, back=back, certain=certain):
@@ -121,6 +123,9 @@ class Applying:
                 anew += [_named(one) for one in once]
         commands += [f"kubectl apply -k {one}" for one in folders]
         return Applied(tuple(commands), tuple(anew), tuple(by_hand))
+
+    def _is_kustomized(self, unit: _Unit) -> bool:
+        return any(folder in PurePosixPath(unit.file).parents for folder in self._folders)
 
     def _has_no_command(self, unit: _Unit, once: Sequence[Workload], *, back: bool, certain: bool) -> bool:
         nameless = any(not one.pod.document.name for one in unit.workloads)

@@ -291,9 +291,11 @@ def test_for_what_has_no_command_a_person_is_told() -> None:
     told = [one for stage in plan.forward for one in stage.steps if one.act is Act.APPLY and not one.commands]
     assert any("app/web.yaml" in one.what and "by hand" in one.what for one in told)
     del kustomized["other/kustomization.yaml"]
+    kustomized["app/kustomization.yaml"] = "namePrefix: a-\nresources: [web.yaml]\n"
     new = {name: f"new/manifests/{name.removeprefix('app/')}" for name in kustomized}
     plan = cutover(offering("web"), migrated(kustomized), GPU_DRIVER, Results(new))
-    assert "kubectl apply -k new/manifests" in applied(plan.forward)
+    assert [line for line in applied(plan.forward) if "-k" in line] == ["kubectl apply -k new/manifests"]
+    assert not applied([stage for stage in plan.forward if "Before" in stage.title]), "not before its node"
     assert "kubectl apply -k app" in applied(plan.back)
     forgotten = Results(kept=False, undo=False)
     back = cutover(offering("web"), migrated({"web.yaml": FILES["web.yaml"]}), GPU_DRIVER, forgotten).back
