@@ -97,7 +97,8 @@ class Install:
             drivers=(GPU_DRIVER, COMPUTE_DOMAIN_DRIVER),
             address=f"https://127.0.0.1:{self.port}",
             failure_policy=self.failure_policy,
-            timeout_s=5,
+            # The longest there is: a busy machine is no failure of the webhook.
+            timeout_s=30,
             exempt=(self.namespace,),
         )
         plan = Plan(
