@@ -137,7 +137,12 @@ SharingOption = Annotated[
     ),
 ]
 GpuMemoryOption = Annotated[
-    str | None, _option("Memory of one GPU, to turn percent into amounts: 80Gi.", "--gpu-memory", metavar="AMOUNT")
+    str | None,
+    _option(
+        "Memory of one GPU, to turn percent into amounts; as nvidia-smi has it: 81559Mi.",
+        "--gpu-memory",
+        metavar="AMOUNT",
+    ),
 ]
 UnitOption = Annotated[
     list[str] | None,

@@ -6,7 +6,7 @@ edited, and what a text does not allow is taken back as a whole: a pod is conver
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -127,6 +127,7 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
     plans = [replace(plan, objects=counted.beside.get(plan.document, ())) for plan in plans]
     out = _Output(sources, kustomized)
     out.take(plans, options)
+    counting = tuple(_as_it_came(counted.findings, out.plans, more.keys()))
     for new in counted.objects:
         out.add(new)
     offered = publishing(meaning, out.demands, options)
@@ -136,13 +137,25 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
         out.new_files(),
         tuple(out.objects),
         tuple(workload for plan in out.plans for workload in plan.all_workloads),
-        tuple(dict.fromkeys((*findings, *_unsaid(said, counted.findings), *counted.findings, *out.findings))),
+        tuple(dict.fromkeys((*findings, *_unsaid(said, counting), *counting, *out.findings))),
         offered.policy,
         offered.values,
         offered.reasons,
         counted.settings,
         tuple(one for plan in out.plans for part in plan.with_inner for one in changes(part.document, part.all_edits)),
     )
+
+
+def _as_it_came(said: Iterable[Finding], plans: Iterable["_Plan"], edited: Collection[Document]) -> Iterator[Finding]:
+    """What was to be done in documents that turned out not to be editable is for a person to do."""
+    left = [plan.document for plan in plans if plan.document in edited and not plan.all_edits]
+    refused = {(document.file, ref_of(document)) for document in left}
+    for one in said:
+        if one.fixed and (one.place.file, one.object) in refused:
+            advice = "This could not be written into the file: do it by hand."
+            yield replace(one, fixed=False, severity=Severity.WARNING, advice=advice)
+        else:
+            yield one
 
 
 _NOT_HERE = (

@@ -748,3 +748,12 @@ def assert_asks_for_the_same(before: Any, now: Any, templates: dict[str, Any]) -
         assert by_class.get("gpu.nvidia.com", 0) == wanted.get("nvidia.com/gpu", 0)
         assert by_class.get("mig.nvidia.com", 0) == wanted.get("nvidia.com/mig-1g.5gb", 0)
     assert all(count == 1 for count in users.values())
+
+
+def test_what_a_quota_was_to_get_is_not_called_done_where_its_file_cannot_be_edited() -> None:
+    text = "apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: q, namespace: team}\nspec:\n  hard:\n"
+    text += '    ? requests.nvidia.com/gpu\n    : "8"\n'
+    result = migrated(text)
+    assert result.files[0].after == text
+    said = next(one for one in result.findings if "devices: 8" in one.message)
+    assert (said.fixed, said.severity, "by hand" in said.advice) == (False, "warning", True)
