@@ -111,11 +111,13 @@ class Operator:
             happens()
 
 
-def migrated(manifests: Path, folder: Path, after: dict[str, Callable[[], None]] | None = None) -> Operator:
-    """Reads the cluster and the manifests, and writes into `folder`."""
-    done = run("migrate", str(manifests), "--cluster", "--kubeconfig", KUBECONFIG, *CLAIMS, "-o", str(folder))
+def migrated(
+    folder: Path, after: dict[str, Callable[[], None]], *sources: str, strategy: tuple[str, ...] = CLAIMS
+) -> Operator:
+    """Reads the cluster, and the manifests or the workloads of the cluster, and writes into `folder`."""
+    done = run("migrate", *sources, "--cluster", "--kubeconfig", KUBECONFIG, *strategy, "-o", str(folder))
     assert (folder / "report.json").exists(), done.output
-    return Operator(folder, after or {})
+    return Operator(folder, after)
 
 
 def pods() -> dict[str, list[dict[str, Any]]]:
@@ -177,6 +179,16 @@ def has_run_with_a_claim(app: str) -> bool:
     )
 
 
+def bystanders() -> set[str]:
+    """UIDs of the pods that have nothing to do with GPUs."""
+    return {one["metadata"]["uid"] for one in get("pods", "-l", "app=bystander")["items"]}
+
+
+def asks_for_the_old_resource(deployment: str) -> bool:
+    containers = get("deployment", deployment)["spec"]["template"]["spec"]["containers"]
+    return any("nvidia.com/gpu" in one["resources"].get("limits", {}) for one in containers)
+
+
 def doctor() -> set[str]:
     found = json.loads(run("doctor", "--kubeconfig", KUBECONFIG, "-o", "json").stdout)["findings"]
     return {f"{one['check']}/{one['trouble']}" for one in found if one["verdict"] != "ok"}
@@ -186,16 +198,19 @@ def test_the_plan_is_followed_there_and_back_and_there_to_the_end(node: str, hel
     (tmp_path / "manifests").mkdir()
     for name, text in manifests(IMAGE).items():
         (tmp_path / "manifests" / name).write_text(text)
-    kubectl("apply", "-f", str(tmp_path / "manifests"))
+    # Not all that there is was made with `kubectl apply`.
+    for name in manifests(IMAGE):
+        kubectl("create" if name == "web.yaml" else "apply", "-f", str(tmp_path / "manifests" / name))
+    kubectl("create", "deployment", "bystander", f"--image={IMAGE}", "--", "sleep", "1000000")
     try:
         settled("by_plugin")
+        stays = bystanders()
         with pytest.raises(HelmError, match=r"hands out nvidia\.com/gpu"):
             helm.install(OURS)
 
         seen: set[str] = set()
         with Watch() as watch:
             there = migrated(
-                tmp_path / "manifests",
                 tmp_path / "new",
                 {
                     "fence-plugin": kill("nvidia-device-plugin"),
@@ -204,6 +219,7 @@ def test_the_plan_is_followed_there_and_back_and_there_to_the_end(node: str, hel
                     "await-driver": kill("gpu-dra-controller"),
                     "uncordon": lambda: seen.update(doctor()),
                 },
+                str(tmp_path / "manifests"),
             )
             there.follow("forward", until_act="remove-plugin")
             settled("by_claims")
@@ -217,12 +233,17 @@ def test_the_plan_is_followed_there_and_back_and_there_to_the_end(node: str, hel
             settled("by_plugin")
             assert offered_by_plugin(node) == len(gpus())
 
+            # The workloads as the cluster has them, of which there are no files; and all of them get claims.
             once_more = migrated(
-                tmp_path / "manifests", tmp_path / "once-more", {"cordon": kill("nvidia-device-plugin")}
+                tmp_path / "once-more",
+                {"cordon": kill("nvidia-device-plugin")},
+                strategy=("--strategy", "claims"),
             )
             once_more.follow("forward")
             settled("by_claims")
             assert not {one for one in doctor() if one.startswith("device-plugin/")}
+            assert bystanders() == stays, "who has no GPU is left alone"
+            assert not asks_for_the_old_resource("web"), "no limit is left beside a claim"
             kubectl("delete", "-f", str(tmp_path / "manifests"))
         assert watch.looks > 20
         assert watch.most["by_plugin"] >= 5
@@ -230,5 +251,6 @@ def test_the_plan_is_followed_there_and_back_and_there_to_the_end(node: str, hel
     finally:
         kubectl("delete", "--ignore-not-found", "-f", str(tmp_path / "manifests"))
         kubectl("delete", "resourceclaimtemplates", "--all", "-n", "default")
+        kubectl("delete", "--ignore-not-found", "deployment", "bystander")
         kubectl("uncordon", node)
         kubectl("label", "node", node, "dra.gpu/driver-", "dra.gpu/offered-by-")
