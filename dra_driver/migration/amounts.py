@@ -102,6 +102,9 @@ class _Reader:
     def _number(self, name: str, resource: str) -> int | None:
         value = self._given[name][resource]
         path = self._path(name, resource)
+        if value is None:
+            # What a template leaves where a value is empty. Source: Quantity.UnmarshalJSON takes null for 0.
+            return 0
         if not isinstance(value, bool) and isinstance(value, int | float | str):
             try:
                 exact = Quantity.parse(str(value).strip()).value
