@@ -21,6 +21,8 @@ from typing import Any
 
 from dra_driver.errors import NodeNotReady
 
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
 
 class Forked:
     """A running program, as `asyncio.subprocess.Process` is one."""
@@ -108,7 +110,7 @@ def _fork(order: Mapping[str, Any]) -> int:
         log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for target, descriptor in ((0, null), (1, log), (2, log)):
             os.dup2(descriptor, target)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
         sys.argv = [order["module"], *order["arguments"]]
         importlib.import_module(order["module"]).main()
         status = 0
@@ -123,8 +125,8 @@ def _fork(order: Mapping[str, Any]) -> int:
 
 
 def _serve(modules: Sequence[str]) -> None:
-    # Ctrl-C is for whoever runs the cluster, and stops what was forked in order.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # These are for whoever runs the cluster, and stops in order what was forked; without that one, the orders end.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     for module in modules:
         with suppress(Exception):
             importlib.import_module(module)

@@ -63,6 +63,15 @@ async def test_signals_reach_it_and_those_after_its_end_reach_nobody(tmp_path: P
         first.kill()
 
 
+async def test_a_signal_to_all_leaves_whoever_forks_until_it_is_not_needed(tmp_path: Path) -> None:
+    async with forks(tmp_path) as started:
+        program = await started.start("a_program", ["wait"], tmp_path / "log")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            started._process.send_signal(number)
+        program.send_signal(signal.SIGTERM)
+        assert await program.wait() == -signal.SIGTERM
+
+
 async def test_what_cannot_be_imported_says_why_in_its_own_log(tmp_path: Path) -> None:
     async with forks(tmp_path) as started:
         program = await started.start("a_broken_one", [], tmp_path / "log")
