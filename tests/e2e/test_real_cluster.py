@@ -43,13 +43,17 @@ from dra_driver import bundled
 
 pytestmark = pytest.mark.skipif(not IS_THERE, reason=WHY_NOT)
 
+SHARING = ("mig-", "mps-on-mig", "passthrough", "shares-")
+DOMAINS = ("compute-domain-", "diagnose-")
+ELSEWHERE = ("disaggregated-", "gpu-and-nic-", "nvlink-domain-")
+
 EXAMPLES = sorted(
     path.name
     for path in bundled.EXAMPLES_FOLDER.iterdir()
-    if path.is_dir()
-    and not path.name.startswith(("compute-domain-", "diagnose-", "mig-", "mps-on-mig", "shares-", "passthrough"))
+    if path.is_dir() and not path.name.startswith((*SHARING, *DOMAINS, *ELSEWHERE))
 )
-"""Those of whole GPUs on one node; the others are in test_real_sharing.py and tests/e2e/test_domains.py."""
+"""Those of whole GPUs on one node; the others are in test_real_sharing.py and tests/e2e/test_domains.py, or need more
+than this driver and its hardware."""
 
 
 @pytest.fixture(scope="module", params=["controller", "node"])
