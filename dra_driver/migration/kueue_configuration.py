@@ -58,10 +58,17 @@ def configurations_in(document: Document) -> Iterator[Configuration]:
     if document.kind == "Configuration" and document.api_version.startswith(f"{GROUP}/"):
         yield Configuration(document, (), document)
         return
+    if _is_chart_test(document):
+        return
     for path, text in _texts(document.obj, ()):
         read = read_documents(text, document.file)
         whole = not read.problems and len(read.documents) == 1 and read.documents[0].kind == "Configuration"
         yield Configuration(document, path, read.documents[0] if whole else None)
+
+
+def _is_chart_test(document: Document) -> bool:
+    """Of helm-unittest: its values are of no release, and what it expects is of these values."""
+    return not document.kind and isinstance(document.obj.get("tests"), list)
 
 
 def _texts(value: object, path: Path) -> Iterator[tuple[Path, str]]:

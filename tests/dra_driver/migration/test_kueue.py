@@ -280,6 +280,12 @@ def test_a_text_is_edited_where_it_is_and_nothing_else_changes(holder: str) -> N
     ]
 
 
+def test_values_that_a_chart_is_tested_with_are_not_edited() -> None:
+    suite = {"suite": "names", "tests": [{"it": "has a name", "set": {"managerConfig": TEXT}}]}
+    assert edits_of(configured(suite)) == []
+    assert edits_of(configured({"managerConfig": TEXT})) != []
+
+
 def test_gates_of_the_chart_are_where_its_other_gates_are() -> None:
     values = {
         "controllerManager": {
