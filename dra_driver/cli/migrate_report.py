@@ -84,6 +84,7 @@ def reported(migration: Migration, options: Options, work: Gathered, trying: Try
         answered=[one["spec"].get("extendedResourceName") for one in read.classes] if read is not None else None,
         admin_namespaces=read.admin_namespaces if read is not None else None,
         offering=offering,
+        slices_missing=read is None and not any(one.get("kind") == RESOURCE_SLICES.kind for one in objects),
         unread=frozenset(one.what for one in read.unread) if read is not None else frozenset(),
     )
     plan = cutover(offering, migration, options.driver, results) if offering is not None else None

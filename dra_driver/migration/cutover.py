@@ -130,8 +130,9 @@ def cutover(offering: Offering, migration: Migration, driver: str, results: Resu
 def _refusal(others: Sequence[str]) -> str:
     return (
         f"{_names(others)} brings NVIDIA's own DRA driver, which offers GPUs under the same name; nobody could say "
-        "whose slices they are. Choose one: switch that one off (`spec.draDriver.enabled: false` of a GPUCluster), see "
-        "that its slices and claims are gone, and read the cluster again."
+        "whose slices they are. Choose one: switch that one off (delete the GPUCluster, or set its "
+        "`spec.draDriver.gpus.enabled: false` where its version has that field), see that its slices and claims are "
+        "gone, and read the cluster again."
     )
 
 

@@ -202,12 +202,18 @@ def _daemon_sets(daemon_sets: Sequence[JsonObject], operator: bool) -> Iterable[
             yield DevicePlugin(installed, metadata.get("namespace") or "default", metadata["name"])
 
 
+def _offers_gpus(cluster: JsonObject) -> bool:
+    """A GPUCluster may be there for ComputeDomains alone, in versions that can switch its part for GPUs off."""
+    driver = (cluster.get("spec") or {}).get("draDriver") or {}
+    return _enabled(cluster, "draDriver") and (driver.get("gpus") or {}).get("enabled") is not False
+
+
 def _other_drivers(clusters: Sequence[JsonObject], daemon_sets: Sequence[JsonObject]) -> Iterable[str]:
     """NVIDIA's operator brings its driver by a GPUCluster; its chart has a container `gpus` where it offers GPUs."""
     named = [
         f"GPUCluster {one['metadata']['name']}"
         for one in clusters
-        if str(one.get("apiVersion", "")).startswith("nvidia.com/") and _enabled(one, "draDriver")
+        if str(one.get("apiVersion", "")).startswith("nvidia.com/") and _offers_gpus(one)
     ]
     yield from named
     for one in () if named else daemon_sets:

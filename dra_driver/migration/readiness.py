@@ -37,6 +37,8 @@ class Facts:
     admin_namespaces: Collection[str] | None = None
     """Namespaces with the label for admin access."""
     offering: Offering | None = None
+    slices_missing: bool = False
+    """Whether `offering` comes from files without any slice: nobody knows whether the cluster has some."""
     unread: Collection[str] = ()
     """Kinds that the cluster did not let us list."""
 
@@ -215,5 +217,8 @@ def _offered(facts: Facts) -> Iterator[Check]:
     elif unread:
         advice = "Ask the cluster with an account that may."
         yield Check(question, Answer.UNKNOWN, f"You may not list {' and '.join(f'{one}s' for one in unread)}.", advice)
+    elif facts.slices_missing and offering is not None and any(one.resources for one in offering.nodes):
+        advice = "Ask the cluster with `--cluster`, or see that `kubectl get resourceslices` has none of this driver."
+        yield Check(question, Answer.UNKNOWN, "Nodes were given, but no slices.", advice)
     else:
         yield Check(question, Answer.YES, "No node has both.")

@@ -92,3 +92,17 @@ def test_before_anything_is_written_the_first_command_writes_it(folder: Path) ->
     first, *rest = commands(plan, "forward")
     assert first.endswith("migrate web.yaml --with around.yaml --strategy claims -o new/")
     assert "new/manifests/web.yaml" in files(rest)
+
+
+def test_without_slices_nobody_says_that_no_node_has_both(folder: Path) -> None:
+    def answer(*around: str) -> str:
+        report = json.loads(run("migrate", "web.yaml", *GIVEN, *around, "--report", "json").stdout)
+        (one,) = [one for one in report["readiness"] if "one side" in one["question"]]
+        return str(one["answer"])
+
+    assert answer() == "unknown"
+    pool = {"name": "nic", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "nic.example.com", "nodeName": "node-a", "pool": pool, "devices": []}
+    seen = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "nic"}, "spec": spec}
+    (folder / "slices.yaml").write_text(yaml.safe_dump(seen))
+    assert answer("--with", "slices.yaml") == "yes"

@@ -508,9 +508,15 @@ def test_there_is_no_plan_beside_nvidias_own_dra_driver() -> None:
         found = Migration((), (), (), (), ())
         (check,) = [one for one in readiness(found, Options(), Facts(offering=offering)) if "one side" in one.question]
         assert check.answer is Answer.NO and name in check.why
-    off = {**cluster, "spec": {"draDriver": {"enabled": False}}}
     domains = {**daemon_set, "spec": {"template": {"spec": {"containers": [{**plugin, "name": "compute-domains"}]}}}}
-    assert not plan_of(offering_of([node, off, domains], GPU_DRIVER)).refusal
+    for parts, refused in (
+        ({"enabled": False}, False),
+        ({"gpus": {"enabled": False}, "computeDomains": {"enabled": True}}, False),
+        ({"gpus": {"enabled": True}}, True),
+        ({"gpus": None, "computeDomains": {"enabled": False}}, True),
+    ):
+        one = {**cluster, "spec": {"draDriver": parts}}
+        assert bool(plan_of(offering_of([node, one, domains], GPU_DRIVER)).refusal) is refused
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")

@@ -211,6 +211,16 @@ def test_classes_that_nobody_brings_are_told() -> None:
             "Each GPU is offered by one side only",
             Answer.YES,
         ),
+        (
+            Facts(offering=Offering((GpuNode("n", {"a": 1}, False),)), slices_missing=True),
+            "Each GPU is offered by one side only",
+            Answer.UNKNOWN,
+        ),
+        (
+            Facts(offering=Offering((GpuNode("n", {}, False),)), slices_missing=True),
+            "Each GPU is offered by one side only",
+            Answer.YES,
+        ),
     ],
 )
 def test_the_cluster_is_asked_for_what_the_result_needs(facts: Facts, question: str, answer: Answer) -> None:
