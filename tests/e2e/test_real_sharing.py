@@ -131,10 +131,11 @@ def test_a_plugin_killed_while_pods_with_partitions_start_heals_and_they_run(ser
 
 
 @pytest.mark.parametrize("services", ["time-slicing-one-claim"], indirect=True)
-def test_a_sick_gpu_is_tainted_and_said_to_be_unhealthy_in_the_pods_status(services: Services) -> None:
+def test_a_sick_gpu_is_tainted_and_its_pod_is_told_by_its_status_and_by_an_event(services: Services) -> None:
     pods = apply("time-slicing-one-claim")
     wait_running(pods)
     (device,) = allocated(pods[0])
+    uid = get("pod", "-n", *pods[0])["metadata"]["uid"]
     (inventory,) = get("nodeinventories")["items"]
     index = [gpu["name"] for gpu in inventory["spec"]["gpus"]].index(device)
     act(services.folder / "host", "xid", [str(index), "79"], None)
@@ -151,5 +152,14 @@ def test_a_sick_gpu_is_tainted_and_said_to_be_unhealthy_in_the_pods_status(servi
         return '"health": "Unhealthy"' in json.dumps(status.get("allocatedResourcesStatus") or [])
 
     until(unhealthy, "the pod's status says that its device is unhealthy")
+
+    def told() -> list[str]:
+        events = [one for one in get("events", "-n", pods[0][0])["items"] if one["reason"] == "GpuUnhealthy"]
+        return [one["message"] for one in events if one["involvedObject"]["uid"] == uid]
+
+    until(told, "an Event tells the pod")
+    (note,) = told()
+    assert device in note, note
+    assert "79" in note, note
     remove("time-slicing-one-claim")
     nothing_left(services)
