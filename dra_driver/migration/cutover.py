@@ -573,11 +573,21 @@ _UNKNOWN = {"nvidia.com/gpu": 0}
 """What to wait for on a node of which nobody knows what the device plugin gave."""
 
 
+def _until(condition: str, look: str) -> str:
+    """Asks every five seconds, and gives up with a sentence after some ten minutes: the same as `_WAIT`."""
+    told = shlex.quote(f"Not yet. {look} Type this line again to wait on, or take the way back.")
+    return (
+        f"for left in $(seq 119 -1 0); do {condition} && break; "
+        f"if [ $left = 0 ]; then echo {told} >&2; false; else sleep 5; fi; done"
+    )
+
+
 def _wait(node: str, resource: str, condition: str) -> str:
     """Also ends where kubelet has forgotten the resource: `kubectl wait` would not."""
     escaped = resource.replace(".", r"\.")
     asked = f"kubectl get node {node} -o jsonpath='{{.status.allocatable.{escaped}}}'"
-    return f'until now=$({asked}) && [ "${{now:-0}}" {condition} ]; do sleep 5; done'
+    look = f"Look at the device plugin: kubectl get pods -A --field-selector spec.nodeName={node}."
+    return _until(f'now=$({asked}) && [ "${{now:-0}}" {condition} ]', look)
 
 
 def _slices(node: str, driver: str) -> str:
@@ -585,11 +595,15 @@ def _slices(node: str, driver: str) -> str:
 
 
 def _until_published(node: str, driver: str) -> str:
-    return f"until {_slices(node, driver)} | grep -q .; do sleep 5; done"
+    return _until(f"{_slices(node, driver)} | grep -q .", _look_at_driver(node))
 
 
 def _until_unpublished(node: str, driver: str) -> str:
-    return f'until now=$({_slices(node, driver)}) && [ -z "$now" ]; do sleep 5; done'
+    return _until(f'now=$({_slices(node, driver)}) && [ -z "$now" ]', _look_at_driver(node))
+
+
+def _look_at_driver(node: str) -> str:
+    return f"Look at the driver: kubectl -n {_NAMESPACE} get pods --field-selector spec.nodeName={node}, and its log."
 
 
 def _no_holders(node: str) -> str:
@@ -602,7 +616,8 @@ def _until_no_claims(node: str, driver: str) -> str:
     """Pools of other drivers are called after nodes, too."""
     each = "{range .items[*].status.allocation.devices.results[*]}{.driver} {.pool};{end}"
     seen = f"case $now in *'{driver} {node};'*) false;; esac"
-    return f"until now=$(kubectl get resourceclaims -A -o jsonpath='{each}') && {seen}; do sleep 5; done"
+    look = f"dractl get claims says which pods still have devices of {node}."
+    return _until(f"now=$(kubectl get resourceclaims -A -o jsonpath='{each}') && {seen}", look)
 
 
 def _until_driver_is_gone(node: str) -> str:

@@ -169,13 +169,13 @@ _COMMANDS = tuple(
         (rf"kubectl -n [a-z-]+ patch daemonset {_NAME} --type merge -p '(.+)'", Cluster.patch),
         (r"helm (upgrade(?: --install)?) .* -f (\S+)", Cluster.helm),
         (
-            rf"until now=.*kubectl get node {_NAME} -o jsonpath='\{{.status.allocatable\.(\S+)\}}'.* (!?= \d+) \]; .*",
+            rf"for .*now=.*kubectl get node {_NAME} -o jsonpath='\{{.status.allocatable\.(\S+)\}}'.* (!?= \d+) \] .*",
             Cluster.amount,
         ),
-        (rf"until now=\$\(kubectl get resourceslices .*nodeName={_NAME},.*", Cluster.unpublished),
-        (rf"until kubectl get resourceslices .*nodeName={_NAME},.*done", Cluster.published),
+        (rf"for .*; do now=\$\(kubectl get resourceslices .*nodeName={_NAME},.*", Cluster.unpublished),
+        (rf"for .*; do kubectl get resourceslices .*nodeName={_NAME},.*done", Cluster.published),
         (rf"now=\$\(kubectl describe node {_NAME}\) && .*", Cluster.no_holders),
-        (rf"until now=\$\(kubectl get resourceclaims .*'gpu.nvidia.com {_NAME};'.*done", Cluster.no_claims),
+        (rf"for .*; do now=\$\(kubectl get resourceclaims .*'gpu.nvidia.com {_NAME};'.*done", Cluster.no_claims),
         (rf".* wait pod --for=delete --field-selector spec.nodeName={_NAME} .*", Cluster.driver_gone),
         (r"kubectl (?:cordon|uncordon|drain|apply|get pods) .*|state=.*|found=.*", lambda cluster: None),
         (r"kubectl -n \S+ (?:delete pod|get pods|rollout status) .*|helm test .*", lambda cluster: None),
@@ -433,6 +433,19 @@ def test_a_kubectl_that_fails_is_never_taken_for_there_is_none(tmp_path: Path) -
     for command in wanted:
         assert shell(command, "exit 1", tmp_path).returncode != 0, command
         assert shell(command, "exit 0", tmp_path).returncode == 0, f"{command} does not end where there is nothing"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_no_wait_is_for_ever_and_each_says_where_to_look() -> None:
+    plan = plan_of(CONFLICT)
+    waits = {one for one in (*commands(plan.forward), *commands(plan.back)) if "sleep" in one}
+    assert len(waits) >= 5
+    for command in waits:
+        asked = f"kubectl() {{ return 1; }}; sleep() {{ echo $1; }}; {command}"
+        done = subprocess.run(["bash", "-c", asked], check=False, capture_output=True, text=True)
+        assert done.returncode != 0, command
+        assert 9 * 60 < sum(map(int, done.stdout.split())) <= 10 * 60
+        assert done.stderr.startswith("Not yet. ") and "node-0" in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
