@@ -1,0 +1,91 @@
+"""Makes drafts that are of one pod agree: a patch and what it patches ask in one way. Pure.
+
+`dra_driver.migration.agreement` says which documents belong together and why claims would change what they mean; this
+room takes the choices of drafts back accordingly.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from dra_driver.api.documents import Reading
+from dra_driver.migration import reading
+from dra_driver.migration.agreement import ALL_CONTAINERS, Part, patched_together, reasons_against_claims
+from dra_driver.migration.building import Context, Key, key_of
+from dra_driver.migration.commuting import as_part
+from dra_driver.migration.drafting import Asking, Draft
+from dra_driver.migration.kinds import pods_of
+from dra_driver.migration.kustomize import Kustomization, target_of, texts_in
+from dra_driver.migration.model import Choice, Form, Options, Source, Target, value_at
+from dra_driver.migration.strategy import choose
+from dra_driver.migration.surroundings import Meaning
+from dra_driver.migration.unrendered import asks_for_gpus, gpu_keys
+
+
+def patches_of_gpus(kustomized: Iterable[Kustomization], read: Iterable[tuple[Source, Reading]]) -> Iterator[Part]:
+    """Lists of operations, in files or in the kustomization itself, of which one is on GPUs."""
+    lists = {
+        source.file: source.text
+        for source, one in read
+        if any(problem.message.startswith("is a list") for problem in one.problems)
+    }
+    for one in kustomized:
+        texts = [(file, target, lists.get(file, "")) for file, target in one.patches.items()]
+        texts += [
+            (one.document.file, target_of(one.document, path), text)
+            for path, text in texts_in(one.document)
+            if text.lstrip().startswith(("-", "["))
+        ]
+        for where, target, text in texts:
+            if asks_for_gpus(text):
+                yield Part(one.document, where, touches=frozenset({ALL_CONTAINERS}), patch=True, target=target)
+
+
+def in_context(one: Asking, context: Context, meaning: Meaning, options: Options) -> Asking:
+    """With what the object that it patches says of the devices."""
+    document = replace(one.pod.document, obj=context.after)
+    whole = next((pod for pod in pods_of(document, options) if pod.path == one.pod.path), None)
+    if whole is None:
+        return one
+    alone = not any(True for _ in gpu_keys(value_at(context.before, one.pod.path)))
+    read = as_part(one.pod, one.reading, whole, reading.demands(whole, meaning, options), alone=alone)
+    return replace(one, reading=read, choice=choose(one.pod, read, options))
+
+
+def agree(drafts: Sequence[Draft], json_patches: Iterable[Part], apart: Mapping[Key, str], options: Options) -> None:
+    """What makes one pod asks in one way, or the pod would ask twice or lose what it asked for."""
+    parts = [*map(_part, drafts), *json_patches]
+    known = {index: apart[key] for index, one in enumerate(drafts) if (key := key_of(one.document)) in apart}
+    for index, reason in reasons_against_claims(parts, known).items():
+        draft = drafts[index]
+        draft.asking = [
+            one if one.pod.form is Form.NONE else _without_claims(one, reason, options) for one in draft.asking
+        ]
+    for members in patched_together(parts):
+        some = [drafts[index] for index in members if index < len(drafts)]
+        targets = {one.choice.target for draft in some for one in draft.asking}
+        if len(targets) < 2:
+            continue
+        if Target.LEAVE in targets:
+            choice = Choice(Target.LEAVE, "a patch of it, or what it patches, cannot be migrated")
+        else:
+            asking = (one for draft in some for one in draft.asking)
+            reason = next(one.choice.reason for one in asking if one.choice.target is Target.CLAIMS)
+            choice = Choice(Target.CLAIMS, f"a patch of it, or what it patches, needs claims: {reason}")
+        for draft in some:
+            draft.asking = [
+                one if one.choice.target is choice.target else replace(one, choice=choice) for one in draft.asking
+            ]
+
+
+def _without_claims(one: Asking, reason: str, options: Options) -> Asking:
+    pod = replace(one.pod, form=Form.NONE, why_no_claims=reason)
+    return replace(one, pod=pod, choice=choose(pod, one.reading, options))
+
+
+def _part(draft: Draft) -> Part:
+    asks = {container.name for one in draft.asking for demand in one.reading.demands for container in demand.containers}
+    touches = set(asks)
+    if draft.patch:
+        touches |= {one.name for one in draft.containers if any(True for _ in gpu_keys(one.resources))}
+    document = draft.document
+    return Part(document, document.file, frozenset(asks), frozenset(touches), draft.patch, draft.target)

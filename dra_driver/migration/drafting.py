@@ -1,0 +1,155 @@
+"""What one document asks for and what is to become of that, before other documents have a say. Pure.
+
+Texts in it are drafted like documents: manifests in a ConfigMap or a workflow, patches in a kustomization. What speaks
+of GPUs and cannot be converted is named in a finding, never passed over.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dra_driver.api.documents import Document, read_documents
+from dra_driver.migration import reading
+from dra_driver.migration.codes import NOT_EDITABLE, Severity
+from dra_driver.migration.definitions import kept
+from dra_driver.migration.kinds import is_known, is_part_of_an_object, pods_by_shape, pods_of, with_written_places
+from dra_driver.migration.kustomize import is_kustomization, target_of, texts_in
+from dra_driver.migration.limits import virtual_machines
+from dra_driver.migration.model import (
+    Choice,
+    ContainerAt,
+    Finding,
+    Options,
+    Path,
+    PodReading,
+    PodSpecAt,
+    finding,
+    path_text,
+    value_at,
+)
+from dra_driver.migration.strategy import choose
+from dra_driver.migration.surroundings import Meaning
+from dra_driver.migration.unrendered import (
+    delivers,
+    delivery_findings,
+    gpu_keys,
+    gpu_texts,
+    is_sealed,
+    sealed_findings,
+    speaks_of_gpus,
+    values_findings,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asking:
+    """A pod that asks for GPUs, and what is to become of it."""
+
+    pod: PodSpecAt
+    reading: PodReading
+    choice: Choice
+
+
+@dataclass(slots=True, eq=False)
+class Draft:
+    """What a document asks for; `asking` changes while documents are made to agree."""
+
+    document: Document
+    asking: list[Asking] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    containers: list[ContainerAt] = field(default_factory=list)
+    """Of all its pods, also those that ask for nothing."""
+    patch: bool = False
+    target: Mapping[str, Any] | None = None
+    """Of a patch, where its kustomization says what it is for."""
+    inner: list[tuple[Path, int, str, "list[Draft]"]] = field(default_factory=list)
+
+
+def drafted(document: Document, meaning: Meaning, options: Options, *, patch: bool) -> Draft:
+    """`patch`: a kustomization has the file, or the text, among its patches."""
+    draft = Draft(document, patch=patch)
+    if is_sealed(document) or delivers(document):
+        draft.findings += sealed_findings(document) if is_sealed(document) else delivery_findings(document)
+        return draft
+    draft.findings += values_findings(document) if not is_kustomization(document) else ()
+    owner = _owner(document)
+    draft.patch = patch or is_part_of_an_object(document)
+    for pod in pods_of(document, options, patch=draft.patch):
+        draft.containers += pod.containers
+        read = with_written_places(reading.demands(pod, meaning, options), pod)
+        pod, read = kept(pod, read, meaning.definitions, options)
+        if owner is not None and read.demands:
+            message = f"is made by {owner}, which is what to migrate; it is left as it is"
+            draft.findings.append(finding(NOT_EDITABLE, document, (), message, advice="", severity=Severity.INFO))
+            break
+        draft.findings += read.findings
+        if read.demands:
+            draft.asking.append(Asking(pod, read, choose(pod, read, options)))
+    draft.findings += virtual_machines(document)
+    if not options.unknown_kinds:
+        draft.findings += _of_unknown_kind(document)
+    if is_known(document.obj):
+        draft.findings += _outside_of_pods(document, [pod.path for pod in pods_of(document, options)])
+    texts = dict(texts_in(document))
+    for path, text in texts.items():
+        _draft_text(draft, path, text, meaning, options)
+    for path in gpu_texts(document.obj):
+        if path not in texts:
+            draft.findings.append(_left_text(document, path))
+    return draft
+
+
+def _left_text(document: Document, path: Path) -> Finding:
+    return finding(NOT_EDITABLE, document, path, "is a text that speaks of GPUs and was left as it is")
+
+
+def _owner(document: Document) -> str | None:
+    """The object whose controller makes this one."""
+    owners = value_at(document.obj, ("metadata", "ownerReferences"))
+    for one in owners if isinstance(owners, list) else ():
+        if isinstance(one, dict) and one.get("controller") is True:
+            return f"{one.get('kind')} {one.get('name')}"
+    return None
+
+
+def _outside_of_pods(document: Document, pods: Sequence[Path]) -> Iterator[Finding]:
+    """Of a kind that is known, in a shape that is not, such as that of an old version: nothing is passed over."""
+    for path in gpu_keys(document.obj):
+        if path[-2:-1] in (("limits",), ("requests",)) and not any(path[: len(pod)] == pod for pod in pods):
+            message = f"asks for GPUs where no pod of a {document.kind} is known to be; it was left as it is"
+            yield finding(NOT_EDITABLE, document, path, message, advice="See whether its version is still served.")
+
+
+def _of_unknown_kind(document: Document) -> Iterator[Finding]:
+    for pod in pods_by_shape(document):
+        if any(True for _ in gpu_keys(pod.spec)):
+            message = f"{document.kind} is not a kind that is known; this has the shape of a pod that asks for GPUs"
+            advice = "See whether its controller passes claims on to pods, then migrate it with `--unknown-kinds`."
+            yield finding(NOT_EDITABLE, document, pod.path, message, advice=advice)
+
+
+def _draft_text(draft: Draft, path: Path, text: str, meaning: Meaning, options: Options) -> None:
+    if not speaks_of_gpus(text):
+        return
+    lines = draft.document.place_in(path_text(path), 0)[0] - 1
+    padded = "\n" * lines + text
+    read = read_documents(padded, draft.document.file)
+    if read.problems or not read.documents or any(not one.kind for one in read.documents):
+        draft.findings.append(_left_text(draft.document, path))
+        return
+    patch = is_kustomization(draft.document)
+    # Whoever makes objects of texts, such as Argo, makes them in its own namespace.
+    owner = draft.document.namespace
+    documents = [replace(one, namespace=one.namespace or owner) for one in read.documents]
+    inner = [drafted(document, meaning, options, patch=patch) for document in documents]
+    for one in inner:
+        one.target = target_of(draft.document, path) if patch else None
+    draft.inner.append((path, lines, padded, inner))
+
+
+def with_inner(drafts: Iterable[Draft]) -> Iterator[Draft]:
+    """Each draft, then those of the texts in it, at any depth."""
+    for draft in drafts:
+        yield draft
+        for *_, inner in draft.inner:
+            yield from with_inner(inner)
