@@ -330,6 +330,56 @@ def test_an_upgrade_without_domains_needs_no_definition_of_them(server: ServerTh
     assert len(release.all("CustomResourceDefinition")) == 2
 
 
+NO_DOMAINS = {"featureGates": {"ComputeDomains": False}}
+
+
+def domain_objects(release: Release) -> set[str]:
+    """Names of what NVIDIA's own driver for ComputeDomains has as well."""
+    names = {
+        one["metadata"]["name"] for kind in ("CustomResourceDefinition", "DeviceClass") for one in release.all(kind)
+    }
+    return {name for name in names if "compute" in name}
+
+
+@pytest.mark.usefixtures("jobs")
+def test_without_domains_there_is_room_for_nvidias_own_driver_of_them(server: ServerThread, helm: Helm) -> None:
+    """Its definition and its classes are not touched, also not at the end."""
+    theirs = [
+        *yaml.safe_load_all((CHART / "files" / "crds" / "computedomain.yaml").read_text()),
+        *yaml.safe_load_all((CHART / "files" / "deviceclasses" / "compute-domain-daemon.nvidia.com.yaml").read_text()),
+    ]
+    for one in theirs:
+        server.create(one)
+    assert domain_objects(helm.install(NO_DOMAINS)) == set()
+    assert domain_objects(helm.upgrade(NO_DOMAINS)) == set()
+    helm.uninstall()
+    for one in theirs:
+        assert [found["metadata"]["name"] for found in server.objects(one["apiVersion"], one["kind"])] == [
+            one["metadata"]["name"]
+        ]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_definition_that_this_release_has_stays_when_domains_are_switched_off(
+    keep: bool, server: ServerThread, helm: Helm
+) -> None:
+    """With it would go every ComputeDomain."""
+    values = {"crds": {"keep": keep}}
+    assert len(domain_objects(helm.install(values))) == 4
+    (before,) = [one for one in definitions(server) if one["spec"]["names"]["kind"] == "ComputeDomain"]
+    for _ in range(2):
+        assert domain_objects(helm.upgrade({**values, **NO_DOMAINS})) == {"computedomains.resource.nvidia.com"}
+    (after,) = [one for one in definitions(server) if one["spec"]["names"]["kind"] == "ComputeDomain"]
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    annotations = after["metadata"]["annotations"]
+    assert annotations["argocd.argoproj.io/sync-options"] == "Prune=false", "Argo CD cannot look, and leaves it out"
+    assert ("helm.sh/resource-policy" in annotations) == keep
+
+
+def definitions(server: ServerThread) -> list[Any]:
+    return list(server.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition"))
+
+
 def test_definitions_and_classes_of_others_are_taken_over_on_request_alone(server: ServerThread, helm: Helm) -> None:
     """NVIDIA's own driver leaves the definition of ComputeDomains behind; ours takes the place of its fields."""
     (definition,) = yaml.safe_load_all((CHART / "files" / "crds" / "computedomain.yaml").read_text())

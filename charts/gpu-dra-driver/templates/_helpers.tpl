@@ -67,6 +67,20 @@
 {{- if and (eq .Values.publisher "controller") (eq (include "gpu-dra.gate" (list . "ComputeDomains")) "true") -}}yes{{- end -}}
 {{- end }}
 
+{{/*
+Whether the definition of ComputeDomains is of this release: "yes" or nothing. With the gate off it is NVIDIA's own driver's,
+where that is; but what this release has installed stays, for with a definition all its objects go.
+*/}}
+{{- define "gpu-dra.domainDefinition" -}}
+{{- if eq (include "gpu-dra.gate" (list . "ComputeDomains")) "true" -}}
+yes
+{{- else -}}
+{{- $there := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "computedomains.resource.nvidia.com" -}}
+{{- $of := dig "metadata" "annotations" dict $there -}}
+{{- if and (eq (get $of "meta.helm.sh/release-name") .Release.Name) (eq (get $of "meta.helm.sh/release-namespace") .Release.Namespace) -}}yes{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* Whether daemons of ComputeDomains are made: "yes" or nothing. */}}
 {{- define "gpu-dra.imexDaemons" -}}
 {{- $host := eq (include "gpu-dra.gate" (list . "HostManagedIMEXDaemon")) "true" -}}
