@@ -33,7 +33,7 @@ def _sections(checks: Iterable[Check[Any]]) -> Iterator[str]:
 
 
 def _sorted(check: Check[Any]) -> list[Trouble]:
-    return sorted(check.troubles, key=lambda one: ("problem", "warning", "unknown").index(one.verdict.value))
+    return sorted(check.troubles, key=lambda one: ("problem", "warning", "unknown", "skipped").index(one.verdict.value))
 
 
 class _Shown(dict[str, str]):

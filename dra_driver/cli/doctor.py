@@ -175,9 +175,14 @@ def _print(report: Report, output: Format) -> None:
 def summary(report: Report) -> str:
     """`32 checks: 1 problem, 2 warnings`"""
     checks = len({one.check for one in report.findings})
-    names = ((Verdict.PROBLEM, "problem"), (Verdict.WARNING, "warning"), (Verdict.UNKNOWN, "not known"))
+    names = (
+        (Verdict.PROBLEM, "problem"),
+        (Verdict.WARNING, "warning"),
+        (Verdict.UNKNOWN, "not known"),
+        (Verdict.SKIPPED, "skipped"),
+    )
     parts = [
-        f"{count} {name}{'s' if count > 1 and verdict is not Verdict.UNKNOWN else ''}"
+        f"{count} {name}{'s' if count > 1 and verdict in (Verdict.PROBLEM, Verdict.WARNING) else ''}"
         for verdict, name in names
         if (count := report.count(verdict))
     ]

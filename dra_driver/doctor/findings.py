@@ -20,6 +20,8 @@ class Verdict(StrEnum):
     """Something does not work now, or can go wrong at any time."""
     UNKNOWN = "unknown"
     """Could not be looked at."""
+    SKIPPED = "skipped"
+    """Not looked at, for want of a permission or an answer that nobody needs to have for this."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Checks of nodes as the cluster sees them: kubelet, runtime, plugin, registration, inventory. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 
 from dra_driver.allocation.nodes import unfit_for
@@ -80,34 +81,61 @@ _DRA_OFF = Trouble(
     "feature gate DynamicResourceAllocation is off in the kubelets of {nodes}: no claim is prepared there",
     "take `DynamicResourceAllocation: false` out of the configuration of these kubelets, and restart them",
 )
+_GATES_UNREAD = Trouble(
+    "not-looked-at",
+    Verdict.SKIPPED,
+    "feature gates of kubelets were not looked at: {why}",
+    "nothing, where pods run and show the health of their GPUs: nobody should be given the permission get nodes/proxy"
+    " for this alone; else see `featureGates` in the configuration of the kubelets, on their nodes",
+)
 _DRA_GATE = "DynamicResourceAllocation"
+
+
+@dataclass(frozen=True, slots=True)
+class _KubeletGate:
+    """A gate that kubelets have, too: alpha and off until Kubernetes 1.`beta`; what is told of all gates of a stage
+    (AllAlpha, AllBeta) says nothing of it from 1.`stable` on. None: it is not stable yet.
+
+    Source: kubernetes-dra.md, table of gates; pkg/features/kube_features.go of Kubernetes.
+    """
+
+    beta: int
+    stable: int | None
+    loss: str
+
+    def is_on(self, name: str, minor: int, told: Mapping[str, bool]) -> bool:
+        """In a kubelet 1.`minor` that was told this; what it was told of the gate itself goes first."""
+        if name in told:
+            return told[name]
+        if minor < self.beta:
+            return told.get("AllAlpha", False)
+        return (self.stable is not None and minor >= self.stable) or told.get("AllBeta", True)
+
+
 _KUBELET_GATES = {
-    "DRAExtendedResource": (36, "pods that ask for nvidia.com/gpu do not get it there"),
-    "KubeletPodResourcesDynamicResources": (34, "the DCGM exporter cannot tell there who uses a GPU"),
-    "ResourceHealthStatus": (36, "pods there do not show the health of their GPUs"),
+    "DRAExtendedResource": _KubeletGate(36, 37, "pods that ask for nvidia.com/gpu do not get it there"),
+    "KubeletPodResourcesDynamicResources": _KubeletGate(34, 36, "the DCGM exporter cannot tell there who uses a GPU"),
+    "ResourceHealthStatus": _KubeletGate(36, None, "pods there do not show the health of their GPUs"),
 }
-"""Gates that kubelets have, too, the Kubernetes 1.N since which they are on by default, and what is lost without.
-Source: pkg/features/kube_features.go of Kubernetes."""
 
 
 def _kubelet_gates(cluster: Cluster) -> Iterator[Finding]:
     if cluster.kubelets.unread is not None and not cluster.kubelets.items:
-        # Not unknown: the permission is one that nobody should be given for this.
-        yield ok(f"not looked at: {cluster.kubelets.unread.sentence}")
+        yield _GATES_UNREAD.at(why=cluster.kubelets.unread.sentence)
         return
     without = sorted(one.node for one in cluster.kubelets.items if one.gates.get(_DRA_GATE) is False)
     if without:
         yield _DRA_OFF.at(nodes=listed(without))
     fine, on_server = not without, dict(cluster.gates.items)
     minors = {one.name: _minor(one.status.node_info.kubelet_version) for one in cluster.nodes.items}
-    for gate, (since, loss) in _KUBELET_GATES.items():
+    for gate, known in _KUBELET_GATES.items():
         off = sorted(
-            one.node for one in cluster.kubelets.items if not one.gates.get(gate, minors.get(one.node, 0) >= since)
+            one.node for one in cluster.kubelets.items if not known.is_on(gate, minors.get(one.node, 0), one.gates)
         )
         # Off on both sides is what the check `features` is about.
-        if off and on_server.get(gate, cluster.server.minor >= since):
+        if off and on_server.get(gate, cluster.server.minor >= known.beta):
             fine = False
-            yield _GATE_OFF.at(gate=gate, nodes=listed(off), loss=loss)
+            yield _GATE_OFF.at(gate=gate, nodes=listed(off), loss=known.loss)
     if fine:
         yield ok(f"{len(cluster.kubelets.items)} kubelet(s) have the feature gates that matter")
 
@@ -403,7 +431,7 @@ KUBELET_GATES = Check(
     "kubelet-gates",
     "feature gates of these kubelets, by the configuration that each tells where you may use the proxy of nodes.",
     _kubelet_gates,
-    (_DRA_OFF, _GATE_OFF),
+    (_DRA_OFF, _GATE_OFF, _GATES_UNREAD),
     ("nodes", "inventories", "daemon_sets"),
 )
 RUNTIMES = Check(

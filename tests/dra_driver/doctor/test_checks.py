@@ -1,7 +1,7 @@
 """Every check is quiet about a healthy installation, and says what is wrong with one that is not."""
 
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -381,11 +381,46 @@ def test_a_gate_that_is_off_on_both_sides_is_told_of_the_server_alone() -> None:
     assert codes(it) == {"features/gate-off"}
 
 
+@finds("kubelet-gates/gate-off")
+def a_kubelet_without_any_beta(it: Installation) -> None:
+    gates_of_kubelet(it, AllBeta=False)
+
+
+@pytest.mark.parametrize(
+    ("version", "told", "off"),
+    [
+        ("v1.36.0", {"AllBeta": False}, {"DRAExtendedResource", "ResourceHealthStatus"}),
+        ("v1.36.0", {"AllBeta": False, "DRAExtendedResource": True}, {"ResourceHealthStatus"}),
+        ("v1.36.0", {"AllAlpha": False}, set()),
+        ("v1.37.0", {"AllBeta": False}, {"ResourceHealthStatus"}),
+        ("v1.35.0", {"AllAlpha": True}, set()),
+        ("v1.35.0", {"AllAlpha": True, "ResourceHealthStatus": False}, {"ResourceHealthStatus"}),
+        ("v1.35.0", {"AllBeta": True}, {"DRAExtendedResource", "ResourceHealthStatus"}),
+    ],
+)
+def test_all_gates_of_a_stage_can_be_told_at_once(version: str, told: Mapping[str, bool], off: set[str]) -> None:
+    """The gate's own setting goes first, and AllBeta says nothing of what is stable or still alpha."""
+    it = Installation()
+    it.node(NODES[0])["status"]["nodeInfo"]["kubeletVersion"] = version
+    gates_of_kubelet(it, **told)
+    found = [one.sentence for one in examined(CHECKS, it.cluster) if one.check == "kubelet-gates"]
+    assert {word for one in found for word in one.split() if word in GATES_OF_KUBELETS} == off
+
+
+GATES_OF_KUBELETS = ("DRAExtendedResource", "KubeletPodResourcesDynamicResources", "ResourceHealthStatus")
+
+
+@finds("kubelet-gates/not-looked-at")
+def who_may_not_ask_kubelets(it: Installation) -> None:
+    it.know(kubelets=Seen((), Unread("configurations of kubelets", "forbidden", "get nodes/proxy")))
+
+
 def test_who_may_not_ask_kubelets_is_not_told_to_get_that_permission() -> None:
     it = Installation()
-    it.know(kubelets=Seen((), Unread("configurations of kubelets", "forbidden", "get nodes/proxy")))
+    who_may_not_ask_kubelets(it)
     (found,) = [one for one in examined(CHECKS, it.cluster) if one.check == "kubelet-gates"]
-    assert found.verdict is Verdict.OK and found.sentence == "not looked at: you may not get nodes/proxy"
+    assert found.verdict is Verdict.SKIPPED and found.sentence.endswith("not looked at: you may not get nodes/proxy")
+    assert "nobody should be given" in found.fix
 
 
 # -- slices
@@ -683,6 +718,16 @@ def quiet(break_it: Callable[[Installation], object]) -> None:
     installation = Installation()
     break_it(installation)
     assert codes(installation) == set()
+
+
+def test_classes_of_domains_are_not_missed_with_the_gate_off() -> None:
+    def switch_off(it: Installation) -> None:
+        for plural in ("daemonsets", "deployments"):
+            it.container(plural)["args"].append("--feature-gates=ComputeDomains=false")
+        for name in [name for name in it.objects["deviceclasses"] if name.startswith("compute-domain-")]:
+            it.drop("deviceclasses", name)
+
+    quiet(switch_off)
 
 
 def test_gpus_that_the_policy_withholds_need_no_slices() -> None:
