@@ -11,10 +11,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from dra_driver.api.documents import Document, read_documents
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.resource import ResourceClaimSpec
+from dra_driver.errors import InvalidInput
 from dra_driver.migration.changes import EditRefused
 from dra_driver.migration.edit import rewritten, spliced
 from dra_driver.migration.hooks import annotations_beside
@@ -64,7 +67,7 @@ def claims_for(pod: PodSpecAt, reading: PodReading, options: Options) -> Claims:
     names = request_names(reading.demands)
     spec = {"devices": _devices(reading.demands, names, options)}
     group = shared_group(pod.document, options)
-    template = _template(pod, spec) if group is None else _shared(pod, spec, group)
+    template = _under_a_free_name(_template(pod, spec) if group is None else _shared(pod, spec, group), reading)
     edits = (
         *(Remove(path) for demand in reading.demands for path in demand.removes),
         *reading.edits,
@@ -207,6 +210,33 @@ def _shared(pod: PodSpecAt, spec: JsonObject, group: tuple[str, ...]) -> JsonObj
     template = _template(pod, spec)
     name = f"shared-gpu-{hash_of({'of': group, **spec})}"
     return {**template, "kind": "ResourceClaim", "metadata": {**template["metadata"], "name": name}, "spec": spec}
+
+
+def _under_a_free_name(made: JsonObject, reading: PodReading) -> JsonObject:
+    """Numbered where the name is that of an object that asks for something else, in whatever namespace or folder."""
+    spec = made["spec"] if made["kind"] == "ResourceClaim" else made["spec"]["spec"]
+    first = made["metadata"]["name"]
+    names = (first if number == 1 else f"{first}-{number}" for number in count(1))
+    name = next(one for one in names if all(_same_claim(spec, other) for other in _of_that_name(made, one, reading)))
+    return made if name == first else {**made, "metadata": {**made["metadata"], "name": name}}
+
+
+def _of_that_name(made: JsonObject, name: str, reading: PodReading) -> tuple[Any, ...]:
+    return reading.taken.get((made["kind"], name), ())
+
+
+def taken_name(ref: ObjectRef, reading: PodReading) -> str | None:
+    """The name that it would have had, if a person's object had not been there with it."""
+    numbered = re.fullmatch(r"(.*-gpu-[0-9a-f]{6})-[0-9]+", ref.name)
+    return numbered[1] if numbered is not None and (ref.kind, numbered[1]) in reading.taken else None
+
+
+def _same_claim(spec: JsonObject, other: object) -> bool:
+    """Also where the API server has filled in defaults."""
+    try:
+        return ResourceClaimSpec.of(other) == ResourceClaimSpec.of(spec)
+    except InvalidInput:
+        return False
 
 
 def _inner_namespace(pod: PodSpecAt) -> str | None:

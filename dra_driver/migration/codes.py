@@ -321,6 +321,12 @@ SHARED_CLAIM = Code(
     "these devices, at most 256 at a time, and nothing keeps one of them from taking the memory of the others.",
     "Nothing to do. Whoever wants limits asks for shares instead, without `--shared-claim`.",
 )  # fmt: skip
+NAME_TAKEN = Code(
+    "M053", "name that was taken", _WARNING,
+    "An object of the name that the new one would have had is there and asks for something else: somebody wrote it, or "
+    "changed what an earlier run wrote. It is left as it is, and the new one has another name.",
+    "See which of the two the pods are to name.",
+)  # fmt: skip
 
 CODES: tuple[Code, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Code))
 """All of them, by number."""

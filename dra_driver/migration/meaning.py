@@ -5,6 +5,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.definitions import Definitions
@@ -141,6 +142,8 @@ class Meaning:
     findings: tuple[Finding, ...] = ()
     definitions: Definitions = field(default_factory=Definitions)
     """Of kinds whose CustomResourceDefinitions were given."""
+    claims: Mapping[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
+    """Specs of claims that are there, also of templates, by kind and name of the object."""
 
     def views_for(self, requirements: Iterable[Requirement]) -> tuple[View, ...]:
         """Those whose nodes a pod with these requirements can run on. Of nodes that are not known, all that are not

@@ -145,6 +145,7 @@ class _Pod:
             next(iter([*self._needs_claims, *filter(None, [told.needs_claims])]), None),
             next(iter([*self._leave, *filter(None, [told.leave])]), None),
             self._prefers_claims or told.prefers_claims,
+            self._meaning.claims,
         )
 
     def _say(self, code: Code, path: Path, message: str, *, severity: Severity | None = None) -> None:

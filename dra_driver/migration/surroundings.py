@@ -71,6 +71,7 @@ class _Found:
     layouts: dict[str, MigLayout] = field(default_factory=dict)
     nodes: list[Document] = field(default_factory=list)
     classes: list[DeviceClass] = field(default_factory=list)
+    claims: dict[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
     slice_memory: set[Quantity] = field(default_factory=set)
     hami: Hami = field(default_factory=Hami)
     driver_roots: set[str] = field(default_factory=set)
@@ -92,6 +93,10 @@ class _Found:
                 self._daemon_set(document)
             case "DeviceClass" if document.api_version.startswith("resource.k8s.io/"):
                 self._device_class(document)
+            case "ResourceClaim" | "ResourceClaimTemplate" as kind:
+                path = ("spec",) if kind == "ResourceClaim" else ("spec", "spec")
+                others = self.claims.get((kind, document.name), ())
+                self.claims[kind, document.name] = (*others, value_at(obj, path))
             case "Node":
                 self.nodes.append(document)
             case "ResourceSlice":
@@ -395,6 +400,7 @@ def _meaning(found: _Found, options: Options) -> Meaning:
         strategy=strategy,
         driver_roots=frozenset(found.driver_roots),
         findings=(*found.findings, *labels_of_nodes(found.nodes)),
+        claims=found.claims,
     )
     nodes = [_view_of_node(node, configs, default, strategy) for node in found.nodes]
     views = [view for view in nodes if view is not None]
