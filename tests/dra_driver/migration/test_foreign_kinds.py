@@ -6,6 +6,7 @@ taken is taken, and nothing of it is dropped; where that needs the definitions, 
 """
 
 import json
+import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -15,13 +16,16 @@ from typing import Any
 
 import pytest
 from support import real_api_server
-from support.real_crds import Server, crds_folder, crds_in, lost
+from support.real_crds import CRDS, Server, crds_folder, crds_in, lost
 
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import NO_CLAIMS_HERE
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Migration, Options, Source, StrategyOption
+
+if not (os.environ.get(real_api_server.ASSETS) and os.environ.get(CRDS)):
+    pytest.skip(f"{real_api_server.ASSETS} and {CRDS} are not both set", allow_module_level=True)
 
 HERE = Path(__file__).parent
 FILES = sorted(
