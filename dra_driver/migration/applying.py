@@ -51,6 +51,8 @@ class Applied:
     """What is deleted and made again: kinds and names."""
     by_hand: tuple[str, ...] = ()
     """Files for which there is no command."""
+    whole: bool = False
+    """Whether a file of several workloads is among them: it is applied whole, or not at all."""
 
     @property
     def empty(self) -> bool:
@@ -122,7 +124,8 @@ class Applying:
                 commands += self._commands(unit, once, back=back, certain=certain)
                 anew += [_named(one) for one in once]
         commands += [f"kubectl apply -k {one}" for one in folders]
-        return Applied(tuple(commands), tuple(anew), tuple(by_hand))
+        whole = any(len(one.workloads) > 1 for one in units)
+        return Applied(tuple(commands), tuple(anew), tuple(by_hand), whole and bool(commands))
 
     def _is_kustomized(self, unit: _Unit) -> bool:
         return any(folder in PurePosixPath(unit.file).parents for folder in self._folders)
@@ -137,14 +140,12 @@ class Applying:
         apply = self._old(unit, "") if back else f"kubectl apply -f {self._new(unit.file)}"
         if once and len(unit.workloads) == 1:
             (only,) = once
-            state = f"{_kubectl(only)} get {_resource(only)} {only.pod.document.name} --ignore-not-found"
             unless = _DONE if certain else _OVER
-            anew = f"{_deleted(only)} && {apply}"
-            yield f"state=$({state} -o jsonpath='{_STATE}') && case $state in {unless}) ;; *) {anew};; esac"
+            yield f"{_state_of(only)} && case $state in {unless}) ;; *) {_deleted(only)} && {apply};; esac"
             return
         # First: that is refused as soon as one object of the file is gone.
         lines = [] if back else [self._told_of_old(unit, one) for one in unit.workloads if one not in once]
-        lines += [*(_deleted(one) for one in once), apply]
+        lines.append(_all_but_done(once, apply) if once else apply)
         lines += [_unstuck(one) for one in unit.workloads if one.pod.document.kind == "StatefulSet"]
         if certain:
             yield from lines
@@ -154,10 +155,13 @@ class Applying:
 
     def _told_of_old(self, unit: _Unit, one: Workload) -> str:
         """Tells `kubectl apply` what the object was made of, if it does not know."""
+        several = len(unit.workloads) > 1
         known = (
             f"{_kubectl(one)} get {_resource(one)} {one.pod.document.name} -o jsonpath='{_LAST_APPLIED}' | grep -q ."
         )
-        return f"{{ {known} || {self._old(unit, ' set-last-applied --create-annotation')}; }}"
+        # The second is refused where one object of the file is not there, and the third tells it as well.
+        told = f"{self._old(unit, ' set-last-applied --create-annotation')}{f' || {self._old(unit, "")}' * several}"
+        return f"{{ {known} || {told}; }}"
 
     def _old(self, unit: _Unit, how: str) -> str:
         if self._is_lost(unit):
@@ -216,6 +220,22 @@ def _named(workload: Workload) -> str:
 
 def _deleted(workload: Workload) -> str:
     return f"{_kubectl(workload)} delete {_resource(workload)} {workload.pod.document.name} --ignore-not-found"
+
+
+def _state_of(workload: Workload) -> str:
+    found = f"{_kubectl(workload)} get {_resource(workload)} {workload.pod.document.name} --ignore-not-found"
+    return f"state=$({found} -o jsonpath='{_STATE}')"
+
+
+def _all_but_done(once: Sequence[Workload], apply: str) -> str:
+    """`kubectl apply` goes on after an object that it cannot change, and is refused in the end: here that is no error
+    where the only such objects may be those that are done."""
+    asked = [
+        f'{_state_of(one)} && case $state in {_DONE}) done="$done {one.pod.document.name}";; *) {_deleted(one)};; esac'
+        for one in once
+    ]
+    told = 'echo "Only of what is done may that be said:$done."'
+    return f'done= && {" && ".join(asked)} && {{ {apply} || {{ [ -n "$done" ] && {told}; }}; }}'
 
 
 def _unstuck(workload: Workload) -> str:

@@ -550,8 +550,11 @@ def _apply_steps(applied: Applied, what: str, note: str = "") -> Iterator[Step]:
     if applied.made_anew:
         notes.append(
             f"{_names(applied.made_anew)} cannot be changed, so it is deleted and made anew: what runs begins again, "
-            "and what it had not written elsewhere is lost. One that is done is left as it is."
+            "and what it had not written elsewhere is lost. One that is done is left as it is"
+            f"{', which `kubectl apply` calls an error where it stands in a file with others' * applied.whole}."
         )
+    if applied.whole:
+        notes.append("A file is applied whole, also what of it is not in the cluster.")
     if applied.commands:
         yield Step(Act.APPLY, what, applied.commands, " ".join(notes))
     if applied.by_hand:

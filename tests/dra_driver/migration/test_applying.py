@@ -91,19 +91,18 @@ def applied(stages: Sequence[Stage]) -> list[str]:
 KUBECTL = """
 import json, sys
 
-sys.path.append({packages!r})
-import yaml
-from pathlib import Path
-from typing import Any
-
-words, world = sys.argv[1:], Path({world!r})
-objects = json.loads(world.read_text())
+words = sys.argv[1:]
+with open({world!r}) as world:
+    objects = json.load(world)
 flags = [word for word in words if word not in ("-n", "team")]
 
 
 def read(file):
-    text = sys.stdin.read() if file == "-" else Path(file).read_text()
-    found = [one for one in yaml.load_all(text, yaml.CSafeLoader) if one]
+    sys.path.append({packages!r})
+    import yaml
+
+    with open(0 if file == "-" else file) as text:
+        found = [one for one in yaml.load_all(text, yaml.CSafeLoader) if one]
     assert found, "no objects passed to apply"
     return found
 
@@ -130,6 +129,7 @@ match flags[0]:
     case "delete":
         objects.pop(flags[1].split(".")[0] + "/" + flags[2], None)
     case "apply":
+        refused = []
         for one in read(words[-1]):
             name, now = key(one), objects.get(key(one))
             if one["kind"] == "ResourceClaimTemplate":
@@ -140,10 +140,15 @@ match flags[0]:
             elif now is None:
                 objects[name] = {{"form": form(one), "known": True, "done": False}}
             else:
-                assert one["kind"] not in ("Pod", "Job") or now["form"] == form(one), name + ": field is immutable"
-                now["form"] = form(one) if now["known"] else "both"
+                if one["kind"] in ("Pod", "Job") and now["form"] != form(one):
+                    refused.append(name + ": field is immutable")
+                    continue
+                now["form"] = form(one) if now["known"] or now["form"] == form(one) else "both"
                 now["known"] = True
-world.write_text(json.dumps(objects))
+with open({world!r}, "w") as world:
+    json.dump(objects, world)
+if flags[0] == "apply" and refused:
+    sys.exit("; ".join(refused))
 """
 THERE = (
     "deployment/web",
@@ -247,6 +252,29 @@ def test_what_comes_from_standard_input_has_its_way_back_too(tmp_path: Path) -> 
     assert shell.forms()["job/train"] == shell.forms()["deployment/web"] == "old"
     notes = [step.note for stage in plan.forward for step in stage.steps if step.act is Act.APPLY]
     assert any("Job train cannot be changed" in note and "begins again" in note for note in notes)
+
+
+def test_in_a_file_of_several_each_is_looked_at_and_what_is_missing_is_no_hindrance(tmp_path: Path) -> None:
+    """A Job of it that is done does not run again, and there is one that the cluster does not have."""
+    names = ("web.yaml", "train.yaml", "done.yaml", "absent.yaml")
+    found = migrated({"all.yaml": "---\n".join(FILES[name] for name in names)})
+    results = Results({"all.yaml": "new/manifests/all.yaml"})
+    write(tmp_path, found, dict(results.new))
+    plan = cutover(offering("web", "train"), found, GPU_DRIVER, results)
+    shell = Shell(tmp_path)
+    shell.run(applied(plan.forward))
+    seen = shell.forms()
+    assert [seen[one] for one in ("deployment/web", "job/train", "job/done", "job/absent")] == [
+        "new",
+        "new",
+        "old",
+        "new",
+    ]
+    shell.run(applied(plan.back))
+    assert {seen["job/done"], *(shell.forms()[one] for one in ("deployment/web", "job/train"))} == {"old"}
+    notes = " ".join(step.note for stage in plan.forward for step in stage.steps)
+    assert "One that is done is left as it is, which `kubectl apply` calls an error" in notes
+    assert "also what of it is not in the cluster" in notes
 
 
 def test_whoever_stops_after_a_node_goes_back_by_the_stages_of_that_node(tmp_path: Path) -> None:
