@@ -16,6 +16,7 @@ import yaml
 
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.features import GATES
+from kubelet_plugin.simulation.state import profile_names
 
 type Json = dict[str, Any]
 
@@ -123,6 +124,8 @@ class Schema:
                 for gate in GATES.values()
             }
             return {"type": "object", "additionalProperties": False, "properties": gates}
+        if said.pop("simulatedProfile", False):
+            return {"type": "string", "pattern": f"^(({'|'.join(profile_names())})(:[0-9]+)?)?$"}
         if said.pop("deviceClassNames", False):
             return {"type": "object", "additionalProperties": False, "properties": self._class_names}
         said = self._resolved(said)

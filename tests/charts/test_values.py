@@ -13,6 +13,7 @@ from support.helm import CHART, Helm, HelmError, ServerThread
 
 from dra_driver.api.policy import decode_policy
 from dra_driver.errors import InvalidInput
+from kubelet_plugin.simulation.state import profile_names
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -166,3 +167,11 @@ def test_a_policy_that_uses_everything_is_accepted() -> None:
 def test_values_that_do_not_go_together_are_refused(values: Values, says: str, helm: Helm) -> None:
     with pytest.raises(HelmError, match=says):
         helm.install(values)
+
+
+def test_the_schema_knows_the_hardware_that_can_be_simulated() -> None:
+    def refused(simulate: str) -> bool:
+        return bool(problems({"kubeletPlugin": {"simulate": simulate}}))
+
+    assert not [name for name in ("", *profile_names()) if refused(name) or (name and refused(f"{name}:12"))]
+    assert all(refused(name) for name in ("nosuch", "t", "t4x", "t4:x", ":1"))

@@ -263,5 +263,7 @@ MIG devices (nvidia.com/mig-…), and the third what these are called. Empty lis
     {{- end -}}
   {{- end -}}
 {{- end -}}
-{{- dict "nodes" $names "devicePlugin" $taken "resources" (sortAlpha $resources) | toJson -}}
+{{- /* A dry run of the client alone gets no list at all. */ -}}
+{{- $looked := not (empty (lookup "v1" "Node" "" "")) -}}
+{{- dict "looked" $looked "nodes" $names "devicePlugin" $taken "resources" (sortAlpha $resources) | toJson -}}
 {{- end }}
