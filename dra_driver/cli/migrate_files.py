@@ -67,15 +67,19 @@ def _content(name: str) -> bytes:
 
 
 def diff(migration: Migration) -> Iterator[str]:
-    """In the unified form that `patch` takes."""
-    for one in migration.files:
-        yield from _diff(one.file, one.before, one.after)
-    for new in migration.new_files:
-        yield from _diff(new.file, None, new.text)
+    """In the unified form that `patch -p1` takes, in the folder where one is, or, where a file lies elsewhere, in the
+    root of the machine: it goes to no file outside of its folder."""
+    texts = [(one.file, one.before, one.after) for one in migration.files]
+    found = [*texts, *((new.file, None, new.text) for new in migration.new_files)]
+    absolute = {file: Path(os.path.abspath(file)) for file, *_ in found if file != STDIN}  # noqa: PTH100 - links stay
+    here = Path.cwd()
+    base = here if all(path.is_relative_to(here) for path in absolute.values()) else Path("/")
+    for file, before, after in found:
+        name = "stdin" if file == STDIN else str(absolute[file].relative_to(base))
+        yield from _diff(name, before, after)
 
 
-def _diff(file: str, before: str | None, after: str) -> Iterator[str]:
-    name = "stdin" if file == STDIN else file
+def _diff(name: str, before: str | None, after: str) -> Iterator[str]:
     old, new = _lines(before or ""), _lines(after)
     source = f"a/{name}" if before is not None else "/dev/null"
     for line in difflib.unified_diff(old, new, source, f"b/{name}"):

@@ -4,7 +4,7 @@ Paths are relative to the object of a `Document`. `None` is "not stated", never 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -80,13 +80,20 @@ class Finding:
 
 
 def title_of(document: Document) -> str:
-    """For people: what is named when it is created is called by what its name begins with."""
-    name = document.name or str(value_at(document.obj, ("metadata", "generateName")) or "without a name")
-    return str(ObjectRef(document.kind, document.namespace, name))
+    """For people."""
+    ref = ref_of(document)
+    return str(ref if ref.name else replace(ref, name="without a name"))
 
 
 def ref_of(document: Document) -> ObjectRef:
-    return ObjectRef(document.kind, document.namespace, document.name)
+    """What is named when it is created is called by what its name begins with."""
+    name = document.name or str(value_at(document.obj, ("metadata", "generateName")) or "")
+    return ObjectRef(document.kind, document.namespace, name)
+
+
+def with_article(kind: str) -> str:
+    """`a Job`, `an MPIJob`."""
+    return f"{'an' if kind.startswith(('A', 'E', 'I', 'O', 'LLM', 'MPI', 'XG')) else 'a'} {kind}"
 
 
 def place_of(document: Document, path: Path = ()) -> Place:

@@ -51,6 +51,7 @@ from dra_driver.migration.model import (
     finding,
     path_text,
     value_at,
+    with_article,
 )
 from dra_driver.migration.placement import BY_LABELS, Placed, placed, requirements_of, unused_labels
 from dra_driver.migration.plugin_config import GPU_RESOURCE, Sharing
@@ -433,7 +434,7 @@ class _Pod:
     def _kind(self) -> None:
         kind = self._pod.document.kind
         if kind in _IMMUTABLE:
-            message = f"the pods of a {kind} that is there already cannot be changed in place"
+            message = f"the pods of {with_article(kind)} that is there already cannot be changed in place"
             self._claim_findings.append(finding(IMMUTABLE, self._pod.document, (), message))
 
 

@@ -82,7 +82,8 @@ def summary(migration: Migration) -> Iterator[str]:
     pods = len(targets)
     files = counted(len(migration.files), "file")
     if not pods:
-        yield f"{files}: nothing asks for GPUs in a way that has to change."
+        counts = ", but something that counts them has changed" if migration.changed else ""
+        yield f"{files}: nothing asks for GPUs in a way that has to change{counts}."
     else:
         does = "asks" if pods == 1 else "ask"
         becomes = [

@@ -11,7 +11,7 @@ from pathlib import Path
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import CODES, Severity
 from dra_driver.migration.cutover import Act, Plan, Stage, final_values
-from dra_driver.migration.model import Change, Finding, Migration, NewObject, ObjectRef, Target, Workload
+from dra_driver.migration.model import Change, Finding, Migration, NewObject, ObjectRef, Target, Workload, ref_of
 from dra_driver.migration.next_steps import next_steps
 from dra_driver.migration.outcome import NamespaceSum, Report, by_namespace
 from dra_driver.migration.readiness import Answer, Check
@@ -78,7 +78,7 @@ def _object(one: NewObject) -> JsonObject:
 def _about(workload: Workload) -> JsonObject:
     document = workload.pod.document
     return {
-        "object": _ref(ObjectRef(document.kind, document.namespace, document.name)),
+        "object": _ref(ref_of(document)),
         "file": document.file,
         "line": document.line,
         "group": workload.pod.group or None,

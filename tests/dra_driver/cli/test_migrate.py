@@ -157,6 +157,31 @@ def test_a_diff_is_what_patch_takes(repository: Path, monkeypatch: pytest.Monkey
     assert "resourceClaims" in (repository / "app" / "translator.yaml").read_text()
 
 
+@pytest.mark.parametrize(("folder", "arguments"), [(".", ()), ("app", ("-d", "/"))])
+def test_a_diff_of_absolute_paths_is_what_patch_takes(
+    folder: str, arguments: tuple[str, ...], repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a folder elsewhere, from the root of the machine."""
+    monkeypatch.chdir(repository / folder)
+    outcome = run("migrate", str(repository), "--strategy", "claims", "--diff")
+    subprocess.run(["patch", "-p1", "--silent", *arguments], input=outcome.stdout, text=True, check=True)
+    assert "resourceClaims" in (repository / "app" / "translator.yaml").read_text()
+
+
+def test_what_is_named_when_it_is_created_has_a_name_for_programs() -> None:
+    text = VECTOR_ADD.replace("name: vector-add", "generateName: vector-add-", 1)
+    outcome = run("migrate", "-", "--strategy", "claims", "--report", "json", typed=text)
+    (workload,) = json.loads(outcome.stdout)["workloads"]
+    assert workload["object"]["name"] == "vector-add-"
+
+
+def test_of_a_quota_alone_it_is_told_that_something_changed() -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q", "namespace": "a"}}
+    quota["spec"] = {"hard": {"requests.nvidia.com/gpu": "4"}}
+    outcome = run("migrate", "-", "--strategy", "claims", "--report", "md", typed=json.dumps(quota))
+    assert "something that counts them has changed" in outcome.stdout
+
+
 def test_standard_input_to_standard_output() -> None:
     outcome = run("migrate", "-", "-o", "-", "--strategy", "claims", typed=VECTOR_ADD)
     kinds = [one["kind"] for one in yaml.safe_load_all(outcome.stdout)]

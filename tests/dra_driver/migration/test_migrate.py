@@ -21,7 +21,7 @@ from dra_driver.migration.codes import (
     Severity,
 )
 from dra_driver.migration.migrate import migrate
-from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target, value_at
+from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target, value_at, with_article
 from dra_driver.migration.undo import ANNOTATION, undo
 
 CLAIMS = Options(strategy=StrategyOption.CLAIMS)
@@ -783,3 +783,11 @@ def test_our_template_is_known_also_with_what_the_api_server_filled_in() -> None
     result = migrate([Source("0.yaml", deployment())], QUIET, [Source("there.json", json.dumps(there))])
     assert result.files == ours.files
     assert NAME_TAKEN not in {one.code for one in result.findings}
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("Job", "a Job"), ("MPIJob", "an MPIJob"), ("AppWrapper", "an AppWrapper"), ("RayJob", "a RayJob")],
+)
+def test_a_kind_has_its_article(kind: str, said: str) -> None:
+    assert with_article(kind) == said
