@@ -202,10 +202,10 @@ def _template(
 ) -> JsonObject:
     request_name, exactly = request
     driver, kind, parameters = config
-    opaque = {
-        "driver": driver,
-        "parameters": {"apiVersion": CONFIG_API_VERSION, "kind": kind, **parameters},
-    }
+    # Sorted: server-side apply sorts the keys of a claim's allocation, and the API server, which compares bytes, would
+    # take every write of `status.devices` for a change of it.
+    parameters = {"apiVersion": CONFIG_API_VERSION, "kind": kind, **parameters}
+    opaque = {"driver": driver, "parameters": dict(sorted(parameters.items()))}
     metadata: dict[str, Any] = {"name": name, "namespace": namespace, "labels": {DOMAIN_LABEL: uid}}
     if owners:
         metadata["ownerReferences"] = owners

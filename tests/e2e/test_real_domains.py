@@ -33,6 +33,8 @@ from support.real_domains import (
     use_domain,
 )
 
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER
+
 pytestmark = pytest.mark.skipif(not CHART_IS_THERE, reason=CHART_WHY_NOT)
 
 CHANNEL_0 = "channel0 c 234,0"
@@ -69,6 +71,8 @@ def test_a_domain_of_two_pods_comes_up_with_a_real_daemon_and_leaves_nothing() -
     use_domain("first", "one", "two")
     runs("one", "two")
     becomes("first", "AllNodesReady")
+    ready = [("channel", "PeersReady", "Ready")] * 2 + [("daemon", "Ready")]
+    until(lambda: true_conditions() == ready, "claims say how they stand in the domain")
     # Every container of a domain has the same channel, whichever place it has on the node.
     assert channels("one") == channels("two") == [CHANNEL_0]
     assert "NVIDIA_VISIBLE_DEVICES=void" in inside(("default", "one"), "main", "env")
@@ -87,6 +91,17 @@ def test_a_domain_of_two_pods_comes_up_with_a_real_daemon_and_leaves_nothing() -
     becomes("first", "NoNodes")
     until(lambda: not daemons("first"), "without pods the node leaves, and its daemon goes")
     assert not node_labels()
+
+
+def true_conditions() -> list[tuple[str, ...]]:
+    """What is true of each device of the second driver, by its kind, as `status.devices` of its claim says."""
+    found = []
+    for claim in get("resourceclaims", "-A")["items"]:
+        for device in claim.get("status", {}).get("devices") or ():
+            if device["driver"] == COMPUTE_DOMAIN_DRIVER:
+                kind = device["device"].partition("-")[0]
+                found.append((kind, *sorted(one["type"] for one in device["conditions"] if one["status"] == "True")))
+    return sorted(found)
 
 
 def it_has_a_daemon(name: str) -> None:
