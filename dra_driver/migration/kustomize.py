@@ -8,6 +8,7 @@ suffixes change the names of templates; a file of kustomize's own settings makes
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -24,6 +25,12 @@ NAMES_FILE = "gpu-names.yaml"
 _INLINE = (("patches", "patch"), ("patchesJson6902", "patch"))
 
 
+@lru_cache(maxsize=4096)
+def _folder_of(file: str) -> PurePosixPath:
+    """Kept: each kustomization is compared with each document, and paths are slow to take apart."""
+    return PurePosixPath(file).parent
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Kustomization:
     document: Document
@@ -32,7 +39,7 @@ class Kustomization:
 
     @property
     def folder(self) -> PurePosixPath:
-        return PurePosixPath(self.document.file).parent
+        return _folder_of(self.document.file)
 
     @property
     def claims_file(self) -> str:
