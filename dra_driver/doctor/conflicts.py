@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dra_driver.allocation.nodes import provides, unfit_for
 from dra_driver.doctor.cluster import Cluster
 from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, listed, ok
-from dra_driver.doctor.objects import Node, Workload
+from dra_driver.doctor.objects import Node, OperatorResource, Workload
 
 _VENDOR = "nvidia.com/"
 _DEVICE_PLUGIN_OFF = "nvidia.com/gpu.deploy.device-plugin=false"
@@ -147,7 +147,8 @@ _OPERATOR_DRA = Trouble(
     "dra-driver",
     Verdict.PROBLEM,
     "lets the GPU Operator run NVIDIA's own DRA driver, which has the name {driver}, too",
-    "switch it off there (`spec.draDriver.enabled: false`), or uninstall this driver",
+    "delete the GPUCluster (or set `spec.draDriver.gpus.enabled: false` where its version has that field), or uninstall"
+    " this driver",
 )
 
 
@@ -155,7 +156,7 @@ def _operator(cluster: Cluster) -> Iterator[Finding]:
     fine = True
     for one in cluster.operators.items:
         about = f"{one.kind} {one.metadata.name}"
-        if one.kind == "GPUCluster" and one.enabled("draDriver", default=True):
+        if one.kind == "GPUCluster" and _offers_gpus(one):
             fine = False
             yield _OPERATOR_DRA.at(about, driver=cluster.driver)
         elif one.kind == "ClusterPolicy" and one.enabled("devicePlugin", default=True) and not _all_opted_out(cluster):
@@ -164,6 +165,12 @@ def _operator(cluster: Cluster) -> Iterator[Finding]:
     if fine:
         there = ", ".join(f"{one.kind} {one.metadata.name}" for one in cluster.operators.items)
         yield ok(f"{there}: leaves our nodes to us" if there else "no GPU Operator")
+
+
+def _offers_gpus(one: OperatorResource) -> bool:
+    """It may be there for ComputeDomains alone, in versions that can switch its part for GPUs off."""
+    gpus = (one.spec.get("draDriver") or {}).get("gpus") or {}
+    return one.enabled("draDriver", default=True) and gpus.get("enabled") is not False
 
 
 def _all_opted_out(cluster: Cluster) -> bool:

@@ -761,6 +761,11 @@ def test_an_operator_whose_device_plugin_is_off_or_kept_away_is_fine() -> None:
     quiet(kept_away)
 
 
+def test_an_operator_that_runs_only_the_other_half_of_its_driver_is_fine() -> None:
+    spec = {"draDriver": {"gpus": {"enabled": False}}}
+    quiet(lambda it: it.add("gpuclusters", {"metadata": {"name": "gpu-cluster"}, "spec": spec}))
+
+
 def operator_policy(*, enabled: bool) -> Obj:
     return {"metadata": {"name": "cluster-policy"}, "spec": {"devicePlugin": {"enabled": enabled}}}
 
