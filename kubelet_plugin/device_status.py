@@ -1,14 +1,14 @@
 """`status.devices` of claims: whether each device is prepared and healthy, and which hardware it is.
 
 `wanted_status` decides, from the journal and the node's health; of claims of ComputeDomains
-`kubelet_plugin.domains.standing` does. `DeviceStatusWriter` writes what differs from what was written last, by
-server-side apply, in the background and for several changes together. kubelet's calls never wait for it, and a node at
-rest writes nothing: after a restart, claims are read and compared. A claim for which the cluster does not allow it, or
-does not keep it, is tried again ten minutes later. Of a released claim what was written is taken away.
+`kubelet_plugin.domains.standing` does. `DeviceStatusWriter` writes what differs from what was written last, through
+`kubelet_plugin.claim_devices`, in the background and for several changes together. kubelet's calls never wait for it,
+and a node at rest writes nothing: after a restart, claims are read and compared. A claim for which the cluster does not
+allow it, or does not keep it, is tried again ten minutes later. Of a released claim what was written is taken away.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,6 +25,7 @@ from dra_driver.errors import ClusterError, Conflict, DriverError, NotFound, Unr
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff
 from dra_driver.names import ClaimRef
+from kubelet_plugin.claim_devices import Entries, entries_of, in_order, key_of, put_entries
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.holds import ComputeInstance, Records
@@ -32,8 +33,6 @@ from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, Operation
 
 _log = structlog.get_logger(__name__)
-
-FIELD_MANAGER = "gpu-dra-device-status"
 
 _TOGETHER_S = 1.0
 """Changes within as long are one write: a claim that is prepared and released at once needs none."""
@@ -176,13 +175,19 @@ class GpuClaims:
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
-    """What the API server has of a claim, as far as it is ours."""
+class _Known:
+    """What the API server has of a claim, as far as it is ours; and what it would not take in its place."""
 
     claim: ClaimRef
-    devices: tuple[JsonObject, ...]
+    devices: Entries
+    refused: Entries | None = None
     again_at: float = _NEVER
-    """By the event loop's clock: when to try the same again, because it was refused."""
+    """By the event loop's clock: when to try again what was refused."""
+
+    @property
+    def last(self) -> Entries:
+        """What was said last, whether it was taken or not."""
+        return self.devices if self.refused is None else self.refused
 
 
 class DeviceStatusWriter(ClaimListener):
@@ -194,7 +199,6 @@ class DeviceStatusWriter(ClaimListener):
         driver: str,
         claims: Claims,
         *,
-        field_manager: str = FIELD_MANAGER,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         together_s: float = _TOGETHER_S,
         look_every_s: float = _LOOK_EVERY_S,
@@ -203,13 +207,12 @@ class DeviceStatusWriter(ClaimListener):
         self._kube = kube
         self._driver = driver
         self._claims = claims
-        self._field_manager = field_manager
         self._now = now
         self._together_s = together_s
         self._look_every_s = look_every_s
         self._pause_s = pause_s
         self._refused: dict[str, Refusal] = {}
-        self._written: dict[str, _Written] = {}
+        self._known: dict[str, _Known] = {}
         self._quiet_until = 0.0
         self._changed = asyncio.Event()
 
@@ -246,7 +249,7 @@ class DeviceStatusWriter(ClaimListener):
     async def _meet(self) -> None:
         """Find out what the API server has of the claims that were held before. Raises Unreachable, NodeNotReady."""
         for uid, ref in (await self._claims.held()).items():
-            if uid in self._written:
+            if uid in self._known:
                 continue
             try:
                 claim = await self._kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace)
@@ -255,73 +258,65 @@ class DeviceStatusWriter(ClaimListener):
             except ClusterError:
                 continue  # then what is there is written once more, or that it cannot be is told
             if claim["metadata"]["uid"] == uid:
-                self._written[uid] = _Written(ref, self._ours(claim))
+                self._known[uid] = _Known(ref, entries_of(claim, self._driver))
 
     async def write(self) -> None:
         """Write what differs. Raises Unreachable, or NodeNotReady before the hardware was seen."""
         self._changed.clear()
         held = await self._claims.held()
-        for uid in [*held, *(uid for uid in {**self._refused, **self._written} if uid not in held)]:
-            refusal, written = self._refused.get(uid), self._written.get(uid)
-            wanted = self._claims.status(uid, refusal)
-            devices = self._to_wire(wanted, written.devices if written is not None else ())
-            if not devices and (written is None or not written.devices):
-                self._written.pop(uid, None)
+        for uid in [*held, *(uid for uid in {**self._refused, **self._known} if uid not in held)]:
+            refusal, known = self._refused.get(uid), self._known.get(uid)
+            devices = self._to_wire(self._claims.status(uid, refusal), known.last if known is not None else ())
+            if devices == (known.devices if known is not None else ()):
+                if not devices:
+                    self._known.pop(uid, None)
+                elif known is not None and known.refused is not None:
+                    self._known[uid] = _Known(known.claim, devices)
                 continue
-            if written is not None and devices == written.devices and _clock() < written.again_at:
+            if known is not None and devices == known.refused and _clock() < known.again_at:
                 continue
             claim = held.get(uid) or (refusal.claim if refusal is not None else None)
-            await self._apply(claim or self._written[uid].claim, devices)
+            await self._put(claim or self._known[uid].claim, devices)
 
-    async def _apply(self, claim: ClaimRef, devices: tuple[JsonObject, ...]) -> None:
-        metadata = {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid}
-        status = {"devices": list(devices)} if devices else {}
-        body = {"apiVersion": RESOURCE_CLAIMS.api_version, "kind": "ResourceClaim", "metadata": metadata}
+    async def _put(self, claim: ClaimRef, devices: Entries) -> None:
+        known = self._known.get(claim.uid)
+        said = [key_of(one) for one in known.devices] if known is not None else []
         try:
-            stored = await self._kube.apply(
-                RESOURCE_CLAIMS,
-                {**body, "status": status},
-                field_manager=self._field_manager,
-                force=True,
-                subresource="status",
-            )
-        except (NotFound, Conflict):
-            # The claim is gone.
-            self._written.pop(claim.uid, None)
+            kept = await put_entries(self._kube, claim, self._driver, devices, said)
+        except NotFound:
+            self._known.pop(claim.uid, None)
             self._refused.pop(claim.uid, None)
-            return
         except Unreachable:
             raise
         except ClusterError as error:
-            # 422: another claim of its name, or one that was allocated anew, or not at all any more.
-            self._note_refusal(claim, devices, str(error), _NEVER if error.status == 422 else _clock() + self._pause_s)
-            return
-        if devices and not self._ours(stored):
+            # 422: it was allocated anew, or not at all any more. What was said is still to be taken away some day.
+            final = error.status == 422 and bool(devices)
+            pause_s = self._look_every_s if isinstance(error, Conflict) else self._pause_s
+            self._note_refusal(claim, devices, str(error), _NEVER if final else _clock() + pause_s)
+        else:
+            if kept:
+                self._known[claim.uid] = _Known(claim, devices)
+                return
             why = "the API server keeps none: its gate DRAResourceClaimDeviceStatus is off"
             self._note_refusal(claim, devices, why, _clock() + self._pause_s)
-            return
-        self._written[claim.uid] = _Written(claim, devices)
 
-    def _note_refusal(self, claim: ClaimRef, devices: tuple[JsonObject, ...], why: str, again_at: float) -> None:
+    def _note_refusal(self, claim: ClaimRef, devices: Entries, why: str, again_at: float) -> None:
         """One claim's refusal keeps nobody from writing the others'; the log is told once in a while."""
         if _clock() >= self._quiet_until:
             _log.warning("device status cannot be written", claim=str(claim), error=why)
             self._quiet_until = _clock() + self._pause_s
-        self._written[claim.uid] = _Written(claim, devices, again_at)
+        known = self._known.get(claim.uid)
+        self._known[claim.uid] = _Known(claim, known.devices if known is not None else (), devices, again_at)
 
-    def _ours(self, claim: JsonObject) -> tuple[JsonObject, ...]:
-        devices = (claim.get("status") or {}).get("devices") or ()
-        return _sorted(one for one in devices if one["driver"] == self._driver)
-
-    def _to_wire(self, statuses: Sequence[DeviceStatus], before: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
+    def _to_wire(self, statuses: Sequence[DeviceStatus], before: Sequence[JsonObject]) -> Entries:
         """With the times of conditions that are as before."""
         times: dict[tuple[str, ...], str] = {
-            (*_key(device), condition["type"], condition["status"]): condition["lastTransitionTime"]
+            (*key_of(device), condition["type"], condition["status"]): condition["lastTransitionTime"]
             for device in before
             for condition in device.get("conditions") or ()
         }
         now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        return _sorted(self._device(status, times, now) for status in statuses)
+        return in_order(self._device(status, times, now) for status in statuses)
 
     def _device(self, status: DeviceStatus, times: Mapping[tuple[str, ...], str], now: str) -> JsonObject:
         device: JsonObject = {"driver": self._driver, "pool": status.device.pool, "device": status.device.device}
@@ -333,7 +328,7 @@ class DeviceStatusWriter(ClaimListener):
                 "status": one.status,
                 "reason": one.reason,
                 "message": one.message,
-                "lastTransitionTime": times.get((*_key(device), one.type, one.status), now),
+                "lastTransitionTime": times.get((*key_of(device), one.type, one.status), now),
             }
             for one in status.conditions
         ]
@@ -342,11 +337,3 @@ class DeviceStatusWriter(ClaimListener):
 
 def _clock() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _key(device: JsonObject) -> tuple[str, str, str]:
-    return device["pool"], device["device"], device.get("shareID", "")
-
-
-def _sorted(devices: Iterable[JsonObject]) -> tuple[JsonObject, ...]:
-    return tuple(sorted(devices, key=_key))

@@ -37,8 +37,6 @@ from kubelet_plugin.settings import Settings
 
 _log = structlog.get_logger(__name__)
 
-DOMAINS_MANAGER = "gpu-dra-device-status-domains"
-"""Not that of GPUs: what one applies to a claim with devices of both drivers would be taken away by the other."""
 _TOGETHER_S = (1.0, 5.0)
 """Each node waits another while: when one daemon ends, claims on all nodes of the domain say so."""
 
@@ -113,9 +111,7 @@ def _device_status(kube: Kube, settings: Settings, standing: DomainStanding) -> 
     if Feature.DEVICE_STATUS not in settings.feature_gates:
         return None
     together_s = random.uniform(*_TOGETHER_S)
-    writer = DeviceStatusWriter(
-        kube, COMPUTE_DOMAIN_DRIVER, standing, field_manager=DOMAINS_MANAGER, together_s=together_s
-    )
+    writer = DeviceStatusWriter(kube, COMPUTE_DOMAIN_DRIVER, standing, together_s=together_s)
     standing.subscribe(writer.changed)
     return writer
 

@@ -1,19 +1,26 @@
-"""What our plugin applies to status.devices, against both servers."""
+"""What our plugin writes to status.devices, against both servers."""
 
-from collections.abc import Mapping
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 
 import pytest
+import pytest_asyncio
 from support.api import Api
-from support.dra_objects import allocation, claim
+from support.dra_objects import allocation, claim, claim_spec, opaque, result
 
-from dra_driver.api.meta import RESOURCE_CLAIMS
+from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject, Resource
 from dra_driver.errors import NotFound, Rejected
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, ClaimRef
+from kubelet_plugin.claim_devices import entries_of, key_of, put_entries
 from kubelet_plugin.device_status import Condition, DeviceStatus, DeviceStatusWriter, Refusal
-from kubelet_plugin.domains.serving import DOMAINS_MANAGER
 from kubelet_plugin.prepare.listener import AllocatedTo
+
+UNSORTED = {"kind": "GpuConfig", "apiVersion": "resource.nvidia.com/v1beta1", "sharing": {"strategy": "MPS", "a": 1}}
+"""In the order in which a person writes it, and a client that does not sort sends it."""
+NIC = "nic.example.com"
 
 
 class NoClaims:
@@ -26,71 +33,152 @@ class NoClaims:
         return ()
 
 
-async def test_devices_are_applied_changed_and_taken_away_and_only_of_the_claim_that_is_meant(
-    api: Api, namespace: str
+@pytest_asyncio.fixture
+async def kube(api: Api) -> AsyncIterator[Kube]:
+    header = f"Bearer {api.token}" if api.token else None
+    async with Kube(Endpoint(api.url, api.ssl, lambda: header)) as client:
+        yield client
+
+
+async def allocated(kube: Kube, namespace: str, *drivers: str) -> ClaimRef:
+    """A claim with unsorted parameters that has `gpu-0` of each driver, as the scheduler writes it."""
+    created = await kube.create(RESOURCE_CLAIMS, claim("a", claim_spec(config=[opaque(UNSORTED)]), namespace=namespace))
+    config = [{"source": "FromClaim", "requests": [], **one} for one in created["spec"]["devices"]["config"]]
+    given = allocation(*(result(driver=driver) for driver in drivers))
+    given["devices"]["config"] = config
+    # Not by a patch: what that brings has its keys sorted.
+    await kube.replace(RESOURCE_CLAIMS, {**created, "status": {"allocation": given}}, subresource="status")
+    return ClaimRef(namespace, "a", created["metadata"]["uid"])
+
+
+async def patched_status(kube: Kube, namespace: str, status: JsonObject) -> JsonObject:
+    return await kube.merge_patch(RESOURCE_CLAIMS, "a", {"status": status}, namespace=namespace, subresource="status")
+
+
+def entry(driver: str, text: str = "x") -> JsonObject:
+    moment = "2026-01-01T00:00:00Z"
+    ready = {"type": "Ready", "status": "True", "reason": "Prepared", "message": "", "lastTransitionTime": moment}
+    return {"driver": driver, "pool": "node-1", "device": "gpu-0", "conditions": [ready], "data": {"said": text}}
+
+
+async def said(kube: Kube, ref: ClaimRef) -> dict[str, str]:
+    """Driver to what its entry says."""
+    found = await kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace)
+    return {one["driver"]: one["data"]["said"] for one in found["status"].get("devices") or ()}
+
+
+async def test_devices_are_written_changed_and_taken_away_and_only_of_the_claim_that_is_meant(
+    kube: Kube, namespace: str
 ) -> None:
-    header = f"Bearer {api.token}" if api.token else None
-    async with Kube(Endpoint(api.url, api.ssl, lambda: header)) as kube:
-        created = await kube.create(RESOURCE_CLAIMS, claim("a", namespace=namespace))
-        ref = ClaimRef(namespace, "a", created["metadata"]["uid"])
-        given = allocation()
-        (only,) = given["devices"]["results"]
-        only["driver"] = GPU_DRIVER
-        status = {"status": {"allocation": given}}
-        await kube.merge_patch(RESOURCE_CLAIMS, "a", status, namespace=namespace, subresource="status")
-        writer = DeviceStatusWriter(kube, GPU_DRIVER, NoClaims())
-        ready = DeviceStatus(
-            AllocatedTo(only["pool"], only["device"]),
-            (Condition("Ready", "True", "Prepared", "the claim is prepared"),),
-            (("uuid", "GPU-1"),),
-        )
-        await writer._apply(ref, writer._to_wire([ready], ()))
-        first = await kube.get(RESOURCE_CLAIMS, "a", namespace)
-        (device,) = first["status"]["devices"]
-        assert (device["data"], device["conditions"][0]["reason"]) == ({"uuid": "GPU-1"}, "Prepared")
+    ref = await allocated(kube, namespace, GPU_DRIVER)
+    writer = DeviceStatusWriter(kube, GPU_DRIVER, NoClaims())
+    ready = DeviceStatus(
+        AllocatedTo("node-1", "gpu-0"),
+        (Condition("Ready", "True", "Prepared", "the claim is prepared"),),
+        (("uuid", "GPU-1"),),
+    )
+    await writer._put(ref, writer._to_wire([ready], ()))
+    first = await kube.get(RESOURCE_CLAIMS, "a", namespace)
+    (device,) = first["status"]["devices"]
+    assert (device["data"], device["conditions"][0]["reason"]) == ({"uuid": "GPU-1"}, "Prepared")
 
-        await writer._apply(ref, writer._ours(first))
-        again = await kube.get(RESOURCE_CLAIMS, "a", namespace)
-        assert again["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"], "nothing changed"
+    await writer._put(ref, entries_of(first, GPU_DRIVER))
+    again = await kube.get(RESOURCE_CLAIMS, "a", namespace)
+    assert again["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"], "nothing changed"
 
-        with pytest.raises(Rejected, match="uid"):
-            await kube.apply(
-                RESOURCE_CLAIMS,
-                {
-                    "apiVersion": RESOURCE_CLAIMS.api_version,
-                    "kind": "ResourceClaim",
-                    "metadata": {"name": "a", "namespace": namespace, "uid": "another"},
-                    "status": {"devices": [device]},
-                },
-                subresource="status",
-            )
-        await writer._apply(ref, ())
-        cleared = await kube.get(RESOURCE_CLAIMS, "a", namespace)
-        assert "devices" not in cleared["status"]
+    await writer._put(ref, ())
+    cleared = await kube.get(RESOURCE_CLAIMS, "a", namespace)
+    assert "devices" not in cleared["status"]
+    for other in (replace(ref, uid="another"), replace(ref, name="b")):
         with pytest.raises(NotFound):
-            await kube.get(RESOURCE_CLAIMS, "b", namespace)
-        await writer._apply(replace(ref, name="b"), writer._to_wire([ready], ()))
+            await put_entries(kube, other, GPU_DRIVER, (entry(GPU_DRIVER),), ())
+    assert await said(kube, ref) == {}
 
 
-async def test_a_claim_with_devices_of_both_drivers_has_the_statuses_of_both(api: Api, namespace: str) -> None:
-    header = f"Bearer {api.token}" if api.token else None
-    async with Kube(Endpoint(api.url, api.ssl, lambda: header)) as kube:
-        created = await kube.create(RESOURCE_CLAIMS, claim("a", namespace=namespace))
-        ref = ClaimRef(namespace, "a", created["metadata"]["uid"])
-        given = allocation()
-        (gpu,) = given["devices"]["results"]
-        gpu["driver"] = GPU_DRIVER
-        channel = {**gpu, "driver": COMPUTE_DOMAIN_DRIVER, "device": "channel-0"}
-        given["devices"]["results"].append(channel)
-        status = {"status": {"allocation": given}}
-        await kube.merge_patch(RESOURCE_CLAIMS, "a", status, namespace=namespace, subresource="status")
-        of_gpus = DeviceStatusWriter(kube, GPU_DRIVER, NoClaims())
-        of_domains = DeviceStatusWriter(kube, COMPUTE_DOMAIN_DRIVER, NoClaims(), field_manager=DOMAINS_MANAGER)
-        for writer, one in ((of_gpus, gpu), (of_domains, channel)):
-            ready = DeviceStatus(AllocatedTo(one["pool"], one["device"]), (Condition("Ready", "True", "Prepared", ""),))
-            await writer._apply(ref, writer._to_wire([ready], ()))
-        both = await kube.get(RESOURCE_CLAIMS, "a", namespace)
-        assert {one["driver"] for one in both["status"]["devices"]} == {GPU_DRIVER, COMPUTE_DOMAIN_DRIVER}
-        await of_gpus._apply(ref, ())
-        left = await kube.get(RESOURCE_CLAIMS, "a", namespace)
-        assert [one["driver"] for one in left["status"]["devices"]] == [COMPUTE_DOMAIN_DRIVER]
+async def test_parameters_keep_their_order_while_entries_come_and_go(kube: Kube, namespace: str) -> None:
+    ref = await allocated(kube, namespace, GPU_DRIVER)
+    for entries in ((entry(GPU_DRIVER),), (entry(GPU_DRIVER, "y"),), ()):
+        assert await put_entries(kube, ref, GPU_DRIVER, entries, [key_of(entry(GPU_DRIVER))])
+        found = await kube.get(RESOURCE_CLAIMS, "a", namespace)
+        assert entries_of(found, GPU_DRIVER) == entries
+        (config,) = found["status"]["allocation"]["devices"]["config"]
+        assert json.dumps(config["opaque"]["parameters"]) == json.dumps(UNSORTED)
+
+
+async def test_server_side_apply_of_the_same_is_refused_as_a_change_of_the_allocation(
+    kube: Kube, namespace: str
+) -> None:
+    """Why it is not what the plugin does. Of a strategic merge patch the same is true."""
+    ref = await allocated(kube, namespace, GPU_DRIVER)
+    body = {
+        "apiVersion": RESOURCE_CLAIMS.api_version,
+        "kind": "ResourceClaim",
+        "metadata": {"name": "a", "namespace": namespace, "uid": ref.uid},
+        "status": {"devices": [entry(GPU_DRIVER)]},
+    }
+    with pytest.raises(Rejected, match=r"status\.allocation.*immutable"):
+        await kube.apply(RESOURCE_CLAIMS, body, force=True, subresource="status")
+    assert await said(kube, ref) == {}
+
+
+async def test_a_claim_with_devices_of_several_drivers_has_the_statuses_of_all(kube: Kube, namespace: str) -> None:
+    ref = await allocated(kube, namespace, GPU_DRIVER, COMPUTE_DOMAIN_DRIVER, NIC)
+    await patched_status(kube, namespace, {"devices": [entry(NIC)]})
+    for driver in (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER, GPU_DRIVER):
+        assert await put_entries(kube, ref, driver, (entry(driver),), ())
+    assert await said(kube, ref) == dict.fromkeys((NIC, GPU_DRIVER, COMPUTE_DOMAIN_DRIVER), "x")
+    assert await put_entries(kube, ref, GPU_DRIVER, (), [key_of(entry(GPU_DRIVER))])
+    assert await said(kube, ref) == dict.fromkeys((NIC, COMPUTE_DOMAIN_DRIVER), "x")
+
+
+class Slow(Kube):
+    """Somebody else writes between the read and the write of this one."""
+
+    def __init__(self, api: Api, other: Kube, namespace: str, times: int) -> None:
+        header = f"Bearer {api.token}" if api.token else None
+        super().__init__(Endpoint(api.url, api.ssl, lambda: header))
+        self.other, self.namespace, self.times = other, namespace, times
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JsonObject:
+        found = await super().get(resource, name, namespace)
+        if self.times:
+            self.times -= 1
+            others = [one for one in found["status"].get("devices") or () if one["driver"] != NIC]
+            await patched_status(self.other, self.namespace, {"devices": [*others, entry(NIC, f"{self.times} left")]})
+        return found
+
+
+async def test_what_another_driver_writes_at_the_same_moment_stays(api: Api, kube: Kube, namespace: str) -> None:
+    ref = await allocated(kube, namespace, GPU_DRIVER, NIC)
+    async with Slow(api, kube, namespace, 3) as slow:
+        assert await put_entries(slow, ref, GPU_DRIVER, (entry(GPU_DRIVER),), ())
+        assert await said(kube, ref) == {NIC: "0 left", GPU_DRIVER: "x"}
+        slow.times = 2
+        assert await put_entries(slow, ref, GPU_DRIVER, (), [key_of(entry(GPU_DRIVER))])
+    assert await said(kube, ref) == {NIC: "0 left"}
+
+
+async def test_two_writers_at_once_both_have_their_say(kube: Kube, namespace: str) -> None:
+    drivers = (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER)
+    ref = await allocated(kube, namespace, *drivers)
+    await asyncio.gather(*(put_entries(kube, ref, driver, (entry(driver),), ()) for driver in drivers))
+    assert await said(kube, ref) == dict.fromkeys(drivers, "x")
+
+
+async def test_what_was_applied_once_is_changed_and_taken_away(kube: Kube, namespace: str) -> None:
+    """The plugin used server-side apply before, and that remembers whose a field is."""
+    sorted_claim = claim("a", claim_spec(), namespace=namespace)
+    created = await kube.create(RESOURCE_CLAIMS, sorted_claim)
+    ref = ClaimRef(namespace, "a", created["metadata"]["uid"])
+    await patched_status(kube, namespace, {"allocation": allocation()})
+    body = {
+        "apiVersion": RESOURCE_CLAIMS.api_version,
+        "kind": "ResourceClaim",
+        "metadata": {"name": "a", "namespace": namespace, "uid": ref.uid},
+        "status": {"devices": [entry(GPU_DRIVER, "before")]},
+    }
+    await kube.apply(RESOURCE_CLAIMS, body, field_manager="gpu-dra-device-status", force=True, subresource="status")
+    assert await put_entries(kube, ref, GPU_DRIVER, (entry(GPU_DRIVER, "after"),), ())
+    assert await said(kube, ref) == {GPU_DRIVER: "after"}
+    assert await put_entries(kube, ref, GPU_DRIVER, (), [key_of(entry(GPU_DRIVER))])
+    assert await said(kube, ref) == {}

@@ -12,7 +12,7 @@ from dra_driver.api.inventory import HealthCondition, HealthFacts
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject, Resource
 from dra_driver.api.policy import HealthPolicy
 from dra_driver.devices.model import Kind, Partition
-from dra_driver.errors import DeviceInUse, Rejected
+from dra_driver.errors import Conflict, DeviceInUse, Rejected
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from dra_driver.simulation.apiserver import SimulatedApiServer
@@ -149,7 +149,7 @@ async def test_a_condition_keeps_its_time_until_its_status_changes(api_server: S
     scene.holds()
     await scene.writer.write()
     old = "2020-01-01T00:00:00Z"
-    (device,) = scene.writer._written[scene.ref.uid].devices
+    (device,) = scene.writer._known[scene.ref.uid].devices
     for condition in device["conditions"]:
         condition["lastTransitionTime"] = old
     scene.node.facts = node_facts([a_gpu(0, health=HealthFacts(healthy=False, conditions=[XID]))])
@@ -240,12 +240,11 @@ class Forbidding(Kube):
         self.forbidden = set(forbidden)
         self.asked: list[str] = []
 
-    async def apply(self, resource: Resource, obj: JsonObject, **more: Any) -> JsonObject:
-        name = obj["metadata"]["name"]
+    async def merge_patch(self, resource: Resource, name: str, patch: JsonObject, **more: Any) -> JsonObject:
         self.asked.append(name)
         if name in self.forbidden:
             raise Rejected("forbidden", status=403)
-        return await super().apply(resource, obj, **more)
+        return await super().merge_patch(resource, name, patch, **more)
 
 
 async def test_without_permission_a_claim_is_tried_once_in_a_long_while_and_the_others_are_told(scene: Scene) -> None:
@@ -264,6 +263,45 @@ async def test_without_permission_a_claim_is_tried_once_in_a_long_while_and_the_
         await asyncio.sleep(0.35)
         await writer.write()
     assert kube.asked == ["gpu", "other", "gpu"]
+    assert len(await scene.devices()) == 1
+
+
+async def test_what_may_not_be_taken_away_now_is_taken_away_later(scene: Scene) -> None:
+    scene.holds()
+    async with Forbidding(scene) as kube:
+        writer = scene.new_writer(kube, pause_s=0.2)
+        await writer.write()
+        kube.forbidden.add("gpu")
+        scene.node.current = Journal({})
+        for _ in range(3):
+            await writer.write()
+        assert kube.asked == ["gpu", "gpu"]
+        assert len(await scene.devices()) == 1
+        kube.forbidden.clear()
+        await asyncio.sleep(0.25)
+        await writer.write()
+        assert await scene.devices() == []
+        assert await scene.count_writes(writer.write()) == 0
+
+
+async def test_a_claim_that_others_write_without_end_is_tried_again_later(scene: Scene) -> None:
+    class Late(Forbidding):
+        async def merge_patch(self, resource: Resource, name: str, patch: JsonObject, **more: Any) -> JsonObject:
+            self.asked.append(name)
+            if len(self.asked) <= 5:
+                raise Conflict("the object has been modified", status=409)
+            return await Kube.merge_patch(self, resource, name, patch, **more)
+
+    scene.holds()
+    async with Late(scene) as kube:
+        writer = scene.new_writer(kube, look_every_s=0.2)
+        await writer.write()
+        await writer.write()
+        assert len(kube.asked) == 5
+        assert await scene.devices() == []
+        await asyncio.sleep(0.25)
+        await writer.write()
+        assert len(kube.asked) == 6
     assert len(await scene.devices()) == 1
 
 

@@ -174,7 +174,7 @@ def problems_of_status(status: JsonObject, old: JsonObject, spec: JsonObject, *,
         why = "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set"
         problems.append(forbidden(path, why))
     if allocation is not None and before is not None:
-        if allocation != before:
+        if not fields.same(allocation, before):
             problems.append(invalid("status.allocation", "<value omitted>", "field is immutable"))
     elif allocation is not None:
         problems += _allocation(allocation, request_names(spec))

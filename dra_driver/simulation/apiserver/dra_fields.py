@@ -136,6 +136,20 @@ def json_parameters(value: object, path: str) -> list[Problem]:
     return []
 
 
+def same(value: object, old: object) -> bool:
+    """Whether an immutable part is as it was. Of opaque parameters the bytes are compared, so keys have an order."""
+    return value == old and _parameters(value) == _parameters(old)
+
+
+def _parameters(value: object) -> list[str]:
+    if isinstance(value, list):
+        return [text for item in value for text in _parameters(item)]
+    if not isinstance(value, dict):
+        return []
+    own = [json.dumps(value["opaque"].get("parameters"))] if "opaque" in value else []
+    return own + [text for name, item in value.items() if name != "opaque" for text in _parameters(item)]
+
+
 def opaque_config(config: JsonObject, path: str) -> list[Problem]:
     """The device configuration inside a claim, class or allocation."""
     opaque = config.get("opaque")

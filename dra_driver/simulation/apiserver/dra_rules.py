@@ -12,7 +12,7 @@ from dra_driver.simulation.apiserver.dra_claims import (
     problems_of_class_spec,
     problems_of_status,
 )
-from dra_driver.simulation.apiserver.dra_fields import admin_access_denied, conditions
+from dra_driver.simulation.apiserver.dra_fields import admin_access_denied, conditions, same
 from dra_driver.simulation.apiserver.dra_slices import SliceLimits, problems_of_slice, problems_of_taint_rule
 from dra_driver.simulation.apiserver.metadata import template_problems
 from dra_driver.simulation.apiserver.rules import Situation, TypeRules
@@ -177,7 +177,7 @@ def _admin_allowed(obj: JsonObject, situation: Situation) -> bool:
 
 
 def _immutable_spec(obj: JsonObject, old: JsonObject) -> list[Problem]:
-    return [] if obj["spec"] == old["spec"] else [invalid("spec", "<value omitted>", "field is immutable")]
+    return [] if same(obj["spec"], old["spec"]) else [invalid("spec", "<value omitted>", "field is immutable")]
 
 
 def _results(status: JsonObject) -> list[JsonObject]:

@@ -12,7 +12,7 @@ from dra_driver.simulation.apiserver.admission import Asked, Unasked, ask
 from dra_driver.simulation.apiserver.decode import copy_json
 from dra_driver.simulation.apiserver.lists import list_document, list_page
 from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, WriteOptions, timestamp
-from dra_driver.simulation.apiserver.patch import json_patch, merge_patch, strategic_merge
+from dra_driver.simulation.apiserver.patch import json_patch, merge_patch, strategic_merge, through_maps
 from dra_driver.simulation.apiserver.representation import Representation
 from dra_driver.simulation.apiserver.requests import Target, list_query
 from dra_driver.simulation.apiserver.resource_types import ResourceType
@@ -136,7 +136,8 @@ class Handlers:
         elif content_type == "application/merge-patch+json":
             patched = merge_patch(current, as_object(body))
         elif content_type == "application/strategic-merge-patch+json" and not target.kind.custom:
-            patched = strategic_merge(current, as_object(body), target.kind.schema)
+            schema = target.kind.schema
+            patched = through_maps(strategic_merge(current, as_object(body), schema), schema)
         else:
             raise ApiError(415, f"the body of the request was in an unknown format - {content_type}", details={})
         entry = self._objects.patch(target.kind, old, target.subresource, patched, options)

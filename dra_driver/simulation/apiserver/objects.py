@@ -16,6 +16,7 @@ from dra_driver.simulation.apiserver.conversion import inward
 from dra_driver.simulation.apiserver.decode import Decoder, copy_json
 from dra_driver.simulation.apiserver.feature_gates import FeatureGates
 from dra_driver.simulation.apiserver.ownership import apply, record_update
+from dra_driver.simulation.apiserver.patch import through_maps
 from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType
 from dra_driver.simulation.apiserver.rules import Rules, Situation
 from dra_driver.simulation.apiserver.status import (
@@ -223,10 +224,11 @@ class Objects:
         now = timestamp(self.now())
         live = None if old is None else old.obj
         applied = apply(kind, live, config, options.field_manager, subresource, force=options.force, now=now)
+        merged = applied.obj if kind.custom else through_maps(applied.obj, kind.storage_schema)
         options = replace(options, claims=applied.claims)
         if old is None:
-            return self.create(kind, namespace, applied.obj, options), True
-        return self.patch(kind, old, subresource, applied.obj, options), False
+            return self.create(kind, namespace, merged, options), True
+        return self.patch(kind, old, subresource, merged, options), False
 
     def delete(self, kind: ResourceType, namespace: str, name: str, options: DeleteOptions) -> tuple[Entry, bool]:
         """The object's last state, and whether it is gone already (else it waits for finalizers or its node)."""

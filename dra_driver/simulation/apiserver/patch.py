@@ -9,7 +9,7 @@ from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.simulation.apiserver.decode import copy_json
-from dra_driver.simulation.apiserver.schema import Schema
+from dra_driver.simulation.apiserver.schema import OPEN, Schema
 from dra_driver.simulation.apiserver.status import ApiError, bad_request
 
 
@@ -118,6 +118,27 @@ def _write(document: Any, path: str, operation: str, value: Any) -> Any:
     else:
         raise _refused(f"path {path} does not exist")
     return document
+
+
+def through_maps(value: Any, schema: Schema) -> Any:
+    """As a typed value comes out of a detour through maps: the keys of free content (RawExtension) are sorted.
+
+    Strategic merge patch and server-side apply take it for the whole object; JSON patch and merge patch leave what
+    they do not touch as it was. Seen in kube-apiserver 1.36.
+    """
+    if schema.opaque:
+        return _sorted(value)
+    if isinstance(value, dict):
+        return {name: through_maps(item, schema.child(name) or OPEN) for name, item in value.items()}
+    if isinstance(value, list) and schema.items is not None:
+        return [through_maps(item, schema.items) for item in value]
+    return value
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _sorted(value[name]) for name in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, list) else value
 
 
 _DIRECTIVE = "$patch"

@@ -127,7 +127,7 @@ class Tray:
         self.cluster = DomainCluster(kube)
         self.records = Records(folder / "records")
         self.standing = DomainStanding(kube, self.records, NODE)
-        self.status = DeviceStatusWriter(kube, COMPUTE_DOMAIN_DRIVER, self.standing, field_manager="test")
+        self.status = DeviceStatusWriter(kube, COMPUTE_DOMAIN_DRIVER, self.standing)
         self.now = 0.0
         events = EventRecorder(kube, controller="gpu.nvidia.com/kubelet-plugin", instance=NODE)
         self.pods = PodEvents(
