@@ -128,7 +128,7 @@ def _webhook(kube: Kube, settings: Settings, policy: PublishingPolicy, metrics: 
     # What it needs costs 30 MB of memory.
     from controller.webhook.service import Webhook, WebhookMetrics, plan_of
 
-    plan = plan_of(settings.webhook, settings.lease_namespace, settings.driver_name)
+    plan = plan_of(settings.webhook, settings.lease_namespace, settings.driver_name, settings.feature_gates)
     return Webhook(
         kube,
         plan,

@@ -52,6 +52,7 @@ class Wish:
     """What somebody has set. `address` is a Service, or a URL without path for an API server outside the cluster.
 
     `drivers` are the names in objects that concern us. `exempt` are namespaces whose objects are never reviewed.
+    `keeps_domains`: our controller does. Else somebody else may, and nothing of theirs waits for us or fails with us.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Wish:
     failure_policy: FailurePolicy
     timeout_s: int
     exempt: tuple[str, ...]
+    keeps_domains: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,10 @@ _CHANGED = {
 
 def _refusing(kind: Kind, wish: Wish, authorities: Sequence[str]) -> JsonObject:
     named = {"name": "config-of-ours", "expression": _applied(kind.refusing, wish)}
-    return _webhook(f"refuse.{kind.plural}", kind, wish, authorities, wish.failure_policy, wish.timeout_s, [named])
+    name = f"refuse.{kind.plural}"
+    if kind.ours and not wish.keeps_domains:
+        return _webhook(name, kind, wish, authorities, "Ignore", _hurried_s(wish), [named])
+    return _webhook(name, kind, wish, authorities, wish.failure_policy, wish.timeout_s, [named])
 
 
 def _advising(kind: Kind, wish: Wish, authorities: Sequence[str]) -> JsonObject | None:
@@ -177,8 +182,12 @@ def _advising(kind: Kind, wish: Wish, authorities: Sequence[str]) -> JsonObject 
         return None
     selects = {"name": "selects-ours", "expression": _applied(kind.advising, wish)}
     other = {"name": "no-config-of-ours", "expression": f"!({_applied(kind.refusing, wish)})"}
-    timeout_s = min(wish.timeout_s, _ADVICE_TIMEOUT_S)
-    return _webhook(f"advise.{kind.plural}", kind, wish, authorities, "Ignore", timeout_s, [selects, other])
+    return _webhook(f"advise.{kind.plural}", kind, wish, authorities, "Ignore", _hurried_s(wish), [selects, other])
+
+
+def _hurried_s(wish: Wish) -> int:
+    """For what nobody should wait for."""
+    return min(wish.timeout_s, _ADVICE_TIMEOUT_S)
 
 
 def _applied(expression: str | None, wish: Wish) -> str:

@@ -23,10 +23,12 @@ from dra_driver.cel.errors import CelError
 from dra_driver.checking.check import check
 from dra_driver.checking.codes import CONFIG, CONFIG_KIND, DEPRECATED, NEEDS_GATE, SELECTOR, Severity
 from dra_driver.checking.findings import Finding
+from dra_driver.checking.fit import class_expressions
 from dra_driver.checking.formats import sentence
 from dra_driver.checking.knowledge import Knowledge, Sites
 from dra_driver.errors import Help, InvalidInput, Move
 from dra_driver.features import Feature
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 
 API_VERSION = "admission.k8s.io/v1"
 _KIND = "AdmissionReview"
@@ -169,13 +171,22 @@ class Judge:
             known = ", ".join(kind.versions)
             return Answer(review.uid, (f"{review.api_version} {kind.kind} cannot be judged; known are {known}",))
         if kind.ours and Feature.COMPUTE_DOMAINS not in self.knowledge.gates:
-            return Answer(review.uid, (_NO_DOMAINS,))
+            return Answer(review.uid, () if self._others_keep_domains() else (_NO_DOMAINS,))
         found = check(Reading((_document(judged(review.obj)),), ()), self._knowledge_for(review.obj))
         said = [one for one in found if one.severity is Severity.WARNING and one.code not in _SAID_BY_SERVER]
         return Answer(
             review.uid,
             _sentences(one for one in found if self._refuses(kind, one)),
             _sentences(said)[:_MOST_WARNINGS],
+        )
+
+    def _others_keep_domains(self) -> bool:
+        """Asked while ours does not. Their DeviceClasses tell, for the chart has none then; who installs those of the
+        repository by hand is taken for another driver, and refused nothing."""
+        return any(
+            COMPUTE_DOMAIN_DRIVER in expression
+            for one in self.knowledge.classes.values()
+            for expression in class_expressions(one)
         )
 
     def _refuses(self, kind: Kind, finding: Finding) -> bool:

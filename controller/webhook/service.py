@@ -37,7 +37,7 @@ from dra_driver.cel.device import compile_selector
 from dra_driver.checking.fit import class_expressions
 from dra_driver.checking.knowledge import Knowledge, Sites, sites_of_kinds
 from dra_driver.errors import ClusterError, InvalidInput
-from dra_driver.features import Gates
+from dra_driver.features import Feature, Gates
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
@@ -70,19 +70,22 @@ class Plan:
     times: Lifetimes = field(default_factory=Lifetimes)
 
 
-def plan_of(settings: WebhookSettings, namespace: str, driver: str) -> Plan:
-    """From what the process was told. The other driver has no settings: its name is part of the API."""
+def plan_of(settings: WebhookSettings, namespace: str, driver: str, gates: Gates) -> Plan:
+    """From what the process was told. The driver of domains has no settings: its name is part of the API. With the gate
+    off the name is somebody else's, and so are configs for it."""
+    domains = Feature.COMPUTE_DOMAINS in gates
     address: ServiceAddress | str = settings.url or ServiceAddress(namespace, settings.service)
     host = urlsplit(settings.url).hostname if settings.url else f"{settings.service}.{namespace}.svc"
     return Plan(
         endpoint=settings.endpoint,
         wish=Wish(
             name=settings.configuration,
-            drivers=(driver, COMPUTE_DOMAIN_DRIVER),
+            drivers=(driver, COMPUTE_DOMAIN_DRIVER) if domains else (driver,),
             address=address,
             failure_policy=settings.failure_policy,
             timeout_s=settings.timeout_s,
             exempt=settings.exempt_namespaces,
+            keeps_domains=domains,
         ),
         secret_namespace=namespace,
         secret_name=settings.secret,

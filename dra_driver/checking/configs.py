@@ -13,7 +13,7 @@ from dra_driver.checking.knowledge import Knowledge
 from dra_driver.checking.selectors import fix_of, suggested_in
 from dra_driver.checking.world import ClaimPart, Manifests
 from dra_driver.errors import InvalidConfig
-from dra_driver.features import Gates, check_strategy
+from dra_driver.features import Feature, Gates, check_strategy
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, RequestName
 from dra_driver.opaque import config_for, listed_configs
 
@@ -23,13 +23,15 @@ _KINDS: dict[str, type[DeviceConfig]] = dict(zip(("gpu", "mig", "vfio"), DEVICE_
 def check_configs(configs: Sequence[JsonObject], path: str, report: Report, knowledge: Knowledge) -> bool:
     """Each for itself; whether all for our drivers are right. `path` is that of the list."""
     right, ours = True, knowledge.driver
+    # With the gate off, domains and their configs are those of whoever else keeps some, by its own rules.
+    judged = (ours, COMPUTE_DOMAIN_DRIVER) if Feature.COMPUTE_DOMAINS in knowledge.gates else (ours,)
     for index, config in enumerate(configs):
         opaque, where = config.get("opaque") or {}, f"{path}[{index}].opaque"
         driver = opaque.get("driver")
-        if driver in (ours, COMPUTE_DOMAIN_DRIVER):
+        if driver in judged:
             taken = DEVICE_CONFIGS if driver == ours else DOMAIN_CONFIGS
             right &= _check_parameters(opaque.get("parameters"), f"{where}.parameters", report, taken, knowledge.gates)
-        elif isinstance(driver, str):
+        elif isinstance(driver, str) and driver != COMPUTE_DOMAIN_DRIVER:
             guess = meant(driver, (ours, COMPUTE_DOMAIN_DRIVER))
             if guess:
                 report.find(

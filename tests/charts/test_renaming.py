@@ -1,4 +1,4 @@
-"""A release keeps its names: who would give it others is told before anything is changed, and by nobody else's account."""
+"""A release keeps its names: who would give it others is told so before anything is changed."""
 
 from typing import Any
 

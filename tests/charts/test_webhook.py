@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from support.chart_values import VARIANTS
-from support.helm import NAMESPACE, Cluster, Helm, HelmError, Object, ServerThread
+from support.helm import CHART, NAMESPACE, Cluster, Helm, HelmError, Object, ServerThread
 from support.permissions import faults
 from support.reviews import BAD, an_object, config
 
@@ -24,6 +24,7 @@ from controller.webhook.configuration import CONFIGURATIONS, ServiceAddress
 from controller.webhook.service import plan_of
 from dra_driver.api.meta import Resource
 from dra_driver.errors import Rejected
+from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
 from tests.charts.test_objects import EVERYTHING_SERVED
 from tests.charts.test_permissions import CONTROLLER, done_by, granted, names_in, ours
@@ -63,7 +64,7 @@ def test_the_controller_is_told_of_the_objects_that_the_chart_makes(render: Rend
     settings = settings_of(release)
     assert release.one("ValidatingWebhookConfiguration")["metadata"]["name"] == settings.configuration
     assert release.one("Secret")["metadata"]["name"] == settings.secret
-    plan = plan_of(settings, NAMESPACE, "gpu.nvidia.com")
+    plan = plan_of(settings, NAMESPACE, "gpu.nvidia.com", Gates.DEFAULT)
     assert plan.wish.address == ServiceAddress(NAMESPACE, NAME) and plan.names == (f"{NAME}.{NAMESPACE}.svc",)
     service = release.one("Service", NAME)
     (port,) = service["spec"]["ports"]
@@ -99,7 +100,7 @@ def test_cert_manager_fills_the_secret_that_the_controller_reads(variant: str, r
     assert not settings.issued_here and release.all("Secret") == []
     certificate = release.one("Certificate", NAME)["spec"]
     assert certificate["secretName"] == settings.secret
-    assert tuple(certificate["dnsNames"]) == plan_of(settings, NAMESPACE, "gpu.nvidia.com").names
+    assert tuple(certificate["dnsNames"]) == plan_of(settings, NAMESPACE, "gpu.nvidia.com", Gates.DEFAULT).names
     issuer = certificate["issuerRef"]
     if variant == "webhook-cert-manager":
         assert issuer == {"name": "company", "kind": "ClusterIssuer"} and release.all("Issuer") == []
@@ -255,6 +256,34 @@ def page(port: int, path: str) -> str:
     except OSError:
         return ""
 
+
+DOMAIN = {
+    "apiVersion": "resource.nvidia.com/v1beta1",
+    "kind": "ComputeDomain",
+    "metadata": {"name": "train", "namespace": "default"},
+    "spec": {"numNodes": 2, "channel": {"resourceClaimTemplate": {"name": "train"}}},
+}
+
+
+def test_with_domains_off_those_of_another_driver_pass_and_those_of_nobody_are_refused(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    files = (CHART / "files" / "crds" / "computedomain.yaml", CHART / "files/deviceclasses" / THEIR_CLASS)
+    definition, device_class = (one for file in files for one in yaml.safe_load_all(file.read_text()))
+    helm, values = Helm(cluster.kubeconfig), {**ON, "featureGates": {"ComputeDomains": False}}
+    cluster.create(definition)
+    release = helm.install({**values, "cleanup": {"install": False}})
+    with controller(as_the_pod(cluster, release, tmp_path), release) as (process, _):
+        until(lambda: "by feature gate ComputeDomains" in refusal(cluster, DOMAIN), process)
+        cluster.create(device_class)
+        until(lambda: refusal(cluster, DOMAIN) == "", process)
+    assert refusal(cluster, DOMAIN) == "", "while nobody answers"
+    helm.uninstall()
+    for one in (device_class, definition):
+        cluster.delete(one)
+
+
+THEIR_CLASS = "compute-domain-daemon.nvidia.com.yaml"
 
 WATCHED = ("secrets", "validatingwebhookconfigurations", "deviceclasses")
 

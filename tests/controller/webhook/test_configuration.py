@@ -1,12 +1,14 @@
 """What the API server is told: nothing about anybody's objects before it has reached us, and then what concerns us."""
 
 import base64
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from support.reviews import BAD, GOOD, KINDS, VERSIONS, an_object, config
 
+from controller.settings import WebhookSettings
 from controller.webhook.certificates import Lifetimes, new_certificate
 from controller.webhook.configuration import (
     MARK,
@@ -23,8 +25,10 @@ from controller.webhook.configuration import (
 )
 from controller.webhook.kinds import KINDS as ROWS
 from controller.webhook.review import Judge, read_review
+from controller.webhook.service import plan_of
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.knowledge import Knowledge
+from dra_driver.features import Gates
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from tests.controller.webhook.test_review import a_review, body_of
 
@@ -244,6 +248,25 @@ def test_every_domain_is_asked_about() -> None:
     obj = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomain", "metadata": {}, "spec": {}}
     assert webhooks_for(obj) == ["refuse"]
     assert webhooks_for(obj, {**obj, "metadata": {"labels": {"a": "b"}}}) == []
+
+
+def test_where_others_keep_domains_nothing_of_theirs_waits_for_us_or_fails_with_us() -> None:
+    settings = WebhookSettings(
+        endpoint=":9443", service="controller", secret="s", configuration="gpu-dra-webhook", url=None, issued_here=True,
+        failure_policy="Fail", timeout_s=5, exempt_namespaces=(), drain_s=1.0,
+    )  # fmt: skip
+    on, off = (
+        plan_of(settings, "gpu-dra", GPU_DRIVER, Gates.parse(gates)).wish for gates in ("", "ComputeDomains=false")
+    )
+    assert on == replace(WISH, exempt=()) and off == replace(on, drivers=(GPU_DRIVER,), keeps_domains=False)
+
+    def asked(wish: Wish) -> dict[str, tuple[str, int]]:
+        return {one["name"]: (one["failurePolicy"], one["timeoutSeconds"]) for one in wanted_webhooks(wish, ())}
+
+    name = f"refuse.computedomains.{GPU_DRIVER}"
+    assert asked(on)[name] == ("Fail", 5) and asked(off) == {**asked(on), name: ("Ignore", 2)}
+    theirs = an_object("ResourceClaimTemplate", config(GOOD, driver=COMPUTE_DOMAIN_DRIVER))
+    assert not any(holds(one, theirs, None) for one in wanted_webhooks(off, ()) if "Template" in str(one["rules"]))
 
 
 def test_an_update_that_leaves_the_spec_does_not_ask() -> None:

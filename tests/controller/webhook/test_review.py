@@ -178,20 +178,45 @@ def test_what_a_feature_gate_switches_off_is_refused_and_nothing_else(kind: str,
 OTHERS_OFF = {"TimeSlicingSettings": "MPSSupport=false", "MPSSupport": "TimeSlicingSettings=false,ComputeDomains=false"}
 
 
+DOMAIN: JsonObject = {
+    "apiVersion": "resource.nvidia.com/v1beta1",
+    "kind": "ComputeDomain",
+    "metadata": {"name": "train", "namespace": "team-a"},
+    "spec": {"numNodes": 2, "channel": {"resourceClaimTemplate": {"name": "train"}}},
+}
+OURS_ALONE = {name: one for name, one in CLASSES.items() if not name.startswith("compute-domain-")}
+"""The classes that the chart makes with the gate off."""
+OFF = replace(JUDGE.knowledge, gates=Gates.parse("ComputeDomains=false"), classes=OURS_ALONE)
+
+
 def test_a_domain_is_refused_where_nobody_would_keep_it_and_an_old_one_can_be_let_go() -> None:
-    spec = {"numNodes": 2, "channel": {"resourceClaimTemplate": {"name": "train"}}}
-    metadata = {"name": "train", "namespace": "team-a"}
-    domain = {
-        "apiVersion": "resource.nvidia.com/v1beta1",
-        "kind": "ComputeDomain",
-        "metadata": metadata,
-        "spec": spec,
-    }
-    off = Judge(replace(JUDGE.knowledge, gates=Gates.parse("ComputeDomains=false")))
-    assert answer(domain).allowed
-    (refusal,) = answer(domain, judge=off).refusals
+    assert answer(DOMAIN).allowed
+    (refusal,) = answer(DOMAIN, judge=Judge(OFF)).refusals
     assert "by feature gate ComputeDomains;" in refusal
-    assert answer(domain, {**domain, "metadata": {**metadata, "finalizers": ["a/b"]}}, judge=off).allowed
+    old = {**DOMAIN, "metadata": {**DOMAIN["metadata"], "finalizers": ["a/b"]}}
+    assert answer(DOMAIN, old, judge=Judge(OFF)).allowed
+
+
+@pytest.mark.parametrize("theirs", sorted(CLASSES.keys() - OURS_ALONE.keys()))
+@pytest.mark.parametrize("spec", [DOMAIN["spec"], {"numNodes": 0, "someFieldOfTheirs": True}])
+def test_domains_of_another_driver_are_its_own_business(theirs: str, spec: JsonObject) -> None:
+    """Its classes tell that there is one; with the gate on there are classes, too, and the domains are ours."""
+    beside = Judge(replace(OFF, classes={**OURS_ALONE, theirs: CLASSES[theirs]}))
+    assert answer({**DOMAIN, "spec": spec}, judge=beside) == Answer(UID)
+    assert answer({**DOMAIN, "spec": spec}).allowed == (spec is DOMAIN["spec"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_configs_for_the_driver_of_domains_are_those_of_another_driver_with_the_gate_off(kind: str) -> None:
+    theirs = config(
+        {"kind": "ComputeDomainChannelConfig", "domainID": "x", "new": 1}, driver="compute-domain.nvidia.com"
+    )
+    obj = an_object(kind, theirs, config(BAD), class_name="other")
+    (refusal,) = answer(obj, judge=Judge(OFF)).refusals
+    assert ".config[1].opaque.parameters.sharing.mpsConfig" in refusal
+    assert len(answer(obj).refusals) > 1
+    mistyped = an_object(kind, config(GOOD, driver="compute-domain.nvidia.co"))
+    assert "compute-domain.nvidia.com" in "".join(answer(mistyped, judge=Judge(OFF)).warnings)
 
 
 def test_what_check_warns_of_is_a_warning_and_refuses_nothing() -> None:
