@@ -29,11 +29,13 @@ def classes_page() -> str:
         " default, the controller"
         f" makes a class for each MIG profile that some node publishes: `{class_name('1g.10gb')}`,"
         f" `{class_name('1c.3g.40gb')}`. In names `+` is `-`, and `-` is `-no`: that of `{_EXAMPLE}` is"
-        f"`{class_name(_EXAMPLE)}`. A class stays when its last device goes. With the gate"
+        f" `{class_name(_EXAMPLE)}`. A class stays when its last device goes. With the gate"
         f" `MigExtendedResources` it"
-        f"answers to `{made['spec']['extendedResourceName']}`, too, as a device plugin does. A class"
+        f" answers to `{made['spec']['extendedResourceName']}`, too, as a device plugin does. A class"
         f" of such a name that"
         " somebody else made is left alone.",
+        "With [`publisher: node`](upgrade.md#with-or-without-a-controller) there is no controller, and nobody makes"
+        " such classes: use `mig.nvidia.com` and a selector, or make them yourself (`deviceClasses.extra`).",
         "```yaml\n" + yaml.safe_dump(made, sort_keys=False, width=110).strip() + "\n```",
     ]
     return page(*parts)

@@ -61,8 +61,11 @@ def _of_domains(one: DeviceClass) -> bool:
 
 
 def _domains_on(cluster: Cluster) -> bool:
-    """True also where nothing of ours is seen. With the gate off the classes are those of another driver, or none."""
+    """True also where nothing of ours is seen. With the gate off, or without a controller, the classes are those of
+    another driver, or none."""
     programs = (*cluster.plugins, *cluster.controllers)
+    if not cluster.controllers and cluster.plugin_setting("--publisher") == "node":
+        return False
     return not programs or any(Feature.COMPUTE_DOMAINS in one.feature_gates for one in programs)
 
 

@@ -327,7 +327,7 @@ def test_an_upgrade_without_domains_needs_no_definition_of_them(server: ServerTh
     for one in server.objects("apiextensions.k8s.io/v1", "CustomResourceDefinition"):
         server.delete(one)
     release = helm.upgrade({"publisher": "node", "logLevel": "debug"})
-    assert len(release.all("CustomResourceDefinition")) == 2
+    assert [one["spec"]["names"]["kind"] for one in release.all("CustomResourceDefinition")] == ["NodeInventory"]
 
 
 NO_DOMAINS = {"featureGates": {"ComputeDomains": False}}
@@ -357,6 +357,40 @@ def test_without_domains_there_is_room_for_nvidias_own_driver_of_them(server: Se
         assert [found["metadata"]["name"] for found in server.objects(one["apiVersion"], one["kind"])] == [
             one["metadata"]["name"]
         ]
+
+
+def test_from_the_controller_to_plugins_that_publish_nothing_is_left_that_nobody_needs(cluster: Cluster) -> None:
+    """Classes of MIG profiles are needed: claims name them. The notes tell which there are."""
+    helm, without = Helm(cluster.kubeconfig), {"cleanup": {"install": False}}
+    helm.install(without)
+    ours, theirs = (wanted_class("1g.10gb", one, extended_resource=False) for one in (DRIVER, "gpu.example.com"))
+    theirs["metadata"]["name"] = "theirs.mig.nvidia.com"
+    for one in (ours, theirs):
+        cluster.create(one)
+    lease = {"name": "gpu-dra-driver-controller", "namespace": NAMESPACE}
+    cluster.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": lease})
+    node = helm.upgrade({**without, "publisher": "node"})
+    assert not [name for name in cluster.names() if "gpu-dra-driver-controller" in name]
+    assert domain_objects(node) == {"computedomains.resource.nvidia.com"}, "which goes with the release that has it"
+    assert "1g.10gb.mig.nvidia.com" in {one["metadata"]["name"] for one in cluster.objects(*CLASSES)}
+    assert "kubectl delete deviceclasses 1g.10gb.mig.nvidia.com\n" in node.notes and "theirs.mig" not in node.notes
+    again = helm.upgrade({**without, "publisher": "node", "logLevel": "debug"})
+    assert not again.hooks or {one["kind"] for one in again.hooks} == {"Pod"}, "that of `helm test`"
+    back = helm.upgrade(without)
+    assert len(domain_objects(back)) == 4 and "1g.10gb" not in back.notes
+    helm.uninstall()
+    for one in (ours, theirs):
+        cluster.delete(one)
+
+
+CLASSES = ("resource.k8s.io/v1", "DeviceClass")
+
+
+@pytest.mark.parametrize("publisher", ["node", "controller"])
+def test_a_first_install_has_the_definition_and_classes_of_domains_where_somebody_keeps_them(
+    publisher: str, server: ServerThread, helm: Helm
+) -> None:
+    assert len(domain_objects(helm.install({"publisher": publisher}))) == {"node": 0, "controller": 4}[publisher]
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -68,11 +68,11 @@
 {{- end }}
 
 {{/*
-Whether the definition of ComputeDomains is of this release: "yes" or nothing. With the gate off it is NVIDIA's own driver's,
-where that is; but what this release has installed stays, for with a definition all its objects go.
+Whether the definition of ComputeDomains is of this release: "yes" or nothing. Where ours are not kept it is NVIDIA's own
+driver's, where that is; but what this release has installed stays, for with a definition all its objects go.
 */}}
 {{- define "gpu-dra.domainDefinition" -}}
-{{- if eq (include "gpu-dra.gate" (list . "ComputeDomains")) "true" -}}
+{{- if include "gpu-dra.domains" . -}}
 yes
 {{- else -}}
 {{- $there := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "computedomains.resource.nvidia.com" -}}

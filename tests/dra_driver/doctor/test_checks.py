@@ -834,9 +834,11 @@ def test_events_of_an_hour_ago_are_old_news() -> None:
     quiet(old)
 
 
-def test_nodes_that_publish_for_themselves_need_no_controller() -> None:
+def test_nodes_that_publish_for_themselves_need_no_controller_and_no_classes_of_domains() -> None:
     def by_themselves(it: Installation) -> None:
         it.objects["deployments"] = {}
         it.container("daemonsets")["args"].append("--publisher=node")
+        for name in [name for name in it.objects["deviceclasses"] if name.startswith("compute-domain-")]:
+            del it.objects["deviceclasses"][name]
 
     quiet(by_themselves)

@@ -485,6 +485,19 @@ async def test_a_publisher_on_a_node_minds_its_own_pool(scene: Scene) -> None:
         await scene.publishes(node_a=[A.name], node_b=[B.name])
 
 
+async def test_who_publishes_can_change_and_not_a_slice_is_written(scene: Scene) -> None:
+    """From the controller to the node's own plugin, and back."""
+    await scene.node("node-a", A)
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name])
+    before = await scene.slices()
+    scene.writes()
+    for node_name in ("node-a", None):
+        async with publishing(scene, node_name=node_name):
+            await scene.rests()
+        assert scene.writes() == [] and await scene.slices() == before
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_whatever_is_in_a_pool_it_becomes_the_wanted_one_and_then_nothing_is_written(
     scene: Scene, seed: int
