@@ -190,8 +190,20 @@ def policy_schema(definitions: Json) -> Json:
     # What validators of the model say across fields.
     ways = ("replicas", "capacity", "unlimited")
     types["SharingRule"]["oneOf"] = [
-        {"required": [way], **({"properties": {way: {"const": True}}} if way == "unlimited" else {})} for way in ways
-    ]
+        {
+            "required": [way],
+            "properties": {
+                "strategy": {"enum": ["TimeSlicing", "MPS"]},
+                **({way: {"const": True}} if way == "unlimited" else {}),
+            },
+        }
+        for way in ways
+    ] + [
+        {
+            "properties": {"strategy": {"const": "Exclusive"}, "unlimited": {"const": False}, "multiUser": {"const": False}},
+            "not": {"anyOf": [{"required": [one]} for one in ("replicas", "capacity", "interval")]},
+        }
+    ]  # fmt: skip
     definitions.update(types)
     properties = {name: _plain(one) for name, one in made["properties"].items() if name not in ("apiVersion", "kind")}
     return {"type": "object", "additionalProperties": False, "properties": properties}

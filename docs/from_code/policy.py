@@ -47,7 +47,9 @@ MEANINGS = {
         "`Static` offers what exists, `Dynamic` the whole GPU and every partition, made with their claims."
     ),
     "SharingRule.devices": "Whole GPUs, or MIG devices.",
-    "SharingRule.strategy": "How programs take turns, or run at once.",
+    "SharingRule.strategy": (
+        "How programs take turns, or run at once. `Exclusive`: not shared, whatever rules before this one say."
+    ),
     "SharingRule.replicas": "So many equal shares.",
     "SharingRule.capacity": (
         "A claim asks for as much as it needs: `memory` in steps of 1Mi, `cores` in percent, 1 to 100."

@@ -19,7 +19,7 @@ mig:                            # left out: what an administrator made by hand i
   computeInstances: ["1c.3g.40gb"]
 sharing:                        # a GPU, or each MIG device, is offered to several claims at once
 - gpus: {products: ["Tesla T4"]}
-  strategy: TimeSlicing         # or MPS
+  strategy: TimeSlicing         # or MPS, or Exclusive: not shared, whatever rules before this one say
   replicas: 4                   # or: capacity: [memory, cores], or: unlimited: true
 passthrough:                    # these GPUs are offered to virtual machines, too
 - nodes: {labelSelector: {matchLabels: {virt: "true"}}}
@@ -159,12 +159,13 @@ class SharingRule(Rule):
 
     Exactly one of `replicas`, `capacity` and `unlimited` is given. `replicas` are equal shares. With `capacity` a claim
     asks for as much as it needs: `memory` in bytes (step 1Mi), `cores` in percent of the compute units (1 to 100).
+    With the strategy `Exclusive` none is given: what it selects is taken out of the rules before it.
     """
 
     devices: Literal["gpu", "mig"] = "gpu"
     profiles: _Patterns | None = None
     """With `devices: mig`: of which profiles; None is all."""
-    strategy: Literal["TimeSlicing", "MPS"]
+    strategy: Literal["TimeSlicing", "MPS", "Exclusive"]
     replicas: Annotated[int, Field(ge=2, le=128)] | None = None
     capacity: Annotated[list[Literal["memory", "cores"]], Field(min_length=1)] | None = None
     unlimited: bool = False
@@ -176,7 +177,10 @@ class SharingRule(Rule):
     @model_validator(mode="after")
     def _is_one_way(self) -> Self:
         ways = [self.replicas is not None, self.capacity is not None, self.unlimited]
-        if sum(ways) != 1:
+        if self.strategy == "Exclusive":
+            if any(ways) or self.interval is not None or self.multi_user:
+                raise ValueError("strategy Exclusive shares nothing; leave everything out but what it is for")
+        elif sum(ways) != 1:
             raise ValueError("wants exactly one of replicas, capacity and unlimited")
         if self.strategy == "MPS" and self.interval is not None:
             raise ValueError("interval is for strategy TimeSlicing")
@@ -187,6 +191,13 @@ class SharingRule(Rule):
         if self.devices == "gpu" and self.profiles is not None:
             raise ValueError("profiles are for devices: mig")
         return self
+
+    @property
+    def shares_by(self) -> Literal["TimeSlicing", "MPS"]:
+        """Of what `PublishingPolicy.sharing_rule` finds, which is never a rule that shares nothing."""
+        if self.strategy == "Exclusive":
+            raise ValueError("strategy Exclusive shares nothing")
+        return self.strategy
 
     @property
     def enforced(self) -> bool:
@@ -249,6 +260,8 @@ class PublishingPolicy(_Strict):
             if rule.mode == "Dynamic":
                 found.append((f"mig[{index}].mode", Feature.DYNAMIC_MIG))
         for index, shared in enumerate(self.sharing):
+            if shared.strategy == "Exclusive":
+                continue
             found.append((f"sharing[{index}]", Feature.SHARES))
             strategy = Feature.MPS if shared.strategy == "MPS" else Feature.TIME_SLICING
             found.append((f"sharing[{index}].strategy", strategy))
@@ -299,7 +312,7 @@ class PublishingPolicy(_Strict):
         for rule in reversed(self.sharing):
             wanted = rule.devices == "gpu" if mig_profile is None else rule.devices == "mig"
             if wanted and rule.matches(node, labels, gpu) and (mig_profile is None or _any(rule.profiles, mig_profile)):
-                return rule
+                return None if rule.strategy == "Exclusive" else rule
         return None
 
     def passes_through(self, node: str, labels: Mapping[str, str], gpu: GpuFacts) -> bool:

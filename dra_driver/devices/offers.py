@@ -179,7 +179,7 @@ class _Look:
         reason = unsupported(
             self._gpu,
             offer.kind,
-            rule.strategy,
+            rule.shares_by,
             rule.multi_user,
             limits=rule.enforced,
             sets_interval=rule.interval is not None,

@@ -259,7 +259,7 @@ def _sharing(asked: ClaimRef, result: _Result, node: Node) -> SharedUse | None:
     rule = result.offer.sharing
     if rule is not None:
         threads, memory = _amounts(asked, result, rule, node)
-        return SharedUse(rule.strategy, True, result.offer.share, _settings(rule), threads, memory)
+        return SharedUse(rule.shares_by, True, result.offer.share, _settings(rule), threads, memory)
     sharing = result.sharing
     if sharing is None:
         return None

@@ -54,6 +54,8 @@ WRONG: dict[str, Values] = {
     "an empty list of rules": {"policy": {"publish": []}},
     "a MIG mode": {"policy": {"mig": [{"mode": "dynamic"}]}},
     "two ways to share": {"policy": {"sharing": [{"strategy": "MPS", "replicas": 2, "unlimited": True}]}},
+    "shares of what is not shared": {"policy": {"sharing": [{"strategy": "Exclusive", "replicas": 2}]}},
+    "no limit of what is not shared": {"policy": {"sharing": [{"strategy": "Exclusive", "unlimited": True}]}},
     "no way to share": {"policy": {"sharing": [{"strategy": "MPS"}]}},
     "an Xid": {"policy": {"health": {"ignoreXids": ["94"]}}},
     "an attribute": {"policy": {"attributes": [{"values": {"a": [1]}}]}},
@@ -107,7 +109,7 @@ _POLICY = st.fixed_dictionaries(
         "passthrough": st.lists(_RULE, max_size=2),
         "sharing": st.lists(
             st.fixed_dictionaries(
-                {"strategy": st.sampled_from(["MPS", "TimeSlicing"])},
+                {"strategy": st.sampled_from(["MPS", "TimeSlicing", "Exclusive"])},
                 optional={
                     "replicas": st.integers(0, 200),
                     "unlimited": st.booleans(),

@@ -107,6 +107,8 @@ attributes:
             "withhold: [{nodes: {labelSelector: {matchExpressions: [{key: a, operator: In}]}}}]",
             "withhold[0].nodes.labelSelector.matchExpressions[0]: Value error, In takes values",
         ),
+        ("sharing: [{strategy: Exclusive, replicas: 2}]", "sharing[0]: Value error, strategy Exclusive shares nothing"),
+        ("sharing: [{strategy: Exclusive, interval: Long}]", "strategy Exclusive shares nothing"),
         ("attributes: [{}]", "attributes[0].values: Field required"),
         ("attributes: [{values: {}}]", "attributes[0].values: Value error, wants a mapping"),
         ("attributes: [{values: {uuid: x}}]", "attributes[0].values: Value error, uuid: is published by the driver"),
@@ -151,3 +153,7 @@ def test_all_mistakes_are_reported_together() -> None:
     with pytest.raises(InvalidInput) as caught:
         policy("publish: [{gpu: {}}]\nwithhold: 3")
     assert len(caught.value.problems) == 2
+
+
+def test_what_is_not_shared_needs_no_gate() -> None:
+    assert policy("sharing: [{strategy: Exclusive}]").features == ()

@@ -154,6 +154,17 @@ def test_mig_devices_are_shared_by_profile_and_those_made_on_demand_have_no_sepa
     assert names(found) == [f"{GPU}-mig-1g10gb-0{suffix}" for suffix in ("-share-0", "-share-1", "")]
 
 
+def test_what_a_later_rule_calls_exclusive_is_not_shared() -> None:
+    everything: dict[str, Any] = {"strategy": "TimeSlicing", "replicas": 2}
+    rules = policy(sharing=[everything, {"gpus": {"products": ["NVIDIA H100*"]}, "strategy": "Exclusive"}])
+    found = offered(gpu(0), gpu(1, product_name="Tesla T4"), policy=rules)
+    assert [(offer.name, offer.sharing is not None) for offer in found.offers] == [
+        ("gpu-00000000", False), ("gpu-00000001-share-0", True), ("gpu-00000001-share-1", True), ("gpu-00000001", True)
+    ]  # fmt: skip
+    before = policy(sharing=[*reversed(rules.to_wire()["sharing"])])
+    assert all(offer.sharing is not None for offer in offered(gpu(0), policy=before).offers)
+
+
 def test_what_a_gpu_cannot_do_it_is_not_asked_to_do() -> None:
     rules = policy(sharing=[{"strategy": "TimeSlicing", "replicas": 2, "interval": "Long"}])
     found = offered(gpu(0, cuda_compute_capability="6.1"), policy=rules)
