@@ -200,7 +200,11 @@ def policy_schema(definitions: Json) -> Json:
         for way in ways
     ] + [
         {
-            "properties": {"strategy": {"const": "Exclusive"}, "unlimited": {"const": False}, "multiUser": {"const": False}},
+            "properties": {
+                "strategy": {"const": "Exclusive"},
+                "unlimited": {"const": False},
+                "multiUser": {"const": False},
+            },
             "not": {"anyOf": [{"required": [one]} for one in ("replicas", "capacity", "interval")]},
         }
     ]  # fmt: skip

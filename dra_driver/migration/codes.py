@@ -235,7 +235,7 @@ PLUGIN_SETTING = Code(
 IGNORED_BY_PLUGIN = Code(
     "M037", "setting that the device plugin ignores", _INFO,
     "The device plugin reads this setting and does not heed it: no node ever behaved like this.",
-    "Take it away, or tell which patched device plugin is in use.",
+    "Take it away. If a device plugin of your own heeds it, give nodes that offer these names, or what asks for them.",
 )  # fmt: skip
 CONFLICTING_NODES = Code(
     "M038", "nodes that differ", _WARNING,

@@ -137,7 +137,12 @@ class World:
 
     def is_number(self, resource: str) -> bool:
         """Whether it is a number of devices or of shares."""
-        return is_whole_or_mig(resource) or resource in (self.meaning.hami.count, *_NUMBERS)
+        known = resource in (self.meaning.hami.count, *_NUMBERS) or resource in self.meaning.own
+        return known or is_whole_or_mig(resource)
+
+    def is_old(self, resource: str) -> bool:
+        """Whether device plugins give it out, under names of their own or of somebody's choice."""
+        return MENTION.search(resource) is not None or resource in self.meaning.own
 
     def _want(self, resource: str) -> Want:
         """What nobody asked for, as it would be read."""
@@ -146,6 +151,9 @@ class World:
             return Want(stands.what, profile=stands.profile, share=Share() if stands.sharing is not None else None)
         if self.unit_of(resource) is not None or resource in _NUMBERS:
             return Want(What.GPU, share=Share())
+        own = self.meaning.own.get(resource)
+        if own is not None:
+            return Want(own.what, selectors=own.selectors, device_class=own.device_class)
         what = What.GPU if resource.startswith("nvidia.com/gpu") else What.MIG
         return Want(what, share=Share() if resource.endswith(".shared") else None)
 

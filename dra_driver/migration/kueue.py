@@ -16,7 +16,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.migration.amounts import profile_of
 from dra_driver.migration.claims import class_name
 from dra_driver.migration.codes import NO_CLAIMS_HERE, NODE_ONLY_LABEL, QUOTA, Severity
-from dra_driver.migration.counting import MEMORY, MENTION, Found, World, amount_of, dicts
+from dra_driver.migration.counting import MEMORY, Found, World, amount_of, dicts
 from dra_driver.migration.label_table import is_gpu_label
 from dra_driver.migration.model import Finding, Path, Put, Remove, Target, What, finding, value_at
 from dra_driver.names import INVENTORY_GROUP
@@ -90,7 +90,7 @@ def _covered_resources(documents: Iterable[Document]) -> Iterator[str]:
 
 def _gets_claims(resource: str, world: World) -> bool:
     known = world.is_number(resource) or world.unit_of(resource) is not None
-    return known and MENTION.search(resource) is not None and world.state(resource).claims
+    return known and world.is_old(resource) and world.state(resource).claims
 
 
 def _by_classes(resources: Sequence[str], world: World) -> list[list[str]]:
@@ -175,7 +175,7 @@ def queue(found: Found, world: World, known: Names) -> None:
             name = known.of_resource.get(resource)
             if name is not None and name not in covered:
                 renamed.setdefault(name, []).append(position)
-            elif name is None and MENTION.search(resource):
+            elif name is None and world.is_old(resource):
                 _not_renamed(found, world, (*path, "coveredResources", position), resource)
         added = 0
         for name, positions in renamed.items():

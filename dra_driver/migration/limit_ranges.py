@@ -16,7 +16,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.migration.amounts import profile_of
 from dra_driver.migration.claims import MANAGED_BY, OWNER, hash_of
 from dra_driver.migration.codes import INVALID_AMOUNT, QUOTA, Severity
-from dra_driver.migration.counting import MENTION, Found, State, World, amount_of, dicts
+from dra_driver.migration.counting import Found, State, World, amount_of, dicts
 from dra_driver.migration.model import NewObject, Path, Put, Remove, value_at
 
 _API = "admissionregistration.k8s.io/v1"
@@ -42,7 +42,7 @@ class _Bound:
 
 def limit_range(found: Found, world: World) -> None:
     bounds: list[_Bound] = []
-    for path, scope, part, resource, value in _lines(found):
+    for path, scope, part, resource, value in _lines(found, world):
         state = world.state(resource, found.document.namespace or "default")
         if not state.claims:
             message = f"{part} {resource}: {value} goes on counting"
@@ -61,12 +61,12 @@ def limit_range(found: Found, world: World) -> None:
         _policy_for(found, world, bounds)
 
 
-def _lines(found: Found) -> Iterator[tuple[Path, str, str, str, object]]:
+def _lines(found: Found, world: World) -> Iterator[tuple[Path, str, str, str, object]]:
     limits = value_at(found.obj, ("spec", "limits"))
     for index, one in enumerate(dicts(limits)):
         for part, amounts in one.items():
             for resource in amounts if isinstance(amounts, dict) else ():
-                if MENTION.search(str(resource)):
+                if world.is_old(str(resource)):
                     path: Path = ("spec", "limits", index, str(part), str(resource))
                     yield path, str(one.get("type")), str(part), str(resource), amounts[resource]
 

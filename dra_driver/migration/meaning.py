@@ -11,7 +11,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.migration.definitions import Definitions
 from dra_driver.migration.labels import Hints, Requirement, restored_profile
 from dra_driver.migration.model import Finding, What
-from dra_driver.migration.plugin_config import GPU_RESOURCE, PluginConfig, Sharing
+from dra_driver.migration.plugin_config import GPU_RESOURCE, NamedPattern, PluginConfig, Sharing
 from dra_driver.quantity import Quantity
 
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
@@ -28,6 +28,8 @@ class Stands:
     profile: str | None = None
     sharing: Sharing | None = None
     """None: it is nobody else's."""
+    chosen: tuple[NamedPattern, ...] = ()
+    """It is a device that one of these fits, all of one name; empty: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +50,56 @@ class View:
     """What nodes have to give."""
     memory: Quantity | None = None
     """Of one GPU."""
+    names: tuple[NamedPattern, ...] = ()
+    """As `PluginConfig.names`."""
 
     def stands_for(self, resource: str, hints: Hints) -> Stands | None:
         """`hints` are what the pod's own choice of nodes says. None: the pod gets no such resource here."""
-        base = resource.removesuffix(_SHARED)
+        base = self._base(resource)
         renamed = resource != base
         if not self._has(resource, base, renamed, hints):
             return None
         sharing = self._sharing_of(base, renamed, hints)
+        if self.names:
+            return self._of_names(base, sharing, hints)
         if base.startswith(_MIG):
             return Stands(What.MIG, restored_profile(base.removeprefix(_MIG)), sharing)
+        single, profile = self._single(hints)
+        return Stands(What.MIG, profile, sharing) if single else Stands(What.GPU, None, sharing)
+
+    def shares(self, what: What) -> bool:
+        """Whether devices of this kind are shared."""
+        return any(self._is_mig(resource) == (what is What.MIG) for resource in self.sharing or {})
+
+    def _is_mig(self, resource: str) -> bool:
+        named = [one.of_mig for one in self.names if one.resource == resource and resource != GPU_RESOURCE]
+        return all(named) if named else resource.startswith(_MIG) or self.mig_strategy == "single"
+
+    def _base(self, resource: str) -> str:
+        """Its name before it is renamed."""
+        if any(one.resource == resource for one in self.names):
+            return resource
+        renamed = (name for name, one in (self.sharing or {}).items() if one.renamed and one.name_of(name) == resource)
+        return next(renamed, resource.removesuffix(_SHARED))
+
+    def _single(self, hints: Hints) -> tuple[bool, str | None]:
+        """Whether `nvidia.com/gpu` is a MIG device here, and of which profile."""
         profile = hints.mig_profile or self.mig_profile
         single = hints.mig_profile is not None or (hints.mig_strategy or self.mig_strategy) == "single"
-        if single and not (self.labels is not None and profile is None):
-            return Stands(What.MIG, profile, sharing)
-        return Stands(What.GPU, None, sharing)
+        return single and not (self.labels is not None and profile is None), profile
+
+    def _of_names(self, base: str, sharing: Sharing | None, hints: Hints) -> Stands | None:
+        """Where names are chosen by patterns. None: no device has this name."""
+        gpus = tuple(one for one in self.names if one.resource == base and not one.of_mig)
+        partitions = tuple(one for one in self.names if one.resource == base and one.of_mig)
+        profile = restored_profile(base.removeprefix(_MIG))
+        if not gpus and not partitions and profile is not None:
+            taken = any(one.fits(profile) for one in self.names if one.of_mig)
+            return None if taken else Stands(What.MIG, profile, sharing)
+        single, uniform = self._single(hints)
+        if partitions and (single or not gpus):
+            return Stands(What.MIG, uniform, sharing, partitions)
+        return Stands(What.GPU, None, sharing, gpus) if gpus else None
 
     def _has(self, resource: str, base: str, renamed: bool, hints: Hints) -> bool:
         if self.resources is not None and resource not in self.resources:
@@ -70,13 +107,17 @@ class View:
         if self.sharing is None:
             return True
         known = self.sharing.get(base)
-        if renamed != (known is not None and known.renamed):
-            return False
-        return hints.shared is None or hints.shared == (known is not None)
+        if known is None or not known.renamed:
+            named = not renamed
+        else:
+            # What of a resource is not shared keeps its name.
+            named = resource == known.name_of(base) or (known.uuids is not None and not renamed)
+        return named and (hints.shared is None or hints.shared == (known is not None))
 
     def _sharing_of(self, base: str, renamed: bool, hints: Hints) -> Sharing | None:
         if self.sharing is not None:
-            return self.sharing.get(base)
+            known = self.sharing.get(base)
+            return known if known is not None and known.renamed == renamed else None
         return Sharing("MPS" if hints.mps else None, None, renamed) if renamed or hints.shared else None
 
 
@@ -178,8 +219,4 @@ class Meaning:
 
     def shares(self, what: What) -> bool:
         """Whether devices of this kind are shared on any node."""
-        return any(
-            (resource.startswith(_MIG) or view.mig_strategy == "single") == (what is What.MIG)
-            for view in self.views
-            for resource in view.sharing or {}
-        )
+        return any(view.shares(what) for view in self.views)

@@ -1,10 +1,13 @@
 """The device plugin's configuration file (`version: v1`): how it names, partitions and shares the GPUs of a node.
 
-Read as the device plugin reads it: what it has no field for is reported, what it reads and does not heed is, too. Pure.
+Read as the device plugin reads it: what it has no field for is reported, what it reads and does not heed is, too. Names
+that are chosen there (`resources`, `rename`, `devices`) no released device plugin heeds, and builds of one's own do:
+`dra_driver.migration.plugin_names` finds out which it is. Pure.
 Source: NVIDIA's device plugin 0.20, `api/config/v1`; reference on migration sources, section 6.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,6 +27,7 @@ from dra_driver.migration.model import Finding, Path, finding
 type Strategy = Literal["TimeSlicing", "MPS"]
 
 GPU_RESOURCE = "nvidia.com/gpu"
+MIG_RESOURCE = "nvidia.com/mig-"
 MOST_REPLICAS = 128
 """Of a device in our sharing rules; a device plugin has no such limit."""
 MIG_STRATEGIES = ("none", "single", "mixed")
@@ -37,21 +41,31 @@ class Sharing:
     """None: not known."""
     replicas: int | None
     renamed: bool = False
-    """The resource is called `<name>.shared`."""
+    """Shares have a name of their own: `called`, or `<name>.shared`."""
     one_only: bool = False
     """Requests for more than one were refused."""
+    called: str = ""
+    uuids: tuple[str, ...] | None = None
+    """Of the GPUs that are shared; None: all, empty: some, and it is not known which."""
+
+    def name_of(self, resource: str) -> str:
+        """Of shares of the resource's devices."""
+        return (self.called or f"{resource}.shared") if self.renamed else resource
 
 
 @dataclass(frozen=True, slots=True)
 class NamedPattern:
-    """An entry of `resources`: which devices have a name of their own. Released device plugins ignore it."""
+    """An entry of `resources`: which devices have this name."""
 
     resource: str
     of_mig: bool
     """The pattern is one of profiles; of products otherwise. `*` stands for anything."""
     pattern: str
     before: tuple[str, ...]
-    """Patterns of entries before it: what fits one of these has its name."""
+    """Patterns of entries before it, under other names: what fits one of these has that name."""
+
+    def fits(self, text: str) -> bool:
+        return re.fullmatch(".*".join(map(re.escape, self.pattern.split("*"))), text) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +79,10 @@ class PluginConfig:
     driver_root: str | None = None
     imex_channels: bool = False
     patterns: tuple[NamedPattern, ...] = ()
-    """Resources under names of their own."""
+    """Of names that somebody chose, heeded or not."""
+    names: tuple[NamedPattern, ...] = ()
+    """Where chosen names are heeded: they and the device plugin's own, in the order in which they are tried. Empty: the
+    device plugin's own names are for all devices."""
     findings: tuple[Finding, ...] = ()
 
 
@@ -75,9 +92,28 @@ def is_plugin_config(obj: object) -> bool:
     return isinstance(obj, dict) and obj.get("version") == "v1" and not obj.get("kind") and bool(known & obj.keys())
 
 
-def plugin_config(name: str, obj: JsonObject, document: Document, at: Path) -> PluginConfig:
-    """`at` is the path of the document's field that has the configuration, as text or as it is; empty for all of it."""
-    return _Reader(name, obj, document, at).config()
+def plugin_config(name: str, obj: JsonObject, document: Document, at: Path, heeded: str = "") -> PluginConfig:
+    """`at` is the path of the document's field that has the configuration, as text or as it is; empty for all of it.
+    `heeded`: what shows that the device plugin heeds names that are chosen in it, as a sentence; empty: nothing does.
+    """
+    return _Reader(name, obj, document, at, heeded).config()
+
+
+def chosen_names(obj: JsonObject) -> frozenset[str]:
+    """Names of resources that are there only where the device plugin heeds the names in its configuration."""
+    found = {one.resource for one in _patterns(obj.get("resources"))}
+    sharing = obj.get("sharing")
+    for way in ("timeSlicing", "mps"):
+        section = sharing.get(way) if isinstance(sharing, dict) else None
+        section = section if isinstance(section, dict) else {}
+        suffix = ".shared" if section.get("renameByDefault") is True else ""
+        for entry in _listed(section.get("resources")):
+            name = _qualified(_text(_field(entry, "name")) or GPU_RESOURCE)
+            rename = _text(_field(entry, "rename"))
+            heeded = _qualified(rename) if rename is not None else name + suffix
+            if name in found or heeded != name + suffix:
+                found.add(heeded)
+    return frozenset(found - {GPU_RESOURCE})
 
 
 _KNOWN: Mapping[str, frozenset[str]] = {
@@ -105,11 +141,13 @@ _EXTRA_NODES = {
 
 
 class _Reader:
-    def __init__(self, name: str, obj: JsonObject, document: Document, at: Path) -> None:
+    def __init__(self, name: str, obj: JsonObject, document: Document, at: Path, heeded: str) -> None:
         self._name = name
         self._obj = obj
         self._document = document
         self._at = at
+        self._heeded = heeded
+        self._names: tuple[NamedPattern, ...] = ()
         self._findings: list[Finding] = []
 
     def config(self) -> PluginConfig:
@@ -119,14 +157,19 @@ class _Reader:
             self._unknown(where, section)
         self._flags(flags)
         self._plugin(plugin)
-        self._resources(self._section(self._obj, "resources"))
+        resources = self._section(self._obj, "resources")
+        self._resources(resources)
+        strategy = self._mig_strategy(flags)
+        if self._heeded:
+            self._names = tuple(_names(resources, strategy))
         return PluginConfig(
             self._name,
-            self._mig_strategy(flags),
+            strategy,
             self._sharing(),
             _text(flags.get("nvidiaDriverRoot")),
             self._imex(self._section(self._obj, "imex")),
-            _patterns(self._section(self._obj, "resources")),
+            _patterns(resources),
+            self._names,
             tuple(self._findings),
         )
 
@@ -225,11 +268,21 @@ class _Reader:
     def _resources(self, resources: Mapping[str, Any]) -> None:
         for kind, standard in (("gpus", GPU_RESOURCE), ("mig", "nvidia.com/mig-<profile>")):
             for index, entry in enumerate(_listed(resources.get(kind))):
-                if isinstance(entry, dict) and entry.get("name") not in (None, GPU_RESOURCE, "gpu"):
+                where = f"resources.{kind}[{index}]"
+                name, pattern = _text(_field(entry, "name")), _text(_field(entry, "pattern"))
+                if name is None or pattern is None:
+                    self._say(UNREADABLE, where, "is not a mapping with pattern and name; it is passed over")
+                elif self._heeded:
                     self._say(
-                        IGNORED_BY_PLUGIN, f"resources.{kind}[{index}]",
-                        f"{entry.get('pattern')!r} is to be called {entry['name']}, but the device plugin calls it "
-                        f"{standard} all the same",
+                        PLUGIN_SETTING, where,
+                        f"{pattern!r} is called {_qualified(name)}, which released device plugins do not heed and this "
+                        f"one does: {self._heeded}",
+                        advice="Nothing to do.", severity=Severity.INFO,
+                    )  # fmt: skip
+                elif _qualified(name) != GPU_RESOURCE:
+                    self._say(
+                        IGNORED_BY_PLUGIN, where,
+                        f"{pattern!r} is to be called {name}, but the device plugin calls it {standard} all the same",
                     )  # fmt: skip
 
     def _sharing(self) -> Mapping[str, Sharing] | None:
@@ -254,7 +307,7 @@ class _Reader:
             if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
                 self._say(UNREADABLE, where, "is not a mapping with a name; it is passed over")
                 continue
-            name = entry["name"] if "/" in entry["name"] else f"nvidia.com/{entry['name']}"
+            name = _qualified(entry["name"])
             replicas = entry.get("replicas")
             if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 2:
                 self._say(INVALID_AMOUNT, f"{where}.replicas", f"{replicas!r} is not a whole number above 1")
@@ -264,25 +317,54 @@ class _Reader:
                     PLUGIN_SETTING, where, f"{replicas} replicas; the driver offers a device to {MOST_REPLICAS} claims",
                     advice="Offer it by memory instead (`capacity: [memory]`), or without a limit (`unlimited: true`).",
                 )  # fmt: skip
-            self._entry(entry, where, name, strategy)
-            if strategy == "MPS" and "/mig-" in name:
+            of_mig = self._of_mig(name)
+            if of_mig is None:
+                self._say(
+                    IGNORED_BY_PLUGIN,
+                    f"{where}.name",
+                    f"no device is called {name}, so the device plugin passes it over",
+                )
                 continue
-            yield name, Sharing(strategy, replicas, by_default or self._renamed(entry), one_only)
+            self._entry(entry, where, name, by_default)
+            if strategy == "MPS" and of_mig:
+                self._say(PLUGIN_SETTING, where, f"{name} by MPS: the device plugin does not share MIG devices by MPS")
+                continue
+            called = _qualified(_text(entry.get("rename")) or "") if self._heeded and entry.get("rename") else ""
+            renamed = by_default or bool(called)
+            yield name, Sharing(strategy, replicas, renamed, one_only, called, self._uuids(entry, where, of_mig=of_mig))
 
-    def _entry(self, entry: JsonObject, where: str, name: str, strategy: Strategy) -> None:
+    def _of_mig(self, name: str) -> bool | None:
+        """None: no device has this name."""
+        named = [one.of_mig for one in self._names if one.resource == name]
+        if named:
+            return all(named)
+        if name.startswith(MIG_RESOURCE):
+            return True
+        return False if name == GPU_RESOURCE else None
+
+    def _uuids(self, entry: JsonObject, where: str, *, of_mig: bool) -> tuple[str, ...] | None:
+        devices = entry.get("devices")
+        if devices in (None, "all") or not self._heeded:
+            return None
+        listed = [str(one) for one in _listed(devices)]
+        if listed and not of_mig and all(one.startswith("GPU-") for one in listed):
+            return tuple(listed)
+        self._say(
+            NO_COUNTERPART, f"{where}.devices", f"{devices!r}: rules of a PublishingPolicy know GPUs by UUID only",
+            advice="Write the sharing rule by hand, with `gpus: {uuids: [...]}`; none is written for this entry.",
+        )  # fmt: skip
+        return ()
+
+    def _entry(self, entry: JsonObject, where: str, name: str, by_default: bool) -> None:
+        if self._heeded:
+            return
         if entry.get("devices") not in (None, "all"):
             self._say(
                 IGNORED_BY_PLUGIN, f"{where}.devices", "the device plugin shares all devices, whatever is written here"
             )
         rename = entry.get("rename")
-        if rename is not None and rename != f"{name}.shared":
+        if rename is not None and not (by_default and _qualified(str(rename)) == f"{name}.shared"):
             self._say(IGNORED_BY_PLUGIN, f"{where}.rename", f"{rename!r}: the device plugin knows no names but its own")
-        if strategy == "MPS" and "/mig-" in name:
-            self._say(PLUGIN_SETTING, where, f"{name} by MPS: the device plugin does not share MIG devices by MPS")
-
-    @staticmethod
-    def _renamed(entry: JsonObject) -> bool:
-        return str(entry.get("rename", "")).endswith(".shared")
 
 
 def _listed(value: object) -> list[Any]:
@@ -304,19 +386,38 @@ def _path(where: str) -> Path:
     return tuple(parts)
 
 
-def _patterns(resources: Mapping[str, Any]) -> tuple[NamedPattern, ...]:
+def _field(entry: object, key: str) -> object:
+    return entry.get(key) if isinstance(entry, dict) else None
+
+
+def _qualified(name: str) -> str:
+    return name if "/" in name else f"nvidia.com/{name}"
+
+
+def _all_patterns(resources: object, kind: str) -> Iterator[tuple[str, str]]:
+    """Names and patterns, in their order."""
+    for entry in _listed(_field(resources, kind)):
+        name, pattern = _text(_field(entry, "name")), _text(_field(entry, "pattern"))
+        if name is not None and pattern is not None:
+            yield _qualified(name), pattern
+
+
+def _named(given: Sequence[tuple[str, str]], *, of_mig: bool) -> Iterator[NamedPattern]:
     """Of each device the first entry that fits gives the name. Source: internal/rm/device_map.go of the plugin."""
-    found: list[NamedPattern] = []
-    for kind in ("gpus", "mig"):
-        before: list[str] = []
-        for entry in _listed(resources.get(kind)):
-            name, pattern = (
-                (_text(entry.get(key)) for key in ("name", "pattern")) if isinstance(entry, dict) else (None, None)
-            )
-            if name is None or pattern is None:
-                continue
-            if name not in ("gpu", GPU_RESOURCE):
-                resource = name if "/" in name else f"nvidia.com/{name}"
-                found.append(NamedPattern(resource, kind == "mig", pattern, tuple(before)))
-            before.append(pattern)
-    return tuple(found)
+    for index, (name, pattern) in enumerate(given):
+        before = (other for called, other in given[:index] if called != name)
+        yield NamedPattern(name, of_mig, pattern, tuple(dict.fromkeys(before)))
+
+
+def _patterns(resources: object) -> tuple[NamedPattern, ...]:
+    """Those of names that somebody chose."""
+    found = [one for kind in ("gpus", "mig") for one in _named([*_all_patterns(resources, kind)], of_mig=kind == "mig")]
+    return tuple(one for one in found if one.resource != GPU_RESOURCE)
+
+
+def _names(resources: object, strategy: str | None) -> Iterator[NamedPattern]:
+    """With the device plugin's own names, which come last, besides those of profiles under the strategy `mixed`.
+    Source: AddDefaultResourcesToConfig in internal/rm/rm.go of the plugin."""
+    own = (GPU_RESOURCE, "*")
+    yield from _named([*_all_patterns(resources, "gpus"), own], of_mig=False)
+    yield from _named([*_all_patterns(resources, "mig"), *([own] if strategy == "single" else [])], of_mig=True)

@@ -2,7 +2,8 @@
 and values for the chart `gpu-dra-driver`. Pure.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dra_driver.api.meta import JsonObject
@@ -11,10 +12,16 @@ from dra_driver.migration.codes import TAKES_THE_REST
 from dra_driver.migration.labels import restored_profile
 from dra_driver.migration.meaning import CONFIG_LABEL, LAYOUT_LABEL, Hami, Meaning, View
 from dra_driver.migration.model import Demand, Finding, Options, Target, What, Workload, finding
-from dra_driver.migration.plugin_config import GPU_RESOURCE, MOST_REPLICAS, PluginConfig, Sharing
+from dra_driver.migration.plugin_config import (
+    GPU_RESOURCE,
+    MIG_RESOURCE,
+    MOST_REPLICAS,
+    NamedPattern,
+    PluginConfig,
+    Sharing,
+)
 from dra_driver.names import GPU_DRIVER, INVENTORY_API_VERSION
 
-_MIG = "nvidia.com/mig-"
 _HAMI_NODES: JsonObject = {"labelSelector": {"matchLabels": {"gpu": "on"}}}
 """Where HAMi's own chart runs its device plugin."""
 
@@ -108,6 +115,9 @@ def _sharing_rules(meaning: Meaning, amounts: Sequence[str]) -> Iterator[JsonObj
         for config in sorted(meaning.configs, key=lambda one: (one.name != meaning.default_config, one.name)):
             nodes = _nodes_of(config, meaning)
             single = (config.mig_strategy or meaning.strategy) == "single"
+            if config.names:
+                yield from _rules_by_name(nodes, config)
+                continue
             for resource, shared in sorted((config.sharing or {}).items()):
                 yield _rule(nodes, resource, shared, single)
         return
@@ -142,15 +152,47 @@ def _nodes_of(config: PluginConfig, meaning: Meaning) -> JsonObject | None:
     return {"labelSelector": {"matchLabels": {CONFIG_LABEL: config.name}}}
 
 
+def _rules_by_name(nodes: JsonObject | None, config: PluginConfig) -> Iterator[JsonObject]:
+    """Of patterns the first that fits counts, and of rules the last: so the last patterns come first, and those whose
+    devices are not shared take them out of the rules before."""
+    sharing = config.sharing or {}
+    named = {one.resource for one in config.names}
+    for of_mig in (False, True):
+        profiles = [name for name in sorted(sharing) if of_mig and name.startswith(MIG_RESOURCE) and name not in named]
+        rules = [_rule(nodes, name, sharing[name], False) for name in profiles]
+        for one in reversed([one for one in config.names if one.of_mig == of_mig]):
+            rules += _rules_of(nodes, one, sharing.get(one.resource), taken=bool(rules))
+        yield from rules
+
+
+def _rules_of(
+    nodes: JsonObject | None, one: NamedPattern, shared: Sharing | None, *, taken: bool
+) -> Iterator[JsonObject]:
+    """`taken`: rules before it may be for the same devices."""
+    rule: JsonObject = {"nodes": nodes} if nodes is not None else {}
+    pattern = re.sub(r"([?[])", r"[\1]", one.pattern)
+    products: JsonObject = {} if one.of_mig or pattern == "*" else {"products": [pattern]}
+    if one.of_mig:
+        rule |= {"devices": "mig"} | ({} if pattern == "*" else {"profiles": [pattern]})
+    if (shared is None or shared.uuids is not None) and taken:
+        yield {**({"gpus": products} if products else {}), **rule, "strategy": "Exclusive"}
+    if shared is not None and shared.uuids != ():
+        gpus = {**products, **({"uuids": list(shared.uuids)} if shared.uuids else {})}
+        yield {**({"gpus": gpus} if gpus else {}), **rule, **_shares(shared)}
+
+
 def _rule(nodes: JsonObject | None, resource: str, shared: Sharing, single: bool) -> JsonObject:
     rule: JsonObject = {"nodes": nodes} if nodes is not None else {}
-    if resource.startswith(_MIG):
-        profile = restored_profile(resource.removeprefix(_MIG)) or resource.removeprefix(_MIG)
+    if resource.startswith(MIG_RESOURCE):
+        profile = restored_profile(resource.removeprefix(MIG_RESOURCE)) or resource.removeprefix(MIG_RESOURCE)
         rule |= {"devices": "mig", "profiles": [profile]}
     elif single:
         rule |= {"devices": "mig"}
-    rule["strategy"] = shared.strategy or "TimeSlicing"
-    return {**rule, "replicas": min(shared.replicas or 2, MOST_REPLICAS)}
+    return {**rule, **_shares(shared)}
+
+
+def _shares(shared: Sharing) -> JsonObject:
+    return {"strategy": shared.strategy or "TimeSlicing", "replicas": min(shared.replicas or 2, MOST_REPLICAS)}
 
 
 # -- MIG
@@ -194,11 +236,8 @@ def _classes(meaning: Meaning) -> dict[str, str]:
     names: dict[str, str] = {}
     if _strategies(meaning) == {"single"}:
         names = {"gpu.nvidia.com": "", "mig.nvidia.com": GPU_RESOURCE}
-    if any(_renamed(view.sharing, GPU_RESOURCE) for view in meaning.views):
-        names["shared.gpu.nvidia.com"] = f"{GPU_RESOURCE}.shared"
+    shared = [sharing[GPU_RESOURCE] for view in meaning.views if GPU_RESOURCE in (sharing := view.sharing or {})]
+    renamed = next((one.name_of(GPU_RESOURCE) for one in shared if one.renamed), None)
+    if renamed is not None:
+        names["shared.gpu.nvidia.com"] = renamed
     return names
-
-
-def _renamed(sharing: Mapping[str, Sharing] | None, resource: str) -> bool:
-    known = (sharing or {}).get(resource)
-    return known is not None and known.renamed

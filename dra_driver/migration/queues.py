@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from dra_driver.migration.claims import class_name
 from dra_driver.migration.codes import QUOTA, Severity
-from dra_driver.migration.counting import MENTION, Found, World, amount_of
+from dra_driver.migration.counting import Found, World, amount_of
 from dra_driver.migration.model import Path, Put, Remove, Target, Want, Workload, value_at
 
 
@@ -24,7 +24,7 @@ def _volcano_amounts(found: Found, world: World, at: Path, amounts: dict[str, ob
     """What several resources became one key of is added up."""
     added: dict[str, list[tuple[str, Fraction]]] = {}
     for resource, value in amounts.items():
-        if not MENTION.search(str(resource)) or "deviceclass/" in str(resource):
+        if not world.is_old(str(resource)) or "deviceclass/" in str(resource):
             continue
         path = (*at, str(resource))
         state = world.state(str(resource))
@@ -72,7 +72,7 @@ def pod_group(found: Found, world: World) -> None:
     """
     amounts = value_at(found.obj, ("spec", "minResources"))
     for resource, value in amounts.items() if isinstance(amounts, dict) else ():
-        if not MENTION.search(str(resource)):
+        if not world.is_old(str(resource)):
             continue
         path: Path = ("spec", "minResources", str(resource))
         state = world.state(str(resource), found.document.namespace or "default")

@@ -165,7 +165,7 @@ def _resource_quota(found: Found, world: World) -> None:
     for key, value in hard.items():
         path: Path = ("spec", "hard", str(key))
         resource = str(key).removeprefix(_REQUESTS)
-        if not MENTION.search(resource) and not resource.startswith("nvidia.com/"):
+        if not world.is_old(resource) and not resource.startswith("nvidia.com/"):
             continue
         of_hami = _of_hami(world, str(key))
         resource = of_hami or resource
@@ -241,7 +241,7 @@ def _add_quota(
     if len(parts) > 1:
         message += "; a class is counted as a whole, so the amounts are added up"
     stays = any(path[-1] not in gone for path, _, _ in parts)
-    advice = _about_profiles(parts[0][1]) or (_BOTH_COUNT if stays else "")
+    advice = _about_profiles(parts[0][1]) or (_APART if len(parts) > 1 else "") or (_BOTH_COUNT if stays else "")
     found.say(QUOTA, parts[0][0], message, advice=advice, severity=Severity.INFO, fixed=True)
 
 
@@ -249,6 +249,8 @@ _BOTH_COUNT = (
     "Where the class answers to the extended resource (1.36; in 1.35 with DRAExtendedResource), both keys count both: "
     "claims of the class under the old key, too, and pods with the resource under the new one, once they have a node."
 )
+
+_APART = "To limit them one by one, make a DeviceClass of each one's conditions, and let the claims name it."
 
 
 def _about_profiles(resource: str) -> str:

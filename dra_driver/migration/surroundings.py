@@ -38,9 +38,11 @@ from dra_driver.migration.plugin_config import (
     MIG_STRATEGIES,
     PluginConfig,
     Sharing,
+    chosen_names,
     is_plugin_config,
     plugin_config,
 )
+from dra_driver.migration.plugin_names import heeded
 from dra_driver.migration.plumbing import plugin_settings
 from dra_driver.migration.publishing import published
 from dra_driver.names import GPU_DRIVER
@@ -52,6 +54,7 @@ def read(documents: Sequence[Document], options: Options) -> Meaning:
     found = _Found()
     for document in documents:
         found.take(document)
+    found.read_plugins(documents)
     own = own_names(found.classes, found.configs.values(), options)
     meaning = replace(_meaning(found, options), definitions=Definitions.of(documents), own=own)
     return published(meaning, options) if found.given or options.replicas is not None else meaning
@@ -61,6 +64,8 @@ def read(documents: Sequence[Document], options: Options) -> Meaning:
 class _Found:
     """Collects what documents say, before it is put together."""
 
+    plugins: list[tuple[Document, str, JsonObject, Path]] = field(default_factory=list)
+    """Configurations of the device plugin, with name and place, before they are read."""
     configs: dict[tuple[str, str], PluginConfig] = field(default_factory=dict)
     """By ConfigMap (or file) and name."""
     operator_config: tuple[str, str | None] | None = None
@@ -131,12 +136,20 @@ class _Found:
             self._hami(document, obj["nvidia"], at)
 
     def _plugin(self, document: Document, name: str, obj: JsonObject, at: Path) -> None:
-        config = plugin_config(name, obj, document, at)
-        self.configs[document.name or document.file, name] = config
-        self.findings += config.findings
-        if config.driver_root is not None:
-            self.driver_roots.add(config.driver_root)
+        self.plugins.append((document, name, obj, at))
         self.given = True
+
+    def read_plugins(self, documents: Sequence[Document]) -> None:
+        """Once everything is taken: whether names are heeded is seen elsewhere."""
+        sources = {id(document) for document, *_ in self.plugins} | {id(node) for node in self.nodes}
+        names = {name for _, _, obj, _ in self.plugins for name in chosen_names(obj)}
+        shown = heeded(names, self.nodes, [one for one in documents if id(one) not in sources])
+        for document, name, obj, at in self.plugins:
+            config = plugin_config(name, obj, document, at, shown)
+            self.configs[document.name or document.file, name] = config
+            self.findings += config.findings
+            if config.driver_root is not None:
+                self.driver_roots.add(config.driver_root)
 
     def _layouts(self, document: Document, obj: JsonObject, at: Path) -> None:
         layouts = obj.get("mig-configs")
@@ -434,6 +447,7 @@ def _view_of_config(config: PluginConfig, strategy: str | None, several: bool) -
         None,
         config.mig_strategy or strategy or ("none" if config.sharing is not None else None),
         sharing=config.sharing or {},
+        names=config.names,
     )
 
 
@@ -466,6 +480,7 @@ def _view_of_node(
         _sharing_of_node(labels, offered, config),
         offered or None,
         Quantity.parse(f"{memory}Mi") if memory.isdigit() and not own else None,
+        config.names if config is not None else (),
     )
 
 

@@ -111,8 +111,8 @@ def test_nothing_known_means_nothing() -> None:
         ),
         (
             plugin("{timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 3, rename: mig-1g.5gb.shared}]}}"),
-            "nvidia.com/mig-1g.5gb.shared",
-            [Stands(What.MIG, "1g.5gb", Sharing("TimeSlicing", 3, renamed=True))],
+            "nvidia.com/mig-1g.5gb",
+            [Stands(What.MIG, "1g.5gb", Sharing("TimeSlicing", 3))],
         ),
         (plugin("{mps: {resources: [{name: nvidia.com/mig-1g.5gb, replicas: 3}]}}"), "nvidia.com/mig-1g.5gb",
          [Stands(What.MIG, "1g.5gb")]),
