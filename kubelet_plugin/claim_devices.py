@@ -1,17 +1,29 @@
 """`status.devices` of one claim, on the API server: this driver's entries beside those of others.
 
-Written is a merge patch of that list alone, with the resourceVersion of the claim that was read: somebody else's write
-meanwhile is a conflict, and the claim is read again. Not server-side apply, although the list is made for it: that
-writes the whole object anew with the keys of all opaque parameters sorted, and the API server, which compares bytes,
-refuses it as a change of `status.allocation` wherever a claim's parameters came in another order (from any client but
-kubectl and Helm, which sort). Parts that a merge patch does not name keep their bytes.
+The claim is read and written back as a protobuf message in which that list alone is another; its resourceVersion makes
+somebody else's write meanwhile a conflict, and the claim is read again. No other way leaves the opaque parameters of
+`status.allocation` as they came, and the API server compares their bytes and refuses anything else as a change of the
+allocation. Seen in 1.36: server-side apply and strategic merge patches sort their keys; every write in JSON, patches
+too, takes out white space and escapes `<`, `>` and `&`. kubectl and Helm send claims with keys sorted and without white
+space; many other clients, the one for Python among them, don't.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+import json
+from collections.abc import Collection, Iterable
+from datetime import datetime
+
+from google.protobuf.message import DecodeError
 
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
-from dra_driver.errors import Conflict, NotFound
+from dra_driver.errors import Conflict, NotFound, Unreachable
 from dra_driver.kube.client import Kube
+from dra_driver.kube.kubelet_api.generated.claim_v1_pb2 import (
+    AllocatedDeviceStatus,
+    Condition,
+    Json,
+    ResourceClaim,
+    Time,
+)
 from dra_driver.names import ClaimRef
 
 type Entries = tuple[JsonObject, ...]
@@ -32,20 +44,28 @@ def in_order(entries: Iterable[JsonObject]) -> Entries:
 
 def entries_of(claim: JsonObject, driver: str) -> Entries:
     """Those of a driver that a claim has."""
-    return in_order(one for one in _all(claim) if one["driver"] == driver)
+    devices = (claim.get("status") or {}).get("devices") or ()
+    return in_order(one for one in devices if one["driver"] == driver)
 
 
-def with_entries(claim: JsonObject, driver: str, entries: Entries, said: Collection[Key]) -> list[JsonObject] | None:
-    """`status.devices` with these entries in the place of those under `said` keys; None when that is what it is.
+def with_entries(message: bytes, driver: str, entries: Entries, said: Collection[Key]) -> bytes | None:
+    """A claim with these entries in the place of those under `said` keys; None when it has them.
 
     An entry of the driver under another key is of an allocation that followed, and of the node that has it.
     """
+    claim = ResourceClaim.FromString(message)
     ours = {*said, *map(key_of, entries)}
-    there: list[JsonObject] = []
-    others: list[JsonObject] = []
-    for one in _all(claim):
-        (there if one["driver"] == driver and key_of(one) in ours else others).append(one)
-    return None if in_order(there) == entries else [*others, *entries]
+    there: list[AllocatedDeviceStatus] = []
+    others: list[AllocatedDeviceStatus] = []
+    for one in claim.status.devices:
+        (there if one.driver == driver and _key(one) in ours else others).append(one)
+    wanted = [_message(one) for one in entries]
+    if sorted(there, key=_key) == wanted:
+        return None
+    devices = [*others, *wanted]
+    del claim.status.devices[:]
+    claim.status.devices.extend(devices)
+    return claim.SerializeToString()
 
 
 async def put_entries(kube: Kube, claim: ClaimRef, driver: str, entries: Entries, said: Collection[Key]) -> bool:
@@ -55,14 +75,19 @@ async def put_entries(kube: Kube, claim: ClaimRef, driver: str, entries: Entries
     when others wrote it again and again, Rejected, Unreachable.
     """
     for attempt in range(1, _ATTEMPTS + 1):
-        there = await kube.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
-        if there["metadata"]["uid"] != claim.uid:
+        there = await kube.get_message(RESOURCE_CLAIMS, claim.name, claim.namespace)
+        try:
+            uid, message = ResourceClaim.FromString(there).metadata.uid, with_entries(there, driver, entries, said)
+        except DecodeError as error:
+            raise Unreachable(f"the answer is no claim: {error}", about=str(claim)) from error
+        if uid != claim.uid:
             raise NotFound("another claim has its name now", about=str(claim))
-        devices = with_entries(there, driver, entries, said)
-        if devices is None:
+        if message is None:
             return True
         try:
-            stored = await _patched(kube, there, devices)
+            stored = await kube.replace_message(
+                RESOURCE_CLAIMS, claim.name, message, namespace=claim.namespace, subresource="status"
+            )
         except Conflict:
             if attempt == _ATTEMPTS:
                 raise
@@ -71,19 +96,30 @@ async def put_entries(kube: Kube, claim: ClaimRef, driver: str, entries: Entries
     raise AssertionError("the last attempt returns or raises")
 
 
-async def _patched(kube: Kube, claim: JsonObject, devices: Sequence[JsonObject]) -> JsonObject:
-    metadata = claim["metadata"]
-    return await kube.merge_patch(
-        RESOURCE_CLAIMS,
-        metadata["name"],
-        {
-            "metadata": {"resourceVersion": metadata["resourceVersion"]},
-            "status": {"devices": list(devices) or None},
-        },
-        namespace=metadata["namespace"],
-        subresource="status",
+def _key(entry: AllocatedDeviceStatus) -> Key:
+    return entry.pool, entry.device, entry.share_id
+
+
+def _message(entry: JsonObject) -> AllocatedDeviceStatus:
+    message = AllocatedDeviceStatus(
+        driver=entry["driver"],
+        pool=entry["pool"],
+        device=entry["device"],
+        share_id=entry.get("shareID"),
+        conditions=[_condition(one) for one in entry.get("conditions") or ()],
     )
+    if "data" in entry:
+        text = json.dumps(entry["data"], separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+        message.data.CopyFrom(Json(raw=text.encode()))
+    return message
 
 
-def _all(claim: JsonObject) -> Sequence[JsonObject]:
-    return (claim.get("status") or {}).get("devices") or ()
+def _condition(condition: JsonObject) -> Condition:
+    changed = datetime.fromisoformat(condition["lastTransitionTime"])
+    return Condition(
+        type=condition["type"],
+        status=condition["status"],
+        last_transition_time=Time(seconds=int(changed.timestamp())),
+        reason=condition["reason"],
+        message=condition["message"],
+    )

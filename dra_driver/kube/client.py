@@ -43,6 +43,7 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 """A peer that vanished without a word is noticed within a minute, in the middle of a silent watch too."""
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _MERGE_PATCH = "application/merge-patch+json"
+_PROTOBUF = "application/vnd.kubernetes.protobuf"
 _APPLY_PATCH = "application/apply-patch+yaml"
 
 
@@ -114,6 +115,31 @@ class Kube:
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JsonObject:
         """Read one object. Raises NotFound."""
         return await self._request("GET", resource, namespace=namespace, name=name)
+
+    async def get_message(self, resource: Resource, name: str, namespace: str | None = None) -> bytes:
+        """Read one object of a built-in type as a protobuf message. Raises NotFound."""
+        from dra_driver.kube import envelope
+
+        about, path = _about(resource, name, namespace), resource.path(namespace, name)
+        headers = {"Accept": _PROTOBUF}
+        content = await self._exchange("GET", path, None, None, headers, about, "get", resource)
+        try:
+            return envelope.opened(content)
+        except ValueError as error:
+            raise Unreachable(str(error), about=about) from error
+
+    async def replace_message(
+        self, resource: Resource, name: str, message: bytes, *, namespace: str | None = None, subresource: str
+    ) -> JsonObject:
+        """Write a message that was read before; its resourceVersion guards it. Raises Conflict, NotFound, Rejected."""
+        from dra_driver.kube import envelope
+
+        about, path = _about(resource, name, namespace), resource.path(namespace, name, subresource)
+        query, headers = {"fieldManager": self._field_manager}, {"Content-Type": _PROTOBUF}
+        body = envelope.enveloped(resource, message)
+        content = await self._exchange("PUT", path, query, body, headers, about, "update", resource)
+        stored: JsonObject = _decoded(content, about)
+        return stored
 
     async def list(
         self,
@@ -355,21 +381,35 @@ class Kube:
         verb: str,
         resource: Resource | None,
     ) -> Any:
-        headers = self._authorization()
-        data = None
-        if body is not None:
-            data = json.dumps(body, separators=(",", ":")).encode()
-            headers["Content-Type"] = content_type
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        headers = {} if body is None else {"Content-Type": content_type}
+        return _decoded(await self._exchange(method, path, query, data, headers, about, verb, resource), about)
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        data: bytes | None,
+        headers: Mapping[str, str],
+        about: str,
+        verb: str,
+        resource: Resource | None,
+    ) -> bytes:
         with self._traced(verb, path if resource is None else resource.plural) as more:
             try:
                 async with self._open().request(
-                    method, path.lstrip("/"), params=query, data=data, headers={**headers, **more}
+                    method,
+                    path.lstrip("/"),
+                    params=query,
+                    data=data,
+                    headers={**self._authorization(), **headers, **more},
                 ) as response:
                     content = await response.read()
                     self._answered(verb, resource, response.status)
                     if response.status >= 300:
                         raise _error(response, content, about)
-                    return _decoded(content, about)
+                    return content
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 self._answered(verb, resource, None)
                 raise _unreachable(error, about) from error
@@ -438,12 +478,18 @@ def _about(resource: Resource, name: str | None, namespace: str | None) -> str:
 
 def _error(response: aiohttp.ClientResponse, content: bytes, about: str) -> ClusterError:
     try:
-        status = json.loads(content)
+        status = _status(content) if response.content_type == _PROTOBUF else json.loads(content)
     except ValueError:
         status = {"message": content.decode(errors="replace")[:500].strip()}
     if not isinstance(status, dict):
         status = {}
     return _refusal(response.status, status, response.headers.get("Retry-After"), about)
+
+
+def _status(content: bytes) -> JsonObject:
+    from dra_driver.kube import envelope
+
+    return envelope.refusal(content)
 
 
 def _refusal(code: int, status: JsonObject, retry_after: str | None, about: str) -> ClusterError:

@@ -4,6 +4,7 @@ The simulated API server knows neither identities nor policies; there the chart'
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,15 +12,17 @@ from typing import Any
 
 import pytest
 from support import real_api_server
-from support.api import APPLY, Api, Refused
+from support.api import Api, Refused
 from support.helm import NAMESPACE, Helm, Object, Release
 from support.real_api_server import RealApiServer
 
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.domains.objects import DaemonSettings, daemon_set
+from dra_driver.errors import Rejected
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.events import EventRecorder, News, Regarding
 from dra_driver.names import ClaimRef
+from kubelet_plugin.claim_devices import key_of, put_entries
 
 pytestmark = pytest.mark.usefixtures("real_server")
 
@@ -173,12 +176,21 @@ def _selector(node: str) -> Object:
 async def allocated_claim(admin: Api, name: str, node: str) -> None:
     request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
     metadata = {"name": name, "finalizers": []}
-    await admin.post(CLAIMS, {"metadata": metadata, "spec": {"devices": {"requests": [request]}}})
+    config = {"opaque": {"driver": DRIVER, "parameters": "?"}}
+    spec = {"devices": {"requests": [request], "config": [config]}}
+    created = await admin.post(CLAIMS, _text({"metadata": metadata, "spec": spec}))
     result = {"request": "gpu", "driver": DRIVER, "pool": node, "device": "gpu-1"}
     foreign = {"request": "gpu", "driver": "nic.example.com", "pool": node, "device": "nic-1"}
     channel = {**result, "driver": DOMAIN_DRIVER, "device": "channel-0"}
-    allocation = {"devices": {"results": [result, channel, foreign]}, "nodeSelector": _selector(node)}
-    await admin.patch(f"{CLAIMS}/{name}/status", {"status": {"allocation": allocation}})
+    devices = {"results": [result, channel, foreign], "config": [{"source": "FromClaim", **config}]}
+    allocation = {"devices": devices, "nodeSelector": _selector(node)}
+    status = {"allocation": allocation}
+    await admin.put(f"{CLAIMS}/{name}/status", _text({**created, "spec": spec, "status": status}))
+
+
+def _text(obj: Object) -> str:
+    """With white space, and keys in an order of their own."""
+    return json.dumps(obj).replace('"?"', '{"kind": "GpuConfig", "apiVersion": "resource.nvidia.com/v1beta1"}')
 
 
 def device_status(node: str, driver: str = DRIVER, device: str = "gpu-1") -> Object:
@@ -193,38 +205,37 @@ async def test_a_plugin_writes_the_status_of_its_devices_on_its_node(
     real_server: RealApiServer, tmp_path: Path
 ) -> None:
     """Beside the policy, the permission for the synthetic resourceclaims/driver decides since 1.36."""
-
-    def applied(name: str, *devices: Object) -> Object:
-        metadata = {"name": name, "namespace": "default"}
-        status = {"devices": list(devices)}
-        return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "status": status}
-
     async with installed(real_server, tmp_path) as (cluster, admin):
         await allocated_claim(admin, "here", "node-1")
         await allocated_claim(admin, "there", "node-2")
         token = await cluster.token(admin, cluster.account("DaemonSet"), "node-1")
-        async with cluster.api(token) as mine:
+        endpoint = Endpoint(real_server.url, real_server.ssl_context(), lambda: f"Bearer {token}")
+        async with cluster.api(token) as mine, Kube(endpoint) as kube:
             await until_enforced(mine, inventory("node-2"), INVENTORIES)
-            where = f"{CLAIMS}/here/status"
 
-            def apply(name: str, *devices: Object) -> Any:
-                path = f"{CLAIMS}/{name}/status"
-                return mine.patch(path, applied(name, *devices), APPLY, fieldManager="test", force="true")
+            async def written(name: str, driver: str, *devices: Object) -> list[str]:
+                """By the plugin's own writer: the drivers that have an entry afterwards."""
+                uid = (await admin.get(f"{CLAIMS}/{name}"))["metadata"]["uid"]
+                said = [key_of(device_status("node-1", driver, "gpu-1"))]
+                await put_entries(kube, ClaimRef("default", name, uid), driver, devices, said)
+                there = await admin.get(f"{CLAIMS}/{name}")
+                return [one["driver"] for one in there["status"].get("devices") or ()]
 
-            done = await apply("here", device_status("node-1"))
-            assert done["status"]["devices"][0]["device"] == "gpu-1"
+            assert await written("here", DRIVER, device_status("node-1")) == [DRIVER]
             channel = device_status("node-1", DOMAIN_DRIVER, "channel-0")
-            both = await apply("here", device_status("node-1"), channel)
-            assert [one["driver"] for one in both["status"]["devices"]] == [DRIVER, DOMAIN_DRIVER]
-            await refusal(apply("there", device_status("node-2")))
-            await refusal(apply("there", device_status("node-2", DOMAIN_DRIVER, "channel-0")))
-            foreign = device_status("node-1", "nic.example.com", "nic-1")
-            await refusal(apply("here", device_status("node-1"), foreign))
-            await refusal(mine.patch(where, {"status": {"allocation": None}}))
-            user = {"resource": "pods", "name": "a", "uid": "1"}
-            await refusal(mine.patch(where, {"status": {"reservedFor": [user]}}))
-            cleared = await apply("here")
-            assert not cleared["status"].get("devices")
+            assert await written("here", DOMAIN_DRIVER, channel) == [DRIVER, DOMAIN_DRIVER]
+            for driver, device in (
+                (DRIVER, device_status("node-2")),
+                (DOMAIN_DRIVER, device_status("node-2", DOMAIN_DRIVER, "channel-0")),
+            ):
+                with pytest.raises(Rejected):
+                    await written("there", driver, device)
+            with pytest.raises(Rejected):
+                await written("here", "nic.example.com", device_status("node-1", "nic.example.com", "nic-1"))
+            claim = await admin.get(f"{CLAIMS}/here")
+            for change in ({"allocation": None}, {"reservedFor": [{"resource": "pods", "name": "a", "uid": "1"}]}):
+                await refusal(mine.put(f"{CLAIMS}/here/status", {**claim, "status": {**claim["status"], **change}}))
+            assert await written("here", DRIVER) == [DOMAIN_DRIVER]
 
 
 async def test_a_plugin_tells_events_in_its_own_name_and_of_nodes_about_its_own(

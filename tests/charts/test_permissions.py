@@ -50,9 +50,9 @@ POLICY = PublishingPolicy.of(
 )
 """One for which labels of nodes are read and classes of profiles made."""
 
-STATUS: Permission = ("patch", "resource.k8s.io", "resourceclaims/status")
+STATUS: Permission = ("update", "resource.k8s.io", "resourceclaims/status")
 
-SYNTHETIC: Permission = ("associated-node:patch", "resource.k8s.io", "resourceclaims/driver")
+SYNTHETIC: Permission = ("associated-node:update", "resource.k8s.io", "resourceclaims/driver")
 """What a server of 1.36 asks for besides STATUS; there is no such resource, so nobody is seen to use it."""
 
 RARE = {

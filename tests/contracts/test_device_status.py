@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 from support.api import Api
-from support.dra_objects import allocation, claim, claim_spec, opaque, result
+from support.dra_objects import allocation, claim, claim_spec, claims, opaque, result
 
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject, Resource
 from dra_driver.errors import NotFound, Rejected
@@ -20,6 +20,8 @@ from kubelet_plugin.prepare.listener import AllocatedTo
 
 UNSORTED = {"kind": "GpuConfig", "apiVersion": "resource.nvidia.com/v1beta1", "sharing": {"strategy": "MPS", "a": 1}}
 """In the order in which a person writes it, and a client that does not sort sends it."""
+COMPACT = json.dumps(UNSORTED, separators=(",", ":"))
+"""What other drivers, that write JSON, can still say something about."""
 NIC = "nic.example.com"
 
 
@@ -40,15 +42,20 @@ async def kube(api: Api) -> AsyncIterator[Kube]:
         yield client
 
 
-async def allocated(kube: Kube, namespace: str, *drivers: str) -> ClaimRef:
-    """A claim with unsorted parameters that has `gpu-0` of each driver, as the scheduler writes it."""
-    created = await kube.create(RESOURCE_CLAIMS, claim("a", claim_spec(config=[opaque(UNSORTED)]), namespace=namespace))
-    config = [{"source": "FromClaim", "requests": [], **one} for one in created["spec"]["devices"]["config"]]
+async def allocated(api: Api, namespace: str, *drivers: str, parameters: str = COMPACT) -> ClaimRef:
+    """A claim that has `gpu-0` of each driver. Its parameters are as the text says, in the allocation, too: that is
+    how they come from the client over the scheduler, which does not look into them."""
+    created = await api.post(claims(namespace), _text(claim("a", claim_spec(config=[opaque("?")])), parameters))
     given = allocation(*(result(driver=driver) for driver in drivers))
-    given["devices"]["config"] = config
+    given["devices"]["config"] = [{"source": "FromClaim", "requests": [], **opaque("?")}]
     # Not by a patch: what that brings has its keys sorted.
-    await kube.replace(RESOURCE_CLAIMS, {**created, "status": {"allocation": given}}, subresource="status")
+    body = {**created, "spec": claim_spec(config=[opaque("?")]), "status": {"allocation": given}}
+    await api.put(f"{claims(namespace)}/a/status", _text(body, parameters))
     return ClaimRef(namespace, "a", created["metadata"]["uid"])
+
+
+def _text(obj: JsonObject, parameters: str) -> str:
+    return json.dumps(obj).replace('"?"', parameters)
 
 
 async def patched_status(kube: Kube, namespace: str, status: JsonObject) -> JsonObject:
@@ -68,9 +75,9 @@ async def said(kube: Kube, ref: ClaimRef) -> dict[str, str]:
 
 
 async def test_devices_are_written_changed_and_taken_away_and_only_of_the_claim_that_is_meant(
-    kube: Kube, namespace: str
+    api: Api, kube: Kube, namespace: str
 ) -> None:
-    ref = await allocated(kube, namespace, GPU_DRIVER)
+    ref = await allocated(api, namespace, GPU_DRIVER)
     writer = DeviceStatusWriter(kube, GPU_DRIVER, NoClaims())
     ready = DeviceStatus(
         AllocatedTo("node-1", "gpu-0"),
@@ -95,21 +102,38 @@ async def test_devices_are_written_changed_and_taken_away_and_only_of_the_claim_
     assert await said(kube, ref) == {}
 
 
-async def test_parameters_keep_their_order_while_entries_come_and_go(kube: Kube, namespace: str) -> None:
-    ref = await allocated(kube, namespace, GPU_DRIVER)
+TEXTS = {
+    "unsorted": '{"kind":"GpuConfig","apiVersion":"x/v1"}',
+    "as Python's client writes it": json.dumps(UNSORTED),
+    "as a person writes it": json.dumps(UNSORTED, indent=2),
+    "characters that Go escapes": '{"a":"<b>&"}',
+    "characters that Python escapes": '{"a":"\u00e9"}',
+    "characters that nobody has to escape": '{"a":"\\u00e9\\/"}',
+    "numbers": '{"a":1.0,"b":1e3,"c":12345678901234567890}',
+}
+
+
+@pytest.mark.parametrize("parameters", TEXTS.values(), ids=TEXTS)
+async def test_parameters_keep_their_bytes_while_entries_come_and_go(
+    api: Api, kube: Kube, namespace: str, parameters: str
+) -> None:
+    ref = await allocated(api, namespace, GPU_DRIVER, parameters=parameters)
     for entries in ((entry(GPU_DRIVER),), (entry(GPU_DRIVER, "y"),), ()):
         assert await put_entries(kube, ref, GPU_DRIVER, entries, [key_of(entry(GPU_DRIVER))])
         found = await kube.get(RESOURCE_CLAIMS, "a", namespace)
         assert entries_of(found, GPU_DRIVER) == entries
         (config,) = found["status"]["allocation"]["devices"]["config"]
-        assert json.dumps(config["opaque"]["parameters"]) == json.dumps(UNSORTED)
+        assert list(config["opaque"]["parameters"].items()) == list(json.loads(parameters).items())
+        if api.simulated is None:  # the simulated one keeps no white space
+            message = await kube.get_message(RESOURCE_CLAIMS, "a", namespace)
+            assert message.count(parameters.encode()) == 2
 
 
 async def test_server_side_apply_of_the_same_is_refused_as_a_change_of_the_allocation(
-    kube: Kube, namespace: str
+    api: Api, kube: Kube, namespace: str
 ) -> None:
     """Why it is not what the plugin does. Of a strategic merge patch the same is true."""
-    ref = await allocated(kube, namespace, GPU_DRIVER)
+    ref = await allocated(api, namespace, GPU_DRIVER)
     body = {
         "apiVersion": RESOURCE_CLAIMS.api_version,
         "kind": "ResourceClaim",
@@ -121,8 +145,10 @@ async def test_server_side_apply_of_the_same_is_refused_as_a_change_of_the_alloc
     assert await said(kube, ref) == {}
 
 
-async def test_a_claim_with_devices_of_several_drivers_has_the_statuses_of_all(kube: Kube, namespace: str) -> None:
-    ref = await allocated(kube, namespace, GPU_DRIVER, COMPUTE_DOMAIN_DRIVER, NIC)
+async def test_a_claim_with_devices_of_several_drivers_has_the_statuses_of_all(
+    api: Api, kube: Kube, namespace: str
+) -> None:
+    ref = await allocated(api, namespace, GPU_DRIVER, COMPUTE_DOMAIN_DRIVER, NIC)
     await patched_status(kube, namespace, {"devices": [entry(NIC)]})
     for driver in (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER, GPU_DRIVER):
         assert await put_entries(kube, ref, driver, (entry(driver),), ())
@@ -139,17 +165,19 @@ class Slow(Kube):
         super().__init__(Endpoint(api.url, api.ssl, lambda: header))
         self.other, self.namespace, self.times = other, namespace, times
 
-    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JsonObject:
-        found = await super().get(resource, name, namespace)
+    async def get_message(self, resource: Resource, name: str, namespace: str | None = None) -> bytes:
+        message = await super().get_message(resource, name, namespace)
         if self.times:
             self.times -= 1
+            found = await self.other.get(resource, name, namespace)
             others = [one for one in found["status"].get("devices") or () if one["driver"] != NIC]
-            await patched_status(self.other, self.namespace, {"devices": [*others, entry(NIC, f"{self.times} left")]})
-        return found
+            devices = [*others, entry(NIC, f"{self.times} left")]
+            await patched_status(self.other, self.namespace, {"devices": devices})
+        return message
 
 
 async def test_what_another_driver_writes_at_the_same_moment_stays(api: Api, kube: Kube, namespace: str) -> None:
-    ref = await allocated(kube, namespace, GPU_DRIVER, NIC)
+    ref = await allocated(api, namespace, GPU_DRIVER, NIC)
     async with Slow(api, kube, namespace, 3) as slow:
         assert await put_entries(slow, ref, GPU_DRIVER, (entry(GPU_DRIVER),), ())
         assert await said(kube, ref) == {NIC: "0 left", GPU_DRIVER: "x"}
@@ -158,14 +186,14 @@ async def test_what_another_driver_writes_at_the_same_moment_stays(api: Api, kub
     assert await said(kube, ref) == {NIC: "0 left"}
 
 
-async def test_two_writers_at_once_both_have_their_say(kube: Kube, namespace: str) -> None:
+async def test_two_writers_at_once_both_have_their_say(api: Api, kube: Kube, namespace: str) -> None:
     drivers = (GPU_DRIVER, COMPUTE_DOMAIN_DRIVER)
-    ref = await allocated(kube, namespace, *drivers)
+    ref = await allocated(api, namespace, *drivers)
     await asyncio.gather(*(put_entries(kube, ref, driver, (entry(driver),), ()) for driver in drivers))
     assert await said(kube, ref) == dict.fromkeys(drivers, "x")
 
 
-async def test_what_was_applied_once_is_changed_and_taken_away(kube: Kube, namespace: str) -> None:
+async def test_what_was_applied_once_is_changed_and_taken_away(api: Api, kube: Kube, namespace: str) -> None:
     """The plugin used server-side apply before, and that remembers whose a field is."""
     sorted_claim = claim("a", claim_spec(), namespace=namespace)
     created = await kube.create(RESOURCE_CLAIMS, sorted_claim)

@@ -5,11 +5,24 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 from support.api import Api
-from support.dra_objects import allocation, claim, consumer, crd, device, resource_slice
+from support.dra_objects import (
+    allocation,
+    claim,
+    claim_spec,
+    consumer,
+    crd,
+    device,
+    opaque,
+    request,
+    resource_slice,
+    result,
+)
 
 from dra_driver.api.meta import CONFIG_MAPS, LEASES, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dra_driver.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected, Unreachable
 from dra_driver.kube.client import Endpoint, Kube
+from dra_driver.kube.envelope import enveloped
+from dra_driver.simulation.apiserver import protobuf
 
 
 @pytest_asyncio.fixture
@@ -64,6 +77,60 @@ async def test_a_field_of_somebody_else_is_a_conflict_unless_forced(kube: Kube, 
     with pytest.raises(Conflict):
         await kube.apply(CONFIG_MAPS, body, field_manager="two")
     assert (await kube.apply(CONFIG_MAPS, body, field_manager="two", force=True))["data"] == {"x": "2"}
+
+
+async def test_a_message_that_was_read_is_written_unless_somebody_else_wrote(kube: Kube, namespace: str) -> None:
+    await kube.create(RESOURCE_CLAIMS, claim("a", namespace=namespace))
+    message = await kube.get_message(RESOURCE_CLAIMS, "a", namespace)
+    status = {"allocation": allocation()}
+    await kube.merge_patch(RESOURCE_CLAIMS, "a", {"status": status}, namespace=namespace, subresource="status")
+    with pytest.raises(Conflict, match="modified"):
+        await kube.replace_message(RESOURCE_CLAIMS, "a", message, namespace=namespace, subresource="status")
+    message = await kube.get_message(RESOURCE_CLAIMS, "a", namespace)
+    stored = await kube.replace_message(RESOURCE_CLAIMS, "a", message, namespace=namespace, subresource="status")
+    assert stored["status"] == status
+    with pytest.raises(NotFound, match='"b" not found'):
+        await kube.get_message(RESOURCE_CLAIMS, "b", namespace)
+
+
+async def test_a_claim_says_the_same_in_protobuf_as_in_json(kube: Kube, namespace: str) -> None:
+    toleration = {"key": "k", "operator": "Equal", "value": "v", "effect": "NoExecute", "tolerationSeconds": 5}
+    more = {"selectors": [{"cel": {"expression": "true"}}], "tolerations": [toleration]}
+    exact = request("gpu", capacity={"requests": {"memory": "1Gi"}}, **more)
+    alternative = {"name": "any", "firstAvailable": [{"name": "a", "deviceClassName": "c", "count": 2, **more}]}
+    config = {"requests": ["gpu"], **opaque({"b": 1, "a": [None, "x"]})}
+    spec = claim_spec(
+        exact, alternative, constraints=[{"requests": [], "matchAttribute": "x.example/a"}], config=[config]
+    )
+    lives = await kube.create(CONFIG_MAPS, {"metadata": {"name": "owner", "namespace": namespace}})
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": lives["metadata"]["uid"]}
+    owner |= {"controller": True, "blockOwnerDeletion": True}
+    metadata = {
+        "labels": {"a": "b"},
+        "annotations": {"c": "d"},
+        "ownerReferences": [owner],
+        "finalizers": ["x.example/f"],
+    }
+    created = await kube.create(RESOURCE_CLAIMS, claim("a", spec, namespace=namespace, **metadata))
+    fields = {"key": "metadata.name", "operator": "In", "values": ["n"]}
+    given = allocation(
+        result(tolerations=[toleration], bindingConditions=["R"], bindingFailureConditions=["F"]),
+        nodeSelector={"nodeSelectorTerms": [{"matchFields": [fields]}]},
+    )
+    given["devices"]["config"] = [{"source": "FromClaim", **config}]
+    status = {"allocation": given, "reservedFor": [consumer()]}
+    await kube.replace(RESOURCE_CLAIMS, {**created, "status": status}, subresource="status")
+    now = "2026-01-01T00:00:00Z"
+    ready = {"type": "Ready", "status": "True", "reason": "R", "message": "", "lastTransitionTime": now}
+    network = {"interfaceName": "e", "ips": ["10.0.0.1/24"], "hardwareAddress": "aa"}
+    entry = {**result(), "conditions": [ready], "data": {"a": "1"}, "networkData": network}
+    del entry["request"]
+    patch = {"status": {"devices": [entry]}}
+    in_json = await kube.merge_patch(RESOURCE_CLAIMS, "a", patch, namespace=namespace, subresource="status")
+    message = await kube.get_message(RESOURCE_CLAIMS, "a", namespace)
+    assert protobuf.decode(enveloped(RESOURCE_CLAIMS, message)) == in_json
+    # Take the finalizer away, that the namespace can go.
+    await kube.merge_patch(RESOURCE_CLAIMS, "a", {"metadata": {"finalizers": None}}, namespace=namespace)
 
 
 async def test_a_listing_has_all_pages_and_a_position_to_watch_from(kube: Kube, api: Api, namespace: str) -> None:

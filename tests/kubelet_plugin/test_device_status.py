@@ -240,11 +240,11 @@ class Forbidding(Kube):
         self.forbidden = set(forbidden)
         self.asked: list[str] = []
 
-    async def merge_patch(self, resource: Resource, name: str, patch: JsonObject, **more: Any) -> JsonObject:
+    async def replace_message(self, resource: Resource, name: str, message: bytes, **more: Any) -> JsonObject:
         self.asked.append(name)
         if name in self.forbidden:
             raise Rejected("forbidden", status=403)
-        return await super().merge_patch(resource, name, patch, **more)
+        return await super().replace_message(resource, name, message, **more)
 
 
 async def test_without_permission_a_claim_is_tried_once_in_a_long_while_and_the_others_are_told(scene: Scene) -> None:
@@ -286,11 +286,11 @@ async def test_what_may_not_be_taken_away_now_is_taken_away_later(scene: Scene) 
 
 async def test_a_claim_that_others_write_without_end_is_tried_again_later(scene: Scene) -> None:
     class Late(Forbidding):
-        async def merge_patch(self, resource: Resource, name: str, patch: JsonObject, **more: Any) -> JsonObject:
+        async def replace_message(self, resource: Resource, name: str, message: bytes, **more: Any) -> JsonObject:
             self.asked.append(name)
             if len(self.asked) <= 5:
                 raise Conflict("the object has been modified", status=409)
-            return await Kube.merge_patch(self, resource, name, patch, **more)
+            return await Kube.replace_message(self, resource, name, message, **more)
 
     scene.holds()
     async with Late(scene) as kube:

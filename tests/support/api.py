@@ -86,8 +86,8 @@ class Api:
         headers: Mapping[str, str] | None = None,
         **query: str,
     ) -> dict[str, Any]:
-        """Raises Refused for an answer of 400 or above."""
-        data = None if body is None else json.dumps(body, separators=(",", ":"))
+        """A text goes as it is. Raises Refused for an answer of 400 or above."""
+        data = body if isinstance(body, str | None) else json.dumps(body, separators=(",", ":"))
         sent = {"Content-Type": "application/json", **(headers or {})}
         async with self._session.request(method, self.url + path, data=data, headers=sent, params=query) as response:
             self.warnings = response.headers.getall("Warning", [])

@@ -1,8 +1,11 @@
 """Kubelet's gRPC API for DRA plugins: messages, and the names of services and methods.
 
-The `.proto` files in `protos/` are written by hand from the field numbers that kubelet documents; `generated/` is what
-protoc makes of them (`make generate`), committed and compared by a test. Method handlers are registered by name, so no
-service stubs are generated.
+`claim_v1` is no part of it: it has what is written of a ResourceClaim in the API server's protobuf form, for
+`dra_driver.kube.envelope` and `kubelet_plugin.claim_devices`.
+
+The `.proto` files in `protos/` are written by hand from the field numbers that Kubernetes documents; `generated/` is
+what protoc makes of them (`make generate`), committed and compared by a test. Method handlers are registered by name,
+so no service stubs are generated.
 """
 
 REGISTRATION = "pluginregistration.Registration"

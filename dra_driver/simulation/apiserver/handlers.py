@@ -88,7 +88,10 @@ class Handlers:
         if target.name is not None and target.subresource == "scale":
             return _json(encode(subresources.scale_of(self._objects.get(target.kind, target.place, target.name))))
         if target.name is not None:
-            return _json(form.object(self._objects.get(target.kind, target.place, target.name)))
+            entry = self._objects.get(target.kind, target.place, target.name)
+            if (message := form.protobuf(entry)) is not None:
+                return web.Response(body=message, content_type=protobuf.CONTENT_TYPE)
+            return _json(form.object(entry))
         return _json(form.list(list_page(self._objects.store, target, query)))
 
     def _representation(self, request: web.Request, target: Target) -> Representation:

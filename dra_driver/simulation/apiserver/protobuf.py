@@ -1,72 +1,30 @@
-"""Request bodies that kubectl sends as protobuf: those of `create namespace`, `create configmap`, `auth can-i`.
+"""Kubernetes' protobuf form of objects: read from those who send it, written for those who ask for it.
 
-Everything else of kubectl, and every client of ours, speaks JSON. The field numbers are those of the published
-`generated.proto` files of k8s.io/api and k8s.io/apimachinery.
+Read is what kubectl sends (`create namespace`, `create configmap`, `auth can-i`) and claims, whose opaque parameters
+keep their bytes in no other form; written are claims alone, one at a time. Everything else of kubectl, and of our
+clients, is JSON. Which fields there are is said in `protobuf_shapes.py`.
 """
 
 import base64
+import json
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.simulation.apiserver.protobuf_shapes import CLAIM, KINDS, Inline, Shape
 from dra_driver.simulation.apiserver.status import ApiError, bad_request
 
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
 
-# A message: field number to name and form. Forms: str, int, bool, strs (repeated), map (of strings), bytes (map of
-# bytes), or a nested message.
-type _Message = Mapping[int, tuple[str, Any]]
 
-_META: _Message = {
-    1: ("name", "str"),
-    2: ("generateName", "str"),
-    3: ("namespace", "str"),
-    5: ("uid", "str"),
-    6: ("resourceVersion", "str"),
-    11: ("labels", "map"),
-    12: ("annotations", "map"),
-    14: ("finalizers", "strs"),
-}
-_DELETE_OPTIONS: _Message = {
-    1: ("gracePeriodSeconds", "int"),
-    2: ("preconditions", {1: ("uid", "str"), 2: ("resourceVersion", "str")}),
-    3: ("orphanDependents", "bool"),
-    4: ("propagationPolicy", "str"),
-    5: ("dryRun", "strs"),
-}
-_ACCESS: _Message = {
-    1: (
-        "resourceAttributes",
-        {
-            1: ("namespace", "str"),
-            2: ("verb", "str"),
-            3: ("group", "str"),
-            4: ("version", "str"),
-            5: ("resource", "str"),
-            6: ("subresource", "str"),
-            7: ("name", "str"),
-        },
-    ),
-    2: ("nonResourceAttributes", {1: ("path", "str"), 2: ("verb", "str")}),
-}
-_KINDS: Mapping[str, _Message] = {
-    "Namespace": {1: ("metadata", _META), 2: ("spec", {1: ("finalizers", "strs")})},
-    "ConfigMap": {1: ("metadata", _META), 2: ("data", "map"), 3: ("binaryData", "bytes"), 4: ("immutable", "bool")},
-    "Secret": {
-        1: ("metadata", _META),
-        2: ("data", "bytes"),
-        3: ("type", "str"),
-        4: ("stringData", "map"),
-        5: ("immutable", "bool"),
-    },
-    "ServiceAccount": {1: ("metadata", _META)},
-    "DeleteOptions": _DELETE_OPTIONS,
-    "Eviction": {1: ("metadata", _META), 2: ("deleteOptions", _DELETE_OPTIONS)},
-    "SelfSubjectAccessReview": {1: ("metadata", _META), 2: ("spec", _ACCESS)},
-    "SelfSubjectRulesReview": {1: ("metadata", _META), 2: ("spec", {1: ("namespace", "str")})},
-    "SelfSubjectReview": {1: ("metadata", _META)},
-}
+def encode(obj: JsonObject) -> bytes | None:
+    """None for an object that has no such form here."""
+    if (obj["apiVersion"], obj["kind"]) != ("resource.k8s.io/v1", "ResourceClaim"):
+        return None
+    type_meta = _field(1, obj["apiVersion"].encode()) + _field(2, obj["kind"].encode())
+    return _MAGIC + _field(1, type_meta) + _field(2, _encoded(obj, CLAIM))
 
 
 def decode(body: bytes) -> JsonObject:
@@ -77,34 +35,60 @@ def decode(body: bytes) -> JsonObject:
         envelope = dict(_fields(body[len(_MAGIC) :]))
         type_meta = dict(_fields(_bytes(envelope.get(1, b""))))
         api_version, kind = (_bytes(type_meta.get(number, b"")).decode() for number in (1, 2))
-        if kind not in _KINDS:
+        if kind not in KINDS:
             accepted = "accepted media types include: application/json, application/yaml"
             raise ApiError(415, f"a {kind} in protobuf is not understood - {accepted}", details={})
-        return {"apiVersion": api_version, "kind": kind, **_message(_bytes(envelope.get(2, b"")), _KINDS[kind])}
+        return {"apiVersion": api_version, "kind": kind, **_message(_bytes(envelope.get(2, b"")), KINDS[kind])}
     except (IndexError, UnicodeDecodeError, TypeError) as error:
         raise bad_request(f"the protobuf message is broken: {error}") from error
 
 
-def _message(data: bytes, shape: _Message) -> JsonObject:
-    result: JsonObject = {}
+def _message(data: bytes, shape: Shape) -> JsonObject:
+    result: JsonObject = {name: "" for name, form in shape.values() if form == "text"}
     for number, value in _fields(data):
         if number not in shape:
             continue
         name, form = shape[number]
-        if isinstance(form, Mapping):
-            result[name] = _message(_bytes(value), form)
-        elif form in ("map", "bytes"):
+        if isinstance(form, list):
+            result.setdefault(name, []).append(_one(value, form[0]))
+        elif form in ("map", "bytes", "quantities"):
             entry = dict(_fields(_bytes(value)))
             key, content = _bytes(entry.get(1, b"")).decode(), _bytes(entry.get(2, b""))
-            text = base64.b64encode(content).decode() if form == "bytes" else content.decode()
-            result.setdefault(name, {})[key] = text
-        elif form == "strs":
-            result.setdefault(name, []).append(_bytes(value).decode())
-        elif form == "str":
-            result[name] = _bytes(value).decode()
+            result.setdefault(name, {})[key] = _entry(content, form)
+        elif isinstance(form, Inline):
+            result |= _message(_bytes(value), form.shape)
         else:
-            result[name] = bool(value) if form == "bool" else value
-    return {name: value for name, value in result.items() if value != ""}
+            result[name] = _one(value, form)
+    return {name: value for name, value in result.items() if value != "" or (name, "text") in shape.values()}
+
+
+def _entry(content: bytes, form: str) -> str:
+    if form == "bytes":
+        return base64.b64encode(content).decode()
+    return _bytes(dict(_fields(content)).get(1, b"")).decode() if form == "quantities" else content.decode()
+
+
+def _one(value: int | bytes, form: Any) -> Any:
+    if isinstance(form, Mapping):
+        return _message(_bytes(value), form)
+    if form in ("str", "text"):
+        return _bytes(value).decode()
+    if form == "raw":
+        return json.loads(_bytes(dict(_fields(_bytes(value))).get(1, b"null")))
+    if form == "time":
+        if not value:
+            return ""
+        seconds = dict(_fields(_bytes(value))).get(1, 0)
+        return datetime.fromtimestamp(_signed(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if form == "count":
+        return _signed(value) or ""
+    return bool(value) if form == "bool" else _signed(value)
+
+
+def _signed(value: int | bytes) -> int:
+    if isinstance(value, bytes):
+        raise TypeError("text stands where a number is expected")
+    return value - (1 << 64) if value >> 63 else value
 
 
 def _bytes(value: int | bytes) -> bytes:
@@ -142,3 +126,46 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if not byte & 0x80:
             return value, at
+
+
+def _encoded(obj: JsonObject, shape: Shape) -> bytes:
+    out = b""
+    for number, (name, form) in shape.items():
+        if isinstance(form, Inline):
+            out += _field(number, _encoded(obj, form.shape))
+        elif (value := obj.get(name)) is None:
+            continue
+        elif isinstance(form, list):
+            out += b"".join(_field(number, _content(item, form[0])) for item in value)
+        elif form in ("map", "quantities"):
+            for key, item in value.items():
+                content = item.encode()
+                pair = _field(1, key.encode()) + _field(2, content if form == "map" else _field(1, content))
+                out += _field(number, pair)
+        elif form in ("int", "count", "bool"):
+            out += _number(number << 3) + _number(int(value) % (1 << 64))
+        else:
+            out += _field(number, _content(value, form))
+    return out
+
+
+def _content(value: Any, form: Any) -> bytes:
+    if isinstance(form, Mapping):
+        return _encoded(value, form)
+    if form == "raw":
+        return _field(1, json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
+    if form == "time":
+        return _number(1 << 3) + _number(int(datetime.fromisoformat(value).timestamp()) % (1 << 64))
+    return str(value).encode()
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return _number(number << 3 | 2) + _number(len(content)) + content
+
+
+def _number(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.simulation.apiserver import protobuf
 from dra_driver.simulation.apiserver.lists import Page, list_document, list_metadata
 from dra_driver.simulation.apiserver.requests import Target
 from dra_driver.simulation.apiserver.store import Entry, encode
@@ -16,6 +17,7 @@ class Representation:
     def __init__(self, target: Target, accept: str, include_object: str, now: Callable[[], datetime]) -> None:
         self._target = target
         self._now = now
+        self._accept = accept
         self._form = _wanted_form(accept)
         kind = target.kind
         custom = kind.columns if kind.custom else None
@@ -29,6 +31,12 @@ class Representation:
         if self._form.startswith("PartialObjectMetadata"):
             return encode(partial_metadata(entry.obj))
         return entry.encoded(api_version)
+
+    def protobuf(self, entry: Entry) -> bytes | None:
+        """One object for a client that prefers it so; None when it does not, or there is no such form of the type."""
+        if not self._accept.startswith(protobuf.CONTENT_TYPE):
+            return None
+        return protobuf.encode(entry.served_as(self._target.kind.resource.api_version))
 
     def list(self, page: Page) -> bytes:
         """A list or a page of one."""

@@ -10,6 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from dra_driver.kube.kubelet_api import generate
 from dra_driver.kube.kubelet_api.generated import (
+    claim_v1_pb2,
     dra_v1_pb2,
     dra_v1beta1_pb2,
     health_v1_pb2,
@@ -17,7 +18,7 @@ from dra_driver.kube.kubelet_api.generated import (
     registration_pb2,
 )
 
-COMMITTED = (dra_v1_pb2, dra_v1beta1_pb2, health_v1_pb2, health_v1alpha1_pb2, registration_pb2)
+COMMITTED = (claim_v1_pb2, dra_v1_pb2, dra_v1beta1_pb2, health_v1_pb2, health_v1alpha1_pb2, registration_pb2)
 
 _PRINT_DESCRIPTORS = """
 import importlib, sys
@@ -48,7 +49,8 @@ def test_every_proto_file_has_its_generated_module(tmp_path: Path) -> None:
     assert {module.__name__.rpartition(".")[2] for module in COMMITTED} == {f"{name}_pb2" for name in protos}
 
 
-STRING, BOOL, INT64 = FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BOOL, FieldDescriptor.TYPE_INT64
+STRING, BYTES, INT32 = FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_INT32
+BOOL, INT64 = FieldDescriptor.TYPE_BOOL, FieldDescriptor.TYPE_INT64
 MESSAGE, ENUM = FieldDescriptor.TYPE_MESSAGE, FieldDescriptor.TYPE_ENUM
 
 _DRA = {
@@ -110,9 +112,40 @@ _HEALTH = {
             },
             id="registration",
         ),
+        pytest.param(
+            claim_v1_pb2,
+            "k8s.io.api.resource.v1",
+            {
+                "ResourceClaim": {"metadata": (1, MESSAGE), "status": (3, MESSAGE)},
+                "Metadata": {"uid": (5, STRING)},
+                "ResourceClaimStatus": {"devices": (4, MESSAGE)},
+                "AllocatedDeviceStatus": {
+                    "driver": (1, STRING),
+                    "pool": (2, STRING),
+                    "device": (3, STRING),
+                    "conditions": (4, MESSAGE),
+                    "data": (5, MESSAGE),
+                    "share_id": (7, STRING),
+                },
+                "Condition": {
+                    "type": (1, STRING),
+                    "status": (2, STRING),
+                    "observed_generation": (3, INT64),
+                    "last_transition_time": (4, MESSAGE),
+                    "reason": (5, STRING),
+                    "message": (6, STRING),
+                },
+                "Time": {"seconds": (1, INT64), "nanos": (2, INT32)},
+                "Json": {"raw": (1, BYTES)},
+                "Envelope": {"type_meta": (1, MESSAGE), "raw": (2, BYTES)},
+                "TypeMeta": {"api_version": (1, STRING), "kind": (2, STRING)},
+                "Refusal": {"message": (3, STRING), "reason": (4, STRING)},
+            },
+            id="claim",
+        ),
     ],
 )
-def test_messages_have_the_field_numbers_that_kubelet_documents(
+def test_messages_have_the_field_numbers_that_kubernetes_documents(
     module: object, package: str, messages: dict[str, dict[str, tuple[int, int]]]
 ) -> None:
     file = descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)  # type: ignore[attr-defined]

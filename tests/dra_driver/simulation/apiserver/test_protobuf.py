@@ -1,8 +1,12 @@
-"""The protobuf bodies that kubectl sends."""
+"""The protobuf bodies that kubectl sends, and claims in protobuf."""
+
+from collections.abc import Iterator
 
 import pytest
 
-from dra_driver.simulation.apiserver.protobuf import decode
+from dra_driver.simulation.apiserver.protobuf import decode, encode
+from dra_driver.simulation.apiserver.protobuf_shapes import CLAIM, Inline, Shape
+from dra_driver.simulation.apiserver.schema import Schema, builtin_schema
 from dra_driver.simulation.apiserver.status import ApiError
 
 
@@ -59,3 +63,47 @@ def test_what_cannot_be_read_is_refused(body: bytes, status: int) -> None:
     with pytest.raises(ApiError) as refusal:
         decode(body)
     assert refusal.value.status == status
+
+
+def missing(shape: Shape, schema: Schema, path: str) -> Iterator[str]:
+    """Fields of a schema that a shape does not know, and those that it knows by another name."""
+    named = {name: form for name, form in shape.values() if not isinstance(form, Inline)}
+    for inline in (form for _, form in shape.values() if isinstance(form, Inline)):
+        named |= dict(inline.shape.values())
+    yield from (f"{path}.{name}" for name in schema.properties.keys() ^ named.keys())
+    for name, form in named.items():
+        inner = form[0] if isinstance(form, list) else form
+        child = schema.properties.get(name)
+        below = child.items if child is not None and isinstance(form, list) else child
+        if below is not None and not isinstance(inner, str):
+            yield from missing(inner, below, f"{path}.{name}")
+
+
+def test_every_field_of_a_claim_has_its_number() -> None:
+    found = missing(CLAIM, builtin_schema("resource.k8s.io", "v1", "ResourceClaim"), "")
+    assert set(found) == {".apiVersion", ".kind"}
+
+
+def test_a_claim_comes_back_as_it_went() -> None:
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "a", "labels": {"k": "v"}, "creationTimestamp": "2026-01-01T00:00:00Z", "generation": 3},
+        "spec": {
+            "devices": {"config": [{"requests": ["a"], "opaque": {"driver": "d", "parameters": {"b": [1], "a": None}}}]}
+        },
+        "status": {
+            "allocation": {"devices": {"results": [{"adminAccess": False, "consumedCapacity": {"memory": "1Gi"}}]}},
+            "devices": [{"conditions": [{"type": "Ready", "message": ""}], "data": {"ä": "<"}}],
+        },
+    }
+    assert decode(encode(claim) or b"") == claim
+    tolerations = [{"key": "k", "tolerationSeconds": -1}, {"operator": "Exists", "tolerationSeconds": 1 << 40}]
+    exactly = {"deviceClassName": "c" * 300, "tolerations": tolerations, "capacity": {"requests": {"m": "1"}}}
+    claim["spec"] = {"devices": {"requests": [{"name": "a", "exactly": exactly}]}}
+    assert decode(encode(claim) or b"") == claim
+
+
+def test_other_objects_and_older_forms_have_none() -> None:
+    assert encode({"apiVersion": "v1", "kind": "Pod"}) is None
+    assert encode({"apiVersion": "resource.k8s.io/v1beta1", "kind": "ResourceClaim"}) is None
