@@ -203,7 +203,7 @@ def _template(
     request_name, exactly = request
     driver, kind, parameters = config
     # Sorted: server-side apply sorts the keys of a claim's allocation, and the API server, which compares bytes, would
-    # take every write of `status.devices` for a change of it.
+    # take what a driver applies to `status.devices` for a change of it. Ours doesn't apply, but others may.
     parameters = {"apiVersion": CONFIG_API_VERSION, "kind": kind, **parameters}
     opaque = {"driver": driver, "parameters": dict(sorted(parameters.items()))}
     metadata: dict[str, Any] = {"name": name, "namespace": namespace, "labels": {DOMAIN_LABEL: uid}}
