@@ -21,6 +21,7 @@ from dra_driver.api.meta import (
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     JsonObject,
     Resource,
@@ -32,6 +33,7 @@ from dra_driver.migration.kinds import is_known
 from dra_driver.migration.model import Source
 from dra_driver.migration.outcome import Unread
 from dra_driver.migration.readiness import ADMIN_ACCESS_LABEL
+from dra_driver.names import CONFIG_GROUP
 
 _DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True)
 _WORKLOADS: tuple[Resource, ...] = (
@@ -61,6 +63,8 @@ _QUEUE_GROUPS = frozenset(
     )
 )  # fmt: skip
 _SURROUNDINGS = frozenset((("nvidia.com", "ClusterPolicy"), ("nvidia.com", "GPUCluster")))
+_OF_CLAIMS = frozenset(((CONFIG_GROUP, "ComputeDomain"),))
+"""Kinds whose controllers make templates that pods name."""
 _FORBIDDEN = (401, 403)
 _SERVER_FIELDS = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink")
 _SERVER_ANNOTATIONS = (
@@ -78,7 +82,7 @@ class ClusterRead:
     workloads: tuple[Source, ...]
     """One for each object that nobody else made."""
     around: Source
-    """Configurations, nodes, slices, DeviceClasses, and definitions of kinds with pods."""
+    """Configurations, nodes, slices, DeviceClasses, claims that pods can name, and definitions of kinds with pods."""
     objects: tuple[JsonObject, ...]
     """Nodes, pods, slices, DaemonSets and ClusterPolicies, for the cut-over."""
     classes: tuple[JsonObject, ...]
@@ -106,9 +110,12 @@ async def _read_cluster(kube: Kube, namespace: str | None) -> ClusterRead:
         )
     )
     policies = [one for resource in surroundings for one in await reading.list(resource)]
+    of_claims = (RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, *_resources_of(crds, lambda *kind: kind in _OF_CLAIMS))
+    nameable = [one for resource in of_claims for one in await reading.list(resource, namespace)]
     configs = [one for one in configs if any(mark in json.dumps(one.get("data")) for mark in _CONFIG_MARKS)]
     definitions = list(map(_definition, filter(_defines_pods, crds)))
-    items = [*policies, *configs, *nodes, *slices, *classes, *definitions]
+    claims = [_unstatused(one) for one in nameable if not _made_for_a_pod(one)]
+    items = [*policies, *configs, *nodes, *slices, *classes, *claims, *definitions]
     around = {"apiVersion": "v1", "kind": "List", "items": items}
     labelled = (one["metadata"] for one in namespaces)
     return ClusterRead(
@@ -186,6 +193,16 @@ def _bare(schema: Any) -> Any:
 
 def _made_by_others(obj: JsonObject) -> bool:
     return any(one.get("controller") for one in obj["metadata"].get("ownerReferences") or ())
+
+
+def _made_for_a_pod(obj: JsonObject) -> bool:
+    """Of a template, of which clusters have as many as pods; nobody names it."""
+    return any(one.get("kind") == "Pod" for one in obj["metadata"].get("ownerReferences") or ())
+
+
+def _unstatused(obj: JsonObject) -> JsonObject:
+    metadata = {key: obj["metadata"][key] for key in ("name", "namespace") if key in obj["metadata"]}
+    return {**{key: obj.get(key) for key in ("apiVersion", "kind", "spec")}, "metadata": metadata}
 
 
 def _source(obj: JsonObject) -> Source:

@@ -4,18 +4,34 @@
 room takes the choices of drafts back accordingly.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from dra_driver.api.documents import Reading
+from dra_driver.api.documents import Reading, read_documents
 from dra_driver.migration import reading
 from dra_driver.migration.agreement import ALL_CONTAINERS, Part, patched_together, reasons_against_claims
-from dra_driver.migration.building import Context, Key, key_of
+from dra_driver.migration.building import Built, Context, Key, Tree, key_of
+from dra_driver.migration.codes import ALREADY_DRA, Severity
 from dra_driver.migration.commuting import as_part
 from dra_driver.migration.drafting import Asking, Draft
 from dra_driver.migration.kinds import pods_of
 from dra_driver.migration.kustomize import Kustomization, target_of, texts_in
-from dra_driver.migration.model import Choice, Form, Options, Source, Target, value_at
+from dra_driver.migration.model import (
+    Choice,
+    Edit,
+    Form,
+    Held,
+    Options,
+    Path,
+    PodReading,
+    PodSpecAt,
+    Put,
+    Source,
+    Target,
+    value_at,
+)
+from dra_driver.migration.purposes import hindrances, why_left
 from dra_driver.migration.strategy import choose
 from dra_driver.migration.surroundings import Meaning
 from dra_driver.migration.unrendered import asks_for_gpus, gpu_keys
@@ -47,8 +63,55 @@ def in_context(one: Asking, context: Context, meaning: Meaning, options: Options
     if whole is None:
         return one
     alone = not any(True for _ in gpu_keys(value_at(context.before, one.pod.path)))
-    read = as_part(one.pod, one.reading, whole, reading.demands(whole, meaning, options), alone=alone)
+    whole_read = reading.demands(whole, meaning, options)
+    read = as_part(one.pod, one.reading, whole, whole_read, alone=alone)
+    read = replace(_beside_claims(one.pod, read, whole), held=whole_read.held)
     return replace(one, reading=read, choice=choose(one.pod, read, options))
+
+
+def _beside_claims(pod: PodSpecAt, read: PodReading, whole: PodSpecAt) -> PodReading:
+    """With the claims that the object has: Kustomize takes a patch's list instead of the object's."""
+    edits: list[Edit] = []
+    if "resourceClaims" not in pod.spec:
+        edits += _copied(whole.spec.get("resourceClaims"), (*pod.path, "resourceClaims"))
+    there = {one.name: one.resources.get("claims") for one in whole.containers}
+    users = {one.path: one for demand in read.demands for one in demand.containers}
+    for one in users.values():
+        if "claims" not in one.resources:
+            edits += _copied(there.get(one.name), (*one.resources_path, "claims"))
+    return replace(read, edits=(*read.edits, *edits))
+
+
+def _copied(listed: object, where: Path) -> Iterator[Edit]:
+    for index, one in enumerate(listed if isinstance(listed, list) else ()):
+        yield Put((*where, index), one)
+
+
+def hinder(drafts: Iterable[Draft], tree: Tree, meaning: Meaning, options: Options) -> None:
+    """What asks for GPUs in the old way in one file, and has claims of GPUs by another, was migrated by half."""
+    by_key: dict[Key, list[Draft]] = {}
+    for draft in drafts:
+        by_key.setdefault(key_of(draft.document), []).append(draft)
+    for built in (one for folder in tree.folders for one in tree.built(folder) if len(one.parts) > 1):
+        parts = [draft for key in built.parts for draft in by_key.get(key, ())]
+        held = _hindering(built, meaning, options) if parts and not built.unknown else ()
+        for one in held:
+            for draft in parts:
+                draft.hindered = draft.hindered or why_left(one)
+        if held and not any(
+            said.code is ALREADY_DRA and said.severity is Severity.ERROR for draft in parts for said in draft.findings
+        ):
+            files = ", ".join(dict.fromkeys(file for file, *_ in built.parts))
+            said = hindrances(held, parts[-1].document)
+            parts[-1].findings += (replace(one, message=f"{one.message} ({files} together)") for one in said)
+
+
+def _hindering(built: Built, meaning: Meaning, options: Options) -> tuple[Held, ...]:
+    if not any(True for _ in gpu_keys(built.obj)):
+        return ()
+    (document,) = read_documents(json.dumps(built.obj), "").documents
+    found = [reading.demands(pod, meaning, options) for pod in pods_of(document, options)]
+    return tuple(one for read in found if read.demands for one in read.held if why_left(one) is not None)
 
 
 def agree(drafts: Sequence[Draft], json_patches: Iterable[Part], apart: Mapping[Key, str], options: Options) -> None:
@@ -60,6 +123,10 @@ def agree(drafts: Sequence[Draft], json_patches: Iterable[Part], apart: Mapping[
         draft.asking = [
             one if one.pod.form is Form.NONE else _without_claims(one, reason, options) for one in draft.asking
         ]
+    for draft in drafts:
+        if draft.hindered is not None:
+            choice = Choice(Target.LEAVE, draft.hindered)
+            draft.asking = [replace(one, choice=choice) for one in draft.asking]
     for members in patched_together(parts):
         some = [drafts[index] for index in members if index < len(drafts)]
         targets = {one.choice.target for draft in some for one in draft.asking}

@@ -8,13 +8,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from dra_driver.allocation.extended import IMPLICIT_PREFIX
 from dra_driver.migration.codes import INVALID_AMOUNT, NOT_EDITABLE, Severity
 from dra_driver.migration.labels import restored_profile
 from dra_driver.migration.meaning import Meaning
 from dra_driver.migration.model import ContainerAt, Finding, Options, Path, PodSpecAt, finding
 from dra_driver.quantity import Quantity
 
-IMPLICIT = "deviceclass.resource.kubernetes.io/"
 _SHARING_SYSTEMS = re.compile(
     r"volcano\.sh/(vgpu-(number|memory|memory-percentage|cores)|gpu-(memory|number))"
     r"|aliyun\.com/gpu-(mem|count|core\.percentage)|tencent\.com/vcuda-(core|memory)"
@@ -159,7 +159,11 @@ def strange_resources(container: ContainerAt, meaning: Meaning, options: Options
         given = container.resources.get(name)
         for resource in given if isinstance(given, dict) else ():
             text = str(resource)
-            if is_gpu_resource(text, meaning, options) or text.startswith(IMPLICIT) or _OTHER_VENDORS.fullmatch(text):
+            if (
+                is_gpu_resource(text, meaning, options)
+                or text.startswith(IMPLICIT_PREFIX)
+                or _OTHER_VENDORS.fullmatch(text)
+            ):
                 continue
             if "/" in text and (text.startswith("nvidia.com/") or "gpu" in text.lower() or "vcuda" in text):
                 yield text, (*container.resources_path, name, text)

@@ -71,7 +71,7 @@ def claims_for(pod: PodSpecAt, reading: PodReading, options: Options) -> Claims:
     edits = (
         *(Remove(path) for demand in reading.demands for path in demand.removes),
         *reading.edits,
-        *_references(pod, reading.demands, names, template, options),
+        *_references(pod, reading, names, template, options),
     )
     return Claims(template, edits)
 
@@ -265,22 +265,36 @@ def hash_of(spec: JsonObject) -> str:
 
 
 def _references(
-    pod: PodSpecAt, demands: Sequence[Demand], names: Sequence[str], made: JsonObject, options: Options
+    pod: PodSpecAt, reading: PodReading, names: Sequence[str], made: JsonObject, options: Options
 ) -> Iterator[Edit]:
     key = "resourceClaimName" if made["kind"] == "ResourceClaim" else "resourceClaimTemplateName"
     source = {key: made["metadata"]["name"]}
-    entry = {"name": _ENTRY, **source}
+    name = _entry_name(reading)
+    entry = {"name": name, **source}
     if pod.form is Form.NIM:
         yield _appended(pod.document, (*pod.path, "draResources"), source)
         return
-    if pod.form is Form.ARGO and not options.argo_resource_claims:
+    if pod.form is Form.ARGO and not options.argo_resource_claims and "resourceClaims" not in pod.spec:
         yield _patched(pod, entry)
     else:
-        yield _appended(pod.document, (*pod.path, "resourceClaims"), entry)
-    for container, requests in _users(demands, names):
+        where = (*pod.path, "resourceClaims")
+        yield _appended(pod.document, where, entry, _copied(reading, where))
+    for container, requests in _users(reading.demands, names):
         where = (*container.resources_path, "claims")
-        for index, use in enumerate(_uses(requests, names)):
+        for index, use in enumerate(_uses(name, requests, names), _copied(reading, where)):
             yield _appended(pod.document, where, use, index)
+
+
+def _copied(reading: PodReading, where: Path) -> int:
+    """How many entries a patch's list has from the list that it takes the place of."""
+    return sum(isinstance(one, Put) and one.path[:-1] == where for one in reading.edits)
+
+
+def _entry_name(reading: PodReading) -> str:
+    """Other than those of the claims that the pod has."""
+    there = {one.name for one in reading.held}
+    names = (_ENTRY if number == 1 else f"{_ENTRY}-{number}" for number in count(1))
+    return next(one for one in names if one not in there)
 
 
 def _patched(pod: PodSpecAt, entry: JsonObject) -> Put:
@@ -310,9 +324,9 @@ def _users(demands: Sequence[Demand], names: Sequence[str]) -> Iterator[tuple[Co
     yield from by_path.values()
 
 
-def _uses(requests: Sequence[str], names: Sequence[str]) -> Iterator[Mapping[str, str]]:
+def _uses(entry: str, requests: Sequence[str], names: Sequence[str]) -> Iterator[Mapping[str, str]]:
     """Without the request's name where it is all of them."""
     if len(requests) == len(names):
-        yield {"name": _ENTRY}
+        yield {"name": entry}
         return
-    yield from ({"name": _ENTRY, "request": request} for request in requests)
+    yield from ({"name": entry, "request": request} for request in requests)

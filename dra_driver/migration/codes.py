@@ -245,7 +245,9 @@ CONFLICTING_NODES = Code(
 )  # fmt: skip
 ALREADY_DRA = Code(
     "M039", "already uses DRA", _INFO,
-    "This pod has claims, or this cluster a DRA driver for GPUs. It is left as it is.",
+    "This pod has claims, or this cluster a DRA driver for GPUs. They stay as they are. A pod whose claims are of "
+    "something else gets its GPUs migrated besides; where they are of GPUs, or it is not known what they are of, it is "
+    "left as it is.",
     "Nothing to do.",
 )  # fmt: skip
 MIG_LAYOUT = Code(

@@ -37,12 +37,13 @@ def strayed(before: Tree, after: Tree, converted: Set[Key], alone: Alone) -> Str
     """`converted` are the documents that were given claims."""
     found = Strayed()
     for folder in before.folders:
-        was = [one for one in before.built(folder) if not converted.isdisjoint(one.parts)]
+        there = before.built(folder)
+        was = [one for one in there if not converted.isdisjoint(one.parts)]
         if not was:
             continue
-        now = after.built(folder)
+        now, old = after.built(folder), [one.obj for one in there]
         for one, new in _paired(was, now):
-            told = _difference(one, new, [new.obj for new in now], alone)
+            told = _difference(one, new, [new.obj for new in now], old, alone)
             if isinstance(told, str):
                 found.reasons |= {key: _sentence(one, folder, told) for key in one.parts if key not in found.reasons}
             elif told:
@@ -60,9 +61,12 @@ def _paired(was: Sequence[Built], now: Sequence[Built]) -> Iterator[tuple[Built,
 
 
 def _difference(
-    was: Built, now: Built | None, beside: Sequence[JsonObject], alone: Alone
+    was: Built, now: Built | None, beside: Sequence[JsonObject], old: Sequence[JsonObject], alone: Alone
 ) -> str | tuple[str, ...] | None:
-    """Why it is not what it should be; or the labels that a patch keeps with the pod; None: there is no difference."""
+    """Why it is not what it should be; or the labels that a patch keeps with the pod; None: there is no difference.
+
+    `beside` are the objects of the folder, `old` those that it had before.
+    """
     if was.unknown:
         return was.unknown
     if now is None or now.unknown:
@@ -73,13 +77,13 @@ def _difference(
         return f"two files would bring the template {twice}"
     wanted, templates = alone(was.obj)
     built = _comparable(now.obj, beside)
-    if _comparable(wanted, templates) == built:
+    if _comparable(wanted, (*templates, *old)) == built:
         return None
     kept = dict(_kept_labels(wanted, now.obj, ()))
     if kept:
         wanted, templates = alone(changed(was.obj, [Remove((*path, key)) for path in kept for key in kept[path]]))
         wanted = changed(wanted, [Put((*path, key), one) for path in kept for key, one in kept[path].items()])
-        if _comparable(wanted, templates) == built:
+        if _comparable(wanted, (*templates, *old)) == built:
             return tuple(sorted({key for labels in kept.values() for key in labels}))
     others = sorted({file for file, *_ in was.parts[1:]})
     return f"what is changed there ({', '.join(others)}) would not fit the claims" if others else "it would differ"

@@ -62,6 +62,8 @@ class Draft:
     patch: bool = False
     target: Mapping[str, Any] | None = None
     """Of a patch, where its kustomization says what it is for."""
+    hindered: str | None = None
+    """Why nothing that it is a part of is migrated, as a sentence."""
     inner: list[tuple[Path, int, str, "list[Draft]"]] = field(default_factory=list)
 
 

@@ -55,6 +55,8 @@ def _why_not(workloads: Sequence[Workload], claims: Sequence[Claims], options: O
         return "every pod of the service would get the devices, also those that ask for none"
     if any(one.ref.kind != "ResourceClaimTemplate" for one in claims):
         return "several pods share one claim"
+    if any(one.reading.held for one in workloads):
+        return "its pods have claims of other devices"
     requests = [one.template["spec"]["spec"]["devices"] for one in claims]
     if any(one != requests[0] for one in requests):
         return "its pods ask for different devices"

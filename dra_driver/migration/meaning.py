@@ -12,6 +12,7 @@ from dra_driver.migration.definitions import Definitions
 from dra_driver.migration.labels import Hints, Requirement, restored_profile
 from dra_driver.migration.model import Finding, What
 from dra_driver.migration.plugin_config import GPU_RESOURCE, NamedPattern, PluginConfig, Sharing
+from dra_driver.migration.purposes import Purposes
 from dra_driver.quantity import Quantity
 
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
@@ -185,6 +186,8 @@ class Meaning:
     """Of kinds whose CustomResourceDefinitions were given."""
     claims: Mapping[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
     """Specs of claims that are there, also of templates, by kind and name of the object."""
+    purposes: Purposes = field(default_factory=Purposes)
+    """Of these claims."""
 
     def views_for(self, requirements: Iterable[Requirement]) -> tuple[View, ...]:
         """Those whose nodes a pod with these requirements can run on. Of nodes that are not known, all that are not

@@ -269,6 +269,25 @@ class Demand:
     """Every GPU of the node, without taking it from anybody (admin access). `want.count` does not matter."""
 
 
+class Purpose(StrEnum):
+    GPUS = "gpus"
+    OTHERS = "others"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A claim that a pod has already."""
+
+    name: str
+    """In the pod; of a class that is asked for by its implicit name, that of the resource."""
+    path: Path
+    """Of the entry in the pod's object."""
+    purpose: Purpose
+    why: str
+    """What it is: `of class gpu.nvidia.com`; or what is not known, as a sentence."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PodReading:
     """All that one pod asks for. Without demands the pod is left alone, whatever else is here."""
@@ -291,6 +310,8 @@ class PodReading:
     do."""
     taken: Mapping[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
     """Specs of claims that are there, also of templates, by kind and name of the object."""
+    held: tuple[Held, ...] = ()
+    """Claims that the pod has already."""
 
 
 # -- decisions and results

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dra_driver.api.documents import Document
-from dra_driver.migration.agreed_drafts import agree, in_context
+from dra_driver.migration.agreed_drafts import agree, hinder, in_context
 from dra_driver.migration.agreement import Part
 from dra_driver.migration.building import Key, Tree, key_of
 from dra_driver.migration.changes import EditRefused
@@ -105,6 +105,7 @@ def wanted_plans(
         context = tree.contexts.get(key_of(draft.document)) if draft.patch else None
         if context is not None:
             draft.asking = [in_context(one, context, meaning, options) for one in draft.asking]
+    hinder(with_inner(drafts), tree, meaning, options)
     agree(list(with_inner(drafts)), json_patches, apart, options)
     return [planned(draft, options) for draft in drafts]
 

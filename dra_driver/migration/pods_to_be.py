@@ -105,6 +105,9 @@ class PodsToBe:
         if document is None:
             return self._by_templates(workload)
         entries, uses = _named(at, document)
+        # Of claims that it had already the driver has no devices to try.
+        for one in workload.reading.held:
+            entries.pop(one.name, None)
         namespace = document.namespace or ""
         claims = {name: self._claim(namespace, name, entry) for name, entry in entries.items()}
         if not claims:

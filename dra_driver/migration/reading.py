@@ -9,10 +9,11 @@ kubelet's device manager.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dra_driver.allocation.extended import IMPLICIT_PREFIX
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
 from dra_driver.migration import amounts as amounts_room
-from dra_driver.migration.amounts import IMPLICIT, Amounts, amounts_of, is_gpu_resource
+from dra_driver.migration.amounts import Amounts, amounts_of, is_gpu_resource
 from dra_driver.migration.codes import (
     ADMIN_ACCESS,
     ALREADY_DRA,
@@ -58,6 +59,7 @@ from dra_driver.migration.placement import BY_LABELS, Placed, placed, requiremen
 from dra_driver.migration.plugin_config import GPU_RESOURCE, Sharing
 from dra_driver.migration.plumbing import is_plumbing
 from dra_driver.migration.pod_settings import Settings, bypasses, sees_all, settings, variables
+from dra_driver.migration.purposes import hindrances, kept, why_left
 from dra_driver.migration.sharing_systems import Part, parts_of
 
 MOST_DEVICES = 32
@@ -112,6 +114,7 @@ class _Pod:
         self._needs_claims: list[str] = []
         self._leave: list[str] = []
         self._prefers_claims: str | None = None
+        self._held = meaning.purposes.held(pod, options)
 
     def reading(self) -> PodReading:
         # Ephemeral containers have no resources; the API server sees to that.
@@ -123,6 +126,7 @@ class _Pod:
         if not asks:
             return self._without_asks()
         self._already()
+        beside = tuple(kept(self._held, self._pod.document))
         found = self._demanded(asks)
         place = placed(self._pod, [self._subject(ask, asks) for ask in asks])
         users = list({container.path: container for one in found for container in one.containers}.values())
@@ -142,12 +146,13 @@ class _Pod:
             tuple(found),
             (*self._edits, *place.edits, *told.edits),
             (*self._findings, *place.findings, *told.findings),
-            (*self._claim_findings, *place.claim_findings, *told.claim_findings),
-            (*self._extended_findings, *place.extended_findings, *told.extended_findings),
+            (*self._claim_findings, *place.claim_findings, *told.claim_findings, *beside),
+            (*self._extended_findings, *place.extended_findings, *told.extended_findings, *beside),
             next(iter([*self._needs_claims, *filter(None, [told.needs_claims])]), None),
             next(iter([*self._leave, *filter(None, [told.leave])]), None),
             self._prefers_claims or told.prefers_claims,
             self._meaning.claims,
+            self._held,
         )
 
     def _say(self, code: Code, path: Path, message: str, *, severity: Severity | None = None) -> None:
@@ -402,17 +407,15 @@ class _Pod:
         for container in self._pod.containers:
             limits = container.resources.get("limits")
             for name in limits if isinstance(limits, dict) else ():
-                if str(name).startswith(IMPLICIT):
+                if str(name).startswith(IMPLICIT_PREFIX):
                     where = (*container.resources_path, "limits", str(name))
                     return (finding(ALREADY_DRA, self._pod.document, where, f"{name} is answered by a DeviceClass"),)
         return ()
 
     def _already(self) -> None:
         """What keeps a pod that asks for GPUs from being migrated at all."""
-        if self._has_claims():
-            message = "the pod has claims and asks for GPUs in the old way, too"
-            self._say(ALREADY_DRA, (*self._pod.path, "resourceClaims"), message, severity=Severity.ERROR)
-            self._leave.append("it has claims already; what it asks for besides is to be moved there by hand")
+        self._findings += hindrances(self._held, self._pod.document)
+        self._leave += [why for one in self._held if (why := why_left(one)) is not None]
         native: Path = ("metadata", "annotations", _KSERVE_CLASS)
         if value_at(self._pod.document.obj, native) is not None:
             message = "KServe makes claims for this, which would be added to what it asks for in the old way"

@@ -4,6 +4,7 @@ Source: the reference on migration sources, section 1 (targets T0 and T1).
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from dra_driver.migration.model import Choice, Form, Options, PodReading, PodSpecAt, Role, Share, StrategyOption, Target
 from dra_driver.migration.named import shared_group, strategy_of
@@ -16,6 +17,13 @@ _FIRST_MINOR = 36
 
 def choose(pod: PodSpecAt, reading: PodReading, options: Options) -> Choice:
     """For a pod that asks for GPUs."""
+    found = _chosen(pod, reading, options)
+    if reading.held and found.target is not Target.LEAVE:
+        return replace(found, reason=f"{found.reason}; its claims of other devices stay as they are")
+    return found
+
+
+def _chosen(pod: PodSpecAt, reading: PodReading, options: Options) -> Choice:
     if reading.leave is not None:
         return Choice(Target.LEAVE, reading.leave)
     shares = [want.share for demand in reading.demands for want in (demand.want, *demand.alternatives)]

@@ -45,6 +45,7 @@ from dra_driver.migration.plugin_config import (
 from dra_driver.migration.plugin_names import heeded
 from dra_driver.migration.plumbing import plugin_settings
 from dra_driver.migration.publishing import published
+from dra_driver.migration.purposes import Purposes
 from dra_driver.names import GPU_DRIVER
 from dra_driver.quantity import Quantity
 
@@ -56,7 +57,12 @@ def read(documents: Sequence[Document], options: Options) -> Meaning:
         found.take(document)
     found.read_plugins(documents)
     own = own_names(found.classes, found.configs.values(), options)
-    meaning = replace(_meaning(found, options), definitions=Definitions.of(documents), own=own)
+    meaning = replace(
+        _meaning(found, options),
+        definitions=Definitions.of(documents),
+        own=own,
+        purposes=Purposes.of(documents),
+    )
     return published(meaning, options) if found.given or options.replicas is not None else meaning
 
 

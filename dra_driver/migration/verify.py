@@ -6,7 +6,7 @@ comes from the old manifest, what was got from the allocation.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from dra_driver.allocation.placement import Placement, highest_score, place_on
@@ -57,7 +57,7 @@ class Checked:
     workload: Workload
     verdict: Verdict
     why: tuple[str, ...] = ()
-    """Sentences: what differs, why it fits nowhere, or why it was not looked at."""
+    """Sentences: what differs, why it fits nowhere, why it was not looked at, or what of it was not."""
     node: str = ""
     got: tuple[Got, ...] = ()
     matching: tuple[Matching, ...] = ()
@@ -112,6 +112,13 @@ class _Trial:
         """Hundreds of workloads ask for a few things."""
 
     def checked(self, workload: Workload) -> Checked:
+        found = self._checked(workload)
+        untried = ", ".join(f"{one.name!r}" for one in workload.reading.held)
+        if not untried or found.verdict is Verdict.UNKNOWN:
+            return found
+        return replace(found, why=(*found.why, f"not tried: claims of other devices ({untried})"))
+
+    def _checked(self, workload: Workload) -> Checked:
         try:
             pod = self._pods.of(workload)
         except NotLookedAt as why:

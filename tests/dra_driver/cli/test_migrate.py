@@ -18,6 +18,7 @@ from support.dractl import dractl, run
 
 from dra_driver import bundled
 from dra_driver.api.meta import (
+    COMPUTE_DOMAINS,
     CONFIG_MAPS,
     CRDS,
     DEVICE_CLASSES,
@@ -25,6 +26,7 @@ from dra_driver.api.meta import (
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
     JsonObject,
     Resource,
 )
@@ -422,6 +424,50 @@ async def test_with_files_a_cluster_is_what_is_around_them(
     )
     assert status == Status.DONE
     assert len(json.loads(text)["workloads"]) == 2
+
+
+RANKS = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: rank, namespace: hpc}
+spec:
+  resourceClaims:
+  - {name: channel, resourceClaimTemplateName: ranks-channel}
+  - {name: nic, resourceClaimTemplateName: nic}
+  - {name: port, resourceClaimName: port}
+  containers:
+  - {name: rank, image: i, resources: {limits: {nvidia.com/gpu: 4}, claims: [{name: channel}, {name: nic}]}}
+"""
+
+
+async def test_a_cluster_says_what_the_claims_of_pods_are_for(
+    kube: Kube, api_server: SimulatedApiServer, tmp_path: Path
+) -> None:
+    for path in bundled.CRDS_FOLDER.glob("*.yaml"):
+        await kube.create(CRDS, yaml.safe_load(path.read_text()))
+    file = tmp_path / "ranks.yaml"
+    file.write_text(RANKS)
+    given = ("migrate", str(file), "--cluster", "--kubeconfig", str(api_server.kubeconfig(tmp_path / "kubeconfig")))
+    _, text = await dractl(*given, "--strategy", "claims", "--report", "json")
+    assert [one["target"] for one in json.loads(text)["workloads"]] == ["leave"]
+    spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "fabric"}}]}}
+    metadata = {"name": "ranks", "namespace": "hpc"}
+    domain = {"numNodes": 2, "channel": {"resourceClaimTemplate": {"name": "ranks-channel"}}}
+    selector = {"cel": {"expression": "device.driver == 'dra.net'"}}
+    await kube.create(NAMESPACES, {"metadata": {"name": "hpc"}})
+    header = {"apiVersion": COMPUTE_DOMAINS.api_version, "kind": COMPUTE_DOMAINS.kind}
+    await kube.create(COMPUTE_DOMAINS, {**header, "metadata": metadata, "spec": domain})
+    await kube.create(RESOURCE_CLAIM_TEMPLATES, {"metadata": {**metadata, "name": "nic"}, "spec": {"spec": spec}})
+    await kube.create(RESOURCE_CLAIMS, {"metadata": {**metadata, "name": "port"}, "spec": spec})
+    await kube.create(DEVICE_CLASSES, {"metadata": {"name": "fabric"}, "spec": {"selectors": [selector]}})
+    _, text = await dractl(*given, "--strategy", "claims", "--report", "json")
+    report = json.loads(text)
+    assert [one["target"] for one in report["workloads"]] == ["claims"]
+    assert {one["message"].partition(" is of no GPU")[0] for one in report["findings"] if one["code"] == "M039"} == {
+        "claim channel (the channel of a ComputeDomain)",
+        "claim nic (of class fabric)",
+        "claim port (of class fabric)",
+    }
 
 
 async def test_on_a_cluster_without_the_driver_labels_say_what_its_nodes_have(

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dra_driver.api.documents import read_documents
-from dra_driver.migration.codes import NOT_EDITABLE, Severity
+from dra_driver.migration.codes import ALREADY_DRA, NOT_EDITABLE, Severity
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target
 from dra_driver.migration.undo import undo
@@ -125,7 +125,9 @@ def _resolved(value: Any, specs: Mapping[str, Any]) -> Any:
         if "tolerations" in inner:
             inner["tolerations"] = sorted(inner["tolerations"], key=lambda one: json.dumps(one, sort_keys=True))
         if "resourceClaimTemplateName" in inner:
-            inner["resourceClaimTemplateName"] = specs[inner["resourceClaimTemplateName"]]
+            # A person's name in a pod is not changed with a prefix.
+            name = inner["resourceClaimTemplateName"]
+            inner["resourceClaimTemplateName"] = specs[name] if name != "other" else name
         return inner
     return [_resolved(one, specs) for one in value] if isinstance(value, list) else value
 
@@ -139,7 +141,7 @@ def check_law(trees: Mapping[str, Files]) -> set[str]:
     converted = set()
     for name, result in results.items():
         before, now = found[f"{name}-before"], found[f"{name}-after"]
-        if "resourceClaimTemplateName" in json.dumps(now):
+        if "dractl-migrate" in json.dumps(now):
             whole = migrate([Source("all.yaml", yaml.safe_dump_all(before))], CLAIMS)
             before = [one.obj for one in read_documents(whole.files[0].after, "").documents]
             converted.add(name)
@@ -161,7 +163,32 @@ def top_of(files: Files) -> str:
 BASE = {"base/kustomization.yaml": "resources: [web.yaml]\n"}
 MODEL = "      nodeSelector: {nvidia.com/gpu.product: NVIDIA-L40S}\n"
 TAINT = "      tolerations: [{key: team, operator: Exists}]\n"
+OTHER = "      resourceClaims: [{name: other, resourceClaimTemplateName: other}]\n"
 JSON_OF_NODES = "- {op: replace, path: /spec/template/spec/nodeSelector/nvidia.com~1gpu.product, value: NVIDIA-H200}"
+
+
+def claim_of(class_name: str) -> str:
+    request = f"{{name: r, exactly: {{deviceClassName: {class_name}}}}}"
+    head = "---\napiVersion: resource.k8s.io/v1\nkind: ResourceClaimTemplate\nmetadata: {name: other}\n"
+    return f"{head}spec: {{spec: {{devices: {{requests: [{request}]}}}}}}\n"
+
+
+CHANNEL = claim_of("compute-domain-default-channel.nvidia.com")
+
+
+def using(text: str) -> str:
+    """The container with the GPUs has the other claim, too."""
+    return text.replace("resources:\n", "resources:\n          claims: [{name: other}]\n", 1)
+
+
+def beside(over: str, pod: str = OTHER, gpus: object = 1, other: str = CHANNEL) -> Files:
+    """A tree whose pod has another claim."""
+    return {**tree(over), "base/web.yaml": using(deployment(pod, gpus)) + other}
+
+
+WITH_OTHER = (
+    "{resourceClaims: [{name: other, resourceClaimTemplateName: other}], containers: [{name: main, resources: %s}]}"
+)
 
 
 def tree(over: str, pod: str = "", gpus: object = 1, **more: str) -> Files:
@@ -258,6 +285,25 @@ TREES: dict[str, tuple[Files, bool]] = {
     "an old list of patches": (tree("patchesStrategicMerge: [p.yaml]\n", over__p=patch(main(4))), True),
     "no GPUs for a test": (tree(listed(patch(main("null")))), False),
     "a container less": (tree(listed(patch("{containers: [{name: side, $patch: delete}]}"))), True),
+    "a channel beside": (beside(""), True),
+    "four beside a channel": (beside(listed(patch(main(4))), OTHER + TAINT), True),
+    "four by the patch alone beside a channel": (beside(listed(patch(main(4))), gpus=None), True),
+    "a channel and four by the patch": (
+        {
+            **tree(listed(patch(WITH_OTHER % "{limits: {nvidia.com/gpu: 4}, claims: [{name: other}]}")), gpus=None),
+            "base/other.yaml": CHANNEL,
+            "base/kustomization.yaml": "resources: [web.yaml, other.yaml]\n",
+        },
+        True,
+    ),
+    "a channel by the patch": (
+        {
+            **tree(listed(patch(WITH_OTHER % "{claims: [{name: other}]}"))),
+            "base/other.yaml": CHANNEL,
+            "base/kustomization.yaml": "resources: [web.yaml, other.yaml]\n",
+        },
+        False,
+    ),
     "the container with GPUs taken away": (tree(listed(patch("{containers: [{name: main, $patch: delete}]}"))), False),
 }
 
@@ -328,7 +374,8 @@ def _over(draw: st.DrawFn, below: str) -> str:
 
 @st.composite
 def _trees(draw: st.DrawFn) -> Files:
-    base = deployment(draw(st.sampled_from(_PODS)), draw(st.sampled_from([1, 2, "'1'", None])))
+    pod, gpus = draw(st.sampled_from(_PODS)), draw(st.sampled_from([1, 2, "'1'", None]))
+    base = using(deployment(pod + OTHER, gpus)) + CHANNEL if draw(st.booleans()) else deployment(pod, gpus)
     files = {**BASE, "base/web.yaml": base, "over/kustomization.yaml": draw(_over("base"))}
     return {**files, "top/kustomization.yaml": draw(_over("over"))} if draw(st.booleans()) else files
 
@@ -414,3 +461,44 @@ def test_the_template_of_a_json_file_stands_where_kustomize_builds_it() -> None:
     found = after(result)
     assert yaml.safe_load(found["kustomization.yaml"])["resources"] == ["pod.json", "gpu-claims.yaml"]
     assert found["gpu-claims.yaml"].count("kind: ResourceClaimTemplate") == 1
+
+
+# -- migrated by half
+
+OF_GPUS = claim_of("gpu.nvidia.com")
+ADDED = """\
+- op: add
+      path: /spec/template/spec/resourceClaims
+      value: [{name: other, resourceClaimTemplateName: other}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "place"),
+    [
+        (beside(listed(patch(main(2))), gpus=None, other=OF_GPUS), "over/kustomization.yaml"),
+        (beside(listed(patch(main(2))), gpus=None, other=""), "over/kustomization.yaml"),
+        (
+            {**tree(listed(patch(WITH_OTHER % "{claims: [{name: other}]}"))), "base/web.yaml": deployment() + OF_GPUS},
+            "base/web.yaml",
+        ),
+        (
+            {**tree(listed(ADDED, "{kind: Deployment}")), "base/web.yaml": deployment() + OF_GPUS},
+            "over/kustomization.yaml",
+        ),
+    ],
+    ids=["GPUs of a patch", "nobody knows what the claim is of", "claims of a patch", "claims of a JSON patch"],
+)
+def test_a_tree_whose_parts_have_gpus_in_both_ways_is_an_error_and_is_left(files: Files, place: str) -> None:
+    for strategy in StrategyOption:
+        result = migrated(files, Options(strategy=strategy))
+        said = [one for one in result.findings if one.code is ALREADY_DRA and one.severity is Severity.ERROR]
+        assert ([one.choice.target for one in result.workloads], result.changed) == ([Target.LEAVE], False)
+        assert [one.place.file for one in said] == [place]
+        assert all("(base/web.yaml, over/kustomization.yaml together)" in one.message for one in said)
+
+
+def test_where_the_patch_takes_the_old_request_away_nothing_is_asked_for_twice() -> None:
+    away = WITH_OTHER % "{limits: {nvidia.com/gpu: null}, claims: [{name: other}]}"
+    result = migrated({**tree(listed(patch(away))), "base/web.yaml": deployment() + OF_GPUS})
+    assert not any(one.severity is Severity.ERROR for one in result.findings)

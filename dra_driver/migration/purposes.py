@@ -1,0 +1,308 @@
+"""What the claims that pods have already are for: GPUs, or something else. Pure.
+
+A pod that has a ComputeDomain's channel or a NIC keeps it, and its GPUs are migrated besides. One that has GPUs by a
+claim and asks for more in the old way would hold both: somebody began to migrate it, and only a person knows which of
+the two is meant. Where it is not known what a claim is for, nothing is guessed.
+
+What a claim is for is said by its requests: each names a DeviceClass, and class and request select devices. A request
+is of GPUs when they name a driver of GPUs, and of something else when no device of such a driver can satisfy them.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.allocation.extended import IMPLICIT_PREFIX
+from dra_driver.api.documents import Document, read_documents
+from dra_driver.cel.errors import CelError
+from dra_driver.cel.parser import parse
+from dra_driver.cel.tree import Call, Constant, Has, Index, ListLiteral, Logical, Name, Node, Select, children
+from dra_driver.migration.codes import ALREADY_DRA, Severity
+from dra_driver.migration.model import Finding, Form, Held, Options, Path, PodSpecAt, Purpose, finding, value_at
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_GROUP, GPU_DRIVER, STANDARD_DOMAIN
+
+_TEMPLATE, _CLAIM = "ResourceClaimTemplate", "ResourceClaim"
+_GPU_CLASSES = frozenset(
+    ("gpu.nvidia.com", "mig.nvidia.com", "shared.gpu.nvidia.com", "isolated.gpu.nvidia.com", "vfio.gpu.nvidia.com")
+)
+_CLASS_OF_A_PROFILE = ".mig.nvidia.com"
+_DOMAIN_CLASSES = "compute-domain-"
+"""How the classes of ComputeDomains begin, in this driver's chart and in NVIDIA's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    purpose: Purpose
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Purposes:
+    """What was given that says what claims are for."""
+
+    specs: Mapping[tuple[str, str], tuple[tuple[str | None, Any], ...]] = field(default_factory=dict, repr=False)
+    """Of claims and templates by kind and name: the namespace, where it is said, and the spec."""
+    classes: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict, repr=False)
+    """The selectors of DeviceClasses by name; several where files differ."""
+    channels: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict, repr=False)
+    """Templates that controllers make for ComputeDomains, by name: the namespaces."""
+
+    @classmethod
+    def of(cls, documents: Iterable[Document]) -> "Purposes":
+        specs: dict[tuple[str, str], tuple[tuple[str | None, Any], ...]] = defaultdict(tuple)
+        classes: dict[str, tuple[tuple[str, ...], ...]] = defaultdict(tuple)
+        channels: dict[str, tuple[str | None, ...]] = defaultdict(tuple)
+        for one in documents:
+            if one.kind in (_TEMPLATE, _CLAIM):
+                spec = value_at(one.obj, ("spec", "spec") if one.kind == _TEMPLATE else ("spec",))
+                specs[one.kind, one.name] += ((one.namespace or None, spec),)
+            elif one.kind == "DeviceClass":
+                classes[one.name] += (_expressions(one.obj.get("spec")),)
+            elif one.kind == "ComputeDomain" and one.api_version.startswith(f"{CONFIG_GROUP}/"):
+                name = value_at(one.obj, ("spec", "channel", "resourceClaimTemplate", "name"))
+                if isinstance(name, str):
+                    channels[name] += (one.namespace or None,)
+        return cls(dict(specs), dict(classes), dict(channels))
+
+    def held(self, pod: PodSpecAt, options: Options) -> tuple[Held, ...]:
+        """All claims that the pod names, whether or not a container uses them."""
+        looking = _Looking(self, pod.document.namespace or None, options)
+        return tuple(Held(name, path, said.purpose, said.why) for name, path, said in looking.entries(pod))
+
+
+# -- one pod
+
+
+@dataclass(frozen=True, slots=True)
+class _Looking:
+    known: Purposes
+    namespace: str | None
+    options: Options
+
+    def entries(self, pod: PodSpecAt) -> Iterator[tuple[str, Path, _Said]]:
+        for name, path, entry in _listed(pod):
+            yield name, path, self._entry(entry)
+        for container in pod.containers:
+            limits = container.resources.get("limits")
+            for name in limits if isinstance(limits, dict) else ():
+                if str(name).startswith(IMPLICIT_PREFIX):
+                    request = {"deviceClassName": str(name).removeprefix(IMPLICIT_PREFIX)}
+                    yield str(name), (*container.resources_path, "limits", str(name)), self._request(request)
+
+    def _entry(self, entry: Mapping[str, Any]) -> _Said:
+        # Until Kubernetes 1.30 both names stood in a map `source`.
+        source = entry["source"] if isinstance(entry.get("source"), dict) else entry
+        for kind, key in ((_TEMPLATE, "resourceClaimTemplateName"), (_CLAIM, "resourceClaimName")):
+            name = source.get(key)
+            if isinstance(name, str):
+                return self._named(kind, name)
+        made = entry.get("claimCreationSpec")
+        if isinstance(made, dict):
+            return _worst([self._of_nim(one) for one in made.get("devices") or ()])
+        return _Said(Purpose.UNKNOWN, "it names neither a ResourceClaimTemplate nor a ResourceClaim")
+
+    def _named(self, kind: str, name: str) -> _Said:
+        if kind == _TEMPLATE and self._here(self.known.channels.get(name, ()), lambda one: one):
+            return _Said(Purpose.OTHERS, "the channel of a ComputeDomain")
+        specs = self._here(self.known.specs.get((kind, name), ()), lambda one: one[0])
+        if not specs:
+            elsewhere = (kind, name) in self.known.specs or name in self.known.channels
+            where = f" of namespace {self.namespace}" if elsewhere else ""
+            return _Said(Purpose.UNKNOWN, f"{kind} {name}{where} was not given")
+        return _worst([self._spec(spec) for _, spec in specs])
+
+    def _here[T](self, found: Sequence[T], namespace_of: Callable[[T], str | None]) -> list[T]:
+        """Those of the pod's namespace; where files do not say one, all that may be."""
+        same = [one for one in found if self.namespace and namespace_of(one) == self.namespace]
+        return same or [one for one in found if not self.namespace or namespace_of(one) is None]
+
+    def _spec(self, spec: object) -> _Said:
+        requests = value_at(spec, ("devices", "requests"))
+        found = []
+        for one in requests if isinstance(requests, list) else ():
+            wanted = [one.get("exactly"), *(one.get("firstAvailable") or ()), one] if isinstance(one, dict) else [None]
+            named = [each for each in wanted if isinstance(each, dict) and "deviceClassName" in each]
+            found += [self._request(each) for each in named] or [_UNREADABLE]
+        return _worst(found or [_UNREADABLE])
+
+    def _request(self, request: Mapping[str, Any]) -> _Said:
+        name = str(request["deviceClassName"])
+        own = _expressions(request)
+        known = self.known.classes.get(name)
+        if known is not None:
+            return _worst([self._selected(name, (*of_class, *own)) for of_class in known])
+        if name in _GPU_CLASSES or name.endswith(_CLASS_OF_A_PROFILE) or name in self._own_classes():
+            return _Said(Purpose.GPUS, f"of class {name}")
+        if name.startswith(_DOMAIN_CLASSES):
+            return _Said(Purpose.OTHERS, f"of class {name}")
+        said = self._selected(name, own)
+        if said.purpose is Purpose.UNKNOWN:
+            return _Said(Purpose.UNKNOWN, f"DeviceClass {name} was not given")
+        return said
+
+    def _own_classes(self) -> tuple[str, ...]:
+        options = self.options
+        return options.gpu_class, options.mig_class, options.shared_class, options.vfio_class
+
+    def _selected(self, name: str, expressions: Sequence[str]) -> _Said:
+        try:
+            trees = [parse(one) for one in expressions]
+        except CelError:
+            return _Said(Purpose.UNKNOWN, f"a selector of DeviceClass {name} cannot be read")
+        drivers = frozenset((self.options.driver, GPU_DRIVER))
+        if any(_excludes(one, drivers) for one in trees):
+            return _Said(Purpose.OTHERS, f"of class {name}")
+        if any(_names_one_of(one, drivers) for one in trees):
+            return _Said(Purpose.GPUS, f"of class {name}")
+        return _Said(Purpose.UNKNOWN, f"the selectors of DeviceClass {name} do not say of which driver")
+
+    def _of_nim(self, device: object) -> _Said:
+        """The NIM operator writes the claim; where neither driver nor class is said, it is of GPUs."""
+        driver = value_at(device, ("driverName",)) or GPU_DRIVER
+        if driver not in (self.options.driver, GPU_DRIVER):
+            return _Said(Purpose.OTHERS, f"of driver {driver}")
+        name = value_at(device, ("deviceClassName",))
+        return self._request({"deviceClassName": name if isinstance(name, str) else self.options.gpu_class})
+
+
+_UNREADABLE = _Said(Purpose.UNKNOWN, "it has no request that can be read")
+_ORDER = (Purpose.GPUS, Purpose.UNKNOWN, Purpose.OTHERS)
+
+
+def _worst(said: Sequence[_Said]) -> _Said:
+    """What is of GPUs by one request is of GPUs."""
+    return min(said, key=lambda one: _ORDER.index(one.purpose), default=_UNREADABLE)
+
+
+def _listed(pod: PodSpecAt) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:
+    """Entries with the name by which containers use them, and where they are."""
+    field_ = "draResources" if pod.form is Form.NIM else "resourceClaims"
+    path = (*pod.path, field_)
+    for index, one in enumerate(_maps(pod.spec.get(field_))):
+        yield str(one.get("name", f"claim-{index}")), (*path, index), one
+    patch = pod.spec.get("podSpecPatch")
+    if pod.form is Form.ARGO and isinstance(patch, str):
+        for document in read_documents(patch, pod.document.file).documents:
+            for one in _maps(document.obj.get("resourceClaims")):
+                yield str(one.get("name")), (*pod.path, "podSpecPatch"), one
+
+
+def _maps(value: object) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _expressions(value: object) -> tuple[str, ...]:
+    """Of a class's spec, or of a request."""
+    found = (value_at(one, ("cel", "expression")) for one in _maps(value_at(value, ("selectors",))))
+    return tuple(one for one in found if isinstance(one, str))
+
+
+# -- what is said of it
+
+
+def hindrances(held: Iterable[Held], document: Document) -> Iterator[Finding]:
+    """Of a pod that asks for GPUs in the old way, too."""
+    for one in held:
+        if one.purpose is Purpose.GPUS:
+            message = f"claim {one.name} ({one.why}) is of GPUs, and the pod asks for GPUs in the old way, too"
+            yield finding(ALREADY_DRA, document, one.path, message, advice=_ONE_OF_BOTH, severity=Severity.ERROR)
+        elif one.purpose is Purpose.UNKNOWN:
+            message = f"it is not known whether claim {one.name} is of GPUs: {one.why}"
+            yield finding(ALREADY_DRA, document, one.path, message, advice=_SAY_WHAT, severity=Severity.ERROR)
+
+
+def kept(held: Iterable[Held], document: Document) -> Iterator[Finding]:
+    """Of a pod that is migrated."""
+    for one in held:
+        message = f"claim {one.name} ({one.why}) is of no GPU: it stays as it is, and GPUs are migrated besides"
+        yield finding(ALREADY_DRA, document, one.path, message, advice="")
+
+
+_ONE_OF_BOTH = (
+    "The pod would hold both. Take the limits away where the claim is instead of them, or the claim where it is not; "
+    "and where both were meant, ask for all of these GPUs by the claim."
+)
+_SAY_WHAT = (
+    "Give what is missing among the files or by `--with`: the ResourceClaimTemplate or ResourceClaim, or the "
+    "ComputeDomain that it is made for, and the DeviceClass; or ask the cluster by `--cluster`. Where it is all there, "
+    "let a selector say whose devices these are: `device.driver == 'DRIVER'`. If the claim is of GPUs, take the limits "
+    "away."
+)
+
+
+def why_left(one: Held) -> str | None:
+    """Why the pod is not migrated, as a sentence; None: this claim is no hindrance."""
+    if one.purpose is Purpose.GPUS:
+        return f"it has GPUs by claim {one.name} already; which of both is meant is for a person to say"
+    if one.purpose is Purpose.UNKNOWN:
+        return f"it is not known whether it has GPUs by claim {one.name}: {one.why}"
+    return None
+
+
+# -- what an expression says of the driver
+
+
+def _excludes(node: Node, drivers: frozenset[str]) -> bool:
+    """Whether no device of these drivers can satisfy it, as far as can be told from its text."""
+    match node:
+        case Logical(operator="&&"):
+            return any(_excludes(one, drivers) for one in node.parts)
+        case Logical():
+            return all(_excludes(one, drivers) for one in node.parts)
+        case Has():
+            return _is_foreign(node.select.operand, drivers)
+        case Call(function="==" | "!=" | "in" as function, arguments=(left, right)):
+            others = _constants(right if _is_driver(left) else left)
+            if others is not None and (_is_driver(left) or (_is_driver(right) and function != "in")):
+                return drivers <= others if function == "!=" else drivers.isdisjoint(others)
+            return (function == "in" and _is_foreign(right, drivers)) or _needs_foreign(node, drivers)
+        case _:
+            return _needs_foreign(node, drivers)
+
+
+def _is_driver(node: Node) -> bool:
+    match node:
+        case Select(operand=Name(name="device"), field="driver", optional=False):
+            return True
+    return False
+
+
+def _constants(node: Node) -> frozenset[str] | None:
+    """None: something that is only known of a device."""
+    items = node.items if isinstance(node, ListLiteral) else (node,)
+    values = [one.value for one in items if isinstance(one, Constant)]
+    texts = frozenset(one for one in values if isinstance(one, str))
+    return texts if len(values) == len(items) == sum(isinstance(one, str) for one in values) else None
+
+
+def _needs_foreign(node: Node, drivers: frozenset[str]) -> bool:
+    """Whether it reads an attribute that devices of these drivers do not have, which makes it fail for them."""
+    match node:
+        case Select(optional=False):
+            return _is_foreign(node.operand, drivers) or _needs_foreign(node.operand, drivers)
+        case Index(optional=False):
+            return _is_foreign(node.operand, drivers) or _needs_foreign(node.operand, drivers)
+        case Call():
+            parts = (node.target, *node.arguments) if node.target is not None else node.arguments
+            return any(_needs_foreign(one, drivers) for one in parts)
+    return False
+
+
+def _is_foreign(node: Node, drivers: frozenset[str]) -> bool:
+    """Whether it is the attributes, or the capacity, in a domain of somebody else's."""
+    match node:
+        case Index(
+            operand=Select(operand=Name(name="device"), field="attributes" | "capacity"),
+            index=Constant(value=str(domain)),
+            optional=False,
+        ):
+            ours = domain in (*drivers, STANDARD_DOMAIN)
+            return not ours and (domain == COMPUTE_DOMAIN_DRIVER or not domain.endswith("nvidia.com"))
+    return False
+
+
+def _names_one_of(node: Node, drivers: frozenset[str]) -> bool:
+    if isinstance(node, Constant):
+        return node.value in drivers
+    return any(_names_one_of(one, drivers) for one in children(node))

@@ -1,0 +1,288 @@
+"""What the claims are for that pods have already, and that pods keep them when their GPUs are migrated besides."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.migration import GPU, documents_of, limits, meaning_of, pod, pod_of, read
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.codes import ALREADY_DRA, Severity
+from dra_driver.migration.migrate import migrate
+from dra_driver.migration.model import Migration, Options, Purpose, Source, StrategyOption, Target
+from dra_driver.migration.purposes import Purposes
+from dra_driver.migration.undo import undo
+
+CLAIMS = Options(strategy=StrategyOption.CLAIMS)
+ENTRY = {"name": "other", "resourceClaimTemplateName": "t"}
+DOMAIN = """\
+apiVersion: resource.nvidia.com/v1beta1
+kind: ComputeDomain
+metadata: {name: d, namespace: team}
+spec: {channel: {resourceClaimTemplate: {name: t}}}
+"""
+
+
+def device_class(name: str, *expressions: str) -> JsonObject:
+    selectors = [{"cel": {"expression": one}} for one in expressions]
+    spec = {"selectors": selectors} if selectors else {}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name}, "spec": spec}
+
+
+def template(*requests: JsonObject, name: str = "t", namespace: str | None = "team") -> JsonObject:
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    spec = {"spec": {"devices": {"requests": list(requests)}}}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": metadata, "spec": spec}
+
+
+def claim(*requests: JsonObject, name: str = "t") -> JsonObject:
+    made = template(*requests, name=name)
+    return {**made, "kind": "ResourceClaim", "spec": made["spec"]["spec"]}
+
+
+def of(class_name: str, *expressions: str) -> JsonObject:
+    selectors = [{"cel": {"expression": one}} for one in expressions]
+    return {"name": "r", "exactly": {"deviceClassName": class_name, **({"selectors": selectors} if selectors else {})}}
+
+
+def purposes(obj: JsonObject, *given: str | JsonObject, **options: Any) -> list[Purpose]:
+    found = Purposes.of(documents_of(*given)).held(pod_of(obj), Options(**options))
+    return [one.purpose for one in found]
+
+
+def purpose(*given: str | JsonObject, entry: JsonObject = ENTRY, **options: Any) -> Purpose:
+    (found,) = purposes(pod(limits({GPU: 1}), resourceClaims=[entry]), *given, **options)
+    return found
+
+
+# -- what selectors say
+
+
+@pytest.mark.parametrize(
+    ("expression", "wanted"),
+    [
+        ("device.driver == 'gpu.nvidia.com'", Purpose.GPUS),
+        ("'gpu.nvidia.com' == device.driver && device.attributes['gpu.nvidia.com'].type == 'mig'", Purpose.GPUS),
+        ("device.driver in ['dra.net', 'gpu.nvidia.com']", Purpose.GPUS),
+        ("device.driver == 'dra.net' || device.attributes['gpu.nvidia.com'].type == 'gpu'", Purpose.GPUS),
+        ("device.driver == 'dra.net'", Purpose.OTHERS),
+        ('"dra.net" == device.driver', Purpose.OTHERS),
+        ("device.driver in ['dra.net', 'nic.example.com']", Purpose.OTHERS),
+        ("device.driver == 'dra.net' || device.driver == 'nic.example.com'", Purpose.OTHERS),
+        ("device.driver != 'gpu.nvidia.com'", Purpose.OTHERS),
+        ("device.attributes['dra.net'].rdma", Purpose.OTHERS),
+        ("device.attributes['dra.net']['rdma'] == true", Purpose.OTHERS),
+        ("device.capacity['nic.example.com'].bandwidth.compareTo(quantity('1')) > 0", Purpose.OTHERS),
+        ("has(device.attributes['dra.net'].rdma)", Purpose.OTHERS),
+        ("'rdma' in device.attributes['dra.net']", Purpose.OTHERS),
+        ("device.attributes['compute-domain.nvidia.com'].type == 'channel'", Purpose.OTHERS),
+        ("!has(device.attributes['dra.net'].rdma)", Purpose.UNKNOWN),
+        ("!(device.driver == 'dra.net')", Purpose.UNKNOWN),
+        ("device.driver != 'dra.net'", Purpose.UNKNOWN),
+        ("!('rdma' in device.attributes['dra.net'])", Purpose.UNKNOWN),
+        ("device.attributes['dra.net'].?rdma.orValue(true)", Purpose.UNKNOWN),
+        ("device.driver.endsWith('.com')", Purpose.UNKNOWN),
+        ("device.driver == 'dra.net' || device.attributes['resource.kubernetes.io'].numaNode == 0", Purpose.UNKNOWN),
+        ("device.attributes['resource.kubernetes.io'].pcieRoot == 'pci0000:01'", Purpose.UNKNOWN),
+        ("device.driver == 'dra.net' ? true : true", Purpose.UNKNOWN),
+        ("device.driver ==", Purpose.UNKNOWN),
+        ("true", Purpose.UNKNOWN),
+    ],
+)
+def test_a_class_is_of_gpus_where_it_names_their_driver_and_not_where_they_cannot_satisfy_it(
+    expression: str, wanted: Purpose
+) -> None:
+    assert purpose(template(of("own")), device_class("own", expression)) is wanted
+    # In a request it says the same.
+    assert purpose(template(of("own", expression)), device_class("own")) is wanted
+
+
+def test_drivers_of_gpus_are_nvidias_and_the_one_that_is_migrated_to() -> None:
+    given = (template(of("own")), device_class("own", "device.driver == 'gpu.example.com'"))
+    assert purpose(*given) is Purpose.OTHERS
+    assert purpose(*given, driver="gpu.example.com") is Purpose.GPUS
+    of_nvidia = (template(of("own")), device_class("own", "device.driver == 'gpu.nvidia.com'"))
+    assert purpose(*of_nvidia, driver="gpu.example.com") is Purpose.GPUS
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("gpu.nvidia.com", Purpose.GPUS),
+        ("shared.gpu.nvidia.com", Purpose.GPUS),
+        ("1g.10gb.mig.nvidia.com", Purpose.GPUS),
+        ("ours", Purpose.GPUS),
+        ("compute-domain-default-channel.nvidia.com", Purpose.OTHERS),
+        ("nic.example.com", Purpose.UNKNOWN),
+    ],
+)
+def test_classes_of_the_drivers_charts_are_known_by_name(name: str, wanted: Purpose) -> None:
+    assert purpose(template(of(name)), gpu_class="ours") is wanted
+
+
+def test_a_class_that_was_given_says_more_than_its_name() -> None:
+    given = device_class("gpu.nvidia.com", "device.driver == 'dra.net'")
+    assert purpose(template(of("gpu.nvidia.com")), given) is Purpose.OTHERS
+
+
+# -- what claims say
+
+
+def test_one_request_for_gpus_makes_it_a_claim_of_gpus() -> None:
+    nic = device_class("nic", "device.driver == 'dra.net'")
+    alternatives = {"name": "r", "firstAvailable": [of("nic")["exactly"], of("gpu.nvidia.com")["exactly"]]}
+    assert purpose(template(of("nic")), nic) is Purpose.OTHERS
+    assert purpose(template(of("nic"), of("unheard-of")), nic) is Purpose.UNKNOWN
+    assert purpose(template(of("nic"), of("unheard-of"), of("gpu.nvidia.com")), nic) is Purpose.GPUS
+    assert purpose(template(alternatives), nic) is Purpose.GPUS
+    assert purpose(template(), nic) is Purpose.UNKNOWN
+    assert purpose(template({"name": "r"}), nic) is Purpose.UNKNOWN
+    # As in v1beta1, where the class stands in the request itself.
+    assert purpose(template({"name": "r", "deviceClassName": "gpu.nvidia.com"})) is Purpose.GPUS
+
+
+def test_names_are_those_of_the_pods_namespace() -> None:
+    assert purpose(template(of("gpu.nvidia.com"), namespace="team")) is Purpose.GPUS
+    assert purpose(template(of("gpu.nvidia.com"), namespace=None)) is Purpose.GPUS
+    assert purpose(template(of("gpu.nvidia.com"), namespace="others")) is Purpose.UNKNOWN
+    both = (template(of("gpu.nvidia.com"), namespace="others"), template(of("compute-domain-channel.nvidia.com")))
+    assert purpose(*both) is Purpose.OTHERS
+    assert purpose(DOMAIN) is Purpose.OTHERS
+    assert purpose(DOMAIN.replace("team", "others")) is Purpose.UNKNOWN
+
+
+def test_claims_that_pods_share_are_looked_up_as_claims() -> None:
+    shared = {"name": "other", "resourceClaimName": "t"}
+    assert purpose(claim(of("gpu.nvidia.com")), entry=shared) is Purpose.GPUS
+    assert purpose(template(of("gpu.nvidia.com")), entry=shared) is Purpose.UNKNOWN
+    # A ComputeDomain makes a template, and no claim.
+    assert purpose(DOMAIN, entry=shared) is Purpose.UNKNOWN
+    assert purpose(DOMAIN, entry={"name": "other"}) is Purpose.UNKNOWN
+    assert purpose(DOMAIN, entry={"name": "other", "source": {"resourceClaimTemplateName": "t"}}) is Purpose.OTHERS
+
+
+def test_nim_services_name_claims_in_a_field_of_their_own() -> None:
+    def service(entry: JsonObject) -> JsonObject:
+        spec = {"resources": {"limits": {GPU: 1}}, "draResources": [entry]}
+        metadata = {"name": "n", "namespace": "team"}
+        return {"apiVersion": "apps.nvidia.com/v1alpha1", "kind": "NIMService", "metadata": metadata, "spec": spec}
+
+    def made(**device: str) -> JsonObject:
+        return {"claimCreationSpec": {"devices": [{"name": "d", **device}]}}
+
+    assert purposes(service({"resourceClaimTemplateName": "t"}), template(of("gpu.nvidia.com"))) == [Purpose.GPUS]
+    assert purposes(service(made())) == [Purpose.GPUS]
+    assert purposes(service(made(deviceClassName="compute-domain-channel.nvidia.com"))) == [Purpose.OTHERS]
+    assert purposes(service(made(driverName="dra.net"))) == [Purpose.OTHERS]
+
+
+def test_argo_names_claims_in_the_patch_of_a_pod() -> None:
+    patch = json.dumps({"resourceClaims": [ENTRY]})
+    one = {"name": "a", "container": limits({GPU: 1}), "podSpecPatch": patch}
+    workflow = {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
+        "metadata": {"name": "w", "namespace": "team"},
+        "spec": {"templates": [one]},
+    }
+    assert purposes(workflow, template(of("gpu.nvidia.com"))) == [Purpose.GPUS]
+    result = migrated(CLAIMS, DOMAIN, workflow)
+    (after,) = yaml.safe_load(parsed(result)["Workflow"]["spec"]["templates"][0]["podSpecPatch"]).values()
+    assert [one["name"] for one in after] == ["other", "gpu"]
+
+
+# -- what becomes of pods
+
+
+def migrated(options: Options, *objects: str | JsonObject) -> Migration:
+    return migrate([Source("f.yaml", text_of(*objects))], options)
+
+
+def text_of(*objects: str | JsonObject) -> str:
+    return "---\n".join(one if isinstance(one, str) else yaml.safe_dump(one, sort_keys=False) for one in objects)
+
+
+def parsed(result: Migration) -> Mapping[str, Any]:
+    """By kind; the last one of each."""
+    return {one["kind"]: one for one in yaml.safe_load_all(result.files[0].after)}
+
+
+def test_the_way_is_chosen_as_for_others() -> None:
+    obj = pod(limits({GPU: 1}), resourceClaims=[ENTRY])
+    stays = migrated(Options(), DOMAIN, obj)
+    assert ([one.choice.target for one in stays.workloads], stays.changed) == ([Target.EXTENDED], False)
+    near = pod(limits({GPU: 1}), resourceClaims=[ENTRY], nodeSelector={"nvidia.com/gpu.product": "NVIDIA-L4"})
+    changed = migrated(Options(), DOMAIN, near)
+    assert [one.choice.target for one in changed.workloads] == [Target.CLAIMS]
+    assert all("claims of other devices stay" in one.choice.reason for one in (*stays.workloads, *changed.workloads))
+
+
+@pytest.mark.parametrize("given", [template(of("gpu.nvidia.com")), template(of("unheard-of")), ""])
+@pytest.mark.parametrize("strategy", list(StrategyOption))
+def test_where_it_may_have_gpus_already_it_is_an_error_and_nothing_is_changed(
+    given: str | JsonObject, strategy: StrategyOption
+) -> None:
+    obj = pod(limits({GPU: 1}), resourceClaims=[ENTRY, {"name": "c", "resourceClaimTemplateName": "t2"}])
+    nic = template(of("compute-domain-channel.nvidia.com"), name="t2")
+    result = migrated(Options(strategy=strategy), *([given] if given else []), nic, obj)
+    said = [one for one in result.findings if one.code is ALREADY_DRA]
+    assert ([one.choice.target for one in result.workloads], result.changed) == ([Target.LEAVE], False)
+    assert [(one.severity, one.place.path) for one in said] == [(Severity.ERROR, "spec.resourceClaims[0]")]
+    assert said[0].advice
+
+
+def test_pods_that_ask_for_no_gpus_are_left_whatever_their_claims_are_for() -> None:
+    found = read(pod(limits(None), resourceClaims=[ENTRY]), meaning_of(DOMAIN))
+    assert ([one.severity for one in found.findings], found.leave) == ([Severity.INFO], None)
+
+
+NAMES = st.sampled_from(["gpu", "gpu-2", "channel", "nic"])
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> JsonObject:
+    """With claims of others in any order; containers use some of them, and some ask for GPUs."""
+    held = draw(st.lists(NAMES, unique=True, min_size=1, max_size=4))
+    entries = [
+        {"name": name, draw(st.sampled_from(["resourceClaimTemplateName", "resourceClaimName"])): "t"} for name in held
+    ]
+    containers = []
+    for number in range(draw(st.integers(1, 3))):
+        resources: JsonObject = {}
+        if used := draw(st.lists(st.sampled_from(held), unique=True)):
+            resources["claims"] = [{"name": one} for one in used]
+        if (gpus := draw(st.integers(0, 3))) or number == 0:
+            resources["limits"] = {"memory": "1Gi", GPU: gpus or 1}
+        containers.append({"name": f"c{number}", "image": "i", **({"resources": resources} if resources else {})})
+    init = [containers.pop()] if len(containers) > 1 and draw(st.booleans()) else []
+    return pod(*containers, resourceClaims=entries, **({"initContainers": init} if init else {}))
+
+
+@settings(max_examples=60, deadline=None)
+@given(pods())
+def test_what_pods_have_stays_and_gpus_come_behind_it_under_a_name_of_their_own(obj: JsonObject) -> None:
+    """Also: a second run changes nothing, and the way back leads to what was there."""
+    others = (template(of("compute-domain-channel.nvidia.com")), claim(of("compute-domain-channel.nvidia.com")))
+    before = text_of(*others, obj)
+    result = migrate([Source("f.yaml", before)], CLAIMS)
+    spec = parsed(result)["Pod"]["spec"]
+    was = obj["spec"]
+    *kept, new = spec["resourceClaims"]
+    assert kept == was["resourceClaims"]
+    assert new["name"] not in {one["name"] for one in kept}
+    olds, news = ([*one.get("initContainers", ()), *one["containers"]] for one in (was, spec))
+    for old, now in zip(olds, news, strict=True):
+        held = (old.get("resources") or {}).get("claims", [])
+        claims = (now.get("resources") or {}).get("claims", [])
+        asked = int((old.get("resources") or {}).get("limits", {}).get(GPU, 0))
+        assert claims[: len(held)] == held
+        assert {one["name"] for one in claims[len(held) :]} == ({new["name"]} if asked else set())
+    assert GPU not in json.dumps([one.get("resources") for one in news])
+    after = result.files[0].after
+    assert migrate([Source("f.yaml", after)], CLAIMS).files[0].after == after
+    back = undo([Source("f.yaml", after)])
+    assert list(yaml.safe_load_all(back.files[0].after)) == list(yaml.safe_load_all(before))
