@@ -164,11 +164,11 @@ def _composed(settings: Settings, cluster: _Cluster, node: _Node) -> _Plugin:
     reporter = Reporter(kube, settings.node_name, watch.facts)
     offers = NodeOffers(kube, policy, settings.node_name)
     status = _device_status(kube, settings, watch, journal, policy)
-    pods = _pod_events(kube, settings, watch, journal, policy, cluster.events)
+    users = PodsOfClaims()
+    pods = _pod_events(kube, settings, watch, journal, policy, cluster.events, users)
     errors = LastErrors()
     heard = _heard(cluster, errors)
     listener = Listeners([*heard, pods, *([status] if status is not None else [])])
-    users = PodsOfClaims()
     claims = _claims(settings, kube, node, watch, offers, listener, users)
     watch.watch_mps(node.daemons, claims.again)
     NodeEvents(watch.facts, settings.node_name, cluster.events.tell)
@@ -348,9 +348,10 @@ def _pod_events(
     journal: JournalStore,
     policy: PublishingPolicy,
     events: EventRecorder,
+    users: PodsOfClaims,
 ) -> PodEvents:
-    source = GpuTroubles(watch.facts, journal, policy.health)
-    pods = PodEvents(source, ClaimReader(kube), events, settings.state_dir / "pod-events.json")
+    source, reader = GpuTroubles(watch.facts, journal, policy.health), ClaimReader(kube, saw=users.saw)
+    pods = PodEvents(source, reader, events, settings.state_dir / "pod-events.json", shared=users.shared)
     watch.facts.subscribe(lambda _: pods.changed())
     return pods
 

@@ -2,7 +2,8 @@
 
 What is wrong now with the devices of each claim is compared with what the claim's pods were told, which is in a file:
 so a restart of the plugin neither repeats what pods know nor loses what ended meanwhile. `claim_tellings` decides; the
-pods are those for which the claim is reserved when it is told, for a shared claim gets pods without our being asked.
+pods are those for which the claim is reserved when it is told. A claim that is no pod's own gets further pods without
+our being asked: it is read again every minute, and who came late is told what still is wrong (`late_tellings`).
 
 Nothing floods: pods are told one after the other, in the pace of the recorder; what ended before a pod's turn came is
 not told; what comes and goes counts as one until it has been away for half a minute. Monitors (admin access) hold
@@ -67,6 +68,11 @@ _LASTING = frozenset(
 )
 """Pods that were told of one of these are told when it is over."""
 
+_OF_PREPARE = (Reason.POD_PREPARE_FAILED, Reason.POD_PREPARE_WAITS)
+
+_STANDING = _LASTING.union(_OF_PREPARE)
+"""What concerns a pod that comes later, too; the rest befell programs that ran."""
+
 _ADVICE = {
     Reason.POD_GPU_UNHEALTHY: "If the pod does not work any more, delete it; new claims do not get this device.",
     Reason.POD_GPU_DEGRADED: "If the pod's programs were hit, restart them.",
@@ -94,10 +100,12 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A trouble of which the claim's pods know. `away_since` is when it was first seen to be away."""
+    """A trouble of which the claim's pods know. `away_since` is when it was first seen to be away; `pods` are the UIDs
+    of those that were told, None when that was not remembered."""
 
     trouble: Trouble
     away_since: float | None = None
+    pods: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +138,12 @@ def claim_tellings(
     if lasted and not any(one.trouble.reason in _LASTING for one in after):
         tellings.append(Telling(over, f"It is over: {_listed(lasted)}.", _key(lasted)))
     return tuple(tellings), after
+
+
+def late_tellings(told: Sequence[Told], pod_uid: str) -> tuple[Telling, ...]:
+    """What a pod has to hear that came to a claim after the claim's pods were told."""
+    missed = [one for one in told if one.pods is not None and pod_uid not in one.pods and one.away_since is None]
+    return tuple(_grouped(one.trouble for one in missed if one.trouble.reason in _STANDING))
 
 
 def _grouped(troubles: Iterable[Trouble]) -> Iterator[Telling]:
@@ -236,7 +250,8 @@ class _Refused:
 
 
 class PodEvents(ClaimListener):
-    """Of the claims of one driver. `run` until cancelled; `clock` gives seconds, and is never set."""
+    """Of the claims of one driver. `run` until cancelled; `clock` gives seconds, and is never set. `shared` says of a
+    claim's UID whether further pods can join it, as far as is known."""
 
     def __init__(
         self,
@@ -245,6 +260,7 @@ class PodEvents(ClaimListener):
         events: Once,
         file: Path,
         *,
+        shared: Callable[[str], bool],
         over: Reason = Reason.POD_GPU_HEALTHY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -252,10 +268,12 @@ class PodEvents(ClaimListener):
         self._claims = claims
         self._events = events
         self._file = _File(file)
+        self._shared = shared
         self._over = over
         self._clock = clock
         self._refused: dict[str, _Refused] = {}
         self._told = self._saved = self._file.read()
+        self._read_at: dict[str, float] = {}
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
@@ -297,6 +315,7 @@ class PodEvents(ClaimListener):
         not_known: NodeNotReady | None = None
         try:
             self._told = {uid: told for uid, told in self._told.items() if uid in claims}
+            self._read_at = {uid: at for uid, at in self._read_at.items() if uid in claims}
             for ref in claims.values():
                 try:
                     await self._look_at(ref)
@@ -312,26 +331,36 @@ class PodEvents(ClaimListener):
         own = (refused.trouble,) if refused is not None and refused.trouble is not None else ()
         troubles = (*self._source.troubles(ref.uid), *own)
         tellings, after = claim_tellings(self._told.get(ref.uid, ()), troubles, self._clock(), self._over)
-        if tellings:
-            await self._tell(ref, tellings)
+        if tellings or self._may_have_changed(ref.uid):
+            pods = await self._pods(ref)
+            for pod in pods:
+                for one in (*tellings, *late_tellings(after, pod.uid)):
+                    await self._tell(ref, pod, one)
+            after = tuple(replace(one, pods=frozenset(pod.uid for pod in pods)) for one in after)
+            self._read_at[ref.uid] = self._clock()
         self._told[ref.uid] = after
         if not after:
             del self._told[ref.uid]
 
-    async def _tell(self, ref: ClaimRef, tellings: Sequence[Telling]) -> None:
+    def _may_have_changed(self, uid: str) -> bool:
+        """Whether to read again for whom a claim is reserved."""
+        return self._shared(uid) and self._clock() - self._read_at.get(uid, float("-inf")) >= _LOOK_EVERY_S
+
+    async def _pods(self, ref: ClaimRef) -> Sequence[Regarding]:
         try:
             claim = await self._claims.read(ref)
         except InvalidInput as error:
             _log.warning("whose claim it is cannot be told", claim=str(ref), error=str(error))
-            return  # and the others' pods are told theirs
+            return ()  # and the others' pods are told theirs
         if claim is None or claim.metadata.uid != ref.uid:
             self._refused.pop(ref.uid, None)
-            return
-        for pod in pods_of(claim):
-            for one in tellings:
-                note = f"Claim {ref.name}: {one.note}"
-                action = "Prepare" if one.reason in _OF_PREPARE else "Watch"
-                await self._events.write_once(one.reason.told(pod, action, note), f"{one.reason.name} {one.key}")
+            return ()
+        return pods_of(claim)
+
+    async def _tell(self, ref: ClaimRef, pod: Regarding, telling: Telling) -> None:
+        action = "Prepare" if telling.reason in _OF_PREPARE else "Watch"
+        news = telling.reason.told(pod, action, f"Claim {ref.name}: {telling.note}")
+        await self._events.write_once(news, f"{telling.reason.name} {telling.key}")
 
     async def _save(self) -> None:
         if self._told != self._saved:
@@ -342,9 +371,6 @@ class PodEvents(ClaimListener):
                 _log.warning("what pods were told cannot be remembered", error=str(error))
             else:
                 self._saved = told
-
-
-_OF_PREPARE = (Reason.POD_PREPARE_FAILED, Reason.POD_PREPARE_WAITS)
 
 
 def _refusal(claim: ClaimRef, error: DriverError, waited_s: float) -> Trouble | None:
@@ -384,9 +410,16 @@ class _File:
 
     def write(self, told: Mapping[str, Sequence[Told]]) -> None:
         """Raises NodeNotReady when the disk refuses."""
-        raw = {uid: [asdict(one.trouble) | {"reason": one.trouble.reason.name} for one in told[uid]] for uid in told}
+        raw = {uid: [_raw(one) for one in told[uid]] for uid in told}
         write_durably(self._path, json.dumps(raw, sort_keys=True).encode() + b"\n", mode=0o600)
 
 
-def _told(raw: dict[str, str]) -> Told:
-    return Told(Trouble(Reason[raw["reason"]], raw["subject"], raw["text"], raw["since"]))
+def _raw(told: Told) -> dict[str, Any]:
+    """Earlier releases read it, too, and do not look at the pods."""
+    pods = {} if told.pods is None else {"pods": sorted(told.pods)}
+    return asdict(told.trouble) | {"reason": told.trouble.reason.name} | pods
+
+
+def _told(raw: dict[str, Any]) -> Told:
+    trouble = Trouble(Reason[raw["reason"]], raw["subject"], raw["text"], raw["since"])
+    return Told(trouble, pods=frozenset(raw["pods"]) if "pods" in raw else None)

@@ -71,6 +71,7 @@ async def serve_domains(
         reader,
         told.events,
         settings.state_dir / "domain-pod-events.json",
+        shared=told.collector.pods.shared,
         over=Reason.POD_IMEX_DAEMON_READY,
     )
     standing.subscribe(pods.changed)

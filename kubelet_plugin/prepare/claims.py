@@ -30,18 +30,29 @@ class ClaimApi(Protocol):
 
 class PodsOfClaims:
     """Names of the pods for which claims are reserved, as it was when each claim was read last: whenever kubelet asks
-    for it, at the start, and at every sweep."""
+    for it, at the start, at every sweep, and every minute where further pods can join."""
 
     def __init__(self) -> None:
         self._names: dict[str, tuple[str, ...]] = {}
+        self._shared: set[str] = set()
 
     def saw(self, claim: ResourceClaim) -> None:
-        self._names[claim.metadata.uid] = names_of_pods(claim)
+        uid = claim.metadata.uid
+        self._names[uid] = names_of_pods(claim)
+        if any(owner.kind == "Pod" for owner in claim.metadata.owner_references):
+            self._shared.discard(uid)
+        else:
+            self._shared.add(uid)
+
+    def shared(self, uid: str) -> bool:
+        """Whether further pods can join a claim, of which kubelet does not tell: it is no pod's own."""
+        return uid in self._shared
 
     def of(self, held: Collection[str]) -> Mapping[str, tuple[str, ...]]:
         """By the UIDs of claims that are held; others are forgotten when they are many."""
         if len(self._names) > len(held) + _REMEMBERED:
             self._names = {uid: names for uid, names in self._names.items() if uid in held}
+            self._shared &= self._names.keys()
         return {uid: self._names.get(uid, ()) for uid in held}
 
 

@@ -22,6 +22,7 @@ from support.claims import (
 from dra_driver.api.inventory import HealthCondition, HealthFacts
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import HealthPolicy
+from dra_driver.api.resource import ResourceClaim
 from dra_driver.errors import DeviceInUse, DomainNotReady, DriverError, InvalidConfig, Unreachable
 from dra_driver.kube.client import Kube
 from dra_driver.kube.events import EVENTS_V1, EventRecorder
@@ -30,7 +31,7 @@ from kubelet_plugin.events import Reason
 from kubelet_plugin.monitor import CHECK_UNDER_WAY
 from kubelet_plugin.pod_events import LONG_S, OVER_AFTER_S, GpuTroubles, PodEvents, Trouble, claim_tellings
 from kubelet_plugin.prepare.checkpoint import Journal
-from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims
 from kubelet_plugin.prepare.holds import GpuIdentity, MpsDaemon
 from kubelet_plugin.prepare.lifecycle import Entry
 from kubelet_plugin.prepare.listener import Operation
@@ -59,7 +60,9 @@ class Node:
         """As it starts."""
         recorder = EventRecorder(self.kube, controller="gpu.nvidia.com/kubelet-plugin", instance=NODE, pause_s=0.0)
         source = GpuTroubles(self, self, HealthPolicy())
-        return PodEvents(source, ClaimReader(self.api), recorder, self.file, clock=lambda: self.now)
+        self.users = PodsOfClaims()
+        reader = ClaimReader(self.api, saw=self.users.saw)
+        return PodEvents(source, reader, recorder, self.file, shared=self.users.shared, clock=lambda: self.now)
 
     def holds(self, name: str, *pods: str, entry: Entry | None = None, **device: Any) -> ClaimRef:
         """A claim with GPU 0, prepared, reserved for these pods."""
@@ -69,8 +72,10 @@ class Node:
         self.reserve(ref, *pods)
         return ref
 
-    def reserve(self, ref: ClaimRef, *pods: str) -> None:
+    def reserve(self, ref: ClaimRef, *pods: str, owner: str = "") -> None:
         obj = a_claim(ref, a_result(0))
+        if owner:
+            obj["metadata"]["ownerReferences"] = [{"apiVersion": "v1", "kind": "Pod", "name": owner, "uid": owner}]
         obj["status"]["reservedFor"] = [{"resource": "pods", "name": pod, "uid": f"uid-of-{pod}"} for pod in pods]
         self.api.put(obj)
 
@@ -182,6 +187,58 @@ async def test_all_pods_of_a_shared_claim_hear_also_those_that_came_after_it_was
     assert await node.told() == [(pod, "GpuUnhealthy") for pod in ("one", "two", "three")]
 
 
+async def test_who_joins_a_shared_claim_later_hears_what_still_is_wrong_and_the_others_nothing_twice(
+    node: Node,
+) -> None:
+    ref = node.holds("shared", "one", entry=mps(an_entry()))
+    node.gpu_has(condition(), condition("MpsDaemon", "Warning", "MPS daemon own died; it was started anew"))
+    first = [("one", "GpuUnhealthy"), ("one", "MpsDaemonRestarted")]
+    assert sorted(await node.told()) == first
+    await node.kube.delete_collection(EVENTS_V1, namespace="default")  # as after an hour
+    node.reserve(ref, "one", "two")
+    assert await node.told() == [], "it is not read again at each look"
+    node.events = node.plugin()
+    node.users.saw(ResourceClaim.of(node.api.objects["default", ref.name]))  # as at each start
+    node.reserve(ref, "one", "two", "three")
+    late = [("three", "GpuUnhealthy"), ("two", "GpuUnhealthy")]
+    assert sorted(await node.told()) == late, "nor forgotten by a restart"
+    node.now += 61
+    assert len(await node.told()) == 2
+    node.gpu_has()
+    node.reserve(ref, "one", "four")
+    assert len(await node.passes(OVER_AFTER_S)) == 4, "what is over is told to those who are there"
+    assert sorted((await node.told())[2:]) == [("four", "GpuHealthy"), ("one", "GpuHealthy")]
+
+
+async def test_for_whom_a_shared_claim_is_reserved_is_known_within_a_minute_also_when_nothing_is_wrong(
+    node: Node,
+) -> None:
+    shared, own = node.holds("shared", "one"), node.holds("own", "two")
+    node.reserve(own, "two", owner="two")
+    for ref in (shared, own):
+        node.users.saw(ResourceClaim.of(node.api.objects["default", ref.name]))
+    await node.events.look()
+    node.reserve(shared, "one", "three")
+    for seconds, known in ((59, ("one",)), (1, ("one", "three"))):
+        node.now += seconds
+        await node.events.look()
+        assert node.users.of([shared.uid]) == {shared.uid: known}
+    assert node.api.reads == 2, "and a pod's own claim is not read again"
+
+
+async def test_when_telling_who_came_late_does_not_work_out_it_is_tried_again_soon(node: Node) -> None:
+    ref = node.holds("shared", "one")
+    node.gpu_has(condition())
+    await node.told()
+    node.reserve(ref, "one", "two")
+    node.now += 60
+    node.api.failures = [Unreachable("away")]
+    with pytest.raises(Unreachable):
+        await node.events.look()
+    node.api.failures = []
+    assert await node.told() == [("one", "GpuUnhealthy"), ("two", "GpuUnhealthy")]
+
+
 async def test_monitors_pod_groups_and_claims_that_are_not_prepared_hear_nothing(node: Node) -> None:
     node.holds("monitor", "dcgm", admin_access=True)
     node.holds("coming", "coming-0", entry=replace(an_entry(), steps=()))
@@ -250,6 +307,7 @@ async def test_two_hundred_pods_are_told_in_the_pace_of_the_recorder(node: Node,
         node.events._claims,
         EventRecorder(Created(), controller="c", instance=NODE),  # type: ignore[arg-type]
         node.file,
+        shared=node.users.shared,
     )
     monkeypatch.setattr("dra_driver.kube.events.asyncio.sleep", counted)
     await events.look()

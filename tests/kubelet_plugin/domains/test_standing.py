@@ -135,6 +135,7 @@ class Tray:
             ClaimReader(kube),
             events,
             folder / "told.json",
+            shared=lambda uid: False,
             over=Reason.POD_IMEX_DAEMON_READY,
             clock=lambda: self.now,
         )
