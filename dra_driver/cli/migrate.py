@@ -72,8 +72,9 @@ def migrate(
 ) -> None:
     """Move manifests from the device plugin and its relatives to DRA; without --in-place and -o nothing is written.
 
-    Exit status 0 when all is done or only notes and warnings are left; 1 when there are errors, the devices would not
-    be the same, or fewer pods have room; 2 for wrong usage; 3 when a file or the cluster cannot be read.
+    Exit status 0 when all is done or only notes and warnings are left; 1 when there are errors, workloads are left to
+    be done by hand, the devices would not be the same, or fewer pods have room; 2 for wrong usage; 3 when a file or the
+    cluster cannot be read.
     """
     _refuse_several(diff_only, in_place, output, report)
     if namespace is not None and (paths or not cluster):

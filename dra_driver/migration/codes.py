@@ -58,7 +58,7 @@ SHARES_ABOVE_ONE = Code(
 PERCENT_WITHOUT_SIZE = Code(
     "M004", "percentage of a memory whose size is unknown", _WARNING,
     "A share is given in percent of a GPU's memory; a claim asks for memory in bytes.",
-    "Say how much memory the GPUs have with `--gpu-memory`, or give a list of nodes or ResourceSlices.",
+    "Say how much memory the GPUs have (`--gpu-memory 80Gi`), or give a list of nodes or ResourceSlices (`--with`).",
 )  # fmt: skip
 NOT_ENFORCED = Code(
     "M005", "limit was kept by a library", _WARNING,

@@ -51,8 +51,10 @@ class Report:
 
     @property
     def failed(self) -> bool:
-        """Whether something would not mean the same, or has no room any more: exit status 1."""
-        return self.unlike > 0 or self.lost > 0 or bool(count(self.migration, Severity.ERROR))
+        """Whether something would not mean the same, has no room any more, or is left to be done by hand: exit
+        status 1."""
+        left = Target.LEAVE in targets_of(self.migration)
+        return left or self.unlike > 0 or self.lost > 0 or bool(count(self.migration, Severity.ERROR))
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,7 +261,9 @@ class _Pod:
         if not 1 <= share.memory_percent <= 100:
             self._wrong(removes[0], f"{share.memory_percent} percent of a GPU's memory is no part of it")
         if self._memory is None:
-            message = f"{share.memory_percent} percent of a memory whose size is not known"
+            message = (
+                f"{share.memory_percent} percent of a memory of which the size is not known, or differs among nodes"
+            )
             self._say(PERCENT_WITHOUT_SIZE, removes[0], message)
             return share
         mebibytes = int(self._memory.value) * share.memory_percent // 100 // 2**20

@@ -28,7 +28,10 @@ def _chosen(pod: PodSpecAt, reading: PodReading, options: Options) -> Choice:
         return Choice(Target.LEAVE, reading.leave)
     shares = [want.share for demand in reading.demands for want in (demand.want, *demand.alternatives)]
     if any(share is not None and share.memory_percent is not None and share.memory is None for share in shares):
-        return Choice(Target.LEAVE, "percent of a memory whose size is not known cannot be asked for")
+        reason = (
+            "percent of a memory of unknown size cannot be asked for: say the size with --gpu-memory, or give nodes"
+        )
+        return Choice(Target.LEAVE, reason)
     if shared_group(pod.document, options) is not None and pod.form is not Form.NONE:
         return _with_others(shares)
     if pod.form is Form.NONE:

@@ -211,6 +211,30 @@ def test_a_file_that_is_no_text_is_named_and_the_others_go_on(repository: Path) 
         run("migrate", "nowhere.yaml")
 
 
+@pytest.mark.parametrize(
+    ("annotations", "amounts"),
+    [
+        ({}, {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 50}),
+        ({}, {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory-percentage": 50}),
+        ({"gpu-fraction": "0.5"}, {}),
+    ],
+)
+def test_what_is_left_to_be_done_by_hand_makes_the_answer_no(
+    tmp_path: Path, annotations: dict[str, str], amounts: dict[str, int]
+) -> None:
+    """Percent of a memory whose size nobody said; the answer says how to say it, and then it is done."""
+    container = {"name": "m", "image": "i", "resources": {"limits": amounts}}
+    metadata = {"name": "p", "annotations": annotations}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+    (tmp_path / "pod.yaml").write_text(yaml.safe_dump(pod))
+    asked = run("migrate", str(tmp_path))
+    assert asked.exit_code == Status.NO, asked.output
+    assert "--gpu-memory" in asked.stdout
+    assert "1 left alone" in asked.stderr
+    said = run("migrate", str(tmp_path), "--gpu-memory", "80Gi")
+    assert said.exit_code == Status.DONE, said.output
+
+
 @pytest.mark.parametrize("form", ["md", "json"])
 def test_the_whole_report_to_standard_output(repository: Path, form: str) -> None:
     outcome = run("migrate", str(repository), "--report", form)
