@@ -5,26 +5,29 @@
 #   docker buildx build --platform linux/amd64,linux/arm64 --build-arg BASE=… --push -t … .
 #
 # BASE is pinned by whoever builds: a digest here would be old before anybody reads it, and a tag alone can change under
-# one's hands. Anything with CPython 3.12 or newer and glibc will do; wheels of all dependencies exist for both
-# architectures, so nothing is compiled. `make image-check` does the same without a registry: it installs into a clean
-# virtual environment, starts every entry point, and tells the size.
+# one's hands. What is installed upon it is pinned, file by file. Anything with CPython 3.12 or newer and glibc will do;
+# wheels of all dependencies exist for both architectures, so nothing is compiled. `make image-check` does the same without
+# a registry: it installs into a clean virtual environment, starts every entry point, and tells the size.
 ARG BASE=python:3.13-slim-bookworm
 
 FROM ${BASE} AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE requirements.txt requirements-build.txt ./
 COPY dra_driver ./dra_driver
 COPY kubelet_plugin ./kubelet_plugin
 COPY controller ./controller
 COPY deviceclasses ./deviceclasses
 COPY examples ./examples
-# `--only-binary` for dependencies: a missing wheel fails here instead of asking for a compiler.
-RUN python -m venv /opt/gpu-dra \
- && /opt/gpu-dra/bin/pip install hatchling \
- && /opt/gpu-dra/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
- && /opt/gpu-dra/bin/pip uninstall --yes hatchling pathspec pluggy trove-classifiers packaging \
- && /opt/gpu-dra/bin/pip install --only-binary :all: --find-links /wheels "gpu-dra-driver[cli,otel,webhook]" \
+# Files of dependencies are those whose hashes are in requirements*.txt (`make lock`), and no others, from whatever index;
+# `--only-binary`: a missing wheel fails here instead of asking for a compiler. Without an index the last install fails when
+# these are not what pyproject.toml asks for.
+RUN python -m venv /opt/build \
+ && /opt/build/bin/pip install --require-hashes --only-binary :all: --requirement requirements-build.txt \
+ && /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+ && python -m venv /opt/gpu-dra \
+ && /opt/gpu-dra/bin/pip install --require-hashes --only-binary :all: --requirement requirements.txt \
+ && /opt/gpu-dra/bin/pip install --no-index --find-links /wheels "gpu-dra-driver[cli,otel,webhook]" \
  && /opt/gpu-dra/bin/pip uninstall --yes pip \
  # Compiled once here: the root filesystem of the containers is read-only, and starts would compile each time.
  && /opt/gpu-dra/bin/python -m compileall -q -j 0 /opt/gpu-dra/lib

@@ -1,5 +1,5 @@
 # `make demo` and `make test` set up what they need; `make check` is all that CI runs.
-.PHONY: help demo test check format lint types contracts generate bench image-check clean
+.PHONY: help demo test check format lint types contracts generate lock bench image-check clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -47,6 +47,17 @@ generate: $(VENV)/.dev  ## generated files: protobuf messages, custom resource d
 	@$(BIN)/python -m dra_driver.api.config_schemas && $(BIN)/python -m dra_driver.devices.exclusion_docs
 	@PYTHONPATH=. $(BIN)/python tests/dra_driver/checking/extract_models.py && $(BIN)/python -m dra_driver.checking.codes
 	@PYTHONPATH=. $(BIN)/python charts/generate.py && PYTHONPATH=. $(BIN)/python docs/generate.py
+
+# From PyPI, whatever index this machine installs from: hashes of all wheels, for every platform and Python. What is pinned
+# stays as long as it fits; `make lock ARGS=--upgrade` takes the newest of all.
+LOCK = $(BIN)/uv pip compile --quiet --no-config --default-index https://pypi.org/simple --universal --python-version 3.12 \
+  --generate-hashes --only-binary :all: --custom-compile-command 'make lock' $(ARGS)
+
+lock: $(VENV)/.dev  ## requirements*.txt: the exact files that the image is made of, as pyproject.toml allows them now
+	@$(PIP_INSTALL) 'uv>=0.9'
+	@$(LOCK) --extra cli --extra otel --extra webhook --output-file requirements.txt pyproject.toml
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+	  | $(LOCK) --output-file requirements-build.txt -
 
 bench: $(VENV)/.dev  ## the figures of the README, measured on this machine
 	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
