@@ -43,7 +43,7 @@ def cluster(
     """Start a simulated cluster with GPUs and keep it running until Ctrl-C.
 
     Prints the kubeconfig to use. Pods do not really run: what their containers would get is written to
-    nodes/NODE/kubelet/pods/UID/containers.json.
+    nodes/NODE/kubelet/pods/UID/containers.json. A node plugin or controller that is killed is started again.
     """
     wanted = wanted_nodes(nodes, None)
     allowed = read_policy(policy) if policy is not None else _policy_of_examples()
@@ -81,7 +81,8 @@ async def _keep(
         messages.print(f"A cluster with {len(nodes)} node(s) is running. In another terminal:\n")
         typer.echo(f"export KUBECONFIG={cluster.kubeconfig}")
         messages.print(f"{_HINTS}\nLogs are in {folder / 'logs'}. Ctrl-C ends it.", markup=False)
+        restarts = cluster.restarts(lambda what: messages.print(what, markup=False))
         while not stop.is_set():
-            cluster.check()
+            await restarts.look()
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), 1.0)

@@ -44,6 +44,7 @@ from dra_driver.simulation.daemonsets import SimulatedDaemonSetController
 from dra_driver.simulation.forks import Forked, Forks
 from dra_driver.simulation.kubelet import SimulatedKubelet
 from dra_driver.simulation.kubelet.containers import Containers, Program
+from dra_driver.simulation.restarts import Restarts
 from dra_driver.simulation.scheduler import SimulatedScheduler
 
 _NODES = re.compile(r"([a-z0-9-]+?)(?::([1-9][0-9]{0,3}))?")
@@ -112,16 +113,19 @@ class Process:
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 
+    @property
+    def ended(self) -> int | None:
+        """Exit status of one that ended by itself, negative for a signal."""
+        return None if self._process is None else self._process.returncode
+
     def check(self) -> None:
         """Raises NodeNotReady when the process ended by itself, InvalidInput when it refused its settings."""
-        if self._process is not None and self._process.returncode is not None:
+        if self.ended is not None:
             lines = self.log.read_text(errors="replace").splitlines()
-            if self._process.returncode == _REFUSED and lines:
+            if self.ended == _REFUSED and lines:
                 raise InvalidInput(_reason(lines[-1]), about=self.name)
             tail = "\n  ".join(lines[-12:])
-            raise NodeNotReady(
-                f"ended with status {self._process.returncode}; its log ends:\n  {tail}", about=self.name
-            )
+            raise NodeNotReady(f"ended with status {self.ended}; its log ends:\n  {tail}", about=self.name)
 
     async def stop(self, *, kill: bool = False) -> None:
         """SIGTERM and wait, or SIGKILL; also when it ended already."""
@@ -175,6 +179,7 @@ class SimulatedCluster:
         self.containers = {node.name: self._containers(node) for node in nodes}
         """Those that really run, by node."""
         self.kube: Kube
+        self._forks: Forks | None = None
 
     @classmethod
     @asynccontextmanager
@@ -191,7 +196,7 @@ class SimulatedCluster:
         """Start everything, wait until every node's devices are published, and stop everything at the end."""
         cluster = cls(folder, nodes, publisher=publisher, policy=policy)
         async with AsyncExitStack() as stack:
-            forks = await stack.enter_async_context(Forks.running(_IMPORTED, _own_environment()))
+            cluster._forks = await stack.enter_async_context(Forks.running(_IMPORTED, _own_environment()))
             progress("starting the API server")
             try:
                 await cluster.server.start(port=port)
@@ -216,7 +221,7 @@ class SimulatedCluster:
                 await cluster._befall(node)
             progress(f"starting the controller and {len(cluster.nodes)} node plugin(s)")
             for process in cluster.processes():
-                await process.start(forks)
+                await process.start(cluster._forks)
                 stack.push_async_callback(process.stop)
             progress("waiting for ResourceSlices")
             await cluster.wait_published()
@@ -246,6 +251,11 @@ class SimulatedCluster:
         """Folders of MPS daemons on the nodes."""
         folders = [self.node_folder(node.name) / "kubelet" / "plugins" for node in self.nodes]
         return tuple(sorted(path for folder in folders for path in folder.glob("*/mps/*")))
+
+    def restarts(self, told: Callable[[str], None]) -> Restarts[Process]:
+        """For one that is kept running, in place of `check`."""
+        clock = asyncio.get_running_loop().time
+        return Restarts(self.processes(), lambda process: process.start(self._forks), told, clock)
 
     def check(self) -> None:
         """Raises NodeNotReady when a process of ours ended by itself."""
