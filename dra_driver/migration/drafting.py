@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dra_driver.api.documents import Document, read_documents
+from dra_driver.api.documents import Document, Reading, read_documents
 from dra_driver.migration import reading
 from dra_driver.migration.codes import NOT_EDITABLE, Severity
 from dra_driver.migration.definitions import kept
+from dra_driver.migration.embedded import manifests_in, why_no_claims
 from dra_driver.migration.kinds import is_known, is_part_of_an_object, pods_by_shape, pods_of, with_written_places
 from dra_driver.migration.kustomize import is_kustomization, target_of, texts_in
 from dra_driver.migration.limits import virtual_machines
@@ -19,6 +20,7 @@ from dra_driver.migration.model import (
     Choice,
     ContainerAt,
     Finding,
+    Form,
     Options,
     Path,
     PodReading,
@@ -95,14 +97,23 @@ def drafted(document: Document, meaning: Meaning, options: Options, *, patch: bo
     texts = dict(texts_in(document))
     for path, text in texts.items():
         _draft_text(draft, path, text, meaning, options)
+    manifests = dict(manifests_in(document))
     for path in gpu_texts(document.obj):
-        if path not in texts:
+        known = path in texts or (path in manifests and _draft_manifest(draft, path, manifests[path], meaning, options))
+        if not known:
             draft.findings.append(_left_text(document, path))
     return draft
 
 
 def _left_text(document: Document, path: Path) -> Finding:
-    return finding(NOT_EDITABLE, document, path, "is a text that speaks of GPUs and was left as it is")
+    message = "is a text that speaks of GPUs and was left as it is"
+    return finding(NOT_EDITABLE, document, path, message, advice=_ABOUT_TEXTS)
+
+
+_ABOUT_TEXTS = (
+    "Where it asks for whole devices of a resource that a DeviceClass answers to, it can stay. Else migrate the "
+    "manifest that is made of it, on its own (… | dractl migrate -), and write what changed into the text by hand."
+)
 
 
 def _owner(document: Document) -> str | None:
@@ -133,20 +144,58 @@ def _of_unknown_kind(document: Document) -> Iterator[Finding]:
 def _draft_text(draft: Draft, path: Path, text: str, meaning: Meaning, options: Options) -> None:
     if not speaks_of_gpus(text):
         return
-    lines = draft.document.place_in(path_text(path), 0)[0] - 1
-    padded = "\n" * lines + text
-    read = read_documents(padded, draft.document.file)
+    read = _read_text(draft, path, text)
     if read.problems or not read.documents or any(not one.kind for one in read.documents):
         draft.findings.append(_left_text(draft.document, path))
         return
     patch = is_kustomization(draft.document)
-    # Whoever makes objects of texts, such as Argo, makes them in its own namespace.
-    owner = draft.document.namespace
-    documents = [replace(one, namespace=one.namespace or owner) for one in read.documents]
-    inner = [drafted(document, meaning, options, patch=patch) for document in documents]
+    inner = [drafted(document, meaning, options, patch=patch) for document in read.documents]
     for one in inner:
         one.target = target_of(draft.document, path) if patch else None
-    draft.inner.append((path, lines, padded, inner))
+    _hold(draft, path, text, inner)
+
+
+def _draft_manifest(draft: Draft, path: Path, text: str, meaning: Meaning, options: Options) -> bool:
+    """Of a ConfigMap. False: something in it speaks of GPUs, and is no pod."""
+    inner = [drafted(one, meaning, options, patch=False) for one in _read_text(draft, path, text).documents]
+    if any(_has_gpu_keys(one.document.obj) and not (one.asking or one.findings) for one in inner):
+        return False
+    for one in inner:
+        one.asking = [_in_a_config_map(each, options) for each in one.asking]
+    _hold(draft, path, text, inner)
+    return True
+
+
+def _has_gpu_keys(value: object) -> bool:
+    """Also within others, as in `requests.nvidia.com/gpu` of a quota. What a migrated pod tolerates is no key."""
+    if isinstance(value, dict):
+        return any(speaks_of_gpus(key) or _has_gpu_keys(one) for key, one in value.items())
+    return isinstance(value, list) and any(map(_has_gpu_keys, value))
+
+
+def _in_a_config_map(one: Asking, options: Options) -> Asking:
+    reason = why_no_claims(one.pod, options) if one.pod.form is not Form.NONE else None
+    if reason is None:
+        return one
+    pod = replace(one.pod, form=Form.NONE, why_no_claims=reason)
+    return replace(one, pod=pod, choice=choose(pod, one.reading, options))
+
+
+def _read_text(draft: Draft, path: Path, text: str) -> Reading:
+    """With the lines of the file, and the namespace of the object: whoever makes objects of texts, such as Argo, makes
+    them in its own."""
+    owner = draft.document.namespace
+    read = read_documents("\n" * _line(draft, path) + text, draft.document.file)
+    return replace(read, documents=tuple(replace(one, namespace=one.namespace or owner) for one in read.documents))
+
+
+def _line(draft: Draft, path: Path) -> int:
+    return draft.document.place_in(path_text(path), 0)[0] - 1
+
+
+def _hold(draft: Draft, path: Path, text: str, inner: list[Draft]) -> None:
+    lines = _line(draft, path)
+    draft.inner.append((path, lines, "\n" * lines + text, inner))
 
 
 def with_inner(drafts: Iterable[Draft]) -> Iterator[Draft]:

@@ -379,7 +379,7 @@ class _Pod:
 
     def _watcher(self) -> PodReading | None:
         """A DaemonSet that sees all GPUs of its node and asks for none: admin access says the same."""
-        if self._pod.document.kind != "DaemonSet" or self._has_claims():
+        if self._pod.document.kind != "DaemonSet" or any(map(why_left, self._held)):
             return None
         if any("NVIDIA_MIG_CONFIG_DEVICES" in variables(one) for one in self._pod.containers):
             return None
@@ -396,7 +396,10 @@ class _Pod:
         return PodReading(
             (demand,),
             findings=(*self._findings, said, *rest, *unused_labels(self._pod)),
+            claim_findings=tuple(kept(self._held, self._pod.document)),
             needs_claims="it watches all GPUs without asking for one, which only a claim with admin access says",
+            taken=self._meaning.claims,
+            held=self._held,
         )
 
     def _has_claims(self) -> tuple[Finding, ...]:

@@ -16,6 +16,7 @@ from dra_driver.migration.changes import EditRefused, Items, changed, plain, sam
 from dra_driver.migration.claims import MANAGED_BY, OWNER
 from dra_driver.migration.codes import NOT_EDITABLE
 from dra_driver.migration.edit import Splice, rewritten, spliced
+from dra_driver.migration.embedded import manifests_in
 from dra_driver.migration.kueue_configuration import unmapped
 from dra_driver.migration.kustomize import is_names_file, kustomizations, texts_in
 from dra_driver.migration.model import (
@@ -158,7 +159,7 @@ def _is_entry(value: object) -> bool:
 
 def _back(document: Document, findings: list[Finding]) -> Iterator[Edit]:
     """Edits in the object as it is now."""
-    for path, text in texts_in(document):
+    for path, text in (*texts_in(document), *manifests_in(document)):
         inner = undo([Source(document.file, text)])
         findings += inner.findings
         if inner.changed:

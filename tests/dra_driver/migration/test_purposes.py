@@ -240,6 +240,15 @@ def test_pods_that_ask_for_no_gpus_are_left_whatever_their_claims_are_for() -> N
     assert ([one.severity for one in found.findings], found.leave) == ([Severity.INFO], None)
 
 
+def test_who_watches_all_gpus_and_has_a_claim_of_others_gets_admin_access_besides() -> None:
+    env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    watcher = pod({"name": "w", "image": "i", "env": env}, kind="DaemonSet", resourceClaims=[ENTRY])
+    spec = parsed(migrated(Options(), DOMAIN, watcher))["DaemonSet"]["spec"]["template"]["spec"]
+    assert [one["name"] for one in spec["resourceClaims"]] == ["other", "gpu"]
+    assert not migrated(Options(), template(of("gpu.nvidia.com")), watcher).changed
+    assert not migrated(Options(), watcher).changed
+
+
 NAMES = st.sampled_from(["gpu", "gpu-2", "channel", "nic"])
 
 
