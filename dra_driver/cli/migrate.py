@@ -11,6 +11,7 @@ from pathlib import Path
 import typer
 
 from dra_driver.cli import migrate_options as flags
+from dra_driver.cli.encodings import title
 from dra_driver.cli.migrate_cluster import ClusterRead, read_cluster, relevant
 from dra_driver.cli.migrate_files import diff, places_below, read_sources, together, write_beside, write_in_place
 from dra_driver.cli.migrate_options import DEFAULTS, ReportFormat, SeveralShares
@@ -150,14 +151,25 @@ def _write(report: Report, work: Gathered, *, in_place: bool, output: str | None
     if diff_only:
         for line in diff(result):
             typer.echo(line, nl=False)
+        _say_of_encodings(result, work)
     elif in_place:
-        for done in write_in_place(result):
+        for done in write_in_place(result, work.encodings):
             messages.print(done, markup=False, soft_wrap=True)
     elif output == _STDOUT:
         typer.echo(together(result), nl=False)
     elif output is not None:
-        write_beside(result, Path(output), places, only_changed=not work.from_files, links=work.links)
+        changed = not work.from_files
+        write_beside(result, Path(output), places, only_changed=changed, links=work.links, encodings=work.encodings)
         write_reports(report, Path(output))
+
+
+def _say_of_encodings(result: Migration, work: Gathered) -> None:
+    """A diff is one text, and what is in it of other encodings fits no bytes of their files."""
+    for one in result.files:
+        if one.file in work.encodings and one.before != one.after:
+            name = title(work.encodings[one.file])
+            text = f"note: {one.file} is {name}, which `patch` does not read: use --in-place or -o for it"
+            messages.print(text, markup=False, soft_wrap=True)
 
 
 def _places(result: Migration, work: Gathered) -> dict[str, str]:
@@ -201,7 +213,8 @@ def _gathered(paths: Sequence[str], around: Sequence[str], read: ClusterRead | N
     given, beside = read_sources(paths), read_sources(around)
     sources = given.sources if paths or read is None else relevant(read.workloads)
     side = (*beside.sources, *((read.around,) if read is not None else ()))
-    return Gathered(sources, side, (*given.unreadable, *beside.unreadable), read, bool(paths), given.links)
+    unreadable = (*given.unreadable, *beside.unreadable)
+    return Gathered(sources, side, unreadable, read, bool(paths), given.links, given.encodings)
 
 
 def _end(report: Report, work: Gathered) -> None:

@@ -1,6 +1,6 @@
 """Files of `dractl migrate`: texts as they are, and results beside them, in their place, or as a diff.
 
-A text keeps its line ends and byte order mark, so files are never opened as text.
+A text keeps its line ends, encoding and byte order mark, so files are never opened as text.
 """
 
 import contextlib
@@ -9,10 +9,12 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
+from dra_driver.cli.encodings import UTF_8, encoding_of, title
 from dra_driver.cli.files import STDIN, UnreadableFile, named_files
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.model import Migration, Source
@@ -20,6 +22,8 @@ from dra_driver.migration.outcome import Unread
 
 MANIFESTS = "manifests"
 """Folder below that of `-o`, so that `kubectl apply -f` meets nothing but manifests there."""
+
+NO_ENCODINGS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +33,15 @@ class Read:
     """Files."""
     links: tuple[tuple[str, str], ...] = ()
     """Other names of files that are read, and the name by which they are."""
+    encodings: Mapping[str, str] = field(default_factory=dict)
+    """Of files that are not UTF-8."""
 
 
 def read_sources(paths: Sequence[str]) -> Read:
     """All files of `paths`, folders with their YAML and JSON files; who cannot read one reads the others. Raises
     UnreadableFile for what is not there."""
     sources: list[Source] = []
+    encodings: dict[str, str] = {}
     bad: list[Unread] = []
     names = list(dict.fromkeys(named_files(paths)))
     # Read twice, a file would be written twice, and the second time without what the first had put into it.
@@ -42,14 +49,18 @@ def read_sources(paths: Sequence[str]) -> Read:
     links = [(name, first[_file(name)]) for name in names if first[_file(name)] != name]
     for name in (name for name in names if first[_file(name)] == name):
         try:
-            sources.append(Source(name, _content(name).decode("utf-8")))
+            content = _content(name)
+            encoding = encoding_of(content)
+            sources.append(Source(name, content.decode(encoding)))
+            if encoding != UTF_8:
+                encodings[name] = encoding
         except UnicodeDecodeError as error:
-            bad.append(Unread(name, f"is not UTF-8 text (byte {error.start})"))
+            bad.append(Unread(name, f"is not {title(encoding)} text (byte {error.start})"))
         except FileNotFoundError as error:
             raise UnreadableFile(f"cannot be read: {error.strerror}", about=name) from error
         except OSError as error:
             bad.append(Unread(name, f"cannot be read: {error.strerror}"))
-    return Read(tuple(sources), tuple(bad), tuple(links))
+    return Read(tuple(sources), tuple(bad), tuple(links), encodings)
 
 
 def _file(name: str) -> str:
@@ -92,14 +103,14 @@ def _lines(text: str) -> list[str]:
 
 
 def together(migration: Migration) -> str:
-    """All of it as one stream of documents: what is new for the cluster first."""
-    texts = [one.text for one in migration.new_files] + [one.after for one in migration.files]
+    """All of it as one stream of documents, in UTF-8: what is new for the cluster first."""
+    texts = [one.text for one in migration.new_files] + [one.after.removeprefix("\ufeff") for one in migration.files]
     return "---\n".join(text if text.endswith("\n") else f"{text}\n" for text in texts if text.strip())
 
 
-def write_in_place(migration: Migration) -> list[str]:
-    """Only files that change, each whole or not at all; one of which nothing is left goes. Returns what was done to
-    which, for people. Raises UnreadableFile."""
+def write_in_place(migration: Migration, encodings: Mapping[str, str] = NO_ENCODINGS) -> list[str]:
+    """Only files that change, each whole or not at all; one of which nothing is left goes. `encodings` are those of
+    files that are not UTF-8. Returns what was done to which, for people. Raises UnreadableFile."""
     if any(one.file == STDIN and one.before != one.after for one in migration.files):
         raise InvalidInput("standard input has no place; use -o", about="--in-place")
     # What others name comes before them: whoever is interrupted and begins again must not meet pods whose claims were
@@ -107,7 +118,7 @@ def write_in_place(migration: Migration) -> list[str]:
     changed = [(one.file, one.text) for one in migration.new_files]
     changed += [(one.file, one.after) for one in migration.files if one.before != one.after]
     changed.sort(key=lambda one: not one[1])
-    _write_all([(Path(file), text) for file, text in changed if text])
+    _write_all([(Path(file), text.encode(encodings.get(file, UTF_8))) for file, text in changed if text])
     for file, text in changed:
         if not text:
             _remove(Path(file))
@@ -121,9 +132,10 @@ def write_beside(
     *,
     only_changed: bool,
     links: Sequence[tuple[str, str]] = (),
+    encodings: Mapping[str, str] = NO_ENCODINGS,
 ) -> None:
     """Results below `folder`, at their `places`; unchanged files, too, unless `only_changed`. `links` become copies.
-    Raises UnreadableFile."""
+    `encodings` are those of files that are not UTF-8. Raises UnreadableFile."""
     sources = {Path(one.file).resolve() for one in migration.files if one.file != STDIN}
     # Of a file that had something and has nothing any more, nothing is left.
     written = {
@@ -133,16 +145,17 @@ def write_beside(
     }
     written |= {one.file: one.text for one in migration.new_files}
     written |= {link: written[file] for link, file in links if file in written}
+    of_files = dict(links)
     for file, text in written.items():
         target = folder / places[file]
         if target.resolve() in sources:
             raise InvalidInput(f"would write over {target}, which is read; use --in-place for that", about="-o")
-        _write(target, text)
+        _write(target, text.encode(encodings.get(of_files.get(file, file), UTF_8)))
 
 
 def write_extra(folder: Path, name: str, text: str) -> None:
     """A report or the like. Raises UnreadableFile."""
-    _write(folder / name, text)
+    _write(folder / name, text.encode(UTF_8))
 
 
 def places_below(files: Iterable[str]) -> dict[str, str]:
@@ -154,18 +167,18 @@ def places_below(files: Iterable[str]) -> dict[str, str]:
     return {**found, STDIN: str(Path(MANIFESTS, "stdin.yaml"))}
 
 
-def _write(path: Path, text: str) -> None:
-    _write_all([(path, text)])
+def _write(path: Path, content: bytes) -> None:
+    _write_all([(path, content)])
 
 
-def _write_all(files: Iterable[tuple[Path, str]]) -> None:
+def _write_all(files: Iterable[tuple[Path, bytes]]) -> None:
     """Each whole or not at all, with the mode of the file that was there. All are written before the first is put in
     its place: where one cannot be written, none is changed."""
     waiting: list[tuple[Path, Path]] = []
     about = Path()
     try:
-        for about, text in files:
-            waiting.append((_temporary(about, text), about.resolve()))
+        for about, content in files:
+            waiting.append((_temporary(about, content), about.resolve()))
         for temporary, about in tuple(waiting):
             temporary.replace(about)
             del waiting[0]
@@ -177,7 +190,7 @@ def _write_all(files: Iterable[tuple[Path, str]]) -> None:
                 temporary.unlink()
 
 
-def _temporary(path: Path, text: str) -> Path:
+def _temporary(path: Path, content: bytes) -> Path:
     """Beside the file, hidden, with what the file is to have."""
     path.parent.mkdir(parents=True, exist_ok=True)
     target = path.resolve()
@@ -185,7 +198,7 @@ def _temporary(path: Path, text: str) -> Path:
     with tempfile.NamedTemporaryFile("wb", dir=target.parent, prefix=".dractl-", delete=False) as file:
         temporary = Path(file.name)
         try:
-            file.write(text.encode("utf-8"))
+            file.write(content)
             file.flush()
             temporary.chmod(mode)
         except OSError:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
@@ -46,6 +46,8 @@ class Gathered:
     """Whether the workloads are a person's files."""
     links: tuple[tuple[str, str], ...] = ()
     """Other names of files that were read, and the name by which they were."""
+    encodings: Mapping[str, str] = field(default_factory=dict)
+    """Of files that are not UTF-8."""
 
     @property
     def unread(self) -> tuple[Unread, ...]:

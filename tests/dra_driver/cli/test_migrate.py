@@ -202,10 +202,12 @@ def test_a_file_that_is_no_yaml_is_an_error_and_the_others_go_on(repository: Pat
 
 
 def test_a_file_that_is_no_text_is_named_and_the_others_go_on(repository: Path) -> None:
-    (repository / "image.yaml").write_bytes(b"\xff\xfe\x00")
+    (repository / "image.yaml").write_bytes(b"\xff\xd8\xff")
+    (repository / "half.yaml").write_bytes("a: b".encode("utf-16")[:-1])
     outcome = run("migrate", str(repository), "--strategy", "claims", "--in-place")
     assert outcome.exit_code == Status.UNREACHABLE
     assert "image.yaml: is not UTF-8 text (byte 0)" in " ".join(outcome.stderr.split())
+    assert "half.yaml: is not UTF-16 text (byte 8)" in " ".join(outcome.stderr.split())
     assert "resourceClaims" in (repository / "vector-add.yaml").read_text()
     with pytest.raises(UnreadableFile, match=r"nowhere\.yaml"):
         run("migrate", "nowhere.yaml")
@@ -629,8 +631,10 @@ def test_files_of_odd_kinds_are_read_once_and_all_are_in_the_result(tmp_path: Pa
     (folder / "up").symlink_to("..")
     (folder / "two\nlines.yaml").write_text(pod % "command: [a]")
     outcome = run("migrate", str(folder), "--strategy", "claims", "-o", str(out))
-    assert outcome.exit_code == Status.UNREACHABLE
-    assert "utf-16.yaml: is not UTF-8 text" in outcome.stderr
+    assert outcome.exit_code == Status.NO
+    wide = (out / "manifests" / "utf-16.yaml").read_bytes()
+    assert wide.decode("utf-16-le").startswith("\ufeff# What Pod p asks for")
+    (out / "manifests" / "utf-16.yaml").unlink()
     written = {path.name: path.read_text() for path in (out / "manifests").iterdir()}
     assert set(written) == {"pod.yaml", "a link.yaml", "empty.yaml", "binary.json", "two\nlines.yaml"}
     assert written["a link.yaml"] == written["pod.yaml"] != text
