@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 import pytest_asyncio
-from support.api import Api
-from support.dra_objects import allocation, claim, claim_spec, claims, opaque, result
+from support.api import APPLY, STRATEGIC, Api
+from support.dra_objects import CLASSES, allocation, claim, claim_spec, claims, opaque, result
 
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject, Resource
 from dra_driver.errors import NotFound, Rejected
@@ -143,6 +143,25 @@ async def test_server_side_apply_of_the_same_is_refused_as_a_change_of_the_alloc
     with pytest.raises(Rejected, match=r"status\.allocation.*immutable"):
         await kube.apply(RESOURCE_CLAIMS, body, force=True, subresource="status")
     assert await said(kube, ref) == {}
+
+
+@pytest.mark.parametrize("kind", [STRATEGIC, APPLY])
+async def test_who_patches_what_is_typed_sorts_parameters_that_it_does_not_name(
+    api: Api, namespace: str, kind: str
+) -> None:
+    """Also of a claim's spec, and of a class, which may change."""
+    await allocated(api, namespace, GPU_DRIVER)
+    labels = {"metadata": {"name": "a", "labels": {"x": "y"}}}
+    named = {"apiVersion": RESOURCE_CLAIMS.api_version, "kind": "ResourceClaim", **labels}
+    query = {"fieldManager": "test"} if kind == APPLY else {}
+    refusal = await api.refused("PATCH", f"{claims(namespace)}/a", named, kind, **query)
+    assert ("spec", "FieldValueInvalid") in refusal.causes
+    await api.post(CLASSES, {"metadata": {"name": namespace}, "spec": {"config": [opaque(UNSORTED)]}})
+    body = {**named, "kind": "DeviceClass", "metadata": {**labels["metadata"], "name": namespace}}
+    changed = await api.patch(f"{CLASSES}/{namespace}", body, kind, **query)
+    (config,) = changed["spec"]["config"]
+    assert list(config["opaque"]["parameters"]) == sorted(UNSORTED)
+    assert list(config["opaque"]["parameters"]["sharing"]) == ["a", "strategy"]
 
 
 async def test_a_claim_with_devices_of_several_drivers_has_the_statuses_of_all(

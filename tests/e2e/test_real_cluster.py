@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 from support.real_cluster import (
     CDI_ROOT,
     IS_THERE,
@@ -31,6 +32,7 @@ from support.real_cluster import (
     inside,
     install,
     kubectl,
+    manifests,
     nothing_left,
     remove,
     slice_versions,
@@ -118,6 +120,49 @@ def test_an_example_runs_with_its_devices_inside_and_leaves_nothing(services: Se
     finally:
         remove(example)
     nothing_left(services)
+
+
+BY_HAND = """{
+  "apiVersion": "resource.k8s.io/v1",
+  "kind": "ResourceClaim",
+  "metadata": {"name": "by-hand"},
+  "spec": {"devices": {
+    "requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}],
+    "config": [{"opaque": {"driver": "gpu.nvidia.com", "parameters": {
+      "kind": "GpuConfig",
+      "apiVersion": "resource.nvidia.com/v1beta1",
+      "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
+    }}}]
+  }}
+}"""
+
+
+def test_a_claim_as_clients_send_it_that_sort_no_keys_says_how_its_device_is(services: Services) -> None:
+    """The scheduler puts its parameters into the allocation with white space and all."""
+    kubectl("create", "--raw", "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims", "-f", "-", content=BY_HAND)
+    (pod,) = [one for one in manifests("one-gpu") if one["kind"] == "Pod"]
+    pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "by-hand"}]
+    content = yaml.safe_dump(pod)
+    kubectl("apply", "-f", "-", content=content)
+    try:
+        wait_running([("default", "one-gpu")])
+        until(lambda: status_of("by-hand") == {"Ready": "True", "Healthy": "True"}, "the claim says how its device is")
+        services.stop("plugin")
+        services.start("plugin")
+        until(lambda: services.registered("plugin"), "registered again")
+        assert status_of("by-hand") == {"Ready": "True", "Healthy": "True"}
+    finally:
+        kubectl("delete", "-f", "-", content=content)
+        kubectl("delete", "resourceclaim", "by-hand")
+    nothing_left(services)
+    assert "device status cannot be written" not in (services.folder / "plugin.log").read_text()
+
+
+def status_of(claim: str) -> dict[str, str]:
+    """Type and status of the conditions of a claim's only device."""
+    found = get("resourceclaim", claim).get("status", {}).get("devices") or [{}]
+    (device,) = found
+    return {one["type"]: one["status"] for one in device.get("conditions") or ()}
 
 
 def test_a_killed_plugin_comes_back_and_releases_what_it_had_prepared(services: Services) -> None:
