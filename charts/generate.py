@@ -288,12 +288,31 @@ def render_gates() -> str:
     return f"# Generated from dra_driver/features.py by `make generate`; do not edit.\n{yaml.safe_dump(gates)}"
 
 
+def render_needed() -> str:
+    """Paths of values that templates cannot do without: maps of values, and all whose default says something."""
+
+    def needed(values: tuple[Value, ...]) -> Iterator[str]:
+        for value in values:
+            says = not isinstance(value.default, list | dict) and value.default not in ("", None)
+            if value.children is not None or (says and value.path[-1] not in _AS_GOOD_AS_EMPTY):
+                yield ".".join(value.path)
+            yield from needed(value.children or ())
+
+    paths = list(needed(read_values((CHART / "values.yaml").read_text())))
+    return f"# Generated from values.yaml by `make generate`; do not edit.\n{yaml.safe_dump(paths)}"
+
+
+_AS_GOOD_AS_EMPTY = ("priorityClassName",)
+"""Names of values with a default that may be null."""
+
+
 def generated() -> dict[Path, str]:
     """Every generated file and its content."""
     files = {
         CHART / "values.schema.json": render_schema(),
         CHART / "README.md": render_readme(),
         CHART / "files" / "feature-gates.yaml": render_gates(),
+        CHART / "files" / "needed-values.yaml": render_needed(),
     }
     for folder, source in COPIES.items():
         for file in sorted(source.glob("*.yaml")):
