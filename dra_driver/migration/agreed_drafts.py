@@ -16,6 +16,7 @@ from dra_driver.migration.codes import ALREADY_DRA, Severity
 from dra_driver.migration.commuting import as_part
 from dra_driver.migration.drafting import Asking, Draft
 from dra_driver.migration.kinds import pods_of
+from dra_driver.migration.kserve import configs_of
 from dra_driver.migration.kustomize import Kustomization, target_of, texts_in
 from dra_driver.migration.model import (
     Choice,
@@ -118,6 +119,10 @@ def agree(drafts: Sequence[Draft], json_patches: Iterable[Part], apart: Mapping[
     """What makes one pod asks in one way, or the pod would ask twice or lose what it asked for."""
     parts = [*map(_part, drafts), *json_patches]
     known = {index: apart[key] for index, one in enumerate(drafts) if (key := key_of(one.document)) in apart}
+    composed = list(_composed(drafts))
+    for members in composed:
+        if _differ([drafts[index] for index in members]):
+            known |= {index: known.get(index, _OTHER_DEVICES) for index in members}
     for index, reason in reasons_against_claims(parts, known).items():
         draft = drafts[index]
         draft.asking = [
@@ -128,20 +133,54 @@ def agree(drafts: Sequence[Draft], json_patches: Iterable[Part], apart: Mapping[
             choice = Choice(Target.LEAVE, draft.hindered)
             draft.asking = [replace(one, choice=choice) for one in draft.asking]
     for members in patched_together(parts):
-        some = [drafts[index] for index in members if index < len(drafts)]
-        targets = {one.choice.target for draft in some for one in draft.asking}
-        if len(targets) < 2:
-            continue
-        if Target.LEAVE in targets:
-            choice = Choice(Target.LEAVE, "a patch of it, or what it patches, cannot be migrated")
-        else:
-            asking = (one for draft in some for one in draft.asking)
-            reason = next(one.choice.reason for one in asking if one.choice.target is Target.CLAIMS)
-            choice = Choice(Target.CLAIMS, f"a patch of it, or what it patches, needs claims: {reason}")
-        for draft in some:
-            draft.asking = [
-                one if one.choice.target is choice.target else replace(one, choice=choice) for one in draft.asking
-            ]
+        _one_way([drafts[index] for index in members if index < len(drafts)], "a patch of it, or what it patches,")
+    for members in composed:
+        _one_way([drafts[index] for index in members], "a config of it, or a service that names it,")
+
+
+def _one_way(drafts: Sequence[Draft], others: str) -> None:
+    """`others` are those of them that are not the one of which it is said, as the subject of a sentence."""
+    targets = {one.choice.target for draft in drafts for one in draft.asking}
+    if len(targets) < 2:
+        return
+    if Target.LEAVE in targets:
+        choice = Choice(Target.LEAVE, f"{others} cannot be migrated")
+    else:
+        asking = (one for draft in drafts for one in draft.asking)
+        reason = next(one.choice.reason for one in asking if one.choice.target is Target.CLAIMS)
+        choice = Choice(Target.CLAIMS, f"{others} needs claims: {reason}")
+    for draft in drafts:
+        draft.asking = [
+            one if one.choice.target is choice.target else replace(one, choice=choice) for one in draft.asking
+        ]
+
+
+_OTHER_DEVICES = (
+    "an LLMInferenceService and a config that it names do not ask for the same GPUs, for the same containers, of one "
+    "pod, and the claim of one would take the place of the other's"
+)
+
+
+def _composed(drafts: Sequence[Draft]) -> Iterator[list[int]]:
+    """Indexes of services of KServe and of configs that they name, where both ask for GPUs."""
+    asking = {id(draft.document): index for index, draft in enumerate(drafts) if draft.asking}
+    documents = [draft.document for draft in drafts]
+    for draft in drafts:
+        if id(draft.document) in asking:
+            others = [asking[id(one)] for one in configs_of(draft.document, documents) if id(one) in asking]
+            if others:
+                yield [asking[id(draft.document)], *others]
+
+
+def _differ(drafts: Sequence[Draft]) -> bool:
+    """Whether of one pod they do not all ask for the same."""
+    asked: dict[Path, list[object]] = {}
+    for draft in drafts:
+        for one in draft.asking:
+            demands = one.reading.demands
+            wanted = [([user.name for user in each.containers], each.want, each.alternatives) for each in demands]
+            asked.setdefault(one.pod.path, []).append(wanted)
+    return any(one != each[0] for each in asked.values() for one in each)
 
 
 def _without_claims(one: Asking, reason: str, options: Options) -> Asking:

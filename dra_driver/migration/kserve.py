@@ -1,4 +1,9 @@
-"""Claims that KServe makes itself, of annotations of an LLMInferenceService. Pure.
+"""What KServe makes of an LLMInferenceService: of the configs that it names, and of annotations by which KServe makes
+claims itself. Pure.
+
+A config is merged with the service that names it, whose own spec goes before. It is looked up in the namespace of the
+service, and else in KServe's own, whose configs are for the services of all namespaces. Pods are made in the service's.
+Source: KServe, getConfig and MergeSpecs of its controller of LLMInferenceServices.
 
 It makes one template with one request, and gives a claim of it to every pod of the service: its template, its workers
 and those of prefill. Whatever needs more has claims of its own pods, which all releases keep that know the kind.
@@ -6,19 +11,74 @@ Source: KServe 0.20, its controller of LLMInferenceServices; the annotations are
 releases pass over them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.claims import Claims
 from dra_driver.migration.codes import NO_CLAIMS_HERE, Severity
 from dra_driver.migration.kinds import kind_of, pods_of
-from dra_driver.migration.model import Edit, Finding, Options, Put, Remove, Target, Workload, finding
+from dra_driver.migration.model import Edit, Finding, Options, Put, Remove, Target, Workload, finding, value_at
 
 _KIND = ("serving.kserve.io", "LLMInferenceService")
+_CONFIG = ("serving.kserve.io", "LLMInferenceServiceConfig")
+_USUAL_NAMESPACE = "kserve"
+"""Where KServe's installation puts itself."""
 _ANNOTATION = "serving.kserve.io/exp-dra-"
 _SAID = {"deviceClassName", "selectors", "count"}
 """Of a request, what annotations can say."""
+
+
+# -- configs
+
+
+def configs_of(document: Document, others: Iterable[Document]) -> Iterator[Document]:
+    """Those that an LLMInferenceService names, as far as they are here."""
+    if kind_of(document.obj) != _KIND:
+        return
+    refs = value_at(document.obj, ("spec", "baseRefs"))
+    names = {value_at(one, ("name",)) for one in (refs if isinstance(refs, list) else ())}
+    named: dict[str, list[Document]] = {}
+    for one in others:
+        if kind_of(one.obj) == _CONFIG and one.name in names:
+            named.setdefault(one.name, []).append(one)
+    for some in named.values():
+        own = [one for one in some if one.namespace == document.namespace]
+        yield from own or some
+
+
+def for_other_namespaces(workloads: Sequence[Workload], documents: Sequence[Document]) -> Iterator[Finding]:
+    """Of configs that name a template now, which must be where the pods are made."""
+    for one in workloads:
+        config = one.pod.document
+        if kind_of(config.obj) == _CONFIG and one.templates:
+            users = [other for other in documents if config in configs_of(other, documents)]
+            where = sorted({user.namespace or "default" for user in users} - {config.namespace or "default"})
+            yield from _told(one, where)
+
+
+def _told(workload: Workload, where: Sequence[str]) -> Iterator[Finding]:
+    config = workload.pod.document
+    names = " and ".join(ref.name for ref in workload.templates)
+    if where:
+        message = f"services in {', '.join(where)} name this config; the template {names} must be there, too"
+        advice = f"Apply ResourceClaimTemplate {names} in {', '.join(where)} as well, before the config."
+        yield finding(NO_CLAIMS_HERE, config, workload.pod.path, message, advice=advice)
+    elif config.namespace in (None, _USUAL_NAMESPACE):
+        message = (
+            "a config in KServe's own namespace is for the services of all namespaces; the template that it names now "
+            f"({names}) must be in each where a service uses it"
+        )
+        advice = (
+            f"Apply ResourceClaimTemplate {names} in the namespaces of the services that name the config, before it; "
+            "none of another namespace is among what was given."
+        )
+        severity = Severity.WARNING if config.namespace else Severity.INFO
+        yield finding(NO_CLAIMS_HERE, config, workload.pod.path, message, advice=advice, severity=severity)
+
+
+# -- claims of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +115,8 @@ def _why_not(workloads: Sequence[Workload], claims: Sequence[Claims], options: O
         return "every pod of the service would get the devices, also those that ask for none"
     if any(one.ref.kind != "ResourceClaimTemplate" for one in claims):
         return "several pods share one claim"
+    if value_at(workloads[0].pod.document.obj, ("spec", "baseRefs")):
+        return "a config that it names may have claims of its own"
     if any(one.reading.held for one in workloads):
         return "its pods have claims of other devices"
     requests = [one.template["spec"]["spec"]["devices"] for one in claims]

@@ -18,6 +18,7 @@ from dra_driver.migration.changes import changed
 from dra_driver.migration.codes import NOT_EDITABLE, Severity
 from dra_driver.migration.commuting import Strayed, strayed
 from dra_driver.migration.drafting import drafted
+from dra_driver.migration.kserve import for_other_namespaces
 from dra_driver.migration.kueue_configuration import holds_configuration
 from dra_driver.migration.kustomize import Kustomization, kustomizations, labels_of_a_patch
 from dra_driver.migration.model import Finding, Migration, Options, Source, StrategyOption, ref_of
@@ -67,12 +68,14 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
         out.add(new)
     offered = publishing(meaning, out.demands, options)
     said = _unsaid((one for plan in out.plans for one in plan.all_findings), counting)
-    findings = (*_unread([*read, *beside]), *meaning.findings, *of_patches, *said, *counting, *out.findings)
+    workloads = tuple(workload for plan in out.plans for workload in plan.all_workloads)
+    elsewhere = for_other_namespaces(workloads, known)
+    findings = (*_unread([*read, *beside]), *meaning.findings, *of_patches, *said, *elsewhere, *counting, *out.findings)
     return Migration(
         out.files(),
         out.new_files(),
         tuple(out.objects),
-        tuple(workload for plan in out.plans for workload in plan.all_workloads),
+        workloads,
         tuple(dict.fromkeys(findings)),
         offered.policy,
         offered.values,
