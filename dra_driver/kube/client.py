@@ -44,7 +44,6 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _MERGE_PATCH = "application/merge-patch+json"
 _PROTOBUF = "application/vnd.kubernetes.protobuf"
-_APPLY_PATCH = "application/apply-patch+yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,28 +214,6 @@ class Kube:
             body=patch,
             content_type=_MERGE_PATCH,
             query={"fieldManager": self._field_manager},
-        )
-
-    async def apply(
-        self,
-        resource: Resource,
-        obj: JsonObject,
-        *,
-        field_manager: str | None = None,
-        force: bool = False,
-        subresource: str | None = None,
-    ) -> JsonObject:
-        """Server-side apply. Raises Conflict when another manager owns a field and `force` is false."""
-        metadata = obj["metadata"]
-        return await self._request(
-            "PATCH",
-            resource,
-            namespace=metadata.get("namespace"),
-            name=metadata["name"],
-            subresource=subresource,
-            body=obj,
-            content_type=_APPLY_PATCH,
-            query={"fieldManager": field_manager or self._field_manager, "force": str(force).lower()},
         )
 
     async def delete(

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 import pytest_asyncio
-from support.api import APPLY, STRATEGIC, Api
+from support.api import APPLY, STRATEGIC, Api, Refused
 from support.dra_objects import CLASSES, allocation, claim, claim_spec, claims, opaque, result
 
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject, Resource
-from dra_driver.errors import NotFound, Rejected
+from dra_driver.errors import NotFound
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, ClaimRef
 from kubelet_plugin.claim_devices import entries_of, key_of, put_entries
@@ -129,19 +129,26 @@ async def test_parameters_keep_their_bytes_while_entries_come_and_go(
             assert message.count(parameters.encode()) == 2
 
 
-async def test_server_side_apply_of_the_same_is_refused_as_a_change_of_the_allocation(
-    api: Api, kube: Kube, namespace: str
-) -> None:
-    """Why it is not what the plugin does. Of a strategic merge patch the same is true."""
-    ref = await allocated(api, namespace, GPU_DRIVER)
+async def applied(api: Api, ref: ClaimRef, device: JsonObject) -> JsonObject:
+    """As the plugin wrote once."""
     body = {
         "apiVersion": RESOURCE_CLAIMS.api_version,
         "kind": "ResourceClaim",
-        "metadata": {"name": "a", "namespace": namespace, "uid": ref.uid},
-        "status": {"devices": [entry(GPU_DRIVER)]},
+        "metadata": {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid},
+        "status": {"devices": [device]},
     }
-    with pytest.raises(Rejected, match=r"status\.allocation.*immutable"):
-        await kube.apply(RESOURCE_CLAIMS, body, force=True, subresource="status")
+    path = f"{claims(ref.namespace)}/{ref.name}/status"
+    return await api.patch(path, body, APPLY, fieldManager="gpu-dra-device-status", force="true")
+
+
+async def test_server_side_apply_of_the_same_is_refused_as_a_change_of_the_allocation(
+    api: Api, kube: Kube, namespace: str
+) -> None:
+    """Why it is not what the plugin does."""
+    ref = await allocated(api, namespace, GPU_DRIVER)
+    with pytest.raises(Refused) as refusal:
+        await applied(api, ref, entry(GPU_DRIVER))
+    assert refusal.value.causes == {("status.allocation", "FieldValueInvalid")}
     assert await said(kube, ref) == {}
 
 
@@ -218,14 +225,23 @@ async def test_what_was_applied_once_is_changed_and_taken_away(api: Api, kube: K
     created = await kube.create(RESOURCE_CLAIMS, sorted_claim)
     ref = ClaimRef(namespace, "a", created["metadata"]["uid"])
     await patched_status(kube, namespace, {"allocation": allocation()})
-    body = {
-        "apiVersion": RESOURCE_CLAIMS.api_version,
-        "kind": "ResourceClaim",
-        "metadata": {"name": "a", "namespace": namespace, "uid": ref.uid},
-        "status": {"devices": [entry(GPU_DRIVER, "before")]},
-    }
-    await kube.apply(RESOURCE_CLAIMS, body, field_manager="gpu-dra-device-status", force=True, subresource="status")
+    await applied(api, ref, entry(GPU_DRIVER, "before"))
     assert await put_entries(kube, ref, GPU_DRIVER, (entry(GPU_DRIVER, "after"),), ())
     assert await said(kube, ref) == {GPU_DRIVER: "after"}
     assert await put_entries(kube, ref, GPU_DRIVER, (), [key_of(entry(GPU_DRIVER))])
+    assert await said(kube, ref) == {}
+
+
+GATE_OFF = {
+    "DRAResourceClaimDeviceStatus": False,
+    # These need it.
+    "DRADeviceBindingConditions": False,
+    "DRAResourceClaimGranularStatusAuthorization": False,
+}
+
+
+@pytest.mark.parametrize("feature_gates", [GATE_OFF], ids=["off"])
+async def test_a_server_with_the_gate_off_keeps_none_and_that_is_known(api: Api, kube: Kube, namespace: str) -> None:
+    ref = await allocated(api, namespace, GPU_DRIVER, parameters=TEXTS["as a person writes it"])
+    assert not await put_entries(kube, ref, GPU_DRIVER, (entry(GPU_DRIVER),), ())
     assert await said(kube, ref) == {}

@@ -65,20 +65,6 @@ async def test_refusals_become_our_errors(kube: Kube, namespace: str) -> None:
         await kube.delete(RESOURCE_CLAIMS, "none", namespace=namespace)
 
 
-async def test_a_field_of_somebody_else_is_a_conflict_unless_forced(kube: Kube, namespace: str) -> None:
-    body = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "a", "namespace": namespace},
-        "data": {"x": "1"},
-    }
-    await kube.apply(CONFIG_MAPS, body, field_manager="one")
-    body["data"] = {"x": "2"}
-    with pytest.raises(Conflict):
-        await kube.apply(CONFIG_MAPS, body, field_manager="two")
-    assert (await kube.apply(CONFIG_MAPS, body, field_manager="two", force=True))["data"] == {"x": "2"}
-
-
 async def test_a_message_that_was_read_is_written_unless_somebody_else_wrote(kube: Kube, namespace: str) -> None:
     await kube.create(RESOURCE_CLAIMS, claim("a", namespace=namespace))
     message = await kube.get_message(RESOURCE_CLAIMS, "a", namespace)

@@ -23,7 +23,7 @@ from controller.settings import read_settings as controller_settings
 from dra_driver.api.meta import CRDS, JsonObject, Resource
 from dra_driver.cli.main import app
 from dra_driver.cli.output import plain_errors
-from dra_driver.errors import NotFound
+from dra_driver.errors import AlreadyExists, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from kubelet_plugin.settings import read_settings as plugin_settings
@@ -378,4 +378,8 @@ class _Kubectl:
         if verb == "delete":
             await self._kube.delete(resource, metadata["name"], namespace=metadata.get("namespace"))
         else:
-            await self._kube.apply(resource, document, field_manager="kubectl", force=True)
+            place = metadata.get("namespace")
+            try:
+                await self._kube.create(resource, document, namespace=place)
+            except AlreadyExists:
+                await self._kube.merge_patch(resource, metadata["name"], document, namespace=place)
