@@ -1,10 +1,10 @@
-"""A release keeps its names: who would give it others is told so before anything is changed."""
+"""Names of releases, their objects and their drivers: what cannot be is told before anything is changed."""
 
 from typing import Any
 
 import pytest
 from support.chart_values import VARIANTS
-from support.helm import NAMESPACE, Cluster, Helm, HelmError, ServerThread
+from support.helm import NAMESPACE, Cluster, Helm, HelmError, Object, ServerThread, resource_of
 
 RENAMED = {
     "the label alone": ({"fullnameOverride": "gpus"}, {"fullnameOverride": "gpus", "nameOverride": "other"}),
@@ -63,6 +63,78 @@ def test_releases_beside_each_other_do_not_count(server: ServerThread, helm: Hel
     """Of another namespace, of another name, or no release at all."""
     without: dict[str, Any] = {"crds": {"install": False}, "deviceClasses": {"install": False}}
     helm.install()
-    Helm(server.kubeconfig, release="second").install({**without, "nameOverride": "b"})
-    Helm(server.kubeconfig, namespace="elsewhere").install({**without, "nameOverride": "c"})
+    second = {**without, "nameOverride": "b", "driverName": "b.example.com"}
+    Helm(server.kubeconfig, release="second").install(second)
+    Helm(server.kubeconfig, namespace="elsewhere").install({**second, "driverName": "c.example.com"})
     helm.upgrade({"logLevel": "debug"})
+
+
+@pytest.mark.parametrize("publisher", ["controller", "node"])
+@pytest.mark.parametrize("other", [{"release": "second"}, {"namespace": "elsewhere"}])
+def test_a_driver_has_one_release(publisher: str, other: dict[str, str], server: ServerThread, helm: Helm) -> None:
+    """Each one's policies would refuse the other's slices, and two plugins would serve one node."""
+    without: dict[str, Any] = {"crds": {"install": False}, "deviceClasses": {"install": False}, "publisher": publisher}
+    helm.install()
+    before = server.names()
+    with pytest.raises(HelmError, match=r"gpu-dra/gpu-dra-driver-kubelet-plugin is a plugin of driver gpu.nvidia.com"):
+        Helm(server.kubeconfig, **other).install(without)
+    assert server.names() == before
+    Helm(server.kubeconfig, **other).install({**without, "driverName": "gpu.example.com"})
+
+
+def claim(driver: str) -> Object:
+    result = {"request": "gpu", "driver": driver, "pool": "node-1", "device": "gpu-1"}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": f"of-{driver.partition('.')[2]}", "namespace": "default"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}},
+        "status": {"allocation": {"devices": {"results": [result]}}},
+    }
+
+
+def test_a_driver_keeps_its_name_while_somebody_has_its_devices(cluster: Cluster) -> None:
+    """Nobody would release them: kubelet asks a driver of that name, and the journal lies in a folder of that name."""
+    helm, without = Helm(cluster.kubeconfig), {"cleanup": {"install": False}}
+    helm.install(without)
+    claims = [claim(one) for one in ("gpu.nvidia.com", "gpu.others.example")]
+    for one in claims:
+        allocated(cluster, one)
+    before = written(cluster)
+    with pytest.raises(HelmError, match=r"1 claims have devices of driver gpu.nvidia.com \(default/of-nvidia.com\)"):
+        helm.upgrade({**without, "driverName": "gpu.example.com"})
+    assert written(cluster) == before
+    helm.upgrade({**without, "logLevel": "debug"})
+    cluster.delete(claims[0])
+    helm.upgrade({**without, "driverName": "gpu.example.com"})
+    helm.uninstall()
+    cluster.delete(claims[1])
+
+
+def allocated(cluster: Cluster, one: Object) -> None:
+    """Status is not written with the rest."""
+    metadata, resource = one["metadata"], resource_of(one["apiVersion"], one["kind"])
+    cluster.create(one)
+    cluster.kube(
+        lambda kube: kube.merge_patch(
+            resource, metadata["name"], {"status": one["status"]}, namespace=metadata["namespace"], subresource="status"
+        )
+    )
+
+
+@pytest.mark.parametrize("release", ["9gpus", "team.gpus", "gpu-dra-driver.v2", f"{'x' * 39}.y"])
+def test_a_release_whose_services_could_not_have_its_name_is_told_so(release: str, server: ServerThread) -> None:
+    before, helm = server.names(), Helm(server.kubeconfig, release=release)
+    with pytest.raises(
+        HelmError, match=r"names of Services begin with a letter and have no dots(.|\n)*fullnameOverride"
+    ):
+        helm.install()
+    assert server.names() == before
+    helm.install({"fullnameOverride": "gpus"})
+
+
+def test_long_names_are_taken(server: ServerThread) -> None:
+    """As long as Helm and Kubernetes let them be."""
+    helm = Helm(server.kubeconfig, release="r" * 53, namespace="n" * 63)
+    helm.install({"webhook": {"install": True}, "metrics": {"serviceMonitors": "never"}})
+    helm.upgrade({"networkPolicy": {"install": True}, "priorityClassQuota": True})
