@@ -16,16 +16,22 @@ _STEADY_S = 60.0
 """A program that ran so long is started again at once when it ends."""
 _STOP_S = 10.0
 """For an orderly end; kubelet kills the pod after 30 s."""
+NOTICED_S = 7.0
+"""kubelet asks every 5 s whether the pod is ready, and what ended by itself is to be known even when it is back sooner:
+then the domain's status says so, and Events do to the pods whose programs it served."""
 _YOUNG_S = 10.0
 """So long after its start a program may not have looked names up yet, or may be about to."""
 
 
 class Program:
-    """`run` it, then say `restart` for the first start, too. What it prints goes where the supervisor's log goes."""
+    """`run` it, then say `restart` for the first start, too. What it prints goes where the supervisor's log goes.
+    `noticed_s` is how long an end that nobody asked for is a problem at least."""
 
-    def __init__(self, command: Sequence[str], backoff: Backoff | None = None) -> None:
-        self.problem: str | None = "has not been started"
-        """Why it does not run; None while it does."""
+    def __init__(self, command: Sequence[str], backoff: Backoff | None = None, *, noticed_s: float = NOTICED_S) -> None:
+        self._problem = "has not been started"
+        self._problem_until_s = 0.0
+        """By the event loop's clock; while it does not run, it is a problem anyway."""
+        self._noticed_s = noticed_s
         self._command = tuple(command)
         self._backoff = backoff or Backoff(first_s=0.5, longest_s=30.0)
         self._wanted = asyncio.Event()
@@ -37,6 +43,15 @@ class Program:
     def pid(self) -> int | None:
         """None while it does not run."""
         return self._process.pid if self._process is not None else None
+
+    @property
+    def problem(self) -> str | None:
+        """Why it does not run, or did not a moment ago; None while all is well."""
+        if self._process is None:
+            return self._problem
+        if asyncio.get_running_loop().time() < self._problem_until_s:
+            return f"{self._problem}, and is only just back"
+        return None
 
     def restart(self) -> None:
         """It starts anew, with the files as they are now."""
@@ -86,7 +101,6 @@ class Program:
             await self._pause(f"cannot be started: {error.strerror}")
             return
         self._started_s = loop.time()
-        self.problem = None
         _log.info("started", program=self._command[0], pid=self._process.pid)
         ended, asked = asyncio.ensure_future(self._process.wait()), asyncio.ensure_future(self._again.wait())
         try:
@@ -104,7 +118,8 @@ class Program:
         await self._pause(f"ended by signal {-status}" if status < 0 else f"ended with status {status}")
 
     async def _pause(self, problem: str) -> None:
-        self.problem = problem
+        self._problem = problem
+        self._problem_until_s = asyncio.get_running_loop().time() + self._noticed_s
         wait_s = self._backoff.next_s()
         _log.error("does not run", program=self._command[0], reason=problem, retry_s=round(wait_s, 1))
         with suppress(TimeoutError):
@@ -114,7 +129,7 @@ class Program:
         process, self._process = self._process, None
         if process is None:
             return
-        self.problem = "was stopped"
+        self._problem = "was stopped"
         with suppress(ProcessLookupError):
             process.terminate()
         try:

@@ -105,6 +105,7 @@ async def test_a_domain_lives_through_everything_and_leaves_nothing() -> None:
         await apply(cluster.kube, scenario)
         await it_comes_up(story)
         await a_killed_supervisor_is_started_again(story)
+        await a_daemon_that_is_back_within_a_second_is_noticed(story)
         await a_daemon_that_moves_is_found_again(story)
         await without_an_api_server_daemons_go_on(story)
         last = await story.daemons()
@@ -145,6 +146,21 @@ async def _all_say_that_they_are_ready(story: Story) -> bool:
 async def _is_counted(story: Story, name: str) -> bool:
     status = (await story.cluster.kube.get(DAEMON_SETS, name, DRIVER_NAMESPACE))["status"]
     return bool((status["desiredNumberScheduled"], status["numberReady"]) == (2, 2))
+
+
+async def a_daemon_that_is_back_within_a_second_is_noticed(story: Story) -> None:
+    pod = (await story.daemons())["gb200-1"]
+    pid = story.supervisor("gb200-1", pod)
+    (imex,) = _children(pid)
+    os.kill(imex, signal.SIGKILL)
+    await story.until(lambda: _child_is_not(pid, imex), "the daemon is not started again")
+
+    async def noticed() -> bool:
+        nodes = (await story.domain())["status"]["nodes"]
+        return any(one["status"] != "Ready" for one in nodes if one["name"] == "gb200-1")
+
+    await story.until(noticed, "the domain does not say that the daemon was away")
+    await story.until(story.is_ready, "the domain is not ready again")
 
 
 async def a_killed_supervisor_is_started_again(story: Story) -> None:

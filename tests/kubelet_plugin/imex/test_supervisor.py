@@ -16,7 +16,7 @@ from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.kube.watch import Backoff, MirrorChange
 from kubelet_plugin.imex import probe
 from kubelet_plugin.imex.config import Place
-from kubelet_plugin.imex.program import Program
+from kubelet_plugin.imex.program import NOTICED_S, Program
 from kubelet_plugin.imex.settings import ImexSettings
 from kubelet_plugin.imex.supervisor import Supervisor
 from kubelet_plugin.simulation.host import create_host
@@ -70,7 +70,8 @@ class Pod:
             log_level="info",
             log_format="json",
         )
-        self.program = Program((str(host / IMEX), "-c", str(self.place.config)), Backoff(first_s=0.1, longest_s=0.2))
+        command = (str(host / IMEX), "-c", str(self.place.config))
+        self.program = Program(command, Backoff(first_s=0.1, longest_s=0.2), noticed_s=1.0)
         self.supervisor = Supervisor(settings, self.program, by_name=by_name)
 
     def saw(self, seen: ComputeDomain | InvalidInput | None) -> None:
@@ -168,6 +169,22 @@ async def test_a_daemon_knows_its_peers_from_its_start_to_its_end(
     assert "the supervisor does not answer" in (await ours.live() or "")
 
 
+async def test_a_daemon_that_is_back_at_once_is_not_ready_for_as_long_as_kubelet_takes_to_ask(
+    pod: Callable[..., Pod],
+) -> None:
+    ours = pod()
+    async with running(ours):
+        ours.saw(domain(("here", ours.address)))
+        await ours.until_ready()
+        first = ours.program.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: ours.program.pid not in (None, first))
+        assert await ours.ready() == "the IMEX daemon ended by signal 9, and is only just back"
+        await ours.until_ready()
+    assert NOTICED_S > 5 + 1, "kubelet asks every 5 s"
+
+
 async def test_an_older_driver_gets_addresses_and_a_restart(pod: Callable[..., Pod]) -> None:
     ours = pod(by_name=False)
     (other,) = addresses(1)
@@ -198,8 +215,8 @@ async def test_a_daemon_that_refuses_to_start_is_tried_again_and_not_ready(
     ours = pod()
     async with running(ours):
         ours.saw(domain(("here", ours.address)))
-        await until(lambda: ours.program.problem == "ended with status 1")
-        assert await ours.ready() == "the IMEX daemon ended with status 1"
+        await until(lambda: "ended with status 1" in (ours.program.problem or ""))
+        assert "the IMEX daemon ended with status 1" in (await ours.ready() or "")
         assert await ours.live() is None
         monkeypatch.setenv("SIMULATED_DEVICES", "/dev/nvidia-caps/nvidia-cap0")
         await ours.until_ready()
