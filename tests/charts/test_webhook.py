@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from support.chart_values import VARIANTS
+from support.foreign_types import EVERYTHING_SERVED
 from support.helm import CHART, NAMESPACE, Cluster, Helm, HelmError, Object, ServerThread
 from support.permissions import faults
 from support.reviews import BAD, an_object, config
@@ -26,7 +27,6 @@ from dra_driver.api.meta import Resource
 from dra_driver.errors import Rejected
 from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
-from tests.charts.test_objects import EVERYTHING_SERVED
 from tests.charts.test_permissions import CONTROLLER, done_by, granted, names_in, ours
 from tests.charts.test_settings import given
 
@@ -182,6 +182,48 @@ def test_uninstalling_takes_the_configuration_away_before_whom_it_names(server: 
 
 
 KINDS = ("validatingwebhookconfigurations", "services", "deployments")
+
+
+CERT_MANAGER = {"webhook": {"install": True, "certificates": "cert-manager"}}
+COMPANYS = {"webhook": {**CERT_MANAGER["webhook"], "issuerRef": {"name": "company", "kind": "ClusterIssuer"}}}
+SECRET = "gpu-dra-driver-webhook"
+
+
+@pytest.mark.parametrize(
+    ("later", "left"),
+    [
+        (ON, {SECRET}),
+        ({}, set()),
+        ({"publisher": "node"}, set()),
+        (COMPANYS, {f"{SECRET}-certificate"}),
+        (CERT_MANAGER, {f"{SECRET}-certificate", f"{SECRET}-authority"}),
+    ],
+    ids=["self-managed", "off", "no controller", "another issuer", "as before"],
+)
+def test_keys_that_cert_manager_leaves_behind_go_when_nobody_needs_them(
+    later: Object, left: set[str], server: ServerThread, helm: Helm
+) -> None:
+    for one in EVERYTHING_SERVED:
+        server.create(one)
+    release = helm.install(CERT_MANAGER)
+    for one in release.all("Certificate"):
+        made_by_cert_manager(server, one["spec"]["secretName"], one["metadata"]["name"])
+    made_by_cert_manager(server, "somebody-elses", SECRET)
+    helm.upgrade(later)
+    names = {one["metadata"]["name"] for one in server.objects("v1", "Secret") if one["type"] != "helm.sh/release.v1"}
+    assert names - {"somebody-elses"} == left and "somebody-elses" in names
+
+
+def test_a_secret_of_that_name_that_cert_manager_has_not_made_stays(server: ServerThread, helm: Helm) -> None:
+    helm.install()
+    made_by_cert_manager(server, f"{SECRET}-certificate", "another")
+    helm.upgrade({"logLevel": "debug"})
+    assert f"{SECRET}-certificate" in {one["metadata"]["name"] for one in server.objects("v1", "Secret")}
+
+
+def made_by_cert_manager(server: ServerThread, name: str, certificate: str) -> None:
+    metadata = {"name": name, "namespace": NAMESPACE, "annotations": {"cert-manager.io/certificate-name": certificate}}
+    server.create({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "kubernetes.io/tls"})
 
 
 # -- the program, with what the chart made
