@@ -329,6 +329,12 @@ NAME_TAKEN = Code(
     "changed what an earlier run wrote. It is left as it is, and the new one has another name.",
     "See which of the two the pods are to name.",
 )  # fmt: skip
+NOT_TAKEN = Code(
+    "M054", "configuration that was not taken", _WARNING,
+    "Several files say what resources mean, each in its way, or one does that lies among examples and tests. A cluster "
+    "has one answer.",
+    "Give the one that holds by `--with FILE`, which goes before all others; migrate what is of other clusters apart.",
+)  # fmt: skip
 
 CODES: tuple[Code, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Code))
 """All of them, by number."""

@@ -176,6 +176,8 @@ class Meaning:
     strategy: str | None = None
     """Of MIG, for all nodes of which nothing else is known."""
     driver_roots: frozenset[str] = frozenset()
+    read_from: tuple[str, ...] = ()
+    """Configurations, operators and the like, for sentences."""
     policy: JsonObject | None = None
     """A PublishingPolicy that publishes what the configurations offered; None without configurations."""
     chart_values: JsonObject | None = None

@@ -53,8 +53,9 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
     read = [(source, read_documents(source.text, source.file)) for source in sources]
     beside = [(source, read_documents(source.text, source.file)) for source in side]
     documents = [document for source, one in read if not is_refused(source, one) for document in one.documents]
-    known = [*documents, *(document for _, one in beside for document in one.documents)]
-    meaning = surroundings.read(known, options)
+    told = [document for _, one in beside for document in one.documents]
+    known = [*documents, *told]
+    meaning = surroundings.read(known, options, told)
     kustomized = kustomizations(documents)
     json_patches = tuple(patches_of_gpus(kustomized, read))
     given = _Given(sources, documents, kustomized, json_patches, _tree(kustomized, read), meaning, options)

@@ -22,6 +22,7 @@ from dra_driver.migration.plugin_config import (
 )
 from dra_driver.names import GPU_DRIVER, INVENTORY_API_VERSION
 
+_FEW = 3
 _HAMI_NODES: JsonObject = {"labelSelector": {"matchLabels": {"gpu": "on"}}}
 """Where HAMi's own chart runs its device plugin."""
 
@@ -44,7 +45,7 @@ def published(meaning: Meaning, options: Options) -> Meaning:
 
 def publishing(meaning: Meaning, demands: Iterable[Demand], options: Options) -> Published:
     """For the configurations, and for workloads that ask for parts of GPUs in amounts."""
-    reasons: list[str] = []
+    reasons = list(_sources(meaning))
     amounts = amounts_asked(demands)
     sharing = list(_sharing_rules(meaning, amounts))
     if amounts and not any("capacity" in rule for rule in sharing):
@@ -56,6 +57,13 @@ def publishing(meaning: Meaning, demands: Iterable[Demand], options: Options) ->
     rules: JsonObject = {"mig": list(_mig_rules(meaning, options)), "sharing": sharing}
     rules = {name: one for name, one in rules.items() if one}
     return Published(_policy(rules) if rules else None, _values(meaning, rules, options, reasons), tuple(reasons))
+
+
+def _sources(meaning: Meaning) -> Iterator[str]:
+    if meaning.read_from:
+        more = len(meaning.read_from) - _FEW
+        listed = ", ".join(meaning.read_from[:_FEW]) + (f" and {more} more" if more > 0 else "")
+        yield f"What resources stand for was read from {listed}."
 
 
 def _policy(rules: JsonObject) -> JsonObject:

@@ -6,7 +6,7 @@ of the GPU Operator; layouts of mig-parted; HAMi's configuration; Nodes; Resourc
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from dra_driver.migration.codes import (
     Severity,
 )
 from dra_driver.migration.definitions import Definitions
+from dra_driver.migration.in_force import Given, among_examples, configs_in_force, passed_over, place, settled
 from dra_driver.migration.labels import restored_profile
 from dra_driver.migration.meaning import CONFIG_LABEL, LAYOUT_LABEL, Hami, MigLayout, View
 from dra_driver.migration.meaning import Meaning as Meaning
@@ -50,13 +51,18 @@ from dra_driver.names import GPU_DRIVER
 from dra_driver.quantity import Quantity
 
 
-def read(documents: Sequence[Document], options: Options) -> Meaning:
-    """Of all documents, of which those that are none of these sources are passed over."""
-    found = _Found()
+def read(documents: Sequence[Document], options: Options, told: Collection[Document] = ()) -> Meaning:
+    """Of all documents, of which those that are none of these sources are passed over. `told` are those of them that
+    were given for what they say."""
+    found = _Found(told=frozenset(told))
+    aside = among_examples(documents, found.told)
     for document in documents:
-        found.take(document)
+        if document in aside and _Found.decides(document):
+            found.findings.append(passed_over(document))
+        else:
+            found.take(document)
     found.read_plugins(documents)
-    own = own_names(found.classes, found.configs.values(), options)
+    own = own_names(found.classes, [one.says for one in found.configs], options)
     meaning = replace(
         _meaning(found, options),
         definitions=Definitions.of(documents),
@@ -72,23 +78,31 @@ class _Found:
 
     plugins: list[tuple[Document, str, JsonObject, Path]] = field(default_factory=list)
     """Configurations of the device plugin, with name and place, before they are read."""
-    configs: dict[tuple[str, str], PluginConfig] = field(default_factory=dict)
-    """By ConfigMap (or file) and name."""
-    operator_config: tuple[str, str | None] | None = None
+    configs: list[Given[PluginConfig]] = field(default_factory=list)
+    told: frozenset[Document] = frozenset()
+    """What was given for what it says."""
+    operator_configs: list[Given[tuple[str, str | None]]] = field(default_factory=list)
     """ConfigMap and default configuration, as the ClusterPolicy or Helm values say."""
-    mig_strategy: str | None = None
-    flag_strategy: str | None = None
+    mig_strategies: list[Given[str]] = field(default_factory=list)
+    flag_strategies: list[Given[str]] = field(default_factory=list)
     """As the device plugin's own flags say, which go before its configuration."""
     layouts: dict[str, MigLayout] = field(default_factory=dict)
     nodes: list[Document] = field(default_factory=list)
     classes: list[DeviceClass] = field(default_factory=list)
     claims: dict[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
     slice_memory: set[Quantity] = field(default_factory=set)
-    hami: Hami = field(default_factory=Hami)
+    hamis: list[Given[Hami]] = field(default_factory=list)
     driver_roots: set[str] = field(default_factory=set)
     findings: list[Finding] = field(default_factory=list)
     given: bool = False
     """Whether any configuration was there to make a policy of."""
+
+    @staticmethod
+    def decides(document: Document) -> bool:
+        """Whether it says what resources mean."""
+        alone = _Found()
+        alone.take(document)
+        return bool(alone.given or alone.layouts or alone.nodes)
 
     def take(self, document: Document) -> None:
         obj = document.obj
@@ -152,7 +166,7 @@ class _Found:
         shown = heeded(names, self.nodes, [one for one in documents if id(one) not in sources])
         for document, name, obj, at in self.plugins:
             config = plugin_config(name, obj, document, at, shown)
-            self.configs[document.name or document.file, name] = config
+            self.configs.append(Given(document, config, at))
             self.findings += config.findings
             if config.driver_root is not None:
                 self.driver_roots.add(config.driver_root)
@@ -191,7 +205,7 @@ class _Found:
                     self._plugin(document, str(name), text, at)
             default = config.get("default")
             where = config.get("name") or document.file
-            self.operator_config = (str(where), str(default) if default else None)
+            self.operator_configs.append(Given(document, (str(where), str(default) if default else None)))
         if {"resourceName", "resourceMem", "resourceCores"} & obj.keys() or "deviceSplitCount" in plugin:
             self._hami(document, {**plugin, **obj}, ())
         strategy = obj.get("migStrategy") or value_at(obj, ("mig", "strategy"))
@@ -202,7 +216,7 @@ class _Found:
 
     def _strategy(self, document: Document, strategy: object) -> None:
         if strategy in MIG_STRATEGIES:
-            self.mig_strategy = str(strategy)
+            self.mig_strategies.append(Given(document, str(strategy)))
             self.given = True
         elif strategy is not None:
             message = f"MIG strategy {strategy!r} is none of none, single, mixed"
@@ -218,7 +232,8 @@ class _Found:
         self._strategy(document, value_at(spec, ("mig", "strategy")) or "single")
         config = value_at(spec, ("devicePlugin", "config"))
         if isinstance(config, dict) and config.get("name"):
-            self.operator_config = (str(config["name"]), str(config["default"]) if config.get("default") else None)
+            default = str(config["default"]) if config.get("default") else None
+            self.operator_configs.append(Given(document, (str(config["name"]), default)))
         for say in _OPERATOR:
             self.findings += say(document, spec)
         if value_at(spec, ("driver", "enabled")) is not False:
@@ -234,7 +249,7 @@ class _Found:
         advice = "Keep it from the nodes that go over, node by node as the cut-over plan says; delete it at the end."
         self.findings.append(finding(DOUBLE_ALLOCATION, document, path, message, advice=advice))
         if settings.mig_strategy in MIG_STRATEGIES:
-            self.flag_strategy = settings.mig_strategy
+            self.flag_strategies.append(Given(document, settings.mig_strategy, path))
         if settings.driver_root is not None:
             self.driver_roots.add(settings.driver_root)
 
@@ -250,7 +265,7 @@ class _Found:
 
     def _hami(self, document: Document, obj: JsonObject, at: Path) -> None:
         known = Hami()
-        self.hami = Hami(
+        hami = Hami(
             count=_word(obj, known.count, "resourceCountName", "resourceName"),
             memory=_word(obj, known.memory, "resourceMemoryName", "resourceMem"),
             memory_percentage=_word(
@@ -264,6 +279,7 @@ class _Found:
             default_memory=_whole(obj.get("defaultMemory")) or 0,
             installed=True,
         )
+        self.hamis.append(Given(document, hami, at))
         self.given = True
         self._scaling(document, obj, at)
 
@@ -406,19 +422,34 @@ def _what_of_them(entry: JsonObject, devices: JsonObject) -> str:
 
 
 def _meaning(found: _Found, options: Options) -> Meaning:
-    configs, default = _in_force(found)
+    operator, of_operator = settled("the name of the configuration", found.operator_configs, found.told)
+    by_flags, of_flags = settled("the MIG strategy of the device plugin", found.flag_strategies, found.told)
+    by_values, of_values = settled("the MIG strategy", found.mig_strategies, found.told)
+    hami, of_hami = settled("what HAMi's resources are called", found.hamis, found.told)
+    named, default, of_configs = configs_in_force(found.configs, operator.says if operator else None, found.told)
+    configs = {name: one.says for name, one in named.items()}
     layouts = tuple(found.layouts[name] for name in sorted(found.layouts))
-    strategy = options.mig_strategy or found.flag_strategy or found.mig_strategy
-    if found.flag_strategy is not None:
-        configs = {name: replace(one, mig_strategy=found.flag_strategy) for name, one in configs.items()}
+    strategy = options.mig_strategy or next((one.says for one in (by_flags, by_values) if one is not None), None)
+    if by_flags is not None:
+        configs = {name: replace(one, mig_strategy=by_flags.says) for name, one in configs.items()}
+    said = [*named.values(), *(one for one in (operator, by_flags, by_values, hami) if one is not None)]
     plain = Meaning(
         configs=tuple(configs.values()),
         default_config=default,
-        hami=found.hami,
+        hami=hami.says if hami is not None else Hami(),
+        read_from=tuple(dict.fromkeys(place(one.document) for one in said)),
         layouts=layouts,
         strategy=strategy,
         driver_roots=frozenset(found.driver_roots),
-        findings=(*found.findings, *labels_of_nodes(found.nodes)),
+        findings=(
+            *found.findings,
+            *of_operator,
+            *of_flags,
+            *of_values,
+            *of_hami,
+            *of_configs,
+            *labels_of_nodes(found.nodes),
+        ),
         claims=found.claims,
     )
     nodes = [_view_of_node(node, configs, default, strategy) for node in found.nodes]
@@ -429,20 +460,6 @@ def _meaning(found: _Found, options: Options) -> Meaning:
             views = [View("the cluster", mig_strategy=strategy)]
     memory = found.slice_memory.pop() if len(found.slice_memory) == 1 else None
     return replace(plain, views=tuple(_said(view, options, memory) for view in views))
-
-
-def _in_force(found: _Found) -> tuple[dict[str, PluginConfig], str | None]:
-    """By name, and the name of the one for nodes that name none. Of several ConfigMaps, the one that the operator or
-    Helm names; where nobody names one, all."""
-    configs = found.configs
-    default = None
-    if found.operator_config is not None:
-        place, default = found.operator_config
-        configs = {key: config for key, config in configs.items() if key[0] == place} or configs
-    named = {name: config for (_, name), config in configs.items()}
-    if default not in named:
-        default = "default" if "default" in named else next(iter(named)) if len(named) == 1 else default
-    return named, default
 
 
 def _view_of_config(config: PluginConfig, strategy: str | None, several: bool) -> View:

@@ -1,0 +1,141 @@
+"""One answer for a cluster: which file says what resources mean, and what a person is told of the others."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+from support.dractl import run
+from support.migration import GPU, limits, pod
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.codes import MEANING_UNKNOWN, NOT_TAKEN
+from dra_driver.migration.migrate import migrate
+from dra_driver.migration.model import Migration, Options, Share, Source
+
+POD = yaml.safe_dump(pod(limits({GPU: 1})))
+
+
+def shared(replicas: int, strategy: str = "none") -> JsonObject:
+    resources = [{"name": GPU, "replicas": replicas}]
+    return {"version": "v1", "flags": {"migStrategy": strategy}, "sharing": {"timeSlicing": {"resources": resources}}}
+
+
+def config_map(name: str, **configs: JsonObject) -> str:
+    data = {key: yaml.safe_dump(one) for key, one in configs.items()}
+    metadata = {"name": name, "namespace": "gpu"}
+    return yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+
+
+def operator(config: str | None = None, strategy: str = "none") -> str:
+    plugin = {"config": {"name": config, "default": "default"}} if config is not None else {}
+    spec = {"devicePlugin": plugin, "mig": {"strategy": strategy}}
+    metadata = {"name": "p"}
+    return yaml.safe_dump({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": metadata, "spec": spec})
+
+
+def migrated(files: Mapping[str, str], side: Mapping[str, str] | None = None) -> Migration:
+    sources = [Source(name, text) for name, text in files.items()]
+    return migrate(sources, Options(), [Source(name, text) for name, text in (side or {}).items()])
+
+
+def replicas(found: Migration) -> list[int]:
+    return [rule["replicas"] for rule in (found.policy or {}).get("sharing", ())]
+
+
+def told(found: Migration) -> list[str]:
+    return [one.message for one in found.findings if one.code is NOT_TAKEN]
+
+
+PLAIN = yaml.safe_dump(shared(4))
+
+
+@pytest.mark.parametrize("folder", ["tests/data", "examples/time-slicing", "charts/plugin/Testdata", "docs"])
+def test_what_lies_among_examples_and_tests_says_nothing_of_the_cluster(folder: str) -> None:
+    found = migrated({"deploy/pod.yaml": POD, f"{folder}/plugin.yaml": PLAIN})
+    assert found.policy is None
+    assert [one.reading.demands[0].want.share for one in found.workloads] == [None]
+    assert MEANING_UNKNOWN in [one.code for one in found.findings]
+    (said,) = told(found)
+    assert said.startswith(f"{folder}/plugin.yaml lies among examples or tests")
+
+
+@pytest.mark.parametrize(
+    "text", [operator("x", "single"), config_map("x", default=shared(2)), PLAIN, "migStrategy: single\n"]
+)
+def test_that_holds_for_whatever_says_it(text: str) -> None:
+    found = migrated({"deploy/pod.yaml": POD, "examples/x.yaml": text})
+    assert (found.policy, len(told(found))) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ["/src/tests/repo/examples/pod.yaml", "/src/tests/repo/examples/plugin.yaml"],
+        ["examples/pod.yaml", "plugin.yaml"],
+    ],
+)
+def test_what_lies_where_all_lies_is_no_example(files: Sequence[str]) -> None:
+    found = migrated(dict(zip(files, (POD, PLAIN), strict=True)))
+    assert (replicas(found), told(found)) == ([4], [])
+
+
+def test_manifests_among_examples_are_migrated_like_others() -> None:
+    found = migrated({"deploy/plugin.yaml": PLAIN, "examples/pod.yaml": POD})
+    (workload,) = found.workloads
+    assert workload.reading.demands[0].want.share == Share(number=1)
+
+
+def test_what_is_given_for_what_it_says_goes_before_what_is_found() -> None:
+    found = migrated({"pod.yaml": POD, "plugin.yaml": PLAIN}, {"tests/mine.yaml": yaml.safe_dump(shared(8))})
+    assert replicas(found) == [8]
+    assert told(found) == [
+        "the device plugin's configuration is taken from tests/mine.yaml; plugin.yaml says otherwise"
+    ]
+    other = migrated(
+        {"plugin.yaml": config_map("a", here=shared(4))}, {"mine.yaml": config_map("b", default=shared(8))}
+    )
+    assert replicas(other) == [8]
+    assert len(told(other)) == 1
+
+
+def test_of_configurations_with_one_name_the_last_counts_and_the_others_are_named() -> None:
+    files = {name: config_map("plugin", default=shared(number)) for name, number in (("a", 2), ("b", 3), ("c", 4))}
+    found = migrated({**files, "pod.yaml": POD})
+    assert replicas(found) == [4]
+    places = [f"ConfigMap gpu/plugin in {name}:1" for name in "cab"]
+    assert told(found) == [f"configuration default is taken from {places[0]}; {places[1]}, {places[2]} say otherwise"]
+    assert found.reasons[0] == f"What resources stand for was read from {places[0]}."
+
+
+def test_where_they_say_the_same_nothing_is_told() -> None:
+    found = migrated(
+        {"a.yaml": config_map("plugin", default=shared(2)), "b.yaml": config_map("plugin", default=shared(2))}
+    )
+    assert (replicas(found), told(found)) == ([2], [])
+
+
+def test_the_operator_says_which_one_counts() -> None:
+    files = {"a.yaml": config_map("one", default=shared(2)), "b.yaml": config_map("two", default=shared(3))}
+    found = migrated({**files, "policy.yaml": operator("one")})
+    assert (replicas(found), told(found)) == ([2], [])
+
+
+def test_two_operators_that_differ_are_named() -> None:
+    found = migrated(
+        {"dev.yaml": operator(strategy="mixed"), "prod.yaml": operator(strategy="single"), "pod.yaml": POD}
+    )
+    where = ("ClusterPolicy p in prod.yaml:1", "ClusterPolicy p in dev.yaml:1")
+    assert told(found) == [f"the MIG strategy is taken from {where[0]}; {where[1]} says otherwise"]
+
+
+def test_a_person_reads_of_it(tmp_path: Path) -> None:
+    for name, text in (("deploy/pod.yaml", POD), ("tests/plugin.yaml", PLAIN)):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    outcome = run("migrate", str(tmp_path))
+    assert "M054" in outcome.stdout
+    assert "plugin.yaml lies among examples or tests" in " ".join(outcome.stdout.split())
+    confirmed = run("migrate", str(tmp_path / "deploy"), "--with", str(tmp_path / "tests"), "--report", "md")
+    assert "M054" not in confirmed.stdout
+    assert "replicas: 4" in confirmed.stdout
