@@ -8,16 +8,15 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from dra_driver.api.documents import Reading, read_documents
+from dra_driver.api.documents import read_documents
 from dra_driver.migration import reading
-from dra_driver.migration.agreement import ALL_CONTAINERS, Part, patched_together, reasons_against_claims
+from dra_driver.migration.agreement import Part, patched_together, reasons_against_claims
 from dra_driver.migration.building import Built, Context, Key, Tree, key_of
 from dra_driver.migration.codes import ALREADY_DRA, Severity
 from dra_driver.migration.commuting import as_part
 from dra_driver.migration.drafting import Asking, Draft
 from dra_driver.migration.kinds import pods_of
 from dra_driver.migration.kserve import configs_of
-from dra_driver.migration.kustomize import Kustomization, target_of, texts_in
 from dra_driver.migration.model import (
     Choice,
     Edit,
@@ -28,33 +27,13 @@ from dra_driver.migration.model import (
     PodReading,
     PodSpecAt,
     Put,
-    Source,
     Target,
     value_at,
 )
 from dra_driver.migration.purposes import hindrances, why_left
 from dra_driver.migration.strategy import choose
 from dra_driver.migration.surroundings import Meaning
-from dra_driver.migration.unrendered import asks_for_gpus, gpu_keys
-
-
-def patches_of_gpus(kustomized: Iterable[Kustomization], read: Iterable[tuple[Source, Reading]]) -> Iterator[Part]:
-    """Lists of operations, in files or in the kustomization itself, of which one is on GPUs."""
-    lists = {
-        source.file: source.text
-        for source, one in read
-        if any(problem.message.startswith("is a list") for problem in one.problems)
-    }
-    for one in kustomized:
-        texts = [(file, target, lists.get(file, "")) for file, target in one.patches.items()]
-        texts += [
-            (one.document.file, target_of(one.document, path), text)
-            for path, text in texts_in(one.document)
-            if text.lstrip().startswith(("-", "["))
-        ]
-        for where, target, text in texts:
-            if asks_for_gpus(text):
-                yield Part(one.document, where, touches=frozenset({ALL_CONTAINERS}), patch=True, target=target)
+from dra_driver.migration.unrendered import gpu_keys
 
 
 def in_context(one: Asking, context: Context, meaning: Meaning, options: Options) -> Asking:
@@ -94,7 +73,7 @@ def hinder(drafts: Iterable[Draft], tree: Tree, meaning: Meaning, options: Optio
     for draft in drafts:
         by_key.setdefault(key_of(draft.document), []).append(draft)
     for built in (one for folder in tree.folders for one in tree.built(folder) if len(one.parts) > 1):
-        parts = [draft for key in built.parts for draft in by_key.get(key, ())]
+        parts = [draft for key in built.parts for one in _written(key, tree) for draft in by_key.get(one, ())]
         held = _hindering(built, meaning, options) if parts and not built.unknown else ()
         for one in held:
             for draft in parts:
@@ -107,6 +86,12 @@ def hinder(drafts: Iterable[Draft], tree: Tree, meaning: Meaning, options: Optio
             parts[-1].findings += (replace(one, message=f"{one.message} ({files} together)") for one in said)
 
 
+def _written(key: Key, tree: Tree) -> tuple[Key, ...]:
+    """Documents that have it: itself, or of a JSON patch the kustomizations."""
+    patch = tree.json_patches.get(key)
+    return (key,) if patch is None else tuple(key_of(document) for document, _ in patch.users.values())
+
+
 def _hindering(built: Built, meaning: Meaning, options: Options) -> tuple[Held, ...]:
     if not any(True for _ in gpu_keys(built.obj)):
         return ()
@@ -115,9 +100,21 @@ def _hindering(built: Built, meaning: Meaning, options: Options) -> tuple[Held, 
     return tuple(one for read in found if read.demands for one in read.held if why_left(one) is not None)
 
 
-def agree(drafts: Sequence[Draft], json_patches: Iterable[Part], apart: Mapping[Key, str], options: Options) -> None:
-    """What makes one pod asks in one way, or the pod would ask twice or lose what it asked for."""
-    parts = [*map(_part, drafts), *json_patches]
+def agree(drafts: Sequence[Draft], apart: Mapping[Key, str], needed: Mapping[Key, str], options: Options) -> None:
+    """What makes one pod asks in one way, or the pod would ask twice or lose what it asked for.
+
+    `apart` are documents that cannot have claims, `needed` those that a JSON patch makes need some, and why.
+    """
+    parts = [*map(_part, drafts)]
+    for draft in drafts:
+        if (reason := needed.get(key_of(draft.document))) is not None:
+            choice = Choice(Target.CLAIMS, f"a patch of it needs claims: {reason}")
+            draft.asking = [
+                replace(one, choice=choice)
+                if one.choice.target is Target.EXTENDED and one.pod.form is not Form.NONE
+                else one
+                for one in draft.asking
+            ]
     known = {index: apart[key] for index, one in enumerate(drafts) if (key := key_of(one.document)) in apart}
     composed = list(_composed(drafts))
     for members in composed:
@@ -133,7 +130,7 @@ def agree(drafts: Sequence[Draft], json_patches: Iterable[Part], apart: Mapping[
             choice = Choice(Target.LEAVE, draft.hindered)
             draft.asking = [replace(one, choice=choice) for one in draft.asking]
     for members in patched_together(parts):
-        _one_way([drafts[index] for index in members if index < len(drafts)], "a patch of it, or what it patches,")
+        _one_way([drafts[index] for index in members], "a patch of it, or what it patches,")
     for members in composed:
         _one_way([drafts[index] for index in members], "a config of it, or a service that names it,")
 

@@ -15,9 +15,6 @@ from dra_driver.api.documents import Document
 from dra_driver.migration.kinds import kind_of
 from dra_driver.migration.model import value_at
 
-ALL_CONTAINERS = "*"
-"""Of a JSON patch: nobody looks up of which container it is."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from dra_driver.api.documents import Document, read_documents
+from dra_driver.api.documents import Document, normalized, read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.kinds import kind_of
 from dra_driver.migration.kustomize import is_kustomization, resolved, target_of
-from dra_driver.migration.model import value_at
+from dra_driver.migration.model import Path, path_text, value_at
 from dra_driver.migration.patching import CannotFollow, merged, operated
 from dra_driver.migration.tree import NotATree, trees, value_of
 from dra_driver.migration.unrendered import speaks_of_gpus
@@ -37,6 +37,10 @@ class Built:
     """All that it has had."""
     parts: list[Key] = field(default_factory=list)
     """Documents that it is made of: its own first, then patches."""
+    given: dict[str, JsonObject] = field(default_factory=dict)
+    """What kustomizations put into its metadata, by which patches find it: `labels`, `annotations`."""
+    namespaces: set[str] = field(default_factory=set)
+    """That they put it into."""
     unknown: str = ""
     """Why it is not known what it is; empty: it is."""
 
@@ -50,11 +54,54 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Operated:
+    """An object that a JSON patch is for: what it is before each operation, and at last behind all of them."""
+
+    states: tuple[JsonObject, ...]
+    parts: tuple[Key, ...]
+    """Documents and JSON patches that it was made of until then."""
+
+
+@dataclass(slots=True, eq=False)
+class JsonPatch:
+    """A list of operations in the files, and all that it is for in the folders."""
+
+    key: Key
+    operations: Sequence[Any]
+    text: str
+    """That holds the list."""
+    users: dict[str, tuple[Document, Path]] = field(default_factory=dict)
+    """By their files: kustomizations that have it, and the text or the name of its file in there."""
+    objects: list[Operated] = field(default_factory=list)
+
+    @property
+    def file(self) -> str:
+        return self.key[0]
+
+    @property
+    def inline(self) -> bool:
+        """Whether it is written into its kustomization."""
+        return self.file in self.users
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """Of a kustomization: one of its patches that says what it is for."""
+
+    document: Document
+    at: Path
+    target: Mapping[str, Any]
+    kinds: set[str] = field(default_factory=set)
+    """Of all that it is for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Patch:
     where: str
     target: Mapping[str, Any] | None
+    entry: Entry | None = None
     document: Document | None = None
-    operations: Sequence[Any] = ()
+    operations: JsonPatch | None = None
 
 
 class Tree:
@@ -72,6 +119,8 @@ class Tree:
         }
         self.contexts: dict[Key, Context] = {}
         """Of strategic patches: the first object that each is for."""
+        self.entries: dict[tuple[str, Path], Entry] = {}
+        self.json_patches: dict[Key, JsonPatch] = {}
         self.orphans: set[Key] = set()
         """Strategic patches of objects that are not here, in one of the folders at least."""
         for folder in self.folders:
@@ -111,6 +160,7 @@ class Tree:
         for patch in self._patches(document):
             self._patch(found, patch)
         _rename(found, document)
+        _give(found, document)
         if any(speaks_of_gpus(repr(document.obj.get(field))) for field in _UNSEEN):
             for one in found:
                 one.unknown = one.unknown or f"{document.file} changes GPUs in other ways than by patches"
@@ -124,18 +174,44 @@ class Tree:
             listed = document.obj.get(field_)
             for index, one in enumerate(listed if isinstance(listed, list) else ()):
                 target = target_of(document, (field_, index))
+                entry = Entry(document, (field_, index, "target"), target) if target is not None else None
+                if entry is not None:
+                    entry = self.entries.setdefault((document.file, entry.at), entry)
                 inline = one if isinstance(one, str) and "\n" in one else value_at(one, ("patch",))
                 path = one if isinstance(one, str) else value_at(one, ("path",))
                 if isinstance(inline, str):
-                    yield from _in_text(document.file, inline, target, read_documents(inline, document.file).documents)
+                    at: Path = (field_, index) if inline is one else (field_, index, "patch")
+                    documents = read_documents(inline, document.file).documents
+                    key = (document.file, "", path_text(at))
+                    yield from self._in_text(key, inline, entry, documents, (document, at))
                 elif isinstance(path, str):
                     file = str(resolved(folder / path))
-                    yield from _in_text(file, self._texts.get(file, ""), target, self._documents(file))
+                    text, documents = self._texts.get(file, ""), self._documents(file)
+                    user = (document, (field_, index) if one is path else (field_, index, "path"))
+                    yield from self._in_text((file, "", ""), text, entry, documents, user)
+
+    def _in_text(
+        self,
+        key: Key,
+        text: str,
+        entry: Entry | None,
+        documents: Sequence[Document],
+        user: tuple[Document, Path],
+    ) -> Iterator[_Patch]:
+        target = entry.target if entry is not None else None
+        operations = None if documents else operations_in(text)
+        if operations is not None:
+            patch = self.json_patches.setdefault(key, JsonPatch(key, operations, text))
+            patch.users[user[0].file] = user
+            yield _Patch(key[0], target, entry, operations=patch)
+        yield from (_Patch(key[0], target, entry, one) for one in documents)
 
     def _patch(self, found: list[Built], patch: _Patch) -> None:
         meant = [one for one in found if one.obj and _is_for(patch, one)]
         if not meant and patch.document is not None and patch.target is None:
             self.orphans.add(key_of(patch.document))
+        if patch.entry is not None:
+            patch.entry.kinds |= {kind_of(one.obj)[1] for one in meant}
         for one in meant:
             try:
                 self._change(one, patch)
@@ -143,9 +219,14 @@ class Tree:
                 one.unknown = one.unknown or f"the patch in {patch.where} cannot be followed: {error}"
 
     def _change(self, one: Built, patch: _Patch) -> None:
+        if patch.operations is not None:
+            one.parts.append(patch.operations.key)
+            states = tuple(operated(one.obj, patch.operations.operations))
+            if not one.unknown:
+                patch.operations.objects.append(Operated(states, tuple(one.parts)))
+            one.obj = states[-1]
+            return
         if patch.document is None:
-            one.obj = operated(one.obj, patch.operations)
-            one.parts.append((patch.where, "", ""))
             return
         key = key_of(patch.document)
         one.parts.append(key)
@@ -164,16 +245,10 @@ def _unchanged(document: Document) -> Built:
     return Built(document.obj, key, {document.name}, [key])
 
 
-def _in_text(file: str, text: str, target: Mapping[str, Any] | None, documents: Sequence[Document]) -> Iterator[_Patch]:
-    operations = None if documents else _operations(text)
-    if operations is not None:
-        yield _Patch(file, target, operations=operations)
-    yield from (_Patch(file, target, one) for one in documents)
-
-
-def _operations(text: str) -> list[Any] | None:
+def operations_in(text: str) -> list[Any] | None:
+    """Of a JSON patch; None: it is none."""
     try:
-        value = [value_of(one) for one in trees(text)]
+        value = [value_of(one) for one in trees(normalized(text))]
     except NotATree:
         return None
     return value[0] if len(value) == 1 and isinstance(value[0], list) else None
@@ -192,6 +267,7 @@ def _is_for(patch: _Patch, one: Built) -> bool:
         _fits(told.get("group"), group)
         and _fits(told.get("kind"), kind)
         and any(_fits(told.get("name"), name) for name in one.names)
+        and any(_fits(told.get("namespace"), name) for name in _namespaces(one))
         and _selected(told.get("labelSelector"), one, "labels")
         and _selected(told.get("annotationSelector"), one, "annotations")
     )
@@ -214,10 +290,8 @@ def _selected(selector: object, one: Built, field_: str) -> bool:
     if not isinstance(selector, str) or not selector.strip():
         return True
     there = value_at(one.obj, ("metadata", field_))
-    there = there if isinstance(there, dict) else {}
-    terms = [
-        re.fullmatch(r"\s*(!?)([^\s=!,()]+)\s*(?:(==?|!=)\s*([^\s=!,()]*))?\s*", term) for term in selector.split(",")
-    ]
+    there = {**(there if isinstance(there, dict) else {}), **one.given.get(field_, {})}
+    terms = [_TERM.fullmatch(term) for term in selector.split(",")]
     if None in terms:
         one.unknown = one.unknown or f"the selector {selector!r} of a patch is not followed"
         return False
@@ -235,6 +309,26 @@ def _rename(found: Sequence[Built], document: Document) -> None:
     if prefix or suffix:
         for one in found:
             one.names |= {f"{prefix}{name}{suffix}" for name in one.names}
+
+
+def _give(found: Sequence[Built], document: Document) -> None:
+    """Labels, annotations and the namespace that a kustomization puts into all of its objects."""
+    pairs = [value_at(document.obj, ("commonLabels",))]
+    listed = document.obj.get("labels")
+    pairs += [value_at(one, ("pairs",)) for one in (listed if isinstance(listed, list) else ())]
+    given = {"labels": pairs, "annotations": [value_at(document.obj, ("commonAnnotations",))]}
+    namespace = value_at(document.obj, ("namespace",))
+    for one in found:
+        for name, some in given.items():
+            for more in some:
+                one.given[name] = {**one.given.get(name, {}), **(more if isinstance(more, dict) else {})}
+        one.namespaces |= {namespace} if isinstance(namespace, str) else set()
+
+
+def _namespaces(one: Built) -> set[str]:
+    """As it is written, and wherever it was put."""
+    own = value_at(one.obj, ("metadata", "namespace"))
+    return {own if isinstance(own, str) and own else "default", *one.namespaces}
 
 
 def _strings(document: Document, *fields: str) -> Iterator[str]:

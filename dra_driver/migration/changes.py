@@ -5,6 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.migration.model import Edit, Path, Remove, path_text
+from dra_driver.names import INVENTORY_GROUP
+
+ANNOTATION = f"{INVENTORY_GROUP}/migrated-from"
+"""What an object was before its edits; a kustomization's, what its patches were."""
 
 
 class EditRefused(Exception):

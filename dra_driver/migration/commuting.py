@@ -13,9 +13,8 @@ from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.building import Built, Key, Tree
-from dra_driver.migration.changes import changed
+from dra_driver.migration.changes import ANNOTATION, changed
 from dra_driver.migration.model import Demand, Edit, Path, PodReading, PodSpecAt, Put, Remove
-from dra_driver.migration.undo import ANNOTATION
 
 type Alone = Callable[[JsonObject], tuple[JsonObject, Sequence[JsonObject]]]
 """What becomes of an object that stands for itself, and the templates that it names then."""
@@ -33,8 +32,8 @@ class Strayed:
     """By folder and kind and name of the object: labels of GPUs that patches put on its nodes, and that stay there."""
 
 
-def strayed(before: Tree, after: Tree, converted: Set[Key], alone: Alone) -> Strayed:
-    """`converted` are the documents that were given claims."""
+def strayed(before: Tree, after: Tree, converted: Set[Key], kept: Mapping[Key, str], alone: Alone) -> Strayed:
+    """`converted` are the documents that were given claims, `kept` patches that stay as they are, and why."""
     found = Strayed()
     for folder in before.folders:
         there = before.built(folder)
@@ -42,9 +41,11 @@ def strayed(before: Tree, after: Tree, converted: Set[Key], alone: Alone) -> Str
         if not was:
             continue
         now, old = after.built(folder), [one.obj for one in there]
+        broken = next((one.unknown for one in now if one.unknown and one.obj.get("kind") == _TEMPLATE), None)
         for one, new in _paired(was, now):
-            told = _difference(one, new, [new.obj for new in now], old, alone)
+            told = broken or _difference(one, new, [new.obj for new in now], old, alone)
             if isinstance(told, str):
+                told = next((kept[key] for key in one.parts if key in kept), told)
                 found.reasons |= {key: _sentence(one, folder, told) for key in one.parts if key not in found.reasons}
             elif told:
                 found.labels[folder, _title(one)] = told
@@ -120,7 +121,7 @@ def _sentence(one: Built, folder: PurePosixPath, why: str) -> str:
 
 
 def _comparable(obj: JsonObject, objects: Sequence[JsonObject]) -> str:
-    text = json.dumps(_plain(obj), sort_keys=True)
+    text = json.dumps(plainly(obj), sort_keys=True)
     for name, spec in _templates(objects):
         text = text.replace(f'"{name}"', spec).replace(f'\\"{name}\\"', spec)
     return text
@@ -134,13 +135,13 @@ def _templates(objects: Sequence[JsonObject]) -> Iterator[tuple[str, str]]:
             yield name, json.dumps(one.get("spec"), sort_keys=True)
 
 
-def _plain(value: Any, name: str = "") -> Any:
+def plainly(value: Any, name: str = "") -> Any:
     """Without what the migration remembers, and with the order of what has none."""
     if isinstance(value, dict):
-        inner = {key: _plain(one, key) for key, one in value.items() if key != ANNOTATION}
+        inner = {key: plainly(one, key) for key, one in value.items() if key != ANNOTATION}
         return {key: one for key, one in inner.items() if one not in ({}, [])}
     if isinstance(value, list):
-        items = [_plain(one) for one in value]
+        items = [plainly(one) for one in value]
         return sorted(items, key=lambda one: json.dumps(one, sort_keys=True)) if name == "tolerations" else items
     return value
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from dra_driver.api.documents import Document, Reading, read_documents
 from dra_driver.migration import reading
+from dra_driver.migration.building import operations_in
 from dra_driver.migration.codes import NOT_EDITABLE, Severity
 from dra_driver.migration.definitions import kept
 from dra_driver.migration.embedded import manifests_in, why_no_claims
@@ -96,7 +97,9 @@ def drafted(document: Document, meaning: Meaning, options: Options, *, patch: bo
         draft.findings += _outside_of_pods(document, [pod.path for pod in pods_of(document, options)])
     texts = dict(texts_in(document))
     for path, text in texts.items():
-        _draft_text(draft, path, text, meaning, options)
+        # What becomes of JSON patches is known when all that they are for is.
+        if not is_kustomization(document) or operations_in(text) is None:
+            _draft_text(draft, path, text, meaning, options)
     manifests = dict(manifests_in(document))
     for path in gpu_texts(document.obj):
         known = path in texts or (path in manifests and _draft_manifest(draft, path, manifests[path], meaning, options))

@@ -80,6 +80,23 @@ def rewritten(edits: Mapping[Document, Sequence[Edit]]) -> Rewriting:
     )
 
 
+def relisted(text: str, new: Items) -> tuple[Splice, ...]:
+    """What to change in a text that is one list. Raises EditRefused."""
+    plain = normalized(text)
+    try:
+        (root,) = trees(plain)
+        old = value_of(root)
+        writer = _Writer(plain if plain.endswith("\n") else f"{plain}\n", [root])
+        writer.rewrite(root, old, new)
+        splices = writer.splices if plain.endswith("\n") else _unended(writer.splices, plain)
+        (again,) = trees(_joined(plain, splices))
+        if not same(value_of(again), list(new)):
+            raise EditRefused("the edited text did not mean what it was to mean")
+    except (NotATree, ValueError) as error:
+        raise EditRefused(f"the text is not edited: {error}") from error
+    return tuple(splices)
+
+
 def _splices(text: str, roots: list[Tree], wanted: Mapping[Written, JsonObject]) -> tuple[list[Splice], list[int]]:
     writer = _Writer(text if text.endswith("\n") else f"{text}\n", roots)
     by_number: dict[int, dict[tuple[int, ...], JsonObject]] = {}
@@ -207,7 +224,7 @@ def _style_of(text: str, roots: Sequence[Tree]) -> Style:
                 if not tree.flow and isinstance(value, MapNode | ListNode) and not value.flow:
                     found = _column(text, value.body) - _column(text, key.start)
                     (dashes if isinstance(value, ListNode) else steps)[found] += 1
-    is_json = text.lstrip().startswith("{") and not quotes[""] - _words(roots)
+    is_json = text.lstrip().startswith(("{", "[")) and not quotes[""] - _words(roots)
     if is_json:
         return Style(_json_step(text), 0, '"', json=True)
     return Style(

@@ -4,26 +4,21 @@ Every object is planned for itself; then plans that must agree are made to (a pa
 edited, and what a text does not allow is taken back as a whole: a pod is converted entirely or not at all.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dra_driver.api.documents import Document, Reading, read_documents
-from dra_driver.api.meta import JsonObject
 from dra_driver.migration import quotas, surroundings
-from dra_driver.migration.agreed_drafts import patches_of_gpus
-from dra_driver.migration.agreement import Part
-from dra_driver.migration.building import Tree, key_of
-from dra_driver.migration.changes import changed
+from dra_driver.migration.building import Key, Tree, key_of
 from dra_driver.migration.codes import NOT_EDITABLE, Severity
 from dra_driver.migration.commuting import Strayed, strayed
-from dra_driver.migration.drafting import drafted
+from dra_driver.migration.json_patches import Whole, patch_findings, patched, too_wide, with_patches
 from dra_driver.migration.kserve import for_other_namespaces
 from dra_driver.migration.kueue_configuration import holds_configuration
 from dra_driver.migration.kustomize import Kustomization, kustomizations, labels_of_a_patch
-from dra_driver.migration.model import Finding, Migration, Options, Source, StrategyOption, ref_of
+from dra_driver.migration.model import Change, Finding, Migration, Options, Path, Source, ref_of
 from dra_driver.migration.output import Output
-from dra_driver.migration.plans import Plan, labelled, planned, wanted_plans
+from dra_driver.migration.plans import Plan, labelled, wanted_plans
 from dra_driver.migration.publishing import publishing
 from dra_driver.migration.surroundings import Meaning
 from dra_driver.migration.undo import changes
@@ -42,7 +37,6 @@ class _Given:
     sources: Sequence[Source]
     documents: Sequence[Document]
     kustomized: Sequence[Kustomization]
-    json_patches: Sequence[Part]
     tree: Tree
     meaning: Meaning
     options: Options
@@ -57,9 +51,8 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
     known = [*documents, *told]
     meaning = surroundings.read(known, options, told)
     kustomized = kustomizations(documents)
-    json_patches = tuple(patches_of_gpus(kustomized, read))
-    given = _Given(sources, documents, kustomized, json_patches, _tree(kustomized, read), meaning, options)
-    plans, lost = _settled(given)
+    given = _Given(sources, documents, kustomized, _tree(kustomized, read), meaning, options)
+    plans, lost, of_json = _settled(given)
     of_patches = [labels_of_a_patch(one, *rest) for one in kustomized for rest in _of_folder(lost, one)]
     counted = _counted(given, known, plans)
     out = Output(sources, kustomized)
@@ -70,8 +63,16 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
     offered = publishing(meaning, out.demands, options)
     said = _unsaid((one for plan in out.plans for one in plan.all_findings), counting)
     workloads = tuple(workload for plan in out.plans for workload in plan.all_workloads)
-    elsewhere = for_other_namespaces(workloads, known)
-    findings = (*_unread([*read, *beside]), *meaning.findings, *of_patches, *said, *elsewhere, *counting, *out.findings)
+    findings = (
+        *_unread([*read, *beside], given.tree),
+        *of_json,
+        *meaning.findings,
+        *of_patches,
+        *said,
+        *for_other_namespaces(workloads, known),
+        *counting,
+        *out.findings,
+    )
     return Migration(
         out.files(),
         out.new_files(),
@@ -82,7 +83,7 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
         offered.values,
         offered.reasons,
         counted.settings,
-        tuple(one for plan in out.plans for part in plan.with_inner for one in changes(part.document, part.all_edits)),
+        tuple(one for plan in out.plans for one in _changes(plan)),
     )
 
 
@@ -94,35 +95,45 @@ def _tree(kustomized: Sequence[Kustomization], read: Iterable[tuple[Source, Read
     )
 
 
-def _settled(given: _Given) -> tuple[list[Plan], Strayed]:
+def _settled(given: _Given) -> tuple[list[Plan], Strayed, tuple[Finding, ...]]:
     """Plans that make of every folder what they make of its parts; what would stray has no claims."""
     apart = dict.fromkeys(given.tree.orphans, _NOT_HERE)
+    needed: dict[Key, str] = {}
+    wide: set[tuple[str, Path]] = set()
+    whole = Whole(given.meaning, given.options)
     while True:
-        plans = wanted_plans(
-            given.documents, given.kustomized, given.json_patches, given.tree, apart, given.meaning, given.options
-        )
-        lost = _lost(given, plans)
+        plans = wanted_plans(given.documents, given.kustomized, given.tree, apart, needed, given.meaning, given.options)
+        of_json = patched(given.tree, plans, apart, whole)
+        if not of_json.wanted.keys() <= needed.keys():
+            needed = {**of_json.wanted, **needed}
+            continue
+        plans = with_patches(plans, of_json, given.tree, wide)
+        converted = {key_of(plan.document) for one in plans for plan in one.with_inner if plan.claims}
+        converted |= of_json.converted
+        if not given.tree.folders or not converted:
+            return plans, Strayed(), tuple(patch_findings(given.tree, of_json, apart, whole))
+        after = _after(given, plans)
+        if not (more := too_wide(given.tree, after)) <= wide:
+            wide |= more
+            continue
+        lost = strayed(given.tree, after, converted, of_json.kept, whole.alone)
         if lost.reasons.keys() <= apart.keys():
-            return plans, lost
+            return plans, lost, tuple(patch_findings(given.tree, of_json, apart, whole))
         apart = {**lost.reasons, **apart}
 
 
-def _lost(given: _Given, plans: Sequence[Plan]) -> Strayed:
-    """Where claims make something else of what kustomize builds."""
-    converted = {key_of(plan.document) for one in plans for plan in one.with_inner if plan.claims}
-    if not given.tree.folders or not converted:
-        return Strayed()
+def _after(given: _Given, plans: Sequence[Plan]) -> Tree:
+    """The files as these plans make them."""
     out = Output(given.sources, given.kustomized)
     out.take(plans, given.options)
-    after = {one.file: one.after for one in out.files()} | {one.file: one.text for one in out.new_files()}
-    wanted = replace(given.options, strategy=StrategyOption.CLAIMS)
+    texts = {one.file: one.after for one in out.files()} | {one.file: one.text for one in out.new_files()}
+    return given.tree.after(texts)
 
-    def alone(obj: JsonObject) -> tuple[JsonObject, Sequence[JsonObject]]:
-        (document,) = read_documents(json.dumps(obj), "").documents
-        plan = planned(drafted(document, given.meaning, wanted, patch=False), wanted)
-        return changed(obj, plan.all_edits), [one.template for one in plan.all_claims]
 
-    return strayed(given.tree, given.tree.after(after), converted, alone)
+def _changes(plan: Plan) -> Iterator[Change]:
+    for part in plan.with_inner:
+        yield from changes(part.document, part.all_edits)
+        yield from (one.change(part.document) for one in part.relisted)
 
 
 def _counted(given: _Given, known: Iterable[Document], plans: Iterable[Plan]) -> quotas.QuotaResult:
@@ -163,12 +174,13 @@ def _unsaid(said: Iterable[Finding], others: Iterable[Finding]) -> Iterator[Find
     return (one for one in said if one.code is not NOT_EDITABLE or one.place not in known)
 
 
-def _unread(read: Iterable[tuple[Source, Reading]]) -> Iterator[Finding]:
+def _unread(read: Iterable[tuple[Source, Reading]], tree: Tree) -> Iterator[Finding]:
+    known = {one.file for one in tree.json_patches.values()}
     for source, one in read:
         if is_refused(source, one):
             yield from template_findings(source)
         else:
-            for problem in one.problems:
+            for problem in one.problems if source.file not in known else ():
                 said = problem_finding(problem, source.text)
                 if said is not None:
                     yield said

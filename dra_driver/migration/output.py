@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from dra_driver.api.documents import Document, normalized
 from dra_driver.migration.changes import EditRefused
-from dra_driver.migration.claims import OWNER
+from dra_driver.migration.claims import OWNER, Claims
 from dra_driver.migration.codes import WRITTEN_OUT
 from dra_driver.migration.edit import Rewriting, Splice, spliced
 from dra_driver.migration.kinds import is_part_of_an_object
@@ -91,9 +91,10 @@ class Output:
         file = plans[0].document.file
         try:
             change = edited(plans, options)
+            lists = {one.patch.file: one.splices for plan in plans for one in plan.relisted if not one.patch.inline}
         except EditRefused as error:
             plans = [refused(plan, str(error)) for plan in plans]
-            change = Rewriting((), ())
+            change, lists = Rewriting((), ()), {}
         self.plans += plans
         self.findings += [self._written_out(plans[0].document, position) for position in change.written_out]
         new = [one for plan in plans for one in self._new_objects(plan)]
@@ -104,6 +105,9 @@ class Output:
         elif new:
             self._splices[file].append(in_front_of(plans[0].document, new))
         self._splices[file] += change.splices
+        for listed, splices in lists.items():
+            # Several kustomizations can have one file.
+            self._splices[listed] = self._splices[listed] or list(splices)
 
     def _written_out(self, document: Document, position: int) -> Finding:
         text = next(source.text for source in self._sources if source.file == document.file)
@@ -123,7 +127,7 @@ class Output:
         for one in plan.all_claims:
             if one.ref not in self._brought(plan.document.file):
                 self._there[plan.document.file].add(one.ref)
-                yield NewObject(one.template, plan.document.file, f"What {title_of(plan.document)} asks for.")
+                yield NewObject(one.template, plan.document.file, f"What {_asking(plan, one)} asks for.")
 
     def _brought(self, file: str) -> set[ObjectRef]:
         """Objects of a file and of those that are only ever applied with it: files of a folder may be alternatives."""
@@ -176,7 +180,7 @@ class Output:
         folders = tuple(_folder(folder) for folder in applied_folders(one, self._kustomized))
         below = [plan for plan in self.plans if plan.document.file.startswith(folders)]
         claims = [claim for plan in below for claim in plan.all_claims]
-        fields = [naming_fields(claim) for plan in below for claim in plan.claims]
+        fields = [naming_fields(claim) for plan in below for claim in plan.renamable_claims]
         if len(fields) < len(claims) or None in fields:
             self.findings.append(not_renamed(one, field))
         added = name_references((path for some in fields for path in some or ()), there)
@@ -196,6 +200,12 @@ class Output:
 
     def new_files(self) -> tuple[Source, ...]:
         return (*(Source(file, objects_text(objects)) for file, objects in self._apart.items()), *self._names)
+
+
+def _asking(plan: Plan, claims: Claims) -> str:
+    """Whose claims they are: of a JSON patch, what it is for."""
+    titles = (title for some in plan.relisted if claims in some.claims for title in some.titles)
+    return ", ".join(dict.fromkeys(titles)) or title_of(plan.document)
 
 
 def _folder(folder: PurePosixPath) -> str:

@@ -6,7 +6,7 @@ followed is refused, never guessed. Source: kustomize's kyaml/yaml/merge2, and R
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
@@ -114,20 +114,25 @@ def _merged_list(old: list[Any], patch: Sequence[JsonObject], name: str) -> list
 # -- JSON patches
 
 
-def operated(obj: JsonObject, operations: Sequence[Any]) -> JsonObject:
-    """The object after a JSON patch, a copy. Raises CannotFollow, also for what kustomize would refuse."""
-    found: Any = copy.deepcopy(obj)
+def operated(obj: JsonObject, operations: Sequence[Any]) -> Iterator[JsonObject]:
+    """The object, and a copy of it after each operation. Raises CannotFollow, also for what kustomize would refuse."""
+    yield obj
     for one in operations:
-        if not isinstance(one, dict) or not isinstance(one.get("path"), str):
-            raise CannotFollow("it is not a list of operations with paths")
-        _operate(found, one, _pointer(one["path"], found))
-    if not isinstance(found, dict):
-        raise CannotFollow("it leaves no object")
-    return found
+        obj = after_operation(obj, one)
+        yield obj
 
 
-def _pointer(text: str, obj: Any) -> Path:
-    """Indexes of lists as numbers; `-` is behind the last one."""
+def after_operation(obj: JsonObject, operation: Any) -> JsonObject:
+    """A copy. Raises CannotFollow."""
+    if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
+        raise CannotFollow("it is not a list of operations with paths")
+    found: Any = copy.deepcopy(obj)
+    _operate(found, operation, pointed(operation["path"], found))
+    return found  # type: ignore[no-any-return]
+
+
+def pointed(text: str, obj: Any) -> Path:
+    """Where a JSON pointer is in the object: indexes of lists as numbers; `-` is behind the last one."""
     path: Path = ()
     for part in text.split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
@@ -153,7 +158,7 @@ def _operate(obj: Any, operation: JsonObject, path: Path) -> None:
     elif kind == "remove":
         _taken(obj, path)
     elif kind in ("move", "copy") and isinstance(operation.get("from"), str):
-        source = _pointer(operation["from"], obj)
+        source = pointed(operation["from"], obj)
         value = _taken(obj, source) if kind == "move" else copy.deepcopy(_there(obj, source))
         _put(obj, path, value, new=True)
     else:

@@ -1,7 +1,7 @@
 """What plans make of texts: edits of all that stands in one text, and new objects in front of it. Pure."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dra_driver.api.documents import Document
 from dra_driver.authoring.writing import Noted, written
@@ -11,7 +11,7 @@ from dra_driver.migration.kustomize import is_kustomization
 from dra_driver.migration.model import Edit, NewObject, Options, Put
 from dra_driver.migration.plans import Plan
 from dra_driver.migration.tree import header_length
-from dra_driver.migration.undo import remembered
+from dra_driver.migration.undo import remembered, remembered_lists
 
 
 def edited(plans: Iterable[Plan], options: Options) -> Rewriting:
@@ -21,6 +21,7 @@ def edited(plans: Iterable[Plan], options: Options) -> Rewriting:
         wanted = plan.all_edits
         if wanted and options.keep_undo and not _is_undone_by_names(plan.document):
             wanted = (*wanted, remembered(plan.document.obj, wanted))
+        wanted = (*wanted, *_of_lists(plan, options))
         for one in plan.embedded:
             inner = [splice for some in _by_text(one.plans) for splice in edited(some, options).splices]
             text = spliced(one.text, inner)[one.lines :]
@@ -29,6 +30,17 @@ def edited(plans: Iterable[Plan], options: Options) -> Rewriting:
         if wanted:
             edits[plan.document] = wanted
     return rewritten(edits) if edits else Rewriting((), ())
+
+
+def _of_lists(plan: Plan, options: Options) -> Iterator[Edit]:
+    """JSON patches in a kustomization, and what it remembers of those in files, too."""
+    for one in plan.relisted:
+        if one.patch.inline:
+            yield Put(one.at(plan.document), one.text)
+    yield from (Put((*one.at, "kind"), one.kind) for one in plan.narrowed)
+    entries = [*(one.entry(plan.document) for one in plan.relisted), *(one.entry for one in plan.narrowed)]
+    if entries and options.keep_undo:
+        yield remembered_lists(plan.document, entries)
 
 
 def _is_undone_by_names(document: Document) -> bool:

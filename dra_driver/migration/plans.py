@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from dra_driver.api.documents import Document
 from dra_driver.migration.agreed_drafts import agree, hinder, in_context
-from dra_driver.migration.agreement import Part
 from dra_driver.migration.building import Key, Tree, key_of
 from dra_driver.migration.changes import EditRefused
 from dra_driver.migration.claims import Claims, claims_for
@@ -16,7 +15,7 @@ from dra_driver.migration.codes import NOT_EDITABLE
 from dra_driver.migration.drafting import Draft, drafted, with_inner
 from dra_driver.migration.frameworks import after_claims
 from dra_driver.migration.kserve import managed
-from dra_driver.migration.kustomize import Kustomization
+from dra_driver.migration.kustomize import Kustomization, is_kustomization
 from dra_driver.migration.limits import of_form, of_the_cluster, too_old, why_too_old
 from dra_driver.migration.model import (
     Choice,
@@ -31,6 +30,7 @@ from dra_driver.migration.model import (
     finding,
     value_at,
 )
+from dra_driver.migration.relisting import Narrowed, Relisted
 from dra_driver.migration.surroundings import Meaning
 from dra_driver.names import ADMIN_ACCESS_LABEL
 
@@ -56,6 +56,10 @@ class Plan:
     edits: tuple[Edit, ...] = ()
     findings: tuple[Finding, ...] = ()
     embedded: tuple[Embedded, ...] = ()
+    relisted: tuple[Relisted, ...] = ()
+    """Of a kustomization: JSON patches of it that are told anew."""
+    narrowed: tuple[Narrowed, ...] = ()
+    """Of a kustomization: targets of patches that would be for templates, too."""
     objects: tuple[NewObject, ...] = ()
     """That stand beside it, besides templates."""
 
@@ -73,11 +77,20 @@ class Plan:
 
     @property
     def all_claims(self) -> tuple[Claims, ...]:
-        return (*self.claims, *(one for plan in self._inner for one in plan.all_claims))
+        own = (*self.claims, *(one for some in self.relisted for one in some.claims))
+        return (*own, *(one for plan in self._inner for one in plan.all_claims))
+
+    @property
+    def renamable_claims(self) -> tuple[Claims, ...]:
+        """Those that objects name in fields, once kustomize has put its patches over them."""
+        patches = self._inner if is_kustomization(self.document) else ()
+        of_patches = [one for plan in patches for one in plan.renamable_claims]
+        return (*self.claims, *(one for some in self.relisted for one in some.claims), *of_patches)
 
     @property
     def all_workloads(self) -> tuple[Workload, ...]:
-        return (*self.workloads, *(one for plan in self._inner for one in plan.all_workloads))
+        own = (*self.workloads, *(one for some in self.relisted for one in some.workloads))
+        return (*own, *(one for plan in self._inner for one in plan.all_workloads))
 
     @property
     def all_findings(self) -> tuple[Finding, ...]:
@@ -90,13 +103,13 @@ class Plan:
 def wanted_plans(
     documents: Sequence[Document],
     kustomized: Sequence[Kustomization],
-    json_patches: Iterable[Part],
     tree: Tree,
     apart: Mapping[Key, str],
+    needed: Mapping[Key, str],
     meaning: Meaning,
     options: Options,
 ) -> list[Plan]:
-    """`apart` are documents that are not to have claims, and why."""
+    """`apart` are documents that are not to have claims, `needed` those that are to have some, and why."""
     targets = {file: target for one in kustomized for file, target in one.patches.items()}
     drafts = [drafted(document, meaning, options, patch=document.file in targets) for document in documents]
     for draft in drafts:
@@ -106,7 +119,7 @@ def wanted_plans(
         if context is not None:
             draft.asking = [in_context(one, context, meaning, options) for one in draft.asking]
     hinder(with_inner(drafts), tree, meaning, options)
-    agree(list(with_inner(drafts)), json_patches, apart, options)
+    agree(list(with_inner(drafts)), apart, needed, options)
     return [planned(draft, options) for draft in drafts]
 
 
@@ -176,7 +189,11 @@ def refused(plan: Plan, reason: str) -> Plan:
         replace(one, choice=Choice(Target.LEAVE, reason), templates=()) if one.choice.target is Target.CLAIMS else one
         for one in plan.all_workloads
     )
-    if not plan.all_edits and not any(inner.all_edits for one in plan.embedded for inner in one.plans):
+    if (
+        not plan.all_edits
+        and not (plan.relisted or plan.narrowed)
+        and not any(inner.all_edits for one in plan.embedded for inner in one.plans)
+    ):
         return plan
     findings = tuple(one for one in plan.all_findings if not one.fixed)
     said = finding(NOT_EDITABLE, plan.document, (), f"nothing was changed: {reason}")

@@ -133,7 +133,7 @@ def trees(text: str) -> list[Tree]:
     try:
         return _Builder(text).built()
     except yaml.YAMLError as error:
-        if text.lstrip().startswith("{"):
+        if text.lstrip().startswith(("{", "[")):
             return [_json_tree(text)]
         raise NotATree("it is not YAML") from error
 

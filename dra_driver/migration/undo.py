@@ -7,18 +7,20 @@ as it is, and that is said. Templates that the migration wrote and nobody names 
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
 from dra_driver.api.documents import Document, normalized, read_documents
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.changes import EditRefused, Items, changed, plain, same
+from dra_driver.migration.building import operations_in
+from dra_driver.migration.changes import ANNOTATION, EditRefused, Items, changed, plain, same
 from dra_driver.migration.claims import MANAGED_BY, OWNER
 from dra_driver.migration.codes import NOT_EDITABLE
 from dra_driver.migration.edit import Splice, rewritten, spliced
 from dra_driver.migration.embedded import manifests_in
 from dra_driver.migration.kueue_configuration import unmapped
-from dra_driver.migration.kustomize import is_names_file, kustomizations, texts_in
+from dra_driver.migration.kustomize import is_kustomization, is_names_file, kustomizations, texts_in
 from dra_driver.migration.model import (
     Change,
     Edit,
@@ -35,10 +37,9 @@ from dra_driver.migration.model import (
     ref_of,
     value_at,
 )
+from dra_driver.migration.relisting import names_in_operations, put_back
 from dra_driver.migration.tree import header_length
-from dra_driver.names import INVENTORY_GROUP
 
-ANNOTATION = f"{INVENTORY_GROUP}/migrated-from"
 _WHERE: Path = ("metadata", "annotations", ANNOTATION)
 
 
@@ -48,6 +49,11 @@ def remembered(obj: JsonObject, edits: Sequence[Edit]) -> Edit:
     entry += _emptied(obj)
     runs = _runs(obj)
     return Put(_WHERE, json.dumps([*(runs or ()), entry], separators=(",", ":"), ensure_ascii=False))
+
+
+def remembered_lists(document: Document, entries: Sequence[JsonObject]) -> Edit:
+    """Of a kustomization: the edit that keeps what its JSON patches were."""
+    return Put(_WHERE, json.dumps([*(_runs(document.obj) or ()), entries], separators=(",", ":"), ensure_ascii=False))
 
 
 def changes(document: Document, edits: Sequence[Edit]) -> Iterator[Change]:
@@ -62,11 +68,15 @@ def undo(sources: Sequence[Source]) -> Migration:
     findings: list[Finding] = []
     read = [(source, read_documents(source.text, source.file).documents) for source in sources]
     splices: dict[str, list[Splice]] = {source.file: [] for source in sources}
+    lists = _Lists({source.file: source.text for source in sources}, findings)
     named: set[tuple[str | None, str]] = set()
     for source, documents in read:
-        back = {document: tuple(_back(document, findings)) for document in documents}
+        back = {document: (*_back(document, findings), *lists.edits(document)) for document in documents}
         splices[source.file] += _carried_out(back, findings)
         named |= {name for document in documents for name in _named_after(document, back[document])}
+    for file, text in lists.files.items():
+        splices[file] = [Splice(0, len(normalized(text.was)), text.now)]
+    named |= {(None, name) for name in lists.names()}
     for source, documents in read:
         splices[source.file] += _unused_templates(source, documents, named)
         if is_names_file(source.file, source.text) and not _named_still(read, named):
@@ -84,11 +94,11 @@ def undo(sources: Sequence[Source]) -> Migration:
 def _unlisted(documents: Sequence[Document], after: Mapping[str, str]) -> Iterator[Edit]:
     """Of a kustomization without other changes: files that are empty now."""
     for one in kustomizations(documents[:1]):
-        for field, file in (("resources", one.claims_file), ("configurations", one.names_file)):
-            listed = one.document.obj.get(field)
+        for listing, file in (("resources", one.claims_file), ("configurations", one.names_file)):
+            listed = one.document.obj.get(listing)
             for index, name in enumerate(listed if isinstance(listed, list) else ()):
                 if name == PurePosixPath(file).name and after.get(file) == "":
-                    yield Remove((field, index))
+                    yield Remove((listing, index))
 
 
 # -- what is kept
@@ -154,6 +164,44 @@ def _is_entry(value: object) -> bool:
     return isinstance(value, dict) and isinstance(value.get("at"), list) and bool({"was", "is"} & value.keys())
 
 
+# -- lists of operations, which kustomizations remember
+
+
+@dataclass(frozen=True, slots=True)
+class _ListFile:
+    was: str
+    now: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Lists:
+    """JSON patches that are put back: those in kustomizations as edits, those in files of their own in `files`."""
+
+    texts: Mapping[str, str]
+    findings: list[Finding]
+    files: dict[str, _ListFile] = field(default_factory=dict)
+
+    def edits(self, document: Document) -> Iterator[Edit]:
+        if not is_kustomization(document) or (runs := _runs(document.obj)) is None:
+            return
+        found = put_back(document, runs, self.texts, self.findings)
+        if found is None:
+            return
+        yield Remove(_WHERE)
+        for one in found:
+            if one.file:
+                self.files[one.file] = _ListFile(self.texts[one.file], one.value)
+            else:
+                yield Put(one.at, one.value)
+
+    def names(self) -> Iterator[str]:
+        """Of templates, in lists of files."""
+        for file, text in self.texts.items():
+            now = self.files[file].now if file in self.files else text
+            if "resourceClaim" in now:
+                yield from names_in_operations(operations_in(now) or ())
+
+
 # -- how it is put back
 
 
@@ -165,7 +213,7 @@ def _back(document: Document, findings: list[Finding]) -> Iterator[Edit]:
         if inner.changed:
             yield Put(path, inner.files[0].after)
     yield from unmapped(document)
-    if value_at(document.obj, _WHERE) is None:
+    if value_at(document.obj, _WHERE) is None or is_kustomization(document):
         return
     runs = _runs(document.obj)
     if runs is None:
@@ -257,6 +305,7 @@ def _template_names(value: Any) -> Iterator[str]:
     elif isinstance(value, str) and ("resourceClaimTemplateName" in value or "resourceClaimName" in value):
         for document in read_documents(value, "").documents:
             yield from _template_names(document.obj)
+        yield from names_in_operations(operations_in(value) or ())
 
 
 def _unused_templates(
@@ -270,7 +319,9 @@ def _unused_templates(
     open_until = -1
     for start, together in by_text.items():
         document = together[0]
-        unused = _is_ours(document) and (document.namespace, document.name) not in named
+        # Operations name templates without their namespace.
+        used = {(document.namespace, document.name), (None, document.name)} & named
+        unused = _is_ours(document) and not used
         if len(together) > 1 or document.written.items or not unused:
             continue
         text = document.written.text

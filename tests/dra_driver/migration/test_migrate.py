@@ -229,23 +229,6 @@ def test_patches_of_several_objects_are_compared_with_each() -> None:
         assert result.workloads[0].choice.target is (Target.EXTENDED if kept else Target.CLAIMS)
 
 
-def test_json_patches_of_gpus_keep_the_object_from_claims() -> None:
-    operation = "{op: replace, path: /spec/template/spec/containers/0/resources/limits/nvidia.com~1gpu, value: 4}"
-    result = patched(f"[{operation}]", "target: {kind: Deployment}\n  ")
-    assert not result.changed
-    assert [one.choice.target for one in result.workloads] == [Target.EXTENDED]
-    assert [one.place.file for one in result.findings if one.code is NOT_EDITABLE] == ["over/kustomization.yaml"]
-    in_file = migrate(
-        [
-            Source("base/web.yaml", deployment()),
-            Source("over/kustomization.yaml", "patches:\n- {path: p.yaml, target: {kind: Deployment}}\n"),
-            Source("over/p.yaml", f"- {operation}\n"),
-        ],
-        CLAIMS,
-    )
-    assert [one.choice.target for one in in_file.workloads] == [Target.EXTENDED]
-
-
 RUNTIME = """apiVersion: trainer.kubeflow.org/v1alpha1
 kind: ClusterTrainingRuntime
 metadata: {name: torch}

@@ -1,0 +1,364 @@
+"""What becomes of the JSON patches of kustomizations once their objects have claims. Pure.
+
+Each object that a patch is for is migrated for itself as it is before each operation: `dra_driver.migration.operating`
+finds the operations that lead from one to the next. Whether all folders are then what they should be is asked of them
+like of all others, by `dra_driver.migration.commuting`.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dra_driver.api.documents import Document, read_documents
+from dra_driver.api.meta import JsonObject
+from dra_driver.migration.building import JsonPatch, Key, Operated, Tree, key_of
+from dra_driver.migration.changes import EditRefused, changed
+from dra_driver.migration.claims import Claims
+from dra_driver.migration.codes import NOT_EDITABLE
+from dra_driver.migration.drafting import drafted
+from dra_driver.migration.model import (
+    Finding,
+    Form,
+    Options,
+    Path,
+    Put,
+    StrategyOption,
+    Target,
+    Workload,
+    finding,
+    path_text,
+)
+from dra_driver.migration.operating import Case, Told, told_anew
+from dra_driver.migration.patching import CannotFollow
+from dra_driver.migration.plans import Plan, planned
+from dra_driver.migration.relisting import Narrowed, Relisted
+from dra_driver.migration.strategy import choose
+from dra_driver.migration.surroundings import Meaning
+from dra_driver.migration.unrendered import gpu_keys, speaks_of_gpus
+
+
+class Whole:
+    """What becomes of objects that stand for themselves; each is looked at once."""
+
+    def __init__(self, meaning: Meaning, options: Options) -> None:
+        self._meaning = meaning
+        self._options = options
+        self._plans: dict[tuple[str, bool], Plan] = {}
+
+    def plan(self, obj: JsonObject, *, claims: bool = True) -> Plan:
+        """`claims`: wherever there can be; else as the options want it."""
+        text = json.dumps(obj)
+        if (text, claims) not in self._plans:
+            options = replace(self._options, strategy=StrategyOption.CLAIMS) if claims else self._options
+            (document,) = read_documents(text, "").documents
+            self._plans[text, claims] = planned(drafted(document, self._meaning, options, patch=False), options)
+        return self._plans[text, claims]
+
+    def without_claims(self, workload: Workload, reason: str) -> Workload:
+        pod = replace(workload.pod, form=Form.NONE, why_no_claims=reason)
+        return Workload(pod, workload.reading, choose(pod, workload.reading, self._options))
+
+    def alone(self, obj: JsonObject) -> tuple[JsonObject, Sequence[JsonObject]]:
+        """With claims, and the templates that it names then."""
+        plan = self.plan(obj)
+        return changed(obj, plan.all_edits), [one.template for one in plan.all_claims]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Left:
+    """A patch that stays as it is, and what its objects ask for."""
+
+    patch: JsonPatch
+    workloads: tuple[Workload, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Patched:
+    """What is known of all JSON patches."""
+
+    relisted: list[Relisted] = field(default_factory=list)
+    kept: dict[Key, str] = field(default_factory=dict)
+    """Patches that cannot be told anew, and why, as a sentence."""
+    wanted: dict[Key, str] = field(default_factory=dict)
+    """Documents that are to have claims, since what a patch makes of them needs some, and why."""
+    left: list[Left] = field(default_factory=list)
+
+    @property
+    def converted(self) -> set[Key]:
+        return {one.patch.key for one in self.relisted}
+
+
+def patched(tree: Tree, plans: Sequence[Plan], apart: Mapping[Key, str], whole: Whole) -> Patched:
+    """`apart` are documents and patches that stay as they are, and why."""
+    found = Patched()
+    objects = _Objects({key_of(one.document): one for plan in plans for one in plan.with_inner}, apart, whole, found)
+    for patch in tree.json_patches.values():
+        objects.look_at(patch)
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Objects:
+    plans: Mapping[Key, Plan]
+    apart: Mapping[Key, str]
+    whole: Whole
+    found: Patched
+
+    def look_at(self, patch: JsonPatch) -> None:
+        objects = [one for one in patch.objects if any(speaks_of_gpus(f"{state}") for state in one.states)]
+        stays = [one for one in objects if not self._has_claims(one)]
+        moves = [one for one in objects if one not in stays]
+        asking = [one for one in objects if _asks_otherwise(self.whole, one)]
+        if not moves:
+            workloads = tuple(self._workloads(patch, asking, self._reason(patch, asking)))
+            self.found.left.append(Left(patch, workloads))
+            return
+        cases = [Case(_title(one), tuple(self.whole.alone(state)[0] for state in one.states)) for one in moves]
+        try:
+            _all_convertible(self.whole, moves)
+            names = _common_names([self.whole.plan(one.states[-1]) for one in moves], cases)
+            told = told_anew(patch.operations, [_renamed(one, names) for one in cases])
+            if stays and [one.operation for one in told] != list(patch.operations):
+                raise CannotFollow(f"it is for {_title(stays[0])}, too, which has no claims")
+            if [one.operation for one in told] != list(patch.operations):
+                self._tell(patch, told, moves, names)
+        except (CannotFollow, EditRefused) as error:
+            where = f"{patch.file} {patch.key[2]}".strip()
+            self.found.kept[patch.key] = f"the JSON patch in {where} cannot be told anew: {error}"
+
+    def _has_claims(self, one: Operated) -> bool:
+        """Whether it has them before the patch, or gets them by it."""
+        if any(part in self.apart for part in one.parts):
+            return False
+        asking = [part for part in one.parts if part in self.plans and self.plans[part].workloads]
+        if any(self.plans[part].claims for part in asking):
+            return True
+        plan = self.whole.plan(one.states[-1], claims=False)
+        choices = [workload.choice for workload in plan.workloads]
+        needs = next((choice.reason for choice in choices if choice.target is Target.CLAIMS), None)
+        if asking and needs is not None:
+            self.found.wanted |= dict.fromkeys(asking, needs)
+            return False
+        before = self.whole.plan(one.states[0], claims=False)
+        return bool(plan.claims or (before.claims and not asking))
+
+    # -- those that are told anew
+
+    def _tell(
+        self, patch: JsonPatch, told: tuple[Told, ...], moves: Sequence[Operated], names: Mapping[str, str]
+    ) -> None:
+        text = json.dumps([one.operation for one in told])
+        claims: dict[str, Claims] = {}
+        for one in moves:
+            for claim in self.whole.plan(one.states[-1]).all_claims:
+                claim = _named(claim, names)
+                if f'"{claim.ref.name}"' in text:
+                    claims.setdefault(claim.ref.name, claim)
+        workloads = tuple(
+            self._workloads(patch, [one for one in moves if _asks_otherwise(self.whole, one)], None, names)
+        )
+        titles = tuple(_title(one) for one in moves)
+        relisted = Relisted(patch, told, tuple(claims.values()), titles, workloads)
+        _ = relisted.splices
+        self.found.relisted.append(relisted)
+
+    def _workloads(
+        self, patch: JsonPatch, objects: Sequence[Operated], reason: str | None, names: Mapping[str, str] | None = None
+    ) -> Iterator[Workload]:
+        """As they are with the patch. `reason`: why they stay; None: they have claims, or the options decide."""
+        seen = set()
+        for one in objects:
+            plan = self.whole.plan(one.states[-1], claims=names is not None)
+            for workload in plan.workloads if one.parts[0] not in seen else ():
+                document = _at_the_patch(workload.pod.document, patch)
+                templates = tuple(
+                    replace(ref, name=(names or {}).get(ref.name, ref.name)) for ref in workload.templates
+                )
+                moved = replace(workload, pod=replace(workload.pod, document=document), templates=templates)
+                yield moved if reason is None else self.whole.without_claims(moved, reason)
+            seen.add(one.parts[0])
+
+    def _reason(self, patch: JsonPatch, objects: Sequence[Operated]) -> str | None:
+        parts = [patch.key, *(part for one in objects for part in one.parts)]
+        return next((self.apart[part] for part in parts if part in self.apart), None)
+
+
+def _all_convertible(whole: Whole, objects: Sequence[Operated]) -> None:
+    """Raises CannotFollow where a patch makes something that cannot be migrated of what can."""
+    for one in objects:
+        after, _ = whole.alone(one.states[-1])
+        if any(path[-2:-1] in (("limits",), ("requests",)) for path in gpu_keys(after)):
+            plan = whole.plan(one.states[-1])
+            known = [said.message for said in whole.plan(one.states[0]).findings]
+            reasons = [workload.choice.reason for workload in plan.workloads if not workload.templates]
+            reasons += [said.message for said in plan.findings if said.message not in known]
+            why = reasons[0] if reasons else "it asks for GPUs in a way that is not known"
+            raise CannotFollow(f"what it makes of {_title(one)} cannot have claims: {why}")
+
+
+def _asks_otherwise(whole: Whole, one: Operated) -> bool:
+    """Whether the patch changes what the object asks for, and leaves something of it."""
+    last = whole.plan(one.states[-1])
+    return bool(last.workloads) and last.all_edits != whole.plan(one.states[0]).all_edits
+
+
+def _title(one: Operated) -> str:
+    return f"{one.states[0].get('kind')} {one.parts[0][2]}"
+
+
+def _at_the_patch(document: Document, patch: JsonPatch) -> Document:
+    """The object, at the lines of the patch."""
+    user, at = next(iter(patch.users.values()))
+    line = user.place(path_text(at))[0] if patch.inline else 1
+    text = "\n" * (line - 1) + json.dumps(document.obj)
+    return read_documents(text, patch.file).documents[0]
+
+
+def with_patches(plans: Sequence[Plan], found: Patched, tree: Tree, wide: Set[tuple[str, Path]]) -> list[Plan]:
+    """Kustomizations with what becomes of their patches; what objects ask for is said once.
+
+    `wide` are targets that are to say their kinds.
+    """
+    result: list[Plan] = []
+    said: set[Key] = set()
+    for plan in plans:
+        mine = [one for one in found.relisted if plan.document.file in one.patch.users]
+        kept = [one for one in found.left if plan.document.file in one.patch.users and one.patch.key not in said]
+        told = [replace(one, workloads=()) if one.patch.key in said else one for one in mine]
+        said |= {one.patch.key for one in mine} | {one.patch.key for one in kept}
+        more = [workload for one in kept for workload in one.workloads]
+        result.append(replace(plan, relisted=tuple(told), workloads=(*plan.workloads, *more)))
+    return [replace(plan, narrowed=tuple(_narrowed(plan.document, tree, wide))) for plan in result]
+
+
+def _narrowed(document: Document, tree: Tree, wide: Set[tuple[str, Path]]) -> Iterator[Narrowed]:
+    for (file, at), entry in tree.entries.items():
+        if file == document.file and (file, at) in wide:
+            yield Narrowed(at, dict(entry.target), "|".join(sorted(entry.kinds)))
+
+
+def too_wide(before: Tree, after: Tree) -> set[tuple[str, Path]]:
+    """Targets without a kind that find templates, too, once there are any."""
+    return {
+        where
+        for where, entry in after.entries.items()
+        if where in before.entries
+        and not entry.target.get("kind")
+        and before.entries[where].kinds
+        and entry.kinds - before.entries[where].kinds
+    }
+
+
+# -- templates of several objects
+
+
+def _common_names(plans: Sequence[Plan], cases: Sequence[Case]) -> dict[str, str]:
+    """Objects that ask for the same name one template, which is named after their kind. By the names of today."""
+    together: dict[tuple[int, str], set[str]] = {}
+    for plan in plans:
+        for index, one in enumerate(plan.all_claims):
+            content = json.dumps([one.template["kind"], one.template["spec"]], sort_keys=True)
+            together.setdefault((index, content), set()).add(one.ref.name)
+    kinds = {case.title.partition(" ")[0].lower() for case in cases}
+    owner = f"{kinds.pop()}s" if len(kinds) == 1 else "pods"
+    found: dict[str, str] = {}
+    for names in together.values():
+        if len(names) > 1:
+            match = re.search(r"-gpu-[0-9a-f]{6}", min(names))
+            found |= {name: f"{owner}{match[0]}" for name in names if match is not None}
+    return found
+
+
+def _renamed(case: Case, names: Mapping[str, str]) -> Case:
+    """What it is to be at last, with the names of templates that are for all."""
+    if not names:
+        return case
+    *before, last = case.wanted
+    return replace(case, wanted=(*before, _with_names(last, names)))
+
+
+def _with_names(value: Any, names: Mapping[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_names(one, names) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_with_names(one, names) for one in value]
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+def _named(claims: Claims, names: Mapping[str, str]) -> Claims:
+    metadata = claims.template["metadata"]
+    name = names.get(metadata["name"], metadata["name"])
+    edits = tuple(Put(one.path, _with_names(one.value, names)) if isinstance(one, Put) else one for one in claims.edits)
+    return replace(claims, template={**claims.template, "metadata": {**metadata, "name": name}}, edits=edits)
+
+
+# -- what is said of them
+
+
+def patch_findings(tree: Tree, found: Patched, apart: Mapping[Key, str], whole: Whole) -> Iterator[Finding]:
+    """Of patches that speak of GPUs and stay as they are, where that is not what was asked for."""
+    for patch in tree.json_patches.values():
+        document, at = next(iter(patch.users.values()))
+        if patch.key in found.converted or not speaks_of_gpus(patch.text):
+            continue
+        where = patch.file if not patch.inline else path_text(at)
+        if not patch.objects:
+            message = f"{where}: the JSON patch changes GPUs of nothing that is among the files; it was left as it is"
+            yield finding(NOT_EDITABLE, document, at, message, advice=_by_hand_of_others(patch))
+        elif patch.key in apart:
+            message = f"{where}: the JSON patch was left as it is: {apart[patch.key]}"
+            yield finding(NOT_EDITABLE, document, at, message, advice=_by_hand(patch, whole))
+
+
+def _by_hand_of_others(patch: JsonPatch) -> str:
+    speaking = [one for one in patch.operations if isinstance(one, dict) and speaks_of_gpus(f"{one}")]
+    said = ", ".join(_in_words(one) for one in speaking)
+    return (
+        "Give all files that it builds on. By hand, where the pods have claims: let a file among `resources` of "
+        f"{next(iter(patch.users))} bring a ResourceClaimTemplate whose request has as `count` what the patch says "
+        f"({said}), and the patch replace `resourceClaims/0/resourceClaimTemplateName` of the pod's spec with its name."
+    )
+
+
+def _by_hand(patch: JsonPatch, whole: Whole) -> str:
+    """What to write for each of its objects, once they have claims."""
+    steps = dict(_steps(patch, whole))
+    if not steps:
+        where = next(iter(patch.users))
+        return f"Correct in {where} what is said here, and migrate again."
+    divided = "divide it into a patch for each object; " if len(steps) > 1 else ""
+    each = "; ".join(f"for {title}, {step}" for title, step in steps.items())
+    return f"By hand, where the objects have claims: {divided}{each}."
+
+
+def _steps(patch: JsonPatch, whole: Whole) -> Iterator[tuple[str, str]]:
+    for one in patch.objects:
+        plan = whole.plan(one.states[-1])
+        if not _asks_otherwise(whole, one) or not plan.claims:
+            continue
+        case = Case(_title(one), tuple(whole.alone(state)[0] for state in one.states))
+        try:
+            told = told_anew(patch.operations, [case])
+        except CannotFollow:
+            continue
+        old = [operation for operation in patch.operations if operation not in [each.operation for each in told]]
+        new = [each.operation for each in told if each.operation not in patch.operations]
+        brought = " and ".join(_template_in_words(claim.template) for claim in plan.all_claims)
+        user = next(iter(patch.users))
+        yield (
+            case.title,
+            f"instead of {', '.join(map(_in_words, old))} write {', '.join(map(_in_words, new))}, and bring {brought} "
+            f"in a file among `resources` of {user}",
+        )
+
+
+def _in_words(operation: JsonObject) -> str:
+    value = f" {json.dumps(operation['value'])}" if "value" in operation else ""
+    source = f" from {operation['from']}" if "from" in operation else ""
+    return f"`{operation.get('op')} {operation.get('path')}{source}{value}`"
+
+
+def _template_in_words(template: JsonObject) -> str:
+    return f"{template['kind']} {template['metadata']['name']} with `spec: {json.dumps(template['spec'])}`"
