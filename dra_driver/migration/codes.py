@@ -283,10 +283,12 @@ VIRTUAL_MACHINE = Code(
 ADMIN_ACCESS = Code(
     "M046", "looks at all GPUs", _WARNING,
     "The pod watched all GPUs of its node without asking for one. It gets a claim with admin access, which takes "
-    "nothing from anybody; its namespace needs the label `resource.kubernetes.io/admin-access: \"true\"`. While "
-    "MIG devices are in use that are made on demand, Kubernetes gives such a claim nothing on their node.",
-    "Set the label, and see which of the pod's privileges it can do without. Leave it as it is where MIG devices are "
-    "made on demand.",
+    "nothing from anybody; its namespace needs the label `resource.kubernetes.io/admin-access: \"true\"`. On a node "
+    "where MIG devices are made on demand Kubernetes gives no new claim all GPUs while any of them, or a part of one, "
+    "is in use: counters are checked for admin access, too, and no other claim gets around them. What it got before "
+    "it keeps. So where this is known (`--dynamic-mig`, slices) the pod stays as it is.",
+    "Set the label, and see which of the pod's privileges it can do without. Where some nodes make MIG devices on "
+    "demand and others do not, give each kind a DaemonSet of its own, and migrate the one for the others alone.",
 )  # fmt: skip
 UNUSED_LABEL = Code(
     "M047", "label of GPUs without a request for them", _INFO,

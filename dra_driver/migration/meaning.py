@@ -188,6 +188,8 @@ class Meaning:
     """Of kinds whose CustomResourceDefinitions were given."""
     claims: Mapping[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
     """Specs of claims that are there, also of templates, by kind and name of the object."""
+    cut_on_demand: bool = False
+    """Whether slices have GPUs of which MIG devices are made on demand."""
     purposes: Purposes = field(default_factory=Purposes)
     """Of these claims."""
 

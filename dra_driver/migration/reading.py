@@ -388,10 +388,14 @@ class _Pod:
             return None
         removes = tuple(variables(one)["NVIDIA_VISIBLE_DEVICES"].path for one in seeing)
         message = f"{seeing[0].name} sees all GPUs of its node and asks for none"
+        if stays := self._options.dynamic_mig or self._meaning.cut_on_demand:
+            message += "; where MIG devices are made on demand a claim may get nothing, so it stays as it is"
         said = finding(ADMIN_ACCESS, self._pod.document, removes[0], message)
         rest = tuple(
             one for one in bypasses(self._pod, seeing) if one.place.path not in {path_text(path) for path in removes}
         )
+        if stays:
+            return PodReading(findings=(*self._findings, said, *rest, *unused_labels(self._pod)))
         demand = Demand(tuple(seeing), Want(What.GPU), removes=removes, all_gpus=True)
         return PodReading(
             (demand,),

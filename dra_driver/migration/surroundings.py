@@ -92,6 +92,7 @@ class _Found:
     claims: dict[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
     slice_memory: set[Quantity] = field(default_factory=set)
     hamis: list[Given[Hami]] = field(default_factory=list)
+    cut_on_demand: bool = False
     driver_roots: set[str] = field(default_factory=set)
     findings: list[Finding] = field(default_factory=list)
     given: bool = False
@@ -293,7 +294,7 @@ class _Found:
     # -- what is there
 
     def _slice(self, document: Document) -> None:
-        """Memory of whole GPUs, which are the largest devices of a slice."""
+        """Memory of whole GPUs, which are the largest devices of a slice, and whether parts are made of them."""
         spec = document.obj.get("spec")
         if not isinstance(spec, dict) or spec.get("driver") != GPU_DRIVER:
             return
@@ -301,6 +302,7 @@ class _Found:
         for device in devices if isinstance(devices, list) else ():
             kind = value_at(device, ("attributes", "type", "string"))
             amount = value_at(device, ("capacity", "memory", "value"))
+            self.cut_on_demand |= kind == "gpu" and bool(device.get("consumesCounters"))
             if kind == "gpu" and isinstance(amount, str) and (memory := _quantity(amount)) is not None:
                 self.slice_memory.add(memory)
 
@@ -451,6 +453,7 @@ def _meaning(found: _Found, options: Options) -> Meaning:
             *labels_of_nodes(found.nodes),
         ),
         claims=found.claims,
+        cut_on_demand=found.cut_on_demand,
     )
     nodes = [_view_of_node(node, configs, default, strategy) for node in found.nodes]
     views = [view for view in nodes if view is not None]
