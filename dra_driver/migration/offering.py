@@ -148,8 +148,10 @@ def _holders(pods: Sequence[JsonObject]) -> dict[str, list[Holder]]:
         node = spec.get("nodeName")
         if not node or status.get("phase") in _DONE:
             continue
-        by_claim = bool(spec.get("resourceClaims")) or bool(status.get("extendedResourceClaimStatus"))
-        if by_claim or _asks(spec):
+        # Beside GPUs of the device plugin a pod may have claims of something else, such as a ComputeDomain's channel.
+        asks, claims = _asks(spec), bool(spec.get("resourceClaims"))
+        by_claim = bool(status.get("extendedResourceClaimStatus")) or (claims and not asks)
+        if asks or by_claim:
             metadata = pod["metadata"]
             namespace = metadata.get("namespace") or "default"
             found[node].append(Holder(namespace, metadata["name"], _owner(metadata, namespace), by_claim))

@@ -612,3 +612,28 @@ def test_a_cluster_policy_stands_for_the_daemon_sets_that_it_owns() -> None:
     assert found.mig_manager
     off = {**policy, "spec": {"devicePlugin": {"enabled": False}, "migManager": {"enabled": False}}}
     assert offering_of([off], GPU_DRIVER) == Offering(())
+
+
+@pytest.mark.parametrize(
+    ("limits", "claims", "status", "by_claim"),
+    [
+        ({"nvidia.com/gpu": "4"}, [], {}, False),
+        ({}, [{"name": "gpu"}], {}, True),
+        ({"nvidia.com/gpu": "4"}, [{"name": "channel"}], {}, False),
+        (
+            {"nvidia.com/gpu": "4"},
+            [{"name": "channel"}],
+            {"extendedResourceClaimStatus": {"requestMappings": []}},
+            True,
+        ),
+    ],
+    ids=["device plugin", "claim", "device plugin beside a channel", "driver beside a channel"],
+)
+def test_a_pod_has_gpus_of_the_device_plugin_whatever_claims_it_has_besides(
+    limits: dict[str, str], claims: list[dict[str, str]], status: dict[str, object], by_claim: bool
+) -> None:
+    node = {"kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
+    spec = {"nodeName": "n", "resourceClaims": claims, "containers": [{"name": "c", "resources": {"limits": limits}}]}
+    pod = {"kind": "Pod", "metadata": {"name": "p", "namespace": "t"}, "spec": spec, "status": status}
+    (found,) = offering_of([node, pod], GPU_DRIVER).nodes
+    assert [one.by_claim for one in found.holders] == [by_claim]
