@@ -35,6 +35,7 @@ from support.real_cluster import (
     manifests,
     nothing_left,
     remove,
+    services_of,
     slice_versions,
     until,
     wait_running,
@@ -60,19 +61,16 @@ than this driver and its hardware."""
 
 @pytest.fixture(scope="module", params=["controller", "node"])
 def services(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    node = install()
-    services = Services(tmp_path_factory.mktemp("services"), request.param, node)
-    if services.publisher == "controller":
-        services.start("controller")
-    services.start("plugin")
-    until(lambda: devices() == 8, "eight devices are published")
-    yield services
-    for example in EXAMPLES:
-        remove(example)
-    for name in list(services.running):
-        services.stop(name)
-    kubectl("delete", "nodeinventories", "--all")
-    kubectl("delete", "resourceslices", "--all")
+    with services_of(tmp_path_factory.mktemp("services"), request.param, install()) as services:
+        if services.publisher == "controller":
+            services.start("controller")
+        services.start("plugin")
+        until(lambda: devices() == 8, "eight devices are published")
+        try:
+            yield services
+        finally:
+            for example in EXAMPLES:
+                remove(example)
 
 
 def minors_and_uuids() -> dict[str, tuple[int, str]]:

@@ -24,6 +24,7 @@ from support.real_cluster import (
     kubectl,
     nothing_left,
     remove,
+    services_of,
     until,
     wait_running,
 )
@@ -64,20 +65,20 @@ def services(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service
     policy.write_text(yaml.safe_dump(wanted.to_wire(), sort_keys=False))
     for name, *given in place.acts:
         act(tmp_path / "host", name, given, place.profile)
-    for key, value in place.labels:
-        kubectl("label", "node", node, f"{key}={value}", "--overwrite")
-    services = Services(tmp_path, "controller", node, place.profile, policy)
-    services.start("controller")
-    services.start("plugin")
-    until(is_complete, "devices are published")
-    yield services
-    remove(example)
-    for running in list(services.running):
-        services.stop(running)
-    for key, _ in place.labels:
-        kubectl("label", "node", node, f"{key}-")
-    kubectl("delete", "nodeinventories", "--all")
-    kubectl("delete", "resourceslices", "--all")
+    try:
+        for key, value in place.labels:
+            kubectl("label", "node", node, f"{key}={value}", "--overwrite")
+        with services_of(tmp_path, "controller", node, place.profile, policy) as services:
+            services.start("controller")
+            services.start("plugin")
+            until(is_complete, "devices are published")
+            try:
+                yield services
+            finally:
+                remove(example)
+    finally:
+        for key, _ in place.labels:
+            kubectl("label", "node", node, f"{key}-")
 
 
 def is_complete() -> bool:

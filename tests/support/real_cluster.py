@@ -12,7 +12,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,11 +98,39 @@ class Services:
     def stop(self, name: str, number: int = signal.SIGTERM) -> None:
         process = self.running.pop(name)
         process.send_signal(number)
-        process.wait(60)
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
 
     def journal(self) -> str:
         found = [path for path in (KUBELET_ROOT / "plugins" / "gpu.nvidia.com").glob("*journal*") if path.is_file()]
         return "\n".join(path.read_text() for path in found)
+
+
+@contextmanager
+def services_of(
+    folder: Path, publisher: str, node: str, profile: str = "dgx-h100", policy: Path | None = None
+) -> Iterator[Services]:
+    """None of them runs yet. However the block ends, none does afterwards, and nothing is published."""
+    services = Services(folder, publisher, node, profile, policy)
+    with ExitStack() as last:
+        last.callback(kubectl, "delete", "nodeinventories,resourceslices", "--all")
+        last.callback(lambda: _stop_all(services))
+        yield services
+
+
+def _stop_all(services: Services) -> None:
+    """Those that do not end by themselves are killed, and that is the failure of whoever stops them."""
+    with ExitStack() as each:
+        for name in list(services.running):
+            each.callback(services.stop, name)
+
+
+def forget_warnings(driver: str) -> None:
+    """Of what plugins of this driver told before now."""
+    told = f"type=Warning,reportingComponent={driver}/kubelet-plugin"
+    kubectl("delete", "events", "-A", "--field-selector", told)
 
 
 def devices() -> int:
