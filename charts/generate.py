@@ -30,6 +30,13 @@ _LONGEST_DEFAULT = 60
 _EXTENDED_RESOURCE = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 """Or nothing. Kubernetes keeps names below kubernetes.io to itself."""
 
+_QUANTITY_TYPE = "io.k8s.apimachinery.pkg.api.resource.Quantity"
+_QUANTITY: Json = {
+    "type": ["string", "number"],
+    "pattern": r"^[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$",
+}
+"""Source: resource.Quantity of apimachinery, of which the schemas of its types say nothing."""
+
 
 @dataclass(frozen=True)
 class Value:
@@ -150,7 +157,8 @@ class Schema:
     def _reference(self, name: str) -> Json:
         if name not in self._definitions:
             self._definitions[name] = {}
-            self._definitions[name] = self._kubernetes_type(self._kubernetes[name])
+            said = _QUANTITY if name == _QUANTITY_TYPE else self._kubernetes_type(self._kubernetes[name])
+            self._definitions[name] = said
         return {"$ref": f"#/definitions/{name}"}
 
     def _kubernetes_type(self, raw: Json) -> Json:

@@ -58,6 +58,12 @@ WRONG: dict[str, Values] = {
     "no limit of what is not shared": {"policy": {"sharing": [{"strategy": "Exclusive", "unlimited": True}]}},
     "no way to share": {"policy": {"sharing": [{"strategy": "MPS"}]}},
     "an Xid": {"policy": {"health": {"ignoreXids": ["94"]}}},
+    "no label's value": {"commonLabels": {"team": "b c"}},
+    "no label's key": {"kubeletPlugin": {"podLabels": {"a b": "c"}}},
+    "no account's name": {"serviceAccounts": {"controller": "Bad_Name"}},
+    "no class's name": {"deviceClasses": {"extra": [{"name": "X_y", "spec": {}}]}},
+    "no priority class's name": {"controller": {"priorityClassName": "High!"}},
+    "no quantity": {"controller": {"resources": {"requests": {"cpu": "lots"}}}},
     "an attribute": {"policy": {"attributes": [{"values": {"a": [1]}}]}},
 }
 
@@ -169,6 +175,37 @@ def test_a_policy_that_uses_everything_is_accepted() -> None:
 def test_values_that_do_not_go_together_are_refused(values: Values, says: str, helm: Helm) -> None:
     with pytest.raises(HelmError, match=says):
         helm.install(values)
+
+
+ASKING: dict[str, Values] = {
+    "everything": {**POLICY, "computeDomains": [{"channels": 4}]},
+    "nothing": {"withhold": POLICY["withhold"], "mig": [{"mode": "Static"}], "health": {"evict": False}},
+    "of nothing to share": {"sharing": [{"strategy": "Exclusive"}], "health": {"ignoreXids": []}},
+    "evictions": {"health": {"evict": True}},
+    "time slices of the second rule": {"sharing": [POLICY["sharing"][1], POLICY["sharing"][0]]},
+}
+
+
+@pytest.mark.parametrize("title", ASKING)
+def test_a_policy_that_asks_for_what_a_gate_switches_off_is_refused_with_the_fields(
+    title: str, server: ServerThread
+) -> None:
+    """The same as by the programs, which would say it when they start."""
+    policy = ASKING[title]
+    asked = decode_policy(
+        json.dumps({"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", **policy}), about="values"
+    ).features
+    off = {str(feature): False for _, feature in asked} or {"PassthroughSupport": False}
+    values = {"policy": policy, "crds": {"install": False}, "deviceClasses": {"install": False}}
+    helm, before = Helm(server.kubeconfig), server.names()
+    if not asked:
+        assert helm.install({**values, "featureGates": off}).objects
+        return
+    with pytest.raises(HelmError) as refused:
+        helm.install({**values, "featureGates": off})
+    said = {line.strip("; .") for line in str(refused.value).splitlines() if line.startswith("policy.")}
+    assert said == {f"policy.{field} needs featureGates.{feature}, which is off" for field, feature in asked}
+    assert server.names() == before and helm.install(values).objects
 
 
 def test_the_schema_knows_the_hardware_that_can_be_simulated() -> None:
