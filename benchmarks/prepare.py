@@ -23,7 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -97,8 +97,18 @@ async def _true(value: bool) -> bool:
 class Bench:
     """A cluster of one node, seen from kubelet's side of the socket."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        profile: str = "dgx-h100",
+        plugin_arguments: Sequence[str] = (),
+        controller_arguments: Sequence[str] = ("--lease-namespace", "default"),
+    ) -> None:
         self.folder = folder
+        self.profile = profile
+        self.plugin_arguments = tuple(plugin_arguments)
+        self.controller_arguments = tuple(controller_arguments)
         self.kubeconfig = folder / "kubeconfig"
         python = sys.executable
         self.server = Process(
@@ -113,32 +123,40 @@ class Bench:
         self.claims: list[JsonObject] = []
         self._names: list[str] = []
 
-    def _in_pod(self, name: str, module: str, *arguments: str) -> Process:
+    def in_pod(self, name: str, module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Process:
+        """`environment`: what the programs that it starts have besides; settings of this shell do not reach them."""
         server = endpoint_from(self.kubeconfig).server
-        return Process(name, [sys.executable, "-c", IN_POD, server, module, *arguments], self.folder / f"{name}.log")
+        given = [f"{variable}={value}" for variable, value in (environment or {}).items()]
+        command = ["env", *given, sys.executable, "-c", IN_POD, server, module, *arguments]
+        return Process(name, command, self.folder / f"{name}.log")
 
     def _plugin(self, *more: str) -> Process:
-        return self._in_pod(
+        return self.in_pod(
             "plugin",
             "kubelet_plugin.main",
-            *("--node-name", NODE, "--simulate", "dgx-h100", "--log-level", "warning"),
+            *("--node-name", NODE, "--simulate", self.profile, "--log-level", "warning"),
             *("--kubelet-root", str(self.folder / "kubelet"), "--cdi-root", str(self.folder / "cdi")),
             *("--host-root", str(self.folder / "host"), "--http-endpoint", "127.0.0.1:0"),
+            *self.plugin_arguments,
             *more,
         )
 
-    async def start(self, stack: AsyncExitStack) -> float:
-        """Start all; answers the seconds from plugin start to a slice that is visible."""
+    async def start_server(self, stack: AsyncExitStack) -> None:
+        """The API server alone, and a node's hardware."""
         await self._process(stack, self.server)
         while not self.kubeconfig.exists():
             await asyncio.sleep(0.02)
             self.server.check()
         self.kube = await stack.enter_async_context(Kube(endpoint_from(self.kubeconfig)))
-        await self._install()
-        self.controller = self._in_pod("controller", "controller.main", "--lease-namespace", "default")
+        await self.install()
+        open_host(self.folder / "host", self.profile)
+
+    async def start(self, stack: AsyncExitStack) -> float:
+        """Start all; answers the seconds from plugin start to a slice that is visible."""
+        await self.start_server(stack)
+        self.controller = self.in_pod("controller", "controller.main", *self.controller_arguments)
         await self._process(stack, self.controller)
         await self._until(self._controller_leads)
-        open_host(self.folder / "host", "dgx-h100")
         self.plugin = self._plugin()
         started = time.perf_counter()
         await self._process(stack, self.plugin)
@@ -189,7 +207,7 @@ class Bench:
     async def _controller_leads(self) -> bool:
         return bool((await self.kube.list(LEASES)).items)
 
-    async def _install(self) -> None:
+    async def install(self) -> None:
         import yaml
 
         from dra_driver import bundled
