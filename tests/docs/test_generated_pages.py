@@ -93,6 +93,7 @@ def test_every_setting_is_set_by_a_value_or_known_not_to_be() -> None:
             re.findall(r"^ *- .*?--(?:\{\{.*?\}\})?([a-z-]+)", (settings.TEMPLATES / template).read_text(), re.M)
         )
         flags = {one.flag.removeprefix("--") for one in parser.declared}
+        assert given & flags, f"no flag is seen in {template}"
         assert given & flags <= {
             flag.removeprefix("--") for flag in settings.chart_values(settings.TEMPLATES / template)
         }

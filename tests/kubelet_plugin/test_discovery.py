@@ -443,7 +443,7 @@ class TestLayouts:
         after = await discovery.observe()
         assert after.divided
         assert discovery.facts.divided
-        assert all(one.gpus == after.gpus for one in heard)
+        assert heard and all(one.gpus == after.gpus for one in heard)
 
     def test_what_a_claim_lost_is_told(self, node: Node) -> None:
         node.host.set_mig(0, 1)

@@ -108,7 +108,7 @@ class TestFacts:
         gpus = node.hardware.look().gpus
         assert all(gpu.passthrough is not None and gpu.passthrough.iommufd for gpu in gpus)
         groups = {gpu.passthrough.iommu_group for gpu in gpus if gpu.passthrough is not None}
-        assert len(groups) == len(gpus)
+        assert len(groups) == len(gpus) == len(node.host.state.gpus)
 
     def test_without_iommu_there_is_no_passthrough(self, node: Node) -> None:
         node.kernel.configure(iommu=False)

@@ -230,9 +230,9 @@ class TestValidation:
         await watched.look()
         await watched.turn()
         watched.start()
-        assert all(gpu.health.healthy for gpu in await watched.look())
+        assert {gpu.health.healthy for gpu in await watched.look()} == {True}
         watched.node.host.reboot()
-        assert not any(gpu.health.healthy for gpu in await watched.look())
+        assert {gpu.health.healthy for gpu in await watched.look()} == {False}
 
     async def test_a_gpu_that_was_lost_is_checked_again(self, tmp_path: Path) -> None:
         watched = Watched(tmp_path, HealthPolicy(validate_gpus=True))

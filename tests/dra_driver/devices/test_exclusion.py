@@ -179,7 +179,9 @@ def test_a_gpu_in_mig_mode_is_no_full_gpu_and_none_without_mig_is_partitioned() 
 def test_virtual_machines_want_a_whole_physical_gpu_behind_an_iommu_and_share_nothing() -> None:
     partitioned = gpu(mig=MigFacts(enabled=True, pending=True))
     assert "IOMMU" in (unsupported(gpu(passthrough=None), Kind.VFIO, None) or "")
-    assert "virtual" in (unsupported(gpu(virtualization="VGPUGuest"), Kind.VFIO, None) or "")
+    for virtual in ("VGPUGuest", "HostVGPU", "HostVSGA"):
+        assert "virtual" in (unsupported(gpu(virtualization=virtual), Kind.VFIO, None) or ""), virtual
+    assert unsupported(gpu(virtualization="Passthrough"), Kind.VFIO, None) is None
     assert "MIG mode" in (unsupported(partitioned, Kind.VFIO, None) or "")
     assert "for itself" in (unsupported(gpu(), Kind.VFIO, "MPS") or "")
 

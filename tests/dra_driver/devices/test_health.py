@@ -58,6 +58,7 @@ def test_one_key_has_one_taint_with_the_value_of_the_worst() -> None:
 def test_the_oldest_critical_condition_explains_why_a_gpu_is_unhealthy() -> None:
     late, early = xid_condition(79, since=T1), a_condition("RowRemap")
     assert worst([late, early, a_condition("Ecc", "Warning")], HealthPolicy()) == early
+    assert worst([a_condition("Ecc", since=T1), early], HealthPolicy()) == early, "the age counts before the type"
     assert worst([a_condition("Ecc", "Warning")], HealthPolicy()) is None
 
 

@@ -162,7 +162,7 @@ def test_what_a_later_rule_calls_exclusive_is_not_shared() -> None:
         ("gpu-00000000", False), ("gpu-00000001-share-0", True), ("gpu-00000001-share-1", True), ("gpu-00000001", True)
     ]  # fmt: skip
     before = policy(sharing=[*reversed(rules.to_wire()["sharing"])])
-    assert all(offer.sharing is not None for offer in offered(gpu(0), policy=before).offers)
+    assert [offer.sharing is not None for offer in offered(gpu(0), policy=before).offers] == [True] * 3
 
 
 def test_what_a_gpu_cannot_do_it_is_not_asked_to_do() -> None:

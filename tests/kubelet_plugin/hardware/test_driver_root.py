@@ -395,4 +395,5 @@ def test_an_unloaded_driver_is_not_ready_and_a_newer_one_is_found(tmp_path: Path
     host.load_driver("595.10.01")
     assert installation.root().version == "595.10.01"
     found = installation.for_containers("595.10.01", gpus_of(host))
-    assert all("595.10.01" in file.host_path for file in found.driver.libraries if "libcuda" in file.host_path)
+    libcuda = [file.host_path for file in found.driver.libraries if "libcuda" in file.host_path]
+    assert libcuda and all("595.10.01" in path for path in libcuda)
