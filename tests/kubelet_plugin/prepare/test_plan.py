@@ -266,6 +266,29 @@ def test_a_part_that_exists_is_looked_up_by_its_uuid() -> None:
         finished_spec(replace(device, mig_uuid="MIG-gone"), {}, node)
 
 
+@pytest.mark.parametrize("made_on_demand", [True, False])
+def test_a_part_that_was_destroyed_under_its_claim_is_given_to_no_container(made_on_demand: bool) -> None:
+    """Somebody may have made another in its place, with the same device nodes."""
+    instances = [gpu_instance("1g.10gb", 3, 1, compute_instance("1g.10gb", 1, number=7))]
+    uuid = instances[0].compute_instances[0].uuid
+    node = replace(a_node(a_gpu(0, mig=mig(enabled=True, instances=instances))), lost=frozenset({uuid}))
+    device = a_held_device(0, device="part", kind=Kind.MIG, partition=PLACE, mig_uuid=None if made_on_demand else uuid)
+    came = Made((("ci", "0"), ("gi", "9"), ("minor", "5"), ("uuid", uuid)))
+    records = recorded((MigMode(GPU), Made()), (INSTANCE, Made()), (PART, came)) if made_on_demand else {}
+
+    with pytest.raises(NodeNotReady, match="was destroyed while the claim had it"):
+        finished_spec(device, records, node)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_gpu_that_a_claim_uses_and_also_looks_at_is_one_device_that_it_uses(order: int) -> None:
+    uses, looks = a_held_device(0), replace(a_held_device(0), admin_access=True)
+    made = plan_for(a_ref(), Wanted((uses, looks)[::order]), A_NODE, FILES)
+
+    (variable,) = env_in(spec_of(made))
+    assert "ADMIN" not in variable
+
+
 def test_who_only_looks_at_a_part_that_is_made_on_demand_sees_its_gpu() -> None:
     device = a_held_device(0, device="part", kind=Kind.MIG, partition=PLACE, admin_access=True)
 
