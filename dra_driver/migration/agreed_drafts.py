@@ -17,6 +17,7 @@ from dra_driver.migration.commuting import as_part
 from dra_driver.migration.drafting import Asking, Draft
 from dra_driver.migration.kinds import pods_of
 from dra_driver.migration.kserve import configs_of
+from dra_driver.migration.kustomize import Kustomization, patched_by
 from dra_driver.migration.model import (
     Choice,
     Edit,
@@ -100,12 +101,19 @@ def _hindering(built: Built, meaning: Meaning, options: Options) -> tuple[Held, 
     return tuple(one for read in found if read.demands for one in read.held if why_left(one) is not None)
 
 
-def agree(drafts: Sequence[Draft], apart: Mapping[Key, str], needed: Mapping[Key, str], options: Options) -> None:
+def agree(
+    drafts: Sequence[Draft],
+    kustomized: Sequence[Kustomization],
+    apart: Mapping[Key, str],
+    needed: Mapping[Key, str],
+    options: Options,
+) -> None:
     """What makes one pod asks in one way, or the pod would ask twice or lose what it asked for.
 
     `apart` are documents that cannot have claims, `needed` those that a JSON patch makes need some, and why.
     """
-    parts = [*map(_part, drafts)]
+    scopes = {file: patched_by(file, kustomized) for file in {one.document.file for one in drafts if one.patch}}
+    parts = [_part(one, scopes.get(one.document.file)) for one in drafts]
     for draft in drafts:
         if (reason := needed.get(key_of(draft.document))) is not None:
             choice = Choice(Target.CLAIMS, f"a patch of it needs claims: {reason}")
@@ -185,10 +193,10 @@ def _without_claims(one: Asking, reason: str, options: Options) -> Asking:
     return replace(one, pod=pod, choice=choose(pod, one.reading, options))
 
 
-def _part(draft: Draft) -> Part:
+def _part(draft: Draft, scope: frozenset[str] | None) -> Part:
     asks = {container.name for one in draft.asking for demand in one.reading.demands for container in demand.containers}
     touches = set(asks)
     if draft.patch:
         touches |= {one.name for one in draft.containers if any(True for _ in gpu_keys(one.resources))}
     document = draft.document
-    return Part(document, document.file, frozenset(asks), frozenset(touches), draft.patch, draft.target)
+    return Part(document, document.file, frozenset(asks), frozenset(touches), draft.patch, draft.target, scope)

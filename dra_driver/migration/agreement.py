@@ -30,6 +30,8 @@ class Part:
     patch: bool = False
     target: Mapping[str, Any] | None = None
     """Of a patch: the `target` of its kustomization. None: the object of its own kind and name."""
+    scope: frozenset[str] | None = None
+    """Of a patch: files in which there may be what it is for; None: any."""
 
 
 def reasons_against_claims(parts: Sequence[Part], given: Mapping[int, str]) -> dict[int, str]:
@@ -72,6 +74,8 @@ def patched_together(parts: Sequence[Part]) -> list[list[int]]:
 
 def _is_for(patch: Part, part: Part) -> bool:
     document = part.document
+    if patch.scope is not None and document.file not in patch.scope:
+        return False
     if patch.target is None:
         return (patch.document.kind, patch.document.name) == (document.kind, document.name)
     kind, name = patch.target.get("kind"), patch.target.get("name")

@@ -156,6 +156,22 @@ def files_with(file: str, kustomized: Sequence[Kustomization]) -> frozenset[str]
     return frozenset((file,)).union(*builds)
 
 
+def patched_by(file: str, kustomized: Sequence[Kustomization]) -> frozenset[str] | None:
+    """Files in which there may be what a patch in this one is for; None: no kustomization has it, so it may be
+    anywhere. Patches of a component are for all that it is put together with."""
+    owners = [one for one in kustomized if file in one.patches or file == one.document.file]
+    if not owners:
+        return None
+    return frozenset().union(
+        *(
+            files_with(one.document.file, kustomized)
+            if one.document.kind == "Component"
+            else _files_of(one, kustomized)
+            for one in owners
+        )
+    )
+
+
 def _files_of(one: Kustomization, kustomized: Sequence[Kustomization]) -> frozenset[str]:
     found: set[str] = set()
     folders = applied_folders(one, kustomized)

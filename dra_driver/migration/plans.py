@@ -119,7 +119,7 @@ def wanted_plans(
         if context is not None:
             draft.asking = [in_context(one, context, meaning, options) for one in draft.asking]
     hinder(with_inner(drafts), tree, meaning, options)
-    agree(list(with_inner(drafts)), apart, needed, options)
+    agree(list(with_inner(drafts)), kustomized, apart, needed, options)
     return [planned(draft, options) for draft in drafts]
 
 

@@ -390,3 +390,46 @@ def test_where_the_patch_takes_the_old_request_away_nothing_is_asked_for_twice()
     away = WITH_OTHER % "{limits: {nvidia.com/gpu: null}, claims: [{name: other}]}"
     result = migrated({**tree(listed(patch(away))), "base/web.yaml": deployment() + OF_GPUS})
     assert not any(one.severity is Severity.ERROR for one in result.findings)
+
+
+def two_folders(kind: str = "Kustomization", **more: str) -> Files:
+    """`one` has a patch that takes GPUs away; `two` has an object of the same name, and no patch."""
+    taken = patch("{containers: [{name: main, resources: {limits: {nvidia.com/gpu: null}}}]}")
+    one = f"kind: {kind}\nresources: [web.yaml]\npatches: [{{path: patch.yaml}}]\n"
+    if kind == "Component":
+        one = "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\npatches: [{path: patch.yaml}]\n"
+    return {
+        "one/kustomization.yaml": one,
+        **({"one/web.yaml": deployment()} if kind != "Component" else {}),
+        "one/patch.yaml": taken,
+        "two/kustomization.yaml": "resources: [web.yaml]\n",
+        "two/web.yaml": deployment(),
+        **more,
+    }
+
+
+def targets(files: Files) -> dict[str, Target]:
+    return {one.pod.document.file: one.choice.target for one in migrated(files).workloads}
+
+
+@pytest.mark.parametrize("form", ["file", "inline"])
+def test_a_patch_is_for_what_its_own_kustomization_builds(form: str) -> None:
+    """Not for what has the same name in a folder that has nothing to do with it."""
+    files = dict(two_folders())
+    if form == "inline":
+        text = files.pop("one/patch.yaml").strip()
+        files["one/kustomization.yaml"] = f"resources: [web.yaml]\npatches:\n- patch: |\n    {text}\n"
+    found = targets(files)
+    assert found["one/web.yaml"] is not Target.CLAIMS
+    assert found["two/web.yaml"] is Target.CLAIMS
+
+
+def test_a_patch_is_for_what_is_built_on_too() -> None:
+    files = {**two_folders(), "one/kustomization.yaml": "resources: [../two]\npatches: [{path: patch.yaml}]\n"}
+    assert targets(files)["two/web.yaml"] is not Target.CLAIMS
+
+
+def test_patches_of_a_component_are_for_all_that_it_is_put_together_with() -> None:
+    over = {"all/kustomization.yaml": "resources: [../two]\ncomponents: [../one]\n"}
+    assert targets(two_folders("Component", **over))["two/web.yaml"] is not Target.CLAIMS
+    assert targets(two_folders("Component"))["two/web.yaml"] is Target.CLAIMS
