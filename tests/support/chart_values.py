@@ -171,5 +171,10 @@ def combinations() -> st.SearchStrategy[Values]:
         return values
 
     found = st.lists(st.sampled_from(sorted(VARIANTS)), min_size=2, max_size=7, unique=True).map(all_of)
-    # The webhook is a part of the controller; the chart says so.
-    return found.filter(lambda values: values.get("publisher") != "node" or "webhook" not in values)
+    return found.filter(_go_together)
+
+
+def _go_together(values: Values) -> bool:
+    """The webhook is a part of the controller, and what a policy asks for must be switched on; the chart says so."""
+    policy_asks = "policy" in values and values.get("featureGates", {}).get("MPSSupport") is False
+    return not (policy_asks or (values.get("publisher") == "node" and "webhook" in values))
