@@ -274,7 +274,7 @@ def _references(
     if pod.form is Form.NIM:
         yield _appended(pod.document, (*pod.path, "draResources"), source)
         return
-    if pod.form is Form.ARGO and not options.argo_resource_claims and "resourceClaims" not in pod.spec:
+    if in_a_patch_of_the_pod(pod, options):
         yield _patched(pod, entry)
     else:
         where = (*pod.path, "resourceClaims")
@@ -295,6 +295,11 @@ def _entry_name(reading: PodReading) -> str:
     there = {one.name for one in reading.held}
     names = (_ENTRY if number == 1 else f"{_ENTRY}-{number}" for number in count(1))
     return next(one for one in names if one not in there)
+
+
+def in_a_patch_of_the_pod(pod: PodSpecAt, options: Options) -> bool:
+    """Of an Argo template, unless it is of a release that has the field."""
+    return pod.form is Form.ARGO and not options.argo_resource_claims and "resourceClaims" not in pod.spec
 
 
 def _patched(pod: PodSpecAt, entry: JsonObject) -> Put:

@@ -6,7 +6,7 @@ from typing import Any
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.claims import taken_name
+from dra_driver.migration.claims import in_a_patch_of_the_pod, taken_name
 from dra_driver.migration.codes import NAME_TAKEN, NO_CLAIMS_HERE, SERVER_TOO_OLD, VIRTUAL_MACHINE, Severity
 from dra_driver.migration.kinds import kind_of
 from dra_driver.migration.model import (
@@ -95,7 +95,7 @@ def of_form(workload: Workload, options: Options) -> Iterator[Finding]:
         )
         if not kept and not knows_extended_resources(options):
             yield too_old(workload, workload.choice.reason)
-    elif pod.form is Form.ARGO and target is Target.CLAIMS and not options.argo_resource_claims:
+    elif target is Target.CLAIMS and in_a_patch_of_the_pod(pod, options):
         message = "older releases of Argo Workflows have no resourceClaims in templates; they are in podSpecPatch"
         advice = "With a release that has them, migrate with `--argo-resource-claims`."
         yield finding(

@@ -195,6 +195,20 @@ def test_argo_names_claims_in_the_patch_of_a_pod() -> None:
     assert [one["name"] for one in after] == ["other", "gpu"]
 
 
+def test_argo_templates_that_have_the_field_for_claims_get_theirs_there() -> None:
+    one = {"name": "a", "container": limits({GPU: 1}), "resourceClaims": [ENTRY]}
+    workflow = {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
+        "metadata": {"name": "w", "namespace": "team"},
+        "spec": {"templates": [one]},
+    }
+    result = migrated(CLAIMS, DOMAIN, workflow)
+    (after,) = parsed(result)["Workflow"]["spec"]["templates"]
+    assert [one["name"] for one in after["resourceClaims"]] == ["other", "gpu"]
+    assert "podSpecPatch" not in str([after, *(one.message for one in result.findings)])
+
+
 # -- what becomes of pods
 
 
