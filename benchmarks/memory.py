@@ -59,13 +59,6 @@ sharing: [{strategy: TimeSlicing, replicas: 64}]
 type Figures = dict[str, float]
 
 
-def peak_mib(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError(f"process {pid} is gone")
-
-
 def pid_of(process: Process) -> int:
     assert process.pid is not None, process.name
     return process.pid
@@ -73,7 +66,7 @@ def pid_of(process: Process) -> int:
 
 def both(name: str, process: Process) -> Figures:
     pid = pid_of(process)
-    return {f"{name}, resident": resident_mib(pid), f"{name}, peak": peak_mib(pid)}
+    return {f"{name}, resident": resident_mib(pid), f"{name}, peak": resident_mib(pid, "VmHWM")}
 
 
 def slope(samples: Sequence[tuple[int, float]]) -> float:

@@ -82,10 +82,10 @@ async def timed(work: Callable[[], Awaitable[Any]]) -> float:
     return time.perf_counter() - start
 
 
-def resident_mib(pid: int) -> float:
-    """Resident memory of a process."""
+def resident_mib(pid: int, field: str = "VmRSS") -> float:
+    """Resident memory of a process; with the field `VmHWM` the most that it ever was."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
+        if line.startswith(f"{field}:"):
             return int(line.split()[1]) / 1024
     raise RuntimeError(f"process {pid} is gone")
 

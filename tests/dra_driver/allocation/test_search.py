@@ -187,6 +187,12 @@ def test_match_attribute_finds_attributes_of_other_domains_by_their_full_name() 
     assert chosen(wanted, within=snapshot(published(*devices))) == ["gpu=b", "gpu=c"]
 
 
+def test_an_attribute_of_another_domain_is_not_the_drivers_own_of_the_same_name() -> None:
+    within = snapshot(published(gpu("a", link="x"), gpu("b", link="x")))
+    wanted = claim(exactly(count=2), constraints=[{"matchAttribute": "other.example/link"}])
+    assert refused(wanted, within=within)
+
+
 def test_no_group_large_enough_is_refused_with_the_constraint() -> None:
     within = snapshot(published(gpu("a", link="x"), gpu("b", link="y")))
     wanted = claim(exactly(count=2), constraints=[{"matchAttribute": f"{DRIVER}/link"}])

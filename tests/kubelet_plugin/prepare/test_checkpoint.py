@@ -289,3 +289,12 @@ def test_a_lost_record_is_missed() -> None:
 
     assert found.damage[0].reason == "1 of 2 entries and records of holds are missing"
     assert found.incomplete
+
+
+def test_a_plain_claim_that_is_being_released_is_kept_from_releases_that_would_think_it_prepared() -> None:
+    entry = an_entry(a_ref("one"))
+    readers = [
+        object_of(lines_of(a_journal(replace(entry, releasing=releasing)))[0])["minReader"]
+        for releasing in (False, True)
+    ]
+    assert readers == [1, 2]
