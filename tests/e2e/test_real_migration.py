@@ -231,7 +231,8 @@ def test_the_plan_is_followed_there_and_back_and_there_to_the_end(node: str, hel
             there.after |= {"stop-offering": kill("gpu-dra-kubelet-plugin"), "start-plugin": restart_kubelet}
             there.follow("back")
             settled("by_plugin")
-            assert offered_by_plugin(node) == len(gpus())
+            # Its DaemonSet has just lost the node selector of the plan, so its pod was made anew.
+            until(lambda: offered_by_plugin(node) == len(gpus()), "the device plugin gives GPUs again")
 
             # The workloads as the cluster has them, of which there are no files; and all of them get claims.
             once_more = migrated(
