@@ -15,9 +15,10 @@ from dra_driver.migration.building import Built, Context, Key, Tree, key_of
 from dra_driver.migration.codes import ALREADY_DRA, Severity
 from dra_driver.migration.commuting import as_part
 from dra_driver.migration.drafting import Asking, Draft
+from dra_driver.migration.folders import Folders
 from dra_driver.migration.kinds import pods_of
 from dra_driver.migration.kserve import configs_of
-from dra_driver.migration.kustomize import Kustomization, patched_by
+from dra_driver.migration.kustomize import Kustomization
 from dra_driver.migration.model import (
     Choice,
     Edit,
@@ -112,7 +113,8 @@ def agree(
 
     `apart` are documents that cannot have claims, `needed` those that a JSON patch makes need some, and why.
     """
-    scopes = {file: patched_by(file, kustomized) for file in {one.document.file for one in drafts if one.patch}}
+    folders = Folders(kustomized)
+    scopes = {file: folders.patched_by(file) for file in {one.document.file for one in drafts if one.patch}}
     parts = [_part(one, scopes.get(one.document.file)) for one in drafts]
     for draft in drafts:
         if (reason := needed.get(key_of(draft.document))) is not None:

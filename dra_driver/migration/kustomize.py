@@ -126,62 +126,11 @@ def listing(one: Kustomization) -> DocumentEdits | None:
     return DocumentEdits(one.document, (Put(("resources", len(there)), CLAIMS_FILE),), reason)
 
 
-def applied_folders(one: Kustomization, others: Sequence[Kustomization]) -> tuple[PurePosixPath, ...]:
-    """Its own, and those that it builds on, through all of `others`."""
-    by_folder = {other.folder: other for other in others}
-    found: dict[PurePosixPath, None] = {}
-    pending = [one.folder]
-    while pending:
-        folder = pending.pop()
-        if folder in found:
-            continue
-        found[folder] = None
-        below = by_folder.get(folder)
-        for field in ("resources", "bases", "components"):
-            listed = below.document.obj.get(field) if below is not None else None
-            pending += [resolved(folder / name) for name in listed or () if isinstance(name, str) and ":" not in name]
-    return tuple(found)
-
-
 def lists(one: Kustomization, file: str) -> bool:
     """Whether it has the file among its resources."""
     listed = one.document.obj.get("resources")
     names = listed if isinstance(listed, list) else ()
     return any(isinstance(name, str) and str(resolved(one.folder / name)) == file for name in names)
-
-
-def files_with(file: str, kustomized: Sequence[Kustomization]) -> frozenset[str]:
-    """Files of which kustomize builds something together with this one; it is one of them."""
-    builds = [build for one in kustomized if file in (build := _files_of(one, kustomized))]
-    return frozenset((file,)).union(*builds)
-
-
-def patched_by(file: str, kustomized: Sequence[Kustomization]) -> frozenset[str] | None:
-    """Files in which there may be what a patch in this one is for; None: no kustomization has it, so it may be
-    anywhere. Patches of a component are for all that it is put together with."""
-    owners = [one for one in kustomized if file in one.patches or file == one.document.file]
-    if not owners:
-        return None
-    return frozenset().union(
-        *(
-            files_with(one.document.file, kustomized)
-            if one.document.kind == "Component"
-            else _files_of(one, kustomized)
-            for one in owners
-        )
-    )
-
-
-def _files_of(one: Kustomization, kustomized: Sequence[Kustomization]) -> frozenset[str]:
-    found: set[str] = set()
-    folders = applied_folders(one, kustomized)
-    for other in kustomized:
-        if other.folder in folders:
-            listed = other.document.obj.get("resources")
-            for name in listed if isinstance(listed, list) else ():
-                found |= {str(resolved(other.folder / name))} if isinstance(name, str) else set()
-            found |= {other.document.file, other.claims_file, *other.patches}
-    return frozenset(found)
 
 
 def renames(one: Kustomization) -> Path | None:

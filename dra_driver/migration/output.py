@@ -13,12 +13,11 @@ from dra_driver.migration.changes import EditRefused
 from dra_driver.migration.claims import OWNER, Claims
 from dra_driver.migration.codes import WRITTEN_OUT
 from dra_driver.migration.edit import Rewriting, Splice, spliced
+from dra_driver.migration.folders import Folders
 from dra_driver.migration.kinds import is_part_of_an_object
 from dra_driver.migration.kustomize import (
     Kustomization,
-    applied_folders,
     configured,
-    files_with,
     listing,
     lists,
     lone_patch,
@@ -55,8 +54,9 @@ class Output:
         self._sources = sources
         self._kustomized = kustomized
         self._known: set[tuple[str, str, str | None, str]] = set()
-        self._there: dict[str, set[ObjectRef]] = defaultdict(set)
-        """By file: its objects, also those that it gets."""
+        self._folders = Folders(kustomized)
+        self._where: dict[ObjectRef, set[str]] = defaultdict(set)
+        """Files that have the object, or get it."""
         self._splices: dict[str, list[Splice]] = {source.file: [] for source in sources}
         self._apart: dict[str, list[NewObject]] = {}
         self._names: list[Source] = []
@@ -64,7 +64,7 @@ class Output:
     def take(self, plans: Sequence[Plan], options: Options) -> None:
         for plan in plans:
             self._known.add(_key(plan.document.file, ref_of(plan.document)))
-            self._there[plan.document.file].add(ref_of(plan.document))
+            self._where[ref_of(plan.document)].add(plan.document.file)
         by_text: dict[tuple[str, int], list[Plan]] = defaultdict(list)
         for plan in plans:
             by_text[plan.document.file, plan.document.written.start].append(plan)
@@ -125,19 +125,18 @@ class Output:
                 self._known.add(key)
                 yield new
         for one in plan.all_claims:
-            if one.ref not in self._brought(plan.document.file):
-                self._there[plan.document.file].add(one.ref)
+            if not self._is_brought(one.ref, plan.document.file):
+                self._where[one.ref].add(plan.document.file)
                 yield NewObject(one.template, plan.document.file, f"What {_asking(plan, one)} asks for.")
 
-    def _brought(self, file: str) -> set[ObjectRef]:
-        """Objects of a file and of those that are only ever applied with it: files of a folder may be alternatives."""
-        return set().union(*(self._there[one] for one in files_with(file, self._kustomized)))
+    def _is_brought(self, ref: ObjectRef, file: str) -> bool:
+        """By the file, or by one that is only ever applied with it: files of a folder may be alternatives."""
+        return not self._where[ref].isdisjoint(self._folders.files_with(file))
 
     def _above(self, file: str) -> int:
         """How many folders kustomize builds with the one that the file is in."""
         folder = PurePosixPath(file).parent
-        ours = next((one for one in self._kustomized if one.folder == folder), None)
-        return len(applied_folders(ours, self._kustomized)) if ours is not None else 0
+        return len(self._folders.applied(folder)) if self._folders.at(folder) is not None else 0
 
     def _file_apart(self, file: str, document: Document) -> str | None:
         """Where objects go that cannot stand in the file itself; None: they can."""
@@ -174,10 +173,10 @@ class Output:
     def _named(self, one: Kustomization) -> bool:
         """Whether kustomize has to be told where names of templates stand, which is done then."""
         field = renames(one)
-        there = next((source.text for source in self._sources if source.file == one.names_file), "")
         if field is None:
             return False
-        folders = tuple(_folder(folder) for folder in applied_folders(one, self._kustomized))
+        there = next((source.text for source in self._sources if source.file == one.names_file), "")
+        folders = tuple(_folder(folder) for folder in self._folders.applied(one.folder))
         below = [plan for plan in self.plans if plan.document.file.startswith(folders)]
         claims = [claim for plan in below for claim in plan.all_claims]
         fields = [naming_fields(claim) for plan in below for claim in plan.renamable_claims]
