@@ -25,6 +25,8 @@ type Key = tuple[str, str, str]
 
 _UNSEEN = ("replacements", "vars", "transformers", "generators", "helmCharts")
 """Fields that can write anything anywhere."""
+_COPIED = re.compile(r"\.(?:spec|resources|limits|requests|nodeSelector|containers(?:\.[^.']+)?)'")
+"""A path that ends at what has amounts or labels of GPUs in it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -161,10 +163,17 @@ class Tree:
             self._patch(found, patch)
         _rename(found, document)
         _give(found, document)
-        if any(speaks_of_gpus(repr(document.obj.get(field))) for field in _UNSEEN):
+        if any(self._may_be_of_gpus(document, field) for field in _UNSEEN):
             for one in found:
                 one.unknown = one.unknown or f"{document.file} changes GPUs in other ways than by patches"
         return [one for one in found if one.obj]
+
+    def _may_be_of_gpus(self, document: Document, name: str) -> bool:
+        """Also where files say it, and where whole resources are copied, whatever is in them."""
+        told = document.obj.get(name)
+        files = (str(resolved(PurePosixPath(document.file).parent / one)) for one in _strings(document, name))
+        copies = name in ("replacements", "vars") and _COPIED.search(repr(told)) is not None
+        return copies or speaks_of_gpus(repr(told)) or any(speaks_of_gpus(self._texts.get(one, "")) for one in files)
 
     # -- patches
 
