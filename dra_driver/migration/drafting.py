@@ -164,7 +164,7 @@ def _draft_manifest(draft: Draft, path: Path, text: str, meaning: Meaning, optio
     if any(_has_gpu_keys(one.document.obj) and not (one.asking or one.findings) for one in inner):
         return False
     for one in inner:
-        one.asking = [_in_a_config_map(each, options) for each in one.asking]
+        keep_extended(one, "it is a text in a ConfigMap", options)
     _hold(draft, path, text, inner)
     return True
 
@@ -176,8 +176,13 @@ def _has_gpu_keys(value: object) -> bool:
     return isinstance(value, list) and any(map(_has_gpu_keys, value))
 
 
-def _in_a_config_map(one: Asking, options: Options) -> Asking:
-    reason = why_no_claims(one.pod, options) if one.pod.form is not Form.NONE else None
+def keep_extended(draft: Draft, place: str, options: Options) -> None:
+    """Of a text, at this place as half a sentence: its pods have no claims, unless a person named them."""
+    draft.asking = [_unclaimed(one, place, options) for one in draft.asking]
+
+
+def _unclaimed(one: Asking, place: str, options: Options) -> Asking:
+    reason = why_no_claims(one.pod, place, options) if one.pod.form is not Form.NONE else None
     if reason is None:
         return one
     pod = replace(one.pod, form=Form.NONE, why_no_claims=reason)

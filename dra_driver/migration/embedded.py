@@ -28,13 +28,13 @@ def manifests_in(document: Document) -> Iterator[tuple[Path, str]]:
                 yield ("data", str(key)), text
 
 
-def why_no_claims(pod: PodSpecAt, options: Options) -> str | None:
-    """Of a pod in such a text, as a sentence; None: a person named it, who knows who reads it."""
+def why_no_claims(pod: PodSpecAt, place: str, options: Options) -> str | None:
+    """Of a pod in such a text, at this place, as a sentence; None: a person named it, who knows who reads it."""
     if strategy_of(pod.document, _unnamed(options)) is StrategyOption.CLAIMS:
         return None
     name = f"{pod.document.kind}/{pod.document.name or '*'}"
     return (
-        "it is a text in a ConfigMap, and whoever makes pods of it may drop claims or make them in another namespace "
+        f"{place}, and whoever makes pods of it may drop claims or make them in another namespace "
         f"(if you know that it does neither: `--strategy {name}=claims`)"
     )
 

@@ -80,7 +80,7 @@ class Folders:
         found: dict[PurePosixPath, frozenset[str]] = {}
         for one in self.all:
             listed = (str(resolved(one.folder / name)) for name in _names(one, "resources"))
-            own = {one.document.file, one.claims_file, *one.patches, *listed}
+            own = {one.document.file, one.claims_file, *one.patches, *one.texts, *listed}
             found[one.folder] = found.get(one.folder, frozenset()) | own
         return found
 

@@ -36,6 +36,8 @@ class Kustomization:
     document: Document
     patches: Mapping[str, Mapping[str, Any] | None]
     """Files, as the sources name them, and what each is for; None: the object that it names itself."""
+    texts: frozenset[str] = frozenset()
+    """Files that become values of ConfigMaps and Secrets."""
 
     @property
     def folder(self) -> PurePosixPath:
@@ -64,7 +66,9 @@ def is_kustomization(document: Document) -> bool:
 
 def kustomizations(documents: Sequence[Document]) -> tuple[Kustomization, ...]:
     return tuple(
-        Kustomization(document, dict(_patch_files(document))) for document in documents if is_kustomization(document)
+        Kustomization(document, dict(_patch_files(document)), frozenset(_text_files(document)))
+        for document in documents
+        if is_kustomization(document)
     )
 
 
@@ -76,6 +80,18 @@ def _patch_files(document: Document) -> Iterator[tuple[str, Mapping[str, Any] | 
             path = one.get("path") if isinstance(one, dict) else one
             if isinstance(path, str) and "\n" not in path:
                 yield str(resolved(folder / path)), target_of(document, (name, index))
+
+
+def _text_files(document: Document) -> Iterator[str]:
+    """An entry is a file, or a key and a file."""
+    folder = PurePosixPath(document.file).parent
+    for name in ("configMapGenerator", "secretGenerator"):
+        listed = document.obj.get(name)
+        for one in listed if isinstance(listed, list) else ():
+            files = one.get("files") if isinstance(one, dict) else None
+            for file in files if isinstance(files, list) else ():
+                if isinstance(file, str):
+                    yield str(resolved(folder / file.rpartition("=")[2]))
 
 
 def target_of(document: Document, path: Path) -> Mapping[str, Any] | None:

@@ -141,7 +141,7 @@ class Output:
     def _file_apart(self, file: str, document: Document) -> str | None:
         """Where objects go that cannot stand in the file itself; None: they can."""
         for one in self._kustomized:
-            if file in one.patches or file == one.document.file:
+            if file in one.patches or file in one.texts or file == one.document.file:
                 return one.claims_file
         path = PurePosixPath(file)
         claims_file = str(path.with_name(f"{path.stem}-claims.yaml"))

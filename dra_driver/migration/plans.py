@@ -12,7 +12,7 @@ from dra_driver.migration.building import Key, Tree, key_of
 from dra_driver.migration.changes import EditRefused
 from dra_driver.migration.claims import Claims, claims_for
 from dra_driver.migration.codes import NOT_EDITABLE
-from dra_driver.migration.drafting import Draft, drafted, with_inner
+from dra_driver.migration.drafting import Draft, drafted, keep_extended, with_inner
 from dra_driver.migration.frameworks import after_claims
 from dra_driver.migration.kserve import managed
 from dra_driver.migration.kustomize import Kustomization, is_kustomization
@@ -111,9 +111,12 @@ def wanted_plans(
 ) -> list[Plan]:
     """`apart` are documents that are not to have claims, `needed` those that are to have some, and why."""
     targets = {file: target for one in kustomized for file, target in one.patches.items()}
+    texts = frozenset(file for one in kustomized for file in one.texts)
     drafts = [drafted(document, meaning, options, patch=document.file in targets) for document in documents]
     for draft in drafts:
         draft.target = targets.get(draft.document.file)
+        if draft.document.file in texts:
+            keep_extended(draft, "a kustomization makes a text in a ConfigMap or Secret of its file", options)
     for draft in with_inner(drafts):
         context = tree.contexts.get(key_of(draft.document)) if draft.patch else None
         if context is not None:

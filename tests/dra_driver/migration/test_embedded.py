@@ -110,3 +110,27 @@ def test_what_is_not_all_of_an_object_is_left_and_named(text: str) -> None:
     said = [one for one in result.findings if one.code is NOT_EDITABLE]
     assert [one.place.path for one in said] == ["data.text"]
     assert "dractl migrate -" in said[0].advice
+
+
+@pytest.mark.parametrize("generator", ["configMapGenerator", "secretGenerator"])
+@pytest.mark.parametrize("entry", ["pods/worker.yaml", "template=pods/worker.yaml", "./pods/worker.yaml"])
+def test_a_file_that_a_kustomization_makes_a_text_of_is_such_a_text(generator: str, entry: str) -> None:
+    kustomization = f"{generator}:\n- name: templates\n  files: [{entry}]\n"
+    files = [Source("k/kustomization.yaml", kustomization), Source("k/pods/worker.yaml", POD)]
+    result = migrate(files, Options(strategy=StrategyOption.CLAIMS))
+    (workload,) = result.workloads
+    assert (result.changed, workload.choice.target) == (False, Target.EXTENDED)
+    assert "ConfigMap or Secret" in workload.choice.reason and "--strategy Pod/worker=claims" in workload.choice.reason
+
+
+def test_whoever_names_the_pod_in_such_a_file_gets_a_template_that_the_kustomization_applies() -> None:
+    kustomization = "configMapGenerator:\n- name: templates\n  files: [worker.yaml]\n"
+    files = [Source("k/kustomization.yaml", kustomization), Source("k/worker.yaml", POD)]
+    result = migrate(files, NAMED)
+    after = {one.file: one.after for one in result.files} | {one.file: one.text for one in result.new_files}
+    (pod,) = yaml.safe_load_all(after["k/worker.yaml"])
+    (template,) = yaml.safe_load_all(after["k/gpu-claims.yaml"])
+    assert pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] == template["metadata"]["name"]
+    assert yaml.safe_load(after["k/kustomization.yaml"])["resources"] == ["gpu-claims.yaml"]
+    again = migrate([Source(file, text) for file, text in after.items()], NAMED)
+    assert (again.changed, again.new_files) == (False, ())
