@@ -789,7 +789,8 @@ def test_three_hundred_workloads_fit_a_terminal(tmp_path: Path) -> None:
     file = tmp_path / "pods.yaml"
     file.write_text(text)
     outcome = run("migrate", str(file), "--strategy", "claims", "--nodes", "t4:50")
-    lines = outcome.output.splitlines()
+    # How far it is, which only a slow run says.
+    lines = [line for line in outcome.output.splitlines() if not line.endswith(" …")]
     assert len(lines) <= 24, outcome.output
     assert max(map(len, lines)) <= 250
     assert lines[0] == "1 file, 300 pod specifications that ask for GPUs: 297 with claims now, 3 left alone."
