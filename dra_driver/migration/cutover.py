@@ -242,11 +242,7 @@ class _Way:
             yield Step(
                 Act.FENCE_PLUGIN,
                 f"Let DaemonSet {plugin.namespace}/{plugin.name} run only on nodes with that label.",
-                (
-                    f"kubectl -n {plugin.namespace} patch daemonset {plugin.name} --type merge -p "
-                    f'\'{{"spec":{{"template":{{"spec":{{"nodeSelector":{{"{OFFERED_BY}":"device-plugin"}}}}}}}}}}\'',
-                    f"kubectl -n {plugin.namespace} rollout status daemonset {plugin.name} {_WAIT}",
-                ),
+                _run_only_where(plugin, '"device-plugin"'),
                 "Its pods start anew; pods that have GPUs do not notice. Nodes that join later need the label, too.",
             )
         if not self.offering.plugins:
@@ -367,10 +363,8 @@ class _Way:
             yield Step(
                 Act.UNFENCE_PLUGIN,
                 f"Let DaemonSet {plugin.namespace}/{plugin.name} run without the label again.",
-                (
-                    f"kubectl -n {plugin.namespace} patch daemonset {plugin.name} --type merge -p "
-                    f'\'{{"spec":{{"template":{{"spec":{{"nodeSelector":{{"{OFFERED_BY}":null}}}}}}}}}}\'',
-                ),
+                _run_only_where(plugin, "null"),
+                "Its pods start anew: each node offers no GPUs for a moment, and pods that have some keep them.",
             )
 
     # -- one node
@@ -568,6 +562,16 @@ def _apply_steps(applied: Applied, what: str, note: str = "") -> Iterator[Step]:
 
 def _label(names: Sequence[str], labels: Mapping[str, str]) -> str:
     return f"kubectl label node {' '.join(names)} {' '.join(f'{k}={v}' for k, v in labels.items())} --overwrite"
+
+
+def _run_only_where(plugin: DevicePlugin, value: str) -> tuple[str, ...]:
+    """Where the label for who offers GPUs has this value, as JSON; null: everywhere."""
+    daemon_set = f"daemonset {plugin.name}"
+    return (
+        f"kubectl -n {plugin.namespace} patch {daemon_set} --type merge -p "
+        f'\'{{"spec":{{"template":{{"spec":{{"nodeSelector":{{"{OFFERED_BY}":{value}}}}}}}}}}}\'',
+        f"kubectl -n {plugin.namespace} rollout status {daemon_set} {_WAIT}",
+    )
 
 
 # Waiting and looking must not take a kubectl that failed for "there is none": each has its status, then what it said.

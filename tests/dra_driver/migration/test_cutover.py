@@ -323,6 +323,15 @@ def test_there_is_no_plan_where_no_device_plugin_offers_anything() -> None:
     assert plan_of(Offering((GpuNode("over", {}, True),))).empty
 
 
+def test_a_device_plugin_whose_pods_start_anew_is_waited_for() -> None:
+    plan = plan_of(Offering((GpuNode("node-0", {"nvidia.com/gpu": 8}, False),), (DAEMON_SET,)))
+    for stages in plan.forward, plan.back:
+        steps = [
+            step.commands for stage in stages for step in stage.steps if "patch daemonset" in "".join(step.commands)
+        ]
+        assert steps and all("rollout status daemonset" in step[-1] for step in steps)
+
+
 def test_pods_that_nobody_makes_anew_are_named() -> None:
     held = Holder("team", "precious", None, by_claim=False)
     offering = Offering((GpuNode("node-0", {"nvidia.com/gpu": 8}, False, (held,)),), (DAEMON_SET,))
