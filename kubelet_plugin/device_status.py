@@ -275,8 +275,10 @@ class DeviceStatusWriter(ClaimListener):
                 continue
             if known is not None and devices == known.refused and _clock() < known.again_at:
                 continue
-            claim = held.get(uid) or (refusal.claim if refusal is not None else None)
-            await self._put(claim or self._known[uid].claim, devices)
+            said_of = next((one.claim for one in (refusal, known) if one is not None), None)
+            # Of one that was refused, and was prepared while others were written, it is said at the next look.
+            if (claim := held.get(uid) or said_of) is not None:
+                await self._put(claim, devices)
 
     async def _put(self, claim: ClaimRef, devices: Entries) -> None:
         known = self._known.get(claim.uid)

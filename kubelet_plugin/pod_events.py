@@ -336,7 +336,9 @@ class PodEvents(ClaimListener):
             for pod in pods:
                 for one in (*tellings, *late_tellings(after, pod.uid)):
                     await self._tell(ref, pod, one)
-            after = tuple(replace(one, pods=frozenset(pod.uid for pod in pods)) for one in after)
+            heard = frozenset(pod.uid for pod in pods)
+            # Of what seems to be over nobody who came late was told; it may come back.
+            after = tuple(replace(one, pods=heard) if one.away_since is None else one for one in after)
             self._read_at[ref.uid] = self._clock()
         self._told[ref.uid] = after
         if not after:

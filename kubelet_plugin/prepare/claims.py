@@ -17,7 +17,8 @@ from dra_driver.names import ClaimRef
 
 _FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 2.0
-_REMEMBERED = 1000
+_REMEMBERED = 2000
+"""Of a node's claims, of which all that are held are seen again every ten minutes, those that were seen last."""
 
 
 class ClaimApi(Protocol):
@@ -38,21 +39,23 @@ class PodsOfClaims:
 
     def saw(self, claim: ResourceClaim) -> None:
         uid = claim.metadata.uid
+        self._names.pop(uid, None)
         self._names[uid] = names_of_pods(claim)
         if any(owner.kind == "Pod" for owner in claim.metadata.owner_references):
             self._shared.discard(uid)
         else:
             self._shared.add(uid)
+        if len(self._names) > _REMEMBERED:
+            oldest = next(iter(self._names))
+            del self._names[oldest]
+            self._shared.discard(oldest)
 
     def shared(self, uid: str) -> bool:
         """Whether further pods can join a claim, of which kubelet does not tell: it is no pod's own."""
         return uid in self._shared
 
     def of(self, held: Collection[str]) -> Mapping[str, tuple[str, ...]]:
-        """By the UIDs of claims that are held; others are forgotten when they are many."""
-        if len(self._names) > len(held) + _REMEMBERED:
-            self._names = {uid: names for uid, names in self._names.items() if uid in held}
-            self._shared &= self._names.keys()
+        """By the UIDs of claims that are held."""
         return {uid: self._names.get(uid, ()) for uid in held}
 
 

@@ -214,6 +214,34 @@ async def test_a_refusal_is_told_until_the_claim_is_prepared(scene: Scene) -> No
     assert {one["status"] for one in device["conditions"]} == {"True"}
 
 
+async def test_one_that_was_refused_and_is_prepared_while_others_are_written_is_told_at_the_next_look(
+    scene: Scene,
+) -> None:
+    created = await scene.kube.create(RESOURCE_CLAIMS, claim("other"))
+    await allocate(scene.kube, created, result(device_name(1), pool=NODE))
+    other = ClaimRef("default", "other", created["metadata"]["uid"])
+    scene.holds()
+
+    class Slow(Kube):
+        async def get_message(self, resource: Resource, name: str, namespace: str | None = None) -> bytes:
+            if name == "gpu":
+                writer.ended(Operation(call="prepare", claim=other, seconds=0.1, devices=taken))
+                entries = {**scene.node.current.held, other.uid: an_entry(other, a_held_device(1, other))}
+                scene.node.current = Journal(entries)
+            return await super().get_message(resource, name, namespace)
+
+    taken = (AllocatedTo(NODE, device_name(1)),)
+    async with Slow(Endpoint(server=scene.server.url)) as kube:
+        writer = scene.new_writer(kube)
+        refused = DeviceInUse("held by another claim", about=str(other))
+        writer.ended(Operation(call="prepare", claim=other, seconds=0.1, devices=taken, error=refused))
+        await writer.write()
+        await writer.write()
+    found = await scene.kube.get(RESOURCE_CLAIMS, "other", "default")
+    assert found["status"]["devices"][0]["conditions"][0]["reason"] == "Prepared"
+    assert len(await scene.devices()) == 1
+
+
 async def test_a_claim_that_is_gone_or_another_one_is_left_alone(scene: Scene) -> None:
     scene.holds()
     await scene.writer.write()

@@ -226,12 +226,14 @@ def test_the_pods_of_claims_that_hold_devices_are_told_by_name() -> None:
     ]
 
 
-def test_pods_of_claims_that_are_not_held_are_forgotten_when_they_are_many() -> None:
+def test_pods_of_claims_that_were_not_seen_for_long_are_forgotten_also_when_nobody_asks() -> None:
     pods = PodsOfClaims()
-    for number in range(1100):
-        claim = a_claim(a_ref(f"c-{number}"), a_result(0))
-        claim["status"]["reservedFor"] = [{"resource": "pods", "name": f"p-{number}", "uid": "u"}]
-        pods.saw(ResourceClaim.of(claim))
-    held = [a_ref("c-7").uid]
-    assert pods.of(held) == {held[0]: ("p-7",)}
-    assert pods.of([*held, a_ref("c-8").uid])[a_ref("c-8").uid] == ()
+    held, gone = a_ref("c-7").uid, a_ref("c-8").uid
+    for number in range(3000):
+        for name in (f"c-{number}", *(["c-7"] if number > 7 and number % 100 == 0 else [])):
+            claim = a_claim(a_ref(name), a_result(0))
+            claim["status"]["reservedFor"] = [{"resource": "pods", "name": f"p-{number}", "uid": "u"}]
+            pods.saw(ResourceClaim.of(claim))
+    assert pods.of([held, gone]) == {held: ("p-2900",), gone: ()}
+    assert (pods.shared(held), pods.shared(gone)) == (True, False)
+    assert len(pods._names) == len(pods._shared) == 2000

@@ -210,6 +210,22 @@ async def test_who_joins_a_shared_claim_later_hears_what_still_is_wrong_and_the_
     assert sorted((await node.told())[2:]) == [("four", "GpuHealthy"), ("one", "GpuHealthy")]
 
 
+async def test_who_joins_while_it_seems_to_be_over_hears_when_it_is_not(node: Node) -> None:
+    ref = node.holds("shared", "one")
+    node.gpu_has(condition())
+    await node.told()
+    node.now += 50
+    node.gpu_has()
+    await node.events.look()
+    node.reserve(ref, "one", "two")
+    node.now += 15
+    assert await node.told() == [("one", "GpuUnhealthy")]
+    assert node.users.of([ref.uid]) == {ref.uid: ("one", "two")}, "it was read"
+    node.gpu_has(condition())
+    node.now += 60
+    assert await node.told() == [("one", "GpuUnhealthy"), ("two", "GpuUnhealthy")]
+
+
 async def test_for_whom_a_shared_claim_is_reserved_is_known_within_a_minute_also_when_nothing_is_wrong(
     node: Node,
 ) -> None:
