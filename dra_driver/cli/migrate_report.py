@@ -18,7 +18,8 @@ from dra_driver.cli.migrate_progress import Told
 from dra_driver.cli.output import messages, print_table
 from dra_driver.migration.applying import Results
 from dra_driver.migration.codes import Severity
-from dra_driver.migration.cutover import FINAL_VALUES_FILE, VALUES_FILE, cutover, final_values
+from dra_driver.migration.cutover import FINAL_VALUES_FILE, VALUES_FILE, cutover
+from dra_driver.migration.cutover_values import final_values
 from dra_driver.migration.ground import Ground, ground_of_cluster, ground_of_labels, ground_of_models
 from dra_driver.migration.model import Finding, Migration, Options, Source
 from dra_driver.migration.offering import offering_of

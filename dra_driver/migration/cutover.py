@@ -10,95 +10,38 @@ halfway goes back from there with the same commands as from the end.
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
-from dra_driver.api.meta import JsonObject
-from dra_driver.features import Feature
 from dra_driver.migration.applying import Applied, Applying, Results
+from dra_driver.migration.cutover_commands import (
+    LEAVES,
+    NAMESPACE,
+    UNKNOWN,
+    WAIT,
+    deleted,
+    has_no_holders,
+    labelled,
+    marked,
+    run_only_where,
+    until_allocatable,
+    until_driver_is_gone,
+    until_no_claims,
+    until_published,
+    until_unpublished,
+)
+from dra_driver.migration.cutover_steps import Act, Plan, Stage, Step
+from dra_driver.migration.cutover_values import final_values, values_for_cutover
 from dra_driver.migration.model import Migration, ObjectRef, Target
 from dra_driver.migration.offering import DRIVER_RUNS, OFFERED_BY, DevicePlugin, GpuNode, Holder, Installed, Offering
 
 _OPERATOR_LABEL = "nvidia.com/gpu.deploy.device-plugin"
 _MIG_MANAGER_LABEL = "nvidia.com/gpu.deploy.mig-manager"
 _GKE_LABEL = "gke-no-default-nvidia-gpu-device-plugin"
-_NAMESPACE = "gpu-dra"
 _RELEASE = "gpu-dra-driver"
 _CHART = "charts/gpu-dra-driver"
 VALUES_FILE = "values-cutover.yaml"
 FINAL_VALUES_FILE = "values.yaml"
-_WAIT = "--timeout=10m"
-_LEAVES = "dra.gpu/leaves"
-"""Of pods that have to leave a node: `kubectl drain` chooses by labels, and no others need to move."""
-MIG_RESOURCE = "nvidia.com/mig-"
-
-
-class Act(StrEnum):
-    """What a step is, for programs."""
-
-    WRITE = "write"
-    CLEAN = "clean"
-    LABEL = "label"
-    FENCE_PLUGIN = "fence-plugin"
-    INSTALL = "install"
-    CORDON = "cordon"
-    STOP_PLUGIN = "stop-plugin"
-    AWAIT_PLUGIN_GONE = "await-plugin-gone"
-    EVICT = "evict"
-    AWAIT_FREE = "await-free"
-    START_DRIVER = "start-driver"
-    AWAIT_DRIVER = "await-driver"
-    UNCORDON = "uncordon"
-    APPLY = "apply"
-    REMOVE_PLUGIN = "remove-plugin"
-    LIFT_FENCE = "lift-fence"
-    STOP_OFFERING = "stop-offering"
-    AWAIT_NOT_OFFERED = "await-not-offered"
-    AWAIT_NO_CLAIMS = "await-no-claims"
-    STOP_DRIVER = "stop-driver"
-    AWAIT_DRIVER_GONE = "await-driver-gone"
-    START_PLUGIN = "start-plugin"
-    AWAIT_PLUGIN = "await-plugin"
-    UNFENCE_PLUGIN = "unfence-plugin"
-    UNINSTALL = "uninstall"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    act: Act
-    what: str
-    """A sentence."""
-    commands: tuple[str, ...]
-    """For a shell, in this order; each ends with status 0 when it is done. Empty: something to do by hand."""
-    note: str = ""
-    """What to know before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """Steps that belong together. `node` None: of the whole cluster."""
-
-    title: str
-    node: str | None
-    steps: tuple[Step, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    forward: tuple[Stage, ...]
-    back: tuple[Stage, ...]
-    """The way back, from wherever one has stopped before `REMOVE_PLUGIN`."""
-    conflicts: tuple[str, ...]
-    """Nodes whose GPUs both offer now."""
-    values: JsonObject
-    """Of the chart, for the time of the change."""
-    refusal: str = ""
-    """Why there is none, where somebody else offers the GPUs; then all else is empty."""
-
-    @property
-    def empty(self) -> bool:
-        return not self.forward
 
 
 _AS_THEY_LIE = Results()
@@ -145,40 +88,6 @@ def _order(node: GpuNode) -> tuple[bool, int, str]:
     return not node.driver, len(node.holders), node.name
 
 
-def final_values(migration: Migration) -> JsonObject:
-    """Chart values for the time after: what configurations said, the policy that was made of them, and classes that
-    answer to MIG devices' resources where pods go on to ask for those."""
-    rules = {key: value for key, value in (migration.policy or {}).items() if key not in ("apiVersion", "kind")}
-    given = dict(migration.chart_values or {})
-    if any(one.startswith(MIG_RESOURCE) for one in kept_resources(migration)):
-        given["featureGates"] = {**(given.get("featureGates") or {}), str(Feature.MIG_EXTENDED_RESOURCES): True}
-    return {**given, "policy": {**(given.get("policy") or {}), **rules}}
-
-
-def kept_resources(migration: Migration) -> frozenset[str]:
-    """The extended resources by which pods go on to ask for devices."""
-    stay = (one for one in migration.workloads if one.choice.target is Target.EXTENDED)
-    return frozenset(demand.resource for one in stay for demand in one.reading.demands if demand.resource)
-
-
-def values_for_cutover(migration: Migration) -> JsonObject:
-    """The same, but the driver runs and publishes only where the labels say so."""
-    values = final_values(migration)
-    plugin = dict(values.get("kubeletPlugin") or {})
-    plugin["nodeSelector"] = {**(plugin.get("nodeSelector") or {}), DRIVER_RUNS: "yes"}
-    rules = dict(values["policy"])
-    ours = {"matchLabels": {OFFERED_BY: "driver"}}
-    wanted = rules.get("publish") or [{}]
-    rules["publish"] = [{**rule, "nodes": _both(rule.get("nodes"), ours)} for rule in wanted]
-    return {**values, "kubeletPlugin": plugin, "policy": rules}
-
-
-def _both(nodes: JsonObject | None, ours: JsonObject) -> JsonObject:
-    selector = (nodes or {}).get("labelSelector") or {}
-    labels = {**(selector.get("matchLabels") or {}), **ours["matchLabels"]}
-    return {**(nodes or {}), "labelSelector": {**selector, "matchLabels": labels}}
-
-
 @dataclass(frozen=True)
 class _Way:
     offering: Offering
@@ -215,34 +124,13 @@ class _Way:
         for node in todo:
             if node.resources and node.driver_label and not node.driver:
                 yield self._clean(node.name)
-        both = [one.name for one in todo if one.driver]
-        if both:
-            yield Step(
-                Act.LABEL,
-                f"On {_names(both)} the device plugin and the driver offer the same GPUs now. Neither may go on.",
-                (_label(both, {OFFERED_BY: "nobody", DRIVER_RUNS: "yes"}), *self._off(both)),
-                "Pods that run there may share a GPU without knowing it.",
-            )
-        if done:
-            yield Step(
-                Act.LABEL,
-                f"{_names([one.name for one in done])} has the driver already and keeps it."
-                if len(done) == 1
-                else f"{_names([one.name for one in done])} have the driver already and keep it.",
-                (_label([one.name for one in done], {OFFERED_BY: "driver", DRIVER_RUNS: "yes"}),),
-            )
-        alone = [one.name for one in todo if one.resources and not one.driver]
-        if alone:
-            yield Step(
-                Act.LABEL,
-                "Say of each node that the device plugin offers its GPUs. Nothing changes by that.",
-                (_label(alone, {OFFERED_BY: "device-plugin"}),),
-            )
+        both = [one for one in todo if one.driver]
+        yield from self._who_offers_now(todo, done, [one.name for one in both])
         for plugin in self._daemon_sets:
             yield Step(
                 Act.FENCE_PLUGIN,
                 f"Let DaemonSet {plugin.namespace}/{plugin.name} run only on nodes with that label.",
-                _run_only_where(plugin, '"device-plugin"'),
+                run_only_where(plugin, '"device-plugin"'),
                 "Its pods start anew; pods that have GPUs do not notice. Nodes that join later need the label, too.",
             )
         if not self.offering.plugins:
@@ -256,14 +144,14 @@ class _Way:
             yield Step(
                 Act.AWAIT_PLUGIN_GONE,
                 "Where both offered, wait until kubelet has nothing of the device plugin left to give.",
-                tuple(_wait(one.name, resource, "= 0") for one in todo if one.driver for resource in one.resources),
+                tuple(until_allocatable(one.name, resource, "= 0") for one in both for resource in one.resources),
                 "The chart refuses before.",
             )
         yield Step(
             Act.INSTALL,
             "Install the driver. It runs nowhere yet, but where a node has its label.",
             (
-                f"helm upgrade --install {_RELEASE} {_CHART} --namespace {_NAMESPACE} --create-namespace "
+                f"helm upgrade --install {_RELEASE} {_CHART} --namespace {NAMESPACE} --create-namespace "
                 f"-f {self._file(VALUES_FILE)}",
             ),
             f"{VALUES_FILE} has the values of this report and the two labels; add the image's repository.",
@@ -273,6 +161,31 @@ class _Way:
             "Apply what counts or describes claims: quotas, queues, classes, and what was written beside files.",
             "Until the end some workloads are counted by what is gone from there.",
         )
+
+    def _who_offers_now(self, todo: Sequence[GpuNode], done: Sequence[GpuNode], both: Sequence[str]) -> Iterator[Step]:
+        """Said by labels, so that nothing starts where another goes on."""
+        if both:
+            yield Step(
+                Act.LABEL,
+                f"On {_names(both)} the device plugin and the driver offer the same GPUs now. Neither may go on.",
+                (labelled(both, {OFFERED_BY: "nobody", DRIVER_RUNS: "yes"}), *self._off(both)),
+                "Pods that run there may share a GPU without knowing it.",
+            )
+        if done:
+            yield Step(
+                Act.LABEL,
+                f"{_names([one.name for one in done])} has the driver already and keeps it."
+                if len(done) == 1
+                else f"{_names([one.name for one in done])} have the driver already and keep it.",
+                (labelled([one.name for one in done], {OFFERED_BY: "driver", DRIVER_RUNS: "yes"}),),
+            )
+        alone = [one.name for one in todo if one.resources and not one.driver]
+        if alone:
+            yield Step(
+                Act.LABEL,
+                "Say of each node that the device plugin offers its GPUs. Nothing changes by that.",
+                (labelled(alone, {OFFERED_BY: "device-plugin"}),),
+            )
 
     def _file(self, name: str) -> str:
         return shlex.quote(f"{self.results.folder}{name}")
@@ -294,11 +207,11 @@ class _Way:
             Act.CLEAN,
             f"{name} has the driver's label from an earlier attempt, beside a device plugin: take it away.",
             (
-                _label([name], {OFFERED_BY: "device-plugin"}),
-                _until_unpublished(name, self.driver),
-                _until_no_claims(name, self.driver),
+                labelled([name], {OFFERED_BY: "device-plugin"}),
+                until_unpublished(name, self.driver),
+                until_no_claims(name, self.driver),
                 f"kubectl label node {name} {DRIVER_RUNS}-",
-                _until_driver_is_gone(name),
+                until_driver_is_gone(name),
             ),
             "The chart would refuse. If this does not end, pods have claims beside the device plugin: `dractl get "
             "claims` says which; delete them.",
@@ -318,7 +231,7 @@ class _Way:
         yield Step(
             Act.LIFT_FENCE,
             "Let the driver run on all GPU nodes, without labels.",
-            (f"helm upgrade {_RELEASE} {_CHART} --namespace {_NAMESPACE} -f {self._file(FINAL_VALUES_FILE)}",),
+            (f"helm upgrade {_RELEASE} {_CHART} --namespace {NAMESPACE} -f {self._file(FINAL_VALUES_FILE)}",),
             "Only when no device plugin is left: the chart looks for one, and refuses.",
         )
 
@@ -356,14 +269,14 @@ class _Way:
         yield Step(
             Act.UNINSTALL,
             "Remove the driver.",
-            (f"helm uninstall {_RELEASE} --namespace {_NAMESPACE}",),
+            (f"helm uninstall {_RELEASE} --namespace {NAMESPACE}",),
             "Only when no pod has a claim any more.",
         )
         for plugin in self._daemon_sets:
             yield Step(
                 Act.UNFENCE_PLUGIN,
                 f"Let DaemonSet {plugin.namespace}/{plugin.name} run without the label again.",
-                _run_only_where(plugin, "null"),
+                run_only_where(plugin, "null"),
                 "Its pods start anew: each node offers no GPUs for a moment, and pods that have some keep them.",
             )
 
@@ -384,7 +297,7 @@ class _Way:
         yield Step(
             Act.STOP_PLUGIN,
             f"The device plugin leaves.{mig}",
-            (_label([name], {OFFERED_BY: "nobody"}), *self._off([name])),
+            (labelled([name], {OFFERED_BY: "nobody"}), *self._off([name])),
             note,
         )
         if node.driver:
@@ -392,28 +305,28 @@ class _Way:
         yield Step(
             Act.AWAIT_PLUGIN_GONE,
             "Wait until kubelet has nothing of it left to give.",
-            tuple(_wait(name, resource, "= 0") for resource in node.resources or _UNKNOWN),
+            tuple(until_allocatable(name, resource, "= 0") for resource in node.resources or UNKNOWN),
             "If it does not come to that, the device plugin is still there: find out who starts it.",
         )
         yield self._evict(node, "Pods that have GPUs go: the driver does not know of what they hold.")
         yield Step(
             Act.AWAIT_FREE,
             "Nobody on the node asks for GPUs any more.",
-            (_no_holders(name), *([_until_no_claims(name, self.driver)] if node.driver or node.begun else [])),
+            (has_no_holders(name), *([until_no_claims(name, self.driver)] if node.driver or node.begun else [])),
             "If somebody is left, delete the pod and look again; `dractl get claims` says who has claims.",
         )
         yield Step(
             Act.START_DRIVER,
             "Give the node to the driver.",
-            (_label([name], {DRIVER_RUNS: "yes", OFFERED_BY: "driver"}),),
+            (labelled([name], {DRIVER_RUNS: "yes", OFFERED_BY: "driver"}),),
         )
-        yield Step(Act.AWAIT_DRIVER, "Wait until its GPUs are published.", (_until_published(name, self.driver),))
+        yield Step(Act.AWAIT_DRIVER, "Wait until its GPUs are published.", (until_published(name, self.driver),))
         yield Step(Act.UNCORDON, "Let pods come.", (f"kubectl uncordon {name}",))
         if first:
             yield Step(
                 Act.APPLY,
                 "See that a pod gets a GPU before you go on.",
-                (f"helm test {_RELEASE} --namespace {_NAMESPACE}",),
+                (f"helm test {_RELEASE} --namespace {NAMESPACE}",),
             )
         yield from self._apply(node)
 
@@ -445,19 +358,19 @@ class _Way:
         yield Step(
             Act.STOP_OFFERING,
             "The driver offers nothing here any more, and goes on to serve the claims that there are.",
-            (_label([name], {OFFERED_BY: "nobody"}), *self._off([name])),
+            (labelled([name], {OFFERED_BY: "nobody"}), *self._off([name])),
         )
         yield self._await_not_offered(name)
         yield Step(
             Act.AWAIT_PLUGIN_GONE,
             "If the device plugin was still there, wait until it is not.",
-            tuple(_wait(name, resource, "= 0") for resource in node.resources or _UNKNOWN),
+            tuple(until_allocatable(name, resource, "= 0") for resource in node.resources or UNKNOWN),
         )
         yield self._evict(node, "Pods that have GPUs go.", by_name=False)
         yield Step(
             Act.AWAIT_NO_CLAIMS,
             "No claim has a device of this node any more, and nobody asks for GPUs.",
-            (_until_no_claims(name, self.driver), _no_holders(name)),
+            (until_no_claims(name, self.driver), has_no_holders(name)),
             "MIG devices that were made on demand are gone with their claims.",
         )
         yield Step(
@@ -468,17 +381,20 @@ class _Way:
         yield Step(
             Act.AWAIT_DRIVER_GONE,
             "Wait until its pod is gone.",
-            (_until_driver_is_gone(name),),
+            (until_driver_is_gone(name),),
         )
         yield Step(
             Act.START_PLUGIN,
             "Give the node to the device plugin.",
-            (_label([name], {OFFERED_BY: "device-plugin"}), *self._on(name, node)),
+            (labelled([name], {OFFERED_BY: "device-plugin"}), *self._on(name, node)),
         )
         yield Step(
             Act.AWAIT_PLUGIN,
             "Wait until it offers what it did before.",
-            tuple(_wait(name, one, f"= {n}" if n else "!= 0") for one, n in (node.resources or _UNKNOWN).items()),
+            tuple(
+                until_allocatable(name, one, f"= {n}" if n else "!= 0")
+                for one, n in (node.resources or UNKNOWN).items()
+            ),
         )
         yield Step(Act.UNCORDON, "Let pods come.", (f"kubectl uncordon {name}",))
         yield from _apply_steps(
@@ -498,28 +414,28 @@ class _Way:
                 labels[_MIG_MANAGER_LABEL] = "false"
         if self._gke:
             labels[_GKE_LABEL] = "true"
-        return (_label(names, labels),) if labels else ()
+        return (labelled(names, labels),) if labels else ()
 
     def _on(self, name: str, node: GpuNode) -> tuple[str, ...]:
         found = []
         if self._operator:
             manager = {_MIG_MANAGER_LABEL: "true"} if self._replaces_mig_manager else {}
-            found.append(_label([name], {_OPERATOR_LABEL: "true", **manager}))
+            found.append(labelled([name], {_OPERATOR_LABEL: "true", **manager}))
         if self._gke:
             found.append(f"kubectl label node {name} {_GKE_LABEL}-")
         return tuple(found)
 
     def _await_not_offered(self, name: str) -> Step:
         return Step(
-            Act.AWAIT_NOT_OFFERED, "Wait until the node has no slices left.", (_until_unpublished(name, self.driver),)
+            Act.AWAIT_NOT_OFFERED, "Wait until the node has no slices left.", (until_unpublished(name, self.driver),)
         )
 
     def _evict(self, node: GpuNode, what: str, *, by_name: bool = True) -> Step:
         listed = node.holders if by_name else ()
         lost = [one for one in node.holders if one.owner is None]
-        commands = list(dict.fromkeys(_delete(one, node.name) for one in node.holders if _drain_passes_over(one)))
-        drain = f"--pod-selector {_LEAVES}=yes --ignore-daemonsets --delete-emptydir-data"
-        commands += [_marked(node.name), f"kubectl drain {node.name} {drain} {_WAIT}"]
+        commands = list(dict.fromkeys(deleted(one, node.name) for one in node.holders if _drain_passes_over(one)))
+        drain = f"--pod-selector {LEAVES}=yes --ignore-daemonsets --delete-emptydir-data"
+        commands += [marked(node.name), f"kubectl drain {node.name} {drain} {WAIT}"]
         notes = [
             "Other pods stay. Draining respects disruption budgets; what lies in emptyDir volumes is lost.",
             "It refuses when pods have come that nobody makes anew: keep their manifests, and delete them.",
@@ -557,108 +473,8 @@ def _apply_steps(applied: Applied, what: str, note: str = "") -> Iterator[Step]:
         yield Step(Act.APPLY, f"{what} No command can be said for {files}: do it by hand, {more}.", (), note)
 
 
-# -- commands
-
-
-def _label(names: Sequence[str], labels: Mapping[str, str]) -> str:
-    return f"kubectl label node {' '.join(names)} {' '.join(f'{k}={v}' for k, v in labels.items())} --overwrite"
-
-
-def _run_only_where(plugin: DevicePlugin, value: str) -> tuple[str, ...]:
-    """Where the label for who offers GPUs has this value, as JSON; null: everywhere."""
-    daemon_set = f"daemonset {plugin.name}"
-    return (
-        f"kubectl -n {plugin.namespace} patch {daemon_set} --type merge -p "
-        f'\'{{"spec":{{"template":{{"spec":{{"nodeSelector":{{"{OFFERED_BY}":{value}}}}}}}}}}}\'',
-        f"kubectl -n {plugin.namespace} rollout status {daemon_set} {_WAIT}",
-    )
-
-
-# Waiting and looking must not take a kubectl that failed for "there is none": each has its status, then what it said.
-
-_UNKNOWN = {"nvidia.com/gpu": 0}
-"""What to wait for on a node of which nobody knows what the device plugin gave."""
-
-
-def _until(condition: str, look: str) -> str:
-    """Asks every five seconds, and gives up with a sentence after some ten minutes: the same as `_WAIT`."""
-    told = shlex.quote(f"Not yet. {look} Type this line again to wait on, or take the way back.")
-    return (
-        f"for left in $(seq 119 -1 0); do {condition} && break; "
-        f"if [ $left = 0 ]; then echo {told} >&2; false; else sleep 5; fi; done"
-    )
-
-
-def _wait(node: str, resource: str, condition: str) -> str:
-    """Also ends where kubelet has forgotten the resource: `kubectl wait` would not."""
-    escaped = resource.replace(".", r"\.")
-    asked = f"kubectl get node {node} -o jsonpath='{{.status.allocatable.{escaped}}}'"
-    look = f"Look at the device plugin: kubectl get pods -A --field-selector spec.nodeName={node}."
-    return _until(f'now=$({asked}) && [ "${{now:-0}}" {condition} ]', look)
-
-
-def _slices(node: str, driver: str) -> str:
-    return f"kubectl get resourceslices --field-selector spec.nodeName={node},spec.driver={driver} -o name"
-
-
-def _until_published(node: str, driver: str) -> str:
-    return _until(f"{_slices(node, driver)} | grep -q .", _look_at_driver(node))
-
-
-def _until_unpublished(node: str, driver: str) -> str:
-    return _until(f'now=$({_slices(node, driver)}) && [ -z "$now" ]', _look_at_driver(node))
-
-
-def _look_at_driver(node: str) -> str:
-    return f"Look at the driver: kubectl -n {_NAMESPACE} get pods --field-selector spec.nodeName={node}, and its log."
-
-
-def _no_holders(node: str) -> str:
-    amounts = r"s/^  *\(nvidia.com[^ ]*\|volcano.sh[^ ]*\|aliyun.com[^ ]*\|tencent.com[^ ]*\)  *[1-9].*/\1/p"
-    read = f"echo \"$now\" | sed -n '/^Allocated/,$p' | sed -n '{amounts}'"
-    return f'now=$(kubectl describe node {node}) && test -z "$({read})"'
-
-
-def _until_no_claims(node: str, driver: str) -> str:
-    """Pools of other drivers are called after nodes, too."""
-    each = "{range .items[*].status.allocation.devices.results[*]}{.driver} {.pool};{end}"
-    seen = f"case $now in *'{driver} {node};'*) false;; esac"
-    look = f"dractl get claims says which pods still have devices of {node}."
-    return _until(f"now=$(kubectl get resourceclaims -A -o jsonpath='{each}') && {seen}", look)
-
-
-def _until_driver_is_gone(node: str) -> str:
-    return (
-        f"kubectl -n {_NAMESPACE} wait pod --for=delete --field-selector spec.nodeName={node} "
-        f"-l app.kubernetes.io/component=kubelet-plugin {_WAIT}"
-    )
-
-
-def _marked(node: str) -> str:
-    """A label for the pods that have GPUs of this node at the time, by either way."""
-    fields = "{.spec.resourceClaims} {.spec.containers[*].resources} {.spec.initContainers[*].resources}"
-    each = "{range .items[*]}{.metadata.namespace} {.metadata.name} " + fields + '{"\\n"}{end}'
-    here = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
-    asks = r"/(nvidia\.com|volcano\.sh|aliyun\.com|tencent\.com)\/|resourceClaim/"
-    label = f"""sh -c 'kubectl -n "$0" label pod "$1" {_LEAVES}=yes --overwrite'"""
-    return (
-        f"kubectl get pods -A --field-selector '{here}' -o jsonpath='{each}' "
-        f"| awk '{asks} {{print $1, $2}}' | xargs -r -n 2 {label}"
-    )
-
-
 def _drain_passes_over(pod: Holder) -> bool:
     return pod.owner is None or pod.of_daemon_set
-
-
-def _delete(pod: Holder, node: str) -> str:
-    """Also done when there is no such pod any more. Pods of a DaemonSet have other names by then."""
-    if pod.owner is None:
-        here = f"--field-selector metadata.name={pod.name},spec.nodeName={node}"
-        return f"kubectl -n {pod.namespace} delete pod {here}"
-    theirs = f'{{.items[?(@.metadata.ownerReferences[0].name=="{pod.owner.name}")].metadata.name}}'
-    listed = f"kubectl -n {pod.namespace} get pods --field-selector spec.nodeName={node} -o jsonpath='{theirs}'"
-    return f"{listed} | xargs -r kubectl -n {pod.namespace} delete pod"
 
 
 def _names(names: Sequence[str]) -> str:

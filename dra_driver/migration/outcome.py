@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dra_driver.migration.codes import Severity
-from dra_driver.migration.cutover import Plan
+from dra_driver.migration.cutover_steps import Plan
 from dra_driver.migration.model import Migration, Target
 from dra_driver.migration.readiness import Check
 from dra_driver.migration.together import Together

@@ -16,7 +16,7 @@ from dra_driver.api.documents import Document, read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import DeviceClass, ResourceClaim
 from dra_driver.migration.compare import name_of
-from dra_driver.migration.cutover import MIG_RESOURCE, kept_resources
+from dra_driver.migration.cutover_values import MIG_RESOURCE, kept_resources
 from dra_driver.migration.ground import Ground
 from dra_driver.migration.model import (
     ContainerAt,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.cutover import kept_resources
+from dra_driver.migration.cutover_values import kept_resources
 from dra_driver.migration.model import Migration, Options, Target
 from dra_driver.migration.offering import Offering
 

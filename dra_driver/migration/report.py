@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import Severity
-from dra_driver.migration.cutover import final_values
+from dra_driver.migration.cutover_values import final_values
 from dra_driver.migration.model import Migration, ObjectRef, Target
 from dra_driver.migration.next_steps import next_steps
 from dra_driver.migration.outcome import Report, Unread, by_namespace, count, targets_of

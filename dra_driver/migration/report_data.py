@@ -10,7 +10,8 @@ from pathlib import Path
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import CODES, Severity
-from dra_driver.migration.cutover import Act, Plan, Stage, final_values
+from dra_driver.migration.cutover_steps import Act, Plan, Stage
+from dra_driver.migration.cutover_values import final_values
 from dra_driver.migration.model import Change, Finding, Migration, NewObject, ObjectRef, Target, Workload, ref_of
 from dra_driver.migration.next_steps import next_steps
 from dra_driver.migration.outcome import NamespaceSum, Report, by_namespace

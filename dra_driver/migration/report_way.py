@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from dra_driver.migration.cutover import Plan, Stage
+from dra_driver.migration.cutover_steps import Plan, Stage
 from dra_driver.migration.outcome import Unread
 from dra_driver.migration.readiness import Answer, Check
 from dra_driver.migration.report_text import table, yaml_block

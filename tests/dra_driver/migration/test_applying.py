@@ -20,7 +20,8 @@ import yaml
 from support.dractl import run as dractl
 
 from dra_driver.migration.applying import Results
-from dra_driver.migration.cutover import Act, Plan, Stage, cutover
+from dra_driver.migration.cutover import cutover
+from dra_driver.migration.cutover_steps import Act, Plan, Stage
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Migration, ObjectRef, Options, Source, StrategyOption
 from dra_driver.migration.offering import DevicePlugin, GpuNode, Holder, Installed, Offering

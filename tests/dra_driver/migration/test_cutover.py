@@ -21,15 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.migration.cutover import (
-    Act,
-    Plan,
-    Stage,
-    cutover,
-    final_values,
-    kept_resources,
-    values_for_cutover,
-)
+from dra_driver.migration.cutover import cutover
+from dra_driver.migration.cutover_steps import Act, Plan, Stage
+from dra_driver.migration.cutover_values import final_values, kept_resources, values_for_cutover
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Migration, ObjectRef, Options, Source, StrategyOption
 from dra_driver.migration.offering import (
