@@ -38,6 +38,21 @@ _QUANTITY: Json = {
 """Source: resource.Quantity of apimachinery, of which the schemas of its types say nothing."""
 
 
+def _cidr() -> Json:
+    """A range of addresses as API servers take it: of either family, no more groups than there are, no leading zeros.
+
+    Source: ValidateIPBlock of Kubernetes, which parses with net.ParseCIDR.
+    """
+    byte, group = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])", "[0-9a-fA-F]{1,4}"
+    shortened = "|".join(f"({group}:){{1,{7 - after}}}(:{group}){{1,{after}}}" for after in range(1, 7))
+    groups = f"({group}:){{7}}{group}|({group}:){{1,7}}:|{shortened}|:((:{group}){{1,7}}|:)"
+    four = f"({byte}[.]){{3}}{byte}/(3[0-2]|[12]?[0-9])"
+    return {"type": "string", "pattern": f"^({four}|({groups})/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))$"}
+
+
+_BLOCK_TYPE = "io.k8s.api.networking.v1.IPBlock"
+
+
 @dataclass(frozen=True)
 class Value:
     """One entry of values.yaml, and what the comment above it says."""
@@ -151,6 +166,8 @@ class Schema:
         if isinstance(said, dict):
             if said.keys() == {"kubernetes"}:
                 return self._reference(f"io.k8s.api.{said['kubernetes']}")
+            if said.keys() == {"cidr"}:
+                return _cidr()
             return {key: self._resolved(one) for key, one in said.items()}
         return [self._resolved(one) for one in said] if isinstance(said, list) else said
 
@@ -158,6 +175,8 @@ class Schema:
         if name not in self._definitions:
             self._definitions[name] = {}
             said = _QUANTITY if name == _QUANTITY_TYPE else self._kubernetes_type(self._kubernetes[name])
+            if name == _BLOCK_TYPE:
+                said["properties"] |= {"cidr": _cidr(), "except": {"type": "array", "items": _cidr()}}
             self._definitions[name] = said
         return {"$ref": f"#/definitions/{name}"}
 

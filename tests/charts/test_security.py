@@ -1,20 +1,26 @@
 """What containers may do to their node is what stands here, and nothing more."""
 
+import asyncio
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
+from support.api import Api, Refused
 from support.chart_values import VARIANTS, Values, combinations
 from support.foreign_types import EVERYTHING_SERVED
 from support.helm import CHART, Helm, Object, Release, simulated_server
+from support.real_api_server import RealApiServer
 
 from charts.generate import read_values
+from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.meta import PODS, RESOURCE_CLAIM_TEMPLATES
+from dra_driver.domains.objects import DaemonSettings, daemon_set
 from dra_driver.simulation.cluster import Process, SimulatedCluster, SimulatedNode, parse_nodes
 
 type Render = Any
@@ -71,6 +77,12 @@ def test_simulated_hardware_needs_neither_host_nor_privileges(render: Render) ->
     context = pod["containers"][0]["securityContext"]
     assert not context.get("privileged") and not context["allowPrivilegeEscalation"]
     assert context["capabilities"] == {"drop": ["ALL"]} and context["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+A_DOMAIN = {
+    "metadata": {"name": "train", "namespace": "default", "uid": "11111111-2222-4333-8444-555555555555"},
+    "spec": {"channel": {"resourceClaimTemplate": {"name": "train"}}},
+}
 
 
 class Unprivileged(SimulatedCluster):
@@ -137,6 +149,48 @@ def test_nothing_but_the_plugin_has_any_rights_on_its_node(values: Values) -> No
                 assert context["capabilities"] == {"drop": ["ALL"]}
                 assert context["seccompProfile"] == {"type": "RuntimeDefault"}
                 assert not pod.get("hostPID") and not [one for one in pod.get("volumes", ()) if "hostPath" in one]
+
+
+async def refused_at(level: str, found: Sequence[Object], server: RealApiServer) -> set[str]:
+    """Containers of the pods that a namespace with this Pod Security Standard does not take."""
+    labels = {"pod-security.kubernetes.io/enforce": level}
+    refused = set()
+    async with Api(server.url, token=server.token, ssl=server.ssl_context()) as admin:
+        made = await admin.post("/api/v1/namespaces", {"metadata": {"generateName": f"{level}-", "labels": labels}})
+        metadata = made["metadata"]
+        for spec in found:
+            # Which the server does not have, and would say so.
+            known = {key: one for key, one in spec.items() if key != "runtimeClassName"}
+            body = {"metadata": {"name": "tried"}, "spec": known}
+            try:
+                await admin.post(f"/api/v1/namespaces/{metadata['name']}/pods", body, dryRun="All")
+            except Refused as error:
+                assert error.status == 403 and "violates PodSecurity" in error.message, error.message
+                refused.add(spec["containers"][0]["name"])
+        await admin.delete(f"/api/v1/namespaces/{metadata['name']}")
+    return refused
+
+
+@pytest.mark.parametrize("title", ["defaults", "simulated", "unprivileged", "webhook"])
+def test_only_pods_of_the_plugin_need_a_namespace_without_a_pod_security_standard(
+    title: str, render: Render, real_server: RealApiServer
+) -> None:
+    """Controller, removal and test fit the strictest, daemons of ComputeDomains `baseline`."""
+    release = render(VARIANTS[title])
+    daemons = daemon_set(ComputeDomain.of(A_DOMAIN), DaemonSettings("gpu-dra", "image:1"))["spec"]["template"]["spec"]
+    found = [*pods(release), daemons]
+    assert len(found) == 5
+
+    def refused(level: str) -> set[str]:
+        return asyncio.run(refused_at(level, found, real_server))
+
+    assert refused("restricted") == {"plugin", "imex-daemon"}
+    assert refused("baseline") == {"plugin"}
+    assert refused("privileged") == set()
+    text = (CHART.parents[1] / "docs" / "security.md").read_text()
+    assert "controller, removal and test fit `restricted`, and daemons of ComputeDomains `baseline`" in text.replace(
+        "\n", " "
+    )
 
 
 @pytest.mark.parametrize("wanted", ["auto", "never"])
