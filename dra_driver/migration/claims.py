@@ -19,7 +19,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import ResourceClaimSpec
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.changes import EditRefused
-from dra_driver.migration.edit import rewritten, spliced
+from dra_driver.migration.edit import rewritten
 from dra_driver.migration.hooks import annotations_beside
 from dra_driver.migration.model import (
     ContainerAt,
@@ -39,6 +39,7 @@ from dra_driver.migration.model import (
     value_at,
 )
 from dra_driver.migration.named import shared_group
+from dra_driver.migration.splices import spliced
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 OWNER = "dractl-migrate"

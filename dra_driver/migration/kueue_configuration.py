@@ -13,9 +13,10 @@ from dra_driver.authoring.writing import Noted, written
 from dra_driver.migration.changes import EditRefused
 from dra_driver.migration.codes import NOT_EDITABLE, QUOTA, SERVER_TOO_OLD, Severity
 from dra_driver.migration.counting import MENTION, Found, dicts
-from dra_driver.migration.edit import rewritten, spliced
+from dra_driver.migration.edit import rewritten
 from dra_driver.migration.kueue import PREFIX, ClassMapping
 from dra_driver.migration.model import Edit, Path, Put, Remove, Source, value_at
+from dra_driver.migration.splices import spliced
 
 GROUP = "config.kueue.x-k8s.io"
 FILE = "kueue-configuration.yaml"

@@ -12,7 +12,7 @@ from dra_driver.api.documents import Document, normalized
 from dra_driver.migration.changes import EditRefused
 from dra_driver.migration.claims import OWNER, Claims
 from dra_driver.migration.codes import WRITTEN_OUT
-from dra_driver.migration.edit import Rewriting, Splice, spliced
+from dra_driver.migration.edit import Rewriting
 from dra_driver.migration.folders import Folders
 from dra_driver.migration.kinds import is_part_of_an_object
 from dra_driver.migration.kustomize import (
@@ -42,6 +42,7 @@ from dra_driver.migration.model import (
 )
 from dra_driver.migration.planned_texts import edited, in_front_of, objects_text
 from dra_driver.migration.plans import Plan, refused
+from dra_driver.migration.splices import Splice, spliced
 
 
 class Output:

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dra_driver.api.documents import Document
 from dra_driver.authoring.writing import Noted, written
-from dra_driver.migration.edit import Rewriting, Splice, rewritten, spliced
+from dra_driver.migration.edit import Rewriting, rewritten
 from dra_driver.migration.kueue_configuration import holds_configuration
 from dra_driver.migration.kustomize import is_kustomization
 from dra_driver.migration.model import Edit, NewObject, Options, Put
 from dra_driver.migration.plans import Plan
+from dra_driver.migration.splices import Splice, spliced
 from dra_driver.migration.tree import header_length
 from dra_driver.migration.undo import remembered, remembered_lists
 

@@ -15,10 +15,11 @@ from dra_driver.migration.building import JsonPatch, operations_in
 from dra_driver.migration.changes import Items, same
 from dra_driver.migration.claims import Claims
 from dra_driver.migration.codes import NOT_EDITABLE
-from dra_driver.migration.edit import Splice, relisted, spliced
+from dra_driver.migration.edit import relisted
 from dra_driver.migration.kustomize import resolved
 from dra_driver.migration.model import Change, Finding, Path, Workload, finding, path_text, place_of, ref_of, value_at
 from dra_driver.migration.operating import Told
+from dra_driver.migration.splices import Splice, spliced
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -158,6 +158,19 @@ _PROPERTIES = re.compile(r"(?:[&!][^ \t\n\[\]{},]*[ \t]*)+(?:#[^\n]*)?")
 _SPACE = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\n)*[ \t]*")
 
 
+def column_of(text: str, position: int) -> int:
+    return position - (text.rfind("\n", 0, position) + 1)
+
+
+def line_start(text: str, position: int) -> int:
+    return text.rfind("\n", 0, position) + 1
+
+
+def next_line(text: str, position: int) -> int:
+    end = text.find("\n", position)
+    return end + 1 if end != -1 else len(text)
+
+
 def past_space(text: str, start: int) -> int:
     """The next character that is neither white space nor in a comment. A comment must not begin at `start`."""
     match = _SPACE.match(text, start)

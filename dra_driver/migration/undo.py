@@ -17,7 +17,7 @@ from dra_driver.migration.building import operations_in
 from dra_driver.migration.changes import ANNOTATION, EditRefused, Items, changed, plain, same
 from dra_driver.migration.claims import MANAGED_BY, OWNER
 from dra_driver.migration.codes import NOT_EDITABLE
-from dra_driver.migration.edit import Splice, rewritten, spliced
+from dra_driver.migration.edit import rewritten
 from dra_driver.migration.embedded import manifests_in
 from dra_driver.migration.kueue_configuration import unmapped
 from dra_driver.migration.kustomize import is_kustomization, is_names_file, kustomizations, texts_in
@@ -38,6 +38,7 @@ from dra_driver.migration.model import (
     value_at,
 )
 from dra_driver.migration.relisting import names_in_operations, put_back
+from dra_driver.migration.splices import Splice, spliced
 from dra_driver.migration.tree import header_length
 
 _WHERE: Path = ("metadata", "annotations", ANNOTATION)

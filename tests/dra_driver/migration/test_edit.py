@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from dra_driver.api.documents import read_documents
 from dra_driver.migration.changes import EditRefused, changed, same
-from dra_driver.migration.edit import rewritten, spliced
+from dra_driver.migration.edit import rewritten
 from dra_driver.migration.model import Edit, Path, Put, Remove, value_at
+from dra_driver.migration.splices import spliced
 
 C: Path = ("spec", "containers")
 
