@@ -79,7 +79,7 @@ def configs_in_force(
         found
         for name, last in named.items()
         for found in _others(
-            f"configuration {name}" if name else "the device plugin's configuration",
+            _title(name),
             last,
             [one for one in given if one.says.name == name and _meant(one.says) != _meant(last.says)],
         )
@@ -88,11 +88,15 @@ def configs_in_force(
         found
         for one in given
         if one not in taken and one.says.name not in named
-        for found in _others(f"configuration {one.says.name}", taken[-1], [one])
+        for found in _others(_title(one.says.name), taken[-1], [one])
     ]
     if default not in named:
         default = "default" if "default" in named else next(iter(named)) if len(named) == 1 else default
     return named, default, tuple(findings)
+
+
+def _title(name: str) -> str:
+    return f"configuration {name}" if name else "the device plugin's configuration"
 
 
 def _told[T](given: Sequence[Given[T]], told: Collection[Document]) -> Sequence[Given[T]]:

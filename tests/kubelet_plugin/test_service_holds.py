@@ -136,6 +136,26 @@ async def test_the_last_share_takes_the_daemon_with_it(bench: HoldBench) -> None
     assert bench.hardware.there == {}
 
 
+async def test_a_gpu_that_is_not_shared_any_more_is_for_one_claim_once_its_shares_are_released(bench: HoldBench) -> None:
+    share, late = (bench.claim(name, device_name(2), share=name) for name in ("a", "b"))
+    whole = bench.claim("whole", device_name(2))
+    async with bench.plugin() as service:
+        first = await prepare_one(service, share)
+    gpu = {"names": [device_name(2)]}
+    rules = [{"gpus": gpu, "strategy": "MPS", "replicas": 2}, {"gpus": gpu, "strategy": "Exclusive"}]
+    bench.policy = PublishingPolicy.of({"sharing": rules})
+    async with bench.plugin() as service:
+        assert await prepare_one(service, share) == first
+        for other in (whole, late):
+            with pytest.raises(DeviceInUse, match="one claim has the device for itself"):
+                await prepare_one(service, other)
+        await unprepare_one(service, share)
+        assert bench.hardware.there == {}
+        await prepare_one(service, whole)
+        with pytest.raises(DeviceInUse, match="one claim has the device for itself"):
+            await prepare_one(service, late)
+
+
 async def test_who_needs_what_is_being_made_waits_for_it_and_nobody_else_does(bench: HoldBench) -> None:
     slow, beside, elsewhere = (
         bench.claim("slow", device_name(2), share="a"),

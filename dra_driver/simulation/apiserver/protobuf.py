@@ -39,7 +39,7 @@ def decode(body: bytes) -> JsonObject:
             accepted = "accepted media types include: application/json, application/yaml"
             raise ApiError(415, f"a {kind} in protobuf is not understood - {accepted}", details={})
         return {"apiVersion": api_version, "kind": kind, **_message(_bytes(envelope.get(2, b"")), KINDS[kind])}
-    except (IndexError, UnicodeDecodeError, TypeError) as error:
+    except (IndexError, ValueError, OverflowError, OSError, TypeError) as error:
         raise bad_request(f"the protobuf message is broken: {error}") from error
 
 

@@ -97,6 +97,9 @@ def test_what_is_given_for_what_it_says_goes_before_what_is_found() -> None:
     )
     assert replicas(other) == [8]
     assert len(told(other)) == 1
+    (unnamed,) = told(migrated({"plugin.yaml": PLAIN}, {"mine.yaml": config_map("b", default=shared(8))}))
+    where = "ConfigMap gpu/b in mine.yaml:1"
+    assert unnamed == f"the device plugin's configuration is taken from {where}; plugin.yaml says otherwise"
 
 
 def test_of_configurations_with_one_name_the_last_counts_and_the_others_are_named() -> None:

@@ -56,8 +56,10 @@ def test_delete_options() -> None:
         (envelope("ConfigMap", b"\x0a\x7f"), 400),
         (envelope("ConfigMap", b"\x0a"), 400),
         (envelope("Deployment", b""), 415),
+        (envelope("ResourceClaim", field(3, field(4, field(5, field(1, "{"))))), 400),
+        (envelope("ResourceClaim", field(1, field(8, b"\x08" + b"\xff" * 8 + b"\x7f"))), 400),
     ],
-    ids=["no envelope", "cut off", "no length", "another kind"],
+    ids=["no envelope", "cut off", "no length", "another kind", "broken JSON", "a year without a calendar"],
 )
 def test_what_cannot_be_read_is_refused(body: bytes, status: int) -> None:
     with pytest.raises(ApiError) as refusal:
