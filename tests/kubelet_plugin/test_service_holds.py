@@ -136,7 +136,7 @@ async def test_the_last_share_takes_the_daemon_with_it(bench: HoldBench) -> None
     assert bench.hardware.there == {}
 
 
-async def test_a_gpu_that_is_not_shared_any_more_is_for_one_claim_once_its_shares_are_released(bench: HoldBench) -> None:
+async def test_a_gpu_that_is_shared_no_more_is_for_one_claim_once_its_shares_are_gone(bench: HoldBench) -> None:
     share, late = (bench.claim(name, device_name(2), share=name) for name in ("a", "b"))
     whole = bench.claim("whole", device_name(2))
     async with bench.plugin() as service:
