@@ -100,7 +100,7 @@ class Process:
     async def start(self, forks: Forks | None = None) -> None:
         """As a process of its own; a module of ours is forked where there is somebody who has imported it."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        if forks is not None and self._command[:2] == (sys.executable, "-m"):
+        if forks is not None and forks.there and self._command[:2] == (sys.executable, "-m"):
             _, _, module, *arguments = self._command
             self._process = await forks.start(module, arguments, self.log)
             return

@@ -54,7 +54,11 @@ class Forked:
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
-        self.returncode = await forks.order(do="status", pid=self.pid)
+        try:
+            self.returncode = await forks.order(do="status", pid=self.pid)
+        except NodeNotReady:
+            # Whoever could tell has ended, too: it has the same command line as its programs, by which `pkill` kills.
+            self.returncode = -signal.SIGKILL
         return self.returncode
 
 
@@ -64,6 +68,10 @@ class Forks:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._lock = asyncio.Lock()
+
+    @property
+    def there(self) -> bool:
+        return self._process.returncode is None
 
     @classmethod
     @asynccontextmanager

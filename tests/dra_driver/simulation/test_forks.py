@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.errors import NodeNotReady
+from dra_driver.simulation.cluster import Process
 from dra_driver.simulation.forks import Forks
 
 PROGRAM = """
@@ -84,3 +86,20 @@ async def test_without_the_process_that_forks_nothing_is_started_and_that_is_sai
         pass
     with pytest.raises(NodeNotReady, match="has ended by itself"):
         await started.start("a_program", ["ends"], tmp_path / "log")
+
+
+async def test_who_is_killed_with_the_process_that_forks_is_known_to_have_ended_and_can_be_started_again(
+    tmp_path: Path,
+) -> None:
+    program = Process("a program", [sys.executable, "-m", "a_program", "7"], tmp_path / "log")
+    async with forks(tmp_path) as started:
+        await program.start(started)
+        waiting = await started.start("a_program", ["wait"], tmp_path / "log")
+        started._process.kill()
+        waiting.kill()
+        assert await asyncio.wait_for(waiting.wait(), 10) == waiting.returncode == -signal.SIGKILL
+        await asyncio.wait_for(started._process.wait(), 10)
+        await program.stop()
+        await program.start(started)
+        assert isinstance(program._process, asyncio.subprocess.Process)
+        await program.stop()
