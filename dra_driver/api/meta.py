@@ -30,12 +30,17 @@ class Model(BaseModel):
         try:
             return cls.model_validate(obj)
         except ValidationError as error:
-            problems = [f"{_path(issue['loc'])}: {issue['msg']}" for issue in error.errors()]
+            problems = [f"{_path(issue['loc'])}: {_said(issue['msg'])}" for issue in error.errors()]
             raise InvalidInput("; ".join(problems), about=about or cls.__name__, problems=problems) from error
 
     def to_wire(self) -> JsonObject:
         """The JSON object, without unset and None fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _said(message: str) -> str:
+    """Without what Pydantic puts before the words of validators of ours."""
+    return message.removeprefix("Value error, ")
 
 
 def _path(location: tuple[int | str, ...]) -> str:
