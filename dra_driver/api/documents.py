@@ -7,6 +7,7 @@ Pure: text in, documents out; files are read by `dra_driver.cli.files`.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -553,12 +554,16 @@ def plain_value(text: str) -> object:
         return _WORDS[text]
     if text[0] not in "0123456789+-." or len(text) > _LONGEST_NUMBER:
         return text
-    if _INTEGER.fullmatch(text):
-        return _integer(text.replace("_", ""))
-    return float(text) if _FLOAT.fullmatch(text) else text
+    digits = text if text[0] == "." else text.replace("_", "")
+    whole = _integer(digits) if _INTEGER.fullmatch(text) else None
+    if whole is not None:
+        return whole
+    number = float(digits) if _FLOAT.fullmatch(digits) else math.inf
+    return number if math.isfinite(number) else text
 
 
-def _integer(text: str) -> int | float | str:
+def _integer(text: str) -> int | None:
+    """None for what has more than 64 bits."""
     digits = text.lstrip("+-")
     sign = -1 if text.startswith("-") else 1
     base: Literal[2, 8, 10, 16] = 10
@@ -567,9 +572,9 @@ def _integer(text: str) -> int | float | str:
     elif len(digits) > 1 and digits[0] == "0":
         base = 8
     if not digits:
-        return text
+        return None
     value = sign * int(digits, base)
-    return value if -(2**63) <= value < 2**64 else float(value)
+    return value if -(2**63) <= value < 2**64 else None
 
 
 @dataclass(frozen=True, slots=True)
