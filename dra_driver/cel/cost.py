@@ -1,21 +1,22 @@
 """What an expression may cost at worst, as the API server estimates it before it stores a selector.
 
-A unit is about what reading a name costs. Loops multiply by how many elements their list can have, functions of texts
-count a tenth for every character. What the device can be at most is declared (`DEVICE_SIZES`); everything else whose
-size nothing is known about is taken to be infinitely large, so that comparing two such values is too much already.
+A unit is about what reading a name costs. Loops multiply by how many elements their list can have
+(`dra_driver.cel.sizes`); so comparing two values of which no size is known is too much already. What functions cost is
+in `dra_driver.cel.call_costs`.
 
-Macros are charged for what Kubernetes expands them to. A call that could mean several functions is charged for the
-dearest. Only upper ends are kept, except of sizes, whose lower end decides what `replace` can make of a text.
+Macros are charged for what Kubernetes expands them to. Only upper ends are kept, except of sizes, whose lower end
+decides what `replace` can make of a text.
 
 Source: cost estimators of cel-go 0.26 (checker, ext/lists, ext/sets) and k8s.io/apiserver, sizes of
 k8s.io/dynamic-resource-allocation; compared with a real API server unit by unit (tests/contracts/test_selectors.py).
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dra_driver.cel.call_costs import CHARACTER, LIST_COST, MAP_COST, TEXTS, Operand, Operands, allocating, own_cost
 from dra_driver.cel.check import Checked
+from dra_driver.cel.sizes import NONE, UNKNOWN, Inside, Path, Size, device_size, fixed, within
 from dra_driver.cel.tree import (
     Bind,
     Call,
@@ -38,73 +39,8 @@ from dra_driver.cel.types import Type, is_dynamic
 LIMIT = 1_000_000
 """An expression that may cost more is not stored; an evaluation that costs more is ended."""
 
-INFINITE = 2**64 - 1
-LIST_COST, MAP_COST = 10, 30
-CHARACTER = 0.1
-PATTERN_CHARACTER = 0.25
-_LONGEST_FORMAT, _LONGEST_PATTERN, _MOST_INCLUDED = 64, 128, 48
-
-type Path = tuple[str, ...]
-"""A variable and the way from it; `@items`, `@keys`, `@values` are what is in lists and maps."""
-
 _SCALARS = frozenset({"bool", "double", "duration", "int", "timestamp", "uint"})
-_TEXTS = frozenset({"string", "bytes"})
 _CONTAINERS = frozenset({"map", "device"})
-_OF_ONE_UNIT = frozenset({"quantity", "semver", "net.IP", "net.CIDR"})
-"""Types that are compared at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How long a text, list or map can be."""
-
-    least: int
-    most: int
-
-    def __add__(self, other: "Size") -> "Size":
-        return Size(_within(self.least + other.least), _within(self.most + other.most))
-
-    def __mul__(self, other: "Size") -> "Size":
-        return Size(_within(self.least * other.least), _within(self.most * other.most))
-
-    def __or__(self, other: "Size") -> "Size":
-        return Size(min(self.least, other.least), max(self.most, other.most))
-
-
-UNKNOWN, NONE = Size(0, INFINITE), Size(0, 0)
-
-
-def fixed(length: int) -> Size:
-    return Size(length, length)
-
-
-def device_size(path: Path) -> Size | None:
-    """How large a part of `device` can be; None for what is not part of it or has no declared size."""
-    match path:
-        case ("device", "driver"):
-            return Size(0, 63)
-        case ("device", "allowMultipleAllocations"):
-            return Size(0, 1)
-        case ("device", "attributes" | "capacity") | ("device", "attributes" | "capacity", "@values"):
-            return Size(0, 32)
-        case ("device", "attributes" | "capacity", "@keys"):
-            return Size(0, 63)
-        case ("device", "attributes" | "capacity", "@values", "@keys"):
-            return Size(0, 32)
-        case ("device", "capacity", "@values", "@values"):
-            return NONE
-        case ("device", "attributes", "@values", name) if not name.startswith("@") or name == "@values":
-            return Size(0, 64)
-    return None
-
-
-def _within(amount: int) -> int:
-    return min(amount, INFINITE)
-
-
-def _part(amount: int, factor: float) -> int:
-    """`factor` of an amount, rounded up."""
-    return _within(math.ceil(float(amount) * factor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,47 +63,13 @@ def estimate(checked: Checked, limit: int = LIMIT) -> Estimate:
     return Estimate(cost, dearest)
 
 
-@dataclass(frozen=True, slots=True)
-class Inside:
-    """The sizes of what is in a list or map; keys of a list are its indices."""
-
-    keys: Size
-    items: Size
-
-    def __or__(self, other: "Inside") -> "Inside":
-        return Inside(self.keys | other.keys, self.items | other.items)
-
-
 @dataclass(slots=True)
 class _Local:
     """What is known about a variable of a macro."""
 
     path: Path = ()
     size: Size | None = None
-    inside: "Inside | None" = None
-
-
-@dataclass(slots=True)
-class Operands:
-    """What the rules of functions look at. `target` is None for functions that are no methods."""
-
-    target: "Operand | None"
-    arguments: Sequence["Operand"]
-    overloads: Sequence[tuple[Type, ...]]
-    """The types of the parameters of each function that it can be."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    node: Node
-    kind: Type
-    size: Size
-    path: Path
-    inside: Inside | None
-
-
-type _Rule = Callable[[Operands], tuple[int, Size | None]]
-"""The cost of a call without its arguments, and the size of its result where that is known."""
+    inside: Inside | None = None
 
 
 @dataclass(slots=True)
@@ -199,18 +101,18 @@ class _Estimator:
             case Index():
                 return self._index(node)
             case Logical(parts=parts):
-                return _within(sum(map(self.cost, parts)))
+                return within(sum(map(self.cost, parts)))
             case Conditional():
                 return self._conditional(node)
             case ListLiteral(items=items):
                 total = sum(map(self.cost, items))
                 self.inside[node] = Inside(fixed(1), self._joint(items))
-                return _within(total + LIST_COST)
+                return within(total + LIST_COST)
             case MapLiteral(entries=entries):
                 total = sum(self.cost(key) + self.cost(value) for key, value in entries)
                 keys, values = ([entry[place] for entry in entries] for place in (0, 1))
                 self.inside[node] = Inside(self._joint(keys), self._joint(values))
-                return _within(total + MAP_COST)
+                return within(total + MAP_COST)
             case Call():
                 return self._call(node)
             case Comprehension():
@@ -264,7 +166,7 @@ class _Estimator:
         if node.optional:
             return total + 1
         self.paths[node] = (*self._path(node.operand), node.field)
-        return _within(total + (self.checked.types[node.operand].name in _CONTAINERS))
+        return within(total + (self.checked.types[node.operand].name in _CONTAINERS))
 
     def _index(self, node: Index) -> int:
         total = self.cost(node.operand) + self.cost(node.index)
@@ -274,7 +176,7 @@ class _Estimator:
             self.paths[node] = (*self._path(node.operand), place)
             if (inside := self._inside(node.operand)) is not None:
                 self.sizes[node] = inside.items
-        return _within(total + 1)
+        return within(total + 1)
 
     # -- functions
 
@@ -284,7 +186,7 @@ class _Estimator:
         then, otherwise = self._inside(node.then), self._inside(node.otherwise)
         if then is not None and otherwise is not None:
             self.inside[node] = then | otherwise
-        return _within(total)
+        return within(total)
 
     def _call(self, node: Call) -> int:
         overloads = self.checked.overloads.get(node, ())
@@ -293,7 +195,7 @@ class _Estimator:
         total = sum(map(self.cost, operands))
         if node.function == "dyn":
             self._copy(node, node.arguments[0])
-            return _within(total + 1)
+            return within(total + 1)
         described = [self._operand(one) for one in operands]
         call = Operands(
             described[0] if is_method else None,
@@ -307,7 +209,7 @@ class _Estimator:
             left, right = (one.inside for one in described)
             if left is not None and right is not None:
                 self.inside[node] = left | right
-        return _within(total + own)
+        return within(total + own)
 
     def _operand(self, node: Node) -> Operand:
         return Operand(node, self.checked.types[node], self.size(node), self._path(node), self._inside(node))
@@ -334,7 +236,7 @@ class _Estimator:
         local = _Local(self._path(node.value), self._known_size(node.value), self._inside(node.value))
         total += self._within_scope({node.variable: local}, node.body)
         self._copy(node, node.body)
-        return _within(total)
+        return within(total)
 
     def _optional_map(self, node: OptionalMap) -> int:
         """`target.hasValue() ? optional.of(cel.bind(variable, target.value(), body)) : optional.none()`."""
@@ -344,7 +246,7 @@ class _Estimator:
         local = _Local(size=fixed(1) if scalar else None)
         body = self._within_scope({node.variable: local}, node.body)
         wrapped = 0 if node.flat else 1
-        return _within(target + 1 + max(1, wrapped + LIST_COST + target + 1 + body))
+        return within(target + 1 + max(1, wrapped + LIST_COST + target + 1 + body))
 
     def _comprehension(self, node: Comprehension) -> int:
         target = self.cost(node.target)
@@ -356,7 +258,7 @@ class _Estimator:
         count = self.size(node.target)
         step = STEPS[node.kind](body) if node.kind in _QUANTIFIERS else condition + STEPS[node.kind](body)
         self._size_of_loop(node, count)
-        return _within(target + STARTS[node.kind] + _within(count.most * _within(step)))
+        return within(target + STARTS[node.kind] + within(count.most * within(step)))
 
     def _size_of_loop(self, node: Comprehension, count: Size) -> None:
         if node.kind in _QUANTIFIERS:
@@ -387,10 +289,10 @@ class _Estimator:
         """`cel.bind(all, target, all.sortedBy(all.map(variable, body)))`, with quadratic sorting."""
         body = self._within_scope(self._variables(node, self._path(node.target)), node.body)
         count, kind = self.size(node.target), self.checked.types[node.body]
-        keys = _within(1 + LIST_COST + 1 + _within(count.most * _within(STEPS["map"](body))))
-        factor = 2 + (CHARACTER if kind.name in _TEXTS or is_dynamic(kind) else 0)
+        keys = within(1 + LIST_COST + 1 + within(count.most * within(STEPS["map"](body))))
+        factor = 2 + (CHARACTER if kind.name in TEXTS or is_dynamic(kind) else 0)
         self.sizes[node] = count * count
-        return _within(LIST_COST + target + 1 + keys + _allocating(count * count, factor)[0])
+        return within(LIST_COST + target + 1 + keys + allocating(count * count, factor)[0])
 
 
 _QUANTIFIERS = frozenset({"all", "exists", "exists_one"})
@@ -412,16 +314,6 @@ STARTS: Mapping[str, int] = {
 }  # fmt: skip
 
 
-def own_cost(node: Call, call: Operands, *, is_method: bool) -> tuple[int, Size | None]:
-    """The cost of a call without its operands, and the size of its result where that is known."""
-    name = node.function if is_method or node.target is None else _full_name(node)
-    return _RULES.get(name, _one_unit)(call)
-
-
-def _full_name(node: Call) -> str:
-    return f"{node.target.name}.{node.function}" if isinstance(node.target, Name) else node.function
-
-
 def _is_scalar(kind: Type) -> bool:
     inner = kind.parameters[0] if kind.name == "optional_type" and kind.parameters else kind
     return inner.name in _SCALARS
@@ -438,248 +330,3 @@ def _literal_size(node: Node) -> Size | None:
         case MapLiteral(entries=entries):
             return fixed(len(entries))
     return None
-
-
-# -- the rules of functions
-
-
-def _one_unit(_: Operands) -> tuple[int, Size | None]:
-    return 1, None
-
-
-def _read(share: float, *, sized: bool = False) -> _Rule:
-    """Reads the target, or the only argument, from beginning to end."""
-
-    def rule(call: Operands) -> tuple[int, Size | None]:
-        size = (call.target or call.arguments[0]).size
-        return _part(size.most, share), size if sized else None
-
-    return rule
-
-
-def _traversal(call: Operands) -> tuple[int, Size | None]:
-    """Of lists: one unit for each element, and its characters."""
-    assert call.target is not None
-    size, parameters = call.target.size, call.target.kind.parameters
-    if not parameters:
-        return _part(size.most, CHARACTER), None
-    each = 1
-    if parameters[0].name in _TEXTS:
-        inside = device_size((*call.target.path, "@items")) if call.target.path else None
-        each += _part((inside or UNKNOWN).most, CHARACTER)
-    return _within(size.most * each), None
-
-
-def _replaced(call: Operands) -> tuple[int, Size | None]:
-    assert call.target is not None
-    text, (old, new) = call.target.size, (one.size for one in call.arguments[:2])
-    if old.least == 0:
-        most = _within((text.most + 1) * new.most + text.most)
-    elif new.most <= old.least:
-        most = text.most
-    else:
-        most = _within(_part(text.most, 1 / old.least) * new.most)
-    if old.most == 0:
-        least = (text.least + 1) * new.least + text.least
-    elif old.most <= new.least:
-        least = text.least
-    else:
-        least = _part(text.least, 1 / old.most) * new.least
-    return _part(text.most, 2 * CHARACTER), Size(_within(least), most)
-
-
-def _split(call: Operands) -> tuple[int, Size | None]:
-    assert call.target is not None
-    most = call.target.size.most
-    if len(call.arguments) > 1:
-        limit = _literal_int(call.arguments[1])
-        most = most if limit is None else limit % 2**64
-    return _part(call.target.size.most, 2 * CHARACTER), Size(0, most)
-
-
-def _joined(call: Operands) -> tuple[int, Size | None]:
-    assert call.target is not None
-    count, size = call.target.size, NONE
-    if call.target.kind.parameters:
-        inside = device_size((*call.target.path, "@items")) if call.target.path else None
-        size = count * (inside or UNKNOWN)
-    if call.arguments:
-        gaps = Size(max(0, count.least - 1), max(0, count.most - 1))
-        size += call.arguments[0].size * gaps
-    return _part(size.most, CHARACTER), size
-
-
-def _pattern_search(call: Operands) -> tuple[int, Size | None]:
-    if call.target is None:
-        return 1, None
-    text, pattern = call.target.size, call.arguments[0].size
-    cost = _part(_within(text.most + 1), CHARACTER) * _part(pattern.most, PATTERN_CHARACTER)
-    return _within(cost), Size(0, text.most)
-
-
-def _matches(call: Operands) -> tuple[int, Size | None]:
-    return _pattern_search(call)[0], None
-
-
-def _contains(call: Operands) -> tuple[int, Size | None]:
-    assert call.target is not None
-    return _within(_part(call.target.size.most, CHARACTER) * _part(call.arguments[0].size.most, CHARACTER)), None
-
-
-def _starts(call: Operands) -> tuple[int, Size | None]:
-    return _part(call.arguments[0].size.most, CHARACTER), None
-
-
-def _is_in(call: Operands) -> tuple[int, Size | None]:
-    lists = any(parameters[1].name == "list" for parameters in call.overloads)
-    return max(1, call.arguments[1].size.most) if lists else 1, None
-
-
-def _plus(call: Operands) -> tuple[int, Size | None]:
-    left, right = (one.size for one in call.arguments)
-    names = {parameters[0].name for parameters in call.overloads}
-    size = left + right if names & {"string", "bytes", "list"} else None
-    texts = _part((left + right).most, CHARACTER) if names & _TEXTS else 0
-    return max(texts, int(bool(names - _TEXTS))), size
-
-
-def _smaller(call: Operands) -> int:
-    return _part(min(one.size.most for one in call.arguments), CHARACTER)
-
-
-def _order(call: Operands) -> tuple[int, Size | None]:
-    names = {parameters[0].name for parameters in call.overloads}
-    return max(_smaller(call) if names & _TEXTS else 0, int(bool(names - _TEXTS))), None
-
-
-def _unlike(call: Operands) -> tuple[int, Size | None]:
-    return _smaller(call), None
-
-
-def _equal(call: Operands) -> tuple[int, Size | None]:
-    left, right = call.arguments
-    if left.kind == right.kind and left.kind.name in _OF_ONE_UNIT:
-        return 1, None
-    if left.kind == right.kind and left.kind.name == "kubernetes.NamedFormat":
-        return _part(_LONGEST_FORMAT, CHARACTER), None
-    if left.kind == right.kind and left.kind.name == "kubernetes.URL":
-        return _part(right.size.most if right.size != UNKNOWN else 1, CHARACTER), None
-    return _smaller(call), None
-
-
-def _to_text(call: Operands) -> tuple[int, Size | None]:
-    """`string`, which reads bytes; other values are written at once."""
-    names = {parameters[0].name for parameters in call.overloads}
-    size = call.arguments[0].size
-    cost = max(_part(size.most, CHARACTER) if "bytes" in names else 0, int(bool(names - {"bytes"})))
-    return cost, Size(size.least // 4, size.most) if "bytes" in names else None
-
-
-def _to_bytes(call: Operands) -> tuple[int, Size | None]:
-    names = {parameters[0].name for parameters in call.overloads}
-    size = call.arguments[0].size
-    cost = max(_part(size.most, CHARACTER) if "string" in names else 0, int(bool(names - {"string"})))
-    return cost, Size(size.least, _within(size.most * 4)) if "string" in names else None
-
-
-def _quoted(call: Operands) -> tuple[int, Size | None]:
-    size = call.arguments[0].size
-    return _part(size.most, CHARACTER), Size(size.least + 2, _within(size.most * 2 + 2))
-
-
-def _contains_address(call: Operands) -> tuple[int, Size | None]:
-    return _part(2 * 16, CHARACTER) + _reading_argument(call), None
-
-
-def _contains_prefix(call: Operands) -> tuple[int, Size | None]:
-    return _part(2 * 16, CHARACTER) + _part(16, CHARACTER) + 1 + _reading_argument(call), None
-
-
-def _reading_argument(call: Operands) -> int:
-    is_text = any(parameters[1].name == "string" for parameters in call.overloads)
-    return _part(call.arguments[0].size.most, CHARACTER) if is_text else 0
-
-
-def _validated(call: Operands) -> tuple[int, Size | None]:
-    text = _part(call.arguments[0].size.most, CHARACTER)
-    return _part(text, _LONGEST_PATTERN * PATTERN_CHARACTER), None
-
-
-def _ip(call: Operands) -> tuple[int, Size | None]:
-    return (1 if call.target is not None else _part(call.arguments[0].size.most, CHARACTER)), None
-
-
-def _included(_: Operands) -> tuple[int, Size | None]:
-    return _MOST_INCLUDED, None
-
-
-# -- lists and sets
-
-
-def _allocating(size: Size, factor: float) -> tuple[int, Size | None]:
-    return _within(_part(size.most, factor) + 1 + LIST_COST), size
-
-
-def _literal_int(operand: Operand) -> int | None:
-    node = operand.node
-    return node.value if isinstance(node, Constant) and type(node.value) is int else None
-
-
-def _at_least_zero(operand: Operand, otherwise: int) -> int:
-    value = _literal_int(operand)
-    return otherwise if value is None else max(0, value)
-
-
-def _slice(call: Operands) -> tuple[int, Size | None]:
-    assert call.target is not None
-    start, end = _at_least_zero(call.arguments[0], 0), _at_least_zero(call.arguments[1], call.target.size.most)
-    return _allocating(fixed((end - start) % 2**64), 1)
-
-
-def _flatten(call: Operands) -> tuple[int, Size | None]:
-    assert call.target is not None
-    depth = _at_least_zero(call.arguments[0], INFINITE) if call.arguments else 1
-    return _allocating(call.target.size, depth)
-
-
-def _whole_list(factor: float, *, squared: bool = False) -> _Rule:
-    def rule(call: Operands) -> tuple[int, Size | None]:
-        assert call.target is not None
-        size = call.target.size
-        return _allocating(size * size if squared else size, factor)
-
-    return rule
-
-
-def _sort(call: Operands) -> tuple[int, Size | None]:
-    assert call.target is not None
-    texts = any(parameters[0].parameters[0].name in _TEXTS for parameters in call.overloads)
-    size = call.target.size
-    return _allocating(size * size, 2 + CHARACTER if texts else 2)
-
-
-def _pairs(factor: float) -> _Rule:
-    def rule(call: Operands) -> tuple[int, Size | None]:
-        left, right = (one.size for one in call.arguments)
-        return _within(_part((left * right).most, factor) + 1), None
-
-    return rule
-
-
-_RULES: Mapping[str, _Rule] = {
-    **dict.fromkeys(["isSorted", "sum", "min", "max", "indexOf", "lastIndexOf"], _traversal),
-    **dict.fromkeys(["url", "lowerAscii", "upperAscii", "substring", "trim"], _read(CHARACTER, sized=True)),
-    **dict.fromkeys(["cidr", "isIP", "isCIDR", "quantity", "isQuantity", "semver", "isSemver"], _starts),
-    **dict.fromkeys(["startsWith", "endsWith"], _starts),
-    **dict.fromkeys(["find", "findAll"], _pattern_search),
-    **dict.fromkeys(["<", "<=", ">", ">="], _order),
-    "replace": _replaced, "split": _split, "join": _joined, "matches": _matches, "contains": _contains,
-    "format": _read(CHARACTER), "string": _to_text, "bytes": _to_bytes, "strings.quote": _quoted,
-    "in": _is_in, "+": _plus, "==": _equal, "!=": _unlike,
-    "ip": _ip, "ip.isCanonical": _read(2 * CHARACTER), "containsIP": _contains_address,
-    "containsCIDR": _contains_prefix, "validate": _validated, "includes": _included,
-    "slice": _slice, "flatten": _flatten, "reverse": _whole_list(1), "distinct": _whole_list(2, squared=True),
-    "sort": _sort, "lists.range": lambda call: _allocating(fixed(_at_least_zero(call.arguments[0], INFINITE)), 1),
-    "sets.contains": _pairs(1), "sets.intersects": _pairs(1), "sets.equivalent": _pairs(2),
-}  # fmt: skip
-"""By function; every other one costs one unit."""

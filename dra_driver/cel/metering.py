@@ -9,9 +9,11 @@ Source: runtime cost tracker of cel-go and k8s.io/apiserver.
 import math
 from collections.abc import Mapping
 
+from dra_driver.cel.call_costs import CHARACTER, LIST_COST, MAP_COST, Operand, Operands, own_cost
 from dra_driver.cel.check import Checked
-from dra_driver.cel.cost import CHARACTER, LIST_COST, MAP_COST, STARTS, STEPS, Operand, Operands, fixed, own_cost
+from dra_driver.cel.cost import STARTS, STEPS
 from dra_driver.cel.errors import CelRuntimeError
+from dra_driver.cel.sizes import fixed
 from dra_driver.cel.tree import (
     Bind,
     Call,
