@@ -50,6 +50,24 @@ def _cidr() -> Json:
     return {"type": "string", "pattern": f"^({four}|({groups})/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))$"}
 
 
+_KEY = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$"
+_LABEL: Json = {"type": "string", "pattern": "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$", "maxLength": 63}
+_OWN_LABELS = [f"app.kubernetes.io/{name}" for name in ("name", "instance", "component", "managed-by")]
+_MAPPINGS: Mapping[str, Json] = {
+    "labels": {
+        "type": "object",
+        "propertyNames": {"pattern": _KEY, "not": {"enum": _OWN_LABELS}},
+        "additionalProperties": _LABEL,
+    },
+    "selector": {"type": "object", "propertyNames": {"pattern": _KEY}, "additionalProperties": _LABEL},
+    "annotations": {
+        "type": "object",
+        "propertyNames": {"pattern": _KEY},
+        "additionalProperties": {"type": "string"},
+    },
+}
+"""By what `@schema` calls them (`{labels: true}`): labels that we give, labels that others have given, annotations."""
+
 _BLOCK_TYPE = "io.k8s.api.networking.v1.IPBlock"
 
 
@@ -168,6 +186,9 @@ class Schema:
                 return self._reference(f"io.k8s.api.{said['kubernetes']}")
             if said.keys() == {"cidr"}:
                 return _cidr()
+            for name, mapping in _MAPPINGS.items():
+                if said == {name: True}:
+                    return mapping
             return {key: self._resolved(one) for key, one in said.items()}
         return [self._resolved(one) for one in said] if isinstance(said, list) else said
 
