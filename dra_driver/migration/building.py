@@ -17,16 +17,12 @@ from dra_driver.migration.kinds import kind_of
 from dra_driver.migration.kustomize import is_kustomization, resolved, target_of
 from dra_driver.migration.model import Path, path_text, value_at
 from dra_driver.migration.patching import CannotFollow, merged, operated
+from dra_driver.migration.replacing import NOT_KNOWN, has_pods, replaced, source_value
 from dra_driver.migration.tree import NotATree, trees, value_of
-from dra_driver.migration.unrendered import speaks_of_gpus
+from dra_driver.migration.unseen import Unseen
 
 type Key = tuple[str, str, str]
 """Of a document: its file, kind and name. Patches that are written into a kustomization are of its file."""
-
-_UNSEEN = ("replacements", "vars", "transformers", "generators", "helmCharts")
-"""Fields that can write anything anywhere."""
-_COPIED = re.compile(r"\.(?:spec|resources|limits|requests|nodeSelector|containers(?:\.[^.']+)?)'")
-"""A path that ends at what has amounts or labels of GPUs in it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +39,10 @@ class Built:
     """What kustomizations put into its metadata, by which patches find it: `labels`, `annotations`."""
     namespaces: set[str] = field(default_factory=set)
     """That they put it into."""
+    sources: set[Key] = field(default_factory=set)
+    """Parts of others, of which values were copied into it."""
+    replaced: set[str] = field(default_factory=set)
+    """Where it is said that they are copied: kustomizations and files."""
     unknown: str = ""
     """Why it is not known what it is; empty: it is."""
 
@@ -98,6 +98,16 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Unfollowed:
+    """What a kustomization does to objects otherwise than by patches, and what is not known."""
+
+    document: Document
+    why: str
+    parts: set[Key] = field(default_factory=set)
+    """Of these objects."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Patch:
     where: str
     target: Mapping[str, Any] | None
@@ -123,6 +133,11 @@ class Tree:
         """Of strategic patches: the first object that each is for."""
         self.entries: dict[tuple[str, Path], Entry] = {}
         self.json_patches: dict[Key, JsonPatch] = {}
+        self._unseen = Unseen(texts)
+        self.unfollowed: dict[tuple[str, Path], Unfollowed] = {}
+        """By kustomizations, and places in them."""
+        self.replacing: set[str] = set()
+        """Files of replacements."""
         self.orphans: set[Key] = set()
         """Strategic patches of objects that are not here, in one of the folders at least."""
         for folder in self.folders:
@@ -163,17 +178,50 @@ class Tree:
             self._patch(found, patch)
         _rename(found, document)
         _give(found, document)
-        if any(self._may_be_of_gpus(document, field) for field in _UNSEEN):
-            for one in found:
-                one.unknown = one.unknown or f"{document.file} changes GPUs in other ways than by patches"
+        for at, where, told in self._replacements(document):
+            self._replace([one for one in found if one.obj], document, at, where, told)
+        for at, why in self._unseen.changes(document):
+            self._cannot_follow(found, document, at, f"{document.file} {path_text(at)} {why}")
         return [one for one in found if one.obj]
 
-    def _may_be_of_gpus(self, document: Document, name: str) -> bool:
-        """Also where files say it, and where whole resources are copied, whatever is in them."""
-        told = document.obj.get(name)
-        files = (str(resolved(PurePosixPath(document.file).parent / one)) for one in _strings(document, name))
-        copies = name in ("replacements", "vars") and _COPIED.search(repr(told)) is not None
-        return copies or speaks_of_gpus(repr(told)) or any(speaks_of_gpus(self._texts.get(one, "")) for one in files)
+    def _cannot_follow(self, found: Sequence[Built], document: Document, at: Path, why: str) -> None:
+        for one in found:
+            one.unknown = one.unknown or why
+            self.unfollowed.setdefault((document.file, at), Unfollowed(document, why)).parts.update(one.parts)
+
+    # -- replacements
+
+    def _replacements(self, document: Document) -> Iterator[tuple[Path, str, JsonObject]]:
+        """With where they are: in the kustomization, and for people."""
+        listed = document.obj.get("replacements")
+        for index, one in enumerate(listed if isinstance(listed, list) else ()):
+            at: Path = ("replacements", index)
+            path = value_at(one, ("path",))
+            if not isinstance(path, str):
+                yield at, f"{document.file} {path_text(at)}", one if isinstance(one, dict) else {}
+                continue
+            file = str(resolved(PurePosixPath(document.file).parent / path))
+            self.replacing.add(file)
+            for told in _values(self._texts.get(file, "")):
+                yield at, file, told
+
+    def _replace(self, found: Sequence[Built], document: Document, at: Path, where: str, told: JsonObject) -> None:
+        source = told.get("source")
+        source = source if isinstance(source, dict) else {}
+        of = [one for one in found if _is_chosen(source, one, exactly=True)]
+        known = len(of) == 1 and not of[0].unknown
+        targets = told.get("targets")
+        for target in targets if isinstance(targets, list) else ():
+            for one in [one for one in found if _is_target(target, one)]:
+                try:
+                    value = told.get("sourceValue", source_value(of[0].obj, source) if known else NOT_KNOWN)
+                    one.obj = replaced(one.obj, target, value)
+                except CannotFollow as error:
+                    self._cannot_follow([one], document, at, f"the replacement in {where} cannot be followed: {error}")
+                    continue
+                one.replaced.add(where)
+                if of and has_pods(source):
+                    one.sources |= {*of[0].parts, *of[0].sources} - {*one.parts}
 
     # -- patches
 
@@ -263,6 +311,16 @@ def operations_in(text: str) -> list[Any] | None:
     return value[0] if len(value) == 1 and isinstance(value[0], list) else None
 
 
+def _values(text: str) -> Iterator[JsonObject]:
+    """Maps in a file: documents, or items of a list."""
+    try:
+        found = [value_of(one) for one in trees(normalized(text))]
+    except NotATree:
+        return
+    for some in found:
+        yield from (one for one in (some if isinstance(some, list) else [some]) if isinstance(one, dict))
+
+
 # -- what a patch is for
 
 
@@ -311,6 +369,35 @@ def _holds(there: Mapping[str, Any], absent: str, key: str, operator: str | None
     if operator is None:
         return (key in there) != bool(absent)
     return (there.get(key) == value) == (operator != "!=")
+
+
+def _is_target(target: object, one: Built) -> bool:
+    """Of a replacement."""
+    select = value_at(target, ("select",))
+    reject = value_at(target, ("reject",))
+    if not isinstance(select, dict) or not _is_chosen(select, one):
+        return False
+    return not any(isinstance(not_, dict) and _is_chosen(not_, one) for not_ in (reject or ()))
+
+
+def _is_chosen(told: Mapping[str, Any], one: Built, *, exactly: bool = False) -> bool:
+    """Whether one that has, or had, this kind and name."""
+    fits = _equals if exactly else _fits
+    group, kind = kind_of(one.obj)
+    version = f"{one.obj.get('apiVersion')}".rpartition("/")[2]
+    return (
+        fits(told.get("group"), group)
+        and fits(told.get("version"), version)
+        and fits(told.get("kind"), kind)
+        and any(fits(told.get("name"), name) for name in one.names)
+        and any(fits(told.get("namespace"), name) for name in _namespaces(one))
+        and _selected(told.get("labelSelector"), one, "labels")
+        and _selected(told.get("annotationSelector"), one, "annotations")
+    )
+
+
+def _equals(wanted: object, text: str) -> bool:
+    return not wanted or wanted == text
 
 
 def _rename(found: Sequence[Built], document: Document) -> None:

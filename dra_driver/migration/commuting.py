@@ -37,7 +37,7 @@ def strayed(before: Tree, after: Tree, converted: Set[Key], kept: Mapping[Key, s
     found = Strayed()
     for folder in before.folders:
         there = before.built(folder)
-        was = [one for one in there if not converted.isdisjoint(one.parts)]
+        was = [one for one in there if not converted.isdisjoint({*one.parts, *one.sources})]
         if not was:
             continue
         now, old = after.built(folder), [one.obj for one in there]
@@ -45,8 +45,9 @@ def strayed(before: Tree, after: Tree, converted: Set[Key], kept: Mapping[Key, s
         for one, new in _paired(was, now):
             told = broken or _difference(one, new, [new.obj for new in now], old, alone)
             if isinstance(told, str):
+                parts = (*one.parts, *sorted(one.sources))
                 told = next((kept[key] for key in one.parts if key in kept), told)
-                found.reasons |= {key: _sentence(one, folder, told) for key in one.parts if key not in found.reasons}
+                found.reasons |= {key: _sentence(one, folder, told) for key in parts if key not in found.reasons}
             elif told:
                 found.labels[folder, _title(one)] = told
     return found
@@ -86,7 +87,7 @@ def _difference(
         wanted = changed(wanted, [Put((*path, key), one) for path in kept for key, one in kept[path].items()])
         if _comparable(wanted, (*templates, *old)) == built:
             return tuple(sorted({key for labels in kept.values() for key in labels}))
-    others = sorted({file for file, *_ in was.parts[1:]})
+    others = sorted({file for file, *_ in was.parts[1:]} | was.replaced)
     return f"what is changed there ({', '.join(others)}) would not fit the claims" if others else "it would differ"
 
 

@@ -175,7 +175,7 @@ def _unsaid(said: Iterable[Finding], others: Iterable[Finding]) -> Iterator[Find
 
 
 def _unread(read: Iterable[tuple[Source, Reading]], tree: Tree) -> Iterator[Finding]:
-    known = {one.file for one in tree.json_patches.values()}
+    known = {one.file for one in tree.json_patches.values()} | tree.replacing
     for source, one in read:
         if is_refused(source, one):
             yield from template_findings(source)

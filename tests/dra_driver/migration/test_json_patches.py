@@ -207,7 +207,7 @@ LEFT: dict[str, tuple[Files, str, str]] = {
             + "replacements:\n- source: {kind: Deployment, name: web, fieldPath: spec.replicas}\n  targets:\n"
             + f"  - select: {{kind: Deployment}}\n    fieldPaths: ['{PLACE}']\n"
         ),
-        "changes GPUs in other ways than by patches",
+        "the replacement in over/kustomization.yaml replacements[0] cannot be followed",
         f"write `replace {NAME} ",
     ),
 }
@@ -426,34 +426,3 @@ def _trees(draw: st.DrawFn) -> Files:
 @given(st.lists(_trees(), min_size=12, max_size=12))
 def test_of_any_lists_the_same_is_true(trees: list[Files]) -> None:
     check_law({f"t{number}": files for number, files in enumerate(filter(followed, trees))})
-
-
-# -- other ways to change what is built
-
-COPYING = """\
-replacements:
-- source: {kind: Deployment, name: api, fieldPath: spec.template.spec.containers.0.resources}
-  targets:
-  - select: {kind: Deployment, name: web}
-    fieldPaths: [spec.template.spec.containers.0.resources]
-"""
-TRANSFORMER = f"""\
-apiVersion: builtin
-kind: PatchTransformer
-metadata: {{name: p}}
-target: {{kind: Deployment}}
-patch: '{json.dumps([FOUR])}'
-"""
-
-
-@pytest.mark.parametrize(
-    "files",
-    [over(COPYING, two(gpus=4)), over("transformers: [t.yaml]\n", over__t=TRANSFORMER)],
-    ids=["whole resources are copied", "a transformer in a file"],
-)
-def test_what_changes_gpus_without_a_patch_keeps_the_tree_as_it_is_and_is_told(files: Files) -> None:
-    result = migrated(files)
-    assert not result.changed
-    reasons = [one.choice.reason for one in result.workloads if one.pod.document.name == "web"]
-    assert reasons
-    assert all("over/kustomization.yaml changes GPUs in other ways than by patches" in one for one in reasons)
