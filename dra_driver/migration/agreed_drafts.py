@@ -11,7 +11,7 @@ from dataclasses import replace
 from dra_driver.api.documents import read_documents
 from dra_driver.migration import reading
 from dra_driver.migration.agreement import Part, patched_together, reasons_against_claims
-from dra_driver.migration.building import Built, Context, Key, Tree, key_of
+from dra_driver.migration.building import Context, Tree, key_of
 from dra_driver.migration.codes import ALREADY_DRA, Severity
 from dra_driver.migration.commuting import as_part
 from dra_driver.migration.drafting import Asking, Draft
@@ -33,6 +33,7 @@ from dra_driver.migration.model import (
     value_at,
 )
 from dra_driver.migration.purposes import hindrances, why_left
+from dra_driver.migration.selecting import Built, Key
 from dra_driver.migration.strategy import choose
 from dra_driver.migration.surroundings import Meaning
 from dra_driver.migration.unrendered import gpu_keys

@@ -5,7 +5,6 @@ that of every folder, and this room builds it. Names stay as they are written: p
 which patches find an object.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -18,33 +17,10 @@ from dra_driver.migration.kustomize import is_kustomization, resolved, target_of
 from dra_driver.migration.model import Path, path_text, value_at
 from dra_driver.migration.patching import CannotFollow, merged, operated
 from dra_driver.migration.replacing import NOT_KNOWN, has_pods, replaced, source_value
+from dra_driver.migration.selecting import Built, Key, give, is_chosen, is_named, is_of_one, is_target, rename
 from dra_driver.migration.tree import NotATree, trees, value_of
-from dra_driver.migration.unseen import Unseen
-
-type Key = tuple[str, str, str]
-"""Of a document: its file, kind and name. Patches that are written into a kustomization are of its file."""
-
-
-@dataclass(slots=True, eq=False)
-class Built:
-    """An object, after the patches so far."""
-
-    obj: JsonObject
-    key: Key
-    names: set[str]
-    """All that it has had."""
-    parts: list[Key] = field(default_factory=list)
-    """Documents that it is made of: its own first, then patches."""
-    given: dict[str, JsonObject] = field(default_factory=dict)
-    """What kustomizations put into its metadata, by which patches find it: `labels`, `annotations`."""
-    namespaces: set[str] = field(default_factory=set)
-    """That they put it into."""
-    sources: set[Key] = field(default_factory=set)
-    """Parts of others, of which values were copied into it."""
-    replaced: set[str] = field(default_factory=set)
-    """Where it is said that they are copied: kustomizations and files."""
-    unknown: str = ""
-    """Why it is not known what it is; empty: it is."""
+from dra_driver.migration.unrendered import speaks_of_gpus
+from dra_driver.migration.unseen import Unseen, brings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,6 +91,16 @@ class _Patch:
     document: Document | None = None
     operations: JsonPatch | None = None
 
+    def is_for(self, one: Built) -> bool:
+        if self.target is not None:
+            return is_chosen(self.target, one)
+        return self.document is not None and is_named(self.document, one)
+
+    @property
+    def speaks_of_gpus(self) -> bool:
+        document = self.document.obj if self.document is not None else None
+        return speaks_of_gpus(f"{self.operations.operations if self.operations is not None else document}")
+
 
 class Tree:
     """The files of a migration by their names. Files that were not read yet are read when a folder needs them."""
@@ -134,6 +120,10 @@ class Tree:
         self.entries: dict[tuple[str, Path], Entry] = {}
         self.json_patches: dict[Key, JsonPatch] = {}
         self._unseen = Unseen(texts)
+        self._hidden: dict[PurePosixPath, str | None] = {}
+        schemas = (one.file for one in self._folders.values() if value_at(one.obj, ("openapi", "path")))
+        self._schema = next(schemas, None)
+        """A kustomization with one. Kustomize has one schema for all that it builds at a time."""
         self.unfollowed: dict[tuple[str, Path], Unfollowed] = {}
         """By kustomizations, and places in them."""
         self.replacing: set[str] = set()
@@ -175,9 +165,9 @@ class Tree:
         for name in _strings(document, "components"):
             found = self._applied(resolved(folder / name), found, through)
         for patch in self._patches(document):
-            self._patch(found, patch)
-        _rename(found, document)
-        _give(found, document)
+            self._patch(found, patch, folder)
+        rename(found, document)
+        give(found, document)
         for at, where, told in self._replacements(document):
             self._replace([one for one in found if one.obj], document, at, where, told)
         for at, why in self._unseen.changes(document):
@@ -208,11 +198,11 @@ class Tree:
     def _replace(self, found: Sequence[Built], document: Document, at: Path, where: str, told: JsonObject) -> None:
         source = told.get("source")
         source = source if isinstance(source, dict) else {}
-        of = [one for one in found if _is_chosen(source, one, exactly=True)]
+        of = [one for one in found if is_chosen(source, one, exactly=True)]
         known = len(of) == 1 and not of[0].unknown
         targets = told.get("targets")
         for target in targets if isinstance(targets, list) else ():
-            for one in [one for one in found if _is_target(target, one)]:
+            for one in [one for one in found if is_target(target, one)]:
                 try:
                     value = told.get("sourceValue", source_value(of[0].obj, source) if known else NOT_KNOWN)
                     one.obj = replaced(one.obj, target, value)
@@ -263,8 +253,8 @@ class Tree:
             yield _Patch(key[0], target, entry, operations=patch)
         yield from (_Patch(key[0], target, entry, one) for one in documents)
 
-    def _patch(self, found: list[Built], patch: _Patch) -> None:
-        meant = [one for one in found if one.obj and _is_for(patch, one)]
+    def _patch(self, found: list[Built], patch: _Patch, folder: PurePosixPath) -> None:
+        meant = [one for one in found if one.obj and patch.is_for(one)]
         if not meant and patch.document is not None and patch.target is None:
             self.orphans.add(key_of(patch.document))
         if patch.entry is not None:
@@ -274,6 +264,26 @@ class Tree:
                 self._change(one, patch)
             except CannotFollow as error:
                 one.unknown = one.unknown or f"the patch in {patch.where} cannot be followed: {error}"
+            one.unknown = one.unknown or self._not_alone(patch, folder) or ""
+
+    def _not_alone(self, patch: _Patch, folder: PurePosixPath) -> str | None:
+        """Why a patch cannot become one of claims: it may be for objects that are not here, too."""
+        if patch.entry is None or not patch.speaks_of_gpus or is_of_one(patch.entry.target):
+            return None
+        if folder not in self._hidden:
+            self._hidden[folder] = next(self._brought(folder, ()), None)
+        hidden = self._hidden[folder]
+        where = f"{patch.entry.document.file} {path_text(patch.entry.at[:-1])}"
+        return hidden and f"{where} is for any objects that fit, and what {hidden} brings is not among the files"
+
+    def _brought(self, folder: PurePosixPath, through: tuple[PurePosixPath, ...]) -> Iterator[str]:
+        """By what the folder has objects that are not among the files."""
+        document = self._folders.get(folder)
+        if document is None or folder in through:
+            return
+        yield from brings(document, lambda one: one in self._texts or PurePosixPath(one) in self._folders)
+        for name in _strings(document, "resources", "bases", "components"):
+            yield from self._brought(resolved(folder / name), (*through, folder))
 
     def _change(self, one: Built, patch: _Patch) -> None:
         if patch.operations is not None:
@@ -288,6 +298,10 @@ class Tree:
         key = key_of(patch.document)
         one.parts.append(key)
         before = one.obj
+        if self._schema is not None and patch.speaks_of_gpus:
+            raise CannotFollow(
+                f"{self._schema} gives kustomize a schema of its own (openapi), by which lists are merged"
+            )
         one.obj = merged(before, patch.document.obj) or {}
         if one.obj and not one.unknown:
             self.contexts.setdefault(key, Context(before, one.obj))
@@ -319,112 +333,6 @@ def _values(text: str) -> Iterator[JsonObject]:
         return
     for some in found:
         yield from (one for one in (some if isinstance(some, list) else [some]) if isinstance(one, dict))
-
-
-# -- what a patch is for
-
-
-def _is_for(patch: _Patch, one: Built) -> bool:
-    if patch.target is None:
-        document = patch.document
-        return document is not None and kind_of(document.obj) == kind_of(one.obj) and document.name in one.names
-    group, kind = kind_of(one.obj)
-    told = patch.target
-    return (
-        _fits(told.get("group"), group)
-        and _fits(told.get("kind"), kind)
-        and any(_fits(told.get("name"), name) for name in one.names)
-        and any(_fits(told.get("namespace"), name) for name in _namespaces(one))
-        and _selected(told.get("labelSelector"), one, "labels")
-        and _selected(told.get("annotationSelector"), one, "annotations")
-    )
-
-
-def _fits(pattern: object, text: str) -> bool:
-    """An expression for all of it; what is not said fits."""
-    if not isinstance(pattern, str) or not pattern:
-        return True
-    try:
-        return re.fullmatch(pattern, text) is not None
-    except re.error:
-        return pattern == text
-
-
-_TERM = re.compile(r"\s*(!?)([^\s=!,()]+)\s*(?:(==?|!=)\s*([^\s=!,()]*))?\s*")
-
-
-def _selected(selector: object, one: Built, field_: str) -> bool:
-    if not isinstance(selector, str) or not selector.strip():
-        return True
-    there = value_at(one.obj, ("metadata", field_))
-    there = {**(there if isinstance(there, dict) else {}), **one.given.get(field_, {})}
-    terms = [_TERM.fullmatch(term) for term in selector.split(",")]
-    if None in terms:
-        one.unknown = one.unknown or f"the selector {selector!r} of a patch is not followed"
-        return False
-    return all(_holds(there, *term.groups()) for term in terms if term is not None)
-
-
-def _holds(there: Mapping[str, Any], absent: str, key: str, operator: str | None, value: str | None) -> bool:
-    if operator is None:
-        return (key in there) != bool(absent)
-    return (there.get(key) == value) == (operator != "!=")
-
-
-def _is_target(target: object, one: Built) -> bool:
-    """Of a replacement."""
-    select = value_at(target, ("select",))
-    reject = value_at(target, ("reject",))
-    if not isinstance(select, dict) or not _is_chosen(select, one):
-        return False
-    return not any(isinstance(not_, dict) and _is_chosen(not_, one) for not_ in (reject or ()))
-
-
-def _is_chosen(told: Mapping[str, Any], one: Built, *, exactly: bool = False) -> bool:
-    """Whether one that has, or had, this kind and name."""
-    fits = _equals if exactly else _fits
-    group, kind = kind_of(one.obj)
-    version = f"{one.obj.get('apiVersion')}".rpartition("/")[2]
-    return (
-        fits(told.get("group"), group)
-        and fits(told.get("version"), version)
-        and fits(told.get("kind"), kind)
-        and any(fits(told.get("name"), name) for name in one.names)
-        and any(fits(told.get("namespace"), name) for name in _namespaces(one))
-        and _selected(told.get("labelSelector"), one, "labels")
-        and _selected(told.get("annotationSelector"), one, "annotations")
-    )
-
-
-def _equals(wanted: object, text: str) -> bool:
-    return not wanted or wanted == text
-
-
-def _rename(found: Sequence[Built], document: Document) -> None:
-    prefix, suffix = (value_at(document.obj, (name,)) or "" for name in ("namePrefix", "nameSuffix"))
-    if prefix or suffix:
-        for one in found:
-            one.names |= {f"{prefix}{name}{suffix}" for name in one.names}
-
-
-def _give(found: Sequence[Built], document: Document) -> None:
-    """Labels, annotations and the namespace that a kustomization puts into all of its objects."""
-    pairs = [value_at(document.obj, ("commonLabels",))]
-    listed = document.obj.get("labels")
-    pairs += [value_at(one, ("pairs",)) for one in (listed if isinstance(listed, list) else ())]
-    given = {"labels": pairs, "annotations": [value_at(document.obj, ("commonAnnotations",))]}
-    namespace = value_at(document.obj, ("namespace",))
-    for one in found:
-        for name, some in given.items():
-            for more in some:
-                one.given[name] = {**one.given.get(name, {}), **(more if isinstance(more, dict) else {})}
-        one.namespaces |= {namespace} if isinstance(namespace, str) else set()
-
-
-def _namespaces(one: Built) -> set[str]:
-    """As it is written, and wherever it was put."""
-    own = value_at(one.obj, ("metadata", "namespace"))
-    return {own if isinstance(own, str) and own else "default", *one.namespaces}
 
 
 def _strings(document: Document, *fields: str) -> Iterator[str]:

@@ -12,9 +12,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.building import Built, Key, Tree
+from dra_driver.migration.building import Tree
 from dra_driver.migration.changes import ANNOTATION, changed
 from dra_driver.migration.model import Demand, Edit, Path, PodReading, PodSpecAt, Put, Remove
+from dra_driver.migration.selecting import Built, Key
 
 type Alone = Callable[[JsonObject], tuple[JsonObject, Sequence[JsonObject]]]
 """What becomes of an object that stands for itself, and the templates that it names then."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from dra_driver.api.documents import Document, read_documents
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.building import JsonPatch, Key, Operated, Tree, key_of
+from dra_driver.migration.building import JsonPatch, Operated, Tree, key_of
 from dra_driver.migration.changes import EditRefused, changed
 from dra_driver.migration.claims import Claims
 from dra_driver.migration.codes import NOT_EDITABLE
@@ -34,6 +34,7 @@ from dra_driver.migration.operating import Case, Told, told_anew
 from dra_driver.migration.patching import CannotFollow
 from dra_driver.migration.plans import Plan, planned
 from dra_driver.migration.relisting import Narrowed, Relisted
+from dra_driver.migration.selecting import Key
 from dra_driver.migration.strategy import choose
 from dra_driver.migration.surroundings import Meaning
 from dra_driver.migration.unrendered import gpu_keys, speaks_of_gpus

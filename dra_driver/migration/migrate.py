@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from dra_driver.api.documents import Document, Reading, read_documents
 from dra_driver.migration import quotas, surroundings
-from dra_driver.migration.building import Key, Tree, key_of
+from dra_driver.migration.building import Tree, key_of
 from dra_driver.migration.codes import NOT_EDITABLE, Severity
 from dra_driver.migration.commuting import Strayed, strayed
 from dra_driver.migration.json_patches import Whole, patch_findings, patched, too_wide, with_patches
@@ -20,6 +20,7 @@ from dra_driver.migration.model import Change, Finding, Migration, Options, Path
 from dra_driver.migration.output import Output
 from dra_driver.migration.plans import Plan, labelled, wanted_plans
 from dra_driver.migration.publishing import publishing
+from dra_driver.migration.selecting import Key
 from dra_driver.migration.surroundings import Meaning
 from dra_driver.migration.undo import changes
 from dra_driver.migration.unrendered import delivers, is_refused, is_sealed, problem_finding, template_findings

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from dra_driver.api.documents import Document
 from dra_driver.migration.agreed_drafts import agree, hinder, in_context
-from dra_driver.migration.building import Key, Tree, key_of
+from dra_driver.migration.building import Tree, key_of
 from dra_driver.migration.changes import EditRefused
 from dra_driver.migration.claims import Claims, claims_for
 from dra_driver.migration.codes import NOT_EDITABLE
@@ -31,6 +31,7 @@ from dra_driver.migration.model import (
     value_at,
 )
 from dra_driver.migration.relisting import Narrowed, Relisted
+from dra_driver.migration.selecting import Key
 from dra_driver.migration.surroundings import Meaning
 from dra_driver.names import ADMIN_ACCESS_LABEL
 

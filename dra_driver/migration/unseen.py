@@ -11,7 +11,7 @@ from typing import Any
 
 from dra_driver.api.documents import Document, normalized
 from dra_driver.migration.kustomize import resolved
-from dra_driver.migration.model import Path, path_text
+from dra_driver.migration.model import Path
 from dra_driver.migration.tree import NotATree, trees, value_of
 from dra_driver.migration.unrendered import speaks_of_gpus
 
@@ -63,17 +63,14 @@ def _why(name: str, text: str) -> str | None:
     return "may copy what speaks of GPUs" if name == "transformers" and _REPLACING.search(text) else None
 
 
-def brings(document: Document, seen: Callable[[str], bool]) -> str | None:
-    """What it brings objects by that are not among the files; None: nothing."""
-    for name in _BRINGING:
-        if document.obj.get(name):
-            return path_text((name,))
+def brings(document: Document, seen: Callable[[str], bool]) -> Iterator[str]:
+    """By what it has objects that are not among the files: fields, URLs, folders."""
+    yield from (f"{document.file} {name}" for name in _BRINGING if document.obj.get(name))
     for name in ("resources", "bases", "components"):
         listed = document.obj.get(name)
         for one in listed if isinstance(listed, list) else ():
             if isinstance(one, str) and not seen(str(resolved(PurePosixPath(document.file).parent / one))):
-                return one
-    return None
+                yield one
 
 
 def _written(value: Any) -> str:

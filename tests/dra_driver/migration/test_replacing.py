@@ -10,8 +10,11 @@ from support.kustomize import (
     after,
     check_law,
     deployment,
+    listed,
+    main,
     migrated,
     needs_kubectl,
+    patch,
     tree,
 )
 
@@ -246,3 +249,90 @@ def test_generators_and_transformers_that_speak_of_gpus_keep_the_tree_as_it_is_a
 def test_those_that_speak_of_other_things_are_no_hindrance() -> None:
     trees = {f"t{number}": files for number, files in enumerate(SPEAK_OF_OTHERS.values())}
     assert check_law(trees) == trees.keys()
+
+
+# -- what a kustomization brings that nobody sees
+
+FOUR_OF_ALL = f"""\
+patches:
+- target: {{kind: Deployment}}
+  patch: |-
+    {LIST}"""
+FOUR_OF_WEB = FOUR_OF_ALL.replace("{kind: Deployment}", "{kind: Deployment, name: web}")
+STRATEGIC = listed(patch(main(4)), "{kind: Deployment}")
+REMOTE = "resources: [../base, 'https://example.com/org/repo//part?ref=v1']\n"
+THING = "apiVersion: example.com/v1\nkind: Thing\nmetadata: {name: x}\n"
+
+
+def beside(head: str, patches: str) -> Files:
+    return {**tree(""), "over/kustomization.yaml": head + patches, "over/g.yaml": THING}
+
+
+@pytest.mark.parametrize("patches", [FOUR_OF_ALL, STRATEGIC], ids=["a JSON patch", "a strategic patch"])
+@pytest.mark.parametrize(
+    ("head", "what"),
+    [
+        (REMOTE, "https://example.com/org/repo//part?ref=v1"),
+        (REMOTE.replace("https://example.com/", "github.com/"), "github.com/org/repo//part?ref=v1"),
+        ("resources: [../base]\nhelmCharts: [{name: x}]\n", "over/kustomization.yaml helmCharts"),
+        ("resources: [../base]\ngenerators: [g.yaml]\n", "over/kustomization.yaml generators"),
+        ("resources: [../base, ../missing]\n", "../missing"),
+    ],
+    ids=["a URL", "a URL without a scheme", "a chart", "a generator", "a folder that was not given"],
+)
+def test_a_patch_for_many_is_for_what_is_not_here_too_and_stays(head: str, what: str, patches: str) -> None:
+    files = beside(head, patches)
+    result = migrated(files)
+    assert after(result) == files
+    reasons = {one.choice.reason for one in result.workloads}
+    assert all(f"patches[0] is for any objects that fit, and what {what} brings" in one for one in reasons)
+    assert not any("of nothing that is among the files" in one.message for one in result.findings)
+
+
+@pytest.mark.parametrize("head", [REMOTE, "resources: [../base]\nhelmCharts: [{name: x}]\n"], ids=["a URL", "a chart"])
+def test_a_patch_that_names_its_object_is_for_no_other_one(head: str) -> None:
+    result = migrated(beside(head, FOUR_OF_WEB))
+    assert {one.choice.target for one in result.workloads} == {Target.CLAIMS}
+
+
+BY_IMAGE = """\
+definitions:
+  d.Deployment:
+    x-kubernetes-group-version-kind: [{group: apps, kind: Deployment, version: v1}]
+    type: object
+    properties:
+      spec: {type: object, properties: {template: {type: object, properties: {spec: {$ref: "#/definitions/d.Spec"}}}}}
+  d.Spec:
+    type: object
+    properties:
+      containers:
+        {type: array, items: {type: object}, x-kubernetes-patch-merge-key: image, x-kubernetes-patch-strategy: merge}
+"""
+SETTINGS = {
+    "labels in selectors": "labels: [{pairs: {a: b}, includeSelectors: true}]\n",
+    "labels of templates": "labels: [{pairs: {a: b}, includeTemplates: true}]\n",
+    "common labels": "commonLabels: {a: b}\n",
+    "annotations": "commonAnnotations: {a: b}\n",
+    "images": "images: [{name: registry.example.com/web, newTag: '2'}]\n",
+    "replicas": "replicas: [{name: web, count: 3}]\n",
+    "a namespace": "namespace: ml\n",
+    "types of others": "crds: [c.json]\n",
+}
+
+
+@needs_kubectl
+def test_what_kustomizations_say_of_other_things_goes_together_with_claims() -> None:
+    four = listed(patch(main(4)))
+    trees = {f"t{number}": tree(one + four) for number, one in enumerate(SETTINGS.values())}
+    trees = {name: {**files, "over/c.json": "{}"} for name, files in trees.items()}
+    assert check_law(trees) == trees.keys()
+
+
+def test_a_schema_by_which_lists_are_merged_otherwise_keeps_the_tree_as_it_is_and_is_told() -> None:
+    files = {**tree("openapi: {path: o.yaml}\n" + listed(patch(main(4)))), "over/o.yaml": BY_IMAGE}
+    result = migrated(files)
+    assert after(result) == files
+    assert all(
+        "over/kustomization.yaml gives kustomize a schema of its own (openapi)" in one.choice.reason
+        for one in result.workloads
+    )
