@@ -67,6 +67,13 @@ WRONG: dict[str, Values] = {
     "a label of ours": {"metrics": {"labels": {"app.kubernetes.io/name": "mine"}}},
     "no label of a class": {"deviceClasses": {"extra": [{"name": "a", "spec": {}, "labels": {"a b": "c"}}]}},
     "no name of a class to test": {"test": {"deviceClassName": "A class"}},
+    "no image": {"image": {"repository": ""}},
+    "an image with its tag": {"image": {"repository": "registry.example/gpu-dra-driver:1.0"}},
+    "an image with upper case": {"image": {"repository": "registry.example/GPU"}},
+    "no tag": {"image": {"tag": "one two"}},
+    "a way up": {"kubeletPlugin": {"kubeletRoot": "/var/lib/../kubelet"}},
+    "no port": {"networkPolicy": {"apiServerPorts": []}},
+    "no port of a collector": {"tracing": {"endpoint": "http://collector:123456"}},
     "no account's name": {"serviceAccounts": {"controller": "Bad_Name"}},
     "no class's name": {"deviceClasses": {"extra": [{"name": "X_y", "spec": {}}]}},
     "no priority class's name": {"controller": {"priorityClassName": "High!"}},
@@ -114,6 +121,17 @@ def _is_cidr(text: str) -> bool:
 @given(text=_CIDRS)
 def test_a_range_of_addresses_is_one_that_an_api_server_takes(text: str) -> None:
     assert (problems({"networkPolicy": {"apiServerCIDRs": [text]}}) == []) == _is_cidr(text)
+
+
+@pytest.mark.parametrize(
+    "repository",
+    [
+        *("gpu-dra-driver", "localhost/gpu-dra-driver", "localhost:5000/a/b", "[fd00::1]:5000/a", "Registry.Example/a"),
+        *("123456789012.dkr.ecr.eu-west-1.amazonaws.com/team/gpu_dra", "europe-docker.pkg.dev/project-1/repo/a.b--c"),
+    ],
+)
+def test_an_image_may_be_in_any_registry(repository: str) -> None:
+    assert problems({"image": {"repository": repository, "tag": "v0.1.0-rc.1_x"}}) == []
 
 
 def _paths(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
