@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dra_driver.api.documents import BadDocument, Document
+from dra_driver.api.documents import Document
+from dra_driver.api.manifest_nodes import BadDocument
 from dra_driver.checking.codes import UNREADABLE, Code, Severity
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.api.documents import plain_value
+from dra_driver.api.plain_values import plain_value
 
 
 @dataclass(frozen=True, slots=True)

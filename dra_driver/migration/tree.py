@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from dra_driver.api.documents import plain_value
+from dra_driver.api.plain_values import plain_value
 
 _LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 MERGE = "<<"

@@ -7,7 +7,8 @@ What is rendered from them can be migrated; the places that speak of GPUs are na
 import re
 from collections.abc import Iterator
 
-from dra_driver.api.documents import BadDocument, Document, Reading, normalized
+from dra_driver.api.documents import Document, Reading, normalized
+from dra_driver.api.manifest_nodes import BadDocument
 from dra_driver.migration.codes import NOT_EDITABLE, UNREADABLE, Severity
 from dra_driver.migration.model import Finding, ObjectRef, Path, Place, Source, finding
 

@@ -7,7 +7,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.api.documents import BadDocument, Document, read_documents, together
+from dra_driver.api.documents import Document, read_documents, together
+from dra_driver.api.manifest_nodes import BadDocument
 from dra_driver.bundled import EXAMPLES_FOLDER
 from dra_driver.errors import InvalidInput
 
@@ -150,36 +151,6 @@ def test_windows_line_ends_and_byte_order_marks_change_nothing() -> None:
     document = one("\ufeff" + CLAIM.replace("\n", "\r\n"))
     assert document.obj == one(CLAIM).obj
     assert document.place("metadata.name") == (5, 3)
-
-
-@pytest.mark.parametrize(
-    ("written", "value"),
-    [
-        ("yes", True),
-        ("off", False),
-        ("~", None),
-        ("", None),
-        ("0o17", 15),
-        ("017", 15),
-        ("0x1F", 31),
-        ("1e3", 1000.0),
-        ("1_000", 1000),
-        ("1_000.5", 1000.5),
-        (".5_0", ".5_0"),
-        ("18446744073709551616", 2.0**64),
-        ("1e999", "1e999"),
-        ("9" * 350, "9" * 350),
-        ("0x" + "f" * 20, "0x" + "f" * 20),
-        ("1:30", "1:30"),
-        ("2026-01-02", "2026-01-02"),
-        ("40Gi", "40Gi"),
-        ("'7'", "7"),
-        ("!!str 7", "7"),
-        ("+", "+"),
-    ],
-)
-def test_scalars_are_what_the_api_server_takes_them_for(written: str, value: object) -> None:
-    assert one(f"a: {written}\n").obj == {"a": value}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,245 @@
+"""A part of a manifest as YAML nodes, and where in the file each of them stands. Pure.
+
+`dra_driver.api.documents` enters here, one part for each `---`, and makes objects of the nodes with
+`dra_driver.api.plain_values`. libyaml reads it; what would crash that is refused before.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from dra_driver.errors import Help, InvalidInput, Move
+
+type Place = tuple[int, int]
+"""Line and column, both from 1; columns count characters."""
+
+
+class BadDocument(InvalidInput):
+    """A document that cannot be read. `line` and `column` count from 1."""
+
+    help = Help(
+        Move.USER,
+        "A file is not YAML or JSON, or not an object.",
+        "The message names file, line and column.",
+    )
+
+    def __init__(self, message: str, *, file: str, line: int, column: int) -> None:
+        self.file = file
+        self.line = line
+        self.column = column
+        super().__init__(message, about=f"{file}:{line}:{column}")
+
+
+_ESCAPES = {"x": 2, "u": 4, "U": 8}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Text:
+    """A part of a file. `start` and `lines_before` are how many characters and lines of the file come before it."""
+
+    file: str
+    text: str
+    start: int
+    lines_before: int
+    _nodes: list[list[yaml.Node]] = field(default_factory=list)
+
+    def nodes(self) -> list[yaml.Node]:
+        """The documents of the text as nodes, empty ones too; none where it is not YAML. Read again when first asked
+        for, since most documents have no problems, and nodes take some hundred times the memory of their text."""
+        if not self._nodes:
+            try:
+                self._nodes.append(list(composed(self)))
+            except yaml.YAMLError:
+                self._nodes.append([])
+        return self._nodes[0]
+
+    def place_of(self, node: yaml.Node) -> Place:
+        return (node.start_mark.line + 1 + self.lines_before, node.start_mark.column + 1)
+
+    def bad(self, message: str, mark: Any) -> BadDocument:
+        line, column = (mark.line, mark.column) if mark is not None else (0, 0)
+        return BadDocument(message, file=self.file, line=line + 1 + self.lines_before, column=column + 1)
+
+    def place_in(self, node: yaml.ScalarNode, offset: int) -> Place:
+        """Folding and indentation change only white space, so the n-th other character is the n-th in the file."""
+        wanted = sum(not char.isspace() for char in node.value[:offset])
+        position = _content_start(self.text, node)
+        last = position
+        for start, end, char in _characters(self.text, position, node.end_mark.index, node.style):
+            if not char.isspace():
+                if wanted == 0:
+                    last = start
+                    break
+                wanted -= 1
+                last = end
+        line = self.text.count("\n", 0, last)
+        return (line + 1 + self.lines_before, last - (self.text.rfind("\n", 0, last) + 1) + 1)
+
+
+def _content_start(text: str, node: yaml.ScalarNode) -> int:
+    start: int = node.start_mark.index
+    if node.style in ("|", ">"):
+        return text.find("\n", start) + 1 or len(text)
+    return start + (1 if node.style in ("'", '"') else 0)
+
+
+def _characters(text: str, start: int, end: int, style: str | None) -> Iterator[tuple[int, int, str]]:
+    """The characters that a scalar's text stands for, each with where it begins and ends. White space is not exact."""
+    while start < min(end, len(text)):
+        length, char = 1, text[start]
+        if style == "'" and char == "'":
+            length = 2
+        elif style == '"' and char == "\\":
+            code = text[start + 1 : start + 2]
+            length = 2 + _ESCAPES.get(code, 0)
+            char = code if code in ('"', "\\", "/") else "?" if code in _ESCAPES else " "
+        yield start, start + length, char
+        start += length
+
+
+def walked(node: yaml.Node, path: str) -> tuple[yaml.Node, yaml.Node, str]:
+    """As far down as there is something: what to point at, what is there, and what was left of the path."""
+    marked = node
+    while path:
+        step = _step(node, path)
+        if step is None:
+            break
+        marked, node, path = step
+    return marked, node, path
+
+
+def _step(node: yaml.Node, path: str) -> tuple[yaml.Node, yaml.Node, str] | None:
+    """One step down: what to point at, what is there, and the rest of the path. None where there is nothing."""
+    if isinstance(node, yaml.SequenceNode):
+        match = re.match(r"\[([0-9]{1,9})\]", path)
+        if match is None or int(match[1]) >= len(node.value):
+            return None
+        item = node.value[int(match[1])]
+        return item, item, path[match.end() :]
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    # The longest, since keys can hold dots and brackets themselves.
+    found: tuple[int, yaml.Node, yaml.Node] | None = None
+    for key, value in _pairs(node):
+        for written in (str(key.value), f".{key.value}", f"[{key.value}]", f'["{key.value}"]'):
+            rest = path[len(written) :]
+            if path.startswith(written) and rest[:1] in ("", ".", "[") and (found is None or len(written) > found[0]):
+                found = (len(written), key, value)
+    return (found[1], found[2], path[found[0] :]) if found is not None else None
+
+
+def _pairs(node: yaml.MappingNode, depth: int = 0) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+    """With what is merged in, which comes last."""
+    merged: list[yaml.Node] = []
+    for key, value in node.value:
+        if key.tag == MERGE:
+            merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
+        else:
+            yield key, value
+    for other in merged:
+        if isinstance(other, yaml.MappingNode) and depth < DEEPEST:
+            yield from _pairs(other, depth + 1)
+
+
+STRING = "tag:yaml.org,2002:str"
+MERGE = "tag:yaml.org,2002:merge"
+PLAIN = "plain"
+"""Our tag of a plain scalar, whose type is told from its text only where its value is wanted."""
+DEEPEST = 200
+"""No object of Kubernetes is as deep, and Python's stack is not endless."""
+
+
+class _Resolver:
+    """Decides tags; as little as possible, since it is asked for each scalar."""
+
+    def resolve(self, kind: type[yaml.Node], value: str | None, implicit: Any) -> str:
+        if kind is yaml.ScalarNode:
+            if not implicit[0]:
+                return STRING
+            return MERGE if value == "<<" else PLAIN
+        return "tag:yaml.org,2002:seq" if kind is yaml.SequenceNode else "tag:yaml.org,2002:map"
+
+    def descend_resolver(self, *_: object) -> None:
+        """Nothing depends on where a node is."""
+
+    def ascend_resolver(self) -> None:
+        """As above."""
+
+
+if yaml.__with_libyaml__:
+
+    class _Composer(yaml.cyaml.CParser, _Resolver):  # type: ignore[name-defined,misc]
+        """Text to nodes, by libyaml: some ten times as fast as PyYAML's own parser."""
+
+else:
+
+    class _Composer(  # type: ignore[no-redef]
+        yaml.reader.Reader, yaml.scanner.Scanner, yaml.parser.Parser, yaml.composer.Composer, _Resolver
+    ):
+        """Text to nodes, where PyYAML was built without libyaml."""
+
+        def __init__(self, text: str) -> None:
+            yaml.reader.Reader.__init__(self, text)
+            yaml.scanner.Scanner.__init__(self)
+            yaml.parser.Parser.__init__(self)
+            yaml.composer.Composer.__init__(self)
+
+
+def composed(source: Text) -> Iterator[yaml.Node]:
+    """Its documents. Raises yaml.YAMLError, and BadDocument for what is nested too deep."""
+    _refuse_abysses(source)
+    composer = _Composer(source.text)
+    while composer.check_node():
+        yield composer.get_node()
+
+
+def _refuse_abysses(source: Text) -> None:
+    """libyaml composes by recursion and crashes where brackets or dashes open by the ten thousand; its parser does
+    not. What has that many is looked at by the parser first."""
+    suspicious = source.text.count("[") + source.text.count("{") > _MANY_BRACKETS or _MANY_DASHES.search(source.text)
+    if not suspicious:
+        return
+    depth = 0
+    parser = _Composer(source.text)
+    while parser.check_event():
+        event = parser.get_event()
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > DEEPEST:
+            raise source.bad(TOO_DEEP, event.start_mark)
+
+
+_MANY_BRACKETS = 2000
+_MANY_DASHES = re.compile(rf"^[ \t]*(?:[-?][ \t]+){{{DEEPEST}}}", re.MULTILINE)
+TOO_DEEP = f"is nested deeper than {DEEPEST} levels"
+
+
+def syntax_error(source: Text, error: yaml.YAMLError) -> BadDocument:
+    """What the reader's error means to whoever wrote the text."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    context = getattr(error, "context", None)
+    line = line_at(source.text, mark)
+    if "{{" in line or re.search(r"^[ \t]*\{\{", source.text, re.MULTILINE):
+        problem = TEMPLATE
+    elif "\t" in line[: len(line) - len(line.lstrip())] or (mark is not None and line[mark.column :][:1] == "\t"):
+        problem = "has a tab where YAML wants spaces"
+    else:
+        problem = f"is not YAML: {context + ': ' if context else ''}{problem}"
+    return source.bad(problem, mark)
+
+
+TEMPLATE = "is a template, not YAML yet; check what it is rendered to: `helm template … | dractl check -`"
+
+
+def line_at(text: str, mark: Any) -> str:
+    """Empty where there is none."""
+    if mark is None:
+        return ""
+    lines = text.split("\n")
+    return lines[mark.line] if mark.line < len(lines) else ""
