@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from dra_driver.cli.migrate_cluster import ClusterRead
 from dra_driver.cli.migrate_files import write_extra
 from dra_driver.cli.migrate_progress import Told
 from dra_driver.cli.output import messages, print_table
+from dra_driver.errors import InvalidInput
 from dra_driver.migration.applying import Results
 from dra_driver.migration.codes import Severity
 from dra_driver.migration.cutover import FINAL_VALUES_FILE, VALUES_FILE, cutover
@@ -120,8 +122,12 @@ def _classes(objects: Sequence[JsonObject], read: ClusterRead | None) -> dict[st
     """Those that come with the driver, and what the cluster, or a file, has under their names, or others."""
     shipped = [one.obj for one in read_files([str(bundled.DEVICE_CLASSES_FOLDER)]).documents]
     given = read.classes if read is not None else [one for one in objects if one.get("kind") == "DeviceClass"]
-    found = [*shipped, *given]
-    return {one["metadata"]["name"]: DeviceClass.of(one) for one in found}
+    found: dict[str, DeviceClass] = {}
+    for one in (*shipped, *given):
+        with suppress(InvalidInput):  # of a file, and its finding says so
+            known = DeviceClass.of(one)
+            found[known.metadata.name] = known
+    return found
 
 
 # -- shown in short

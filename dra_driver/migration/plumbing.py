@@ -17,6 +17,8 @@ _PLUMBING = re.compile(
     r"|mps-control-daemon|container-toolkit|gpu-operator|(hami|vgpu|volcano)[^:@]*device-plugin|gpushare[^:@]*plugin"
 )
 _PLUGIN = re.compile(r"device-plugin|gpushare[^:@]*plugin")
+_SOCKETS = "/var/lib/kubelet/device-plugins"
+"""Where device plugins tell kubelet that they are there; who has this folder of the host is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,11 @@ class PluginSettings:
 
 
 def is_plumbing(spec: JsonObject) -> bool:
-    """Whether any container of a pod's spec is one of these."""
-    return any(_PLUMBING.search(image) for image in _images(spec))
+    """Whether any container of a pod's spec is one of these; an image under another name is known by its volume."""
+    folders = (value_at(one, ("hostPath", "path")) for one in _listed(spec.get("volumes")) if isinstance(one, dict))
+    return any(_PLUMBING.search(image) for image in _images(spec)) or any(
+        isinstance(one, str) and one.rstrip("/") == _SOCKETS for one in folders
+    )
 
 
 def plugin_settings(daemon_set: JsonObject) -> PluginSettings | None:

@@ -7,6 +7,7 @@ by whoever tries them: `dra_driver.migration.verify` each alone, `dra_driver.mig
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ import yaml
 from dra_driver.api.documents import Document, read_documents
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import DeviceClass, ResourceClaim
+from dra_driver.errors import InvalidInput
 from dra_driver.migration.compare import name_of
 from dra_driver.migration.cutover_values import MIG_RESOURCE, kept_resources
 from dra_driver.migration.ground import Ground
@@ -87,14 +89,15 @@ class PodsToBe:
         self.all_classes = {**self.classes, **{one.metadata.name: one for one in made}}
 
     def _learn(self, obj: JsonObject) -> None:
-        metadata = obj.get("metadata") or {}
-        key = (str(metadata.get("namespace") or ""), str(metadata.get("name") or ""))
+        ref = _ref(obj)
+        key = (str(ref.namespace or ""), ref.name)
         if obj.get("kind") == "ResourceClaimTemplate":
             self._templates[key] = obj
         elif obj.get("kind") == "ResourceClaim":
             self._claims[key] = obj
         elif obj.get("kind") == "DeviceClass":
-            self.classes[key[1]] = DeviceClass.of(obj)
+            with suppress(InvalidInput):  # which the report says
+                self.classes[key[1]] = DeviceClass.of(obj)
 
     def of(self, workload: Workload) -> PodToBe:
         """Raises NotLookedAt."""

@@ -201,6 +201,15 @@ def test_a_file_that_is_no_yaml_is_an_error_and_the_others_go_on(repository: Pat
     assert "resourceClaims" in (repository / "vector-add.yaml").read_text()
 
 
+def test_a_device_class_that_is_none_is_reported_and_all_else_is_done(repository: Path) -> None:
+    class_ = "apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: 5}\nspec: 7\n"
+    (repository / "class.yaml").write_text(class_)
+    (repository / "words.json").write_text('{"metadata": 389, "kind": 110, "spec": 166}')
+    outcome = run("migrate", str(repository), "--strategy", "claims")
+    assert re.search(r"class.yaml:1 +error +M042 +.*metadata.name", outcome.stdout)
+    assert "2 with claims now." in outcome.stderr
+
+
 def test_a_file_that_is_no_text_is_named_and_the_others_go_on(repository: Path) -> None:
     (repository / "image.yaml").write_bytes(b"\xff\xd8\xff")
     (repository / "half.yaml").write_bytes("a: b".encode("utf-16")[:-1])

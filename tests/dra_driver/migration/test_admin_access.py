@@ -129,3 +129,13 @@ def test_where_mig_devices_are_known_to_be_made_on_demand_it_stays(options: Opti
     result = migrate([Source("f.yaml", EXPORTER)], options, [Source("around.yaml", around)] if around else [])
     (said,) = (one for one in result.findings if one.code is ADMIN_ACCESS)
     assert (result.changed, said.message.endswith("so it stays as it is")) == (not stays, stays)
+
+
+def test_a_device_plugin_whose_image_has_another_name_gets_no_claim() -> None:
+    """Known by kubelet's folder; with a claim it would wait for the driver that takes its place."""
+    sockets = {"name": "sockets", "hostPath": {"path": "/var/lib/kubelet/device-plugins/"}}
+    obj = yaml.safe_load(EXPORTER)
+    spec = obj["spec"]["template"]["spec"]
+    spec["volumes"] = [*spec.get("volumes", []), sockets]
+    result = migrate([Source("f.yaml", yaml.safe_dump(obj))], Options())
+    assert (result.changed, result.workloads) == (False, ())

@@ -271,3 +271,19 @@ metadata: {name: b, labels: {nvidia.com/device-plugin.config: b}}
     assert len((result.policy or {})["sharing"]) == 2
     (checked,) = verify(result, ground_of_models(["l40s"], result.policy, 36), classes()).checked
     assert (checked.verdict, checked.needs) == (Verdict.SAME, None)
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        '{"metadata": 389, "kind": 110, "spec": 166}',
+        "apiVersion: resource.k8s.io/v1\nkind: ResourceClaimTemplate\nmetadata: 5\nspec: []\n",
+        "apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: 5}\nspec: 7\n",
+    ],
+    ids=["words of a model", "a template", "a class"],
+)
+def test_what_is_no_object_beside_a_workload_does_not_end_the_trial(beside: str) -> None:
+    file = "workloads/daemonset-gpu-exporter.yaml"
+    sources = [Source(file, (MANIFESTS / file).read_text()), Source("beside.yaml", beside)]
+    found, alone = checked(migrate(sources, CLAIMS)), checked(migrated(file))
+    assert (found.verdict, found.got) == (alone.verdict, alone.got)
