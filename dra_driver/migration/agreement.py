@@ -120,12 +120,20 @@ def _added_to(parts: Sequence[Part]) -> Iterator[tuple[int, str]]:
             runtime = value_at(part.document.obj, ("spec", "runtimeRef"))
             runtime = runtime if isinstance(runtime, dict) else {}
             key = (str(runtime.get("kind") or "ClusterTrainingRuntime"), str(runtime.get("name")))
-            for other in by_name.get(key, ()):
+            for other in (one for one in by_name.get(key, ()) if _serves(parts[one].document, part.document)):
                 yield other, f"TrainJob {part.document.name} asks for GPUs itself, which would be added to its claims"
         elif (group, kind) == ("serving.kserve.io", "InferenceService"):
-            for other in _runtimes(part.document, by_name):
+            for other in (
+                one for one in _runtimes(part.document, by_name) if _serves(parts[one].document, part.document)
+            ):
                 title = parts[other].document.title
                 yield index, f"{title} asks for GPUs, too, and cannot have claims; the pod is made of both"
+
+
+def _serves(runtime: Document, user: Document) -> bool:
+    """Whether it can be for this one: it is of the cluster, or of the same namespace, as far as both say theirs."""
+    spaces = {runtime.namespace, user.namespace}
+    return runtime.kind.startswith("Cluster") or None in spaces or len(spaces) == 1
 
 
 _RUNTIMES = ("ServingRuntime", "ClusterServingRuntime")

@@ -148,6 +148,8 @@ class MigLayout:
     profiles: tuple[str, ...]
     """Sorted."""
     summary: str
+    everywhere: bool = True
+    """Whether no GPU stays whole."""
 
 
 @dataclass(frozen=True, slots=True)

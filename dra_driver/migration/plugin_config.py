@@ -404,8 +404,9 @@ def _all_patterns(resources: object, kind: str) -> Iterator[tuple[str, str]]:
 
 def _named(given: Sequence[tuple[str, str]], *, of_mig: bool) -> Iterator[NamedPattern]:
     """Of each device the first entry that fits gives the name. Source: internal/rm/device_map.go of the plugin."""
-    for index, (name, pattern) in enumerate(given):
-        before = (other for called, other in given[:index] if called != name)
+    each = list(dict.fromkeys(given))
+    for index, (name, pattern) in enumerate(each):
+        before = (other for called, other in each[:index] if called != name)
         yield NamedPattern(name, of_mig, pattern, tuple(dict.fromkeys(before)))
 
 

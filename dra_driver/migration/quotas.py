@@ -12,7 +12,7 @@ from fractions import Fraction
 from dra_driver.api.documents import Document
 from dra_driver.migration import kueue, kueue_configuration, node_pools, queues
 from dra_driver.migration.amounts import profile_of
-from dra_driver.migration.changes import changed, plain
+from dra_driver.migration.changes import ANNOTATION, changed, plain
 from dra_driver.migration.codes import AUTOSCALER, INVALID_AMOUNT, QUOTA, Severity
 from dra_driver.migration.counting import MENTION, Found, World, amount_of
 from dra_driver.migration.crossing import crossings
@@ -269,7 +269,8 @@ _NOT_LOOKED_AT = frozenset(
         ("", "Node"), ("resource.k8s.io", "ResourceSlice"), ("resource.k8s.io", "DeviceClass"), ("", "Event"),
         ("resource.k8s.io", "ResourceClaim"), ("resource.k8s.io", "ResourceClaimTemplate"),
         ("nvidia.com", "ClusterPolicy"), ("nvidia.com", "GPUCluster"),
-        ("apiextensions.k8s.io", "CustomResourceDefinition"),
+        ("apiextensions.k8s.io", "CustomResourceDefinition"), ("kustomize.config.k8s.io", "Kustomization"),
+        ("kustomize.config.k8s.io", "Component"),
     }
 )  # fmt: skip
 """What mentions GPUs by its nature, and is read elsewhere."""
@@ -296,11 +297,12 @@ def _mentions(found: Found) -> None:
 
 
 def _texts(value: object, path: Path) -> Iterator[tuple[Path, str]]:
-    """Keys and strings, with where they are."""
+    """Keys and strings, with where they are; without what was before the migration."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield (*path, str(key)), str(key)
-            yield from _texts(inner, (*path, str(key)))
+            if key != ANNOTATION:
+                yield (*path, str(key)), str(key)
+                yield from _texts(inner, (*path, str(key)))
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from _texts(inner, (*path, index))

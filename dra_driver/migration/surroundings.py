@@ -31,6 +31,7 @@ from dra_driver.migration.in_force import Given, among_examples, configs_in_forc
 from dra_driver.migration.labels import restored_profile
 from dra_driver.migration.meaning import CONFIG_LABEL, LAYOUT_LABEL, Hami, MigLayout, View
 from dra_driver.migration.meaning import Meaning as Meaning
+from dra_driver.migration.mig_layouts import by_default_layout, layout_of, layouts_in_force, uniform_profile
 from dra_driver.migration.model import Finding, Options, Path, finding, value_at
 from dra_driver.migration.node_pools import labels_of_nodes
 from dra_driver.migration.own_names import own_names
@@ -86,7 +87,9 @@ class _Found:
     mig_strategies: list[Given[str]] = field(default_factory=list)
     flag_strategies: list[Given[str]] = field(default_factory=list)
     """As the device plugin's own flags say, which go before its configuration."""
-    layouts: dict[str, MigLayout] = field(default_factory=dict)
+    layouts: list[Given[MigLayout]] = field(default_factory=list)
+    default_layouts: list[Given[str]] = field(default_factory=list)
+    """Of nodes that name none, as the ClusterPolicy or Helm values say."""
     nodes: list[Document] = field(default_factory=list)
     classes: list[DeviceClass] = field(default_factory=list)
     claims: dict[tuple[str, str], tuple[Any, ...]] = field(default_factory=dict)
@@ -178,14 +181,16 @@ class _Found:
             self.findings.append(finding(UNREADABLE, document, at, "mig-configs is not a mapping of layouts"))
             return
         for name, entries in layouts.items():
-            layout = _layout(str(name), entries)
+            layout = layout_of(str(name), entries)
             if layout is None:
                 self.findings.append(finding(UNREADABLE, document, at, f"layout {name} is not a list of mappings"))
-                continue
-            self.layouts[layout.name] = layout
-            if layout.profiles:
-                message = f"layout {name}: {layout.summary}"
-                self.findings.append(finding(MIG_LAYOUT, document, at, message))
+            else:
+                self.layouts.append(Given(document, layout, at))
+
+    def _default_layout(self, document: Document, obj: JsonObject) -> None:
+        name = value_at(obj, ("migManager", "config", "default"))
+        if isinstance(name, str) and name:
+            self.default_layouts.append(Given(document, name))
 
     # -- Helm values and the GPU Operator
 
@@ -211,6 +216,7 @@ class _Found:
             self._hami(document, {**plugin, **obj}, ())
         strategy = obj.get("migStrategy") or value_at(obj, ("mig", "strategy"))
         self._strategy(document, strategy)
+        self._default_layout(document, obj)
         root = obj.get("nvidiaDriverRoot")
         if isinstance(root, str):
             self.driver_roots.add(root)
@@ -235,6 +241,7 @@ class _Found:
         if isinstance(config, dict) and config.get("name"):
             default = str(config["default"]) if config.get("default") else None
             self.operator_configs.append(Given(document, (str(config["name"]), default)))
+        self._default_layout(document, spec)
         for say in _OPERATOR:
             self.findings += say(document, spec)
         if value_at(spec, ("driver", "enabled")) is not False:
@@ -388,38 +395,6 @@ def _exporter(document: Document, spec: JsonObject) -> Iterator[Finding]:
 _OPERATOR = (_device_plugin, _mig_manager, _cdi, _gfd, _sandbox, _exporter)
 
 
-# -- mig-parted
-
-
-def _layout(name: str, entries: object) -> MigLayout | None:
-    if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
-        return None
-    parts, profiles = [], set()
-    for entry in entries:
-        devices = entry.get("mig-devices")
-        devices = devices if isinstance(devices, dict) else {}
-        profiles |= {str(profile) for profile in devices}
-        parts.append(f"{_which_gpus(entry)}: {_what_of_them(entry, devices)}")
-    return MigLayout(name, tuple(sorted(profiles)), "; ".join(parts))
-
-
-def _which_gpus(entry: JsonObject) -> str:
-    devices = entry.get("devices", "all")
-    listed = devices if isinstance(devices, list) else [devices]
-    which = "each GPU" if devices == "all" else f"GPUs {', '.join(map(str, listed))}" if listed else "no GPU"
-    only = entry.get("device-filter")
-    filters = [only] if isinstance(only, str) else only if isinstance(only, list) else []
-    return f"{which} with PCI id {' or '.join(map(str, filters))}" if filters else which
-
-
-def _what_of_them(entry: JsonObject, devices: JsonObject) -> str:
-    if not entry.get("mig-enabled"):
-        return "whole"
-    if not devices:
-        return "in MIG mode, without MIG devices"
-    return ", ".join(f"{count} x {profile}" for profile, count in sorted(devices.items(), key=str))
-
-
 # -- together
 
 
@@ -430,7 +405,8 @@ def _meaning(found: _Found, options: Options) -> Meaning:
     hami, of_hami = settled("what HAMi's resources are called", found.hamis, found.told)
     named, default, of_configs = configs_in_force(found.configs, operator.says if operator else None, found.told)
     configs = {name: one.says for name, one in named.items()}
-    layouts = tuple(found.layouts[name] for name in sorted(found.layouts))
+    layouts, of_layouts = layouts_in_force(found.layouts, found.told)
+    usual, of_usual = settled("the layout of nodes that name none", found.default_layouts, found.told)
     strategy = options.mig_strategy or next((one.says for one in (by_flags, by_values) if one is not None), None)
     if by_flags is not None:
         configs = {name: replace(one, mig_strategy=by_flags.says) for name, one in configs.items()}
@@ -450,17 +426,23 @@ def _meaning(found: _Found, options: Options) -> Meaning:
             *of_values,
             *of_hami,
             *of_configs,
+            *of_layouts,
+            *of_usual,
             *labels_of_nodes(found.nodes),
         ),
         claims=found.claims,
         cut_on_demand=found.cut_on_demand,
     )
-    nodes = [_view_of_node(node, configs, default, strategy) for node in found.nodes]
+    nodes = [_view_of_node(node, configs, default, strategy, layouts) for node in found.nodes]
     views = [view for view in nodes if view is not None]
     if not views:
+        profile = uniform_profile(usual.says, layouts) if usual is not None else None
         views = [_view_of_config(config, strategy, len(configs) > 1) for config in configs.values()]
         if not views and (strategy is not None or options.replicas is not None):
             views = [View("the cluster", mig_strategy=strategy)]
+        views = [replace(view, mig_profile=profile) for view in views]
+        if usual is not None and profile is not None and any(view.mig_strategy == "single" for view in views):
+            plain = replace(plain, findings=(*plain.findings, by_default_layout(usual, profile)))
     memory = found.slice_memory.pop() if len(found.slice_memory) == 1 else None
     return replace(plain, views=tuple(_said(view, options, memory) for view in views))
 
@@ -478,7 +460,11 @@ def _view_of_config(config: PluginConfig, strategy: str | None, several: bool) -
 
 
 def _view_of_node(
-    node: Document, configs: Mapping[str, PluginConfig], default: str | None, strategy: str | None
+    node: Document,
+    configs: Mapping[str, PluginConfig],
+    default: str | None,
+    strategy: str | None,
+    layouts: Sequence[MigLayout],
 ) -> View | None:
     """None: a node without GPUs."""
     labels = value_at(node.obj, ("metadata", "labels"))
@@ -494,8 +480,7 @@ def _view_of_node(
     name = labels.get(CONFIG_LABEL) or default
     config = configs.get(name or "")
     _, mig, profile = labels.get("nvidia.com/gpu.product", "").removesuffix("-SHARED").rpartition("-MIG-")
-    uniform = re.fullmatch(r"all-(.+)", labels.get(LAYOUT_LABEL, ""))
-    own = restored_profile(profile) if mig else restored_profile(uniform[1]) if uniform else None
+    own = restored_profile(profile) if mig else uniform_profile(labels.get(LAYOUT_LABEL, ""), layouts)
     memory = labels.get("nvidia.com/gpu.memory", "")
     return View(
         f"node {node.name}",

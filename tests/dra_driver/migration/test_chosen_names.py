@@ -240,6 +240,18 @@ def test_a_configuration_that_nobody_uses_by_its_names_shares_nothing_by_them() 
     assert [one.code for one in meaning.findings] == [IGNORED_BY_PLUGIN, IGNORED_BY_PLUGIN]
 
 
+def test_a_last_pattern_that_says_what_is_so_anyway_changes_nothing() -> None:
+    """Many end their patterns with the one that the device plugin adds itself."""
+    shared = [("nvidia.com/a100", 4), (GPU, 2)]
+    given = config(("*A100*", "a100"), resources=shared)
+    written = config(("*A100*", "a100"), ("*", "gpu"), resources=shared)
+    pods = asking("nvidia.com/a100", GPU)
+    assert rules(meaning_of(written, *pods)) == rules(meaning_of(given, *pods))
+    (one,) = asking(GPU)
+    wants = [[found.want for found in read(one, meaning_of(text, *pods)).demands] for text in (written, given)]
+    assert wants[0] == wants[1]
+
+
 def test_what_no_pattern_makes_is_said_and_not_shared() -> None:
     """The device plugin passes over an entry without devices. Source: updateDeviceMapWithReplicas."""
     given = config(("*H100*", "h"), resources=[("h", 4), ("b200", 2)])

@@ -9,7 +9,7 @@ from support.dractl import run
 from support.migration import GPU, limits, pod
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.codes import MEANING_UNKNOWN, NOT_TAKEN
+from dra_driver.migration.codes import MEANING_UNKNOWN, MIG_LAYOUT, NOT_TAKEN
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Migration, Options, Share, Source
 
@@ -142,3 +142,22 @@ def test_a_person_reads_of_it(tmp_path: Path) -> None:
     confirmed = run("migrate", str(tmp_path / "deploy"), "--with", str(tmp_path / "tests"), "--report", "md")
     assert "M054" not in confirmed.stdout
     assert "replicas: 4" in confirmed.stdout
+
+
+def layout(profile: str, **more: JsonObject) -> str:
+    entry = {"devices": "all", "mig-enabled": True, "mig-devices": {profile: 2}}
+    return yaml.safe_dump({"version": "v1", "mig-configs": {"half": [entry], **more}})
+
+
+def told_of_layouts(found: Migration) -> list[str]:
+    return [one.message for one in found.findings if one.code is MIG_LAYOUT]
+
+
+def test_of_layouts_with_one_name_that_differ_one_counts_and_the_others_are_named() -> None:
+    found = migrated({"a.yaml": layout("1g.10gb"), "b.yaml": layout("3g.40gb"), "pod.yaml": POD})
+    assert told(found) == ["layout half is taken from b.yaml; a.yaml says otherwise"]
+    assert told_of_layouts(found) == ["layout half: each GPU: 2 x 3g.40gb"]
+    given = migrated({"b.yaml": layout("3g.40gb"), "pod.yaml": POD}, {"a.yaml": layout("1g.10gb")})
+    assert told(given) == ["layout half is taken from a.yaml; b.yaml says otherwise"]
+    same = migrated({"a.yaml": layout("1g.10gb"), "b.yaml": layout("1g.10gb"), "pod.yaml": POD})
+    assert told(same) == []

@@ -254,6 +254,13 @@ def test_a_runtime_gets_no_claims_beside_the_amount_of_a_job() -> None:
     assert targets(migrated(RUNTIME, TRAIN_JOB, options=CLAIMS)) == [Target.EXTENDED] * 2
     other = TRAIN_JOB.replace("name: torch", "name: other")
     assert targets(migrated(RUNTIME, other, options=CLAIMS)) == [Target.CLAIMS, Target.EXTENDED]
+    apart = [RUNTIME.replace("name: torch", f"name: torch, namespace: {one}", 1) for one in "ab"]
+    job = TRAIN_JOB.replace("name: job", "name: job, namespace: a").replace("name: torch", "name: torch, kind: KIND")
+    of_namespace = job.replace("KIND", "TrainingRuntime")
+    found = migrated(*(one.replace("Cluster", "") for one in apart), of_namespace, options=CLAIMS)
+    assert targets(found) == [Target.EXTENDED, Target.CLAIMS, Target.EXTENDED]
+    of_cluster = job.replace("KIND", "ClusterTrainingRuntime")
+    assert targets(migrated(apart[1], of_cluster, options=CLAIMS)) == [Target.EXTENDED] * 2
     alone = migrated(RUNTIME, options=CLAIMS)
     assert any("resourcesPerNode" in one.message for one in alone.findings)
 
@@ -272,6 +279,8 @@ spec: {containers: [{name: kserve-container, image: i, resources: {limits: {nvid
     assert targets(migrated(service, runtime, options=CLAIMS)) == [Target.EXTENDED] * 2
     named = service.replace("model: {", "model: {runtime: other, ")
     assert targets(migrated(named, runtime, options=CLAIMS)) == [Target.CLAIMS, Target.EXTENDED]
+    elsewhere = (service.replace("name: llm", "name: llm, namespace: a"), runtime.replace("vllm", "vllm, namespace: b"))
+    assert targets(migrated(*elsewhere, options=CLAIMS)) == [Target.CLAIMS, Target.EXTENDED]
     plain = runtime.replace("nvidia.com/gpu", "cpu")
     assert targets(migrated(service, plain, options=CLAIMS)) == [Target.CLAIMS]
 

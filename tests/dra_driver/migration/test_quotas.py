@@ -7,6 +7,7 @@ from support.counting import CLAIMS, EXTENDED, LEAVE, MIG, PLAIN, done, workload
 from support.migration import GPU, codes, limits, meaning_of, pod
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.migration.changes import ANNOTATION
 from dra_driver.migration.model import Options, Target
 from dra_driver.migration.quotas import rewrite
 
@@ -157,6 +158,9 @@ def test_what_speaks_of_the_old_resources_is_told_with_its_place(
     "obj",
     [
         {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {GPU: "8"}}},
+        {"apiVersion": "kustomize.config.k8s.io/v1alpha1", "kind": "Component", "patches": [{"patch": GPU}]},
+        {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "patches": [{"patch": GPU}]},
+        {"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"annotations": {ANNOTATION: GPU}}},
         {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "c"}, "spec": {"a": GPU}},
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": GPU}},
         {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "c"},

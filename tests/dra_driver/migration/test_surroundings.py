@@ -286,6 +286,37 @@ def test_layouts_are_told_and_become_rules_on_request() -> None:
     assert meaning_of(LAYOUTS, policy("none")).policy == {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy"}
 
 
+SINGLE = policy("c", strategy="single", migManager={"config": {"default": "all-1g.5gb"}})
+
+
+@pytest.mark.parametrize(
+    ("texts", "profile"),
+    [
+        ([SINGLE], "1g.5gb"),
+        ([SINGLE.replace("all-1g.5gb", "custom"), LAYOUTS], None),
+        ([SINGLE.replace("all-1g.5gb", "own")], None),
+        ([SINGLE.replace("all-1g.5gb", "all-disabled")], None),
+        ([SINGLE, LAYOUTS.replace("all-1g.5gb:", "all-1g.5gb:\n  - {devices: [8], mig-enabled: false}")], None),
+        ([SINGLE.replace("all-1g.5gb", "own"), LAYOUTS.replace("all-1g.5gb", "own")], "1g.5gb"),
+        ([SINGLE.replace("single", "mixed")], None),
+        (["migManager: {config: {default: all-1g.10gb.me}}\nmig: {strategy: single}\n"], "1g.10gb+me"),
+    ],
+)
+def test_the_layout_of_nodes_that_name_none_says_what_a_mig_device_is(texts: list[str], profile: str | None) -> None:
+    meaning = meaning_of(*texts)
+    (found,) = stands(meaning)
+    assert found.profile == profile
+    said = [one.message for one in meaning.findings if "are taken to have the layout" in one.message]
+    assert len(said) == (profile is not None)
+
+
+def test_the_layout_of_a_node_says_what_a_mig_device_is() -> None:
+    labels = {"mig.strategy": "single", "mig.config": "own", "gpu.product": "NVIDIA-A30"}
+    meaning = meaning_of(SINGLE, LAYOUTS.replace("all-1g.5gb", "own"), node("a", labels, gpu="4"))
+    assert stands(meaning) == [Stands(What.MIG, "1g.5gb")]
+    assert "are taken to have" not in str(meaning.findings)
+
+
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
