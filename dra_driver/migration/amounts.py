@@ -20,6 +20,11 @@ _SHARING_SYSTEMS = re.compile(
     r"|aliyun\.com/gpu-(mem|count|core\.percentage)|tencent\.com/vcuda-(core|memory)"
 )
 _OTHER_VENDORS = re.compile(r"(amd\.com|gpu\.intel\.com|habana\.ai|aws\.amazon\.com|google\.com|huawei\.com)/.*")
+_NETWORK = re.compile(
+    r"nvidia\.com/(?!.*(gpu|mig|mps))(hostdev.*|.*(nic|rdma|sriov|roce|mlnx|infiniband|resibs|bluefield|connectx).*)"
+)
+"""Network cards. Source: the NVIDIA Network Operator, whose examples have `nvidia.com/hostdev`, `mlnxnics`, `resibs_…`:
+the SR-IOV device plugin has this prefix there, and names that somebody chose."""
 _FILLED_IN = re.compile(r"\{\{|\$\{|\$\(")
 """What Argo, Katib, OpenShift and others put values into."""
 _FILLED_IN_ADVICE = (
@@ -163,6 +168,7 @@ def strange_resources(container: ContainerAt, meaning: Meaning, options: Options
                 is_gpu_resource(text, meaning, options)
                 or text.startswith(IMPLICIT_PREFIX)
                 or _OTHER_VENDORS.fullmatch(text)
+                or _NETWORK.fullmatch(text)
             ):
                 continue
             if "/" in text and (text.startswith("nvidia.com/") or "gpu" in text.lower() or "vcuda" in text):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dra_driver.migration.codes import Severity
+from dra_driver.migration.codes import UNKNOWN_RESOURCE, Severity
 from dra_driver.migration.cutover_steps import Plan
 from dra_driver.migration.model import Migration, Target
 from dra_driver.migration.readiness import Check
@@ -53,7 +53,7 @@ class Report:
     def failed(self) -> bool:
         """Whether something would not mean the same, has no room any more, or is left to be done by hand: exit
         status 1."""
-        left = Target.LEAVE in targets_of(self.migration)
+        left = Target.LEAVE in targets_of(self.migration) or not_understood(self.migration) > 0
         return left or self.unlike > 0 or self.lost > 0 or bool(count(self.migration, Severity.ERROR))
 
 
@@ -85,6 +85,11 @@ def by_namespace(migration: Migration) -> tuple[NamespaceSum, ...]:
 
 def count(migration: Migration, severity: Severity) -> int:
     return sum(one.severity is severity for one in migration.findings)
+
+
+def not_understood(migration: Migration) -> int:
+    """Resources that pods ask for, which may be of GPUs; no class answers to them when the device plugin is gone."""
+    return sum(one.code is UNKNOWN_RESOURCE for one in migration.findings)
 
 
 def targets_of(migration: Migration) -> Sequence[Target]:

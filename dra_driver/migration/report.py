@@ -11,7 +11,7 @@ from dra_driver.migration.codes import Severity
 from dra_driver.migration.cutover_values import final_values
 from dra_driver.migration.model import Migration, ObjectRef, Target
 from dra_driver.migration.next_steps import next_steps
-from dra_driver.migration.outcome import Report, Unread, by_namespace, count, targets_of
+from dra_driver.migration.outcome import Report, Unread, by_namespace, count, not_understood, targets_of
 from dra_driver.migration.report_findings import findings_of
 from dra_driver.migration.report_text import counted, escaped, file_title, section, sentence, table, yaml_block
 from dra_driver.migration.report_together import all_together
@@ -83,7 +83,9 @@ def summary(migration: Migration) -> Iterator[str]:
     files = counted(len(migration.files), "file")
     if not pods:
         counts = ", but something that counts them has changed" if migration.changed else ""
-        yield f"{files}: nothing asks for GPUs in a way that has to change{counts}."
+        strange = not_understood(migration)
+        what = "nothing that is understood asks" if strange else "nothing asks"
+        yield f"{files}: {what} for GPUs in a way that has to change{counts}."
     else:
         does = "asks" if pods == 1 else "ask"
         becomes = [

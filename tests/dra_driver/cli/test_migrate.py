@@ -810,3 +810,17 @@ def test_three_hundred_workloads_fit_a_terminal(tmp_path: Path) -> None:
     table = outcome.stdout.splitlines()
     assert re.match(r"3: Pod search/odd1, Pod search/odd2 and 1 more +left alone", table[1])
     assert re.match(r"297: Pod search/w0, Pod search/w1 and 295 more +claims +as before", table[2])
+
+
+def test_a_pod_whose_resource_nobody_knows_is_left_to_be_done_by_hand(tmp_path: Path) -> None:
+    """No class answers to it when the device plugin is gone, so that the pod would wait forever."""
+    file = tmp_path / "pod.yaml"
+    file.write_text(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n"
+        "  - {name: c, image: i, resources: {limits: {nvidia.com/mps-core: 30}}}\n"
+    )
+    outcome = run("migrate", str(file))
+    assert outcome.exit_code == Status.NO
+    assert "nothing that is understood asks for GPUs" in outcome.stderr
+    known = run("migrate", str(file), "--resource-unit", "nvidia.com/mps-core=percent")
+    assert known.exit_code == Status.DONE, known.output

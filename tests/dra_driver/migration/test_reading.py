@@ -271,6 +271,8 @@ def test_a_resource_that_no_node_has_is_said() -> None:
         ("nvidia.com/pgpu", "M045"),
         ("nvidia.com/mps-core", "M019"),
         ("nvidia.com/big-gpu", "M019"),
+        ("nvidia.com/gpu-with-nic", "M019"),
+        ("nvidia.com/mig-rdma", "M019"),
         ("elasticgpu.io/gpu-core", "M019"),
         ("nano-gpu/gpu-percent", "M019"),
     ],
@@ -285,6 +287,23 @@ def test_resources_that_are_not_understood_leave_the_pod_as_it_is(resource: str,
 def test_resources_of_others_are_none_of_its_business(resource: str) -> None:
     found = read(pod(limits({resource: 1})))
     assert (found.demands, found.findings, found.leave) == ((), (), None)
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "nvidia.com/hostdev",
+        "nvidia.com/mlnxnics",
+        "nvidia.com/resibs_1",
+        "nvidia.com/rdma_shared",
+        "nvidia.com/cx7_sriov",
+    ],
+)
+def test_network_cards_of_nvidia_stay_beside_gpus_that_are_migrated(resource: str) -> None:
+    """GPUDirect RDMA: the NVIDIA Network Operator hands them out under the same prefix."""
+    found = read(pod(limits({resource: 1, GPU: 1})), meaning_of(PLAIN))
+    assert (len(found.demands), found.findings, found.leave) == (1, (), None)
+    assert found.demands[0].removes == (("spec", "containers", 0, "resources", "limits", GPU),)
 
 
 def test_pods_that_have_claims_are_left() -> None:
