@@ -147,8 +147,6 @@ def _together(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> It
 
 def _numbers(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
     """What was counted in the manifest must be counted again, whatever was made of it in between."""
-    if any(one.role is Role.INIT for demand in workload.reading.demands for one in demand.containers):
-        return
     for index, container in enumerate(workload.pod.containers):
         demands = [one for one in workload.reading.demands if container in one.containers]
         if not demands or any(one.all_gpus or one.want.share is not None for one in demands):

@@ -1,0 +1,133 @@
+"""Devices against what was asked for, by values: right is said nothing of, and each way to be wrong is said."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dra_driver.api.resource import AllocatedDevice, Attribute, Capacity, Device
+from dra_driver.migration.compare import Piece, problems
+from dra_driver.migration.migrate import migrate
+from dra_driver.migration.model import Options, Share, Source, StrategyOption, Workload
+
+SHARES = """\
+version: v1
+sharing:
+  timeSlicing:
+    resources: [{name: nvidia.com/gpu, replicas: 4}]
+---
+"""
+DAEMON_SET = """\
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: watch}
+spec:
+  selector: {matchLabels: {a: b}}
+  template:
+    metadata: {labels: {a: b}}
+    spec:
+      containers:
+      - name: c
+        image: i
+        env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]
+"""
+
+
+def pod(*containers: str) -> str:
+    head = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n"
+    return head + "".join(containers)
+
+
+def containers(**limits: str) -> str:
+    each = (f"  - {{name: {name}, image: i, resources: {{limits: {{{asked}}}}}}}\n" for name, asked in limits.items())
+    return "  containers:\n" + "".join(each)
+
+
+def workload(text: str) -> Workload:
+    result = migrate([Source("a.yaml", text)], Options(strategy=StrategyOption.CLAIMS))
+    (found,) = result.workloads
+    return found
+
+
+def gpu(name: str = "gpu-0", **result: Any) -> Piece:
+    capacity = {"memory": Capacity(value="80Gi"), "cores": Capacity(value="100"), "shares": Capacity(value="4")}
+    device = Device(name=name, attributes={"type": Attribute(string="gpu")}, capacity=capacity)
+    return Piece(AllocatedDevice(request="r", driver="gpu.nvidia.com", pool="n", device=name, **result), device)
+
+
+def share(name: str = "gpu-0", number: str = "0", **consumed: str) -> Piece:
+    return gpu(name, share_id=number, consumed_capacity=consumed)
+
+
+def said(text: str, **pieces: tuple[Piece, ...]) -> list[str]:
+    return list(problems(workload(text), pieces))
+
+
+ONE = pod(containers(c="nvidia.com/gpu: 1"))
+TWO = pod(containers(c="nvidia.com/gpu: 2"))
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        (ONE, (gpu(),)),
+        (TWO, (gpu(), gpu("gpu-1"))),
+        (ONE, (share(memory="80Gi"),)),
+        (SHARES + ONE, (share(shares="1"),)),
+        (SHARES + ONE, (share(shares="1", memory="20Gi"),)),
+        (DAEMON_SET, (gpu(admin_access=True), gpu("gpu-1", admin_access=True))),
+    ],
+)
+def test_what_was_meant_has_no_problems(text: str, pieces: tuple[Piece, ...]) -> None:
+    assert said(text, c=pieces) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces", "says"),
+    [
+        (ONE, (), "asked for 1 x GPU and gets nothing"),
+        (TWO, (gpu(),), "asked for 2 x GPU"),
+        (ONE, (gpu(), gpu("gpu-1")), "gets gpu-1, which it never asked for"),
+        (ONE, (share(memory="20Gi"),), "shared with others"),
+        (SHARES + ONE, (gpu(),), "not shared"),
+        (SHARES + ONE, (share(shares="0"),), "with fewer shares"),
+        (DAEMON_SET, (gpu(admin_access=True), gpu("gpu-1")), "takes GPUs from others"),
+    ],
+)
+def test_what_was_not_meant_is_said(text: str, pieces: tuple[Piece, ...], says: str) -> None:
+    found = said(text, c=pieces)
+    assert found and any(says in one for one in found), found
+
+
+def test_a_share_that_takes_all_of_an_amount_that_it_does_not_name_leaves_nothing_for_others() -> None:
+    memory = pod(containers(c="nvidia.com/gpu: 1, nvidia.com/gpumem: 3000"))
+    assert said(memory, c=(share(memory="3000Mi", cores="0"),)) == []
+    assert "with all cores of it" in said(memory, c=(share(memory="3000Mi", cores="100"),))[0]
+
+
+def test_units_of_an_init_container_go_to_the_containers_after_it_and_are_not_counted_again() -> None:
+    init = "  initContainers:\n  - {name: first, image: i, resources: {limits: {nvidia.com/gpu: 2}}}\n"
+    text = pod(init, containers(c="nvidia.com/gpu: 1"))
+    both = (gpu(), gpu("gpu-1"))
+    assert said(text, first=both, c=(gpu(),)) == []
+    assert said(text, first=(gpu(),), c=(gpu(),)) != []
+
+
+def test_what_is_hardest_to_please_chooses_first() -> None:
+    """A share as large as its GPU would do for a whole one, but a whole one is no share."""
+    found = workload(ONE)
+    (whole,) = found.reading.demands
+    shared = replace(whole, want=replace(whole.want, share=Share(number=1)))
+    both = replace(found, reading=replace(found.reading, demands=(whole, shared)))
+    pieces = {"c": (share(shares="4"), gpu("gpu-1"))}
+    assert [one for one in problems(both, pieces) if "asked for 1 and gets 2" not in one] == []
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_number_in_the_manifest_counts_whatever_was_read_in_it(count: int) -> None:
+    found = workload(TWO)
+    (demand,) = found.reading.demands
+    misread = replace(demand, want=replace(demand.want, count=count))
+    wrong = replace(found, reading=replace(found.reading, demands=(misread,)))
+    pieces = {"c": tuple(gpu(f"gpu-{index}") for index in range(count))}
+    assert list(problems(wrong, pieces)) == [f"c asked for 2 and gets {count}"]
