@@ -18,6 +18,7 @@ _ASIDE = frozenset(
     {
         "test", "tests", "testing", "testdata", "e2e", "fixture", "fixtures", "mock", "mocks",
         "example", "examples", "sample", "samples", "demo", "demos", "doc", "docs",
+        "hack", "vendor", "third_party",
     }
 )  # fmt: skip
 """Folders of a repository, in lower case, for what is not of its cluster."""

@@ -50,7 +50,9 @@ def told(found: Migration) -> list[str]:
 PLAIN = yaml.safe_dump(shared(4))
 
 
-@pytest.mark.parametrize("folder", ["tests/data", "examples/time-slicing", "charts/plugin/Testdata", "docs"])
+@pytest.mark.parametrize(
+    "folder", ["tests/data", "examples/time-slicing", "charts/plugin/Testdata", "docs", "hack", "vendor/x"]
+)
 def test_what_lies_among_examples_and_tests_says_nothing_of_the_cluster(folder: str) -> None:
     found = migrated({"deploy/pod.yaml": POD, f"{folder}/plugin.yaml": PLAIN})
     assert found.policy is None
