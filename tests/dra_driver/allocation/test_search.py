@@ -172,6 +172,14 @@ def test_match_attribute_takes_devices_with_one_value() -> None:
     assert chosen(wanted, within=within) == ["gpu=c", "gpu=e"]
 
 
+@pytest.mark.parametrize("other", [True, "1"])
+def test_values_of_different_types_never_match(other: bool | str) -> None:
+    """Python takes 1 and True for the same."""
+    within = snapshot(published(gpu("a", link=1), gpu("b", link=other), gpu("c", link=1)))
+    constraints = [{"matchAttribute": f"{DRIVER}/link"}]
+    assert chosen(claim(exactly(count=2), constraints=constraints), within=within) == ["gpu=a", "gpu=c"]
+
+
 def test_match_attribute_across_requests_leaves_other_requests_alone() -> None:
     within = snapshot(published(gpu("a", link="x"), gpu("b", link="y"), gpu("c", link="y")))
     constraint = {"requests": ["left", "right"], "matchAttribute": f"{DRIVER}/link"}
