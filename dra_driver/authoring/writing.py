@@ -72,14 +72,14 @@ class _Writer:
             if isinstance(value, Mapping) and value:
                 yield f"{' ' * indent}{_key(name)}:"
                 yield from self._mapping(value, indent + 2)
-            elif isinstance(value, list) and value and not all(isinstance(one, str) for one in value):
+            elif isinstance(value, list) and value and all(map(_has_fields, value)):
                 yield f"{' ' * indent}{_key(name)}:"
                 yield from self._items(value, indent)
             else:
                 yield from _scalar(name, value, indent)
 
     def _items(self, items: Sequence[Any], indent: int) -> Iterator[str]:
-        """Items are mappings; lists of words are written in one line."""
+        """Items are mappings with something in them; other lists are written in one line."""
         for item in items:
             if isinstance(item, Noted):
                 yield from self._note(item.note, indent)
@@ -92,6 +92,10 @@ class _Writer:
             yield from lines[first + 1 :]
 
 
+def _has_fields(item: Any) -> bool:
+    return isinstance(value := item.value if isinstance(item, Noted) else item, Mapping) and bool(value)
+
+
 def _scalar(name: str, value: Any, indent: int) -> Iterator[str]:
     """`name: value`, quoted where it must be; a long expression has a line for each of its parts."""
     before = " " * indent
@@ -101,7 +105,7 @@ def _scalar(name: str, value: Any, indent: int) -> Iterator[str]:
         yield f"{before}  {first}"
         yield from (f"{before}  && {part}" for part in rest)
     elif isinstance(value, list):
-        words = yaml.safe_dump(value, width=10**6, allow_unicode=True, default_flow_style=True)
+        words = yaml.safe_dump(plain(value), width=10**6, allow_unicode=True, default_flow_style=True)
         yield f"{before}{_key(name)}: {words.strip()}"
     elif type(value) is int or (type(value) is str and _UNMISTAKABLE.fullmatch(value)):
         yield f"{before}{_key(name)}: {value}"

@@ -197,6 +197,15 @@ def configured(one: Kustomization) -> DocumentEdits | None:
     return DocumentEdits(one.document, (Put(("configurations", len(there)), NAMES_FILE),))
 
 
+def unlisted(one: Kustomization, reason: str) -> Finding:
+    """Of a file that the kustomization is to have, and cannot be made to."""
+    message = f"{reason}, so what was written beside it is not listed"
+    advice = (
+        f"Correct it, and list {CLAIMS_FILE} among `resources`, and {NAMES_FILE}, if it is there, in `configurations`."
+    )
+    return finding(NOT_EDITABLE, one.document, (), message, advice=advice, severity=Severity.ERROR)
+
+
 def renamed(one: Kustomization, path: Path) -> Finding:
     message = f"{path[0]} renames ResourceClaimTemplates; {NAMES_FILE} tells kustomize where pods name them"
     return finding(NOT_EDITABLE, one.document, path, message, advice="", severity=Severity.INFO, fixed=True)

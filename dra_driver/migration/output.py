@@ -26,6 +26,7 @@ from dra_driver.migration.kustomize import (
     not_renamed,
     renamed,
     renames,
+    unlisted,
 )
 from dra_driver.migration.model import (
     Demand,
@@ -165,10 +166,15 @@ class Output:
             if not wanted:
                 continue
             index, plan = next((at, plan) for at, plan in enumerate(self.plans) if plan.document is one.document)
+            try:
+                splices = edited([plan.with_edits(wanted)], options).splices
+            except EditRefused as error:
+                self.findings.append(unlisted(one, str(error)))
+                continue
             self.plans[index] = plan.with_edits(wanted)
             self._splices[one.document.file] = [
                 *(splice for splice in self._splices[one.document.file] if not _within(splice, one.document)),
-                *edited([plan.with_edits(wanted)], options).splices,
+                *splices,
             ]
 
     def _named(self, one: Kustomization) -> bool:

@@ -1,5 +1,6 @@
 """YAML with notes says the same as without them."""
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,6 +42,14 @@ def test_a_note_of_an_item_s_first_field_stands_above_the_dash() -> None:
     assert written([{"list": [{"a": Noted("first", 1), "b": Noted("second", 2)}]}]) == (
         "list:\n# first\n- a: 1\n  # second\n  b: 2\n"
     )
+
+
+@pytest.mark.parametrize(
+    "items", [["a", {"b": 1}], [{"b": 1}, {}], [{}], [[1]], [None, 7], [Noted("n", {"b": 1}), "x"]]
+)
+def test_lists_of_something_else_than_objects_with_fields_are_written_in_one_line(items: list[object]) -> None:
+    text = written([{"list": items}])
+    assert (text.count("\n"), yaml.safe_load(text)) == (1, {"list": plain(items)})
 
 
 def test_a_long_expression_is_written_part_by_part() -> None:

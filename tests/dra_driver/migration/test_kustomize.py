@@ -280,6 +280,20 @@ def test_of_trees_of_any_shape_the_same_is_true(trees: list[Files]) -> None:
 # -- what is written
 
 
+def test_a_kustomization_that_kustomize_would_not_read_is_told_and_ends_nothing() -> None:
+    bounds = "{type: Container, max: {nvidia.com/gpu: 4}}, {type: Pod, max: {nvidia.com/gpu: 8}}"
+    head = "apiVersion: v1\nkind: LimitRange\nmetadata: {name: gpus}\n"
+    files = {
+        "over/kustomization.yaml": "resources: {}\nconfigMapGenerator: [{name: x, files: [limits.yaml]}]\n",
+        "over/limits.yaml": f"{head}spec: {{limits: [{bounds}]}}\n",
+        "web.yaml": deployment(),
+    }
+    result = migrated(files, Options(strategy=StrategyOption.CLAIMS))
+    (said,) = [one for one in result.findings if "resources is a map" in one.message]
+    assert (said.code, said.severity, said.place.file) == (NOT_EDITABLE, Severity.ERROR, "over/kustomization.yaml")
+    assert after(result)["over/kustomization.yaml"] == files["over/kustomization.yaml"]
+
+
 def test_names_of_templates_are_made_known_to_kustomize_where_it_changes_them() -> None:
     result = migrated(TREES["a CRD and a prefix"][0])
     texts = after(result)
