@@ -116,7 +116,7 @@ def agree(
     """
     folders = Folders(kustomized)
     scopes = {file: folders.patched_by(file) for file in {one.document.file for one in drafts if one.patch}}
-    parts = [_part(one, scopes.get(one.document.file)) for one in drafts]
+    parts = [_part(one, scopes.get(one.document.file), folders.are_moved(one.document.file)) for one in drafts]
     for draft in drafts:
         if (reason := needed.get(key_of(draft.document))) is not None:
             choice = Choice(Target.CLAIMS, f"a patch of it needs claims: {reason}")
@@ -196,10 +196,10 @@ def _without_claims(one: Asking, reason: str, options: Options) -> Asking:
     return replace(one, pod=pod, choice=choose(pod, one.reading, options))
 
 
-def _part(draft: Draft, scope: frozenset[str] | None) -> Part:
+def _part(draft: Draft, scope: frozenset[str] | None, moved: bool) -> Part:
     asks = {container.name for one in draft.asking for demand in one.reading.demands for container in demand.containers}
     touches = set(asks)
     if draft.patch:
         touches |= {one.name for one in draft.containers if any(True for _ in gpu_keys(one.resources))}
     document = draft.document
-    return Part(document, document.file, frozenset(asks), frozenset(touches), draft.patch, draft.target, scope)
+    return Part(document, document.file, frozenset(asks), frozenset(touches), draft.patch, draft.target, scope, moved)

@@ -32,6 +32,13 @@ class Part:
     """Of a patch: the `target` of its kustomization. None: the object of its own kind and name."""
     scope: frozenset[str] | None = None
     """Of a patch: files in which there may be what it is for; None: any."""
+    moved: bool = False
+    """A kustomization says its namespace."""
+
+    @property
+    def namespace(self) -> str | None:
+        """None: not known."""
+        return None if self.moved else self.document.namespace
 
 
 def reasons_against_claims(parts: Sequence[Part], given: Mapping[int, str]) -> dict[int, str]:
@@ -120,20 +127,18 @@ def _added_to(parts: Sequence[Part]) -> Iterator[tuple[int, str]]:
             runtime = value_at(part.document.obj, ("spec", "runtimeRef"))
             runtime = runtime if isinstance(runtime, dict) else {}
             key = (str(runtime.get("kind") or "ClusterTrainingRuntime"), str(runtime.get("name")))
-            for other in (one for one in by_name.get(key, ()) if _serves(parts[one].document, part.document)):
+            for other in (one for one in by_name.get(key, ()) if _serves(parts[one], part)):
                 yield other, f"TrainJob {part.document.name} asks for GPUs itself, which would be added to its claims"
         elif (group, kind) == ("serving.kserve.io", "InferenceService"):
-            for other in (
-                one for one in _runtimes(part.document, by_name) if _serves(parts[one].document, part.document)
-            ):
+            for other in (one for one in _runtimes(part.document, by_name) if _serves(parts[one], part)):
                 title = parts[other].document.title
                 yield index, f"{title} asks for GPUs, too, and cannot have claims; the pod is made of both"
 
 
-def _serves(runtime: Document, user: Document) -> bool:
+def _serves(runtime: Part, user: Part) -> bool:
     """Whether it can be for this one: it is of the cluster, or of the same namespace, as far as both say theirs."""
     spaces = {runtime.namespace, user.namespace}
-    return runtime.kind.startswith("Cluster") or None in spaces or len(spaces) == 1
+    return runtime.document.kind.startswith("Cluster") or None in spaces or len(spaces) == 1
 
 
 _RUNTIMES = ("ServingRuntime", "ClusterServingRuntime")

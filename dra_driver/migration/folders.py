@@ -45,6 +45,10 @@ class Folders:
             self._together[builds] = frozenset().union(*(self._files[number] for number in builds))
         return self._together[builds] | {file} if not builds else self._together[builds]
 
+    def are_moved(self, file: str) -> bool:
+        """Whether its objects get another namespace somewhere."""
+        return any(self.all[number].document.obj.get("namespace") for number in self._builds_of.get(file, ()))
+
     def patched_by(self, file: str) -> frozenset[str] | None:
         """Files in which there may be what a patch in this one is for; None: no kustomization has it, so it may be
         anywhere. Patches of a component are for all that it is put together with."""

@@ -281,6 +281,9 @@ spec: {containers: [{name: kserve-container, image: i, resources: {limits: {nvid
     assert targets(migrated(named, runtime, options=CLAIMS)) == [Target.CLAIMS, Target.EXTENDED]
     elsewhere = (service.replace("name: llm", "name: llm, namespace: a"), runtime.replace("vllm", "vllm, namespace: b"))
     assert targets(migrated(*elsewhere, options=CLAIMS)) == [Target.CLAIMS, Target.EXTENDED]
+    kustomization = Source("kustomization.yaml", "namespace: c\nresources: [0.yaml, 1.yaml]\n")
+    files = [kustomization, *(Source(f"{number}.yaml", text) for number, text in enumerate(elsewhere))]
+    assert targets(migrate(files, CLAIMS)) == [Target.EXTENDED] * 2
     plain = runtime.replace("nvidia.com/gpu", "cpu")
     assert targets(migrated(service, plain, options=CLAIMS)) == [Target.CLAIMS]
 
