@@ -15,7 +15,7 @@ from datetime import datetime
 from google.protobuf.message import DecodeError
 
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
-from dra_driver.errors import Conflict, NotFound, Unreachable
+from dra_driver.errors import ClusterError, Conflict, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.kubelet_api.generated.claim_v1_pb2 import (
     AllocatedDeviceStatus,
@@ -72,14 +72,14 @@ async def put_entries(kube: Kube, claim: ClaimRef, driver: str, entries: Entries
     """Make a claim's entries of a driver these; `said` are the keys of those that were written before.
 
     False when the API server keeps no `status.devices`. Raises NotFound also for another claim of the name, Conflict
-    when others wrote it again and again, Rejected, Unreachable.
+    when others wrote it again and again, Rejected, Unreachable, and ClusterError where the answer is no claim.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         there = await kube.get_message(RESOURCE_CLAIMS, claim.name, claim.namespace)
         try:
             uid, message = ResourceClaim.FromString(there).metadata.uid, with_entries(there, driver, entries, said)
         except DecodeError as error:
-            raise Unreachable(f"the answer is no claim: {error}", about=str(claim)) from error
+            raise ClusterError(f"the answer is no claim: {error}", about=str(claim)) from error
         if uid != claim.uid:
             raise NotFound("another claim has its name now", about=str(claim))
         if message is None:

@@ -116,7 +116,8 @@ class Kube:
         return await self._request("GET", resource, namespace=namespace, name=name)
 
     async def get_message(self, resource: Resource, name: str, namespace: str | None = None) -> bytes:
-        """Read one object of a built-in type as a protobuf message. Raises NotFound."""
+        """Read one object of a built-in type as a protobuf message. Raises NotFound, and ClusterError without a status
+        where something on the way answers in another form."""
         from dra_driver.kube import envelope
 
         about, path = _about(resource, name, namespace), resource.path(namespace, name)
@@ -125,7 +126,7 @@ class Kube:
         try:
             return envelope.opened(content)
         except ValueError as error:
-            raise Unreachable(str(error), about=about) from error
+            raise ClusterError(str(error), about=about) from error
 
     async def replace_message(
         self, resource: Resource, name: str, message: bytes, *, namespace: str | None = None, subresource: str

@@ -294,6 +294,27 @@ async def test_without_permission_a_claim_is_tried_once_in_a_long_while_and_the_
     assert len(await scene.devices()) == 1
 
 
+@pytest.mark.parametrize("answer", [b'{"kind": "ResourceClaim"}', b"k8s\x00\xff", b"k8s\x00\x12\x02\xff\xff"])
+async def test_a_claim_that_is_answered_in_another_form_does_not_hold_up_the_others(
+    scene: Scene, answer: bytes
+) -> None:
+    created = await scene.kube.create(RESOURCE_CLAIMS, claim("other"))
+    await allocate(scene.kube, created, result(device_name(1), pool=NODE))
+    other = ClaimRef("default", "other", created["metadata"]["uid"])
+    held = enumerate([scene.ref, other])
+    scene.node.current = Journal({ref.uid: an_entry(ref, a_held_device(at, ref)) for at, ref in held})
+
+    class Odd(Kube):
+        async def _exchange(self, method: str, path: str, *more: Any) -> bytes:
+            content = await super()._exchange(method, path, *more)
+            return answer if method == "GET" and path.endswith("/gpu") else content
+
+    async with Odd(Endpoint(server=scene.server.url)) as kube:
+        await scene.new_writer(kube).write()
+    assert (await scene.kube.get(RESOURCE_CLAIMS, "other", "default"))["status"]["devices"]
+    assert not await scene.devices()
+
+
 async def test_what_may_not_be_taken_away_now_is_taken_away_later(scene: Scene) -> None:
     scene.holds()
     async with Forbidding(scene) as kube:
