@@ -169,6 +169,13 @@ class Cluster:
         return tuple(one for one in self.deployments.items if one.program == CONTROLLER)
 
     @property
+    def namespace(self) -> str:
+        """For commands of a fix: where ours run; a placeholder where nothing of them is seen."""
+        pods = (one for one in self.pods.items if one.program is not None)
+        places = (one.metadata.namespace for one in (*self.controllers, *self.plugins, *pods))
+        return next((place for place in places if place), "NAMESPACE")
+
+    @property
     def driver(self) -> str:
         return self.driver_given or self.plugin_setting("--driver-name") or GPU_DRIVER
 

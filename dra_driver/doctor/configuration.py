@@ -111,8 +111,8 @@ _EMPTY = Trouble(
     "asks-nothing",
     Verdict.WARNING,
     "has no webhooks: the leading controller has not seen yet that the API server reaches it",
-    "kubectl -n NAMESPACE logs of the controllers: they say what the API server answered; with a NetworkPolicy, let the"
-    " control plane reach the controller's pods",
+    "kubectl -n {namespace} logs of the controllers: they say what the API server answered; with a NetworkPolicy, let"
+    " the control plane reach the controller's pods",
 )
 _NO_AUTHORITY = Trouble(
     "no-ca",
@@ -167,7 +167,7 @@ def _authorities(cluster: Cluster) -> Iterator[Finding]:
             if not client.ca_bundle:
                 yield _NO_AUTHORITY.at(about, webhook=webhook.name)
             elif until is not None and until - cluster.time < _SOON:
-                namespace = client.service.namespace if client.service is not None else "NAMESPACE"
+                namespace = client.service.namespace if client.service is not None else cluster.namespace
                 yield _EXPIRES.at(about, webhook=webhook.name, until=f"{until:%Y-%m-%d %H:%M}", namespace=namespace)
 
 
@@ -175,10 +175,10 @@ def _answer(cluster: Cluster) -> Iterator[Finding]:
     one = cluster.webhooks.items[0]
     about = f"ValidatingWebhookConfiguration {one.metadata.name}"
     if not one.webhooks:
-        yield _EMPTY.at(about)
+        yield _EMPTY.at(about, namespace=cluster.namespace)
         return
     services = [webhook.client_config.service for webhook in one.webhooks]
-    namespace = next((service.namespace for service in services if service is not None), "NAMESPACE")
+    namespace = next((service.namespace for service in services if service is not None), cluster.namespace)
     if cluster.webhook_answer.unread is not None:
         yield unknown([cluster.webhook_answer.unread])
     for answer in cluster.webhook_answer.items:

@@ -357,9 +357,8 @@ def _registration_trouble(cluster: Cluster, inventory: NodeInventory) -> Finding
     name = inventory.spec.node_name
     about = _about(name)
     registration = cluster.registration(inventory)
-    namespace = cluster.plugins[0].metadata.namespace if cluster.plugins else "NAMESPACE"
     if registration is None:
-        return _NEVER.at(about, driver=cluster.driver, node=name, namespace=namespace)
+        return _NEVER.at(about, driver=cluster.driver, node=name, namespace=cluster.namespace)
     time = moment(registration.time)
     node = next((one for one in cluster.nodes.items if one.name == name), None)
     if node is not None and node.status.node_info.boot_id != inventory.spec.boot_id:

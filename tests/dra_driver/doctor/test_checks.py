@@ -682,6 +682,20 @@ def test_what_is_wrong_is_found_and_nothing_else(case: Case) -> None:
         assert "{" not in one.sentence, one
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.break_it.__name__)
+def test_a_fix_names_the_namespace_that_the_installation_is_in(case: Case) -> None:
+    installation = Installation()
+    case.break_it(installation)
+    assert [one.fix for one in troubles(installation) if "NAMESPACE" in one.fix] == []
+
+
+def test_without_a_deployment_of_the_controller_its_pods_tell_the_namespace() -> None:
+    installation = Installation()
+    webhook_that_asks_nothing(installation)
+    installation.objects["deployments"] = installation.objects["daemonsets"] = {}
+    assert f"kubectl -n {NAMESPACE} logs of the controllers" in " ".join(one.fix for one in troubles(installation))
+
+
 def test_every_trouble_is_provoked_by_a_case() -> None:
     provoked = {code for case in CASES for code in case.found if not code.endswith("/")}
     assert provoked == set(TROUBLES)
