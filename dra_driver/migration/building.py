@@ -40,6 +40,23 @@ class Operated:
     """Documents and JSON patches that it was made of until then."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Copied:
+    """What a replacement made of an object."""
+
+    document: Document
+    """The kustomization."""
+    source: str
+    """The path that it copied."""
+    value: Any
+    paths: tuple[str, ...]
+    """Into which."""
+    before: JsonObject
+    after: JsonObject
+    parts: tuple[Key, ...]
+    """Of the object, and of the one whose value it was."""
+
+
 @dataclass(slots=True, eq=False)
 class JsonPatch:
     """A list of operations in the files, and all that it is for in the folders."""
@@ -126,6 +143,10 @@ class Tree:
         """A kustomization with one. Kustomize has one schema for all that it builds at a time."""
         self.unfollowed: dict[tuple[str, Path], Unfollowed] = {}
         """By kustomizations, and places in them."""
+        self.copied: dict[tuple[str, Path], list[Copied]] = {}
+        """By kustomizations, and places in them."""
+        self.users: dict[Key, str] = {}
+        """Of strategic patches: a kustomization that has it."""
         self.replacing: set[str] = set()
         """Files of replacements."""
         self.orphans: set[Key] = set()
@@ -205,13 +226,19 @@ class Tree:
             for one in [one for one in found if is_target(target, one)]:
                 try:
                     value = told.get("sourceValue", source_value(of[0].obj, source) if known else NOT_KNOWN)
-                    one.obj = replaced(one.obj, target, value)
+                    before, one.obj = one.obj, replaced(one.obj, target, value)
                 except CannotFollow as error:
                     self._cannot_follow([one], document, at, f"the replacement in {where} cannot be followed: {error}")
                     continue
                 one.replaced.add(where)
                 if of and has_pods(source):
                     one.sources |= {*of[0].parts, *of[0].sources} - {*one.parts}
+                if not one.unknown:
+                    paths = tuple(path for path in target.get("fieldPaths") or () if isinstance(path, str))
+                    parts = (*one.parts, *one.sources)
+                    told_path = f"{source.get('fieldPath') or 'metadata.name'}"
+                    made = Copied(document, told_path, value, paths, before, one.obj, parts)
+                    self.copied.setdefault((document.file, at), []).append(made)
 
     # -- patches
 
@@ -251,7 +278,9 @@ class Tree:
             patch = self.json_patches.setdefault(key, JsonPatch(key, operations, text))
             patch.users[user[0].file] = user
             yield _Patch(key[0], target, entry, operations=patch)
-        yield from (_Patch(key[0], target, entry, one) for one in documents)
+        for one in documents:
+            self.users.setdefault(key_of(one), user[0].file)
+            yield _Patch(key[0], target, entry, one)
 
     def _patch(self, found: list[Built], patch: _Patch, folder: PurePosixPath) -> None:
         meant = [one for one in found if one.obj and patch.is_for(one)]

@@ -16,10 +16,8 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.migration.building import JsonPatch, Operated, Tree, key_of
 from dra_driver.migration.changes import EditRefused, changed
 from dra_driver.migration.claims import Claims
-from dra_driver.migration.codes import NOT_EDITABLE
 from dra_driver.migration.drafting import drafted
 from dra_driver.migration.model import (
-    Finding,
     Form,
     Options,
     Path,
@@ -27,7 +25,6 @@ from dra_driver.migration.model import (
     StrategyOption,
     Target,
     Workload,
-    finding,
     path_text,
 )
 from dra_driver.migration.operating import Case, Told, told_anew
@@ -111,18 +108,18 @@ class _Objects:
         objects = [one for one in patch.objects if any(speaks_of_gpus(f"{state}") for state in one.states)]
         stays = [one for one in objects if not self._has_claims(one)]
         moves = [one for one in objects if one not in stays]
-        asking = [one for one in objects if _asks_otherwise(self.whole, one)]
+        asking = [one for one in objects if asks_otherwise(self.whole, one)]
         if not moves:
             workloads = tuple(self._workloads(patch, asking, self._reason(patch, asking)))
             self.found.left.append(Left(patch, workloads))
             return
-        cases = [Case(_title(one), tuple(self.whole.alone(state)[0] for state in one.states)) for one in moves]
+        cases = [Case(title_of_object(one), tuple(self.whole.alone(state)[0] for state in one.states)) for one in moves]
         try:
             _all_convertible(self.whole, moves)
             names = _common_names([self.whole.plan(one.states[-1]) for one in moves], cases)
             told = told_anew(patch.operations, [_renamed(one, names) for one in cases])
             if stays and [one.operation for one in told] != list(patch.operations):
-                raise CannotFollow(f"it is for {_title(stays[0])}, too, which has no claims")
+                raise CannotFollow(f"it is for {title_of_object(stays[0])}, too, which has no claims")
             if [one.operation for one in told] != list(patch.operations):
                 self._tell(patch, told, moves, names)
         except (CannotFollow, EditRefused) as error:
@@ -158,9 +155,9 @@ class _Objects:
                 if f'"{claim.ref.name}"' in text:
                     claims.setdefault(claim.ref.name, claim)
         workloads = tuple(
-            self._workloads(patch, [one for one in moves if _asks_otherwise(self.whole, one)], None, names)
+            self._workloads(patch, [one for one in moves if asks_otherwise(self.whole, one)], None, names)
         )
-        titles = tuple(_title(one) for one in moves)
+        titles = tuple(title_of_object(one) for one in moves)
         relisted = Relisted(patch, told, tuple(claims.values()), titles, workloads)
         _ = relisted.splices
         self.found.relisted.append(relisted)
@@ -196,16 +193,16 @@ def _all_convertible(whole: Whole, objects: Sequence[Operated]) -> None:
             reasons = [workload.choice.reason for workload in plan.workloads if not workload.templates]
             reasons += [said.message for said in plan.findings if said.message not in known]
             why = reasons[0] if reasons else "it asks for GPUs in a way that is not known"
-            raise CannotFollow(f"what it makes of {_title(one)} cannot have claims: {why}")
+            raise CannotFollow(f"what it makes of {title_of_object(one)} cannot have claims: {why}")
 
 
-def _asks_otherwise(whole: Whole, one: Operated) -> bool:
+def asks_otherwise(whole: Whole, one: Operated) -> bool:
     """Whether the patch changes what the object asks for, and leaves something of it."""
     last = whole.plan(one.states[-1])
     return bool(last.workloads) and last.all_edits != whole.plan(one.states[0]).all_edits
 
 
-def _title(one: Operated) -> str:
+def title_of_object(one: Operated) -> str:
     return f"{one.states[0].get('kind')} {one.parts[0][2]}"
 
 
@@ -293,73 +290,3 @@ def _named(claims: Claims, names: Mapping[str, str]) -> Claims:
     name = names.get(metadata["name"], metadata["name"])
     edits = tuple(Put(one.path, _with_names(one.value, names)) if isinstance(one, Put) else one for one in claims.edits)
     return replace(claims, template={**claims.template, "metadata": {**metadata, "name": name}}, edits=edits)
-
-
-# -- what is said of them
-
-
-def patch_findings(tree: Tree, found: Patched, apart: Mapping[Key, str], whole: Whole) -> Iterator[Finding]:
-    """Of patches that speak of GPUs and stay as they are, where that is not what was asked for."""
-    for patch in tree.json_patches.values():
-        document, at = next(iter(patch.users.values()))
-        if patch.key in found.converted or not speaks_of_gpus(patch.text):
-            continue
-        where = patch.file if not patch.inline else path_text(at)
-        if not patch.objects:
-            message = f"{where}: the JSON patch changes GPUs of nothing that is among the files; it was left as it is"
-            yield finding(NOT_EDITABLE, document, at, message, advice=_by_hand_of_others(patch))
-        elif patch.key in apart:
-            message = f"{where}: the JSON patch was left as it is: {apart[patch.key]}"
-            yield finding(NOT_EDITABLE, document, at, message, advice=_by_hand(patch, whole))
-
-
-def _by_hand_of_others(patch: JsonPatch) -> str:
-    speaking = [one for one in patch.operations if isinstance(one, dict) and speaks_of_gpus(f"{one}")]
-    said = ", ".join(_in_words(one) for one in speaking)
-    return (
-        "Give all files that it builds on. By hand, where the pods have claims: let a file among `resources` of "
-        f"{next(iter(patch.users))} bring a ResourceClaimTemplate whose request has as `count` what the patch says "
-        f"({said}), and the patch replace `resourceClaims/0/resourceClaimTemplateName` of the pod's spec with its name."
-    )
-
-
-def _by_hand(patch: JsonPatch, whole: Whole) -> str:
-    """What to write for each of its objects, once they have claims."""
-    steps = dict(_steps(patch, whole))
-    if not steps:
-        where = next(iter(patch.users))
-        return f"Correct in {where} what is said here, and migrate again."
-    divided = "divide it into a patch for each object; " if len(steps) > 1 else ""
-    each = "; ".join(f"for {title}, {step}" for title, step in steps.items())
-    return f"By hand, where the objects have claims: {divided}{each}."
-
-
-def _steps(patch: JsonPatch, whole: Whole) -> Iterator[tuple[str, str]]:
-    for one in patch.objects:
-        plan = whole.plan(one.states[-1])
-        if not _asks_otherwise(whole, one) or not plan.claims:
-            continue
-        case = Case(_title(one), tuple(whole.alone(state)[0] for state in one.states))
-        try:
-            told = told_anew(patch.operations, [case])
-        except CannotFollow:
-            continue
-        old = [operation for operation in patch.operations if operation not in [each.operation for each in told]]
-        new = [each.operation for each in told if each.operation not in patch.operations]
-        brought = " and ".join(_template_in_words(claim.template) for claim in plan.all_claims)
-        user = next(iter(patch.users))
-        yield (
-            case.title,
-            f"instead of {', '.join(map(_in_words, old))} write {', '.join(map(_in_words, new))}, and bring {brought} "
-            f"in a file among `resources` of {user}",
-        )
-
-
-def _in_words(operation: JsonObject) -> str:
-    value = f" {json.dumps(operation['value'])}" if "value" in operation else ""
-    source = f" from {operation['from']}" if "from" in operation else ""
-    return f"`{operation.get('op')} {operation.get('path')}{source}{value}`"
-
-
-def _template_in_words(template: JsonObject) -> str:
-    return f"{template['kind']} {template['metadata']['name']} with `spec: {json.dumps(template['spec'])}`"

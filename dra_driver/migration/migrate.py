@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from dra_driver.api.documents import Document, Reading, read_documents
 from dra_driver.migration import quotas, surroundings
 from dra_driver.migration.building import Tree, key_of
+from dra_driver.migration.by_hand import findings_by_hand
 from dra_driver.migration.codes import NOT_EDITABLE, Severity
 from dra_driver.migration.commuting import Strayed, strayed
-from dra_driver.migration.json_patches import Whole, patch_findings, patched, too_wide, with_patches
+from dra_driver.migration.json_patches import Whole, patched, too_wide, with_patches
 from dra_driver.migration.kserve import for_other_namespaces
 from dra_driver.migration.kueue_configuration import holds_configuration
 from dra_driver.migration.kustomize import Kustomization, kustomizations, labels_of_a_patch
@@ -112,14 +113,14 @@ def _settled(given: _Given) -> tuple[list[Plan], Strayed, tuple[Finding, ...]]:
         converted = {key_of(plan.document) for one in plans for plan in one.with_inner if plan.claims}
         converted |= of_json.converted
         if not given.tree.folders or not converted:
-            return plans, Strayed(), tuple(patch_findings(given.tree, of_json, apart, whole))
+            return plans, Strayed(), tuple(findings_by_hand(given.tree, plans, of_json, apart, whole))
         after = _after(given, plans)
         if not (more := too_wide(given.tree, after)) <= wide:
             wide |= more
             continue
         lost = strayed(given.tree, after, converted, of_json.kept, whole.alone)
         if lost.reasons.keys() <= apart.keys():
-            return plans, lost, tuple(patch_findings(given.tree, of_json, apart, whole))
+            return plans, lost, tuple(findings_by_hand(given.tree, plans, of_json, apart, whole))
         apart = {**lost.reasons, **apart}
 
 

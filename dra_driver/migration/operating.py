@@ -76,7 +76,7 @@ def _completed(kept: Sequence[Any], case: Case) -> tuple[Told, ...]:
     now = case.wanted[0]
     for one in kept:
         now = after_operation(now, one) if one is not None else now
-    rest = list(_leading(now, case.wanted[-1], ()))
+    rest = list(leading(now, case.wanted[-1], ()))
     if not rest and all(one is None for one in kept):
         # What it set is set already; kustomize takes no empty lists.
         rest = [{"op": "test", "path": "/kind", "value": now.get("kind")}]
@@ -154,7 +154,7 @@ def _test_of_the_template(operation: Any, now: JsonObject) -> Any:
 # -- from one object to another
 
 
-def _leading(now: Any, then: Any, path: Path) -> Iterator[JsonObject]:
+def leading(now: Any, then: Any, path: Path) -> Iterator[JsonObject]:
     """Operations that make the one of the other."""
     if _alike(now, then) or (path[-1:] == ("tolerations",) and _alike({"tolerations": now}, {"tolerations": then})):
         return
@@ -173,7 +173,7 @@ def _leading_map(now: JsonObject, then: JsonObject, path: Path) -> Iterator[Json
         elif key not in now:
             yield {"op": "add", "path": _pointer((*path, key)), "value": then[key]}
         else:
-            yield from _leading(now[key], then[key], (*path, key))
+            yield from leading(now[key], then[key], (*path, key))
 
 
 def _leading_list(now: list[Any], then: list[Any], path: Path) -> Iterator[JsonObject]:
@@ -186,7 +186,7 @@ def _leading_list(now: list[Any], then: list[Any], path: Path) -> Iterator[JsonO
         end = 0
     both = min(len(now), len(then)) - end
     for index in range(start, both):
-        yield from _leading(now[index], then[index], (*path, index))
+        yield from leading(now[index], then[index], (*path, index))
     for index in reversed(range(both, len(now) - end)):
         yield {"op": "remove", "path": _pointer((*path, index))}
     for index in range(both, len(then) - end):

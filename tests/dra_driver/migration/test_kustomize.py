@@ -339,6 +339,14 @@ spec: {templates: [{name: a, container: {name: main, image: i, resources: {limit
     assert [(one.place.path, one.severity) for one in said] == [("namePrefix", Severity.ERROR)]
 
 
+def test_names_in_patches_that_a_kustomization_has_inside_are_changed_by_kustomize_like_others() -> None:
+    """They are texts in its file, and fields once they are put over the pod."""
+    result = migrated(tree("namePrefix: x-\n" + listed(patch(main(4)))))
+    said = [one for one in result.findings if one.code is NOT_EDITABLE]
+    assert [(one.place.path, one.severity) for one in said] == [("namePrefix", Severity.INFO)]
+    assert "spec/template/spec/resourceClaims/resourceClaimTemplateName" in after(result)["over/gpu-names.yaml"]
+
+
 def test_labels_that_a_patch_puts_on_a_pod_stay_and_that_is_told() -> None:
     result = migrated(tree(listed(patch("{nodeSelector: {nvidia.com/gpu.family: hopper}}"), "{kind: Deployment}")))
     assert [one.choice.target for one in result.workloads] == [Target.CLAIMS]
