@@ -44,7 +44,7 @@ def strayed(before: Tree, after: Tree, converted: Set[Key], kept: Mapping[Key, s
         now, old = after.built(folder), [one.obj for one in there]
         broken = next((one.unknown for one in now if one.unknown and one.obj.get("kind") == _TEMPLATE), None)
         for one, new in _paired(was, now):
-            told = broken or _difference(one, new, [new.obj for new in now], old, alone)
+            told = broken or _twice(now) or _difference(one, new, [new.obj for new in now], old, alone)
             if isinstance(told, str):
                 parts = (*one.parts, *sorted(one.sources))
                 told = next((kept[key] for key in one.parts if key in kept), told)
@@ -74,10 +74,6 @@ def _difference(
         return was.unknown
     if now is None or now.unknown:
         return now.unknown if now is not None else "it would not be there any more"
-    names = [name for name, _ in _templates(beside)]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        return f"two files would bring the template {twice}"
     wanted, templates = alone(was.obj)
     built = _comparable(now.obj, beside)
     if _comparable(wanted, (*templates, *old)) == built:
@@ -90,6 +86,14 @@ def _difference(
             return tuple(sorted({key for labels in kept.values() for key in labels}))
     others = sorted({file for file, *_ in was.parts[1:]} | was.replaced)
     return f"what is changed there ({', '.join(others)}) would not fit the claims" if others else "it would differ"
+
+
+def _twice(now: Sequence[Built]) -> str | None:
+    """Of one base that is built several times, prefixes and namespaces tell the templates apart."""
+    templates = [one for one in now if one.obj.get("kind") == _TEMPLATE]
+    told = [(name, one.names, one.namespaces) for one in templates for name, _ in _templates([one.obj])]
+    twice = next((name for index, (name, *rest) in enumerate(told) if (name, *rest) in told[:index]), None)
+    return f"two files would bring the template {twice}" if twice is not None else None
 
 
 def _kept_labels(wanted: Any, now: Any, path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:

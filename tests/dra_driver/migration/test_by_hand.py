@@ -76,8 +76,11 @@ def written(advice: str) -> tuple[str, list[Any]]:
 
 
 def in_order(objects: list[Any]) -> list[str]:
-    """Kustomize puts containers of a strategic patch in front of the others, those of a JSON patch where they were."""
+    """Kustomize puts containers of a strategic patch in front of the others, those of a JSON patch where they were, and
+    requests are in the order of containers."""
     for one in objects:
+        if one["kind"] == "ResourceClaimTemplate":
+            one["spec"]["spec"]["devices"]["requests"].sort(key=lambda request: request["name"])
         if one["kind"] == "Deployment":
             one["spec"]["template"]["spec"]["containers"].sort(key=lambda container: container["name"])
     return comparable(objects)

@@ -347,6 +347,25 @@ def test_names_in_patches_that_a_kustomization_has_inside_are_changed_by_kustomi
     assert "spec/template/spec/resourceClaims/resourceClaimTemplateName" in after(result)["over/gpu-names.yaml"]
 
 
+def side_by_side(first: str = "", *, second: str = "namePrefix: b-\n") -> Files:
+    return {
+        **tree(""),
+        "over/kustomization.yaml": f"resources: [../base]\nnamePrefix: a-\n{first}",
+        "more/kustomization.yaml": f"resources: [../base]\n{second}",
+        "top/kustomization.yaml": "resources: [../over, ../more]\n",
+    }
+
+
+@needs_kubectl
+def test_a_base_that_is_built_twice_under_different_names_has_a_template_under_each() -> None:
+    trees = {
+        "prefixes": side_by_side(),
+        "and-a-patch": side_by_side(listed(patch(main(4)))),
+        "one-prefix": side_by_side(second=""),
+    }
+    assert check_law(trees) == trees.keys()
+
+
 def test_labels_that_a_patch_puts_on_a_pod_stay_and_that_is_told() -> None:
     result = migrated(tree(listed(patch("{nodeSelector: {nvidia.com/gpu.family: hopper}}"), "{kind: Deployment}")))
     assert [one.choice.target for one in result.workloads] == [Target.CLAIMS]
