@@ -171,8 +171,8 @@ class Cluster:
     @property
     def namespace(self) -> str:
         """For commands of a fix: where ours run; a placeholder where nothing of them is seen."""
-        pods = (one for one in self.pods.items if one.program is not None)
-        places = (one.metadata.namespace for one in (*self.controllers, *self.plugins, *pods))
+        places = [one.metadata.namespace for one in (*self.controllers, *self.plugins)]
+        places += [one.metadata.namespace for one in self.pods.items if one.program is not None]
         return next((place for place in places if place), "NAMESPACE")
 
     @property
