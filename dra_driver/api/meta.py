@@ -30,7 +30,7 @@ class Model(BaseModel):
         try:
             return cls.model_validate(obj)
         except ValidationError as error:
-            problems = [f"{_path(issue['loc'])}: {_said(issue['msg'])}" for issue in error.errors()]
+            problems = [f"{_path(issue['loc'])}: {said(issue['msg'])}" for issue in error.errors()]
             raise InvalidInput("; ".join(problems), about=about or cls.__name__, problems=problems) from error
 
     def to_wire(self) -> JsonObject:
@@ -38,7 +38,7 @@ class Model(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def _said(message: str) -> str:
+def said(message: str) -> str:
     """Without what Pydantic puts before the words of validators of ours."""
     return message.removeprefix("Value error, ")
 

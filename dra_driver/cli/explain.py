@@ -34,6 +34,19 @@ class Kind(StrEnum):
     CLAIM = "claim"
 
 
+_WORDS = {
+    "po": Kind.POD,
+    "pod": Kind.POD,
+    "pods": Kind.POD,
+    "claim": Kind.CLAIM,
+    "claims": Kind.CLAIM,
+    "resourceclaim": Kind.CLAIM,
+    "resourceclaims": Kind.CLAIM,
+}
+"""What kubectl takes for the kind, and our own word for claims."""
+_SAY_WHAT = "say what to explain: pod NAME or claim NAME (pod/NAME, claim/NAME), or files with -f"
+
+
 _LONGEST_S = 5.0
 """To look for what would fit; the reasons are there at once."""
 _WIDEST = 120
@@ -47,7 +60,10 @@ NodeOption = Annotated[list[str], typer.Option("--node", help="Every device of t
 
 
 def explain(
-    kind: Annotated[Kind | None, typer.Argument(help="What to explain.", show_default=False)] = None,
+    kind: Annotated[
+        str | None,
+        typer.Argument(help="What to explain: pod or claim; or both at once, as pod/NAME.", show_default=False),
+    ] = None,
     name: Annotated[str | None, typer.Argument(help="Its name.", show_default=False)] = None,
     namespace: NamespaceOption = None,
     files: FilesOption = [],  # noqa: B006 - typer reads it and copies
@@ -65,8 +81,9 @@ def explain(
     `dractl explain pod NAME` asks the cluster. With -f everything comes from files: all pods and claims in them that
     wait are explained, or the named one. Exit status 1 when something waits and nothing fits.
     """
-    if name is None and (kind is not None or not files):
-        raise InvalidInput("say what to explain: pod NAME or claim NAME, or files with -f", about="dractl explain")
+    subject = _subject(kind, name) if kind is not None else None
+    if subject is None and not files:
+        raise InvalidInput(_SAY_WHAT, about="dractl explain")
     if files:
         world = world_in([*files, *slices], kubernetes, models=models)
     elif models is not None:
@@ -75,19 +92,33 @@ def explain(
         from dra_driver.cli.live import ask_world  # files need no HTTP client
 
         world = ask_world(kubeconfig, context, namespace or "default")
-    found = _explanations(world, kind, name, namespace, None if devices else tuple(node))
+    found = _explanations(world, subject, namespace, None if devices else tuple(node))
     _print(found, output)
     if any(one.answer is Answer.WAITS for one in found):
         raise SystemExit(Status.NO)
 
 
+def _subject(kind: str, name: str | None) -> tuple[Kind, str]:
+    """Of `pod NAME`, or of `pod/NAME` as kubectl has it. Raises InvalidInput for anything else."""
+    word, slash, rest = kind.partition("/")
+    found = _WORDS.get(word.lower())
+    if found is None:
+        raise InvalidInput(f"{word!r} is neither pod nor claim; {_SAY_WHAT}", about="dractl explain")
+    if slash and rest and name is not None:
+        raise InvalidInput(f"one at a time: {kind} or {name}", about="dractl explain")
+    named = rest if slash else name
+    if not named:
+        raise InvalidInput(_SAY_WHAT, about="dractl explain")
+    return found, named
+
+
 def _explanations(
-    world: World, kind: Kind | None, name: str | None, namespace: str | None, nodes: Sequence[str] | None
+    world: World, subject: tuple[Kind, str] | None, namespace: str | None, nodes: Sequence[str] | None
 ) -> list[Explanation]:
     unknown = [one for one in nodes or () if one not in world.nodes]
     if unknown:
         raise InvalidInput(f"there is no node {unknown[0]}", about="--node")
-    subjects = _subjects(world, namespace) if kind is None else [(kind, (namespace or "default", str(name)))]
+    subjects = _subjects(world, namespace) if subject is None else [(subject[0], (namespace or "default", subject[1]))]
     if not subjects:
         raise InvalidInput("there is no pod and no claim that waits", about="the files")
     enough = _deadline()

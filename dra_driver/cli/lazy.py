@@ -59,4 +59,13 @@ def lazy_group(commands: Iterable[LazyCommand], *, before: Callable[[], None]) -
             before()
             return name, known[name].load(), rest
 
+        def invoke(self, ctx: Any) -> Any:
+            try:
+                return super().invoke(ctx)
+            except typer.BadParameter as error:
+                from dra_driver.api.meta import said  # the help needs no models
+
+                error.message = said(error.message)
+                raise
+
     return LazyGroup

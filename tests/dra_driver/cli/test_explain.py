@@ -130,6 +130,43 @@ def test_what_cannot_be_explained_is_said_in_a_line(tmp_path: Path, arguments: t
     assert "\n" not in str(found.exception)
 
 
+@pytest.mark.parametrize(
+    ("written", "same"),
+    [
+        (("pod/train",), ("pod", "train")),
+        (("pods/train",), ("pod", "train")),
+        (("Pod", "train"), ("pod", "train")),
+        (("claim/large",), ("claim", "large")),
+        (("resourceclaim/large",), ("claim", "large")),
+        (("resourceclaims", "large"), ("claim", "large")),
+    ],
+)
+def test_what_to_explain_may_be_written_as_for_kubectl(
+    tmp_path: Path, written: tuple[str, ...], same: tuple[str, ...]
+) -> None:
+    files = _files(tmp_path, pod("train", ["large"], node_name=None), _large(), NODE_1)
+    found, expected = _run(*written, "-f", files), _run(*same, "-f", files)
+    assert found.stdout.startswith(f"{same[0].capitalize()} default/{same[1]} waits")
+    assert (found.exit_code, found.stdout) == (expected.exit_code, expected.stdout)
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        (("job/train",), "'job' is neither pod nor claim; say what to explain: pod NAME"),
+        (("train",), "'train' is neither pod nor claim"),
+        (("pod/",), "say what to explain: pod NAME"),
+        (("pod/train", "other"), "one at a time: pod/train or other"),
+    ],
+)
+def test_what_is_not_understood_is_refused_with_what_to_write(
+    tmp_path: Path, written: tuple[str, ...], told: str
+) -> None:
+    found = _run(*written, "-f", _files(tmp_path, NODE_1))
+    assert isinstance(found.exception, InvalidInput)
+    assert told in str(found.exception)
+
+
 def _keys(data: Any, path: str = "") -> set[str]:
     if isinstance(data, list):
         return {key for one in data for key in _keys(one, path)}

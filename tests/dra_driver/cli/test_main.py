@@ -34,3 +34,19 @@ def test_a_mistyped_command_is_met_with_what_was_meant() -> None:
     answer = CliRunner().invoke(app, ["gte"])
     assert answer.exit_code == 2
     assert "'get'" in answer.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("explain", "-o", "xml"),
+        ("get", "nodes", "-o", "xml"),
+        ("doctor", "-o", "xml"),
+        ("demo", "--publisher", "nobody"),
+    ],
+)
+def test_a_value_that_is_not_among_the_choices_is_told_in_plain_words(arguments: tuple[str, ...]) -> None:
+    found = CliRunner().invoke(app, arguments)
+    assert found.exit_code == 2
+    assert f"'{arguments[-1]}' is not one of" in found.stderr
+    assert "Value error" not in found.stderr
