@@ -22,6 +22,8 @@ import yaml
 
 from dra_driver import bundled
 from dra_driver.cli.plan import POLICY_KIND
+from dra_driver.names import GPU_DRIVER
+from kubelet_plugin import health_file
 
 KUBECONFIG = os.environ.get("GPU_DRA_TEST_KUBECONFIG", "")
 IMAGE = os.environ.get("GPU_DRA_TEST_IMAGE", "")
@@ -112,9 +114,11 @@ class Services:
 def services_of(
     folder: Path, publisher: str, node: str, profile: str = "dgx-h100", policy: Path | None = None
 ) -> Iterator[Services]:
-    """None of them runs yet. However the block ends, none does afterwards, and nothing is published."""
+    """None of them runs yet. However the block ends, none does afterwards, nothing is published, and what befell these
+    GPUs is forgotten: those of the next are the same in name and boot, but others."""
     services = Services(folder, publisher, node, profile, policy)
     with ExitStack() as last:
+        last.callback((KUBELET_ROOT / "plugins" / GPU_DRIVER / health_file.NAME).unlink, missing_ok=True)
         last.callback(kubectl, "delete", "nodeinventories,resourceslices", "--all")
         last.callback(lambda: _stop_all(services))
         yield services
