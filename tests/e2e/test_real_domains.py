@@ -29,6 +29,7 @@ from support.real_domains import (
     phase,
     plugin_pods,
     published_domains,
+    reason,
     runs,
     use_domain,
 )
@@ -224,9 +225,13 @@ def test_a_program_that_is_killed_is_started_again_in_the_same_container() -> No
     (pod,) = daemons("first")
     before = programs()
     assert len(before) == 1
+    becomes("first", "AllNodesReady")
     in_daemon("first", f"kill -9 {before[0]}")
+    # It is back within a second; kubelet, that asks every 5 s, is to see it all the same.
+    until(lambda: reason("first") != "AllNodesReady", "the domain says that its program ended", 30)
     until(lambda: programs() and programs() != before, "the program runs again")
     until(lambda: imex_state() == "READY", "and is ready")
+    becomes("first", "AllNodesReady")
     (after,) = daemons("first")
     assert after["metadata"]["uid"] == pod["metadata"]["uid"]
     assert after["status"]["containerStatuses"][0]["restartCount"] == 0
