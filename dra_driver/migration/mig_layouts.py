@@ -5,11 +5,11 @@ from collections.abc import Collection, Sequence
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.codes import MIG_LAYOUT
+from dra_driver.migration.codes import MEANING_UNKNOWN, MIG_LAYOUT
 from dra_driver.migration.in_force import Given, settled
 from dra_driver.migration.labels import restored_profile
 from dra_driver.migration.meaning import MigLayout
-from dra_driver.migration.model import Finding, finding
+from dra_driver.migration.model import Finding, Options, finding
 
 
 def layouts_in_force(
@@ -51,6 +51,36 @@ def by_default_layout(usual: Given[str], profile: str) -> Finding:
     )
     advice = "Give the nodes (`--cluster`, or `kubectl get nodes -o yaml` by `--with`), which say it themselves."
     return finding(MIG_LAYOUT, usual.document, usual.at, message, advice=advice)
+
+
+def is_assumed_whole(
+    strategy: Given[str], usual: Given[str] | None, layouts: Sequence[MigLayout], options: Options
+) -> bool:
+    """Whether GPUs are taken as whole though the GPU Operator is told `single`: that is what it is told by default, and
+    what nodes without MIG devices have it offer. Other settings say it on purpose, and so do layouts."""
+    if (
+        strategy.says != "single"
+        or "migStrategy" in strategy.document.obj
+        or options.mig_strategy
+        or options.mig_profile
+    ):
+        return False
+    if usual is None:
+        return not any(one.profiles for one in layouts)
+    known = next((one for one in layouts if one.name == usual.says), None)
+    return not known.profiles if known is not None else usual.says == "all-disabled"
+
+
+def assumed_whole(strategy: Given[str], usual: Given[str] | None) -> Finding:
+    if usual is not None:
+        because = f"nodes are taken to have the layout {usual.says}"
+    else:
+        because = (
+            "the MIG strategy single is the GPU Operator's default, and nothing that was given says of MIG devices"
+        )
+    message = f"{because}, so nvidia.com/gpu is taken as a whole GPU"
+    advice = "If it is not, give the nodes (`--cluster`, or `kubectl get nodes -o yaml` by `--with`), or say it with "
+    return finding(MEANING_UNKNOWN, strategy.document, strategy.at, message, advice=f"{advice}`--mig-profile`.")
 
 
 def layout_of(name: str, entries: object) -> MigLayout | None:

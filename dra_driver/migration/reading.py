@@ -64,6 +64,8 @@ from dra_driver.migration.sharing_systems import Part, parts_of
 
 MOST_DEVICES = 32
 """Of one claim. Source: AllocationResultsMaxSize, resource.k8s.io/v1."""
+_MOST_UNITS = 1000
+"""No node has as many, by far."""
 _KSERVE_CLASS = "serving.kserve.io/dra-device-class"
 _DRA_MINOR = 34
 _CONSUMABLE_MINOR = 36
@@ -121,7 +123,7 @@ class _Pod:
         containers = [one for one in self._pod.containers if one.role is not Role.EPHEMERAL]
         amounts = [(container, self._amounts(container)) for container in containers]
         self._strange()
-        asks = self._asks(amounts)
+        asks = list(map(self._within_reason, self._asks(amounts)))
         self._zeros(amounts, asks)
         if not asks:
             return self._without_asks()
@@ -215,6 +217,15 @@ class _Pod:
                         continue
                     found.append(self._of_resource(container, amount.resource, amount.number, amount.paths))
         return found
+
+    def _within_reason(self, ask: _Ask) -> _Ask:
+        """Units are looked at one by one, and an amount of `8Gi` was meant for something else."""
+        if ask.want.count <= _MOST_UNITS:
+            return ask
+        message = f"{ask.want.count} devices; a claim has at most {MOST_DEVICES}"
+        self._say(TOO_LARGE, self._pod.path, message)
+        self._leave.append(message)
+        return replace(ask, want=replace(ask.want, count=1))
 
     @staticmethod
     def _of_part(part: Part) -> _Ask:

@@ -31,7 +31,14 @@ from dra_driver.migration.in_force import Given, among_examples, configs_in_forc
 from dra_driver.migration.labels import restored_profile
 from dra_driver.migration.meaning import CONFIG_LABEL, LAYOUT_LABEL, Hami, MigLayout, View
 from dra_driver.migration.meaning import Meaning as Meaning
-from dra_driver.migration.mig_layouts import by_default_layout, layout_of, layouts_in_force, uniform_profile
+from dra_driver.migration.mig_layouts import (
+    assumed_whole,
+    by_default_layout,
+    is_assumed_whole,
+    layout_of,
+    layouts_in_force,
+    uniform_profile,
+)
 from dra_driver.migration.model import Finding, Options, Path, finding, value_at
 from dra_driver.migration.node_pools import labels_of_nodes
 from dra_driver.migration.own_names import own_names
@@ -214,8 +221,7 @@ class _Found:
             self.operator_configs.append(Given(document, (str(where), str(default) if default else None)))
         if {"resourceName", "resourceMem", "resourceCores"} & obj.keys() or "deviceSplitCount" in plugin:
             self._hami(document, {**plugin, **obj}, ())
-        strategy = obj.get("migStrategy") or value_at(obj, ("mig", "strategy"))
-        self._strategy(document, strategy)
+        self._strategy(document, obj.get("migStrategy") or value_at(obj, ("mig", "strategy")))
         self._default_layout(document, obj)
         root = obj.get("nvidiaDriverRoot")
         if isinstance(root, str):
@@ -437,6 +443,10 @@ def _meaning(found: _Found, options: Options) -> Meaning:
     views = [view for view in nodes if view is not None]
     if not views:
         profile = uniform_profile(usual.says, layouts) if usual is not None else None
+        unsaid = not configs or any(one.mig_strategy is None for one in configs.values())
+        if by_values and not by_flags and unsaid and is_assumed_whole(by_values, usual, layouts, options):
+            strategy = "none"
+            plain = replace(plain, strategy=strategy, findings=(*plain.findings, assumed_whole(by_values, usual)))
         views = [_view_of_config(config, strategy, len(configs) > 1) for config in configs.values()]
         if not views and (strategy is not None or options.replicas is not None):
             views = [View("the cluster", mig_strategy=strategy)]

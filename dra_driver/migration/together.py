@@ -11,6 +11,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 
 from dra_driver.allocation.extended import class_by_resource, extended_resources
 from dra_driver.allocation.nodes import unfit_for
@@ -193,15 +194,17 @@ class _Crowd:
     def _place(self, entry: _Entry, pod: PodToBe) -> None:
         entry.fit = 0
         entry.before = 0 if entry.asked is not None else None
-        chosen = [one for one in self._nodes if _unfit(pod, one) is None] if entry.everywhere else [None] * entry.copies
-        for one in chosen:
-            nodes = self._nodes if one is None else (one,)
-            if entry.asked is not None and self._take_before(entry, pod, nodes):
+        of_each = ([one] for one in self._nodes if _unfit(pod, one) is None)
+        for nodes in of_each if entry.everywhere else repeat(self._nodes, entry.copies):
+            had_room = entry.asked is not None and self._take_before(entry, pod, nodes)
+            if had_room:
                 entry.before = (entry.before or 0) + 1
             node = self._take(pod, nodes)
             if node is not None:
                 entry.fit += 1
                 entry.where[node] = entry.where.get(node, 0) + 1
+            elif not had_room and not entry.everywhere:
+                break  # nor is there room for others of them
         if entry.fit < entry.copies:
             entry.why = tuple(_grouped(self._refused[pod.wishes]))[:_MOST_REASONS] or ("there are no nodes",)
 

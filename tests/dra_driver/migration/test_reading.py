@@ -409,3 +409,10 @@ def test_memory_of_gpus_turns_percent_into_amounts() -> None:
 def test_what_an_old_server_cannot_do_is_said(minor: int, amounts: JsonObject, left: bool) -> None:
     found = read(pod(limits(amounts)), meaning_of(PLAIN) if GPU in amounts else None, kubernetes_minor=minor)
     assert (codes(found.findings), found.leave is not None) == (["M023"] if left else [], left)
+
+
+@pytest.mark.parametrize("amount", ["8Gi", 99_999_999_999, 1001])
+def test_an_amount_that_no_node_has_is_told_and_not_counted_out(amount: object) -> None:
+    found = read(pod(limits({GPU: amount})))
+    assert found.leave is not None and "a claim has at most 32" in found.leave
+    assert "M018" in codes(found.findings)

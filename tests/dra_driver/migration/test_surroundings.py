@@ -120,7 +120,7 @@ def test_nothing_known_means_nothing() -> None:
          [Stands(What.GPU, None, FOUR)]),
         ("migStrategy: single\ntolerations: []\n", GPU, [Stands(What.MIG)]),
         ("devicePlugin: {enabled: true}\nmig: {strategy: mixed}\n", GPU, [Stands(What.GPU)]),
-        (policy("none", strategy="single"), GPU, [Stands(What.MIG)]),
+        (policy("none", strategy="single"), GPU, [Stands(What.GPU)]),
     ],
 )  # fmt: skip
 def test_a_configuration_says_what_a_resource_is(text: str, resource: str, what: list[Stands]) -> None:
@@ -295,7 +295,6 @@ SINGLE = policy("c", strategy="single", migManager={"config": {"default": "all-1
         ([SINGLE], "1g.5gb"),
         ([SINGLE.replace("all-1g.5gb", "custom"), LAYOUTS], None),
         ([SINGLE.replace("all-1g.5gb", "own")], None),
-        ([SINGLE.replace("all-1g.5gb", "all-disabled")], None),
         ([SINGLE, LAYOUTS.replace("all-1g.5gb:", "all-1g.5gb:\n  - {devices: [8], mig-enabled: false}")], None),
         ([SINGLE.replace("all-1g.5gb", "own"), LAYOUTS.replace("all-1g.5gb", "own")], "1g.5gb"),
         ([SINGLE.replace("single", "mixed")], None),
@@ -308,6 +307,37 @@ def test_the_layout_of_nodes_that_name_none_says_what_a_mig_device_is(texts: lis
     assert found.profile == profile
     said = [one.message for one in meaning.findings if "are taken to have the layout" in one.message]
     assert len(said) == (profile is not None)
+
+
+BY_DEFAULT = policy("c", strategy="single")
+
+
+@pytest.mark.parametrize(
+    ("texts", "what", "said"),
+    [
+        ([BY_DEFAULT], What.GPU, "single is the GPU Operator's default"),
+        (["devicePlugin: {enabled: true}\nmig: {strategy: single}\n"], What.GPU, "is the GPU Operator's default"),
+        ([SINGLE.replace("all-1g.5gb", "all-disabled"), LAYOUTS], What.GPU, "have the layout all-disabled, so"),
+        ([SINGLE.replace("all-1g.5gb", "w"), LAYOUTS.replace("all-disabled", "w")], What.GPU, "the layout w, so"),
+        ([BY_DEFAULT, LAYOUTS], What.MIG, None),
+        ([SINGLE.replace("all-1g.5gb", "own")], What.MIG, None),
+        ([BY_DEFAULT, plugin(flags="{migStrategy: single}")], What.MIG, None),
+        ([BY_DEFAULT, daemon_set(PLUGIN, args=["--mig-strategy=single"])], What.MIG, None),
+        (["migStrategy: single\ntolerations: []\n"], What.MIG, None),
+    ],
+)  # fmt: skip
+def test_the_operators_default_strategy_alone_makes_no_mig_devices(
+    texts: list[str], what: What, said: str | None
+) -> None:
+    meaning = meaning_of(*texts)
+    assert {one.what for one in stands(meaning)} == {what}
+    told = [one.message for one in meaning.findings if "taken as a whole GPU" in one.message]
+    assert (len(told) == 1 and said in told[0]) if said is not None else not told
+
+
+def test_a_person_who_says_it_goes_before_the_operators_default() -> None:
+    assert stands(meaning_of(BY_DEFAULT, mig_profile="1g.5gb")) == [Stands(What.MIG, "1g.5gb")]
+    assert stands(meaning_of(BY_DEFAULT, mig_strategy="single")) == [Stands(What.MIG)]
 
 
 def test_the_layout_of_a_node_says_what_a_mig_device_is() -> None:

@@ -89,6 +89,12 @@ def test_everything_fits_where_there_is_room() -> None:
     )
 
 
+def test_pods_without_end_are_not_tried_one_by_one() -> None:
+    found = on_models(migrated(deployment("crowd", 1, 2_000_000_000)), t4=2)
+    room = numbers(on_models(migrated(deployment("few", 1, 50)), t4=2))[0][1]
+    assert numbers(found) == [(2_000_000_000, room, room)]
+
+
 def test_what_had_a_place_and_has_none_now_fails_the_migration() -> None:
     """A claim for GPUs of one model, where the label is of a node that has both: nobody looks at the GPU any more."""
     migration = migrated(deployment("any", 1, 4))
