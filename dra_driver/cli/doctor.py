@@ -190,11 +190,15 @@ def summary(report: Report) -> str:
 
 
 def rendered(report: Report, width: int) -> Iterator[str]:
-    """A line for each finding, and one for its fix; folded to `width`."""
+    """A line for each finding, and one for its fix; what is skipped for one reason in a line at the end. Folded to
+    `width`."""
+    moot = [one for one in report.findings if one.verdict is Verdict.SKIPPED and not one.trouble]
     shown: Counter[tuple[str, str]] = Counter()
     counts = Counter((one.check, one.trouble) for one in report.findings)
     margin = 10 + max((len(one.check) for one in report.findings), default=0) + 2
     for one in report.findings:
+        if one in moot:
+            continue
         kind = (one.check, one.trouble)
         shown[kind] += 1
         if one.trouble and shown[kind] > _ALIKE:
@@ -206,6 +210,10 @@ def rendered(report: Report, width: int) -> Iterator[str]:
         yield from _folded(f"{head:{margin}}", sentence, width)
         if one.fix:
             yield from _folded(f"{'':{margin}}fix: ", one.fix, width)
+    for why in dict.fromkeys(one.sentence for one in moot):
+        names = [one.check for one in moot if one.sentence == why]
+        head = f"{Verdict.SKIPPED.value:8}  {len(names)} checks"
+        yield from _folded(f"{head:{margin}}", f"{why}: {', '.join(names)}", width)
 
 
 def _folded(head: str, text: str, width: int) -> Iterator[str]:

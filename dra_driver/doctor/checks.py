@@ -1,7 +1,21 @@
 """All checks of a cluster, in the order in which they are answered: what others need comes first."""
 
+from dataclasses import replace
+
 from dra_driver.api.meta import JsonObject
-from dra_driver.doctor import access, claims, configuration, conflicts, control, domains, gpus, nodes, server, slices
+from dra_driver.doctor import (
+    access,
+    claims,
+    configuration,
+    conflicts,
+    control,
+    domains,
+    gpus,
+    installation,
+    nodes,
+    server,
+    slices,
+)
 from dra_driver.doctor.cluster import Cluster
 from dra_driver.doctor.findings import Check
 
@@ -13,35 +27,39 @@ def cluster_checks(definitions: tuple[JsonObject, ...], classes: tuple[JsonObjec
         server.API,
         server.FEATURES,
         access.YOURS,
-        server.definitions_check(definitions),
-        nodes.COVERED,
+        installation.INSTALLED,
+        *_of_an_installation(server.definitions_check(definitions), nodes.COVERED),
         nodes.KUBELETS,
         nodes.KUBELET_GATES,
         nodes.RUNTIMES,
-        nodes.PODS,
-        nodes.REGISTERED,
-        nodes.INVENTORIES,
-        gpus.DRIVERS,
-        gpus.HEALTH,
-        gpus.LEFTOVERS,
-        control.CONTROLLER_RUNS,
-        control.LEADER,
-        control.VERSIONS,
-        access.THEIRS,
-        slices.PUBLISHED,
-        slices.COMPLETE,
-        slices.STALE,
-        slices.WRITERS,
-        configuration.classes_check(classes),
-        configuration.POLICY,
-        configuration.WEBHOOK,
-        configuration.ADMISSION,
+        *_of_an_installation(
+            nodes.PODS,
+            nodes.REGISTERED,
+            nodes.INVENTORIES,
+            gpus.DRIVERS,
+            gpus.HEALTH,
+            gpus.LEFTOVERS,
+            control.CONTROLLER_RUNS,
+            control.LEADER,
+            control.VERSIONS,
+            access.THEIRS,
+            slices.PUBLISHED,
+            slices.COMPLETE,
+            slices.STALE,
+            slices.WRITERS,
+            configuration.classes_check(classes),
+            configuration.POLICY,
+            configuration.WEBHOOK,
+            configuration.ADMISSION,
+        ),
         conflicts.DEVICE_PLUGINS,
-        conflicts.OTHERS,
-        conflicts.OPERATOR,
+        *_of_an_installation(conflicts.OTHERS, conflicts.OPERATOR),
         claims.ALLOCATED,
         claims.DELETED,
-        claims.EVENTS,
-        domains.DOMAINS,
-        domains.NODES,
+        *_of_an_installation(claims.EVENTS, domains.DOMAINS, domains.NODES),
     )
+
+
+def _of_an_installation(*checks: Check[Cluster]) -> tuple[Check[Cluster], ...]:
+    """These have nothing to ask where nothing of the driver is there."""
+    return tuple(replace(one, moot=installation.why_moot) for one in checks)

@@ -43,6 +43,28 @@ SIMULATED_RUNTIME = "simulated"
 """What the nodes of `dractl cluster` have in place of containerd; it reads CDI files as real ones do."""
 
 
+GPU_LABELS = frozenset(
+    (
+        "nvidia.com/gpu.present",
+        "feature.node.kubernetes.io/pci-10de.present",
+        "feature.node.kubernetes.io/pci-0300_10de.present",
+        "feature.node.kubernetes.io/pci-0302_10de.present",
+        "cloud.google.com/gke-accelerator",
+        "k8s.amazonaws.com/accelerator",
+        "karpenter.k8s.aws/instance-gpu-manufacturer",
+        "eks.amazonaws.com/instance-gpu-manufacturer",
+        "kubernetes.azure.com/accelerator",
+    )
+)
+"""By which nodes with GPUs are known: those of the chart's `kubeletPlugin.affinity` that say nothing but that."""
+
+
+def gpu_label(node: Node) -> str | None:
+    """The label that tells that it has GPUs; None: none does."""
+    labels = node.metadata.labels
+    return next((name for name in sorted(GPU_LABELS & labels.keys()) if labels[name] not in ("false", "")), None)
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSeen:
     """`groups` are the served versions by API group, empty when they could not be asked for."""
@@ -197,7 +219,10 @@ class Cluster:
 
     @property
     def gpu_nodes(self) -> tuple[Node, ...]:
-        """Nodes that have a plugin or should: selected by a DaemonSet of ours, or with an inventory."""
+        """Nodes that have a plugin or should: selected by a DaemonSet of ours, or with an inventory; before there is
+        anything of these, those whose labels tell of GPUs."""
+        if not self.plugins and not self.inventories.items:
+            return tuple(one for one in self.nodes.items if gpu_label(one) is not None)
         reported = {one.spec.node_name for one in self.inventories.items}
         return tuple(one for one in self.nodes.items if one.name in reported or self.selected_by(one.view))
 

@@ -67,6 +67,11 @@ def ok(sentence: str) -> Finding:
     return Finding("", Verdict.OK, sentence)
 
 
+def skipped(why: str) -> Finding:
+    """There is nothing to be looked at."""
+    return Finding("", Verdict.SKIPPED, why)
+
+
 @dataclass(frozen=True, slots=True)
 class Unread:
     """Something that could not be read. `permission` is what would have been needed (`list nodes`); None when it was
@@ -118,15 +123,19 @@ class Observed(Protocol):
 @dataclass(frozen=True, slots=True)
 class Check[T: Observed]:
     """One question. `asks` completes the words "Looks at"; `reads` are the parts of what is observed without which it
-    has no answer. `judge` answers at least one finding."""
+    has no answer. `judge` answers at least one finding. `moot` says why there is nothing to ask; None: there is."""
 
     name: str
     asks: str
     judge: Callable[[T], Iterable[Finding]]
     troubles: tuple[Trouble, ...]
     reads: tuple[str, ...] = ()
+    moot: Callable[[T], str | None] | None = None
 
     def findings(self, observed: T) -> tuple[Finding, ...]:
+        why = self.moot(observed) if self.moot is not None else None
+        if why is not None:
+            return (replace(skipped(why), check=self.name),)
         unread = [one for part in self.reads if (one := observed.unread(part)) is not None]
         found = [unknown(unread)] if unread else list(self.judge(observed))
         assert found, f"check {self.name} says nothing"

@@ -6,25 +6,10 @@ from datetime import timedelta
 
 from dra_driver.allocation.nodes import unfit_for
 from dra_driver.api.inventory import NodeInventory, confirmation_annotation
-from dra_driver.doctor.cluster import SIMULATED_RUNTIME, Cluster
+from dra_driver.doctor.cluster import SIMULATED_RUNTIME, Cluster, gpu_label
 from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, listed, ok
-from dra_driver.doctor.objects import KUBELET_PLUGIN, Node, Pod, moment
+from dra_driver.doctor.objects import KUBELET_PLUGIN, Pod, moment
 from dra_driver.doctor.server import OLDEST
-
-_LABELS = frozenset(
-    (
-        "nvidia.com/gpu.present",
-        "feature.node.kubernetes.io/pci-10de.present",
-        "feature.node.kubernetes.io/pci-0300_10de.present",
-        "feature.node.kubernetes.io/pci-0302_10de.present",
-        "cloud.google.com/gke-accelerator",
-        "k8s.amazonaws.com/accelerator",
-        "karpenter.k8s.aws/instance-gpu-manufacturer",
-        "eks.amazonaws.com/instance-gpu-manufacturer",
-        "kubernetes.azure.com/accelerator",
-    )
-)
-"""By which nodes with GPUs are known: those of the chart's `kubeletPlugin.affinity` that say nothing but that."""
 
 _CLOCK = timedelta(seconds=15)
 """The difference of clocks that the publisher puts up with (`dra_driver.publish.life`)."""
@@ -198,8 +183,10 @@ def _runtime_trouble(runtime: str) -> Trouble | None:
 _NOT_INSTALLED = Trouble(
     "not-installed",
     Verdict.PROBLEM,
-    "no DaemonSet of the node plugin, and no node has reported GPUs: the driver is not installed",
-    "helm install gpu-dra-driver charts/gpu-dra-driver --namespace gpu-dra --create-namespace",
+    "no DaemonSet of the node plugin, and no node has reported GPUs; other parts of the driver are there (see the check"
+    " installation)",
+    "helm upgrade --install gpu-dra-driver charts/gpu-dra-driver, in the namespace of the release (helm list -A), puts"
+    " it back; or remove what is left (kubectl delete)",
 )
 _NO_NODE = Trouble(
     "no-node",
@@ -228,17 +215,12 @@ def _covered(cluster: Cluster) -> Iterator[Finding]:
     if not selected:
         for plugin in cluster.plugins:
             yield _NO_NODE.at(f"DaemonSet {plugin.key}", nodes=len(cluster.nodes.items))
-    left = [node for node in cluster.nodes.items if node not in selected and (_gpu_label(node) is not None)]
+    left = [node for node in cluster.nodes.items if node not in selected and (gpu_label(node) is not None)]
     for node in left:
         why = unfit_for({"spec": cluster.plugins[0].spec.template.spec}, node.view) or "for no reason that is seen here"
-        yield _NOT_COVERED.at(_about(node.name), label=_gpu_label(node), why=why, node=node.name)
+        yield _NOT_COVERED.at(_about(node.name), label=gpu_label(node), why=why, node=node.name)
     if selected and not left:
         yield ok(f"the plugin is for {len(selected)} of {len(cluster.nodes.items)} nodes")
-
-
-def _gpu_label(node: Node) -> str | None:
-    labels = node.metadata.labels
-    return next((name for name in sorted(_LABELS & labels.keys()) if labels[name] not in ("false", "")), None)
 
 
 _POD_MISSING = Trouble(

@@ -125,6 +125,29 @@ def nothing_installed(it: Installation) -> None:
         it.objects[plural] = {}
 
 
+ASKED_BEFORE = {
+    "server-version",
+    "dra-api",
+    "features",
+    "your-permissions",
+    "installation",
+    "kubelets",
+    "kubelet-gates",
+    "container-runtime",
+    "device-plugin",
+    "claims",
+    "claim-deletions",
+}
+"""Checks that have an answer before anything of the driver is there."""
+_MOOT = [f"{one.name}/" for one in CHECKS if one.name not in ASKED_BEFORE]
+
+
+@finds("installation/not-installed", *_MOOT)
+def no_trace_of_the_driver(it: Installation) -> None:
+    for plural in it.objects.keys() - {"nodes"}:
+        it.objects[plural] = {}
+
+
 @finds("plugin-nodes/no-node", "slices-alive/plugin-gone")
 def no_node_selected(it: Installation) -> None:
     for node in NODES:
@@ -678,7 +701,7 @@ def test_what_is_wrong_is_found_and_nothing_else(case: Case) -> None:
     assert {f"{one.check}/{one.trouble}" for one in found} == case.found
     for one in found:
         assert one.sentence, one
-        assert one.fix, one
+        assert one.fix or one.sentence == "not installed", one
         assert "{" not in one.sentence, one
 
 
@@ -723,6 +746,70 @@ def test_what_could_not_be_read_for_another_reason_says_which() -> None:
     cluster = replace(Installation().cluster, classes=Seen((), Unread("deviceclasses", "no answer in time")))
     (found,) = [one for one in examined(CHECKS, cluster) if one.check == "device-classes"]
     assert (found.verdict, found.sentence) == (Verdict.UNKNOWN, "deviceclasses could not be read: no answer in time")
+
+
+# -- where the driver is not installed
+
+
+def bare() -> Installation:
+    installation = Installation()
+    no_trace_of_the_driver(installation)
+    return installation
+
+
+def test_where_nothing_of_the_driver_is_there_it_is_said_once_and_how_to_install_it() -> None:
+    (problem,) = [one for one in troubles(bare()) if one.verdict is not Verdict.SKIPPED]
+    assert (problem.check, problem.verdict) == ("installation", Verdict.PROBLEM)
+    assert "the driver is not installed" in problem.sentence
+    assert "2 of 3 nodes have a label that tells of GPUs" in problem.sentence
+    assert problem.fix.startswith("helm install gpu-dra-driver charts/gpu-dra-driver --namespace gpu-dra")
+
+
+def test_what_can_be_asked_before_the_driver_is_installed_is() -> None:
+    installation = bare()
+    old_kubelet(installation)
+    runtime_without_cdi(installation)
+    old_server(installation)
+    found = {f"{one.check}/{one.trouble}" for one in troubles(installation) if one.verdict is not Verdict.SKIPPED}
+    assert {"installation/not-installed", "server-version/too-old", "container-runtime/no-cdi"} <= found
+    assert any(one.startswith("kubelets/") for one in found)
+
+
+KINDS = sorted(Installation().objects.keys() - {"nodes", "resourceclaims", "configmaps", "leases", "namespaces"})
+
+
+@pytest.mark.parametrize("plural", [one for one in KINDS if one != "validatingadmissionpolicybindings"])
+def test_whatever_is_left_of_an_installation_is_judged_as_one(plural: str) -> None:
+    installation = bare()
+    installation.objects[plural] = Installation().objects[plural]
+    found = codes(installation)
+    assert "installation/not-installed" not in found
+    assert found.isdisjoint(_MOOT)
+    assert any(one.verdict is Verdict.PROBLEM for one in troubles(installation))
+
+
+def test_what_nvidias_own_driver_shares_with_ours_does_not_make_an_installation() -> None:
+    installation = bare()
+    nvidias_driver(installation)
+    there = Installation().objects
+    name = "computedomains.resource.nvidia.com"
+    installation.add("customresourcedefinitions", there["customresourcedefinitions"][name])
+    installation.add("deviceclasses", there["deviceclasses"]["gpu.nvidia.com"])
+    slices = there["resourceslices"]["slice-gpu-1"]
+    slices["metadata"]["labels"] = {}
+    installation.add("resourceslices", slices)
+    assert {one.check for one in troubles(installation) if one.verdict is not Verdict.SKIPPED} == {"installation"}
+
+
+def test_who_may_not_see_what_is_installed_is_not_told_that_nothing_is() -> None:
+    cluster = bare().cluster
+    refused = Unread("customresourcedefinitions", "forbidden", "list customresourcedefinitions.apiextensions.k8s.io")
+    hidden = replace(cluster, definitions=Seen((), refused))
+    unknown = {one.check: one for one in examined(CHECKS, replace(hidden, server=ServerSeen("v1.36.2")))}
+    assert unknown["installation"].verdict is Verdict.UNKNOWN
+    assert unknown["plugin-nodes"].verdict is Verdict.PROBLEM
+    # The groups that the server serves are for everybody to see.
+    assert {one.check: one for one in examined(CHECKS, hidden)}["installation"].verdict is Verdict.PROBLEM
 
 
 # -- what is quiet on purpose

@@ -121,6 +121,10 @@ async def test_on_an_empty_cluster_it_says_how_to_install(api_server: SimulatedA
     status, text = await dractl("doctor", "--kubeconfig", str(kubeconfig))
     assert status == Status.NO
     assert "fix: helm install gpu-dra-driver" in " ".join(text.split())
+    assert [line.split()[1] for line in text.splitlines() if line.startswith("problem")] == ["installation"]
+    assert "helm upgrade" not in text
+    (skipped,) = [line for line in text.splitlines() if line.startswith("skipped") and "not installed" in line]
+    assert " checks " in skipped
 
 
 @pytest.mark.parametrize("command", ["doctor", "bundle"])
