@@ -31,6 +31,7 @@ from dra_driver.migration.model import (
     Workload,
     finding,
 )
+from dra_driver.migration.plugin_config import GPU_RESOURCE
 from dra_driver.quantity import Quantity
 
 MENTION = re.compile(
@@ -93,7 +94,7 @@ class World:
             targets.add(target)
             if target is Target.CLAIMS:
                 wants += [one for one in demand.alternatives or (demand.want,) if one not in wants]
-        known = tuple(wants) or (self._want(resource),)
+        known = tuple(wants) or self._wants(resource)
         return State(
             claims=Target.CLAIMS in targets or not targets,
             old=bool(targets - {Target.CLAIMS}) or not targets,
@@ -144,11 +145,17 @@ class World:
         """Whether device plugins give it out, under names of their own or of somebody's choice."""
         return MENTION.search(resource) is not None or resource in self.meaning.own
 
+    def _wants(self, resource: str) -> tuple[Want, ...]:
+        """What nobody asked for, as it would be read on one node or the other."""
+        stands = self.meaning.meanings(resource, (), Hints())
+        found = [Want(one.what, profile=one.profile, share=Share() if one.sharing else None) for one in stands]
+        if resource == GPU_RESOURCE and any(one.what is What.MIG for one in stands):
+            # Where a node has no MIG devices, its whole GPUs have this name, too.
+            found.append(Want(What.GPU))
+        return tuple(dict.fromkeys(found)) or (self._want(resource),)
+
     def _want(self, resource: str) -> Want:
-        """What nobody asked for, as it would be read."""
-        stands = next(iter(self.meaning.meanings(resource, (), Hints())), None)
-        if stands is not None:
-            return Want(stands.what, profile=stands.profile, share=Share() if stands.sharing is not None else None)
+        """As its name says."""
         if self.unit_of(resource) is not None or resource in _NUMBERS:
             return Want(What.GPU, share=Share())
         own = self.meaning.own.get(resource)

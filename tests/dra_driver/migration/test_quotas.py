@@ -70,6 +70,13 @@ def test_the_classes_are_those_that_the_claims_name() -> None:
     assert "shared.gpu.nvidia.com.deviceclass.resource.k8s.io/devices" in unseen["spec"]["hard"]
 
 
+def test_under_the_strategy_single_whole_gpus_are_limited_too_since_nodes_without_mig_devices_offer_those() -> None:
+    single = meaning_of("version: v1\nflags: {migStrategy: single}\n")
+    after, _ = done(quota(GPU="4"), meaning=single)
+    mig = "mig.nvidia.com.deviceclass.resource.k8s.io/devices"
+    assert after["spec"]["hard"] == {f"requests.{GPU}": "4", KEY: "4", mig: "4"}
+
+
 def test_profiles_are_counted_together_by_their_class() -> None:
     obj = quota(MIG="14")
     obj["spec"]["hard"]["requests.nvidia.com/mig-2g.10gb"] = 3
