@@ -801,6 +801,14 @@ def test_what_nvidias_own_driver_shares_with_ours_does_not_make_an_installation(
     assert {one.check for one in troubles(installation) if one.verdict is not Verdict.SKIPPED} == {"installation"}
 
 
+def test_without_the_nodes_it_is_known_all_the_same_that_nothing_is_installed() -> None:
+    cluster = replace(bare().cluster, nodes=Seen((), Unread("nodes", "forbidden", "list nodes")))
+    found = {one.check: one for one in examined(CHECKS, cluster)}
+    assert found["installation"].verdict is Verdict.PROBLEM
+    assert "label" not in found["installation"].sentence
+    assert (found["crds"].verdict, found["crds"].sentence) == (Verdict.SKIPPED, "not installed")
+
+
 def test_who_may_not_see_what_is_installed_is_not_told_that_nothing_is() -> None:
     cluster = bare().cluster
     refused = Unread("customresourcedefinitions", "forbidden", "list customresourcedefinitions.apiextensions.k8s.io")
