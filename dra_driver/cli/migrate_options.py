@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from dra_driver.errors import InvalidInput
+from dra_driver.migration.amounts import is_whole_or_mig
 from dra_driver.migration.labels import restored_profile
 from dra_driver.migration.model import Options, StrategyOption
 from dra_driver.names import is_dns_subdomain
@@ -36,6 +37,7 @@ class SeveralShares(StrEnum):
 
 _MOST_NODES = 1000
 _UNITS = ("percent", "MiB", "GiB")
+_OTHER = "other"
 _STRATEGIES = ("time-slicing", "mps")
 _LEAST_MEMORY = Quantity.parse("1Gi")
 DEFAULTS = Options()
@@ -147,7 +149,8 @@ GpuMemoryOption = Annotated[
 UnitOption = Annotated[
     list[str] | None,
     _option(
-        f"What a number of a resource is ({', '.join(_UNITS)}); may be repeated.",
+        f"What a number of a resource is ({', '.join(_UNITS)}), or {_OTHER}: it is no GPU of NVIDIA, and stays as it "
+        "is; may be repeated.",
         "--resource-unit",
         metavar="NAME=UNIT",
     ),
@@ -214,6 +217,7 @@ def options_of(given: Mapping[str, Any], minor: int | None) -> Options:
     refuse_odd_names(given["driver"], {flag: given[name] for flag, name in names.items()})
     strategy, strategy_of = strategies_of(given["strategy"] or ())
     replicas, sharing_strategy = sharing_of(given["sharing"])
+    units, others = units_of(given["resource_unit"] or ())
     as_they_are = {one.name: given[one.name] for one in fields(Options) if one.name in given}
     made = {
         "strategy": strategy,
@@ -225,7 +229,8 @@ def options_of(given: Mapping[str, Any], minor: int | None) -> Options:
         "sharing_strategy": sharing_strategy,
         "mig_profile": profile_of(given["mig_profile"]),
         "gpu_memory": memory_of(given["gpu_memory"]),
-        "resource_units": units_of(given["resource_unit"] or ()),
+        "resource_units": units,
+        "other_resources": others,
         "keep_undo": not given["no_undo_annotations"],
     }
     return Options(**{**as_they_are, **made})
@@ -277,14 +282,23 @@ def profile_of(text: str | None) -> str | None:
     return found
 
 
-def units_of(texts: Sequence[str]) -> Mapping[str, str]:
-    found = {}
+def units_of(texts: Sequence[str]) -> tuple[Mapping[str, str], frozenset[str]]:
+    """Units by resource, and resources that are no GPUs of NVIDIA."""
+    found: dict[str, str] = {}
     for text in texts:
-        name, equals, unit = text.partition("=")
-        if not equals or unit not in _UNITS:
-            raise InvalidInput(f"{text!r} is not NAME=UNIT, with one of {', '.join(_UNITS)}", about="--resource-unit")
-        found[name] = unit
-    return found
+        name, _, unit = text.partition("=")
+        if not name or unit not in (*_UNITS, _OTHER):
+            known = ", ".join((*_UNITS, _OTHER))
+            raise InvalidInput(f"{text!r} is not NAME=UNIT, with one of {known}", about="--resource-unit")
+        if is_whole_or_mig(name):
+            message = (
+                f"{name} is a number of devices; what they are is said by --sharing, --mig-strategy, --mig-profile"
+            )
+            raise InvalidInput(message, about="--resource-unit")
+        if found.setdefault(name, unit) != unit:
+            raise InvalidInput(f"{name} cannot be {found[name]} and {unit} at once", about="--resource-unit")
+    units = {name: unit for name, unit in found.items() if unit != _OTHER}
+    return units, frozenset(found.keys() - units.keys())
 
 
 def strategies_of(texts: Sequence[str]) -> tuple[StrategyOption, tuple[tuple[str, StrategyOption], ...]]:

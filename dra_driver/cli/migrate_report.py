@@ -81,7 +81,7 @@ def reported(migration: Migration, options: Options, work: Gathered, trying: Try
     """With the result tried, the cluster looked at as far as it is known, and the way there."""
     objects = work.objects
     known = any(one.get("kind") == "Node" for one in objects)
-    offering = offering_of(objects, options.driver) if known else None
+    offering = offering_of(objects, options.driver, options.other_resources) if known else None
     read = work.read
     facts = Facts(
         minor=options.kubernetes_minor,

@@ -13,18 +13,13 @@ from dra_driver.migration.codes import INVALID_AMOUNT, NOT_EDITABLE, Severity
 from dra_driver.migration.labels import restored_profile
 from dra_driver.migration.meaning import Meaning
 from dra_driver.migration.model import ContainerAt, Finding, Options, Path, PodSpecAt, finding
+from dra_driver.migration.other_resources import is_other
 from dra_driver.quantity import Quantity
 
 _SHARING_SYSTEMS = re.compile(
     r"volcano\.sh/(vgpu-(number|memory|memory-percentage|cores)|gpu-(memory|number))"
     r"|aliyun\.com/gpu-(mem|count|core\.percentage)|tencent\.com/vcuda-(core|memory)"
 )
-_OTHER_VENDORS = re.compile(r"(amd\.com|gpu\.intel\.com|habana\.ai|aws\.amazon\.com|google\.com|huawei\.com)/.*")
-_NETWORK = re.compile(
-    r"nvidia\.com/(?!.*(gpu|mig|mps))(hostdev.*|.*(nic|rdma|sriov|roce|mlnx|infiniband|resibs|bluefield|connectx).*)"
-)
-"""Network cards. Source: the NVIDIA Network Operator, whose examples have `nvidia.com/hostdev`, `mlnxnics`, `resibs_…`:
-the SR-IOV device plugin has this prefix there, and names that somebody chose."""
 _FILLED_IN = re.compile(r"\{\{|\$\{|\$\(")
 """What Argo, Katib, OpenShift and others put values into."""
 _FILLED_IN_ADVICE = (
@@ -147,6 +142,8 @@ def profile_of(name: str) -> str | None:
 
 def is_gpu_resource(resource: str, meaning: Meaning, options: Options) -> bool:
     """Whether it is one whose meaning is known here."""
+    if resource in options.other_resources:
+        return False
     hami = meaning.hami
     own = {hami.count, hami.memory, hami.memory_percentage, hami.cores, hami.priority, *options.resource_units}
     named = resource in own or resource in meaning.own
@@ -167,8 +164,7 @@ def strange_resources(container: ContainerAt, meaning: Meaning, options: Options
             if (
                 is_gpu_resource(text, meaning, options)
                 or text.startswith(IMPLICIT_PREFIX)
-                or _OTHER_VENDORS.fullmatch(text)
-                or _NETWORK.fullmatch(text)
+                or is_other(text, options.other_resources)
             ):
                 continue
             if "/" in text and (text.startswith("nvidia.com/") or "gpu" in text.lower() or "vcuda" in text):

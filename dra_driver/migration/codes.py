@@ -140,7 +140,8 @@ TOO_LARGE = Code(
 UNKNOWN_RESOURCE = Code(
     "M019", "resource that looks like a GPU", _WARNING,
     "The name of a resource looks like one of GPUs, and nobody here knows what it stands for. It is left as it is.",
-    "Give the configuration that makes it, or say its unit with `--resource-unit`.",
+    "Give the configuration that makes it, or say its unit with `--resource-unit`; where it is no GPU of NVIDIA, say "
+    "`--resource-unit NAME=other`.",
 )  # fmt: skip
 NOT_EDITABLE = Code(
     "M020", "text that is not edited", _WARNING,

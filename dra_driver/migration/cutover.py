@@ -312,7 +312,7 @@ class _Way:
         yield Step(
             Act.AWAIT_FREE,
             "Nobody on the node asks for GPUs any more.",
-            (has_no_holders(name), *([until_no_claims(name, self.driver)] if node.driver or node.begun else [])),
+            (has_no_holders(node), *([until_no_claims(name, self.driver)] if node.driver or node.begun else [])),
             "If somebody is left, delete the pod and look again; `dractl get claims` says who has claims.",
         )
         yield Step(
@@ -370,7 +370,7 @@ class _Way:
         yield Step(
             Act.AWAIT_NO_CLAIMS,
             "No claim has a device of this node any more, and nobody asks for GPUs.",
-            (until_no_claims(name, self.driver), has_no_holders(name)),
+            (until_no_claims(name, self.driver), has_no_holders(node)),
             "MIG devices that were made on demand are gone with their claims.",
         )
         yield Step(
@@ -435,7 +435,7 @@ class _Way:
         lost = [one for one in node.holders if one.owner is None]
         commands = list(dict.fromkeys(deleted(one, node.name) for one in node.holders if _drain_passes_over(one)))
         drain = f"--pod-selector {LEAVES}=yes --ignore-daemonsets --delete-emptydir-data"
-        commands += [marked(node.name), f"kubectl drain {node.name} {drain} {WAIT}"]
+        commands += [marked(node), f"kubectl drain {node.name} {drain} {WAIT}"]
         notes = [
             "Other pods stay. Draining respects disruption budgets; what lies in emptyDir volumes is lost.",
             "It refuses when pods have come that nobody makes anew: keep their manifests, and delete them.",

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 
-from dra_driver.migration.offering import OFFERED_BY, DevicePlugin, Holder
+from dra_driver.migration.offering import OFFERED_BY, DevicePlugin, GpuNode, Holder
 
 NAMESPACE = "gpu-dra"
 WAIT = "--timeout=10m"
@@ -42,8 +42,7 @@ def _until(condition: str, look: str) -> str:
 
 def until_allocatable(node: str, resource: str, condition: str) -> str:
     """Also ends where kubelet has forgotten the resource: `kubectl wait` would not."""
-    escaped = resource.replace(".", r"\.")
-    asked = f"kubectl get node {node} -o jsonpath='{{.status.allocatable.{escaped}}}'"
+    asked = f"kubectl get node {node} -o jsonpath='{{.status.allocatable.{_escaped(resource)}}}'"
     look = f"Look at the device plugin: kubectl get pods -A --field-selector spec.nodeName={node}."
     return _until(f'now=$({asked}) && [ "${{now:-0}}" {condition} ]', look)
 
@@ -64,10 +63,19 @@ def _look_at_driver(node: str) -> str:
     return f"Look at the driver: kubectl -n {NAMESPACE} get pods --field-selector spec.nodeName={node}, and its log."
 
 
-def has_no_holders(node: str) -> str:
+def has_no_holders(node: GpuNode) -> str:
     amounts = r"s/^  *\(nvidia.com[^ ]*\|volcano.sh[^ ]*\|aliyun.com[^ ]*\|tencent.com[^ ]*\)  *[1-9].*/\1/p"
-    read = f"echo \"$now\" | sed -n '/^Allocated/,$p' | sed -n '{amounts}'"
-    return f'now=$(kubectl describe node {node}) && test -z "$({read})"'
+    read = f"echo \"$now\" | sed -n '/^Allocated/,$p' | sed -n '{_without(node)}{amounts}'"
+    return f'now=$(kubectl describe node {node.name}) && test -z "$({read})"'
+
+
+def _without(node: GpuNode) -> str:
+    """Lines about what stays, such as network cards, whose names are like those of GPUs."""
+    return "".join(rf"\#^  *{_escaped(name)} #d; " for name in node.beside)
+
+
+def _escaped(resource: str) -> str:
+    return resource.replace(".", r"\.")
 
 
 def until_no_claims(node: str, driver: str) -> str:
@@ -85,16 +93,17 @@ def until_driver_is_gone(node: str) -> str:
     )
 
 
-def marked(node: str) -> str:
+def marked(node: GpuNode) -> str:
     """A label for the pods that have GPUs of this node at the time, by either way."""
+    here = f"spec.nodeName={node.name},status.phase!=Succeeded,status.phase!=Failed"
+    stays = "".join(rf'gsub("\"{name}\"", ""); ' for name in node.beside)
     fields = "{.spec.resourceClaims} {.spec.containers[*].resources} {.spec.initContainers[*].resources}"
     each = "{range .items[*]}{.metadata.namespace} {.metadata.name} " + fields + '{"\\n"}{end}'
-    here = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
     asks = r"/(nvidia\.com|volcano\.sh|aliyun\.com|tencent\.com)\/|resourceClaim/"
     label = f"""sh -c 'kubectl -n "$0" label pod "$1" {LEAVES}=yes --overwrite'"""
     return (
         f"kubectl get pods -A --field-selector '{here}' -o jsonpath='{each}' "
-        f"| awk '{asks} {{print $1, $2}}' | xargs -r -n 2 {label}"
+        f"| awk '{f'{{{stays}}} ' if stays else ''}{asks} {{print $1, $2}}' | xargs -r -n 2 {label}"
     )
 
 

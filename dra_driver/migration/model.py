@@ -459,6 +459,8 @@ class Options:
     """Of one GPU, to turn percent into amounts."""
     resource_units: Mapping[str, str] = field(default_factory=dict)
     """What a number of a resource is: `percent`, `MiB`, `GiB`; by resource name."""
+    other_resources: frozenset[str] = frozenset()
+    """Names of resources that look like GPUs of NVIDIA, and are not."""
     several_shares: str = "shares"
     """What a request for n shares is: `shares` (n of one device) or `devices` (one of each of n)."""
     share_visible_all: bool = False

@@ -6,13 +6,14 @@ device plugin's resources, and ResourceSlices of the driver.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.model import ObjectRef
+from dra_driver.migration.other_resources import is_other
 from dra_driver.quantity import Quantity
 
 _PLUGIN_RESOURCE = re.compile(r"nvidia\.com/.+|volcano\.sh/v?gpu-.+|aliyun\.com/gpu-.+|tencent\.com/vcuda-.+")
@@ -72,6 +73,8 @@ class GpuNode:
     """Whether it has a label of a plan: somebody may have stopped halfway."""
     driver_label: bool = False
     """Whether that is the one that brings the driver's pod."""
+    beside: tuple[str, ...] = ()
+    """Resources whose names are like those of GPUs, and which stay: network cards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +88,9 @@ class Offering:
     """What brings NVIDIA's own DRA driver, whose slices cannot be told from ours."""
 
 
-def offering_of(objects: Iterable[JsonObject], driver: str) -> Offering:
+def offering_of(objects: Iterable[JsonObject], driver: str, others: Collection[str] = ()) -> Offering:
     """From Nodes, Pods, ResourceSlices, DaemonSets, ClusterPolicies and GPUClusters, in any order. Others are passed
-    over."""
+    over. `others` are resources of which a person says that they are no GPUs."""
     by_kind: dict[str, list[JsonObject]] = defaultdict(list)
     for obj in objects:
         by_kind[str(obj.get("kind"))].append(obj)
@@ -96,19 +99,21 @@ def offering_of(objects: Iterable[JsonObject], driver: str) -> Offering:
         for one in by_kind["ResourceSlice"]
         if (one.get("spec") or {}).get("driver") == driver
     }
-    holders = _holders(by_kind["Pod"])
+    holders = _holders(by_kind["Pod"], others)
     found = []
     for node in by_kind["Node"]:
         name = node["metadata"]["name"]
         labels = node["metadata"].get("labels") or {}
+        allocatable = (node.get("status") or {}).get("allocatable") or {}
         one = GpuNode(
             name,
-            _resources((node.get("status") or {}).get("allocatable") or {}),
+            _resources(allocatable, others),
             name in published,
             tuple(sorted(holders.get(name, ()), key=lambda holder: (holder.namespace, holder.name))),
             labels.get("nvidia.com/mig.config"),
             begun=OFFERED_BY in labels or DRIVER_RUNS in labels,
             driver_label=DRIVER_RUNS in labels,
+            beside=_beside(allocatable, others),
         )
         if one.resources or one.driver or one.begun or labels.get("nvidia.com/gpu.present") == "true":
             found.append(one)
@@ -121,14 +126,23 @@ def offering_of(objects: Iterable[JsonObject], driver: str) -> Offering:
     )
 
 
-def is_plugin_resource(name: str) -> bool:
-    """Whether an extended resource is one that device plugins for NVIDIA GPUs give."""
-    return _PLUGIN_RESOURCE.fullmatch(name) is not None
+def is_plugin_resource(name: str, others: Collection[str] = ()) -> bool:
+    """Whether an extended resource is one that device plugins for NVIDIA GPUs give. `others` are no such ones."""
+    return _PLUGIN_RESOURCE.fullmatch(name) is not None and not is_other(name, others)
 
 
-def _resources(allocatable: Mapping[str, Any]) -> dict[str, int]:
-    amounts = {name: _number(amount) for name, amount in sorted(allocatable.items()) if is_plugin_resource(name)}
+def _resources(allocatable: Mapping[str, Any], others: Collection[str]) -> dict[str, int]:
+    known = [name for name in sorted(allocatable) if is_plugin_resource(name, others)]
+    amounts = {name: _number(allocatable[name]) for name in known}
     return {name: amount for name, amount in amounts.items() if amount}
+
+
+def _beside(allocatable: Mapping[str, Any], others: Collection[str]) -> tuple[str, ...]:
+    return tuple(
+        name
+        for name in sorted(allocatable)
+        if _PLUGIN_RESOURCE.fullmatch(name) and not is_plugin_resource(name, others)
+    )
 
 
 def _number(amount: Any) -> int:
@@ -141,7 +155,7 @@ def _number(amount: Any) -> int:
 # -- pods
 
 
-def _holders(pods: Sequence[JsonObject]) -> dict[str, list[Holder]]:
+def _holders(pods: Sequence[JsonObject], others: Collection[str]) -> dict[str, list[Holder]]:
     found: dict[str, list[Holder]] = defaultdict(list)
     for pod in pods:
         spec, status = pod.get("spec") or {}, pod.get("status") or {}
@@ -149,7 +163,7 @@ def _holders(pods: Sequence[JsonObject]) -> dict[str, list[Holder]]:
         if not node or status.get("phase") in _DONE:
             continue
         # Beside GPUs of the device plugin a pod may have claims of something else, such as a ComputeDomain's channel.
-        asks, claims = _asks(spec), bool(spec.get("resourceClaims"))
+        asks, claims = _asks(spec, others), bool(spec.get("resourceClaims"))
         by_claim = bool(status.get("extendedResourceClaimStatus")) or (claims and not asks)
         if asks or by_claim:
             metadata = pod["metadata"]
@@ -158,10 +172,10 @@ def _holders(pods: Sequence[JsonObject]) -> dict[str, list[Holder]]:
     return found
 
 
-def _asks(spec: JsonObject) -> bool:
+def _asks(spec: JsonObject, others: Collection[str]) -> bool:
     for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
         resources = container.get("resources") or {}
-        if _resources({**(resources.get("requests") or {}), **(resources.get("limits") or {})}):
+        if _resources({**(resources.get("requests") or {}), **(resources.get("limits") or {})}, others):
             return True
     return False
 

@@ -6,7 +6,7 @@ by whoever tries them: `dra_driver.migration.verify` each alone, `dra_driver.mig
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +22,7 @@ from dra_driver.migration.cutover_values import MIG_RESOURCE, kept_resources
 from dra_driver.migration.ground import Ground
 from dra_driver.migration.model import (
     ContainerAt,
+    Demand,
     Form,
     Migration,
     ObjectRef,
@@ -103,7 +104,7 @@ class PodsToBe:
         """Raises NotLookedAt."""
         at = workload.pod
         if workload.choice.target is Target.EXTENDED:
-            return PodToBe(self._shell(at, at.spec, with_resources=True), {}, {}, at.spec)
+            return PodToBe(self.before(workload), {}, {}, at.spec)
         document = self._results.get(id(at.document))
         if document is None:
             return self._by_templates(workload)
@@ -122,11 +123,12 @@ class PodsToBe:
             for name, entry in entries.items()
             if entry.get("resourceClaimName")
         }
-        return PodToBe(self._shell(at, spec, with_resources=False), claims, uses, spec, named)
+        return PodToBe(self._shell(at, spec), claims, uses, spec, named)
 
     def before(self, workload: Workload) -> JsonObject:
         """The pod as it was, as far as schedulers looked at it for its devices."""
-        return self._shell(workload.pod, workload.pod.spec, with_resources=True)
+        wanted = {one for demand in workload.reading.demands for one in (demand.resource, *_names(demand))}
+        return self._shell(workload.pod, workload.pod.spec, lambda name: self._real_nodes or name in wanted)
 
     def _by_templates(self, workload: Workload) -> PodToBe:
         """Of a manifest inside of another text, of which only the templates are at hand."""
@@ -142,11 +144,14 @@ class PodsToBe:
         names = {id(one): name_of(one, index) for index, one in enumerate(at.containers)}
         (user,) = users
         uses = {names[user]: tuple(Use(name, None) for name in claims)}
-        return PodToBe(self._shell(at, {}, with_resources=False), claims, uses, {})
+        return PodToBe(self._shell(at, {}), claims, uses, {})
 
-    def _shell(self, at: PodSpecAt, spec: JsonObject, *, with_resources: bool) -> JsonObject:
-        """What of a pod a scheduler looks at for its devices. Nodes that nobody described are asked nothing."""
-        containers = [_container(one, index, with_resources) for index, one in enumerate(at.containers)]
+    def _shell(
+        self, at: PodSpecAt, spec: JsonObject, is_asked: Callable[[str], bool] = lambda _name: False
+    ) -> JsonObject:
+        """What of a pod a scheduler looks at for its devices. Nodes that nobody described are asked for GPUs only: of
+        network cards and other devices of theirs nothing is known."""
+        containers = [_container(one, index, is_asked) for index, one in enumerate(at.containers)]
         kept = ("nodeSelector", "affinity", "tolerations") if self._real_nodes else ()
         init = (Role.INIT, Role.SIDECAR)
         name = at.document.name or "pod"
@@ -218,15 +223,20 @@ def _ref(obj: JsonObject) -> ObjectRef:
     return ObjectRef(str(obj.get("kind")), metadata.get("namespace"), str(name))
 
 
-def _container(at: ContainerAt, index: int, with_resources: bool) -> tuple[JsonObject, ContainerAt]:
+def _container(at: ContainerAt, index: int, is_asked: Callable[[str], bool]) -> tuple[JsonObject, ContainerAt]:
     amounts: JsonObject = {}
-    if with_resources:
-        for key in ("limits", "requests"):
-            given = at.resources.get(key)
-            if isinstance(given, dict):
-                amounts[key] = {name: str(amount) for name, amount in given.items() if "/" in str(name)}
+    for key in ("limits", "requests"):
+        given = at.resources.get(key)
+        if isinstance(given, dict):
+            asked = {name: str(amount) for name, amount in given.items() if "/" in str(name) and is_asked(str(name))}
+            amounts |= {key: asked} if asked else {}
     always = {"restartPolicy": "Always"} if at.role is Role.SIDECAR else {}
     return {"name": name_of(at, index), "resources": amounts, **always}, at
+
+
+def _names(demand: Demand) -> Iterator[str]:
+    """Under which it was asked for."""
+    return (str(path[-1]) for path in demand.removes)
 
 
 def _named(at: PodSpecAt, document: Document) -> tuple[dict[str, JsonObject], dict[str, tuple[Use, ...]]]:

@@ -31,6 +31,7 @@ from dra_driver.migration.model import (
     Workload,
     value_at,
 )
+from dra_driver.migration.other_resources import is_other
 from dra_driver.migration.publishing import takers_of_the_rest
 from dra_driver.quantity import Quantity
 
@@ -166,6 +167,8 @@ def _resource_quota(found: Found, world: World) -> None:
         path: Path = ("spec", "hard", str(key))
         resource = str(key).removeprefix(_REQUESTS)
         if not world.is_old(resource) and not resource.startswith("nvidia.com/"):
+            continue
+        if is_other(resource.removeprefix("limits."), world.options.other_resources):
             continue
         of_hami = _of_hami(world, str(key))
         resource = of_hami or resource

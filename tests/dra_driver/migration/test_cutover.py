@@ -486,6 +486,44 @@ def test_only_pods_that_have_gpus_are_moved(tmp_path: Path) -> None:
         assert "--pod-selector dra.gpu/leaves=yes" in drain
 
 
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_network_cards_and_what_a_person_says_is_no_gpu_are_not_waited_for_and_their_pods_stay(tmp_path: Path) -> None:
+    """NVIDIA's Network Operator gives its cards names of the same prefix."""
+    beside = {"nvidia.com/hostdev": "4", "nvidia.com/license-x": "9"}
+    node = {
+        "kind": "Node",
+        "metadata": {"name": "node-0"},
+        "status": {"allocatable": {"nvidia.com/gpu": "8", **beside}},
+    }
+
+    def held(name: str, resource: str) -> dict[str, object]:
+        spec = {"nodeName": "node-0", "containers": [{"name": "c", "resources": {"limits": {resource: "1"}}}]}
+        return {"kind": "Pod", "metadata": {"name": name, "namespace": "t"}, "spec": spec}
+
+    pods = [held("gpu", "nvidia.com/gpu"), held("card", "nvidia.com/hostdev"), held("lic", "nvidia.com/license-x")]
+    alone = {**node, "metadata": {"name": "cards"}, "status": {"allocatable": beside}}
+    read = offering_of([node, alone, *pods], GPU_DRIVER, ["nvidia.com/license-x"])
+    (found,) = read.nodes
+    assert (found.resources, [one.name for one in found.holders]) == ({"nvidia.com/gpu": 8}, ["gpu"])
+    plan = plan_of(Offering(read.nodes, (DAEMON_SET,)))
+    assert not any("hostdev" in one for one in commands(plan.forward) if "allocatable" in one)
+
+    (free,) = next(step.commands for step in plan.forward[1].steps if step.act is Act.AWAIT_FREE)
+    cards = "".join(f"  {name}    1     1\n" for name in beside)
+    for used, status in (("0", 0), ("3", 1)):
+        said = DESCRIBED.format(used=used).replace("Events:", f"{cards}Events:")
+        assert "hostdev" in said
+        assert shell(free, f"cat <<'END'\n{said}END", tmp_path).returncode == status, free
+
+    mark = next(one for one in commands(plan.forward) if "dra.gpu/leaves=yes --overwrite" in one)
+    typed = tmp_path / "typed"
+    more = "".join(f'\nteam {name[11:]} {{"limits":{{"{name}":"1"}}}}' for name in beside)
+    both = '\nteam both {"limits":{"nvidia.com/gpu":"1","nvidia.com/hostdev":"1"}}'
+    shell(mark, f"[ $1 = get ] && cat <<'END'\n{PODS}{more}{both}\nEND\nprintf '%s\\n' \"$*\" >> {typed}", tmp_path)
+    marked = [line.split()[4] for line in typed.read_text().splitlines() if " label " in line]
+    assert marked == ["asks", "claims", "both"]
+
+
 def test_what_an_earlier_plan_left_behind_is_taken_up() -> None:
     """A driver's label beside a device plugin, which the chart refuses, and a node that nobody offers."""
     labels = {DRIVER_RUNS: "yes", OFFERED_BY: "device-plugin"}

@@ -416,3 +416,21 @@ def test_an_amount_that_no_node_has_is_told_and_not_counted_out(amount: object) 
     found = read(pod(limits({GPU: amount})))
     assert found.leave is not None and "a claim has at most 32" in found.leave
     assert "M018" in codes(found.findings)
+
+
+@pytest.mark.parametrize(
+    "name", ["nvidia.com/mps-core", "example.com/gpu-license", "nvidia.com/FOO", "volcano.sh/gpu-number"]
+)
+def test_what_a_person_says_is_no_gpu_stays_and_the_pod_is_migrated(name: str) -> None:
+    obj = pod(limits({GPU: 1, name: 2}))
+    unsaid = read(obj, meaning_of(PLAIN))
+    assert unsaid.leave is not None or unsaid.demands[0].removes != found_removes(obj, name)
+    found = read(obj, meaning_of(PLAIN), other_resources=frozenset({name}))
+    assert (wants(found), found.leave, all_codes(found)) == ([Want(What.GPU, 1)], None, ["M012", "M015"])
+    assert found_removes(obj, name) == found.demands[0].removes
+
+
+def found_removes(obj: JsonObject, name: str) -> tuple[tuple[str | int, ...], ...]:
+    """Where the pod asks for GPUs, and for nothing of this name."""
+    resources = obj["spec"]["containers"][0]["resources"]["limits"]
+    return tuple(("spec", "containers", 0, "resources", "limits", one) for one in resources if one != name)

@@ -17,7 +17,7 @@ from dra_driver.migration.model import Migration, Options, Source, StrategyOptio
 from dra_driver.migration.outcome import Report
 from dra_driver.migration.report_together import sums
 from dra_driver.migration.together import Standing, Together, together
-from dra_driver.migration.verify import Progress, untold, verify
+from dra_driver.migration.verify import Progress, Verdict, untold, verify
 
 CLAIMS = Options(strategy=StrategyOption.CLAIMS)
 H100 = {"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}}
@@ -107,6 +107,16 @@ def test_what_had_a_place_and_has_none_now_fails_the_migration() -> None:
     report = Report(migration, None, together=found)
     assert (report.lost, report.failed) == (1, True)
     assert "**Fewer than before: Deployment any.**" in sums(found)
+
+
+@pytest.mark.parametrize("options", [CLAIMS, Options(strategy=StrategyOption.EXTENDED)], ids=["claims", "extended"])
+def test_network_cards_are_not_asked_of_nodes_of_which_only_the_gpus_are_known(options: Options) -> None:
+    obj = yaml.safe_load(deployment("ranks", 4, 2))
+    obj["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] |= {"nvidia.com/hostdev": 1, "rdma/hca": 1}
+    migration = migrated(yaml.safe_dump(obj), options=options)
+    assert numbers(on_models(migration, **{"dgx-h100": 1})) == [(2, 2, 2)]
+    alone = verify(migration, ground_of_models(["dgx-h100"], migration.policy, 36), classes())
+    assert [one.verdict for one in alone.checked] == [Verdict.SAME]
 
 
 def test_a_daemon_set_has_a_pod_on_each_node_that_it_chooses() -> None:
