@@ -26,6 +26,7 @@ from dra_driver.kube.events import EventRecorder
 from dra_driver.kube.metrics import ApiCalls
 from dra_driver.runtime import memory
 from dra_driver.runtime.debug import Section
+from dra_driver.runtime.files import listed
 from dra_driver.runtime.tasks import forever, run_service, until_signal
 from dra_driver.runtime.telemetry import configure_logging, status_server, tell_build
 from dra_driver.runtime.tracing import OFF, Tracer, open_tracer
@@ -310,7 +311,11 @@ async def _domains(
 
 
 def _has_domain_claims(settings: Settings) -> bool:
-    return any(settings.domain_records.glob("*.json"))
+    """Also of some that cannot be read: they are looked after, or their pods cannot end."""
+    try:
+        return any(one.suffix in (".json", ".damaged") for one in listed(settings.domain_records))
+    except NodeNotReady:
+        return True
 
 
 async def _policy(settings: Settings, events: EventRecorder) -> PublishingPolicy:

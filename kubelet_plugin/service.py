@@ -228,7 +228,8 @@ class ClaimService:
 
     async def _prepare(self, ref: ClaimRef, files: "_Once[ContainerFiles]", notes: Notes) -> tuple[PreparedDevice, ...]:
         well_formed(ref)
-        await self._healer.complete()
+        for sentence in (await self._healer.complete()).done:
+            _log.warning("put right", what=sentence)
         async with self._executor.turn(ref.uid):
             node = self._view.node()
             entry = self._journal.current.held.get(ref.uid)

@@ -119,6 +119,27 @@ def read_if_present(path: Path) -> bytes | None:
             return None
 
 
+def listed(folder: Path) -> tuple[Path, ...]:
+    """What is in `folder`, sorted; a missing folder is empty. Raises NodeNotReady: `glob` would pass over the error."""
+    with _translated(folder, "cannot be listed"):
+        try:
+            return tuple(sorted(folder.iterdir()))
+        except FileNotFoundError:
+            return ()
+
+
+def make_folder(folder: Path) -> None:
+    """With its parents, unless it is there. Raises NodeNotReady."""
+    with _translated(folder, "cannot be created"):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def rename(path: Path, to: Path) -> None:
+    """Put a file in the place of another. Raises NodeNotReady."""
+    with _translated(path, f"cannot be renamed to {to.name}"):
+        path.replace(to)
+
+
 def remove_temporaries(folder: Path, prefix: str) -> tuple[Path, ...]:
     """Remove what writers of `<prefix>…` files in `folder` left when they were killed; returns what was removed.
 

@@ -4,6 +4,8 @@
 * A repeated prepare finds its record, makes the CDI file again if it is not as it should be, and waits for nothing.
 * Unprepare never asks the API server.
 * What claims had that kubelet will never unprepare is found at the start, and now and then, and taken away.
+* A claim whose record was damaged may have pods: its file stays, and no channel is given out until the API server has
+  said what the claim is.
 """
 
 import asyncio
@@ -85,6 +87,7 @@ class DomainClaims:
         self._sweep_interval_s = sweep_interval_s
         self._doubted: frozenset[str] = frozenset()
         self._operations = Operations(driver, listener or ClaimListener())
+        self._turns = records.turns()
         self._files = asyncio.Lock()
         """Held while files are looked at and changed, never while anything is waited for."""
         self._waiting: dict[str, object] = {}
@@ -96,6 +99,7 @@ class DomainClaims:
             async with self._files:
                 await asyncio.to_thread(self._heal)
             await self._release_stale(await self._stale())
+            await self._restore_damaged()
         except DriverError as error:
             _log.warning("what claims of ComputeDomains had is looked at later", error=str(error))
 
@@ -111,12 +115,14 @@ class DomainClaims:
             stale = await self._stale()
             await self._release_stale(stale & self._doubted)
             self._doubted = stale - self._doubted
+            await self._restore_damaged()
         except DriverError as error:
             _log.warning("claims of ComputeDomains could not be looked at", error=str(error))
 
     async def close(self) -> None:
         """Finish what was begun. Called after the last call was accepted."""
         await self._operations.close()
+        self._turns.close()
 
     async def prepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, Answer | DriverError]:
         return await self._operations.each("prepare", claims, self._prepare)
@@ -135,8 +141,9 @@ class DomainClaims:
         notes.read(claim, self._driver)
         devices = wanted_devices(claim, self._driver, self._node)
         domain = await self._domain(ref, devices)
+        await self._restore_damaged(but=ref.uid)
         record = Record(ref, devices, domain)
-        async with self._files:
+        async with self._files, self._turns.of("channels", about=str(ref)):
             if self._waiting.get(ref.uid) is not mark:
                 raise InvalidInput("was released, or asked for again, while it waited for its domain", about=str(ref))
             await asyncio.to_thread(self._keep, record)
@@ -174,6 +181,42 @@ class DomainClaims:
         else:
             domain = await self._domains.ready(uid, ref)
         return _named(domain, self._node)
+
+    async def _restore_damaged(self, *, but: str = "") -> None:
+        """Find out from the API server what the claims are whose records were damaged. Raises NodeNotReady while that
+        cannot be known; of a claim that is gone nothing is left. `but`: UID of a claim that is prepared again."""
+        damaged = await asyncio.to_thread(self._records.damaged) - {but}
+        if not damaged:
+            return
+        try:
+            claims = {one.metadata.uid: one for one in await self._claims.allocated(self._driver, self._node)}
+            records = {uid: await self._restored(claims[uid]) for uid in damaged & claims.keys()}
+        except ClusterError as error:
+            raise NodeNotReady(
+                f"was damaged, and what the claim has cannot be read from the API server ({error.message}); no channel"
+                " is prepared until it can",
+                about=f"the record of claim UID {min(damaged)}",
+            ) from error
+        async with self._files:
+            for uid in sorted(damaged & await asyncio.to_thread(self._records.damaged)):
+                record = records.get(uid)
+                if record is None:
+                    await asyncio.to_thread(self._drop, uid)
+                else:
+                    await asyncio.to_thread(self._records.write, record)
+                _log.warning("a damaged record was settled", uid=uid, kept=record is not None)
+
+    async def _restored(self, claim: ResourceClaim) -> Record | None:
+        """What the claim was given; None when it cannot be anything any more. Raises ClusterError."""
+        ref = ClaimRef(claim.metadata.namespace or "", claim.metadata.name, claim.metadata.uid)
+        try:
+            devices = wanted_devices(claim, self._driver, self._node)
+            uid = next((device.domain_uid for device in devices if not device.admin), "")
+            domain = _named(await self._domains.find(uid, ref, None), self._node) if uid else None
+        except InvalidInput as error:
+            _log.warning("a damaged record cannot be restored", claim=str(ref), error=str(error))
+            return None
+        return Record(ref, devices, domain)
 
     def _again(self, uid: str) -> Record | None:
         """The record of a claim that is prepared, its CDI file as it should be; None when it is not prepared."""
@@ -228,8 +271,10 @@ class DomainClaims:
     def _heal(self) -> None:
         self._records.remove_leftovers()
         self._cdi.remove_leftovers()
+        # In this order: another instance, which serves, writes a record before its file.
+        files = self._cdi.claims()
         records = self._records.all()
-        for uid in self._cdi.claims() - records.keys():
+        for uid in files - records.keys() - self._records.damaged():
             self._cdi.remove(uid)
         for record in records.values():
             try:

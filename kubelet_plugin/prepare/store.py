@@ -57,6 +57,8 @@ class JournalFile:
         self._folder = folder
         self._path = folder / JOURNAL
         self._seen: _Seen | None = None
+        self._known: Journal | None = None
+        """As it was in the file when there was one last."""
 
     @property
     def exists(self) -> bool:
@@ -112,13 +114,21 @@ class JournalFile:
         # Forgotten first: should the write fail halfway, the disk is asked which of the two it has.
         self._seen = None
         write_durably(self._path, encode(journal), mode=0o600)
-        self._seen = _Seen(self._signature(), journal)
+        self._seen, self._known = _Seen(self._signature(), journal), journal
 
     def _read(self) -> _Seen:
         # Replaced between the two: the signature is the older one, and the next look reads again.
         signature = self._signature()
         content = read_if_present(self._path)
-        return _Seen(signature, Journal({}) if content is None else decode(content))
+        if content is None:
+            return _Seen(signature, self._without_file())
+        self._known = decode(content)
+        return _Seen(signature, self._known)
+
+    def _without_file(self) -> Journal:
+        """No instance removes it. Somebody who does takes no GPU from its claim: the next commit writes it again, and
+        `incomplete` has the API server asked for what another instance wrote meanwhile."""
+        return Journal({}) if self._known is None else replace(self._known, incomplete=True, damage=())
 
     def _signature(self) -> tuple[int, int, int] | None:
         try:

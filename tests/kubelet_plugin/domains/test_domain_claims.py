@@ -1,7 +1,11 @@
 """Claims of ComputeDomains on one node: who waits for what, who is refused, and what is left after any end."""
 
 import asyncio
+import errno
 import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
@@ -12,12 +16,12 @@ from support.claims import FakeClaims, a_claim, a_config, node_facts
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.cdi.edits import DriverFiles
 from dra_driver.cdi.model import Mount
-from dra_driver.errors import DeviceInUse, DriverError, InvalidInput, NodeNotReady
+from dra_driver.errors import DeviceInUse, DriverError, InvalidInput, NodeNotReady, Unreachable
 from dra_driver.kube.client import Listing, WatchEvent
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, ClaimRef
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.domains.readiness import DomainReader
-from kubelet_plugin.domains.records import Records
+from kubelet_plugin.domains.records import Record, Records
 from kubelet_plugin.domains.service import DomainClaims
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.events import claim_news
@@ -25,6 +29,7 @@ from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.listener import ClaimListener, Operation
 from kubelet_plugin.prepare.node import ContainerFiles
+from kubelet_plugin.prepare.turns import LOCK
 
 NODE = "tray-1"
 HARDWARE = Mount("/nodes/1/sim", "/nodes/1/sim", ("ro",))
@@ -326,18 +331,169 @@ async def test_a_claim_that_is_released_while_it_waits_leaves_nothing(node: Node
     assert node.records.all() == {}
 
 
-async def test_a_file_without_a_record_and_a_damaged_record_are_put_away(node: Node) -> None:
-    """A crash between the two writes, and a disk that lost a block."""
+async def test_a_file_without_a_record_is_removed(node: Node) -> None:
+    """A crash between the two writes."""
+    node.cdi.write("uid-of-nobody", b"{}")
+    await node.plugin().start()
+    assert node.cdi.claims() == frozenset()
+
+
+async def spoiled(node: Node, content: str = "{") -> ClaimRef:
+    """A prepared claim of domain `d` whose record is something else after a disk lost a block."""
     node.ready("d")
     ref = node.claim("one", "d")
     await prepared(node.plugin(), ref)
-    node.cdi.write("uid-of-nobody", b"{}")
-    (record,) = (path for path in node.records._folder.iterdir())
-    record.write_text("{")
-    await node.plugin().start()
+    (record,) = node.records.folder.glob("*.json")
+    record.write_text(content)
+    return ref
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"claim": {}, "devices": [], "domain": null}', '"text"'])
+async def test_a_damaged_record_is_made_again_from_the_claim_and_its_pods_lose_nothing(
+    node: Node, content: str
+) -> None:
+    ref = await spoiled(node, content)
+    before = node.file(ref)
+    plugin = node.plugin()
+    await plugin.start()
+    assert node.file(ref) == before
+    record = node.records.all()[ref.uid]
+    assert record.claim == ref and record.domain is not None and record.domain.uid == "d"
+    assert node.records.damaged() == frozenset()
+
+
+async def test_no_other_domain_comes_to_the_node_while_a_damaged_record_is_not_settled(node: Node) -> None:
+    ref = await spoiled(node)
+    node.ready("e")
+    other = node.claim("two", "e")
+    node.api.failures = [Unreachable("away")]
+    plugin = node.plugin()
+    await plugin.start()
+    assert node.cdi.claims() == {ref.uid}
+    node.api.put({**node.api.objects["team", "two"]})
+    pages, node.api.pages = node.api.pages, away  # type: ignore[method-assign]
+    refused(await prepared(plugin, other), NodeNotReady, ref.uid, "damaged", "away")
+    node.api.pages = pages  # type: ignore[method-assign]
+    refused(await prepared(plugin, other), DeviceInUse, "ComputeDomain team/d", "one")
+    assert (await plugin.unprepare([ref]))[ref.uid] is None
+    assert len(await prepared(plugin, other)) == 1
+
+
+async def away(resource: Resource) -> AsyncGenerator[Listing, None]:
+    raise Unreachable("away")
+    yield
+
+
+async def test_of_a_damaged_record_whose_claim_is_gone_nothing_is_left(node: Node) -> None:
+    ref = await spoiled(node)
+    node.api.remove(ref)
+    plugin = node.plugin()
+    await plugin.start()
+    assert node.cdi.claims() == frozenset() and list(node.records.folder.glob("*.*d")) == []
+
+
+async def test_a_claim_with_a_damaged_record_can_be_prepared_again_and_released(node: Node) -> None:
+    ref = await spoiled(node)
+    node.api.failures = [Unreachable("away")]
+    pages, node.api.pages = node.api.pages, away  # type: ignore[method-assign]
+    plugin = node.plugin()
+    await plugin.start()
+    node.api.failures = []
+    assert len(await prepared(plugin, ref)) == 1
+    assert node.records.damaged() == frozenset() and ref.uid in node.records.all()
+    node.api.pages = pages  # type: ignore[method-assign]
+    assert (await plugin.unprepare([ref]))[ref.uid] is None
     assert node.cdi.claims() == frozenset()
-    assert record.with_suffix(".damaged").exists()
-    assert len(await prepared(node.plugin(), ref)) == 1
+
+
+async def test_fields_of_a_newer_release_are_no_damage(node: Node) -> None:
+    """After a downgrade pods go on, and another domain stays away."""
+    node.ready("d")
+    ref = node.claim("one", "d")
+    await prepared(node.plugin(), ref)
+    (path,) = node.records.folder.glob("*.json")
+    raw = json.loads(path.read_text())
+    raw |= {"new": 1, "claim": raw["claim"] | {"new": 1}, "domain": raw["domain"] | {"new": 1}}
+    raw["devices"] = [one | {"new": 1} for one in raw["devices"]]
+    before = node.records.all()
+    path.write_text(json.dumps(raw))
+    assert node.records.all() == before
+
+
+async def test_records_that_cannot_be_listed_are_not_taken_for_none(node: Node) -> None:
+    node.ready("d")
+    ref = node.claim("one", "d")
+    plugin = node.plugin()
+    await prepared(plugin, ref)
+    folder = node.records.folder
+    folder.rename(folder.with_name("aside"))
+    folder.write_text("")
+    again = node.plugin()
+    await again.start()
+    assert node.cdi.claims() == {ref.uid}
+    node.ready("e")
+    refused(await prepared(again, node.claim("two", "e")), NodeNotReady, str(folder), "not a folder")
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC, errno.EACCES])
+async def test_a_disk_that_refuses_a_record_is_the_administrators_move(
+    node: Node, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """And no defect of the driver."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    node.ready("d")
+    ref = node.claim("one", "d")
+    plugin = node.plugin()
+    for name in ("mkdir", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, name, refuse)
+            answer = await prepared(plugin, ref)
+            refused(answer, NodeNotReady, str(node.records.folder))
+            assert "internal error" not in str(answer)
+    assert len(await prepared(plugin, ref)) == 1
+
+
+async def test_an_instance_that_starts_takes_no_file_that_another_one_writes_meanwhile(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.ready("d")
+    ref = node.claim("one", "d")
+    old, new = node.plugin(), node.plugin()
+    read = node.records.all
+    loop = asyncio.get_running_loop()
+
+    def then_the_old_one_prepares() -> object:
+        found = read()
+        monkeypatch.setattr(node.records, "all", read)
+        asyncio.run_coroutine_threadsafe(prepared(old, ref), loop).result(5)
+        return found
+
+    monkeypatch.setattr(node.records, "all", then_the_old_one_prepares)
+    await new.start()
+    assert node.cdi.claims() == {ref.uid}
+
+
+TRY = "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+
+
+async def test_of_two_instances_only_one_gives_out_channels_at_a_time(node: Node) -> None:
+    """Else two domains could each be found alone on the node. Locks of one process do not exclude each other, so the
+    other instance is another process."""
+    node.ready("d")
+    plugin, ref = node.plugin(), node.claim("one", "d")
+    write, refusals = node.records.write, []
+
+    def look(record: Record) -> None:
+        ended = subprocess.run([sys.executable, "-c", TRY, str(node.records.folder / LOCK)], capture_output=True)
+        refusals.append(b"BlockingIOError" in ended.stderr)
+        write(record)
+
+    node.records.write = look  # type: ignore[method-assign]
+    await prepared(plugin, ref)
+    assert refusals == [True]
 
 
 async def test_with_daemons_of_the_host_the_host_is_asked(node: Node) -> None:
