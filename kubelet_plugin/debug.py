@@ -3,29 +3,14 @@
 from collections import deque
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Protocol
 
 from dra_driver.runtime.debug import Section
-from kubelet_plugin.discovery import NodeFacts
-from kubelet_plugin.prepare.checkpoint import Journal
+from kubelet_plugin.monitor import SeenFacts
+from kubelet_plugin.prepare.checkpoint import Journal, Journals
 from kubelet_plugin.prepare.holds import described
 from kubelet_plugin.prepare.listener import ClaimListener, Operation
 
 _REMEMBERED = 50
-
-
-class Facts(Protocol):
-    """What is needed of `kubelet_plugin.monitor.HealthMonitor`."""
-
-    @property
-    def facts(self) -> NodeFacts: ...
-
-
-class Journals(Protocol):
-    """What is needed of `kubelet_plugin.prepare.store.JournalStore`."""
-
-    @property
-    def current(self) -> Journal: ...
 
 
 class LastErrors(ClaimListener):
@@ -47,7 +32,7 @@ class LastErrors(ClaimListener):
         return reversed(self._lines)
 
 
-def sections(facts: Facts, journal: Journals, errors: LastErrors) -> Mapping[str, Section]:
+def sections(facts: SeenFacts, journal: Journals, errors: LastErrors) -> Mapping[str, Section]:
     """For `dra_driver.runtime.debug`."""
     return {
         "held claims": lambda: _claims(journal.current),

@@ -27,7 +27,8 @@ from dra_driver.kube.watch import Backoff
 from dra_driver.names import ClaimRef
 from kubelet_plugin.claim_devices import Entries, entries_of, in_order, key_of, put_entries
 from kubelet_plugin.discovery import NodeFacts
-from kubelet_plugin.prepare.checkpoint import Journal
+from kubelet_plugin.monitor import SeenFacts
+from kubelet_plugin.prepare.checkpoint import Journals
 from kubelet_plugin.prepare.holds import ComputeInstance, Records
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, Operation
@@ -134,20 +135,6 @@ def _healthy(gpu: GpuFacts | None, mig_uuid: str | None, policy: HealthPolicy) -
     return Condition("Healthy", "False", bad.type, bad.message)
 
 
-class Facts(Protocol):
-    """What is needed of `kubelet_plugin.monitor.HealthMonitor`."""
-
-    @property
-    def facts(self) -> NodeFacts: ...
-
-
-class Journals(Protocol):
-    """What is needed of `kubelet_plugin.prepare.store.JournalStore`."""
-
-    @property
-    def current(self) -> Journal: ...
-
-
 class Claims(Protocol):
     """The claims of one driver on this node. Both methods raise DriverError while that cannot be told."""
 
@@ -161,7 +148,7 @@ class Claims(Protocol):
 class GpuClaims:
     """The claims of GPUs, from the journal and the node's health."""
 
-    def __init__(self, facts: Facts, journal: Journals, policy: HealthPolicy) -> None:
+    def __init__(self, facts: SeenFacts, journal: Journals, policy: HealthPolicy) -> None:
         self._facts = facts
         self._journal = journal
         self._policy = policy

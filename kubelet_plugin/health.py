@@ -16,19 +16,11 @@ from dra_driver.devices.health import affecting, worst
 from dra_driver.devices.model import Offer
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.monitor import FollowedFacts
 from kubelet_plugin.rpc.messages import DeviceHealth
 
 type InstanceOf = Callable[[Offer], str | None]
 """UUID of the MIG device that an offer stands for: empty while it does not exist, None for what is no MIG device."""
-
-
-class Facts(Protocol):
-    """What is needed of `kubelet_plugin.monitor.HealthMonitor`."""
-
-    @property
-    def facts(self) -> NodeFacts: ...
-
-    def subscribe(self, listener: Callable[[NodeFacts], None]) -> Callable[[], None]: ...
 
 
 class Offers(Protocol):
@@ -42,7 +34,7 @@ class NodeHealth:
 
     def __init__(
         self,
-        facts: Facts,
+        facts: FollowedFacts,
         offers: Offers,
         pool: str,
         policy: HealthPolicy,

@@ -10,8 +10,8 @@ import dra_driver.runtime.lean  # noqa: F401 - before structlog is imported by a
 # isort: on
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,7 @@ from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.reporter import Reporter
 from kubelet_plugin.rpc.registration import RegistrationServer
 from kubelet_plugin.rpc.server import DraServer
+from kubelet_plugin.rpc.serving import serving
 from kubelet_plugin.rpc.sockets import plugin_sockets
 from kubelet_plugin.service import ClaimService
 from kubelet_plugin.settings import Settings, from_process
@@ -259,23 +260,10 @@ async def _live(settings: Settings, plugin: _Plugin) -> None:
         plugin.watch.run_in(tasks)
         for name, loop in plugin.loops.items():
             tasks.create_task(forever(name, loop))
-        async with _serving(plugin.dra, plugin.registration, plugin.claims):
+        async with serving(plugin.dra, plugin.registration, plugin.claims):
             tasks.create_task(forever("registration", plugin.registration.watch))
             memory.settle()
             await until_signal()
-
-
-@asynccontextmanager
-async def _serving(dra: DraServer, registration: RegistrationServer, claims: ClaimService) -> AsyncIterator[None]:
-    """Kubelet hears of us when we serve, and no longer before we stop; what was begun is finished."""
-    try:
-        await dra.start()
-        await registration.start()
-        yield
-    finally:
-        await registration.stop()
-        await dra.stop()
-        await claims.close()
 
 
 async def _domains(

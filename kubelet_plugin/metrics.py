@@ -10,7 +10,6 @@ from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -21,7 +20,8 @@ from dra_driver.errors import DriverError
 from dra_driver.kube.events import EventRecorder
 from dra_driver.names import ClaimRef
 from kubelet_plugin.discovery import NodeFacts
-from kubelet_plugin.prepare.checkpoint import Journal
+from kubelet_plugin.monitor import SeenFacts
+from kubelet_plugin.prepare.checkpoint import Journal, Journals
 from kubelet_plugin.prepare.claims import PodsOfClaims
 from kubelet_plugin.prepare.holds import ComputeInstance, HoldState, MpsDaemon, TimeSlice
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
@@ -173,25 +173,11 @@ class ClaimedDevice:
     admin_access: bool = False
 
 
-class Facts(Protocol):
-    """What is needed of `kubelet_plugin.monitor.HealthMonitor`."""
-
-    @property
-    def facts(self) -> NodeFacts: ...
-
-
-class Journals(Protocol):
-    """What is needed of `kubelet_plugin.prepare.store.JournalStore`."""
-
-    @property
-    def current(self) -> Journal: ...
-
-
 class NodeCollector:
     """Gauges that are read from their owners when somebody scrapes. What is not known has no series."""
 
     def __init__(
-        self, facts: Facts, journal: Journals, *, node: str, driver: str, pods: PodsOfClaims | None = None
+        self, facts: SeenFacts, journal: Journals, *, node: str, driver: str, pods: PodsOfClaims | None = None
     ) -> None:
         self.pods = pods or PodsOfClaims()
         self._facts = facts

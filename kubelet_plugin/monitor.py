@@ -45,15 +45,23 @@ type MoreConditions = Callable[[], Mapping[str, Sequence[HealthCondition]]]
 """Conditions by GPU UUID that another service sees to: of MPS daemons, for instance."""
 
 
-class Facts(Protocol):
-    """What is needed of `kubelet_plugin.discovery.Discovery`, and what `HealthMonitor` is itself."""
+class SeenFacts(Protocol):
+    """The last look at the node: what most need of `HealthMonitor`."""
 
     @property
     def facts(self) -> NodeFacts: ...
 
-    async def observe(self) -> NodeFacts: ...
+
+class FollowedFacts(SeenFacts, Protocol):
+    """And whoever asked is told of each look."""
 
     def subscribe(self, listener: Callable[[NodeFacts], None]) -> Callable[[], None]: ...
+
+
+class Facts(FollowedFacts, Protocol):
+    """What is needed of `kubelet_plugin.discovery.Discovery`, and what `HealthMonitor` is itself."""
+
+    async def observe(self) -> NodeFacts: ...
 
 
 class HealthMonitor:

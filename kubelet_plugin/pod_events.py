@@ -30,10 +30,11 @@ from dra_driver.kube.events import News, Regarding
 from dra_driver.kube.watch import Backoff
 from dra_driver.names import ClaimRef
 from dra_driver.runtime.files import read_if_present, write_durably
-from kubelet_plugin.device_status import Facts, Journals, held_mig_uuid
+from kubelet_plugin.device_status import held_mig_uuid
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.events import Reason, why
-from kubelet_plugin.monitor import CHECK_UNDER_WAY
+from kubelet_plugin.monitor import CHECK_UNDER_WAY, SeenFacts
+from kubelet_plugin.prepare.checkpoint import Journals
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.holds import MpsDaemon, Records
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
@@ -214,7 +215,7 @@ class Source(Protocol):
 class GpuTroubles:
     """The claims of GPUs, from the journal and the node's health."""
 
-    def __init__(self, facts: Facts, journal: Journals, policy: HealthPolicy) -> None:
+    def __init__(self, facts: SeenFacts, journal: Journals, policy: HealthPolicy) -> None:
         self._facts = facts
         self._journal = journal
         self._policy = policy

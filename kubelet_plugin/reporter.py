@@ -14,7 +14,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 import structlog
 
@@ -24,6 +23,7 @@ from dra_driver.errors import Conflict, DriverError, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Reflector
 from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.monitor import FollowedFacts
 
 _log = structlog.get_logger(__name__)
 
@@ -33,15 +33,6 @@ _CREDIBLE_AHEAD = timedelta(days=1)
 _COMPLAIN_AGAIN_S = 600.0
 _QUIET_S = 600.0
 """After as long without interference, the next repair is quick again."""
-
-
-class Facts(Protocol):
-    """What is needed of `kubelet_plugin.monitor.HealthMonitor`."""
-
-    @property
-    def facts(self) -> NodeFacts: ...
-
-    def subscribe(self, listener: Callable[[NodeFacts], None]) -> Callable[[], None]: ...
 
 
 class Reporter:
@@ -55,7 +46,7 @@ class Reporter:
         self,
         kube: Kube,
         node_name: str,
-        discovery: Facts,
+        discovery: FollowedFacts,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         retry: Backoff | None = None,

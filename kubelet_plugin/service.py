@@ -26,6 +26,7 @@ from dra_driver.errors import ClusterError, DriverError, InvalidInput, NodeNotRe
 from dra_driver.features import Gates
 from dra_driver.names import ClaimRef
 from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.monitor import SeenFacts
 from kubelet_plugin.operations import Notes, Operations
 from kubelet_plugin.prepare.answer import PreparedDevice
 from kubelet_plugin.prepare.claims import ClaimApi, ClaimReader, PodsOfClaims, explained
@@ -79,11 +80,8 @@ _LOOK_AGAIN_S = 15.0
 """A hung NVML must not use up kubelet's deadline."""
 
 
-class Facts(Protocol):
+class Facts(SeenFacts, Protocol):
     """What is needed of `kubelet_plugin.discovery.Discovery`."""
-
-    @property
-    def facts(self) -> NodeFacts: ...
 
     async def observe(self) -> NodeFacts: ...
 

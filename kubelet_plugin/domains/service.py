@@ -11,7 +11,6 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import structlog
 
@@ -28,6 +27,7 @@ from kubelet_plugin.domains.wanted import DAEMON_DEVICE, WantedDevice, answer_of
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.hardware.imex import all_channels, channel_nodes, management_node
 from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.monitor import SeenFacts
 from kubelet_plugin.operations import Notes, Operations
 from kubelet_plugin.prepare.answer import PreparedDevice
 from kubelet_plugin.prepare.claims import ClaimReader, explained
@@ -44,13 +44,6 @@ _API_PATIENCE_S = 10.0
 type Answer = tuple[PreparedDevice, ...]
 
 
-class Facts(Protocol):
-    """What is needed of `kubelet_plugin.discovery.Discovery`."""
-
-    @property
-    def facts(self) -> NodeFacts: ...
-
-
 class DomainClaims:
     """Claims of one node. `start`, then serve, with `run` beside."""
 
@@ -62,7 +55,7 @@ class DomainClaims:
         records: Records,
         cdi: CdiFiles,
         host: HostFiles,
-        facts: Facts,
+        facts: SeenFacts,
         container_files: Callable[[NodeFacts], ContainerFiles],
         driver: str,
         node_name: str,

@@ -5,8 +5,7 @@ Most nodes never get here, so `main` imports this only when it is needed.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -19,19 +18,21 @@ from kubelet_plugin.container_files import ContainerFilesOfNode
 from kubelet_plugin.device_status import DeviceStatusWriter
 from kubelet_plugin.domains.readiness import DomainReader
 from kubelet_plugin.domains.records import Records
-from kubelet_plugin.domains.service import DomainClaims, Facts
+from kubelet_plugin.domains.service import DomainClaims
 from kubelet_plugin.domains.standing import DomainStanding
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.events import Reason
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.metrics import MeasuredClaims, Observers
+from kubelet_plugin.monitor import SeenFacts
 from kubelet_plugin.pod_events import PodEvents
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.listener import Listeners
 from kubelet_plugin.rpc.messages import DeviceHealth
 from kubelet_plugin.rpc.registration import RegistrationServer
 from kubelet_plugin.rpc.server import DraServer
+from kubelet_plugin.rpc.serving import serving
 from kubelet_plugin.rpc.sockets import plugin_sockets
 from kubelet_plugin.settings import Settings
 
@@ -56,7 +57,7 @@ async def serve_domains(
     settings: Settings,
     host: HostFiles,
     driver: DriverInstallation,
-    facts: Facts,
+    facts: SeenFacts,
     registered: Callable[[str], None],
     host_imex: Callable[[], str | None] | None,
     told: Observers,
@@ -95,7 +96,7 @@ async def serve_domains(
     dra = DraServer(sockets.dra, MeasuredClaims(claims, told.calls, COMPUTE_DOMAIN_DRIVER), _NoHealth())
     registration = RegistrationServer(sockets, COMPUTE_DOMAIN_DRIVER, lambda: registered(COMPUTE_DOMAIN_DRIVER))
     await claims.start()
-    async with _serving(dra, registration, claims), asyncio.TaskGroup() as tasks:
+    async with serving(dra, registration, claims), asyncio.TaskGroup() as tasks:
         _log.info("ComputeDomains are served", driver=COMPUTE_DOMAIN_DRIVER)
         tasks.create_task(forever("claims of ComputeDomains", claims.run))
         tasks.create_task(forever("registration for ComputeDomains", registration.watch))
@@ -123,15 +124,3 @@ def _hardware(settings: Settings) -> tuple[Mount, ...]:
         return ()
     folder = str(settings.host_root.absolute() / "sim")
     return (Mount(folder, folder, ("ro", "nosuid", "nodev", "rbind", "rprivate")),)
-
-
-@asynccontextmanager
-async def _serving(dra: DraServer, registration: RegistrationServer, claims: DomainClaims) -> AsyncIterator[None]:
-    try:
-        await dra.start()
-        await registration.start()
-        yield
-    finally:
-        await registration.stop()
-        await dra.stop()
-        await claims.close()

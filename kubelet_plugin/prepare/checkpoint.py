@@ -24,7 +24,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
@@ -71,6 +71,13 @@ class Journal:
     extra: str = ""
     holds: Records = field(default_factory=dict)
     """Every hold that was begun and not yet taken back. Never changed: a change makes a new one."""
+
+
+class Journals(Protocol):
+    """The journal as it stands: what those need of `kubelet_plugin.prepare.store.JournalStore` who only read it."""
+
+    @property
+    def current(self) -> Journal: ...
 
 
 class Unreadable(CorruptState):
