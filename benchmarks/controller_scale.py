@@ -25,6 +25,7 @@ from pathlib import Path
 
 import aiohttp
 import yaml
+from _api_server import api_server
 
 from dra_driver.api.crd import FILE
 from dra_driver.api.inventory import (
@@ -275,23 +276,6 @@ class Controller:
 async def _must_live(process: asyncio.subprocess.Process, log: Path) -> None:
     status = await process.wait()
     raise RuntimeError(f"the controller ended with status {status}:\n{log.read_text()[-2000:]}")
-
-
-@asynccontextmanager
-async def api_server(folder: Path) -> AsyncIterator[Path]:
-    """A fresh simulated API server in its own process; answers its kubeconfig."""
-    kubeconfig = folder / "kubeconfig"
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "dra_driver.simulation.apiserver", "--kubeconfig", str(kubeconfig)),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    await process.stdout.readline()
-    try:
-        yield kubeconfig
-    finally:
-        process.terminate()
-        await process.wait()
 
 
 @asynccontextmanager

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry
 
 from controller.classes import ProfileClasses
-from controller.computedomains.devices import PublishedDomainDevices
 from controller.computedomains.keeper import DomainKeeper
 from controller.computedomains.metrics import DomainCollector
 from controller.settings import Settings, from_process
@@ -25,6 +24,7 @@ from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.events import EventRecorder
 from dra_driver.kube.leader import LeaderElection
 from dra_driver.kube.metrics import ApiCalls
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.publish.metrics import PublishedPools, PublishingCounters
 from dra_driver.publish.policy_file import read_policy
 from dra_driver.runtime import memory
@@ -32,6 +32,7 @@ from dra_driver.runtime.debug import Section
 from dra_driver.runtime.tasks import forever, run_service, until_signal
 from dra_driver.runtime.telemetry import configure_logging, status_server, tell_build
 from dra_driver.runtime.tracing import Tracer, open_tracer
+from dra_driver.slices.domains import domain_devices
 
 if TYPE_CHECKING:
     from controller.webhook.service import Webhook
@@ -73,7 +74,7 @@ async def run(settings: Settings) -> None:
         )
         events = EventRecorder(kube, controller=f"{settings.driver_name}/controller", instance=settings.identity)
         domains = _domains(kube, settings, policy, events, tracer)
-        devices = PublishedDomainDevices(kube, policy, workers=settings.workers, counters=counters, tracer=tracer)
+        devices = _domain_devices(kube, settings, policy, counters, tracer)
         if domains is not None:
             metrics.register(DomainCollector(domains.statuses))
         metrics.register(PublishedPools(lambda: [one for one in (slices.publisher, devices.publisher) if one]))
@@ -109,6 +110,22 @@ async def run(settings: Settings) -> None:
                 tasks.create_task(forever("the webhook", webhook.run))
             memory.settle()
             await until_signal()
+
+
+def _domain_devices(
+    kube: Kube, settings: Settings, policy: PublishingPolicy, counters: PublishingCounters, tracer: Tracer
+) -> PublishedSlices:
+    """Channels and daemon devices of all nodes, under the other driver's name."""
+    return PublishedSlices(
+        kube,
+        COMPUTE_DOMAIN_DRIVER,
+        policy,
+        workers=settings.workers,
+        counters=counters,
+        describe=domain_devices,
+        labels_matter=True,
+        tracer=tracer,
+    )
 
 
 def _debug_pages(slices: PublishedSlices, domains: DomainKeeper | None) -> dict[str, Section]:

@@ -12,8 +12,10 @@ from dra_driver.api.resource import Device
 from dra_driver.kube.client import Kube
 from dra_driver.publish import PoolPublisher
 from dra_driver.publish.metrics import CountingNarrator, PublishingCounters
+from dra_driver.publish.pools import Describe
 from dra_driver.runtime import memory
 from dra_driver.runtime.tracing import OFF, Tracer
+from dra_driver.slices.describe import described_devices
 
 
 class PublishedSlices:
@@ -27,14 +29,21 @@ class PublishedSlices:
         *,
         workers: int,
         counters: PublishingCounters,
+        describe: Describe = described_devices,
+        labels_matter: bool = False,
         classes: ProfileClasses | None = None,
         tracer: Tracer = OFF,
     ) -> None:
-        """`classes` are kept, too, while this process leads; None: nobody keeps classes of MIG profiles."""
+        """`classes` are kept, too, while this process leads; None: nobody keeps classes of MIG profiles.
+
+        `describe` and `labels_matter` as for `PoolPublisher`.
+        """
         self._kube = kube
         self._driver = driver
         self._policy = policy
         self._workers = workers
+        self._describe = describe
+        self._labels_matter = labels_matter
         self._classes = classes
         self._tracer = tracer
         self._narrator = _Narrator(counters, classes)
@@ -51,6 +60,8 @@ class PublishedSlices:
             self._kube,
             self._driver,
             policy=self._policy,
+            describe=self._describe,
+            labels_matter=self._labels_matter,
             narrator=self._narrator,
             workers=self._workers,
             tracer=self._tracer,
