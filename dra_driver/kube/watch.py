@@ -11,10 +11,10 @@ behind the server by design: a decision made from it is guarded by resourceVersi
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Never
+from typing import Any, Never
 
 import structlog
 
@@ -193,6 +193,15 @@ class Mirror[T]:
         before = self.objects.pop(key, None)
         if before is not None:
             self._on_change(MirrorChange(key, before, None, listed))
+
+
+async def follow(mirrors: Iterable[Mirror[Any]], tasks: asyncio.TaskGroup) -> None:
+    """Run all of them as `tasks`; returns when each has listed what there is."""
+    started = tuple(mirrors)
+    for mirror in started:
+        tasks.create_task(mirror.run())
+    for mirror in started:
+        await mirror.synced.wait()
 
 
 def _whole(obj: JsonObject) -> JsonObject:

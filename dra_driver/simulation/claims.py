@@ -26,7 +26,7 @@ from dra_driver.api.pods import (
 )
 from dra_driver.errors import ClusterError, NotFound, Rejected
 from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import Backoff, Change, Key, Reflector
+from dra_driver.kube.watch import Backoff, Change, Key, Reflector, follow
 from dra_driver.kube.workqueue import WorkQueue
 from dra_driver.simulation.events import tell
 
@@ -52,12 +52,8 @@ class SimulatedClaimController:
         """UID of the pod, and message; as long as the pod exists."""
 
     async def run(self) -> Never:
-        reflectors = (self._pods, self._claims, self._templates)
         async with asyncio.TaskGroup() as group:
-            for reflector in reflectors:
-                group.create_task(reflector.run())
-            for reflector in reflectors:
-                await reflector.synced.wait()
+            await follow((self._pods, self._claims, self._templates), group)
             group.create_task(self._queue.work(self._handle, workers=4))
         raise AssertionError("reflectors and workers run until they are cancelled")
 

@@ -21,7 +21,7 @@ from dra_driver.api.meta import DAEMON_SETS, NODES, PODS, JsonObject
 from dra_driver.api.pods import is_being_deleted, is_done, is_owned_by
 from dra_driver.errors import AlreadyExists, ClusterError, NotFound
 from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import Change, Key, Reflector, key_of
+from dra_driver.kube.watch import Change, Key, Reflector, follow, key_of
 from dra_driver.kube.workqueue import WorkQueue
 
 _log = structlog.get_logger(__name__)
@@ -66,12 +66,8 @@ class SimulatedDaemonSetController:
         """Pods that were made here and are not in the cache yet, by UID."""
 
     async def run(self) -> Never:
-        reflectors = (self._sets, self._nodes, self._pods)
         async with asyncio.TaskGroup() as group:
-            for reflector in reflectors:
-                group.create_task(reflector.run())
-            for reflector in reflectors:
-                await reflector.synced.wait()
+            await follow((self._sets, self._nodes, self._pods), group)
             group.create_task(self._queue.work(self._handle, workers=4))
         raise AssertionError("reflectors and workers run until they are cancelled")
 

@@ -43,7 +43,7 @@ from dra_driver.api.pods import (
 from dra_driver.api.resource import Allocation, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_driver.errors import ClusterError, InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube
-from dra_driver.kube.watch import Backoff, Change, Key, Reflector, key_of
+from dra_driver.kube.watch import Backoff, Change, Key, Reflector, follow, key_of
 from dra_driver.names import DeviceId
 from dra_driver.simulation.events import tell, timestamp
 
@@ -101,10 +101,7 @@ class SimulatedScheduler:
             # Devices that are attached after the decision need a scheduler that waits for them; this one does not.
             self._behaviour = Behaviour.of(minor, binding_conditions=False)
         async with asyncio.TaskGroup() as group:
-            for reflector in reflectors:
-                group.create_task(reflector.run())
-            for reflector in reflectors:
-                await reflector.synced.wait()
+            await follow(reflectors, group)
             group.create_task(self._schedule_forever())
         raise AssertionError("reflectors and the scheduling loop run until they are cancelled")
 
