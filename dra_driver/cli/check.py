@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from dra_driver import bundled
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import (
     DEVICE_CLASSES,
@@ -27,7 +26,7 @@ from dra_driver.checking.codes import Severity
 from dra_driver.checking.findings import Finding
 from dra_driver.checking.formats import as_data, as_github, as_sarif, sentence
 from dra_driver.checking.knowledge import Key, Knowledge, sites_of_cluster, sites_of_models
-from dra_driver.cli.files import read_files
+from dra_driver.cli.files import read_files, shipped_classes
 from dra_driver.cli.output import Format, Status, messages, print_data, print_table
 from dra_driver.errors import InvalidInput
 
@@ -115,12 +114,11 @@ def _minor(text: str) -> int:
 def _offline(minor: int, profiles: str, documents: Sequence[Document]) -> Knowledge:
     names = [name.strip() for name in profiles.split(",") if name.strip()]
     sites = sites_of_models(names, policies_for(documents), minor)
-    return Knowledge(minor, sites, _shipped_classes(), certain=bool(names))
+    return Knowledge(minor, sites, _known_classes(), certain=bool(names))
 
 
-def _shipped_classes() -> dict[str, DeviceClass]:
-    documents = read_files([str(bundled.DEVICE_CLASSES_FOLDER)]).raise_problems()
-    return {one.name: DeviceClass.of(one.obj) for one in documents if one.kind == "DeviceClass"}
+def _known_classes() -> dict[str, DeviceClass]:
+    return {one.name: DeviceClass.of(one.obj) for one in shipped_classes()}
 
 
 # -- a cluster

@@ -17,7 +17,7 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.cli import plan
 from dra_driver.cli import scenario as scenarios
-from dra_driver.cli.files import read_files
+from dra_driver.cli.files import shipped_classes
 from dra_driver.cli.output import Format, OutputOption, Status, messages, print_data, print_table
 from dra_driver.cli.scenario import ContainerResult, Scenario
 from dra_driver.cli.usage import PublishedDevice
@@ -129,7 +129,7 @@ def fitting_examples(
     from dra_driver.allocation.offline import allocate_all
     from dra_driver.checking.knowledge import slices_of_model
 
-    shipped = [document.obj for document in read_files([str(bundled.DEVICE_CLASSES_FOLDER)]).documents]
+    shipped = [document.obj for document in shipped_classes()]
     slices = [slice_ for one in nodes for slice_ in slices_of_model(one.profile, one.name, policy, dict(one.labels))]
     worlds = {one.name: world_of([*shipped, *slices, *one.documents]).world for one in found}
     return frozenset(name for name, world in worlds.items() if all(one.node is not None for one in allocate_all(world)))

@@ -11,8 +11,9 @@ import typer
 
 from dra_driver.api.computedomain import ComputeDomain, Condition
 from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
+from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
 from dra_driver.cli.output import Sheet, WideFormat, WideOutputOption, duration, messages, print_data, show
-from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
+from dra_driver.cli.session import ask
 from dra_driver.domains.status import READY
 from dra_driver.errors import InvalidInput, NotFound
 from dra_driver.kube.client import Kube

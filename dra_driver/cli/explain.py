@@ -4,7 +4,6 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,21 +11,10 @@ import typer
 from dra_driver.allocation.explain import Answer, Explanation, explain_claim, explain_pod
 from dra_driver.allocation.wording import sentences
 from dra_driver.allocation.world import Key, World, claim_key, claims_of
+from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
 from dra_driver.cli.offline import CURRENT_VERSION, FilesOption, KubernetesOption, ModelsOption, SlicesOption, world_in
 from dra_driver.cli.output import Format, OutputOption, Status, print_data
 from dra_driver.errors import InvalidInput
-
-KubeconfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--kubeconfig", help="Which cluster to ask; default: $KUBECONFIG, then ~/.kube/config.", show_default=False
-    ),
-]
-ContextOption = Annotated[
-    str | None,
-    typer.Option("--context", help="Context of the kubeconfig; default: its current one.", show_default=False),
-]
-"""As in `dra_driver.cli.session`, whose HTTP client takes longer to import than files take to explain."""
 
 
 class Kind(StrEnum):

@@ -4,7 +4,8 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dra_driver.api.documents import Reading, read_documents, together
+from dra_driver import bundled
+from dra_driver.api.documents import Document, Reading, read_documents, together
 from dra_driver.errors import DriverError, Help, Move
 
 STDIN = "-"
@@ -28,6 +29,11 @@ def read_files(paths: Sequence[str]) -> Reading:
     Raises UnreadableFile for the first path that cannot be read.
     """
     return together(read_documents(_bytes(name), name) for name in named_files(paths))
+
+
+def shipped_classes() -> tuple[Document, ...]:
+    """The DeviceClasses that come with the driver."""
+    return read_files([str(bundled.DEVICE_CLASSES_FOLDER)]).raise_problems()
 
 
 def named_files(paths: Iterable[str]) -> Iterator[str]:

@@ -28,6 +28,7 @@ from dra_driver.api.meta import (
 )
 from dra_driver.api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
 from dra_driver.cli.bars import MEANINGS, Mark, colour, drawn, letters
+from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
 from dra_driver.cli.domains import domains
 from dra_driver.cli.output import (
     Cell,
@@ -41,7 +42,7 @@ from dra_driver.cli.output import (
     print_table,
     show,
 )
-from dra_driver.cli.session import ContextOption, KubeconfigOption, ask
+from dra_driver.cli.session import ask
 from dra_driver.cli.usage import (
     Holder,
     PublishedDevice,

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import yaml
 
-from dra_driver import bundled
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import RESOURCE_SLICES, JsonObject
 from dra_driver.api.resource import DeviceClass
-from dra_driver.cli.files import read_files
+from dra_driver.cli.files import shipped_classes
 from dra_driver.cli.migrate_cluster import ClusterRead
 from dra_driver.cli.migrate_files import write_extra
 from dra_driver.cli.migrate_progress import Told
@@ -120,7 +119,7 @@ def _ground(
 
 def _classes(objects: Sequence[JsonObject], read: ClusterRead | None) -> dict[str, DeviceClass]:
     """Those that come with the driver, and what the cluster, or a file, has under their names, or others."""
-    shipped = [one.obj for one in read_files([str(bundled.DEVICE_CLASSES_FOLDER)]).documents]
+    shipped = [one.obj for one in shipped_classes()]
     given = read.classes if read is not None else [one for one in objects if one.get("kind") == "DeviceClass"]
     found: dict[str, DeviceClass] = {}
     for one in (*shipped, *given):

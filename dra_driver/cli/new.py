@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 import typer
 
-from dra_driver import bundled
 from dra_driver.api.config import Interval
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.authoring.domains import MOST_NODES, domain_objects
@@ -229,9 +228,9 @@ def _doubts(text: str, intent: Intent) -> list[str]:
     from dra_driver.checking.check import check
     from dra_driver.checking.codes import Severity
     from dra_driver.checking.knowledge import Knowledge, sites_of_models
+    from dra_driver.cli.files import shipped_classes
 
-    shipped = [read_documents(path.read_text(), path.name) for path in bundled.DEVICE_CLASSES_FOLDER.glob("*.yaml")]
-    classes = {one.name: DeviceClass.of(one.obj) for reading in shipped for one in reading.raise_problems()}
+    classes = {one.name: DeviceClass.of(one.obj) for one in shipped_classes()}
     # Parts of GPU instances are published only where a policy names them.
     parts = [intent.mig] if intent.mig is not None and "c." in intent.mig else []
     rules = {"mig": [{"mode": "Dynamic", "computeInstances": parts}]}

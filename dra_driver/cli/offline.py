@@ -5,14 +5,13 @@ from typing import Annotated
 
 import typer
 
-from dra_driver import bundled
 from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.allocation.loading import Loaded, pods_of_workload, world_of
 from dra_driver.allocation.world import World
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.cli.files import read_files
+from dra_driver.cli.files import read_files, shipped_classes
 from dra_driver.errors import InvalidInput
 
 # Options are plain assignments: typer does not look through a `type` statement.
@@ -56,9 +55,8 @@ def read_world(files: Sequence[str], behaviour: Behaviour, *, replicas: int = 1,
     are nodes as of ModelsOption, published as the PublishingPolicies among the files say.
     """
     documents = read_files(files).raise_problems()
-    shipped = read_files([str(bundled.DEVICE_CLASSES_FOLDER)]).documents
     about = {id(one.obj): f"{one.file}:{one.line}" for one in documents}
-    objects = [obj for one in (*shipped, *documents) for obj in _expanded(one, replicas)]
+    objects = [obj for one in (*shipped_classes(), *documents) for obj in _expanded(one, replicas)]
     if models is not None:
         objects += _slices_of_models(models, [one.obj for one in documents])
     return world_of(objects, behaviour=behaviour, about=about)
