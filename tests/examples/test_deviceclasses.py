@@ -1,14 +1,13 @@
 """The shipped DeviceClasses select what NVIDIA's classes of the same names select, and shares by what they promise."""
 
 import pytest
-import yaml
+from support.shipped import classes
 
-from dra_driver.api.resource import Device, DeviceClass
-from dra_driver.bundled import DEVICE_CLASSES_FOLDER
+from dra_driver.api.resource import Device
 from dra_driver.cel.device import CelDevice, compile_selector
 
 GPU, DOMAIN = "gpu.nvidia.com", "compute-domain.nvidia.com"
-CLASSES = [DeviceClass.of(yaml.safe_load(path.read_text())) for path in sorted(DEVICE_CLASSES_FOLDER.glob("*.yaml"))]
+CLASSES = list(classes().values())
 
 OWN = {"sharing": "exclusive", "isolation": "hardware"}
 SLICED = {"sharing": "time-slicing", "isolation": "none"}

@@ -1,13 +1,11 @@
 """Every example is accepted by the API server, and gets what its README promises on machines that fit."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 import yaml
 from support.published import published_devices
-from support.scheduling import Desk, desk
+from support.scheduling import Desk
 
 from dra_driver.api.meta import (
     DEVICE_CLASSES,
@@ -18,9 +16,7 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
-from dra_driver.bundled import DEVICE_CLASSES_FOLDER, EXAMPLES_FOLDER
-from dra_driver.kube.client import Kube
-from dra_driver.simulation.apiserver import SimulatedApiServer
+from dra_driver.bundled import EXAMPLES_FOLDER
 
 EXAMPLES = sorted(path.name for path in EXAMPLES_FOLDER.iterdir() if path.is_dir())
 _KINDS: dict[str, Resource] = {
@@ -62,17 +58,6 @@ def documents(example: str) -> list[JsonObject]:
     for path in sorted((EXAMPLES_FOLDER / example).glob("*.yaml")):
         found += [one for one in yaml.safe_load_all(path.read_text()) if one]
     return found
-
-
-@pytest_asyncio.fixture
-async def cluster(api_server: SimulatedApiServer, kube: Kube) -> AsyncIterator[Desk]:
-    """The shipped classes, scheduler and claim controller; no nodes."""
-    async with desk(api_server, kube) as found:
-        for path in sorted(DEVICE_CLASSES_FOLDER.glob("*.yaml")):
-            await kube.create(DEVICE_CLASSES, yaml.safe_load(path.read_text()))
-        found.start_claim_controller()
-        found.start_scheduler()
-        yield found
 
 
 async def apply(cluster: Desk, example: str) -> JsonObject:

@@ -1,17 +1,13 @@
 """Every example of partitions, shares and passthrough gets what its README promises, on the cluster of the examples."""
 
 from collections import Counter
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
-import yaml
 from support.published import published_slices
-from support.scheduling import Desk, desk
+from support.scheduling import Desk
 
 from dra_driver.api.meta import (
-    DEVICE_CLASSES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -19,11 +15,9 @@ from dra_driver.api.meta import (
     RESOURCE_SLICES,
     JsonObject,
 )
-from dra_driver.bundled import DEVICE_CLASSES_FOLDER, EXAMPLES_FOLDER
+from dra_driver.bundled import EXAMPLES_FOLDER
 from dra_driver.cli.plan import nodes_of, policy_of
 from dra_driver.cli.scenario import Scenario, read_scenario
-from dra_driver.kube.client import Kube
-from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.simulation.cluster import SimulatedNode
 from dra_driver.slices.diff import NodeRef
 
@@ -41,16 +35,6 @@ NODES_BY_EXAMPLE = {
     "shares-time-sliced": "l40s-1",
     "time-slicing-one-claim": "dgx-h100-1",
 }
-
-
-@pytest_asyncio.fixture
-async def cluster(api_server: SimulatedApiServer, kube: Kube) -> AsyncIterator[Desk]:
-    async with desk(api_server, kube) as found:
-        for path in sorted(DEVICE_CLASSES_FOLDER.glob("*.yaml")):
-            await kube.create(DEVICE_CLASSES, yaml.safe_load(path.read_text()))
-        found.start_claim_controller()
-        found.start_scheduler()
-        yield found
 
 
 async def publish(cluster: Desk, folder: Path, node: SimulatedNode, scenario: Scenario) -> None:

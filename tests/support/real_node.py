@@ -12,9 +12,10 @@ from support.machine import QUICK, Machine
 from support.objects import node
 from support.plugin import eventually
 from support.plugin_process import NodeUnderTest, Plugin, PluginForks, plugin_on
+from support.shipped import create_classes
 
 from dra_driver import bundled
-from dra_driver.api.meta import CRDS, DEVICE_CLASSES, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
+from dra_driver.api.meta import CRDS, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
 from dra_driver.errors import NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
@@ -63,8 +64,7 @@ class RealNode:
         """The cluster has what an administrator installs, and kubelet runs."""
         for path in sorted(bundled.CRDS_FOLDER.glob("*.yaml")):
             await self.kube.create(CRDS, yaml.safe_load(path.read_text()))
-        for path in sorted(bundled.DEVICE_CLASSES_FOLDER.glob("*.yaml")):
-            await self.kube.create(DEVICE_CLASSES, yaml.safe_load(path.read_text()))
+        await create_classes(self.kube)
         await self.kube.create(NODES, node())
         await eventually(self._inventories_served)
         async with self.machine.running():

@@ -4,19 +4,14 @@ import copy
 import json
 from typing import Any
 
-from dra_driver.api.documents import read_documents
+from support.shipped import classes
+
 from dra_driver.api.meta import JsonObject
-from dra_driver.api.resource import DeviceClass
-from dra_driver.bundled import DEVICE_CLASSES_FOLDER
 from dra_driver.simulation.apiserver.conversion import outward
 
 VERSIONS = ("v1", "v1beta2", "v1beta1")
 KINDS = ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
-CLASSES = {
-    one.name: DeviceClass.of(one.obj)
-    for path in sorted(DEVICE_CLASSES_FOLDER.glob("*.yaml"))
-    for one in read_documents(path.read_text(), path.name).documents
-}
+CLASSES = classes()
 """Those that come with the driver."""
 
 GOOD: JsonObject = {"kind": "GpuConfig", "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {}}}

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from support.shipped import class_objects
 
 from dra_driver.allocation.domain_nodes import IN_ANOTHER, domain_uid
 from dra_driver.allocation.domains import with_uid
@@ -11,18 +12,12 @@ from dra_driver.allocation.loading import world_of
 from dra_driver.allocation.offline import allocate_all
 from dra_driver.allocation.world import World, claims_of
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
-from dra_driver.bundled import DEVICE_CLASSES_FOLDER
 from dra_driver.domains.objects import workload_template
 
 DRIVER = "compute-domain.nvidia.com"
 UID, OTHER = "d0000000-0000-4000-8000-000000000001", "d0000000-0000-4000-8000-000000000002"
-CLASSES = [
-    document.obj
-    for path in sorted(DEVICE_CLASSES_FOLDER.glob("compute-domain-*.yaml"))
-    for document in read_documents(path.read_text(), path.name).documents
-]
+CLASSES = [one for one in class_objects() if one["metadata"]["name"].startswith("compute-domain-")]
 
 
 def slice_of(node: str, channels: int = 1, *, domain: str | None = None, fabric: str | None = None) -> JsonObject:

@@ -8,6 +8,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.allocation import published
+from support.shipped import classes
 
 from dra_driver.allocation import Allocated, Catalog, NodeView, Snapshot, allocate
 from dra_driver.api.config import GpuConfig, MigDeviceConfig, decode_config
@@ -18,7 +19,6 @@ from dra_driver.authoring.intent import Form, Intent, MpsWish, Same, Share
 from dra_driver.authoring.objects import objects_of
 from dra_driver.authoring.refusals import refusals
 from dra_driver.authoring.writing import plain, written
-from dra_driver.bundled import DEVICE_CLASSES_FOLDER
 from dra_driver.cel.device import compile_selector
 from dra_driver.checking.check import check
 from dra_driver.checking.codes import Severity
@@ -30,12 +30,10 @@ KNOWN = known_gpus()
 SITES = sites_of_models(())
 KINDS = {one.kind: one for one in (RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES, PODS)}
 CLASSES = {
-    one.metadata.name: one
-    for one in (DeviceClass.of(yaml.safe_load(path.read_text())) for path in DEVICE_CLASSES_FOLDER.glob("*.yaml"))
-} | {
+    **classes(),
     "dranet": DeviceClass.of(
         {"metadata": {"name": "dranet"}, "spec": {"selectors": [{"cel": {"expression": "device.driver == 'dra.net'"}}]}}
-    )
+    ),
 }
 MODELS = ("h100", "a100", "h200", "b200", "l40s", "t4", "a30", "rtx-pro-6000", "x900")
 PROFILES = ("1g.10gb", "3g.40gb", "1c.3g.40gb", "1g.6gb", "7g.80gb", "9x")

@@ -3,21 +3,16 @@
 from dataclasses import dataclass, replace
 
 import pytest
+from support.shipped import classes
 
 from dra_driver.api.documents import read_documents
-from dra_driver.api.resource import DeviceClass
-from dra_driver.bundled import DEVICE_CLASSES_FOLDER
 from dra_driver.checking import codes
 from dra_driver.checking.check import check, policies_for
 from dra_driver.checking.codes import CODES, Code, Severity
 from dra_driver.checking.findings import Finding
 from dra_driver.checking.knowledge import Knowledge, Sites, sites_of_models
 
-CLASSES = {
-    one.name: DeviceClass.of(one.obj)
-    for path in sorted(DEVICE_CLASSES_FOLDER.glob("*.yaml"))
-    for one in read_documents(path.read_text(), path.name).documents
-}
+CLASSES = classes()
 MODELS = sites_of_models(["dgx-h100", "t4"])
 KNOWN = Knowledge(36, MODELS, CLASSES)
 NO_DEVICES = Knowledge(36, Sites((), 0), CLASSES)

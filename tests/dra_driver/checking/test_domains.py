@@ -1,21 +1,14 @@
 """What `dractl check` says of ComputeDomains."""
 
 import pytest
+from support.shipped import classes
 
 from dra_driver.api.documents import read_documents
-from dra_driver.api.resource import DeviceClass
-from dra_driver.bundled import DEVICE_CLASSES_FOLDER
 from dra_driver.checking.check import check
 from dra_driver.checking.formats import sentence
 from dra_driver.checking.knowledge import Knowledge
 
-CERTAIN = Knowledge(
-    classes={
-        document.name: DeviceClass.of(document.obj)
-        for path in DEVICE_CLASSES_FOLDER.glob("*.yaml")
-        for document in read_documents(path.read_text(), path.name).documents
-    }
-)
+CERTAIN = Knowledge(classes=classes())
 
 SAID = {
     "{channel: {resourceClaimTemplate: {name: train}}}": [],

@@ -8,10 +8,10 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.shipped import classes
 
 from dra_driver import bundled
 from dra_driver.api.documents import read_documents, together
-from dra_driver.api.resource import DeviceClass
 from dra_driver.checking import codes
 from dra_driver.checking.check import check, policies_for
 from dra_driver.checking.knowledge import Knowledge, model_names, sites_of_models
@@ -21,11 +21,7 @@ EXAMPLES = sorted(path for path in bundled.EXAMPLES_FOLDER.iterdir() if path.is_
 CLASS_FILES = sorted(bundled.DEVICE_CLASSES_FOLDER.glob("*.yaml"))
 TEXTS = [path.read_text() for folder in EXAMPLES for path in sorted(folder.glob("*.yaml"))]
 DOCUMENTS = [one.obj for text in TEXTS for one in read_documents(text, "f").documents]
-CLASSES = {
-    one.name: DeviceClass.of(one.obj)
-    for path in CLASS_FILES
-    for one in read_documents(path.read_text(), path.name).documents
-}
+CLASSES = classes()
 FEW = Knowledge(36, sites_of_models(["a30", "t4"]), CLASSES)
 
 

@@ -10,10 +10,9 @@ import pytest
 import yaml
 from support.dractl import dractl, run
 from support.objects import claim, node
+from support.shipped import create_classes
 
-from dra_driver import bundled
-from dra_driver.api.documents import read_documents
-from dra_driver.api.meta import DEVICE_CLASSES, NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
+from dra_driver.api.meta import NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
 from dra_driver.checking.codes import CODES
 from dra_driver.cli.output import Status, plain_errors
 from dra_driver.kube.client import Kube
@@ -243,9 +242,7 @@ def test_with_the_models_named_a_misfit_is_an_error(file: Path) -> None:
 async def test_a_live_cluster_knows_its_own_classes_nodes_and_templates(
     api_server: SimulatedApiServer, kube: Kube, tmp_path: Path, file: Path
 ) -> None:
-    for path in bundled.DEVICE_CLASSES_FOLDER.glob("*.yaml"):
-        for document in read_documents(path.read_text(), path.name).documents:
-            await kube.create(DEVICE_CLASSES, document.obj)
+    await create_classes(kube)
     await kube.create(NODES, node())
     devices = [{"name": "gpu-a", "attributes": {"type": {"string": "gpu"}}}]
     pool = {"name": "node-1", "generation": 1, "resourceSliceCount": 1}

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from support.allocation import gpu
 from support.objects import allocate, claim, node, pod, result
+from support.shipped import create_classes
 from typer.testing import CliRunner, Result
 
 from dra_driver import bundled
@@ -19,7 +20,6 @@ from dra_driver.allocation.verdicts import Code
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     CRDS,
-    DEVICE_CLASSES,
     NODES,
     PODS,
     RESOURCE_CLAIMS,
@@ -197,10 +197,7 @@ async def _dractl(*arguments: str) -> Result:
 
 
 async def _fill(kube: Kube) -> None:
-    for path in bundled.DEVICE_CLASSES_FOLDER.glob("*.yaml"):
-        for one in yaml.safe_load_all(path.read_text()):
-            if one:
-                await kube.create(DEVICE_CLASSES, one)
+    await create_classes(kube)
     await kube.create(NODES, node())
     await kube.create(RESOURCE_SLICES, NODE_1)
     user = await kube.create(PODS, pod("train", ["held"]))

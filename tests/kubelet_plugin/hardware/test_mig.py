@@ -9,31 +9,13 @@ from typing import Any
 import pynvml
 import pytest
 from support.nodes import Node, a_node
+from support.replaced_nvml import Library
 
 from dra_driver.api.inventory import ComputeInstanceFacts, GpuFacts, GpuInstanceFacts, MigFacts, MigProfileFacts
 from dra_driver.devices.mig import gpu_instance_profile_name
 from dra_driver.errors import HardwareError
 from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.simulation.nvml import SimulatedNvml
-
-
-class Library(SimulatedNvml):
-    """The simulated library with single functions replaced, and its calls counted."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.answers: dict[str, Callable[..., Any]] = {}
-        self.calls: list[str] = []
-
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith("nvml") and callable(getattr(pynvml, name, None)):
-            self.calls.append(name)
-            if name in self.answers:
-                return self.answers[name]
-        return super().__getattribute__(name)
-
-    def real(self, name: str) -> Callable[..., Any]:
-        return super().__getattribute__(name)  # type: ignore[no-any-return]
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.nodes import Node, a_node
+from support.replaced_nvml import Library
 
 from dra_driver.api.inventory import GpuFacts, Problem
 from dra_driver.errors import HardwareError
@@ -59,22 +60,6 @@ def node(tmp_path: Path) -> Node:
 @pytest.fixture
 def host(node: Node) -> SimulatedHost:
     return node.host
-
-
-class Library(SimulatedNvml):
-    """The simulated library with single functions replaced: `library.answers["nvmlDeviceGetBrand"] = function`."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.answers: dict[str, Callable[..., Any]] = {}
-        self.calls: list[str] = []
-
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith("nvml") and callable(getattr(pynvml, name, None)):
-            self.calls.append(name)
-            if name in self.answers:
-                return self.answers[name]
-        return super().__getattribute__(name)
 
 
 @pytest.fixture

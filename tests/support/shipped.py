@@ -1,0 +1,29 @@
+"""The DeviceClasses that come with the driver, as tests want them."""
+
+from collections.abc import Mapping
+
+import yaml
+
+from dra_driver.api.meta import DEVICE_CLASSES, JsonObject
+from dra_driver.api.resource import DeviceClass
+from dra_driver.bundled import DEVICE_CLASSES_FOLDER
+from dra_driver.kube.client import Kube
+
+
+def class_objects() -> tuple[JsonObject, ...]:
+    return tuple(
+        one
+        for path in sorted(DEVICE_CLASSES_FOLDER.glob("*.yaml"))
+        for one in yaml.safe_load_all(path.read_text())
+        if one
+    )
+
+
+def classes() -> Mapping[str, DeviceClass]:
+    """By name."""
+    return {one.metadata.name: one for one in map(DeviceClass.of, class_objects())}
+
+
+async def create_classes(kube: Kube) -> None:
+    for one in class_objects():
+        await kube.create(DEVICE_CLASSES, one)
