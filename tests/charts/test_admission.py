@@ -16,8 +16,11 @@ from support.api import Api, Refused
 from support.helm import NAMESPACE, Helm, Object, Release
 from support.real_api_server import RealApiServer
 
+from controller.classes import wanted_class
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.domains.objects import DaemonSettings, daemon_set
+from dra_driver.api.inventory import confirmation_annotation
+from dra_driver.domains.names import FINALIZER
+from dra_driver.domains.objects import DaemonSettings, daemon_set, workload_template
 from dra_driver.errors import Rejected
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.events import EventRecorder, News, Regarding
@@ -87,12 +90,27 @@ async def installed(server: RealApiServer, folder: Path, **values: Any) -> Async
         for node in ("node-1", "node-2"):
             await admin.post("/api/v1/nodes", {"metadata": {"name": node}})
         try:
+            for definition in release.all("CustomResourceDefinition"):
+                await _until_served(admin, definition["spec"])
             yield Cluster(server, release), admin
         finally:
             try:
                 await _emptied(admin)
             finally:
                 await asyncio.to_thread(helm.uninstall)
+
+
+async def _until_served(admin: Api, definition: Object) -> None:
+    """A kind is served a moment after its definition is there, and not again at once when it was there before."""
+    (version, *_) = definition["versions"]
+    for _ in range(150):
+        try:
+            await admin.get(f"/apis/{definition['group']}/{version['name']}/{definition['names']['plural']}")
+        except Refused:
+            await asyncio.sleep(0.2)
+        else:
+            return
+    raise AssertionError(f"{definition['names']['plural']} are not served")
 
 
 async def _emptied(admin: Api) -> None:
@@ -175,6 +193,9 @@ async def test_without_a_controller_each_plugin_writes_slices_of_its_node(
             for place in ({"allNodes": True}, {"nodeSelector": _selector("node-1")}):
                 body = resource_slice("node-1", **place)
                 assert "alone" in await refusal(mine.post(SLICES, body))
+            pool = resource_slice("node-1")
+            pool["spec"]["pool"] = {**pool["spec"]["pool"], "name": "node-2", "generation": 1000}
+            assert "slices of the pool of that name alone" in await refusal(mine.post(SLICES, pool))
             await mine.post(SLICES, resource_slice("node-1"))
             await mine.delete(f"{SLICES}/node-1-slice")
             assert "by its plugins alone" in await refusal(admin.post(SLICES, resource_slice("node-2")))
@@ -305,6 +326,7 @@ NODE_1 = "/api/v1/nodes/node-1"
 DOMAINS = "/apis/resource.nvidia.com/v1beta1/namespaces/default/computedomains"
 DAEMON_SETS = "/apis/apps/v1/namespaces/{}/daemonsets"
 TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
+CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 DOMAIN_LABEL = "resource.nvidia.com/computeDomain"
 
 
@@ -361,7 +383,11 @@ async def test_for_compute_domains_the_controller_labels_nodes_and_makes_harmles
                 assert "nothing of their node" in await refusal(controller.post(DAEMON_SETS.format(NAMESPACE), body))
 
             await admin.post(DOMAINS, domain)
-            await controller.patch(f"{DOMAINS}/train", {"metadata": {"finalizers": ["a.example/b"]}})
+            await until_refused(controller, f"{DOMAINS}/train", {"metadata": {"finalizers": ["a.example/b"]}})
+            assert "own finalizer alone" in await refusal(
+                controller.patch(f"{DOMAINS}/train", {"metadata": {"labels": {"a": "b"}}})
+            )
+            await controller.patch(f"{DOMAINS}/train", {"metadata": {"finalizers": [FINALIZER]}})
             await controller.patch(f"{DOMAINS}/train/status", {"status": {"status": "NotReady"}})
             await controller.patch(f"{DOMAINS}/train", {"metadata": {"finalizers": None}})
             assert "forbidden" in await refusal(controller.delete(f"{DOMAINS}/train"))
@@ -371,6 +397,61 @@ async def test_for_compute_domains_the_controller_labels_nodes_and_makes_harmles
                 made = resource_slice("node-1", driver=driver, name=f"of-{driver}")
                 assert "by its controller alone" in await refusal(admin.post(SLICES, made))
                 await controller.post(SLICES, made)
+
+
+async def test_what_a_stolen_token_of_the_controller_is_good_for(real_server: RealApiServer, tmp_path: Path) -> None:
+    """For what the controller writes, and no more of the kinds that it may write by its roles."""
+    async with installed(real_server, tmp_path) as (cluster, admin):
+        domain, daemons = domain_and_daemons(cluster.release)
+        token = await cluster.token(admin, cluster.account("Deployment"), "node-2")
+        async with cluster.api(token) as controller:
+            mine = wanted_class("1g.10gb", DRIVER, extended_resource=False)
+            stolen = {**mine, "metadata": {"name": "stolen"}}
+            await until_enforced(controller, stolen, CLASSES, "of MIG profiles alone")
+            await controller.post(CLASSES, mine)
+            listed = await controller.get(CLASSES)
+            (whole,) = [one for one in listed["items"] if one["metadata"]["name"] == "gpu.nvidia.com"]
+            whole = {"apiVersion": mine["apiVersion"], "kind": mine["kind"], **whole, "spec": mine["spec"]}
+            assert "of MIG profiles alone" in await refusal(controller.put(f"{CLASSES}/gpu.nvidia.com", whole))
+            await admin.delete(f"{CLASSES}/{mine['metadata']['name']}")
+
+            plugin = cluster.release.one("DaemonSet")["metadata"]["name"]
+            place = DAEMON_SETS.format(NAMESPACE)
+            await until_enforced(controller, {**daemons, "metadata": {"name": "miner"}}, place)
+            assert "of ComputeDomains alone" in await refusal(controller.delete(f"{place}/{plugin}"))
+            container = daemons["spec"]["template"]["spec"]["containers"][0]
+            secret = {"name": "A", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}
+            container = {**container, "env": [*container["env"], secret]}
+            template = {"metadata": daemons["spec"]["template"]["metadata"]}
+            template["spec"] = {**daemons["spec"]["template"]["spec"], "containers": [container]}
+            worse = {**daemons, "spec": {**daemons["spec"], "template": template}}
+            assert "are told no Secrets" in await refusal(controller.post(place, worse))
+
+            made = workload_template(ComputeDomain.of({**domain, "metadata": daemons["metadata"] | {"uid": "1"}}))
+            made["metadata"] = {"name": "train", "labels": made["metadata"]["labels"]}
+            theirs = {**made, "metadata": {"name": "theirs"}}
+            await until_enforced(controller, theirs, TEMPLATES, "those of ComputeDomains alone")
+            await controller.post(TEMPLATES, made)
+            await controller.delete(f"{TEMPLATES}/train")
+            await admin.post(TEMPLATES, theirs)
+            assert "of ComputeDomains alone" in await refusal(controller.delete(f"{TEMPLATES}/theirs"))
+            await admin.delete(f"{TEMPLATES}/theirs")
+
+            await admin.post(INVENTORIES, inventory("node-1"))
+            lie = {"spec": {"bootID": "1"}}
+            await until_refused(controller, f"{INVENTORIES}/node-1", lie)
+            assert "a sign of life" in await refusal(controller.patch(f"{INVENTORIES}/node-1", lie))
+            asked = {"metadata": {"annotations": {confirmation_annotation(DRIVER): "2026-01-01T00:00:00Z"}}}
+            await controller.patch(f"{INVENTORIES}/node-1", asked)
+
+            header = f"Bearer {token}"
+            async with Kube(Endpoint(real_server.url, real_server.ssl_context(), lambda: header)) as kube:
+                events = EventRecorder(kube, controller=f"{DRIVER}/controller", instance="a")
+                version, kind = domain["apiVersion"], domain["kind"]
+                for about in (Regarding(version, kind, "train", "1", "default"), Regarding.pod("default", "a", "1")):
+                    await events.write_once(News(about, "Warning", "DomainNotReady", "Watch", "It waits."), "one")
+                assert events.dropped == 1
+            await admin.delete(EVENTS)
 
 
 async def until_refused(api: Api, path: str, body: Object) -> None:

@@ -4,16 +4,10 @@ from typing import Any
 
 import pytest
 from support.chart_values import Values
-from support.helm import NAMESPACE, Object, Release
+from support.helm import NAMESPACE, Object
+from support.policies import refusals
 
-from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.domains.objects import DaemonSettings, daemon_set
-
-cel = pytest.importorskip("cel_expr_python.cel", reason="Google's evaluator is not installed")
-
-_MAP = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
-_CEL = cel.NewEnv(variables=dict.fromkeys(("object", "oldObject", "request", "variables"), _MAP))
-_NODE = "authentication.kubernetes.io/node-name"
+pytest.importorskip("cel_expr_python.cel", reason="Google's evaluator is not installed")
 
 PLUGIN = f"system:serviceaccount:{NAMESPACE}:gpu-dra-driver-kubelet-plugin"
 CONTROLLER = f"system:serviceaccount:{NAMESPACE}:gpu-dra-driver-controller"
@@ -23,44 +17,13 @@ DOMAINS = "compute-domain.nvidia.com"
 type Render = Any
 
 
-def evaluated(expression: str, data: Object) -> Any:
-    value = _CEL.compile(expression).eval(data=data)
-    assert value.type() != cel.Type.ERROR, (expression, value)
-    return value.plain_value()
-
-
-def refusals(
-    release: Release, policy: str, user: str, node: str | None, *, operation: str = "CREATE", **objects: Object
-) -> list[str]:
-    """What the policy says against a request; empty lets it through."""
-    (found,) = [one for one in release.all("ValidatingAdmissionPolicy") if one["metadata"]["name"].endswith(policy)]
-    spec = found["spec"]
-    info: Object = {"username": user} | ({} if node is None else {"extra": {_NODE: [node]}})
-    named = next(iter(objects.values()))["metadata"]["name"]
-    data = {
-        "object": objects.get("new", {}),
-        "oldObject": objects.get("old", {}),
-        "request": {"userInfo": info, "operation": operation, "name": named},
-        "variables": {},
-    }
-    if not all(evaluated(one["expression"], data) for one in spec["matchConditions"]):
-        return []
-    for one in spec["variables"]:
-        data["variables"][one["name"]] = evaluated(one["expression"], data)
-    return [
-        one.get("message") or evaluated(one["messageExpression"], data)
-        for one in spec["validations"]
-        if not evaluated(one["expression"], data)
-    ]
-
-
 def named(name: str) -> Object:
     return {"metadata": {"name": name}}
 
 
-def resource_slice(node: str | None, driver: str = DRIVER) -> Object:
+def resource_slice(node: str | None, driver: str = DRIVER, pool: str | None = None) -> Object:
     place = {"allNodes": True} if node is None else {"nodeName": node}
-    return {**named("slice"), "spec": {"driver": driver, **place}}
+    return {**named("slice"), "spec": {"driver": driver, "pool": {"name": pool or node or "all"}, **place}}
 
 
 def claim(node: str, *, devices: list[str] | None = None, allocated: bool = True, **status: Any) -> Object:
@@ -98,7 +61,12 @@ CASES: list[tuple[Values, str, str | None, str, Object, bool]] = [
     ({"publisher": "node"}, PLUGIN, "node-1", "CREATE", resource_slice("node-2"), False),
     ({"publisher": "node"}, PLUGIN, "node-1", "DELETE", resource_slice("node-2"), False),
     ({"publisher": "node"}, PLUGIN, "node-1", "CREATE", resource_slice(None), False),
+    # Of a newer generation it would make the slices of the other node count for nothing.
+    ({"publisher": "node"}, PLUGIN, "node-1", "CREATE", resource_slice("node-1", pool="node-2"), False),
+    ({"publisher": "node"}, PLUGIN, "node-1", "DELETE", resource_slice("node-1", pool="node-2"), True),
     ({"publisher": "node"}, PLUGIN, None, "CREATE", resource_slice("node-1"), False),
+    # The account of another pod on the node.
+    ({"publisher": "node"}, "system:serviceaccount:a:a", "node-1", "CREATE", resource_slice("node-1"), False),
     ({"publisher": "node"}, PLUGIN, "node-1", "CREATE", resource_slice("node-1", "other"), False),
     ({"publisher": "node"}, CONTROLLER, None, "CREATE", resource_slice("node-1"), False),
     ({}, CONTROLLER, None, "CREATE", resource_slice("node-1", DOMAINS), True),
@@ -116,6 +84,11 @@ def test_slices_are_written_by_who_publishes(
 ) -> None:
     objects = {"old" if operation == "DELETE" else "new": obj}
     assert (refusals(render(values), "-slices", user, node, operation=operation, **objects) == []) == allowed
+
+
+def test_a_token_that_names_no_node_is_told_so_when_it_writes_slices(render: Render) -> None:
+    (first, *_) = refusals(render({"publisher": "node"}), "-slices", PLUGIN, None, new=resource_slice("node-1"))
+    assert first == "the token names no node; the plugin's must be bound to its pod"
 
 
 def test_the_status_of_claims_is_written_by_the_plugin_of_their_node(render: Render) -> None:
@@ -160,91 +133,6 @@ def test_a_plugin_tells_events_in_its_own_name_and_of_nodes_about_its_own(render
     assert said(event(), None) and said(event(), old=event(instance="node-2"))
     assert said(event("Node", "node-2")) and said(event("Secret"))
     assert said(event(instance="node-2"), None, CONTROLLER) == []
-
-
-DOMAIN_LABEL = "resource.nvidia.com/computeDomain"
-
-
-def node(*, spec: Object | None = None, **metadata: Any) -> Object:
-    return {"metadata": {"name": "node-1", **metadata}, "spec": spec or {}}
-
-
-def test_of_a_node_the_controller_changes_the_label_of_its_domain(render: Render) -> None:
-    release = render()
-
-    def allowed(old: Object, new: Object, user: str = CONTROLLER) -> bool:
-        return refusals(release, "-nodes", user, None, operation="UPDATE", new=new, old=old) == []
-
-    there, zone = {DOMAIN_LABEL: "1"}, {"zone": "a"}
-    for old, new in (({}, there), (there, {}), (there, {DOMAIN_LABEL: "2"}), (zone, {**zone, **there})):
-        assert allowed(node(labels=old), node(labels=new))
-    assert allowed(node(), node(labels=there))
-    assert not allowed(node(labels=zone), node(labels=there))
-    assert not allowed(node(), node(labels=zone))
-    assert not allowed(node(labels=zone), node(labels={"zone": "b"}))
-    for changed in (
-        node(spec={"unschedulable": True}),
-        node(annotations={"a": "b"}),
-        node(finalizers=["a"]),
-        # The garbage collector deletes what belongs to nothing that exists.
-        node(ownerReferences=[{"kind": "Pod", "name": "gone", "uid": "1"}]),
-    ):
-        assert not allowed(node(), changed)
-        assert allowed(node(), changed, user="admin")
-
-
-def a_daemon_set(release: Release) -> Object:
-    """As the controller makes it."""
-    arguments = release.one("Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
-    given = dict(one.removeprefix("--").split("=", 1) for one in arguments if "=" in one)
-    settings = DaemonSettings(NAMESPACE, given["daemon-image"], service_account=given["daemon-service-account"])
-    metadata = {"name": "train", "namespace": "team", "uid": "11111111-2222-4333-8444-555555555555"}
-    spec = {"channel": {"resourceClaimTemplate": {"name": "train"}}}
-    return daemon_set(ComputeDomain.of({"metadata": metadata, "spec": spec}), settings)
-
-
-WORSE: list[Object] = [
-    {"serviceAccountName": "gpu-dra-driver-kubelet-plugin"},
-    {"hostNetwork": True},
-    {"hostPID": True},
-    {"hostIPC": True},
-    {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]},
-    {"initContainers": [{"name": "a", "image": "a"}]},
-]
-WORSE_CONTAINERS: list[Object] = [
-    {"image": "other"},
-    {"securityContext": None},
-    {"securityContext": {"privileged": True}},
-    {"securityContext": {"capabilities": {"drop": ["ALL"]}}},
-    {"securityContext": {"allowPrivilegeEscalation": True, "capabilities": {"drop": ["ALL"]}}},
-    {"securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"add": ["SYS_ADMIN"], "drop": ["ALL"]}}},
-    {"securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["KILL"]}}},
-    {"securityContext": {"allowPrivilegeEscalation": False}},
-]
-
-
-def test_of_daemon_sets_the_controller_makes_daemons_without_privileges(render: Render) -> None:
-    release = render()
-
-    def allowed(new: Object, user: str = CONTROLLER) -> bool:
-        return refusals(release, "-daemons", user, None, new=new) == []
-
-    def changed(**pod: Any) -> Object:
-        made = a_daemon_set(release)
-        made["spec"]["template"]["spec"].update(pod)
-        return made
-
-    assert allowed(a_daemon_set(release))
-    for worse in WORSE:
-        assert not allowed(changed(**worse)), worse
-        assert allowed(changed(**worse), user="admin")
-    (container,) = a_daemon_set(release)["spec"]["template"]["spec"]["containers"]
-    for worse in WORSE_CONTAINERS:
-        kept = {key: value for key, value in {**container, **worse}.items() if value is not None}
-        assert not allowed(changed(containers=[container, kept])), worse
-    other = a_daemon_set(release)
-    other["metadata"]["name"] = "miner"
-    assert not allowed(other)
 
 
 def test_policies_name_the_accounts_that_are_rendered(render: Render) -> None:

@@ -267,3 +267,27 @@ MIG devices (nvidia.com/mig-…), and the third what these are called. Empty lis
 {{- $looked := not (empty (lookup "v1" "Node" "" "")) -}}
 {{- dict "looked" $looked "nodes" $names "devicePlugin" $taken "resources" (sortAlpha $resources) | toJson -}}
 {{- end }}
+
+{{/* What makes an admission policy refuse: of a list of the context and the policy's name. */}}
+{{- define "gpu-dra.policyBinding" }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ index . 1 }}
+  labels:
+    {{- include "gpu-dra.labels" (index . 0) | nindent 4 }}
+spec:
+  policyName: {{ index . 1 }}
+  validationActions: [Deny]
+{{- end }}
+
+{{/* In an admission policy: that fields of an object's metadata, of a list, are as they were. */}}
+{{- define "gpu-dra.unchanged" -}}
+{{- $same := list -}}
+{{- range . -}}
+{{- $none := ternary "{}" "[]" (has . (list "labels" "annotations")) -}}
+{{- $same = append $same (printf "(has(object.metadata.%s) ? object.metadata.%s : %s)\n      == (has(oldObject.metadata.%s) ? oldObject.metadata.%s : %s)" . . $none . . $none) -}}
+{{- end -}}
+{{- join "\n      && " $same -}}
+{{- end }}
