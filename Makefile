@@ -65,7 +65,7 @@ bench: $(VENV)/.dev  ## the figures of the README, measured on this machine
 	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 image-check: $(VENV)/.dev  ## what the Dockerfile does, without it: a clean install, its size, and every entry point
-	@GPU_DRA_TEST_IMAGE=1 $(BIN)/pytest -q -s tests/charts/test_image.py
+	@GPU_DRA_TEST_INSTALL=1 $(BIN)/pytest -q -s tests/charts/test_image.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

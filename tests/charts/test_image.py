@@ -21,8 +21,8 @@ type Render = Any
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """Installed into a clean virtual environment. Needs a package index, as the Dockerfile does."""
-    if os.environ.get("GPU_DRA_TEST_IMAGE") != "1":
-        pytest.skip("`make image-check` runs it: GPU_DRA_TEST_IMAGE is not 1")
+    if os.environ.get("GPU_DRA_TEST_INSTALL") != "1":
+        pytest.skip("`make image-check` runs it: GPU_DRA_TEST_INSTALL is not 1")
     return installed(ROOT, tmp_path_factory.mktemp("image"))
 
 

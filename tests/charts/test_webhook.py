@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -273,11 +274,11 @@ def as_the_pod(cluster: Cluster, release: Any, folder: Path) -> Path:
     return kubeconfig
 
 
-def until(true: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+def until(true: Callable[[], bool], process: subprocess.Popen[bytes], what_is: Callable[[], str] = str) -> None:
     deadline = time.monotonic() + 60
     while not true():
         assert process.poll() is None and process.stderr is not None, process.communicate()
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, what_is()
         time.sleep(0.05)
 
 
@@ -292,11 +293,14 @@ def refusal(cluster: Cluster, obj: Object) -> str:
 
 
 def page(port: int, path: str) -> str:
+    """Also of a probe that fails: it says why."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
             return str(answer.read().decode())
-    except OSError:
-        return ""
+    except urllib.error.HTTPError as refused:
+        return str(refused.read().decode())
+    except OSError as error:
+        return str(error)
 
 
 DOMAIN = {
@@ -339,7 +343,8 @@ def test_the_program_fills_in_what_the_chart_made_with_the_permissions_of_the_ch
     assert refusal(cluster, bad) == ""
     with controller(as_the_pod(cluster, release, tmp_path), release) as (process, port):
         until(lambda: "refuse.deviceclasses.gpu.nvidia.com" in refusal(cluster, bad), process)
-        assert page(port, "/readyz") == "ok"
+        # Slices, lease and webhook get ready each in its own time.
+        until(lambda: page(port, "/readyz") == "ok", process, lambda: page(port, "/readyz"))
         metrics = page(port, "/metrics").splitlines()
         assert "gpu_dra_webhook_armed 1.0" in metrics
         refused = 'gpu_dra_webhook_reviews_total{kind="DeviceClass",result="refused"}'
