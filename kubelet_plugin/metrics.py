@@ -8,14 +8,13 @@ ours begin with `gpu_dra_`. Per claim there are a few series, and they go with i
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from dra_driver.api.inventory import GpuFacts
-from dra_driver.devices.model import Kind
 from dra_driver.errors import DriverError
 from dra_driver.kube.events import EventRecorder
 from dra_driver.names import ClaimRef
@@ -65,14 +64,14 @@ class MeasuredClaims:
 
     async def prepare(self, claims: Sequence[ClaimRef]) -> Prepared:
         started = time.perf_counter()
-        with self._metrics.compatible.request(self._driver, "prepare"):
+        with self._metrics.compatible.under_way(self._driver, "prepare", claims):
             answers = await self._claims.prepare(claims)
         self._count("prepare", started, answers)
         return answers
 
     async def unprepare(self, claims: Sequence[ClaimRef]) -> Unprepared:
         started = time.perf_counter()
-        with self._metrics.compatible.request(self._driver, "unprepare"):
+        with self._metrics.compatible.under_way(self._driver, "unprepare", claims):
             answers = await self._claims.unprepare(claims)
         self._count("unprepare", started, answers)
         return answers
@@ -80,12 +79,10 @@ class MeasuredClaims:
     def _count(self, call: str, started: float, answers: Mapping[str, object]) -> None:
         seconds = time.perf_counter() - started
         self._metrics.seconds.labels(self._driver, call).observe(seconds)
-        failed = 0
         for answer in answers.values():
             outcome = type(answer).__name__ if isinstance(answer, DriverError) else "ok"
-            failed += outcome != "ok"
             self._metrics.outcomes.labels(self._driver, call, outcome).inc()
-        self._metrics.compatible.ended(self._driver, call, seconds, failed)
+            self._metrics.compatible.ended(self._driver, call, seconds, ok=outcome == "ok")
 
 
 class ClaimTimes(ClaimListener):
@@ -116,22 +113,22 @@ class ClaimTimes(ClaimListener):
 
 
 class _Compatible:
-    """The families of NVIDIA's own driver. Only calls that succeed are timed."""
+    """The families of NVIDIA's own driver, which counts and times each claim, and of these only what succeeds."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ["driver", "operation"]
         self._requests = Counter(
-            "nvidia_dra_requests", "Prepare and unprepare requests that ended.", labels, registry=registry
+            "nvidia_dra_requests", "Claims that were prepared or unprepared.", labels, registry=registry
         )
         self._seconds = Histogram(
             "nvidia_dra_request_duration_seconds",
-            "Duration of prepare and unprepare requests.",
+            "How long kubelet waited for each claim that was prepared or unprepared.",
             labels,
             buckets=_COMPATIBLE_BUCKETS_S,
             registry=registry,
         )
         self._inflight = Gauge(
-            "nvidia_dra_requests_inflight", "Prepare and unprepare requests under way.", labels, registry=registry
+            "nvidia_dra_requests_inflight", "Claims being prepared or unprepared.", labels, registry=registry
         )
         self._errors = {
             call: Counter(
@@ -151,16 +148,23 @@ class _Compatible:
             self._inflight.labels(driver, call)
             self._errors[call].labels(driver, f"{call}_devices")
 
-    def request(self, driver: str, call: str) -> AbstractContextManager[object]:
-        """A context in which one more request is under way."""
-        return self._inflight.labels(driver, call).track_inprogress()
+    @contextmanager
+    def under_way(self, driver: str, call: str, claims: Sequence[ClaimRef]) -> Iterator[None]:
+        """A context in which these claims are being worked on."""
+        inflight, number = self._inflight.labels(driver, call), len({claim.uid for claim in claims})
+        inflight.inc(number)
+        try:
+            yield
+        finally:
+            inflight.dec(number)
 
-    def ended(self, driver: str, call: str, seconds: float, failed: int) -> None:
-        self._requests.labels(driver, call).inc()
-        if failed:
-            self._errors[call].labels(driver, f"{call}_devices").inc(failed)
-        else:
+    def ended(self, driver: str, call: str, seconds: float, *, ok: bool) -> None:
+        """Of one claim."""
+        if ok:
+            self._requests.labels(driver, call).inc()
             self._seconds.labels(driver, call).observe(seconds)
+        else:
+            self._errors[call].labels(driver, f"{call}_devices").inc()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +195,12 @@ class NodeCollector:
         self._others[driver] = devices
 
     def collect(self) -> Iterator[Metric]:
+        with suppress(DriverError):
+            yield from _hardware(self._facts.facts)
         try:
-            facts, journal = self._facts.facts, self._journal.current
+            journal = self._journal.current
         except DriverError:
             return
-        yield from _hardware(facts)
         others = {driver: devices() for driver, devices in self._others.items()}
         yield from _claims(journal, self._node, self._driver, others)
         yield _pods(journal, others, self.pods)
@@ -252,37 +257,34 @@ def _claims(journal: Journal, node: str, driver: str, others: _Others) -> Iterat
     of_others = [one for devices in others.values() for one in devices]
     held = len(entries) + len({one.claim.uid for one in of_others} - journal.held.keys())
     yield GaugeMetricFamily("gpu_dra_claims_held", "Claims that hold devices of this node.", value=held)
-    allocated = _family(
+    of_share = ("namespace", "claim", "device", "share")
+    allocated = _Series(
         "gpu_dra_claim_device",
         "1 for each device that a claim holds; `share` is the share of a device that several claims hold.",
         *("namespace", "claim", "device", "gpu", "type", "share", "admin_access"),
     )
-    memory = _family(
-        "gpu_dra_claim_memory_limit_bytes",
-        "Memory that a claim's programs are limited to.",
-        *("namespace", "claim", "device"),
-    )
-    threads = _family(
+    memory = _Series("gpu_dra_claim_memory_limit_bytes", "Memory that a claim's programs are limited to.", *of_share)
+    threads = _Series(
         "gpu_dra_claim_thread_limit_percent",
         "Percent of the threads that a claim's programs are limited to.",
-        *("namespace", "claim", "device"),
+        *of_share,
     )
     for entry in entries:
         for device in entry.devices:
-            allocated.add_metric([*_claim(entry), *_device(device)], 1)
-            labels = [*_claim(entry), device.device]
+            allocated.put([*_claim(entry), *_device(device)], 1)
+            labels = [*_claim(entry), device.device, _share(device)]
             if device.sharing is not None and device.sharing.memory_bytes is not None:
-                memory.add_metric(labels, device.sharing.memory_bytes)
+                memory.put(labels, device.sharing.memory_bytes)
             if device.sharing is not None and device.sharing.thread_percentage is not None:
-                threads.add_metric(labels, device.sharing.thread_percentage)
+                threads.put(labels, device.sharing.thread_percentage)
     for one in of_others:
         whose = [one.claim.namespace, one.claim.name]
-        allocated.add_metric([*whose, one.device, "", one.type, "", str(one.admin_access).lower()], 1)
-    yield from (allocated, memory, threads, _prepared(entries, node, driver, others))
+        allocated.put([*whose, one.device, "", one.type, "", str(one.admin_access).lower()], 1)
+    yield from (allocated.family, memory.family, threads.family, _prepared(entries, node, driver, others))
 
 
 def _pods(journal: Journal, others: _Others, pods: PodsOfClaims) -> Metric:
-    found = _family(
+    found = _Series(
         "gpu_dra_claim_pod",
         "1 for each pod of a claim that holds devices, as was known when the claim was read last: whenever kubelet asks"
         " for it, every minute where further pods can join, and every ten minutes.",
@@ -292,20 +294,21 @@ def _pods(journal: Journal, others: _Others, pods: PodsOfClaims) -> Metric:
     claims |= {one.claim.uid: one.claim for devices in others.values() for one in devices}
     for uid, names in sorted(pods.of(claims.keys()).items()):
         for name in names:
-            found.add_metric([claims[uid].namespace, claims[uid].name, name], 1)
-    return found
+            found.put([claims[uid].namespace, claims[uid].name, name], 1)
+    return found.family
 
 
 def _prepared(entries: Sequence[Entry], node: str, driver: str, others: _Others) -> Metric:
     prepared = _family(
         "nvidia_dra_prepared_devices", "Devices that are prepared now, by type.", "node", "driver", "device_type"
     )
-    types = Tally(_compatible_type(device) for entry in entries for device in entry.devices)
-    for type_ in ("gpu", "mig", "migdyn", "vfio"):
+    done = [entry for entry in entries if entry.cdi_digest is not None and not entry.releasing]
+    types = Tally(device.kind.value for entry in done for device in entry.devices)
+    for type_ in ("gpu", "mig", "vfio", "unknown"):
         prepared.add_metric([node, driver, type_], types[type_])
     for other, devices in others.items():
         of_other = Tally(one.type for one in devices)
-        for type_ in ("channel", "daemon"):
+        for type_ in ("channel", "daemon", "unknown"):
             prepared.add_metric([node, other, type_], of_other[type_])
     return prepared
 
@@ -317,7 +320,9 @@ def _holds(journal: Journal) -> Iterator[Metric]:
     states = Tally(record.state for record in journal.holds.values())
     profiles: Tally[tuple[str, str]] = Tally()
     for hold, record in journal.holds.items():
-        if isinstance(hold, ComputeInstance) and record.state is HoldState.MADE:
+        if record.state is not HoldState.MADE:
+            continue
+        if isinstance(hold, ComputeInstance):
             part = "" if hold.slices is None else f"{hold.slices}c."
             profiles[hold.parent.gpu.uuid, part + hold.parent.profile] += 1
         elif isinstance(hold, TimeSlice):
@@ -337,18 +342,32 @@ def _family(name: str, text: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, labels=labels)
 
 
+class _Series:
+    """A family of which no series is there twice, which Prometheus would take amiss: while a claim goes and another of
+    its name comes, there are two of one name."""
+
+    def __init__(self, name: str, text: str, *labels: str) -> None:
+        self._empty = _family(name, text, *labels)
+        self._values: dict[tuple[str, ...], float] = {}
+
+    def put(self, labels: Sequence[str], value: float) -> None:
+        self._values[tuple(labels)] = value
+
+    @property
+    def family(self) -> Metric:
+        for labels, value in self._values.items():
+            self._empty.add_metric(labels, value)
+        return self._empty
+
+
 def _claim(entry: Entry) -> list[str]:
     return [entry.claim.namespace, entry.claim.name]
 
 
 def _device(device: HeldDevice) -> list[str]:
+    return [device.device, device.gpu_uuid, device.kind.value, _share(device), str(device.admin_access).lower()]
+
+
+def _share(device: HeldDevice) -> str:
     number = device.sharing.number if device.sharing is not None else None
-    share = device.share_id or ("" if number is None else str(number))
-    return [device.device, device.gpu_uuid, device.kind.value, share, str(device.admin_access).lower()]
-
-
-def _compatible_type(device: HeldDevice) -> str:
-    """NVIDIA's driver tells MIG devices that were made for claims from those of an administrator."""
-    if device.kind is Kind.MIG and device.mig_uuid is None:
-        return "migdyn"
-    return device.kind.value
+    return device.share_id or ("" if number is None else str(number))

@@ -1,16 +1,20 @@
 """What Prometheus reads of the node plugin."""
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, generate_latest
 from support.claims import BOOT, a_claim, a_gpu, a_held_device, a_ref, a_result, an_entry, node_facts
 from support.inventories import compute_instance, gpu_instance, mig
 from support.plugin import ScriptedClaims
 
+from docs import generate
 from dra_driver.api.inventory import HealthCondition, HealthFacts, Problem
 from dra_driver.api.resource import ResourceClaim
 from dra_driver.devices.model import Kind, Partition
 from dra_driver.errors import DeviceInUse, NodeNotReady
+from dra_driver.names import ClaimRef
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.metrics import CallMetrics, ClaimedDevice, MeasuredClaims, NodeCollector
 from kubelet_plugin.prepare.checkpoint import Journal
@@ -25,6 +29,7 @@ from kubelet_plugin.prepare.holds import (
     TimeSlice,
 )
 from kubelet_plugin.prepare.lifecycle import SharedUse
+from kubelet_plugin.rpc.messages import Prepared
 
 
 def lines(registry: CollectorRegistry, *names: str) -> Sequence[str]:
@@ -64,11 +69,70 @@ async def test_the_families_of_nvidias_driver_are_there_from_the_start_and_count
     await measured.prepare(refs[:1])
     await measured.unprepare(refs[:1])
     now = lines(registry, "nvidia_dra_")
+    # Of each claim, and only what succeeds.
     assert f"nvidia_dra_requests_total{{{labels}}} 2.0" in now
-    assert f"nvidia_dra_request_duration_seconds_count{{{labels}}} 1.0" in now
+    assert f"nvidia_dra_request_duration_seconds_count{{{labels}}} 2.0" in now
+    assert 'nvidia_dra_requests_total{driver="gpu.nvidia.com",operation="unprepare"} 0.0' in now
     assert f"{error} 1.0" in now
     assert 'nvidia_dra_node_unprepare_errors_total{driver="gpu.nvidia.com",error_type="unprepare_devices"} 1.0' in now
     assert f"nvidia_dra_requests_inflight{{{labels}}} 0.0" in now
+
+
+async def test_claims_under_way_are_counted_each_also_when_kubelet_gives_up() -> None:
+    registry, claims, answer = CollectorRegistry(), ScriptedClaims(), asyncio.Event()
+
+    async def slow(refs: Sequence[ClaimRef]) -> Prepared:
+        await answer.wait()
+        return {}
+
+    claims.prepare = slow  # type: ignore[method-assign, assignment]
+    measured = MeasuredClaims(claims, CallMetrics(registry), "gpu.nvidia.com")
+    call = asyncio.create_task(measured.prepare([a_ref("one"), a_ref("two"), a_ref("two")]))
+    await asyncio.sleep(0)
+    inflight = 'nvidia_dra_requests_inflight{driver="gpu.nvidia.com",operation="prepare"}'
+    assert f"{inflight} 2.0" in lines(registry, "nvidia_dra_requests_inflight")
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    assert f"{inflight} 0.0" in lines(registry, "nvidia_dra_requests_inflight")
+
+
+# Of kubernetes-sigs/dra-driver-nvidia-gpu, pkg/metrics, and of the nodes' plugins what they set device_type to.
+NVIDIAS = {
+    "nvidia_dra_requests_total": ("counter", {"driver", "operation"}),
+    "nvidia_dra_request_duration_seconds": ("histogram", {"driver", "operation"}),
+    "nvidia_dra_requests_inflight": ("gauge", {"driver", "operation"}),
+    "nvidia_dra_prepared_devices": ("gauge", {"node", "driver", "device_type"}),
+    "nvidia_dra_node_prepare_errors_total": ("counter", {"driver", "error_type"}),
+    "nvidia_dra_node_unprepare_errors_total": ("counter", {"driver", "error_type"}),
+    "nvidia_dra_compute_domain_info": ("gauge", {"status"}),
+}
+NVIDIAS_BUCKETS = ["0.05", "0.1", "0.2", "0.4", "0.8", "1.6", "3.2", "6.4", "12.8", "+Inf"]
+NVIDIAS_TYPES = {
+    "gpu.nvidia.com": {"gpu", "mig", "vfio", "unknown"},
+    "compute-domain.nvidia.com": {"channel", "daemon", "unknown"},
+}
+
+
+def test_the_families_of_nvidias_driver_have_its_names_types_and_labels_and_there_are_no_others() -> None:
+    families = (*generate.plugin_families(), *generate.publisher_families(), *generate.controller_families())
+    ours = {one.name: (one.type, set(one.labels)) for one in families if one.name.startswith("nvidia_dra_")}
+    assert ours == NVIDIAS
+
+
+def test_durations_and_types_of_devices_are_cut_as_nvidias_driver_cuts_them() -> None:
+    registry = CollectorRegistry()
+    MeasuredClaims(ScriptedClaims(), CallMetrics(registry), "gpu.nvidia.com")
+    buckets = [line for line in lines(registry, "nvidia_dra_request_duration_seconds_bucket") if '"prepare"' in line]
+    assert [line.split('le="')[1].split('"')[0] for line in buckets] == NVIDIAS_BUCKETS
+    node = Node(node_facts(1), Journal({}))
+    collector = NodeCollector(node, node, node="node-a", driver="gpu.nvidia.com")
+    collector.add("compute-domain.nvidia.com", list)
+    registry = CollectorRegistry()
+    registry.register(collector)
+    types: dict[str, set[str]] = {}
+    for line in lines(registry, "nvidia_dra_prepared_devices"):
+        types.setdefault(line.split('driver="')[1].split('"')[0], set()).add(line.split('"')[1])
+    assert types == NVIDIAS_TYPES
 
 
 async def test_each_driver_of_the_process_has_series_of_its_own() -> None:
@@ -134,11 +198,53 @@ def test_claims_of_another_driver_are_counted_beside() -> None:
     assert [one for one in lines(registry, "nvidia_dra_prepared_devices") if "compute-domain" in one] == [
         'nvidia_dra_prepared_devices{device_type="channel",driver="compute-domain.nvidia.com",node="node-a"} 1.0',
         'nvidia_dra_prepared_devices{device_type="daemon",driver="compute-domain.nvidia.com",node="node-a"} 0.0',
+        'nvidia_dra_prepared_devices{device_type="unknown",driver="compute-domain.nvidia.com",node="node-a"} 0.0',
     ]
 
 
-def test_before_the_hardware_was_seen_there_are_no_gauges_rather_than_zeros() -> None:
-    assert lines(Node(None, Journal({})).registry(), "gpu_dra_", "nvidia_dra_") == []
+def test_before_the_hardware_was_seen_there_are_no_gauges_of_it_rather_than_zeros() -> None:
+    told = lines(Node(None, Journal({"uid": an_entry()})).registry(), "gpu_dra_", "nvidia_dra_")
+    assert not [one for one in told if one.startswith(("gpu_dra_gpu", "gpu_dra_problems"))]
+    assert "gpu_dra_claims_held 1.0" in told
+
+
+def test_a_journal_that_cannot_be_read_hides_no_ill_gpu() -> None:
+    class Unread(Node):
+        @property
+        def current(self) -> Journal:
+            raise NodeNotReady("the disk failed")
+
+        @current.setter
+        def current(self, journal: Journal) -> None: ...
+
+    told = lines(Unread(node_facts(1), Journal({})).registry(), "gpu_dra_", "nvidia_dra_")
+    assert 'gpu_dra_gpus{health="healthy"} 1.0' in told
+    assert not [one for one in told if "claim" in one or "prepared" in one]
+
+
+def test_devices_are_prepared_from_when_the_claim_is_until_it_is_being_released() -> None:
+    done, begun, going = an_entry(a_ref("done")), an_entry(a_ref("begun")), an_entry(a_ref("going"))
+    held = {"1": done, "2": replace(begun, steps=()), "3": replace(going, releasing=True)}
+    (gpus, *_) = lines(Node(node_facts(1), Journal(held)).registry(), "nvidia_dra_prepared_devices")
+    assert gpus == 'nvidia_dra_prepared_devices{device_type="gpu",driver="gpu.nvidia.com",node="node-a"} 1.0'
+
+
+def test_no_series_is_there_twice() -> None:
+    """Neither of a claim with two shares of a GPU, nor while one goes and another of its name comes."""
+    share = SharedUse("MPS", shared=True, thread_percentage=25, memory_bytes=8 << 30)
+    more = replace(share, thread_percentage=50, memory_bytes=16 << 30)
+    shares = [a_held_device(0, share_id="a", sharing=share), a_held_device(0, share_id="b", sharing=more)]
+    held = {uid: an_entry(a_ref("train", uid=uid), *shares) for uid in ("old", "new")}
+    pods = PodsOfClaims()
+    for uid in held:
+        claim = a_claim(a_ref("train", uid=uid), a_result(0))
+        pods.saw(ResourceClaim.of(claim))
+    node, registry = Node(node_facts(1), Journal(held)), CollectorRegistry()
+    registry.register(NodeCollector(node, node, node="node-a", driver="gpu.nvidia.com", pods=pods))
+    told = [line.rsplit(" ", 1)[0] for line in lines(registry, "gpu_dra_", "nvidia_dra_")]
+    assert sorted(told) == sorted(set(told))
+    assert [line.rsplit(" ", 1)[1] for line in lines(registry, "gpu_dra_claim_thread_limit")] == ["25.0", "50.0"]
+    assert len(lines(registry, "gpu_dra_claim_pod")) == 1
 
 
 def test_each_gpu_says_what_it_is_and_what_is_wrong_with_it() -> None:
@@ -201,7 +307,7 @@ def test_what_was_made_of_the_hardware_is_told_by_gpu() -> None:
         'gpu_dra_holds{state="undoing"} 0.0',
     ]
     prepared = lines(registry, "nvidia_dra_prepared_devices")
-    assert 'nvidia_dra_prepared_devices{device_type="migdyn",driver="gpu.nvidia.com",node="node-a"} 1.0' in prepared
+    assert 'nvidia_dra_prepared_devices{device_type="mig",driver="gpu.nvidia.com",node="node-a"} 1.0' in prepared
     assert 'nvidia_dra_prepared_devices{device_type="gpu",driver="gpu.nvidia.com",node="node-a"} 0.0' in prepared
 
 

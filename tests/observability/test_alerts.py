@@ -156,9 +156,13 @@ def unreadable() -> NodeFacts:
     return node_facts(1, problems=[Problem(subject="GPU at index 3", reason="GpuIsLost", message="gone")])
 
 
-def idle(percent: int) -> list[Series]:
+def idle(percent: int, labels: str = 'UUID="{}",Hostname="node-a"') -> list[Series]:
     """What the DCGM exporter tells of GPU 0."""
-    return [(f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",UUID="{uuid_of(0)}",Hostname="node-a"}}', f"{percent}+0x{_MINUTES}")]
+    return [(f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",{labels.format(uuid_of(0))}}}', f"{percent}+0x{_MINUTES}")]
+
+
+OLD_NAMES = 'uuid="{}",pod_namespace="team-a",pod_name="train-0",container_name="main"'
+"""With --use-old-namespace, and as it names the pods of claims."""
 
 
 def daemon_set(ready: int) -> list[Series]:
@@ -229,6 +233,7 @@ CASES = [
     Case("GpuDraHoldsStuck", 31, lambda: [*plugin(journal=undoing()), *controller()]),
     Case("GpuDraApiErrors", 30, lambda: [*rising(plugin(code=403), "gpu_dra_api_errors", 10), *controller()]),
     Case("GpuDraAllocatedButIdle", 62, lambda: [*plugin(), *controller(), *idle(0)]),
+    Case("GpuDraAllocatedButIdle", 62, lambda: [*plugin(), *controller(), *idle(0, OLD_NAMES)]),
 ]
 
 
@@ -280,6 +285,7 @@ def test_each_alert_fires_for_what_it_is_about_after_its_time(promtool: str, tmp
 
 def test_a_healthy_cluster_fires_none(promtool: str, tmp_path: Path) -> None:
     evaluated(promtool, tmp_path, HEALTHY, [(minute, []) for minute in (5, 60, 300)])
+    evaluated(promtool, tmp_path, [*HEALTHY, *idle(90, OLD_NAMES)], [(minute, []) for minute in (5, 60, 300)])
 
 
 def test_a_gpu_that_works_a_claim_in_parts_and_a_wait_for_another_claim_are_no_alerts(
@@ -330,7 +336,7 @@ FAMILIES: dict[str, set[str]] = {
     "kube_daemonset_status_desired_number_scheduled": {"daemonset"},
     "kube_daemonset_status_number_ready": {"daemonset"},
     "kube_node_info": {"node"},
-    "DCGM_FI_DEV_GPU_UTIL": {"UUID", "gpu", "Hostname"},
+    "DCGM_FI_DEV_GPU_UTIL": {"UUID", "uuid", "gpu", "Hostname"},
 }
 
 

@@ -57,7 +57,7 @@ def test_panels_have_titles_of_their_own_and_do_not_lie_on_each_other() -> None:
 @pytest.mark.parametrize("expression", expressions())
 def test_every_query_of_it_can_be_right(expression: str) -> None:
     """Every word is one of PromQL, or a family with its labels."""
-    assert promql.faults(expression, {**SERIES, "DCGM_FI_DEV_GPU_UTIL": {"UUID"}}) == []
+    assert promql.faults(expression, {**SERIES, "DCGM_FI_DEV_GPU_UTIL": {"UUID", "uuid"}}) == []
 
 
 def test_the_variable_asks_for_a_label_that_exists() -> None:
@@ -90,4 +90,24 @@ def test_prometheus_understands_every_query(tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
     ended = subprocess.run([promtool, "check", "rules", str(file)], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("label", ["UUID", "uuid"])
+def test_each_claim_of_a_shared_gpu_has_its_utilisation(tmp_path: Path, label: str) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed (Debian: package prometheus)")
+    (expression,) = (one for one in expressions() if "DCGM" in one)
+    device = 'gpu_dra_claim_device{{gpu="GPU-a",type="gpu",admin_access="false",node="n",namespace="t",claim="{}"}}'
+    series = [device.format("one"), device.format("two"), f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",{label}="GPU-a"}}']
+    found = [{"labels": f'{{gpu="GPU-a",namespace="t",claim="{claim}"}}', "value": 40} for claim in ("one", "two")]
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": one, "values": "40" if "DCGM" in one else "1"} for one in series],
+        "promql_expr_test": [{"expr": expression.replace("$node", ".*"), "eval_time": "0m", "exp_samples": found}],
+    }
+    file = tmp_path / "test.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [], "evaluation_interval": "1m", "tests": [test]}))
+    ended = subprocess.run([promtool, "test", "rules", str(file)], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
