@@ -338,6 +338,17 @@ NOT_TAKEN = Code(
     "has one answer.",
     "Give the one that holds by `--with FILE`, which goes before all others; migrate what is of other clusters apart.",
 )  # fmt: skip
+ALIGNMENT = Code(
+    "M055", "what kubelet put near the GPUs", _INFO,
+    "Where a node has a policy for kubelet's Topology Manager (by default it has none), a container got its GPUs, "
+    "network cards, CPUs and huge pages of one NUMA node. GPUs by DRA are chosen by the scheduler beforehand, for "
+    "claims and extended resources alike, and kubelet does not heed them: it puts the others near each other only.",
+    "Nothing changes on nodes without such a policy, nor for a pod with all GPUs of its node. Else let a DRA driver "
+    "bring the network card by a request of the same claim, with "
+    "`constraints: [{matchAttribute: resource.kubernetes.io/pcieRoot}]` (or `…/numaNode`), and CPUs likewise. Several "
+    "GPUs are of one NUMA node by that constraint on `numaNode`; and where kubelet gives CPUs of a certain one only, a "
+    "selector says which: `device.attributes['resource.kubernetes.io'].numaNode == 0`.",
+)  # fmt: skip
 
 CODES: tuple[Code, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Code))
 """All of them, by number."""

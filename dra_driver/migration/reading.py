@@ -13,6 +13,7 @@ from dra_driver.allocation.extended import IMPLICIT_PREFIX
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
 from dra_driver.migration import amounts as amounts_room
+from dra_driver.migration.alignment import aligned
 from dra_driver.migration.amounts import Amounts, amounts_of, is_gpu_resource
 from dra_driver.migration.codes import (
     ADMIN_ACCESS,
@@ -128,7 +129,7 @@ class _Pod:
         if not asks:
             return self._without_asks()
         self._already()
-        beside = tuple(kept(self._held, self._pod.document))
+        beside: tuple[Finding, ...] = tuple(kept(self._held, self._pod.document))
         found = self._demanded(asks)
         place = placed(self._pod, [self._subject(ask, asks) for ask in asks])
         users = list({container.path: container for one in found for container in one.containers}.values())
@@ -144,6 +145,7 @@ class _Pod:
         self._sizes(found)
         self._server(found)
         self._kind()
+        beside = (*beside, *aligned(self._pod, users))
         return PodReading(
             tuple(found),
             (*self._edits, *place.edits, *told.edits),
