@@ -138,8 +138,8 @@ class Reason(Enum):
         self.type = type_
         self.meaning = meaning
 
-    def told(self, regarding: Regarding, action: str, note: str) -> News:
-        return News(regarding, self.type, self.word, action, note)
+    def told(self, regarding: Regarding, action: str, note: str, since: str = "") -> News:
+        return News(regarding, self.type, self.word, action, note, since)
 
 
 _MOVES: tuple[tuple[type[DriverError], str], ...] = (
@@ -216,7 +216,7 @@ def node_news(node: str, known: Known, gpus: Sequence[GpuFacts]) -> tuple[list[N
         if now is not None and now != before:
             failed = gpu.health.reason == "NotValidated"
             reason = Reason.GPU_VALIDATION_FAILED if failed else Reason.GPU_UNHEALTHY
-            news.append(_of_gpu(node, gpu, reason, f"{now}. New claims do not get it"))
+            news.append(_of_gpu(node, gpu, reason, f"{now}. New claims do not get it", _since(gpu)))
         if now is None and before is not None:
             news.append(_of_gpu(node, gpu, Reason.GPU_HEALTHY, "it is well again"))
         for condition in gpu.health.conditions:
@@ -226,7 +226,7 @@ def node_news(node: str, known: Known, gpus: Sequence[GpuFacts]) -> tuple[list[N
             key = (gpu.uuid, condition.type, condition.message)
             conditions.add(key)
             if key not in known.conditions:
-                news.append(_of_gpu(node, gpu, own, condition.message))
+                news.append(_of_gpu(node, gpu, own, condition.message, condition.since))
     return news, Known(troubles, frozenset(conditions))
 
 
@@ -244,8 +244,14 @@ def _own_event(condition: HealthCondition) -> Reason | None:
     return Reason.MIG_LAYOUT_CHANGED if condition.type == "InstanceLost" else None
 
 
-def _of_gpu(node: str, gpu: GpuFacts, reason: Reason, text: str) -> News:
-    return reason.told(Regarding.node(node), "Watch", f"GPU {gpu.name} ({gpu.uuid}): {text.rstrip('.')}.")
+def _since(gpu: GpuFacts) -> str:
+    """When that began which makes the GPU unhealthy; it is remembered over restarts."""
+    bad = (gpu.health.reason, gpu.health.message)
+    return next((one.since for one in gpu.health.conditions if (one.type, one.message) == bad), "")
+
+
+def _of_gpu(node: str, gpu: GpuFacts, reason: Reason, text: str, since: str = "") -> News:
+    return reason.told(Regarding.node(node), "Watch", f"GPU {gpu.name} ({gpu.uuid}): {text.rstrip('.')}.", since)
 
 
 class Facts(Protocol):
@@ -255,7 +261,7 @@ class Facts(Protocol):
 
 
 class NodeEvents:
-    """Tells what becomes of the node's GPUs. After a restart, what is wrong is told once more."""
+    """Tells what becomes of the node's GPUs. After a restart the server has already what is wrong since before."""
 
     def __init__(self, facts: Facts, node: str, tell: Tell) -> None:
         self._node = node

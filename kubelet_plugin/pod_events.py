@@ -424,5 +424,7 @@ def _raw(told: Told) -> dict[str, Any]:
 
 
 def _told(raw: dict[str, Any]) -> Told:
-    trouble = Trouble(Reason[raw["reason"]], raw["subject"], raw["text"], raw["since"])
-    return Told(trouble, pods=frozenset(raw["pods"]) if "pods" in raw else None)
+    subject, text, since, pods = raw["subject"], raw["text"], raw["since"], raw.get("pods", [])
+    if not all(isinstance(one, str) for one in (subject, text, since, *pods)):
+        raise TypeError("not what was told")
+    return Told(Trouble(Reason[raw["reason"]], subject, text, since), pods=frozenset(pods) if "pods" in raw else None)

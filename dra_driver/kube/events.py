@@ -68,13 +68,15 @@ class Regarding:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What an Event says: `reason` in CamelCase, `action` what was being done, `note` a sentence."""
+    """What an Event says: `reason` in CamelCase, `action` what was being done, `note` a sentence. `since`, where it is
+    known, is when it began: then the server has one Event of it, whoever tells it, also after a restart."""
 
     regarding: Regarding
     type: Literal["Normal", "Warning"]
     reason: str
     action: str
     note: str
+    since: str = ""
 
 
 @dataclass(slots=True)
@@ -139,7 +141,8 @@ class EventRecorder:
             self.dropped += 1
             return
         else:
-            self._told[news] = _Told(_event_name(news, secrets.token_hex(8)), 1, now)
+            suffix = _digest(news.reason, news.note, news.since) if news.since else secrets.token_hex(8)
+            self._told[news] = _Told(_event_name(news, suffix), 1, now)
             self._waiting.append(news)
         self._changed.set()
 
@@ -150,8 +153,7 @@ class EventRecorder:
             self.dropped += 1
             return
         await self._token()
-        digest = hashlib.sha256(f"{news.regarding.uid} {key}".encode()).hexdigest()[:16]
-        await self._attempt(news, self._write(news, _event_name(news, digest)))
+        await self._attempt(news, self._write(news, _event_name(news, _digest(news.regarding.uid, key))))
 
     async def run(self) -> None:
         """Write what was told, until cancelled."""
@@ -282,6 +284,10 @@ class EventRecorder:
 
 def _event_name(news: News, suffix: str) -> str:
     return f"{news.regarding.name[:_LONGEST_NAME].rstrip('.-')}.{suffix}"
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
 
 
 def _clock() -> float:

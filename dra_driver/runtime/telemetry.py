@@ -7,10 +7,13 @@ for one with 2 MB of memory.
 """
 
 import asyncio
+import json
 import logging
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import TextIO, cast
@@ -20,6 +23,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, gen
 
 from dra_driver.errors import NodeNotReady
 from dra_driver.runtime.debug import Section, debug_page
+
+_log = structlog.get_logger(__name__)
 
 type Check = Callable[[], str | None]
 """None when all is well, else what is wrong, in a line."""
@@ -47,7 +52,8 @@ class _StandardError:
 def configure_logging(level: str, log_format: str, stream: TextIO | None = None) -> None:
     """`level` is one of LEVELS; `log_format` is `json`, for collectors, or `console`, for people.
 
-    `stream` None is standard error.
+    `stream` None is standard error. With `json`, what others have to say becomes one object a line as well: libraries'
+    logs, warnings of Python, and errors that nobody caught.
     """
     stream = stream or cast(TextIO, _StandardError())
     numeric = getattr(logging, level.upper())
@@ -68,7 +74,34 @@ def configure_logging(level: str, log_format: str, stream: TextIO | None = None)
         logger_factory=structlog.PrintLoggerFactory(file=stream),
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(level=logging.WARNING, stream=stream)
+    libraries = logging.StreamHandler(stream)
+    if log_format == "json":
+        libraries.setFormatter(_OneObject())
+        logging.captureWarnings(True)
+        sys.excepthook = _tell_uncaught
+        threading.excepthook = lambda end: _tell_uncaught(end.exc_type, end.exc_value or end.exc_type(), None)
+    logging.basicConfig(level=logging.WARNING, handlers=[libraries])
+
+
+class _OneObject(logging.Formatter):
+    """A line of a library's log, in the form of ours."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "event": record.getMessage(),
+            "logger": record.name,
+            "level": record.levelname.lower(),
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def _tell_uncaught(kind: type[BaseException], error: BaseException, _: object) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        return
+    _log.error("failed unexpectedly", exc_info=error)
 
 
 @asynccontextmanager

@@ -111,6 +111,13 @@ def test_a_gpu_that_becomes_ill_and_well_again_is_told_once_each() -> None:
     ]  # fmt: skip
 
 
+def test_what_a_node_is_told_says_since_when_so_that_a_restart_repeats_nothing() -> None:
+    ill = gpu(condition("Xid", message="Xid 79"), condition("MpsDaemon", "Warning", "died"))
+    first, _ = node_news(NODE, Known(), [ill])
+    again, _ = node_news(NODE, Known(), [ill])
+    assert first == again and [one.since for one in first] == ["2026-01-01T00:00:00Z"] * 2
+
+
 def test_a_check_under_way_is_neither_ill_nor_well() -> None:
     check, failed = condition("NotValidated", message=CHECK_UNDER_WAY), condition("NotValidated", message="too slow")
     assert reasons_of(gpu(check), gpu()) == [[], []]

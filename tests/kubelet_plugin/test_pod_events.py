@@ -277,9 +277,32 @@ async def test_a_restart_neither_repeats_nor_forgets(node: Node) -> None:
     node.gpu_has()
     node.events = node.plugin()
     assert await node.passes(OVER_AFTER_S) == [("train-0", "GpuHealthy")], "it ended while nobody looked"
-    node.file.write_text("{")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "{",
+        "[]",
+        "{}",
+        '"text"',
+        "[1]",
+        '{"{uid}": [{"reason": "POD_GPU_UNHEALTHY"}]}',
+        '{"{uid}": 5}',
+        '{"{uid}": [{"reason": "POD_GPU_UNHEALTHY", "subject": "s", "text": 5, "since": ""}]}',
+        '{"{uid}": [{"reason": "POD_GPU_UNHEALTHY", "subject": "s", "text": "", "since": "", "pods": [{}, 5]}]}',
+        '{"{uid}": [{"reason": "OF_A_NEWER_RELEASE", "subject": "s", "text": "", "since": ""}]}',
+    ],
+)
+async def test_a_file_that_makes_no_sense_is_forgotten_and_ends_nothing(node: Node, wrong: str) -> None:
+    ref = node.holds("train", "train-0")
+    node.gpu_has(condition())
+    assert await node.told() == [("train-0", "GpuUnhealthy")]
+    node.file.write_text(wrong.replace("{uid}", ref.uid))
     node.events = node.plugin()
-    assert await node.told() == [("train-0", "GpuHealthy")]
+    assert await node.told() == [("train-0", "GpuUnhealthy")]
+    node.gpu_has()
+    assert await node.passes(OVER_AFTER_S) == [("train-0", "GpuUnhealthy"), ("train-0", "GpuHealthy")]
 
 
 async def test_a_restart_before_it_was_remembered_repeats_nothing_that_the_server_has(node: Node) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -61,6 +62,21 @@ class Writes:
 
 async def events_of(kube: Kube, namespace: str = "default") -> list[JsonObject]:
     return (await kube.list(EVENTS_V1, namespace=namespace)).items
+
+
+async def test_what_began_before_a_restart_is_not_told_anew_by_the_next_process(kube: Kube) -> None:
+    began = replace(news(), since="2026-01-01T00:00:00Z")
+    for _ in range(3):
+        events = recorder(kube)
+        events.tell(began)
+        await events.write()
+    assert len(await events_of(kube)) == 1
+    events = recorder(kube)
+    events.tell(replace(began, since="2026-01-02T00:00:00Z"))
+    events.tell(began)
+    events.tell(began)
+    await events.write()
+    assert sorted(one.get("series", {}).get("count", 1) for one in await events_of(kube)) == [1, 2]
 
 
 async def test_what_is_told_again_is_the_series_of_one_event(api_server: SimulatedApiServer, kube: Kube) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -130,3 +132,31 @@ def test_json_logs_are_one_object_a_line_with_the_trace_inside(capsys: pytest.Ca
     first, second = map(json.loads, capsys.readouterr().err.splitlines())
     assert (first["event"], first["driver"], first["level"]) == ("registered", "gpu.nvidia.com", "info")
     assert "ZeroDivisionError: a defect" in second["exception"]
+
+
+OTHERS = """
+import logging, threading, warnings
+from dra_driver.runtime.telemetry import configure_logging
+
+configure_logging("info", "json")
+try:
+    raise ZeroDivisionError("of a library")
+except ZeroDivisionError:
+    logging.getLogger("asyncio").exception("two\\nlines of %s", "a library")
+warnings.warn("old")
+thread = threading.Thread(target=lambda: 1 / 0)
+thread.start()
+thread.join()
+raise RuntimeError("of the\\nprogram")
+"""
+
+
+def test_what_libraries_warnings_threads_and_uncaught_errors_say_is_one_object_a_line_as_well() -> None:
+    ended = subprocess.run([sys.executable, "-c", OTHERS], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    library, warning, thread, program = map(json.loads, ended.stderr.splitlines())
+    assert (library["event"], library["logger"], library["level"]) == ("two\nlines of a library", "asyncio", "error")
+    assert "ZeroDivisionError: of a library" in library["exception"]
+    assert "UserWarning: old" in warning["event"] and warning["level"] == "warning"
+    assert "ZeroDivisionError" in thread["exception"] and "RuntimeError: of the\nprogram" in program["exception"]
+    assert all(one["timestamp"].endswith("Z") for one in (library, warning, thread, program))
