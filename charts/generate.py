@@ -7,7 +7,7 @@ from the schemas of Kubernetes' own types: whatever is misspelt anywhere in the 
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,18 +53,18 @@ def _cidr() -> Json:
 _KEY = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$"
 _LABEL: Json = {"type": "string", "pattern": "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$", "maxLength": 63}
 _OWN_LABELS = [f"app.kubernetes.io/{name}" for name in ("name", "instance", "component", "managed-by")]
+
+
+def _mapping(value: Json, *, without: Sequence[str] = ()) -> Json:
+    """Of keys of metadata. Not by `propertyNames`: of a name that it refuses Helm tells another place, and no reason."""
+    refused: Json = {"properties": dict.fromkeys(without, False)} if without else {}
+    return {"type": "object", **refused, "patternProperties": {_KEY: value}, "additionalProperties": False}
+
+
 _MAPPINGS: Mapping[str, Json] = {
-    "labels": {
-        "type": "object",
-        "propertyNames": {"pattern": _KEY, "not": {"enum": _OWN_LABELS}},
-        "additionalProperties": _LABEL,
-    },
-    "selector": {"type": "object", "propertyNames": {"pattern": _KEY}, "additionalProperties": _LABEL},
-    "annotations": {
-        "type": "object",
-        "propertyNames": {"pattern": _KEY},
-        "additionalProperties": {"type": "string"},
-    },
+    "labels": _mapping(_LABEL, without=_OWN_LABELS),
+    "selector": _mapping(_LABEL),
+    "annotations": _mapping({"type": "string"}),
 }
 """By what `@schema` calls them (`{labels: true}`): labels that we give, labels that others have given, annotations."""
 

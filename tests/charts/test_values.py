@@ -94,6 +94,21 @@ def test_it_is_refused(name: str, server: ServerThread, helm: Helm) -> None:
     assert [one for one in server.server.writes[before:] if one.verb == "create"] == []
 
 
+@pytest.mark.parametrize(
+    ("values", "place"),
+    [
+        ({"kubeletPlugin": {"podLabels": {"app.kubernetes.io/name": "x"}}}, "/kubeletPlugin/podLabels/app.kubernetes"),
+        ({"commonLabels": {"a b": "c"}}, "'/commonLabels': additional properties 'a b' not allowed"),
+        ({"controller": {"podAnnotations": {"a": 1}}}, "'/controller/podAnnotations/a': got number, want string"),
+        ({"controller": {"nodeSelector": {"a/b/c": "d"}}}, "'/controller/nodeSelector': additional properties 'a/b/c'"),
+    ],
+)
+def test_a_key_that_is_refused_is_named_with_its_place(values: Values, place: str, helm: Helm) -> None:
+    with pytest.raises(HelmError) as refused:
+        helm.install(values)
+    assert place in str(refused.value)
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_what_is_documented_is_accepted(name: str) -> None:
     assert problems(VARIANTS[name]) == []
@@ -138,7 +153,7 @@ def _paths(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     """Of every mapping of fixed keys in the values."""
     found = [path]
     for key, child in value.get("properties", {}).items():
-        if child.get("additionalProperties") is False:
+        if child.get("additionalProperties") is False and "patternProperties" not in child:
             found += _paths(child, (*path, key))
     return found
 
