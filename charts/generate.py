@@ -56,7 +56,7 @@ _OWN_LABELS = [f"app.kubernetes.io/{name}" for name in ("name", "instance", "com
 
 
 def _mapping(value: Json, *, without: Sequence[str] = ()) -> Json:
-    """Of keys of metadata. Not by `propertyNames`: of a name that it refuses Helm tells another place, and no reason."""
+    """Of keys of metadata. Not by `propertyNames`: Helm tells a wrong place of what that refuses, and no reason."""
     refused: Json = {"properties": dict.fromkeys(without, False)} if without else {}
     return {"type": "object", **refused, "patternProperties": {_KEY: value}, "additionalProperties": False}
 
