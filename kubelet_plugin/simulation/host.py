@@ -1,4 +1,4 @@
-"""The file tree of a simulated node: what the kernel, the NVIDIA driver and its packages leave on a host.
+"""A simulated node: its file tree, what the kernel, the NVIDIA driver and its packages leave on a host, and its state.
 
 `create_host` builds it below a folder from a profile; `SimulatedHost` is that node afterwards, for tests and the demo,
 which let things happen to it while a plugin runs: a GPU is lost, the driver is unloaded, the machine reboots. State
@@ -10,20 +10,18 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from uuid import NAMESPACE_URL, uuid5
 
-from kubelet_plugin.hardware.sysfs import described_node
 from kubelet_plugin.simulation import vfio
-from kubelet_plugin.simulation.capabilities import (
-    CAPS_MAJOR,
-    capabilities,
-    capability_text,
-    change_capabilities,
-    mig_minors,
+from kubelet_plugin.simulation.capabilities import capabilities, change_capabilities
+from kubelet_plugin.simulation.driver_files import DRIVER_ROOTS, files_of_driver, library_folder, write_driver_files
+from kubelet_plugin.simulation.kernel_files import (
+    made_up_uuid,
+    remove_kernel_files,
+    write_kernel_files,
+    write_machine,
 )
 from kubelet_plugin.simulation.operations import MIG_CONFIGURATION_CHANGED, GpuOperations, add_event
 from kubelet_plugin.simulation.partitions import forget, layout, release
-from kubelet_plugin.simulation.programs import script
 from kubelet_plugin.simulation.state import (
     DriverState,
     FabricModel,
@@ -37,71 +35,9 @@ from kubelet_plugin.simulation.state import (
     load_profile,
 )
 from kubelet_plugin.simulation.tree import device_folders
-from kubelet_plugin.simulation.tree import function_folder as _function_folder
 from kubelet_plugin.simulation.tree import link as _link
-from kubelet_plugin.simulation.tree import link_text as _link_text
 from kubelet_plugin.simulation.tree import path as _path
 from kubelet_plugin.simulation.tree import pci_folder as _pci_folder
-from kubelet_plugin.simulation.tree import write as _write
-
-_GPU_MAJOR = 195
-_MAJORS = {
-    "mem": 1,
-    "nvidia": _GPU_MAJOR,
-    "nvidia-modeset": _GPU_MAJOR,
-    "nvidiactl": _GPU_MAJOR,
-    "drm": 226,
-    "nvidia-caps-imex-channels": 234,
-    "nvidia-nvswitch": 235,
-    "nvidia-caps": CAPS_MAJOR,
-    "vfio": 244,
-    "nvidia-uvm": 508,
-}
-
-_LIBRARIES = (
-    "libcuda", "libcudadebugger", "libEGL_nvidia", "libGLESv1_CM_nvidia", "libGLESv2_nvidia", "libGLX_nvidia",
-    "libnvcuvid", "libnvidia-allocator", "libnvidia-cfg", "libnvidia-eglcore", "libnvidia-encode", "libnvidia-fbc",
-    "libnvidia-glcore", "libnvidia-glsi", "libnvidia-glvkspirv", "libnvidia-gpucomp", "libnvidia-ml", "libnvidia-ngx",
-    "libnvidia-nvvm", "libnvidia-opencl", "libnvidia-opticalflow", "libnvidia-pkcs11-openssl3",
-    "libnvidia-ptxjitcompiler", "libnvidia-rtcore", "libnvidia-sandboxutils", "libnvidia-tls", "libnvoptix",
-)  # fmt: skip
-"""Driver libraries: installed as `<name>.so.<driver version>`."""
-
-_SONAMES = {
-    "libEGL_nvidia": "0", "libGLESv1_CM_nvidia": "1", "libGLESv2_nvidia": "2", "libGLX_nvidia": "0",
-    "libnvidia-nvvm": "4",
-}  # fmt: skip
-"""The number of the soname link where it is not 1."""
-
-_WITHOUT_SONAME = frozenset(
-    {"libnvidia-eglcore", "libnvidia-glcore", "libnvidia-glsi", "libnvidia-glvkspirv", "libnvidia-gpucomp",
-     "libnvidia-rtcore", "libnvidia-tls", "libnvidia-pkcs11-openssl3"}
-)  # fmt: skip
-"""Libraries that are loaded by their full name only."""
-
-_BINARIES = (
-    "nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server",
-    "nvidia-modprobe",
-)  # fmt: skip
-CUDA_CLIENT = PurePosixPath("/sim/simulated-cuda-client")
-"""What a workload would run: see `kubelet_plugin.simulation.programs.cuda_client`."""
-_MULTI_NODE_BINARIES = ("nvidia-imex", "nvidia-imex-ctl")
-
-_SHARED_CONFIG = (
-    "glvnd/egl_vendor.d/10_nvidia.json",
-    "egl/egl_external_platform.d/15_nvidia_gbm.json",
-    "egl/egl_external_platform.d/10_nvidia_wayland.json",
-    "nvidia/nvoptix.bin",
-)
-_HOST_CONFIG = (
-    "OpenCL/vendors/nvidia.icd",
-    "vulkan/icd.d/nvidia_icd.json",
-    "vulkan/implicit_layer.d/nvidia_layers.json",
-)
-
-_SWITCH_DEVICE = 0x22A3
-_SWITCH_BUS = 0xF2
-"""The first of as many buses that no profile has a GPU on."""
 
 
 class SimulatedHost(GpuOperations):
@@ -143,12 +79,12 @@ class SimulatedHost(GpuOperations):
     @property
     def driver_root(self) -> PurePosixPath:
         """The host folder below which the driver's files lie."""
-        return _DRIVER_ROOTS[self.state.layout]
+        return DRIVER_ROOTS[self.state.layout]
 
     @property
     def library_folder(self) -> PurePosixPath:
         """The host folder of the driver's libraries."""
-        return _library_folder(self.state)
+        return library_folder(self.state)
 
     def bind(self, index: int, driver: str | None) -> None:
         """Give a GPU to another kernel driver (`vfio-pci`), to none, or back to `nvidia`."""
@@ -179,9 +115,9 @@ class SimulatedHost(GpuOperations):
             state.driver.loaded = True
             state.driver.session += 1
             vfio.probe(self.root, state)
-            _write_kernel_files(self.root, state)
+            write_kernel_files(self.root, state)
             if libraries:
-                _write_driver_files(self.root, state)
+                write_driver_files(self.root, state)
 
     def remove_driver_files(self) -> None:
         """The driver's libraries, programs and configuration go; the kernel module stays loaded."""
@@ -208,11 +144,11 @@ class SimulatedHost(GpuOperations):
                 _restart(gpu, state)
             for folder in ("run", "dev", "proc", "sys"):
                 shutil.rmtree(self.root / folder, ignore_errors=True)
-            _write_machine(self.root, state)
+            write_machine(self.root, state)
             if driver:
-                _write_kernel_files(self.root, state)
+                write_kernel_files(self.root, state)
             if driver or state.layout != "operator":
-                _write_driver_files(self.root, state)
+                write_driver_files(self.root, state)
 
     def path(self, host_path: PurePosixPath | str) -> Path:
         return _path(self.root, host_path)
@@ -221,10 +157,10 @@ class SimulatedHost(GpuOperations):
         state.driver.loaded = False
         for gpu in state.gpus:
             forget(gpu, state.model.architecture, reboot=False)
-        _remove_kernel_files(self.root, state)
+        remove_kernel_files(self.root, state)
 
     def _remove_driver_files(self, state: NodeState) -> None:
-        for host_path, _ in _driver_files(state):
+        for host_path, _ in files_of_driver(state):
             self.path(host_path).unlink(missing_ok=True)
 
 
@@ -240,10 +176,10 @@ def create_host(
     state = _initial_state(profile, load_profile(profile), node_index, layout)
     state.driver.loaded = driver
     root.mkdir(parents=True, exist_ok=True)
-    _write_machine(root, state)
+    write_machine(root, state)
     if driver:
-        _write_kernel_files(root, state)
-        _write_driver_files(root, state)
+        write_kernel_files(root, state)
+        write_driver_files(root, state)
     host = SimulatedHost(root)
     host._file.write(state)
     return host
@@ -260,19 +196,11 @@ def reboot(root: Path, *, renumber: bool = False, driver: bool = True) -> None:
     SimulatedHost(root).reboot(renumber=renumber, driver=driver)
 
 
-_DRIVER_ROOTS: dict[Layout, PurePosixPath] = {
-    "root": PurePosixPath("/"),
-    "operator": PurePosixPath("/run/nvidia/driver"),
-    "gke": PurePosixPath("/home/kubernetes/bin/nvidia"),
-    "talos": PurePosixPath("/"),
-}
-
-
 def _initial_state(name: str, profile: Profile, node_index: int, layout: Layout) -> NodeState:
     model = profile.gpu
     gpus = []
     for index, place in enumerate(profile.gpus):
-        identity = _identity(f"{name}/{node_index}/{index}")
+        identity = made_up_uuid(f"{name}/{node_index}/{index}")
         gpus.append(
             GpuState(
                 uuid=f"GPU-{identity}",
@@ -304,7 +232,7 @@ def _fabric(name: str, fabric: FabricModel | None, node_index: int) -> FabricSta
         return None
     if not fabric.nodes:
         return FabricState(clique=fabric.clique)
-    return FabricState(cluster=_identity(f"{name}/rack/{node_index // fabric.nodes}"), clique=fabric.clique)
+    return FabricState(cluster=made_up_uuid(f"{name}/rack/{node_index // fabric.nodes}"), clique=fabric.clique)
 
 
 def _restart(gpu: GpuState, state: NodeState) -> None:
@@ -315,202 +243,3 @@ def _restart(gpu: GpuState, state: NodeState) -> None:
     gpu.persistence_mode = 1
     gpu.clients = []
     forget(gpu, state.model.architecture, reboot=True)
-
-
-def _identity(text: str) -> str:
-    return str(uuid5(NAMESPACE_URL, f"gpu-dra-driver/{text}"))
-
-
-def _write_machine(root: Path, state: NodeState) -> None:
-    """What is there with the machine and the kernel, with or without an NVIDIA driver."""
-    boot_id = _identity(f"{state.profile}/{state.node_index}/boot/{state.boots}")
-    _write(root, "/proc/sys/kernel/random/boot_id", boot_id + "\n")
-    for folder in ("/dev", "/run", "/tmp", "/var", "/etc", "/sys/bus/pci/drivers"):
-        _path(root, folder).mkdir(parents=True, exist_ok=True)
-    _link(root, PurePosixPath("/var/run"), PurePosixPath("/run"))
-    for gpu in state.gpus:
-        _write_pci_gpu(root, state, gpu)
-    for number in range(state.model.nvlink.switches if state.model.nvlink and state.machine == "x86_64" else 0):
-        _write_pci_function(root, "pci0000:00", f"0000:{_SWITCH_BUS + number:02x}:00.0", 0x068000, _SWITCH_DEVICE, 0)
-    vfio.write_machine(root, state)
-    _write_devices(root, _majors(loaded=False))
-
-
-def _write_pci_gpu(root: Path, state: NodeState, gpu: GpuState) -> None:
-    _write_pci_function(
-        root, gpu.root, gpu.address, state.model.pci_class, state.model.pci_device, gpu.numa, bridged=True
-    )
-
-
-def _write_pci_function(
-    root: Path, complex_: str, address: str, pci_class: int, device: int, numa: int, *, bridged: bool = False
-) -> PurePosixPath:
-    folder = _function_folder(complex_, address) if bridged else PurePosixPath(f"/sys/devices/{complex_}/{address}")
-    for name, text in {
-        "vendor": "0x10de",
-        "device": f"0x{device:04x}",
-        "class": f"0x{pci_class:06x}",
-        "numa_node": str(numa),
-    }.items():
-        _write(root, folder / name, text + "\n")
-    _link(root, PurePosixPath("/sys/bus/pci/devices") / address, folder)
-    return folder
-
-
-def _write_kernel_files(root: Path, state: NodeState) -> None:
-    """What the NVIDIA kernel modules show: /proc, the binding in sysfs, DRM and device nodes."""
-    release = f"{state.machine}  {state.driver.version}  Release Build  (simulation)"
-    _write(
-        root,
-        "/proc/driver/nvidia/version",
-        f"NVRM version: NVIDIA UNIX Open Kernel Module for {release}\nGCC version:  gcc version 12.2.0\n",
-    )
-    _write(root, "/proc/driver/nvidia/params", _PARAMS)
-    for name, minor, mode in (("mig/config", 1, 256), ("mig/monitor", 2, 292), ("fabric-imex-mgmt", 0, 256)):
-        _write(
-            root,
-            f"/proc/driver/nvidia/capabilities/{name}",
-            capability_text(minor, mode),
-        )
-    _write(root, "/proc/driver/nvidia-caps/mig-minors", mig_minors())
-    _write_devices(root, _majors(loaded=True))
-    _path(root, "/sys/bus/pci/drivers/nvidia").mkdir(parents=True, exist_ok=True)
-    for number, gpu in enumerate(state.gpus):
-        if gpu.bound_to is not None:
-            _link(root, _pci_folder(gpu) / "driver", PurePosixPath("/sys/bus/pci/drivers") / gpu.bound_to)
-        if gpu.bound_to == "nvidia":
-            for name in vfio.drm_names(number):
-                _path(root, _pci_folder(gpu) / "drm" / name).mkdir(parents=True, exist_ok=True)
-            vfio.write_information(root, state, gpu)
-    vfio.write_processes(root, state)
-    for host_path, text in _device_nodes(state):
-        _write(root, host_path, text)
-
-
-def _remove_kernel_files(root: Path, state: NodeState) -> None:
-    for folder in ("/proc/driver/nvidia", "/proc/driver/nvidia-caps"):
-        shutil.rmtree(_path(root, folder), ignore_errors=True)
-    _write_devices(root, _majors(loaded=False))
-    shutil.rmtree(_path(root, "/sys/bus/pci/drivers/nvidia"), ignore_errors=True)
-    vfio.write_processes(root, state)
-    for gpu in state.gpus:
-        if gpu.bound_to == "nvidia":
-            (_path(root, _pci_folder(gpu)) / "driver").unlink(missing_ok=True)
-        shutil.rmtree(_path(root, _pci_folder(gpu)) / "drm", ignore_errors=True)
-    for host_path, _ in _device_nodes(state):
-        _path(root, host_path).unlink(missing_ok=True)
-    for devices in device_folders(state):
-        shutil.rmtree(_path(root, devices / "nvidia-caps"), ignore_errors=True)
-
-
-def _device_nodes(state: NodeState) -> Iterator[tuple[PurePosixPath, str]]:
-    nodes = {
-        "nvidiactl": (_GPU_MAJOR, 255),
-        "nvidia-modeset": (_GPU_MAJOR, 254),
-        "nvidia-uvm": (_MAJORS["nvidia-uvm"], 0),
-        "nvidia-uvm-tools": (_MAJORS["nvidia-uvm"], 1),
-        "nvidia-caps/nvidia-cap1": (_MAJORS["nvidia-caps"], 1),
-        "nvidia-caps/nvidia-cap2": (_MAJORS["nvidia-caps"], 2),
-    }
-    for number, gpu in enumerate(state.gpus):
-        nodes[f"nvidia{gpu.minor}"] = (_GPU_MAJOR, gpu.minor)
-        card, render = vfio.drm_names(number)
-        nodes[f"dri/{card}"] = (_MAJORS["drm"], number + 1)
-        nodes[f"dri/{render}"] = (_MAJORS["drm"], number + 128)
-    for folder in device_folders(state):
-        for name, (major, minor) in nodes.items():
-            mode = {"nvidia-caps/nvidia-cap1": 0o400, "nvidia-caps/nvidia-cap2": 0o444}.get(name, 0o666)
-            yield folder / name, described_node("c", major, minor, mode)
-
-
-def _majors(*, loaded: bool) -> dict[str, int]:
-    return {name: major for name, major in _MAJORS.items() if loaded or not name.startswith("nvidia")}
-
-
-def _write_devices(root: Path, majors: dict[str, int]) -> None:
-    lines = [f"{major:3d} {name}" for name, major in sorted(majors.items(), key=lambda item: item[1])]
-    _write(
-        root, "/proc/devices", "Character devices:\n" + "\n".join(lines) + "\n\nBlock devices:\n  8 sd\n259 blkext\n"
-    )
-
-
-_PARAMS = """\
-ResmanDebugLevel: 4294967295
-ModifyDeviceFiles: 1
-DeviceFileUID: 0
-DeviceFileGID: 0
-DeviceFileMode: 438
-ImexChannelCount: 2048
-CreateImexChannel0: 0
-"""
-
-
-def _library_folder(state: NodeState) -> PurePosixPath:
-    folders: dict[Layout, str] = {
-        "root": f"/usr/lib/{state.machine}-linux-gnu",
-        "operator": f"/run/nvidia/driver/usr/lib/{state.machine}-linux-gnu",
-        "gke": "/home/kubernetes/bin/nvidia/lib64",
-        "talos": "/usr/local/glibc/usr/lib",
-    }
-    return PurePosixPath(folders[state.layout])
-
-
-def _binary_folder(state: NodeState) -> PurePosixPath:
-    folders: dict[Layout, str] = {
-        "root": "/usr/bin",
-        "operator": "/run/nvidia/driver/usr/bin",
-        "gke": "/home/kubernetes/bin/nvidia/bin",
-        "talos": "/usr/local/bin",
-    }
-    return PurePosixPath(folders[state.layout])
-
-
-def _driver_files(state: NodeState) -> Iterator[tuple[PurePosixPath, str | PurePosixPath]]:
-    """Every file of the driver's packages, with its text, or with the link's target when it is a link."""
-    yield from _libraries(state)
-    for name in _programs(state):
-        yield _binary_folder(state) / name, f"#!/bin/sh\n# simulated {name} {state.driver.version}\nexit 0\n"
-    inside = _DRIVER_ROOTS[state.layout] if state.layout == "operator" else PurePosixPath("/")
-    for name in ("gsp_ga10x.bin", "gsp_tu10x.bin"):
-        yield inside / "lib/firmware/nvidia" / state.driver.version / name, f"simulated {name}\n"
-    if state.layout in ("root", "operator"):
-        for name in _SHARED_CONFIG:
-            yield inside / "usr/share" / name, f"simulated {name}\n"
-        for name in _HOST_CONFIG:
-            yield inside / "etc" / name, f"simulated {name}\n"
-    # The daemons' sockets lie in the /run of the system that they run in.
-    yield inside / "run/nvidia-persistenced/socket", "simulated socket\n"
-    if state.model.nvlink is not None and state.model.nvlink.switches and state.machine == "x86_64":
-        yield inside / "run/nvidia-fabricmanager/socket", "simulated socket\n"
-
-
-def _programs(state: NodeState) -> tuple[str, ...]:
-    several_nodes = any(gpu.fabric is not None and gpu.fabric.cluster is not None for gpu in state.gpus)
-    return _BINARIES + (_MULTI_NODE_BINARIES if several_nodes else ())
-
-
-def _libraries(state: NodeState) -> Iterator[tuple[PurePosixPath, str | PurePosixPath]]:
-    folder, version = _library_folder(state), state.driver.version
-    for name in _LIBRARIES:
-        full_name = f"{name}.so.{version}"
-        yield folder / full_name, f"simulated {full_name}\n"
-        if name not in _WITHOUT_SONAME:
-            yield folder / f"{name}.so.{_SONAMES.get(name, '1')}", PurePosixPath(full_name)
-    yield folder / "libcuda.so", PurePosixPath("libcuda.so.1")
-    yield folder / "libnvidia-ml.so", PurePosixPath("libnvidia-ml.so.1")
-    yield folder / "vdpau" / f"libvdpau_nvidia.so.{version}", f"simulated libvdpau_nvidia.so.{version}\n"
-    yield folder / "libnvidia-egl-gbm.so.1.1.2", "simulated libnvidia-egl-gbm.so.1.1.2\n"
-    yield folder / "libnvidia-egl-gbm.so.1", PurePosixPath("libnvidia-egl-gbm.so.1.1.2")
-
-
-def _write_driver_files(root: Path, state: NodeState) -> None:
-    for host_path, content in _driver_files(state):
-        if isinstance(content, PurePosixPath):
-            _link_text(root, host_path, str(content))
-        else:
-            _write(root, host_path, content)
-    for program in (*(_binary_folder(state) / name for name in _programs(state)), CUDA_CLIENT):
-        text = script(program.name, root, state.driver.version)
-        if text is not None:
-            _write(root, program, text)
-        _path(root, program).chmod(0o755)

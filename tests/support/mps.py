@@ -17,7 +17,8 @@ from kubelet_plugin.hardware.driver_root import find_driver_root
 from kubelet_plugin.hardware.processes import Process, Processes
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, Made
-from kubelet_plugin.simulation.host import CUDA_CLIENT, SimulatedHost
+from kubelet_plugin.simulation.driver_files import CUDA_CLIENT
+from kubelet_plugin.simulation.host import SimulatedHost
 
 QUICK = Patience(start_s=5.0, answer_s=5.0, quit_s=0.5, signal_s=2.0)
 

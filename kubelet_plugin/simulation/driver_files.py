@@ -1,0 +1,131 @@
+"""The files of the NVIDIA driver's packages on a simulated node: libraries, programs, firmware, configuration.
+
+Where they lie depends on who installed them: the node's layout.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from kubelet_plugin.simulation.programs import script
+from kubelet_plugin.simulation.state import Layout, NodeState
+from kubelet_plugin.simulation.tree import link_text, path, write
+
+_LIBRARIES = (
+    "libcuda", "libcudadebugger", "libEGL_nvidia", "libGLESv1_CM_nvidia", "libGLESv2_nvidia", "libGLX_nvidia",
+    "libnvcuvid", "libnvidia-allocator", "libnvidia-cfg", "libnvidia-eglcore", "libnvidia-encode", "libnvidia-fbc",
+    "libnvidia-glcore", "libnvidia-glsi", "libnvidia-glvkspirv", "libnvidia-gpucomp", "libnvidia-ml", "libnvidia-ngx",
+    "libnvidia-nvvm", "libnvidia-opencl", "libnvidia-opticalflow", "libnvidia-pkcs11-openssl3",
+    "libnvidia-ptxjitcompiler", "libnvidia-rtcore", "libnvidia-sandboxutils", "libnvidia-tls", "libnvoptix",
+)  # fmt: skip
+"""Driver libraries: installed as `<name>.so.<driver version>`."""
+
+_SONAMES = {
+    "libEGL_nvidia": "0", "libGLESv1_CM_nvidia": "1", "libGLESv2_nvidia": "2", "libGLX_nvidia": "0",
+    "libnvidia-nvvm": "4",
+}  # fmt: skip
+"""The number of the soname link where it is not 1."""
+
+_WITHOUT_SONAME = frozenset(
+    {"libnvidia-eglcore", "libnvidia-glcore", "libnvidia-glsi", "libnvidia-glvkspirv", "libnvidia-gpucomp",
+     "libnvidia-rtcore", "libnvidia-tls", "libnvidia-pkcs11-openssl3"}
+)  # fmt: skip
+"""Libraries that are loaded by their full name only."""
+
+_BINARIES = (
+    "nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server",
+    "nvidia-modprobe",
+)  # fmt: skip
+CUDA_CLIENT = PurePosixPath("/sim/simulated-cuda-client")
+"""What a workload would run: see `kubelet_plugin.simulation.programs.cuda_client`."""
+_MULTI_NODE_BINARIES = ("nvidia-imex", "nvidia-imex-ctl")
+
+_SHARED_CONFIG = (
+    "glvnd/egl_vendor.d/10_nvidia.json",
+    "egl/egl_external_platform.d/15_nvidia_gbm.json",
+    "egl/egl_external_platform.d/10_nvidia_wayland.json",
+    "nvidia/nvoptix.bin",
+)
+_HOST_CONFIG = (
+    "OpenCL/vendors/nvidia.icd",
+    "vulkan/icd.d/nvidia_icd.json",
+    "vulkan/implicit_layer.d/nvidia_layers.json",
+)
+
+DRIVER_ROOTS: dict[Layout, PurePosixPath] = {
+    "root": PurePosixPath("/"),
+    "operator": PurePosixPath("/run/nvidia/driver"),
+    "gke": PurePosixPath("/home/kubernetes/bin/nvidia"),
+    "talos": PurePosixPath("/"),
+}
+"""The host folder below which the driver's files lie."""
+
+
+def library_folder(state: NodeState) -> PurePosixPath:
+    folders: dict[Layout, str] = {
+        "root": f"/usr/lib/{state.machine}-linux-gnu",
+        "operator": f"/run/nvidia/driver/usr/lib/{state.machine}-linux-gnu",
+        "gke": "/home/kubernetes/bin/nvidia/lib64",
+        "talos": "/usr/local/glibc/usr/lib",
+    }
+    return PurePosixPath(folders[state.layout])
+
+
+def _binary_folder(state: NodeState) -> PurePosixPath:
+    folders: dict[Layout, str] = {
+        "root": "/usr/bin",
+        "operator": "/run/nvidia/driver/usr/bin",
+        "gke": "/home/kubernetes/bin/nvidia/bin",
+        "talos": "/usr/local/bin",
+    }
+    return PurePosixPath(folders[state.layout])
+
+
+def files_of_driver(state: NodeState) -> Iterator[tuple[PurePosixPath, str | PurePosixPath]]:
+    """Every file of the driver's packages, with its text, or with the link's target when it is a link."""
+    yield from _libraries(state)
+    for name in _programs(state):
+        yield _binary_folder(state) / name, f"#!/bin/sh\n# simulated {name} {state.driver.version}\nexit 0\n"
+    inside = DRIVER_ROOTS[state.layout] if state.layout == "operator" else PurePosixPath("/")
+    for name in ("gsp_ga10x.bin", "gsp_tu10x.bin"):
+        yield inside / "lib/firmware/nvidia" / state.driver.version / name, f"simulated {name}\n"
+    if state.layout in ("root", "operator"):
+        for name in _SHARED_CONFIG:
+            yield inside / "usr/share" / name, f"simulated {name}\n"
+        for name in _HOST_CONFIG:
+            yield inside / "etc" / name, f"simulated {name}\n"
+    # The daemons' sockets lie in the /run of the system that they run in.
+    yield inside / "run/nvidia-persistenced/socket", "simulated socket\n"
+    if state.model.nvlink is not None and state.model.nvlink.switches and state.machine == "x86_64":
+        yield inside / "run/nvidia-fabricmanager/socket", "simulated socket\n"
+
+
+def _programs(state: NodeState) -> tuple[str, ...]:
+    several_nodes = any(gpu.fabric is not None and gpu.fabric.cluster is not None for gpu in state.gpus)
+    return _BINARIES + (_MULTI_NODE_BINARIES if several_nodes else ())
+
+
+def _libraries(state: NodeState) -> Iterator[tuple[PurePosixPath, str | PurePosixPath]]:
+    folder, version = library_folder(state), state.driver.version
+    for name in _LIBRARIES:
+        full_name = f"{name}.so.{version}"
+        yield folder / full_name, f"simulated {full_name}\n"
+        if name not in _WITHOUT_SONAME:
+            yield folder / f"{name}.so.{_SONAMES.get(name, '1')}", PurePosixPath(full_name)
+    yield folder / "libcuda.so", PurePosixPath("libcuda.so.1")
+    yield folder / "libnvidia-ml.so", PurePosixPath("libnvidia-ml.so.1")
+    yield folder / "vdpau" / f"libvdpau_nvidia.so.{version}", f"simulated libvdpau_nvidia.so.{version}\n"
+    yield folder / "libnvidia-egl-gbm.so.1.1.2", "simulated libnvidia-egl-gbm.so.1.1.2\n"
+    yield folder / "libnvidia-egl-gbm.so.1", PurePosixPath("libnvidia-egl-gbm.so.1.1.2")
+
+
+def write_driver_files(root: Path, state: NodeState) -> None:
+    for host_path, content in files_of_driver(state):
+        if isinstance(content, PurePosixPath):
+            link_text(root, host_path, str(content))
+        else:
+            write(root, host_path, content)
+    for program in (*(_binary_folder(state) / name for name in _programs(state)), CUDA_CLIENT):
+        text = script(program.name, root, state.driver.version)
+        if text is not None:
+            write(root, program, text)
+        path(root, program).chmod(0o755)

@@ -1,0 +1,156 @@
+"""What the kernel shows on a simulated node: PCI, /proc and device nodes, without an NVIDIA driver and with one."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from uuid import NAMESPACE_URL, uuid5
+
+from kubelet_plugin.hardware.sysfs import described_node
+from kubelet_plugin.simulation import vfio
+from kubelet_plugin.simulation.capabilities import CAPS_MAJOR, capability_text, mig_minors
+from kubelet_plugin.simulation.state import GpuState, NodeState
+from kubelet_plugin.simulation.tree import device_folders, function_folder, link, path, pci_folder, write
+
+_GPU_MAJOR = 195
+_MAJORS = {
+    "mem": 1,
+    "nvidia": _GPU_MAJOR,
+    "nvidia-modeset": _GPU_MAJOR,
+    "nvidiactl": _GPU_MAJOR,
+    "drm": 226,
+    "nvidia-caps-imex-channels": 234,
+    "nvidia-nvswitch": 235,
+    "nvidia-caps": CAPS_MAJOR,
+    "vfio": 244,
+    "nvidia-uvm": 508,
+}
+
+_SWITCH_DEVICE = 0x22A3
+_SWITCH_BUS = 0xF2
+"""The first of as many buses that no profile has a GPU on."""
+
+_PARAMS = """\
+ResmanDebugLevel: 4294967295
+ModifyDeviceFiles: 1
+DeviceFileUID: 0
+DeviceFileGID: 0
+DeviceFileMode: 438
+ImexChannelCount: 2048
+CreateImexChannel0: 0
+"""
+
+
+def made_up_uuid(text: str) -> str:
+    """The same UUID for the same text, on every machine."""
+    return str(uuid5(NAMESPACE_URL, f"gpu-dra-driver/{text}"))
+
+
+def write_machine(root: Path, state: NodeState) -> None:
+    """What is there with the machine and the kernel, with or without an NVIDIA driver."""
+    boot_id = made_up_uuid(f"{state.profile}/{state.node_index}/boot/{state.boots}")
+    write(root, "/proc/sys/kernel/random/boot_id", boot_id + "\n")
+    for folder in ("/dev", "/run", "/tmp", "/var", "/etc", "/sys/bus/pci/drivers"):
+        path(root, folder).mkdir(parents=True, exist_ok=True)
+    link(root, PurePosixPath("/var/run"), PurePosixPath("/run"))
+    for gpu in state.gpus:
+        _write_pci_gpu(root, state, gpu)
+    for number in range(state.model.nvlink.switches if state.model.nvlink and state.machine == "x86_64" else 0):
+        _write_pci_function(root, "pci0000:00", f"0000:{_SWITCH_BUS + number:02x}:00.0", 0x068000, _SWITCH_DEVICE, 0)
+    vfio.write_machine(root, state)
+    _write_devices(root, _majors(loaded=False))
+
+
+def _write_pci_gpu(root: Path, state: NodeState, gpu: GpuState) -> None:
+    _write_pci_function(
+        root, gpu.root, gpu.address, state.model.pci_class, state.model.pci_device, gpu.numa, bridged=True
+    )
+
+
+def _write_pci_function(
+    root: Path, complex_: str, address: str, pci_class: int, device: int, numa: int, *, bridged: bool = False
+) -> PurePosixPath:
+    folder = function_folder(complex_, address) if bridged else PurePosixPath(f"/sys/devices/{complex_}/{address}")
+    for name, text in {
+        "vendor": "0x10de",
+        "device": f"0x{device:04x}",
+        "class": f"0x{pci_class:06x}",
+        "numa_node": str(numa),
+    }.items():
+        write(root, folder / name, text + "\n")
+    link(root, PurePosixPath("/sys/bus/pci/devices") / address, folder)
+    return folder
+
+
+def write_kernel_files(root: Path, state: NodeState) -> None:
+    """What the NVIDIA kernel modules show: /proc, the binding in sysfs, DRM and device nodes."""
+    release = f"{state.machine}  {state.driver.version}  Release Build  (simulation)"
+    write(
+        root,
+        "/proc/driver/nvidia/version",
+        f"NVRM version: NVIDIA UNIX Open Kernel Module for {release}\nGCC version:  gcc version 12.2.0\n",
+    )
+    write(root, "/proc/driver/nvidia/params", _PARAMS)
+    for name, minor, mode in (("mig/config", 1, 256), ("mig/monitor", 2, 292), ("fabric-imex-mgmt", 0, 256)):
+        write(
+            root,
+            f"/proc/driver/nvidia/capabilities/{name}",
+            capability_text(minor, mode),
+        )
+    write(root, "/proc/driver/nvidia-caps/mig-minors", mig_minors())
+    _write_devices(root, _majors(loaded=True))
+    path(root, "/sys/bus/pci/drivers/nvidia").mkdir(parents=True, exist_ok=True)
+    for number, gpu in enumerate(state.gpus):
+        if gpu.bound_to is not None:
+            link(root, pci_folder(gpu) / "driver", PurePosixPath("/sys/bus/pci/drivers") / gpu.bound_to)
+        if gpu.bound_to == "nvidia":
+            for name in vfio.drm_names(number):
+                path(root, pci_folder(gpu) / "drm" / name).mkdir(parents=True, exist_ok=True)
+            vfio.write_information(root, state, gpu)
+    vfio.write_processes(root, state)
+    for host_path, text in _device_nodes(state):
+        write(root, host_path, text)
+
+
+def remove_kernel_files(root: Path, state: NodeState) -> None:
+    for folder in ("/proc/driver/nvidia", "/proc/driver/nvidia-caps"):
+        shutil.rmtree(path(root, folder), ignore_errors=True)
+    _write_devices(root, _majors(loaded=False))
+    shutil.rmtree(path(root, "/sys/bus/pci/drivers/nvidia"), ignore_errors=True)
+    vfio.write_processes(root, state)
+    for gpu in state.gpus:
+        if gpu.bound_to == "nvidia":
+            (path(root, pci_folder(gpu)) / "driver").unlink(missing_ok=True)
+        shutil.rmtree(path(root, pci_folder(gpu)) / "drm", ignore_errors=True)
+    for host_path, _ in _device_nodes(state):
+        path(root, host_path).unlink(missing_ok=True)
+    for devices in device_folders(state):
+        shutil.rmtree(path(root, devices / "nvidia-caps"), ignore_errors=True)
+
+
+def _device_nodes(state: NodeState) -> Iterator[tuple[PurePosixPath, str]]:
+    nodes = {
+        "nvidiactl": (_GPU_MAJOR, 255),
+        "nvidia-modeset": (_GPU_MAJOR, 254),
+        "nvidia-uvm": (_MAJORS["nvidia-uvm"], 0),
+        "nvidia-uvm-tools": (_MAJORS["nvidia-uvm"], 1),
+        "nvidia-caps/nvidia-cap1": (_MAJORS["nvidia-caps"], 1),
+        "nvidia-caps/nvidia-cap2": (_MAJORS["nvidia-caps"], 2),
+    }
+    for number, gpu in enumerate(state.gpus):
+        nodes[f"nvidia{gpu.minor}"] = (_GPU_MAJOR, gpu.minor)
+        card, render = vfio.drm_names(number)
+        nodes[f"dri/{card}"] = (_MAJORS["drm"], number + 1)
+        nodes[f"dri/{render}"] = (_MAJORS["drm"], number + 128)
+    for folder in device_folders(state):
+        for name, (major, minor) in nodes.items():
+            mode = {"nvidia-caps/nvidia-cap1": 0o400, "nvidia-caps/nvidia-cap2": 0o444}.get(name, 0o666)
+            yield folder / name, described_node("c", major, minor, mode)
+
+
+def _majors(*, loaded: bool) -> dict[str, int]:
+    return {name: major for name, major in _MAJORS.items() if loaded or not name.startswith("nvidia")}
+
+
+def _write_devices(root: Path, majors: dict[str, int]) -> None:
+    lines = [f"{major:3d} {name}" for name, major in sorted(majors.items(), key=lambda item: item[1])]
+    write(root, "/proc/devices", "Character devices:\n" + "\n".join(lines) + "\n\nBlock devices:\n  8 sd\n259 blkext\n")
