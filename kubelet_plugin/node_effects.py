@@ -16,7 +16,8 @@ from kubelet_plugin.effects.mig import ComputeInstances, GpuInstances, MigModes
 from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.effects.timeslicing import TimeSlices
-from kubelet_plugin.effects.vfio import DriverOfNode, VfioBindings
+from kubelet_plugin.effects.vfio import VfioBindings
+from kubelet_plugin.effects.vfio_driver import DriverOfNode
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import KernelModules, SysfsWriter

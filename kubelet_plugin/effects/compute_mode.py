@@ -6,7 +6,7 @@ Calls block.
 """
 
 from dra_driver.errors import HardwareError
-from kubelet_plugin.effects.mig import NvmlUser
+from kubelet_plugin.effects.nvml_user import NvmlUser
 from kubelet_plugin.hardware.calls import Code
 from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.prepare.holds import ComputeMode, Made, Records

@@ -16,11 +16,11 @@ Nothing waits inside `NvmlUser.use`: programs that are about to end get a few se
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Protocol
 
 import structlog
 
 from dra_driver.errors import HardwareError
+from kubelet_plugin.effects.nvml_user import NvmlUser
 from kubelet_plugin.hardware.calls import Code
 from kubelet_plugin.hardware.mig import LiveComputeInstance, LiveGpuInstance, MigGpu, Mode
 from kubelet_plugin.hardware.nvml import Nvml
@@ -39,14 +39,6 @@ _log = structlog.get_logger(__name__)
 
 PAUSES_S = (0.2, 0.5, 1.0, 2.0, 3.0)
 """Between attempts to take something back that is in use: a container's programs need a moment to end."""
-
-
-class NvmlUser(Protocol):
-    """What is needed of `kubelet_plugin.discovery.Hardware`."""
-
-    def use[T](self, work: Callable[[Nvml], T]) -> T: ...
-
-    def boot_id(self) -> str: ...
 
 
 class MigModes:

@@ -11,23 +11,19 @@ other functions of the GPU's board that are in its IOMMU group (audio, USB) go t
 
 What was before is remembered with the intent (`before`). Whatever else is on this GPU, or in its group, is refused
 rather than moved. Calls block, some of them long: programs are waited for that still have the GPU open, and the kernel
-itself waits, for ever, in a write to sysfs. Such a write is given up after a while and left to end alone (`_Patient`);
-until it does, nothing more is written about that GPU.
+itself waits, for ever, in a write to sysfs. Such a write is given up after a while and left to end alone
+(`kubelet_plugin.effects.patient_writes`); until it does, nothing more is written about that GPU.
 """
 
-import queue
-import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
 from dra_driver.errors import HardwareError, NodeNotReady
-from kubelet_plugin.hardware.calls import Code
-from kubelet_plugin.hardware.nvml import Nvml
+from kubelet_plugin.effects.patient_writes import PatientWrites
+from kubelet_plugin.effects.vfio_driver import GpuDriver
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 from kubelet_plugin.hardware.vfio import (
     KernelModules,
@@ -59,80 +55,8 @@ _HOME = "nvidia"
 _POLL_S = 0.2
 _NVML_POLL_S = 1.0
 """Each time is a session of NVML that begins."""
-_DEVICES = "/sys/bus/pci/devices"
-_DRIVERS = "/sys/bus/pci/drivers"
 _PERSISTENCE_DAEMON = "nvidia-persiste"
 """As the kernel cuts the name of nvidia-persistenced."""
-
-
-class GpuDriver(Protocol):
-    """What is asked of the NVIDIA driver about one GPU. Every method blocks and may raise HardwareError."""
-
-    def persistence(self, gpu: GpuIdentity) -> bool: ...
-
-    def set_persistence(self, gpu: GpuIdentity, *, on: bool) -> None: ...
-
-    def mig_enabled(self, gpu: GpuIdentity) -> bool: ...
-
-    def sees(self, gpu: GpuIdentity) -> bool:
-        """Whether NVML lists it, in a session that was begun after this call."""
-
-    def without_nvml(self, work: Callable[[], None]) -> None:
-        """Call `work` while no NVML session of this process has a GPU open."""
-
-
-class NvmlUser(Protocol):
-    """What is needed of `kubelet_plugin.discovery.Hardware`."""
-
-    def use[T](self, work: Callable[[Nvml], T]) -> T: ...
-
-    def without_session[T](self, work: Callable[[], T]) -> T: ...
-
-
-class DriverOfNode:
-    """The NVIDIA driver through NVML. `paused` keeps other sessions of this process away: that of the events."""
-
-    def __init__(
-        self, hardware: NvmlUser, paused: Callable[[], AbstractContextManager[None]] = lambda: nullcontext()
-    ) -> None:
-        self._hardware = hardware
-        self._paused = paused
-
-    def persistence(self, gpu: GpuIdentity) -> bool:
-        def read(nvml: Nvml) -> bool:
-            # A driver that knows no such thing (NOT_SUPPORTED) has nothing to be switched off.
-            mode = nvml.supported(str(gpu), nvml.library.nvmlDeviceGetPersistenceMode, nvml.handle(gpu.uuid))
-            return bool(mode)
-
-        return self._hardware.use(read)
-
-    def set_persistence(self, gpu: GpuIdentity, *, on: bool) -> None:
-        """By way of the persistence daemon, where the library finds its socket in /run/nvidia-persistenced."""
-        self._hardware.use(
-            lambda nvml: nvml.call(str(gpu), nvml.library.nvmlDeviceSetPersistenceMode, nvml.handle(gpu.uuid), int(on))
-        )
-
-    def mig_enabled(self, gpu: GpuIdentity) -> bool:
-        def read(nvml: Nvml) -> bool:
-            mode = nvml.supported(str(gpu), nvml.library.nvmlDeviceGetMigMode, nvml.handle(gpu.uuid))
-            return mode is not None and bool(mode[0])
-
-        return self._hardware.use(read)
-
-    def sees(self, gpu: GpuIdentity) -> bool:
-        # Which GPUs there are, a library finds out when its first session begins.
-        self.without_nvml(lambda: None)
-        try:
-            self._hardware.use(lambda nvml: nvml.handle(gpu.uuid))
-        except HardwareError as error:
-            if error.code == Code.NOT_FOUND:
-                return False
-            raise
-        return True
-
-    def without_nvml(self, work: Callable[[], None]) -> None:
-        with self._paused():
-            self._hardware.without_session(work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +90,7 @@ class VfioBindings:
         self._modules = modules
         self._driver = driver
         self._patience = patience
-        self._sysfs = _Patient(sysfs, patience.write_s)
+        self._sysfs = PatientWrites(sysfs, patience.write_s)
 
     def before(self, hold: VfioBinding, records: Records) -> Made:
         """The driver, the order about drivers, persistence mode, and the functions that have to come along.
@@ -376,66 +300,6 @@ class VfioBindings:
                 _log.warning("a GPU is back from a virtual machine, but not well", gpu=str(gpu), problem=problem)
                 return
             time.sleep(_NVML_POLL_S)
-
-
-class _Patient:
-    """Writes to sysfs that do not last for ever: the caller is told to come again, and the write goes on alone.
-
-    What one GPU's writes do is done in order: as long as one of them hangs, the next is not begun.
-    """
-
-    def __init__(self, sysfs: SysfsWriter, patience_s: float) -> None:
-        self._sysfs = sysfs
-        self._patience_s = patience_s
-        self._hanging: dict[str, threading.Thread] = {}
-
-    def order(self, gpu: GpuIdentity, address: str, name: str, text: str) -> None:
-        self._write(gpu, address, f"{_DEVICES}/{address}/{name}", text)
-
-    def unbind(self, gpu: GpuIdentity, address: str) -> None:
-        self._write(gpu, address, f"{_DEVICES}/{address}/driver/unbind", address)
-
-    def bind(self, gpu: GpuIdentity, address: str, driver: str) -> None:
-        self._write(gpu, address, f"{_DRIVERS}/{driver}/bind", address)
-
-    def _write(self, gpu: GpuIdentity, address: str, host_path: str, text: str) -> None:
-        """Raises HardwareError when the kernel refuses it, or has not done it in time."""
-        hanging = self._hanging.get(address)
-        if hanging is not None:
-            hanging.join(self._patience_s)
-            if hanging.is_alive():
-                raise HardwareError(f"the kernel still does not end a write ({hanging.name})", about=str(gpu))
-            del self._hanging[address]
-            # The world is another one now: whoever asked has to look again.
-            raise HardwareError("the kernel has just ended an earlier write", about=str(gpu), retry_after_s=0.5)
-        outcome: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-
-        def write() -> None:
-            try:
-                self._sysfs.write(host_path, text + "\n")
-            except BaseException as error:  # noqa: BLE001 - handed to whoever waits, as it is
-                outcome.put(error)
-            else:
-                outcome.put(None)
-
-        # A daemon: a driver that hangs must not keep the process from ending.
-        thread = threading.Thread(target=write, name=f"{text or 'nothing'} to {host_path}", daemon=True)
-        thread.start()
-        try:
-            error = outcome.get(timeout=self._patience_s)
-        except queue.Empty:
-            self._hanging[address] = thread
-            raise HardwareError(
-                f"the kernel has not ended a write for {self._patience_s:g} s ({thread.name}): something has the GPU"
-                " open, or its driver hangs; see the kernel log",
-                about=str(gpu),
-            ) from None
-        if isinstance(error, OSError):
-            raise HardwareError(
-                f"the kernel refused a write ({thread.name}): {error.strerror}", about=str(gpu)
-            ) from error
-        if error is not None:
-            raise error
 
 
 def _other_driver(pci: PciFacts) -> str:

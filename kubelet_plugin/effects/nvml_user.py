@@ -1,0 +1,14 @@
+"""The port through which effects reach the GPUs."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from kubelet_plugin.hardware.nvml import Nvml
+
+
+class NvmlUser(Protocol):
+    """What is needed of `kubelet_plugin.discovery.Hardware`."""
+
+    def use[T](self, work: Callable[[Nvml], T]) -> T: ...
+
+    def boot_id(self) -> str: ...
