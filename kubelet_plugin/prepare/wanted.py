@@ -1,56 +1,32 @@
 """From a claim and what this node offers to the claim's devices, and what must be so on the hardware for them. Pure.
 
 The service enters here with the claim's object. The claim, its configs and the node's table of offers decide, nothing
-else. Whatever a user wrote wrong is found here; nothing has happened by then. What the hardware must be like is said in
-holds (`kubelet_plugin.prepare.holds`):
-
-    a full GPU                          nothing
-    … with TimeSlicing                  TimeSlice
-    … with MPS                          ComputeMode exclusive of each GPU, one MpsDaemon for all with the same config
-    a MIG device that exists            nothing
-    a MIG device that is made           MigMode, GpuInstance, ComputeInstance
-    … either with MPS                   and an MpsDaemon of its own
-    a share by policy                   as above, with an MpsDaemon that belongs to the device and not to the claim
-    a GPU for a virtual machine         VfioBinding
-
-Admin access looks at a device and changes nothing: it never makes a hold.
+else. Whatever a user wrote wrong is found here; nothing has happened by then. What the hardware must be like for it
+is said by `kubelet_plugin.prepare.wanted_holds`.
 """
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dra_driver.api.config import DeviceConfig, GpuConfig, MigDeviceConfig, Mps, Sharing, VfioDeviceConfig
+from dra_driver.api.config import DeviceConfig, VfioDeviceConfig
 from dra_driver.api.policy import SharingRule
 from dra_driver.api.resource import AllocatedDevice, Allocation, ResourceClaim
 from dra_driver.cdi.edits import cdi_device_id
 from dra_driver.devices.exclusion import conflict, unsupported
-from dra_driver.devices.fit import checked_against, config_kind, identity
+from dra_driver.devices.fit import checked_against, config_kind
 from dra_driver.devices.model import Kind, Offer
 from dra_driver.errors import InvalidConfig, InvalidInput, NodeNotReady, UnknownDevice
 from dra_driver.features import check_strategy
 from dra_driver.names import ClaimRef, RequestName, is_dns_label, is_dns_subdomain, is_uid
 from dra_driver.opaque import ListedConfig, config_for, listed_configs
 from dra_driver.quantity import Quantity
-from kubelet_plugin.prepare.holds import (
-    ComputeInstance,
-    ComputeMode,
-    GpuIdentity,
-    GpuInstance,
-    Hold,
-    MigDevice,
-    MigMode,
-    MpsDaemon,
-    TimeSlice,
-    VfioBinding,
-    in_order,
-)
+from kubelet_plugin.prepare.holds import Hold, in_order
 from kubelet_plugin.prepare.lifecycle import HeldDevice, SharedUse
 from kubelet_plugin.prepare.node import Node
+from kubelet_plugin.prepare.wanted_holds import Result, by_config, daemon_of, holds_of
 
 _RESULTS = "status.allocation.devices.results"
-_MEBIBYTE = 1 << 20
 _MOST_NAMES = 16
 
 
@@ -64,28 +40,6 @@ class Wanted:
     devices: tuple[HeldDevice, ...]
     holds: tuple[Hold, ...] = ()
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """An allocation result with what it leads to. `offer.sharing` is None when the claim has the device for itself."""
-
-    place: str
-    allocated: AllocatedDevice
-    offer: Offer
-    config: DeviceConfig
-
-    @property
-    def admin_access(self) -> bool:
-        return self.allocated.admin_access is True
-
-    @property
-    def sharing(self) -> Sharing | None:
-        """What the config says; nothing for admin access."""
-        config = self.config
-        if self.admin_access or not isinstance(config, GpuConfig | MigDeviceConfig):
-            return None
-        return config.sharing
 
 
 def well_formed(asked: ClaimRef) -> ClaimRef:
@@ -141,22 +95,22 @@ def wanted_of(claim: ResourceClaim, asked: ClaimRef, node: Node) -> Wanted:
     devices = tuple(_device(asked, result, node) for result in results)
     _check_distinct(asked, devices)
     _check_one_daemon(asked, results)
-    return Wanted(devices, in_order(_holds(asked, results)), warnings)
+    return Wanted(devices, in_order(holds_of(asked, results)), warnings)
 
 
 def _results(
     asked: ClaimRef, ours: Sequence[tuple[str, AllocatedDevice]], allocation: Allocation, node: Node
-) -> tuple[list[_Result], tuple[str, ...]]:
+) -> tuple[list[Result], tuple[str, ...]]:
     """And what is accepted but has no effect."""
     offers = [_offer(asked, place, result, node) for place, result in ours]
     configs = listed_configs(allocation.devices.config, node.driver)
     try:
         results = [
-            _Result(place, result, offer, _config(result, offer, configs))
+            Result(place, result, offer, _config(result, offer, configs))
             for (place, result), offer in zip(ours, offers, strict=True)
         ]
         warnings: list[str] = []
-        for config, devices in _by_config(results):
+        for config, devices in by_config(results):
             warnings += checked_against(config, [device.offer for device in devices])
         for result in results:
             _check_passthrough(result)
@@ -173,16 +127,7 @@ def _config(result: AllocatedDevice, offer: Offer, configs: Sequence[ListedConfi
     return config
 
 
-def _by_config(results: Sequence[_Result]) -> Iterator[tuple[DeviceConfig, list[_Result]]]:
-    """Devices with the same config, of the same kind: they have one MPS daemon, and one numbering for its limits."""
-    groups: dict[DeviceConfig, list[_Result]] = {}
-    for result in results:
-        if not result.admin_access:
-            groups.setdefault(result.config, []).append(result)
-    yield from groups.items()
-
-
-def _check_passthrough(result: _Result) -> None:
+def _check_passthrough(result: Result) -> None:
     if result.offer.kind is Kind.VFIO and not result.admin_access:
         reason = unsupported(result.offer.gpu, Kind.VFIO, None)
         if reason is not None:
@@ -224,7 +169,7 @@ def _unknown(asked: ClaimRef, place: str, device: str, node: Node) -> UnknownDev
     )
 
 
-def _device(asked: ClaimRef, result: _Result, node: Node) -> HeldDevice:
+def _device(asked: ClaimRef, result: Result, node: Node) -> HeldDevice:
     allocated, offer = result.allocated, result.offer
     existing = offer.existing
     return HeldDevice(
@@ -255,7 +200,7 @@ def _instance_text(offer: Offer) -> str:
     return ""
 
 
-def _sharing(asked: ClaimRef, result: _Result, node: Node) -> SharedUse | None:
+def _sharing(asked: ClaimRef, result: Result, node: Node) -> SharedUse | None:
     rule = result.offer.sharing
     if rule is not None:
         threads, memory = _amounts(asked, result, rule, node)
@@ -273,7 +218,7 @@ def _settings(rule: SharingRule) -> str:
     return "MPS for several users" if rule.multi_user else ""
 
 
-def _amounts(asked: ClaimRef, result: _Result, rule: SharingRule, node: Node) -> tuple[int | None, int | None]:
+def _amounts(asked: ClaimRef, result: Result, rule: SharingRule, node: Node) -> tuple[int | None, int | None]:
     """What a share has of its device at most: percent of threads, bytes of memory; None where nothing limits it."""
     if not rule.enforced:
         return None, None
@@ -299,7 +244,7 @@ def _amounts(asked: ClaimRef, result: _Result, rule: SharingRule, node: Node) ->
     return amounts.get("cores"), amounts.get("memory")
 
 
-def _consumed(result: _Result, name: str, node: Node) -> int | None:
+def _consumed(result: Result, name: str, node: Node) -> int | None:
     consumed = result.allocated.consumed_capacity or {}
     text = consumed.get(name) or consumed.get(f"{node.driver}/{name}")
     return None if text is None else int(Quantity.parse(text).value)
@@ -332,11 +277,11 @@ def _check_distinct(asked: ClaimRef, devices: Sequence[HeldDevice]) -> None:
         held.append(device)
 
 
-def _check_one_daemon(asked: ClaimRef, results: Sequence[_Result]) -> None:
+def _check_one_daemon(asked: ClaimRef, results: Sequence[Result]) -> None:
     """A container has all devices of a request and reaches one MPS daemon. The others' devices would not answer it."""
     daemons: dict[str, dict[object, str]] = {}
     for result in results:
-        if (daemon := _daemon_of(result)) is not None:
+        if (daemon := daemon_of(result)) is not None:
             request = RequestName.of(result.allocated.request).request
             daemons.setdefault(request, {})[daemon] = result.offer.name
     for request, found in daemons.items():
@@ -347,126 +292,3 @@ def _check_one_daemon(asked: ClaimRef, results: Sequence[_Result]) -> None:
                 about=str(asked),
                 field=_RESULTS,
             )
-
-
-def _daemon_of(result: _Result) -> object | None:
-    """What tells the MPS daemon of a device from others; None when it has none."""
-    rule, sharing = result.offer.sharing, result.sharing
-    if result.admin_access:
-        return None
-    if rule is not None:
-        return _key_of_device(result.offer) if rule.strategy == "MPS" else None
-    if sharing is None or sharing.mps is None:
-        return None
-    return result.config if result.offer.kind is Kind.GPU else _key_of_device(result.offer)
-
-
-def _holds(asked: ClaimRef, results: Sequence[_Result]) -> Iterator[Hold]:
-    for result in results:
-        if not result.admin_access:
-            yield from _of_hardware(result)
-            yield from _of_policy(result)
-    for _, group in _by_config(results):
-        exclusive = [result for result in group if result.offer.sharing is None]
-        yield from _of_config(asked, exclusive)
-
-
-def _of_hardware(result: _Result) -> Iterator[Hold]:
-    gpu = _identity(result.offer)
-    if result.offer.kind is Kind.VFIO:
-        config = result.config
-        preferred = isinstance(config, VfioDeviceConfig) and config.iommu.backend_policy == "PreferIommuFD"
-        yield VfioBinding(gpu, preferred)
-    if result.offer.kind is Kind.MIG and result.offer.existing is None:
-        device = _mig_device(result.offer)
-        assert isinstance(device, ComputeInstance)
-        yield from (MigMode(gpu), device.parent, device)
-
-
-def _of_policy(result: _Result) -> Iterator[Hold]:
-    offer, rule = result.offer, result.offer.sharing
-    if rule is None:
-        return
-    gpu = _identity(offer)
-    if rule.strategy == "TimeSlicing" and rule.interval is not None and offer.kind is Kind.GPU:
-        yield TimeSlice(gpu, rule.interval)
-    if rule.strategy == "MPS":
-        if offer.kind is Kind.GPU:
-            yield ComputeMode(gpu, 3)
-        yield MpsDaemon(_key_of_device(offer), (gpu,), _mig_device(offer), multi_user=rule.multi_user)
-
-
-def _of_config(asked: ClaimRef, group: Sequence[_Result]) -> Iterator[Hold]:
-    """Of devices with one config that the claim has for itself."""
-    sharing = group[0].sharing if group else None
-    if sharing is None:
-        return
-    if sharing.time_slicing is not None:
-        for result in group:
-            if result.offer.kind is Kind.GPU:
-                yield TimeSlice(_identity(result.offer), sharing.time_slicing.interval)
-    if sharing.mps is not None:
-        limits = dict(sharing.mps.memory_limits([identity(result.offer) for result in group]))
-        if group[0].offer.kind is Kind.GPU:
-            yield from _for_gpus(asked, [result.offer for result in group], sharing.mps, limits)
-        else:
-            for result in group:
-                yield _for_mig(asked, result.offer, sharing.mps, limits)
-
-
-def _for_gpus(asked: ClaimRef, offers: Sequence[Offer], mps: Mps, limits: Mapping[str, int]) -> Iterator[Hold]:
-    gpus = tuple(sorted(_identity(offer) for offer in offers))
-    yield from (ComputeMode(gpu, 3) for gpu in gpus)
-    yield MpsDaemon(
-        _key_of_claim(asked, [gpu.uuid for gpu in gpus]),
-        gpus,
-        multi_user=mps.multi_user,
-        thread_percentage=mps.default_active_thread_percentage,
-        memory_limits=tuple(sorted(limits.items())),
-    )
-
-
-def _for_mig(asked: ClaimRef, offer: Offer, mps: Mps, limits: Mapping[str, int]) -> MpsDaemon:
-    limit = limits.get(identity(offer))
-    return MpsDaemon(
-        _key_of_claim(asked, [identity(offer)]),
-        (_identity(offer),),
-        _mig_device(offer),
-        multi_user=mps.multi_user,
-        thread_percentage=mps.default_active_thread_percentage,
-        memory_limits=() if limit is None else (("mig", limit),),
-    )
-
-
-def _identity(offer: Offer) -> GpuIdentity:
-    return GpuIdentity(offer.gpu.uuid, offer.gpu.pci_bus_id)
-
-
-def _mig_device(offer: Offer) -> MigDevice | None:
-    """The UUID of one that exists, what is to be made of one that does not; None of a full GPU."""
-    place = offer.partition
-    if place is None:
-        return None
-    if offer.existing is not None:
-        return offer.existing.uuid
-    if offer.profile is None:
-        raise NodeNotReady(f"the driver does not tell what {place.profile} is now", about=f"device {offer.name}")
-    parent = GpuInstance(_identity(offer), place.profile, offer.profile.id, place.start, place.size)
-    return ComputeInstance(parent, place.compute_slices, place.compute_start)
-
-
-def _key_of_device(offer: Offer) -> str:
-    """From the hardware, not from the published name: that may change while claims have shares."""
-    if offer.existing is not None:
-        return offer.existing.uuid.lower()
-    place = offer.partition
-    if place is None:
-        return offer.gpu.uuid.lower()
-    part = "" if place.compute_slices is None else f"-{place.compute_slices}c{place.compute_start}"
-    return f"{offer.gpu.uuid.lower()}-{place.size}at{place.start}{part}"
-
-
-def _key_of_claim(asked: ClaimRef, devices: Sequence[str]) -> str:
-    digest = hashlib.sha256("\n".join([asked.uid, *sorted(devices)]).encode()).hexdigest()
-    key = f"{asked.uid}-{digest[:5]}"
-    return key if is_dns_label(key) else f"claim-{digest[:20]}"
