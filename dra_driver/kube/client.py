@@ -7,10 +7,8 @@ Which server and with which credentials is an `Endpoint`: from a pod's service a
 the official `kubernetes` package. That package is imported only for a kubeconfig: it costs 15 MB of memory.
 """
 
-import asyncio
 import json
 import socket
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -21,14 +19,9 @@ import aiohttp
 
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.errors import (
-    AlreadyExists,
     ClusterError,
-    Conflict,
-    Gone,
-    NotFound,
-    Rejected,
-    Unreachable,
 )
+from dra_driver.kube.answers import PROTOBUF, decoded, error_of, refusal, unreachable
 from dra_driver.kube.endpoint import Endpoint, endpoint_from
 
 __all__ = ["Endpoint", "Kube", "Listing", "WatchEvent", "endpoint_from"]
@@ -43,7 +36,6 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 """A peer that vanished without a word is noticed within a minute, in the middle of a silent watch too."""
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _MERGE_PATCH = "application/merge-patch+json"
-_PROTOBUF = "application/vnd.kubernetes.protobuf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +113,7 @@ class Kube:
         from dra_driver.kube import envelope
 
         about, path = _about(resource, name, namespace), resource.path(namespace, name)
-        headers = {"Accept": _PROTOBUF}
+        headers = {"Accept": PROTOBUF}
         content = await self._exchange("GET", path, None, None, headers, about, "get", resource)
         try:
             return envelope.opened(content)
@@ -135,10 +127,10 @@ class Kube:
         from dra_driver.kube import envelope
 
         about, path = _about(resource, name, namespace), resource.path(namespace, name, subresource)
-        query, headers = {"fieldManager": self._field_manager}, {"Content-Type": _PROTOBUF}
+        query, headers = {"fieldManager": self._field_manager}, {"Content-Type": PROTOBUF}
         body = envelope.enveloped(resource, message)
         content = await self._exchange("PUT", path, query, body, headers, about, "update", resource)
-        stored: JsonObject = _decoded(content, about)
+        stored: JsonObject = decoded(content, about)
         return stored
 
     async def list(
@@ -285,12 +277,12 @@ class Kube:
             ) as response:
                 self._answered("watch", resource, response.status)
                 if response.status != 200:
-                    raise _error(response, await response.read(), about)
+                    raise error_of(response, await response.read(), about)
                 async for line in _lines(response.content):
-                    yield _event(_decoded(line, about), about)
+                    yield _event(decoded(line, about), about)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._answered("watch", resource, None)
-            raise _unreachable(error, about) from error
+            raise unreachable(error, about) from error
 
     async def server_version(self) -> tuple[int, int]:
         """Major and minor version of the server: `(1, 36)`."""
@@ -314,7 +306,7 @@ class Kube:
             ) as response:
                 self._answered("get", None, response.status)
                 if response.status >= 300:
-                    raise _error(response, await response.read(), about)
+                    raise error_of(response, await response.read(), about)
                 rest = b""
                 async for chunk in response.content.iter_any():
                     *complete, rest = (rest + chunk[: most_bytes - read]).split(b"\n")
@@ -327,7 +319,7 @@ class Kube:
                     yield rest
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._answered("get", None, None)
-            raise _unreachable(error, about) from error
+            raise unreachable(error, about) from error
 
     async def _request(
         self,
@@ -361,7 +353,7 @@ class Kube:
     ) -> Any:
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         headers = {} if body is None else {"Content-Type": content_type}
-        return _decoded(await self._exchange(method, path, query, data, headers, about, verb, resource), about)
+        return decoded(await self._exchange(method, path, query, data, headers, about, verb, resource), about)
 
     async def _exchange(
         self,
@@ -386,11 +378,11 @@ class Kube:
                     content = await response.read()
                     self._answered(verb, resource, response.status)
                     if response.status >= 300:
-                        raise _error(response, content, about)
+                        raise error_of(response, content, about)
                     return content
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 self._answered(verb, resource, None)
-                raise _unreachable(error, about) from error
+                raise unreachable(error, about) from error
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -412,14 +404,6 @@ def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
     return connection
 
 
-def _decoded(content: bytes, about: str) -> Any:
-    try:
-        return json.loads(content)
-    except ValueError as error:
-        # A proxy's page, or an answer that was cut short: nothing that the API server said.
-        raise Unreachable(f"the answer is not JSON: {content[:80]!r}", about=about) from error
-
-
 async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """Lines of any length; aiohttp's own line iterator refuses long ones."""
     rest = bytearray()
@@ -436,7 +420,7 @@ async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 def _event(event: JsonObject, about: str) -> WatchEvent:
     if event["type"] == "ERROR":
         status = event["object"]
-        raise _refusal(int(status.get("code", 500)), status, None, about)
+        raise refusal(int(status.get("code", 500)), status, None, about)
     return WatchEvent(event["type"], event["object"])
 
 
@@ -452,42 +436,3 @@ def _selectors(label_selector: str | None, field_selector: str | None) -> dict[s
 def _about(resource: Resource, name: str | None, namespace: str | None) -> str:
     place = f"{namespace}/" if namespace else ""
     return f"{resource.kind} {place}{name}" if name else f"{resource.plural}{f' in {namespace}' if namespace else ''}"
-
-
-def _error(response: aiohttp.ClientResponse, content: bytes, about: str) -> ClusterError:
-    try:
-        status = _status(content) if response.content_type == _PROTOBUF else json.loads(content)
-    except ValueError:
-        status = {"message": content.decode(errors="replace")[:500].strip()}
-    if not isinstance(status, dict):
-        status = {}
-    return _refusal(response.status, status, response.headers.get("Retry-After"), about)
-
-
-def _status(content: bytes) -> JsonObject:
-    from dra_driver.kube import envelope
-
-    return envelope.refusal(content)
-
-
-def _refusal(code: int, status: JsonObject, retry_after: str | None, about: str) -> ClusterError:
-    """A Status object as one of our errors. Source: Kubernetes API conventions, response status kind."""
-    message = status.get("message") or f"the API server answered {code}"
-    if code == 404:
-        return NotFound(message, about=about, status=code)
-    if code == 409:
-        kind = AlreadyExists if status.get("reason") == "AlreadyExists" else Conflict
-        return kind(message, about=about, status=code)
-    if code == 410:
-        return Gone(message, about=about, status=code)
-    if code == 429 or code >= 500:
-        wait = float(retry_after) if retry_after and retry_after.isdigit() else None
-        return Unreachable(message, about=about, status=code, retry_after_s=wait)
-    return Rejected(message, about=about, status=code)
-
-
-def _unreachable(error: BaseException, about: str) -> Unreachable:
-    if isinstance(error, ssl.SSLError | aiohttp.ClientSSLError):
-        return Unreachable(f"cannot trust the API server: {error}", about=about)
-    reason = "no answer in time" if isinstance(error, asyncio.TimeoutError) else str(error) or type(error).__name__
-    return Unreachable(f"cannot reach the API server: {reason}", about=about)

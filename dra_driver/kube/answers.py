@@ -1,0 +1,63 @@
+"""What the API server's answers mean, and having none: foreign words and exceptions become errors of our family.
+
+`dra_driver.kube.client` enters here after every call.
+"""
+
+import asyncio
+import json
+import ssl
+from typing import Any
+
+import aiohttp
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.errors import AlreadyExists, ClusterError, Conflict, Gone, NotFound, Rejected, Unreachable
+
+PROTOBUF = "application/vnd.kubernetes.protobuf"
+
+
+def decoded(content: bytes, about: str) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        # A proxy's page, or an answer that was cut short: nothing that the API server said.
+        raise Unreachable(f"the answer is not JSON: {content[:80]!r}", about=about) from error
+
+
+def error_of(response: aiohttp.ClientResponse, content: bytes, about: str) -> ClusterError:
+    try:
+        status = _status(content) if response.content_type == PROTOBUF else json.loads(content)
+    except ValueError:
+        status = {"message": content.decode(errors="replace")[:500].strip()}
+    if not isinstance(status, dict):
+        status = {}
+    return refusal(response.status, status, response.headers.get("Retry-After"), about)
+
+
+def _status(content: bytes) -> JsonObject:
+    from dra_driver.kube import envelope
+
+    return envelope.refusal(content)
+
+
+def refusal(code: int, status: JsonObject, retry_after: str | None, about: str) -> ClusterError:
+    """A Status object as one of our errors. Source: Kubernetes API conventions, response status kind."""
+    message = status.get("message") or f"the API server answered {code}"
+    if code == 404:
+        return NotFound(message, about=about, status=code)
+    if code == 409:
+        kind = AlreadyExists if status.get("reason") == "AlreadyExists" else Conflict
+        return kind(message, about=about, status=code)
+    if code == 410:
+        return Gone(message, about=about, status=code)
+    if code == 429 or code >= 500:
+        wait = float(retry_after) if retry_after and retry_after.isdigit() else None
+        return Unreachable(message, about=about, status=code, retry_after_s=wait)
+    return Rejected(message, about=about, status=code)
+
+
+def unreachable(error: BaseException, about: str) -> Unreachable:
+    if isinstance(error, ssl.SSLError | aiohttp.ClientSSLError):
+        return Unreachable(f"cannot trust the API server: {error}", about=about)
+    reason = "no answer in time" if isinstance(error, asyncio.TimeoutError) else str(error) or type(error).__name__
+    return Unreachable(f"cannot reach the API server: {reason}", about=about)
