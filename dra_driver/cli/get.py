@@ -4,7 +4,6 @@ Domains have a module of their own, `dra_driver.cli.domains`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -12,23 +11,18 @@ import typer
 from rich.text import Text
 
 from dra_driver.allocation.amounts import Amount
-from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.allocation.headroom import Headroom
-from dra_driver.allocation.nodes import NodeView
-from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.api.meta import (
-    NODE_INVENTORIES,
-    NODES,
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     JsonObject,
-    Resource,
 )
-from dra_driver.api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.cli.bars import MEANINGS, Mark, colour, drawn, letters
 from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
+from dra_driver.cli.cluster_seen import ClusterSeen, read_cluster, readable
 from dra_driver.cli.domains import domains
 from dra_driver.cli.output import (
     Cell,
@@ -52,7 +46,6 @@ from dra_driver.cli.usage import (
     published_devices,
     published_gpus,
 )
-from dra_driver.errors import NotFound, Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 
@@ -62,74 +55,8 @@ DriverOption = Annotated[list[str], typer.Option("--driver", help="Drivers to sh
 GpuDriverOption = Annotated[str, typer.Option("--driver", help="The driver of the GPUs.")]
 NodeOption = Annotated[str | None, typer.Option("--node", help="Only devices of this node.", show_default=False)]
 _DRIVERS = [GPU_DRIVER, COMPUTE_DOMAIN_DRIVER]
-_TAINT_RULES = tuple(
-    Resource("resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", False) for version in ("v1", "v1beta2")
-)
 _SHOWN_PLACES = 2
 """Of what is left of a GPU, where that is not all of it."""
-
-
-@dataclass(frozen=True)
-class _Cluster:
-    """What was read of a cluster, typed."""
-
-    slices: tuple[ResourceSlice, ...]
-    claims: tuple[ResourceClaim, ...]
-    nodes: tuple[NodeView, ...]
-    inventories: tuple[NodeInventory, ...]
-    pods: tuple[JsonObject, ...]
-    taint_rules: tuple[DeviceTaintRule, ...]
-    behaviour: Behaviour
-
-    def headrooms(self, driver: str) -> dict[str, Headroom]:
-        """By node, of all nodes that a slice is for."""
-        catalog = Catalog([PublishedSlice(one) for one in self.slices], self.behaviour)
-        held = [one.status.allocation for one in self.claims if one.status.allocation is not None]
-        snapshot = Snapshot(catalog, {}, Usage.of(held), self.taint_rules)
-        known = {node.name: node for node in self.nodes}
-        names = {*known, *(one.spec.node_name for one in self.slices if one.spec.node_name is not None)}
-        return {name: Headroom(known.get(name) or NodeView(name), snapshot, driver) for name in sorted(names)}
-
-    def devices(self, headrooms: Iterable[Headroom], drivers: Sequence[str]) -> tuple[PublishedDevice, ...]:
-        standings = {one.candidate.id: one for headroom in headrooms for one in headroom.standings}
-        return published_devices(
-            self.slices, self.claims, drivers, consumers=consumers_of(self.pods), standings=standings
-        )
-
-
-async def _cluster(kube: Kube) -> _Cluster:
-    """Slices and claims must be there to be read; all else only makes the answer better."""
-    _, minor = await kube.server_version()
-    slices = [ResourceSlice.of(one) for one in (await kube.list(RESOURCE_SLICES)).items]
-    claims = [ResourceClaim.of(one) for one in (await kube.list(RESOURCE_CLAIMS)).items]
-    return _Cluster(
-        tuple(slices),
-        tuple(claims),
-        tuple(NodeView.of(one) for one in await _readable(kube, NODES)),
-        tuple(NodeInventory.of(one) for one in await _readable(kube, NODE_INVENTORIES)),
-        tuple(await _readable(kube, PODS)),
-        tuple(DeviceTaintRule.of(one) for one in await _taint_rules(kube)),
-        # Fields of features that are switched off are not in the objects, so no gate needs to be known.
-        Behaviour.of(minor, partitionable=True, consumable=True, taints=True),
-    )
-
-
-async def _readable(kube: Kube, resource: Resource) -> list[JsonObject]:
-    """All objects; none, with a message, where they do not exist or may not be read."""
-    try:
-        return (await kube.list(resource)).items
-    except NotFound:
-        return []
-    except Rejected as error:
-        messages.print(f"{resource.plural} are left out: {error}", markup=False, soft_wrap=True)
-        return []
-
-
-async def _taint_rules(kube: Kube) -> list[JsonObject]:
-    for resource in _TAINT_RULES:
-        if found := await _readable(kube, resource):
-            return found
-    return []
 
 
 # -- nodes
@@ -147,10 +74,10 @@ def nodes(
     The largest request is what a claim without tolerations would get now: that many whole GPUs, or a MIG device of that
     profile, or a device or share with that much memory.
     """
-    show(_node_sheet(ask(kubeconfig, context, _cluster), driver), output)
+    show(_node_sheet(ask(kubeconfig, context, read_cluster), driver), output)
 
 
-def _node_sheet(cluster: _Cluster, driver: str) -> Sheet:
+def _node_sheet(cluster: ClusterSeen, driver: str) -> Sheet:
     headrooms = cluster.headrooms(driver)
     gpus: dict[str, list[PublishedGpu]] = {}
     for gpu in published_gpus(cluster.devices(headrooms.values(), [driver])):
@@ -229,7 +156,7 @@ def devices(
     A letter is a claim; what the others mean is said below. One GPU can be published as many devices, partitions and
     shares: --all lists them.
     """
-    cluster = ask(kubeconfig, context, _cluster)
+    cluster = ask(kubeconfig, context, read_cluster)
     headrooms = cluster.headrooms(driver[0])
     found = [one for one in cluster.devices(headrooms.values(), driver) if node is None or one.node == node]
     if every:
@@ -391,7 +318,7 @@ def claims(
 
     async def question(kube: Kube) -> tuple[list[ResourceClaim], list[JsonObject], list[JsonObject]]:
         found = [ResourceClaim.of(item) for item in (await kube.list(RESOURCE_CLAIMS, namespace=namespace)).items]
-        return found, await _readable(kube, PODS), await _readable(kube, RESOURCE_SLICES)
+        return found, await readable(kube, PODS), await readable(kube, RESOURCE_SLICES)
 
     found, pods, slices = ask(kubeconfig, context, question)
     typed = [ResourceSlice.of(one) for one in slices]

@@ -1,0 +1,97 @@
+"""What `dractl get` reads of a cluster, typed: slices and claims, and what else makes the answer better."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dra_driver.allocation.behaviour import Behaviour
+from dra_driver.allocation.headroom import Headroom
+from dra_driver.allocation.nodes import NodeView
+from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
+from dra_driver.api.inventory import NodeInventory
+from dra_driver.api.meta import (
+    NODE_INVENTORIES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    JsonObject,
+    Resource,
+)
+from dra_driver.api.resource import DeviceTaintRule, ResourceClaim, ResourceSlice
+from dra_driver.cli.output import (
+    messages,
+)
+from dra_driver.cli.usage import (
+    PublishedDevice,
+    consumers_of,
+    published_devices,
+)
+from dra_driver.errors import NotFound, Rejected
+from dra_driver.kube.client import Kube
+
+_TAINT_RULES = tuple(
+    Resource("resource.k8s.io", version, "devicetaintrules", "DeviceTaintRule", False) for version in ("v1", "v1beta2")
+)
+
+
+@dataclass(frozen=True)
+class ClusterSeen:
+    """What was read of a cluster, typed."""
+
+    slices: tuple[ResourceSlice, ...]
+    claims: tuple[ResourceClaim, ...]
+    nodes: tuple[NodeView, ...]
+    inventories: tuple[NodeInventory, ...]
+    pods: tuple[JsonObject, ...]
+    taint_rules: tuple[DeviceTaintRule, ...]
+    behaviour: Behaviour
+
+    def headrooms(self, driver: str) -> dict[str, Headroom]:
+        """By node, of all nodes that a slice is for."""
+        catalog = Catalog([PublishedSlice(one) for one in self.slices], self.behaviour)
+        held = [one.status.allocation for one in self.claims if one.status.allocation is not None]
+        snapshot = Snapshot(catalog, {}, Usage.of(held), self.taint_rules)
+        known = {node.name: node for node in self.nodes}
+        names = {*known, *(one.spec.node_name for one in self.slices if one.spec.node_name is not None)}
+        return {name: Headroom(known.get(name) or NodeView(name), snapshot, driver) for name in sorted(names)}
+
+    def devices(self, headrooms: Iterable[Headroom], drivers: Sequence[str]) -> tuple[PublishedDevice, ...]:
+        standings = {one.candidate.id: one for headroom in headrooms for one in headroom.standings}
+        return published_devices(
+            self.slices, self.claims, drivers, consumers=consumers_of(self.pods), standings=standings
+        )
+
+
+async def read_cluster(kube: Kube) -> ClusterSeen:
+    """Slices and claims must be there to be read; all else only makes the answer better."""
+    _, minor = await kube.server_version()
+    slices = [ResourceSlice.of(one) for one in (await kube.list(RESOURCE_SLICES)).items]
+    claims = [ResourceClaim.of(one) for one in (await kube.list(RESOURCE_CLAIMS)).items]
+    return ClusterSeen(
+        tuple(slices),
+        tuple(claims),
+        tuple(NodeView.of(one) for one in await readable(kube, NODES)),
+        tuple(NodeInventory.of(one) for one in await readable(kube, NODE_INVENTORIES)),
+        tuple(await readable(kube, PODS)),
+        tuple(DeviceTaintRule.of(one) for one in await _taint_rules(kube)),
+        # Fields of features that are switched off are not in the objects, so no gate needs to be known.
+        Behaviour.of(minor, partitionable=True, consumable=True, taints=True),
+    )
+
+
+async def readable(kube: Kube, resource: Resource) -> list[JsonObject]:
+    """All objects; none, with a message, where they do not exist or may not be read."""
+    try:
+        return (await kube.list(resource)).items
+    except NotFound:
+        return []
+    except Rejected as error:
+        messages.print(f"{resource.plural} are left out: {error}", markup=False, soft_wrap=True)
+        return []
+
+
+async def _taint_rules(kube: Kube) -> list[JsonObject]:
+    for resource in _TAINT_RULES:
+        if found := await readable(kube, resource):
+            return found
+    return []
