@@ -22,9 +22,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dra_driver.api.config import DeviceConfig, Written, combined, kind_of, meant_for, written_config
+from dra_driver.api.config import DeviceConfig, combined, kind_of, meant_for, written_config
 from dra_driver.api.fields import Problems, together
 from dra_driver.api.resource import AllocatedConfig
+from dra_driver.api.sharing import Written
 from dra_driver.errors import InvalidConfig
 from dra_driver.names import RequestName
 

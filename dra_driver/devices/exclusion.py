@@ -14,8 +14,8 @@ own checks.
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from dra_driver.api.config import Strategy
 from dra_driver.api.inventory import GpuFacts
+from dra_driver.api.sharing import Strategy
 from dra_driver.devices.model import Kind, Partition
 
 VOLTA = (7, 0)

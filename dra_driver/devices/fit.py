@@ -7,9 +7,10 @@ accepted and has no effect is told as a warning.
 
 from collections.abc import Sequence
 
-from dra_driver.api.config import DeviceConfig, GpuConfig, MigDeviceConfig, Mps, Sharing, TimeSlicing, VfioDeviceConfig
+from dra_driver.api.config import DeviceConfig, GpuConfig, MigDeviceConfig, VfioDeviceConfig
 from dra_driver.api.fields import Problems, together, wrong
 from dra_driver.api.policy import SharingRule
+from dra_driver.api.sharing import Mps, Sharing, TimeSlicing
 from dra_driver.devices.exclusion import unsupported, without_effect
 from dra_driver.devices.model import Kind, Offer
 from dra_driver.quantity import Quantity

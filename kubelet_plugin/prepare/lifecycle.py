@@ -34,8 +34,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from dra_driver.api.config import Strategy
 from dra_driver.api.resource import AllocatedDevice, ResourceClaim
+from dra_driver.api.sharing import Strategy
 from dra_driver.devices.exclusion import Use, conflict
 from dra_driver.devices.model import Kind, Partition
 from dra_driver.errors import DeviceInUse, Help, Move, NodeNotReady

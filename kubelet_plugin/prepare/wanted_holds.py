@@ -18,8 +18,9 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dra_driver.api.config import DeviceConfig, GpuConfig, MigDeviceConfig, Mps, Sharing, VfioDeviceConfig
+from dra_driver.api.config import DeviceConfig, GpuConfig, MigDeviceConfig, VfioDeviceConfig
 from dra_driver.api.resource import AllocatedDevice
+from dra_driver.api.sharing import Mps, Sharing
 from dra_driver.devices.fit import identity
 from dra_driver.devices.model import Kind, Offer
 from dra_driver.errors import NodeNotReady

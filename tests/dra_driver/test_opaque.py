@@ -6,17 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.api.config import (
-    DeviceConfig,
-    GpuConfig,
-    Iommu,
-    MigDeviceConfig,
-    Mps,
-    Sharing,
-    TimeSlicing,
-    VfioDeviceConfig,
-)
+from dra_driver.api.config import DeviceConfig, GpuConfig, Iommu, MigDeviceConfig, VfioDeviceConfig
 from dra_driver.api.resource import AllocatedConfig
+from dra_driver.api.sharing import Mps, Sharing, TimeSlicing
 from dra_driver.errors import InvalidConfig
 from dra_driver.names import RequestName
 from dra_driver.opaque import config_for, listed_configs

@@ -4,19 +4,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from dra_driver.api.config import (
-    DeviceConfig,
-    GpuConfig,
-    Iommu,
-    MigDeviceConfig,
-    Mps,
-    Sharing,
-    TimeSlicing,
-    VfioDeviceConfig,
-    Written,
-    written_config,
-)
+from dra_driver.api.config import DeviceConfig, GpuConfig, Iommu, MigDeviceConfig, VfioDeviceConfig, written_config
 from dra_driver.api.fields import MEBIBYTE
+from dra_driver.api.sharing import Mps, Sharing, TimeSlicing, Written
 
 amounts = st.integers(1, 2**20).map(lambda mebibytes: mebibytes * MEBIBYTE)
 percents = st.none() | st.integers(1, 100)

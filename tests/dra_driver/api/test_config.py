@@ -16,11 +16,7 @@ from dra_driver.api.config import (
     GpuConfig,
     Iommu,
     MigDeviceConfig,
-    Mps,
-    Sharing,
-    TimeSlicing,
     VfioDeviceConfig,
-    Written,
     combined,
     decode_config,
     encode_config,
@@ -28,6 +24,7 @@ from dra_driver.api.config import (
     over,
 )
 from dra_driver.api.fields import MEBIBYTE, Tree
+from dra_driver.api.sharing import Mps, Sharing, TimeSlicing, Written
 from dra_driver.errors import InvalidConfig
 
 VERSION = "resource.nvidia.com/v1beta1"

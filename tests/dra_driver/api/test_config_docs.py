@@ -8,17 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from dra_driver.api.config import (
-    DEVICE_CONFIGS,
-    DeviceConfig,
-    GpuConfig,
-    Mps,
-    Sharing,
-    combined,
-    kind_of,
-    written_config,
-)
+from dra_driver.api.config import DEVICE_CONFIGS, DeviceConfig, GpuConfig, combined, kind_of, written_config
 from dra_driver.api.fields import Block
+from dra_driver.api.sharing import Mps, Sharing
 from dra_driver.names import GPU_DRIVER
 
 PAGE = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text(encoding="utf-8")

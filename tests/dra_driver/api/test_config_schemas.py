@@ -10,9 +10,10 @@ from hypothesis import given
 from jsonschema import Draft202012Validator
 from support.configs import configs, written
 
-from dra_driver.api.config import DEVICE_CONFIGS, DeviceConfig, GpuConfig, Written, encode_config, kind_of
+from dra_driver.api.config import DEVICE_CONFIGS, DeviceConfig, GpuConfig, encode_config, kind_of
 from dra_driver.api.config import written_config as read
 from dra_driver.api.config_schemas import FOLDER, files, schema_of
+from dra_driver.api.sharing import Written
 from dra_driver.errors import InvalidConfig
 from dra_driver.names import CONFIG_API_VERSION
 

@@ -6,8 +6,9 @@ import pytest
 from support.label_worlds import worlds
 from support.migration import GPU, codes, documents_of, limits, meaning_of, pod, read, removed, there
 
-from dra_driver.api.config import GpuConfig, MigDeviceConfig, Mps, Sharing, decode_config
+from dra_driver.api.config import GpuConfig, MigDeviceConfig, decode_config
 from dra_driver.api.meta import JsonObject
+from dra_driver.api.sharing import Mps, Sharing
 from dra_driver.cel.device import compile_selector
 from dra_driver.migration.model import PodReading, PodSpecAt, Put
 from dra_driver.migration.pod_settings import requirement, scheduler_of
