@@ -13,6 +13,7 @@ from typing import Any
 
 from dra_driver.api.documents import Document
 from dra_driver.migration.kinds import kind_of
+from dra_driver.migration.kserve import may_be_chosen
 from dra_driver.migration.model import value_at
 
 
@@ -130,9 +131,13 @@ def _added_to(parts: Sequence[Part]) -> Iterator[tuple[int, str]]:
             for other in (one for one in by_name.get(key, ()) if _serves(parts[one], part)):
                 yield other, f"TrainJob {part.document.name} asks for GPUs itself, which would be added to its claims"
         elif (group, kind) == ("serving.kserve.io", "InferenceService"):
-            for other in (one for one in _runtimes(part.document, by_name) if _serves(parts[one], part)):
+            for other in (one for one in _runtimes(part.document, by_name, parts) if _serves(parts[one], part)):
                 title = parts[other].document.title
-                yield index, f"{title} asks for GPUs, too, and cannot have claims; the pod is made of both"
+                if value_at(part.document.obj, ("spec", "predictor", "model", "runtime")) is None:
+                    advice = "name the runtime that it is to have"
+                    yield index, f"KServe may take {title} for it, whose GPUs would be added to its claims; {advice}"
+                else:
+                    yield index, f"{title} asks for GPUs, too, and cannot have claims; the pod is made of both"
 
 
 def _serves(runtime: Part, user: Part) -> bool:
@@ -144,12 +149,14 @@ def _serves(runtime: Part, user: Part) -> bool:
 _RUNTIMES = ("ServingRuntime", "ClusterServingRuntime")
 
 
-def _runtimes(service: Document, by_name: Mapping[tuple[str, str], list[int]]) -> Iterator[int]:
-    """Those that it names, or all where KServe chooses one by the format of the model."""
+def _runtimes(service: Document, by_name: Mapping[tuple[str, str], list[int]], parts: Sequence[Part]) -> Iterator[int]:
+    """Those that it names, or all that KServe may choose by the format of the model."""
     model = value_at(service.obj, ("spec", "predictor", "model"))
     if not isinstance(model, dict):
         return
     named = model.get("runtime")
     for (kind, name), indexes in by_name.items():
-        if kind in _RUNTIMES and named in (None, name):
+        if kind in _RUNTIMES and named is None:
+            yield from (one for one in indexes if may_be_chosen(parts[one].document.obj, model))
+        elif kind in _RUNTIMES and named == name:
             yield from indexes

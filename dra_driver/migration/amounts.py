@@ -155,6 +155,11 @@ def is_of_virtual_machines(resource: str) -> bool:
     return _VIRTUAL.fullmatch(resource) is not None
 
 
+def is_slice_of_nos(resource: str) -> bool:
+    """`nvidia.com/gpu-10gb`, by MPS; others call GPUs of so much memory like this. Source: the docs of nos."""
+    return re.fullmatch(r"nvidia\.com/gpu-[0-9]+gb", resource) is not None
+
+
 def strange_resources(container: ContainerAt, meaning: Meaning, options: Options) -> Iterator[tuple[str, Path]]:
     """What looks like GPUs of NVIDIA, and is not known here."""
     for name in ("limits", "requests"):

@@ -344,10 +344,10 @@ ALIGNMENT = Code(
     "network cards, CPUs and huge pages of one NUMA node. GPUs by DRA are chosen by the scheduler beforehand, for "
     "claims and extended resources alike, and kubelet does not heed them: it puts the others near each other only.",
     "Nothing changes on nodes without such a policy, nor for a pod with all GPUs of its node. Else let a DRA driver "
-    "bring the network card by a request of the same claim, with "
-    "`constraints: [{matchAttribute: resource.kubernetes.io/pcieRoot}]` (or `…/numaNode`), and CPUs likewise. Several "
-    "GPUs are of one NUMA node by that constraint on `numaNode`; and where kubelet gives CPUs of a certain one only, a "
-    "selector says which: `device.attributes['resource.kubernetes.io'].numaNode == 0`.",
+    "bring network cards by the claim of the GPUs, with `matchAttribute: resource.kubernetes.io/pcieRoot`: "
+    "`dractl new template --count 2 --with-nic --same numa` writes one, for GPUs of one NUMA node. CPUs are near them "
+    "by a DRA driver for CPUs, or where kubelet has CPUs of one NUMA node only and a selector says which: "
+    "`device.attributes['resource.kubernetes.io'].numaNode == 0`.",
 )  # fmt: skip
 
 CODES: tuple[Code, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Code))

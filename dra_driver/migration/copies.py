@@ -5,9 +5,10 @@ multiplied where there are several, as in a JobSet. What autoscalers make of it 
 """
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
-from dra_driver.migration.model import PodSpecAt, value_at
+from dra_driver.migration.model import Path, PodSpecAt, value_at
 
 _FACTORS = ("replicas", "instances", "numNodes", "minReplicas")
 _ONLY_TEMPLATES = frozenset(
@@ -31,10 +32,11 @@ def copies_of(pod: PodSpecAt) -> int:
     if pod.patch or pod.document.kind in _ONLY_TEMPLATES:
         return 0
     number = 1
+    count = _in_role_group if pod.document.kind.startswith("RoleBasedGroup") else _factor
     for length in range(len(pod.path) + 1):
         around = value_at(pod.document.obj, pod.path[:length])
         if isinstance(around, dict):
-            number *= _factor(around, pod.path[length:])
+            number *= count(around, pod.path[length:])
     return number
 
 
@@ -55,6 +57,24 @@ def _in_a_group(group: Mapping[str, Any], rest: tuple[str | int, ...]) -> int:
     if rest[:1] != ("workerTemplate",):
         return 1
     return max(_number(group.get("size"), 1) - ("leaderTemplate" in group), 0)
+
+
+def _in_role_group(around: Mapping[str, Any], rest: Path) -> int:
+    """Of a RoleBasedGroup or a set of such: what one map on the way says, or all roles that name a template."""
+    if rest[:1] == ("roleTemplates",):
+        roles = around.get("roles")
+        name = value_at(around, (*rest[:2], "name"))
+        return sum(_by_reference(one, name) for one in roles) if isinstance(roles, list) else 0
+    beside = around.get("leaderWorkerSet") if rest[:1] in (("template",), ("templateRef",)) else None
+    size = _number(beside.get("size"), 1) if isinstance(beside, dict) else 1
+    return _number(around.get("replicas"), 1) * _number(around.get("size"), 1) * size
+
+
+def _by_reference(role: object, template: object) -> int:
+    for path in (("templateRef",), ("standalonePattern", "templateRef"), ("leaderWorkerPattern", "templateRef")):
+        if template is not None and value_at(role, (*path, "name")) == template:
+            return prod(_in_role_group(value_at(role, path[:length]), path[length:]) for length in range(len(path)))
+    return 0
 
 
 def _number[D: (int, None)](value: object, default: D) -> int | D:

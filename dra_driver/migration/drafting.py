@@ -30,6 +30,7 @@ from dra_driver.migration.model import (
     path_text,
     value_at,
 )
+from dra_driver.migration.plumbing import is_operand
 from dra_driver.migration.strategy import choose
 from dra_driver.migration.surroundings import Meaning
 from dra_driver.migration.unrendered import (
@@ -83,6 +84,9 @@ def drafted(document: Document, meaning: Meaning, options: Options, *, patch: bo
         draft.containers += pod.containers
         read = with_written_places(reading.demands(pod, meaning, options), pod)
         pod, read = kept(pod, read, meaning.definitions, options)
+        if owner is None and is_operand(document, pod.spec):
+            draft.findings += [_of_the_operator(document)] if read.demands or read.findings else []
+            break
         if owner is not None and read.demands:
             message = f"is made by {owner}, which is what to migrate; it is left as it is"
             draft.findings.append(finding(NOT_EDITABLE, document, (), message, advice="", severity=Severity.INFO))
@@ -106,6 +110,12 @@ def drafted(document: Document, meaning: Meaning, options: Options, *, patch: bo
         if not known:
             draft.findings.append(_left_text(document, path))
     return draft
+
+
+def _of_the_operator(document: Document) -> Finding:
+    message = "is a part of the GPU Operator, which makes it by its ClusterPolicy; it is left as it is"
+    advice = "Nothing to do: what runs of it beside the driver is said by the ClusterPolicy (docs/gpu-operator.md)."
+    return finding(NOT_EDITABLE, document, (), message, advice=advice, severity=Severity.INFO)
 
 
 def _left_text(document: Document, path: Path) -> Finding:

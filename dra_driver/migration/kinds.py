@@ -5,7 +5,7 @@ object of a kind that is not known is looked through for what has the shape of a
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from dra_driver.migration.model import (
     path_text,
     value_at,
 )
+from dra_driver.migration.unrendered import gpu_keys
 
 type _Kind = tuple[str, str]
 """Group and kind; the core group is empty."""
@@ -31,6 +32,16 @@ _TEMPLATE = "spec.template.spec"
 _ANALYSIS = "spec.metrics[].provider.job.spec.template.spec"
 _LLM = ("spec.template", "spec.worker", "spec.prefill.template", "spec.prefill.worker")
 
+_ROLE_GROUP, _ROLE_GROUPS = ("workloads.x-k8s.io", "RoleBasedGroup"), ("workloads.x-k8s.io", "RoleBasedGroupSet")
+_ROLES = (
+    "roleTemplates[].template.spec",
+    "roles[].template.spec",
+    "roles[].components[].template.spec",
+    "roles[].standalonePattern.template.spec",
+    "roles[].leaderWorkerPattern.template.spec",
+    "roles[].customComponentsPattern.components[].template.spec",
+)
+"""Of v1alpha1 and v1alpha2. Source: sgl-project/rbg 0.8, whose definition keeps all fields of roles."""
 _PODS: Mapping[_Kind, tuple[str, ...]] = {
     ("", "Pod"): ("spec",),
     ("", "PodTemplate"): ("template.spec",),
@@ -84,6 +95,8 @@ _PODS: Mapping[_Kind, tuple[str, ...]] = {
         "spec.jobTemplate.rayClusterSpec.workerGroupSpecs[].template.spec",
         "spec.jobTemplate.submitterPodTemplate.spec",
     ),
+    _ROLE_GROUP: tuple(f"spec.{one}" for one in _ROLES),
+    _ROLE_GROUPS: tuple(f"spec.{group}.{one}" for group in ("template", "groupTemplate.spec") for one in _ROLES),
     ("batch.volcano.sh", "Job"): ("spec.tasks[].template.spec",),
     ("batch.volcano.sh", "CronJob"): ("spec.jobTemplate.spec.tasks[].template.spec",),
     ("flow.volcano.sh", "JobTemplate"): ("spec.tasks[].template.spec",),
@@ -245,8 +258,8 @@ def known_kinds() -> tuple[tuple[str, str, str], ...]:
 def _pods(document: Document, obj: JsonObject, base: Path, options: Options) -> Iterator[PodSpecAt]:
     key = kind_of(obj)
     if key in _PODS:
-        for pattern in _PODS[key]:
-            yield from _ordinary(document, obj, base, pattern)
+        found = [pod for pattern in _PODS[key] for pod in _ordinary(document, obj, base, pattern)]
+        yield from _unpatched(obj, base, found) if key in (_ROLE_GROUP, _ROLE_GROUPS) else found
     if key in _EXTENDED_ONLY:
         patterns, why = _EXTENDED_ONLY[key]
         for pattern in patterns:
@@ -270,6 +283,17 @@ def _pods(document: Document, obj: JsonObject, base: Path, options: Options) -> 
         yield from _spark(document, obj, base, _SPARK[key])
     if not is_known(obj) and options.unknown_kinds:
         yield from _by_shape(document, obj, base)
+
+
+def _unpatched(obj: JsonObject, base: Path, pods: Sequence[PodSpecAt]) -> Iterator[PodSpecAt]:
+    """Of a RoleBasedGroup, whose roles may have patches of their templates, as maps: GPUs of those would come back."""
+    paths = [pod.path[len(base) :] for pod in pods]
+    patched = next((path for path in gpu_keys(obj) if not any(path[: len(one)] == one for one in paths)), None)
+    if patched is None:
+        yield from pods
+        return
+    why = f"{path_text(patched)} is said by a patch of its template, which would be added to claims"
+    yield from (replace(pod, form=Form.NONE, why_no_claims=why) for pod in pods)
 
 
 def _ordinary(document: Document, obj: JsonObject, base: Path, pattern: str) -> Iterator[PodSpecAt]:

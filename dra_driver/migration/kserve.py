@@ -1,5 +1,5 @@
 """What KServe makes of an LLMInferenceService: of the configs that it names, and of annotations by which KServe makes
-claims itself. Pure.
+claims itself; and which runtimes it may take for an InferenceService. Pure.
 
 A config is merged with the service that names it, whose own spec goes before. It is looked up in the namespace of the
 service, and else in KServe's own, whose configs are for the services of all namespaces. Pods are made in the service's.
@@ -28,6 +28,28 @@ _USUAL_NAMESPACE = "kserve"
 _ANNOTATION = "serving.kserve.io/exp-dra-"
 _SAID = {"deviceClassName", "selectors", "count"}
 """Of a request, what annotations can say."""
+
+
+# -- runtimes
+
+
+def may_be_chosen(runtime: JsonObject, model: JsonObject) -> bool:
+    """Whether KServe may take it for a model that names no runtime.
+
+    Source: KServe, GetSupportingRuntimes; versions of protocols, and which of several comes first, are not looked at.
+    """
+    if value_at(runtime, ("spec", "disabled")) is True:
+        return False
+    formats = value_at(runtime, ("spec", "supportedModelFormats"))
+    wanted = model.get("modelFormat")
+    wanted = wanted if isinstance(wanted, dict) else {}
+    return any(
+        isinstance(one, dict)
+        and one.get("autoSelect") is True
+        and one.get("name") == wanted.get("name")
+        and wanted.get("version") in (None, one.get("version"))
+        for one in (formats if isinstance(formats, list) else ())
+    )
 
 
 # -- configs

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.model import value_at
 
@@ -32,6 +33,19 @@ class PluginSettings:
     """Position among the containers of its pod."""
     mig_strategy: str | None = None
     driver_root: str | None = None
+
+
+def is_operand(document: Document, spec: JsonObject) -> bool:
+    """Whether the GPU Operator makes it, by manifests of its own: their images are not said, and their DaemonSets have
+    names and labels of nodes that nobody else has. Source: `assets` of NVIDIA/gpu-operator."""
+    selector = spec.get("nodeSelector")
+    deployed = any(str(key).startswith(_DEPLOYED) for key in (selector if isinstance(selector, dict) else ()))
+    named = document.kind == "DaemonSet" and document.name.startswith(("nvidia-", "gpu-feature-discovery"))
+    return (deployed and named) or any(image == _FILLED_IN for image in _images(spec))
+
+
+_DEPLOYED = "nvidia.com/gpu.deploy."
+_FILLED_IN = "FILLED BY THE OPERATOR"
 
 
 def is_plumbing(spec: JsonObject) -> bool:

@@ -1,5 +1,5 @@
-"""Queues of Volcano and of KAI, which Run:ai has, too: what they count of claims; and groups of pods that start
-together, which wait for resources. Pure.
+"""Queues of Volcano and of KAI, which Run:ai has, too, and elastic quotas: what they count of claims; and groups of
+pods that start together, which wait for resources. Pure.
 
 Source: Volcano's keys of queues for devices and for their capacities; KAI's Queue, whose GPUs are a number, whatever
 asked for them: devices of claims count as whole ones.
@@ -91,6 +91,44 @@ def pod_group(found: Found, world: World) -> None:
                 f"minResources {resource}: {value}: nodes of the driver have none, and pods with claims would wait"
             )
             found.say(QUOTA, path, message, advice="Take it out where the pods of the group have claims.")
+
+
+_ELASTIC_MEMORY = "nos.nebuly.com/gpu-memory"
+"""Of nos: gigabytes, which it works out of a pod's GPUs, MIG devices and slices."""
+
+
+def elastic_quota(found: Found, world: World) -> None:
+    """Of schedulers that lend among namespaces what is not used: they add up what pods request, and claims are no
+    request of a pod. Source: plugins of kubernetes-sigs/scheduler-plugins, Koordinator and nos."""
+    listed = value_at(found.obj, ("spec", "namespaces"))
+    own = found.document.namespace or "default"
+    namespaces = [str(one) for one in listed] if isinstance(listed, list) else [own]
+    for name in ("min", "max"):
+        amounts = value_at(found.obj, ("spec", name))
+        for resource, value in amounts.items() if isinstance(amounts, dict) else ():
+            if resource != _ELASTIC_MEMORY and not world.is_old(str(resource)):
+                continue
+            path: Path = ("spec", name, str(resource))
+            if not _may_have_claims(world, str(resource), namespaces):
+                message = f"{name} {resource} goes on counting: workloads stay with the extended resource"
+                found.say(QUOTA, path, message, severity=Severity.INFO, advice="")
+            else:
+                message = f"{name} {resource}: {value}: its scheduler counts what pods request, and no claims"
+                found.say(QUOTA, path, message, advice=_LENT)
+
+
+def _may_have_claims(world: World, resource: str, namespaces: list[str]) -> bool:
+    """Of memory whatever asks for GPUs counts."""
+    if resource != _ELASTIC_MEMORY:
+        return any(world.state(resource, one).claims for one in namespaces)
+    asking = [one for one in world.workloads if (one.pod.document.namespace or "default") in namespaces]
+    return not asking or any(one.choice.target is Target.CLAIMS for one in asking)
+
+
+_LENT = (
+    "Limit claims by a ResourceQuota of each namespace, or by Kueue, whose cohorts lend what is not used, too; or keep "
+    "the workloads with `--strategy extended`."
+)
 
 
 def kai_queue(found: Found, world: World) -> None:

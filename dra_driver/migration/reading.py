@@ -73,6 +73,12 @@ _CONSUMABLE_MINOR = 36
 MOST_BYTES = 10 * 1024
 """Of one expression."""
 
+_OF_NOS = (
+    "Where it does, ask for such a part by a claim: `dractl new template --share memory=10Gi` writes one, and a rule "
+    "of the PublishingPolicy says that GPUs are shared by MPS (docs/sharing.md). Else give the configuration that "
+    "makes it, or say `--resource-unit NAME=other`."
+)
+
 _IMMUTABLE = frozenset(
     {
         "Pod", "Job", "JobSet", "PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "MPIJob", "RayJob",
@@ -181,6 +187,9 @@ class _Pod:
                 seen.add(resource)
                 if amounts_room.is_of_virtual_machines(resource):
                     self._say(VIRTUAL_MACHINE, path, f"{resource} is a GPU, or a part of one, for a virtual machine")
+                elif amounts_room.is_slice_of_nos(resource):
+                    message = f"{resource}: where nos makes it, it is a part of a GPU that has so much memory"
+                    self._findings.append(finding(UNKNOWN_RESOURCE, self._pod.document, path, message, advice=_OF_NOS))
                 else:
                     self._say(UNKNOWN_RESOURCE, path, f"{resource}: it is not known what it stands for")
                 self._leave.append(f"{resource} is not understood, and a pod is migrated as a whole or not at all")

@@ -58,6 +58,39 @@ def job(**fields: int) -> dict[str, Any]:
             [8],
         ),
         (
+            "workloads.x-k8s.io/v1alpha1",
+            "RoleBasedGroup",
+            {
+                "roleTemplates": [{"name": "t", "template": TEMPLATE}, {"name": "unused", "template": TEMPLATE}],
+                "roles": [
+                    {"name": "a", "replicas": 3, "template": TEMPLATE},
+                    {"name": "b", "replicas": 2, "leaderWorkerSet": {"size": 4}, "template": TEMPLATE},
+                    {"name": "c", "replicas": 2, "components": [{"name": "x", "size": 5, "template": TEMPLATE}]},
+                    {"name": "d", "replicas": 2, "leaderWorkerSet": {"size": 3}, "templateRef": {"name": "t"}},
+                ],
+            },
+            [6, 0, 3, 8, 10],
+        ),
+        (
+            "workloads.x-k8s.io/v1alpha2",
+            "RoleBasedGroupSet",
+            {
+                "replicas": 2,
+                "groupTemplate": {
+                    "spec": {
+                        "roleTemplates": [{"name": "t", "template": TEMPLATE}],
+                        "roles": [
+                            {"name": "a", "replicas": 3, "standalonePattern": {"template": TEMPLATE}},
+                            {"name": "b", "leaderWorkerPattern": {"size": 4, "template": TEMPLATE}},
+                            {"name": "c", "leaderWorkerPattern": {"size": 5, "templateRef": {"name": "t"}}},
+                            {"name": "d", "replicas": 7, "standalonePattern": {"templateRef": {"name": "t"}}},
+                        ],
+                    }
+                },
+            },
+            [24, 6, 8],
+        ),
+        (
             "kubeflow.org/v1",
             "PyTorchJob",
             {

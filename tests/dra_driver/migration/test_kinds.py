@@ -96,6 +96,18 @@ ORDINARY = {
         f"spec: {{tasks: [{{name: t, template: {TEMPLATE}}}]}}",
         ["spec.tasks[0].template.spec"],
     ),
+    "workloads.x-k8s.io/v1alpha1 RoleBasedGroup": (
+        f"spec: {{roles: [{{name: a, template: {TEMPLATE}}}, {{name: b, components: [{{template: {TEMPLATE}}}]}}]}}",
+        ["spec.roles[0].template.spec", "spec.roles[1].components[0].template.spec"],
+    ),
+    "workloads.x-k8s.io/v1alpha2 RoleBasedGroupSet": (
+        f"spec: {{groupTemplate: {{spec: {{roleTemplates: [{{name: t, template: {TEMPLATE}}}], "
+        f"roles: [{{name: a, leaderWorkerPattern: {{workerTemplatePatch: {{}}, template: {TEMPLATE}}}}}]}}}}}}",
+        [
+            "spec.groupTemplate.spec.roleTemplates[0].template.spec",
+            "spec.groupTemplate.spec.roles[0].leaderWorkerPattern.template.spec",
+        ],
+    ),
     "grove.io/v1alpha1 PodCliqueSet": (
         f"spec: {{template: {{cliques: [{{name: p, spec: {{podSpec: {POD}}}}}]}}}}",
         ["spec.template.cliques[0].spec.podSpec"],
@@ -125,6 +137,19 @@ def pods(kind: str, rest: str, options: Options = Options()) -> tuple[Any, ...]:
     version, name = kind.split()
     text = f"apiVersion: {version}\nkind: {name}\nmetadata: {{name: x}}\n{rest}\n"
     return pods_of(read_documents(text, "f").raise_problems()[0], options)
+
+
+def test_a_role_whose_patch_asks_for_gpus_would_have_both_and_so_its_group_gets_no_claims() -> None:
+    patch = f"leaderTemplatePatch: {{spec: {POD}}}"
+    role = f"{{name: a, leaderWorkerPattern: {{template: {TEMPLATE}, PATCH}}}}"
+    rest = f"spec: {{roles: [{role}, {{name: b, standalonePattern: {{template: {TEMPLATE}}}}}]}}"
+    kind = "workloads.x-k8s.io/v1alpha2 RoleBasedGroup"
+    found = pods(kind, rest.replace("PATCH", patch))
+    assert [one.form for one in found] == [Form.NONE, Form.NONE]
+    assert "leaderTemplatePatch" in found[0].why_no_claims
+    harmless = patch.replace("limits: {nvidia.com/gpu: 1}", "limits: {cpu: 1}")
+    assert harmless != patch
+    assert [one.form for one in pods(kind, rest.replace("PATCH", harmless))] == [Form.POD, Form.POD]
 
 
 @pytest.mark.parametrize("kind", ORDINARY)

@@ -274,11 +274,28 @@ spec: {predictor: {model: {modelFormat: {name: x}, resources: {limits: {nvidia.c
     runtime = """apiVersion: serving.kserve.io/v1alpha1
 kind: ServingRuntime
 metadata: {name: vllm}
-spec: {containers: [{name: kserve-container, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}
+spec:
+  supportedModelFormats: [{name: y, autoSelect: true}, {name: x, version: "2", autoSelect: true}]
+  containers: [{name: kserve-container, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]
 """
     assert targets(migrated(service, runtime, options=CLAIMS)) == [Target.EXTENDED] * 2
     named = service.replace("model: {", "model: {runtime: other, ")
     assert targets(migrated(named, runtime, options=CLAIMS)) == [Target.CLAIMS, Target.EXTENDED]
+    never = [
+        (runtime.replace("{name: x", "{name: z"), service),
+        (runtime.replace('"2", autoSelect: true', '"2"'), service),
+        (runtime.replace("spec:\n", "spec:\n  disabled: true\n"), service),
+        (runtime, service.replace("{name: x}", "{name: x, version: '3'}")),
+    ]
+    for other, one in never:
+        assert (other, one) != (runtime, service)
+        assert targets(migrated(one, other, options=CLAIMS)) == [Target.CLAIMS, Target.EXTENDED]
+    (choice, _) = (one.choice for one in migrated(service, runtime, options=CLAIMS).workloads)
+    assert "KServe may take ServingRuntime vllm for it" in choice.reason
+    same = runtime.replace("{name: vllm}", "{name: other}")
+    assert targets(migrated(named, same, options=CLAIMS)) == [Target.EXTENDED] * 2
+    versioned = service.replace("{name: x}", "{name: x, version: '2'}")
+    assert targets(migrated(versioned, runtime, options=CLAIMS)) == [Target.EXTENDED] * 2
     elsewhere = (service.replace("name: llm", "name: llm, namespace: a"), runtime.replace("vllm", "vllm, namespace: b"))
     assert targets(migrated(*elsewhere, options=CLAIMS)) == [Target.CLAIMS, Target.EXTENDED]
     kustomization = Source("kustomization.yaml", "namespace: c\nresources: [0.yaml, 1.yaml]\n")

@@ -101,3 +101,34 @@ def test_groups_do_not_wait_for_what_their_pods_have_by_claims(
     after, result = done(before, *targets)
     assert set(after["spec"]["minResources"]) == keys
     assert [(one.code.name, one.fixed) for one in result.findings] == [("M014", fixed)]
+
+
+def elastic(api: str, kind: str = "ElasticQuota", **more: object) -> JsonObject:
+    metadata = {"name": "q", "namespace": "team"}
+    spec = {"min": {"cpu": 2, GPU: 2}, "max": {"cpu": 10, GPU: 4}, **more}
+    return {"apiVersion": f"{api}/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+@pytest.mark.parametrize("api", ["scheduling.x-k8s.io", "scheduling.sigs.k8s.io", "nos.nebuly.com"])
+def test_elastic_quotas_count_no_claims_and_say_so(api: str) -> None:
+    after, result = done(elastic(api), CLAIMS)
+    assert after == elastic(api)
+    assert [(one.code.name, one.severity) for one in result.findings] == [("M014", "warning")] * 2
+    assert "Kueue" in result.findings[0].advice
+    _, kept = done(elastic(api), EXTENDED)
+    assert {(one.severity, "goes on counting" in one.message) for one in kept.findings} == {("info", True)}
+    _, other = done(elastic(api), workload(CLAIMS, namespace="other"), workload(EXTENDED))
+    assert {one.severity for one in other.findings} == {"info"}
+
+
+def test_quotas_of_nos_count_memory_for_several_namespaces() -> None:
+    amounts = {"nos.nebuly.com/gpu-memory": "16", "memory": "8Gi"}
+    obj = elastic("nos.nebuly.com", "CompositeElasticQuota", min=amounts, max={}, namespaces=["a", "b"])
+    for targets, severity in (
+        ([workload(EXTENDED, namespace="a"), workload(CLAIMS, {MIG: 1}, namespace="b")], "warning"),
+        ([workload(EXTENDED, namespace="a"), workload(CLAIMS, namespace="c")], "info"),
+    ):
+        _, result = done(obj, *targets)
+        assert [(one.severity, one.place.path) for one in result.findings] == [
+            (severity, "spec.min[nos.nebuly.com/gpu-memory]")
+        ]
