@@ -113,13 +113,29 @@ def _label(text: str) -> str:
 def _devices(demands: Sequence[Demand], names: Sequence[str], options: Options) -> JsonObject:
     requests = [_request(demand, name, options) for demand, name in zip(demands, names, strict=True)]
     configs = list(_configs(demands, names, options))
-    distinct = [name for demand, name in zip(demands, names, strict=True) if demand.want.distinct]
-    constraint = {"requests": distinct, "distinctAttribute": f"{options.driver}/uuid"}
+    constraints = list(_constraints(demands, names, options))
     return {
         "requests": requests,
-        **({"constraints": [constraint]} if len(distinct) > 1 else {}),
+        **({"constraints": constraints} if constraints else {}),
         **({"config": configs} if configs else {}),
     }
+
+
+def _constraints(demands: Sequence[Demand], names: Sequence[str], options: Options) -> Iterator[JsonObject]:
+    """Containers had shares of different GPUs each on its own: two of them may have shares of the same ones."""
+    uuid = f"{options.driver}/uuid"
+    named = list(zip(demands, names, strict=True))
+    containers = {container.path: container for demand in demands for container in demand.containers}
+    apart = (
+        tuple(name for demand, name in named if demand.want.distinct and container in demand.containers)
+        for container in containers.values()
+    )
+    for requests in dict.fromkeys(apart):
+        if len(requests) > 1:
+            yield {"requests": list(requests), "distinctAttribute": uuid}
+    together = [name for demand, name in named if demand.want.together]
+    if len(together) > 1:
+        yield {"requests": together, "matchAttribute": uuid}
 
 
 def _request(demand: Demand, name: str, options: Options) -> JsonObject:
@@ -306,7 +322,7 @@ def in_a_patch_of_the_pod(pod: PodSpecAt, options: Options) -> bool:
 def _patched(pod: PodSpecAt, entry: JsonObject) -> Put:
     """Of an Argo template in releases whose templates have no `resourceClaims`: it goes into the patch of its pod."""
     path = (*pod.path, "podSpecPatch")
-    there = value_at(pod.document.obj, path)
+    there = pod.spec.get("podSpecPatch")
     if not isinstance(there, str) or not there.strip():
         return Put(path, json.dumps({"resourceClaims": [entry]}))
     read = read_documents(there, pod.document.file)

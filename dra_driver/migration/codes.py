@@ -257,9 +257,10 @@ MIG_LAYOUT = Code(
     "Take the nodes from the MIG manager where the driver makes MIG devices on demand.",
 )  # fmt: skip
 SAME_GPU_POSSIBLE = Code(
-    "M041", "shares of different GPUs", _INFO,
-    "The old system gave shares of different GPUs. The claim asks for different GPUs by a constraint.",
-    "Take the constraint away where one GPU may serve several shares.",
+    "M041", "shares of different GPUs, or of one", _INFO,
+    "The old system gave a container shares of different GPUs, or all containers of a pod shares of one GPU. The claim "
+    "says so by a constraint.",
+    "Take the constraint away where it does not matter which GPUs the shares are of.",
 )  # fmt: skip
 UNREADABLE = Code(
     "M042", "cannot be read", _ERROR,

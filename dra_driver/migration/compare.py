@@ -47,6 +47,7 @@ def problems(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Ite
         yield from _problems_of(name, demands, pieces.get(name, ()), workload.pod.spec)
     yield from _numbers(workload, pieces)
     yield from _together(workload, pieces)
+    yield from _of_one_gpu(workload, pieces)
 
 
 def _problems_of(name: str, demands: Sequence[Demand], pieces: Sequence[Piece], spec: JsonObject) -> Iterator[str]:
@@ -143,6 +144,22 @@ def _together(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> It
             if not together and (both := mine & theirs):
                 devices = ", ".join(sorted(one[1] for one in both))
                 yield f"{name} and {other} share {devices}, and had devices of their own"
+
+
+def _of_one_gpu(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:
+    """Shares that were of one GPU, or of different ones, are so again."""
+    together: dict[str, set[tuple[str, str]]] = {}
+    for index, container in enumerate(workload.pod.containers):
+        name = name_of(container, index)
+        wants = [one.want for one in workload.reading.demands if container in one.containers]
+        devices = {piece.identity[:2] for piece in pieces.get(name, ())}
+        if (apart := sum(one.distinct for one in wants)) > len(devices) > 0:
+            yield f"{name} had shares of {apart} different GPUs, and gets them of {len(devices)}"
+        if wants and all(one.together for one in wants):
+            together[name] = devices
+    if len(found := set().union(*together.values())) > 1:
+        several = ", ".join(sorted(device for _, device in found))
+        yield f"{', '.join(together)} had shares of one GPU, and get them of {several}"
 
 
 def _numbers(workload: Workload, pieces: Mapping[str, tuple[Piece, ...]]) -> Iterator[str]:

@@ -14,7 +14,14 @@ from dra_driver.migration.building import operations_in
 from dra_driver.migration.codes import NOT_EDITABLE, Severity
 from dra_driver.migration.definitions import kept
 from dra_driver.migration.embedded import manifests_in, why_no_claims
-from dra_driver.migration.kinds import is_known, is_part_of_an_object, pods_by_shape, pods_of, with_written_places
+from dra_driver.migration.kinds import (
+    choosing_patches_in,
+    is_known,
+    is_part_of_an_object,
+    pods_by_shape,
+    pods_of,
+    with_written_places,
+)
 from dra_driver.migration.kustomize import is_kustomization, target_of, texts_in
 from dra_driver.migration.limits import virtual_machines
 from dra_driver.migration.model import (
@@ -99,6 +106,9 @@ def drafted(document: Document, meaning: Meaning, options: Options, *, patch: bo
         draft.findings += _of_unknown_kind(document)
     if is_known(document.obj):
         draft.findings += _outside_of_pods(document, [pod.path for pod in pods_of(document, options)])
+    for path in choosing_patches_in(document):
+        message = "is a text that chooses GPUs and was left as it is"
+        draft.findings.append(finding(NOT_EDITABLE, document, path, message, advice=_ABOUT_CHOOSING))
     texts = dict(texts_in(document))
     for path, text in texts.items():
         # What becomes of JSON patches is known when all that they are for is.
@@ -126,6 +136,12 @@ def _left_text(document: Document, path: Path) -> Finding:
 _ABOUT_TEXTS = (
     "Where it asks for whole devices of a resource that a DeviceClass answers to, it can stay. Else migrate the "
     "manifest that is made of it, on its own (… | dractl migrate -), and write what changed into the text by hand."
+)
+
+
+_ABOUT_CHOOSING = (
+    "Labels in it stay conditions on the node, and somebody has to keep them there; NVIDIA_VISIBLE_DEVICES gives "
+    "nothing to containers with claims, and all GPUs to others. Say it in the templates themselves instead."
 )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
+from dra_driver.migration import argo
 from dra_driver.migration.model import (
     ContainerAt,
     Finding,
@@ -238,6 +239,13 @@ _SPARK: Mapping[_Kind, str] = {
 }
 
 
+def choosing_patches_in(document: Document) -> Iterator[Path]:
+    """Of a workflow: texts that change its pods, and choose GPUs for them."""
+    where = _ARGO.get(kind_of(document.obj))
+    if where is not None:
+        yield from argo.choosing_patches(argo.workflow_of(document.obj, where), tuple(where.split(".")))
+
+
 def known_kinds() -> tuple[tuple[str, str, str], ...]:
     """Group, kind, and what becomes of it in a word or two, in the order of the reference. For the docs."""
     becomes = (
@@ -359,14 +367,21 @@ def _resources_only(document: Document, obj: JsonObject, base: Path, pattern: st
         yield replace(pod, containers=(only,), form=Form.NONE, why_no_claims=why)
 
 
+_BY_PATCH = "a podSpecPatch of its workflow asks for GPUs, too, which would come to those of a claim"
+
+
 def _argo(document: Document, obj: JsonObject, base: Path, where: str) -> Iterator[PodSpecAt]:
+    workflow = argo.workflow_of(obj, where)
     for pattern in (f"{where}.templates[]", f"{where}.templateDefaults"):
         for path, template in _matching(obj, pattern):
             full = (*base, *path)
             containers = tuple(_argo_containers(template, full))
             if containers:
-                pod = _pod(document, template, full, (*full, "metadata"), _text(template.get("name")))
-                yield replace(pod, containers=containers, form=Form.ARGO)
+                more = argo.inherited(workflow, template) if "templates" in path else {}
+                pod = _pod(document, {**template, **more}, full, (*full, "metadata"), _text(template.get("name")))
+                pod = replace(pod, containers=containers, form=Form.ARGO, inherited=frozenset(more))
+                by_patch = argo.asks_by_patch(workflow, template)
+                yield replace(pod, form=Form.NONE, why_no_claims=_BY_PATCH) if by_patch else pod
 
 
 def _argo_containers(template: JsonObject, path: Path) -> Iterator[ContainerAt]:

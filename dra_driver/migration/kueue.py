@@ -304,7 +304,7 @@ def queued(world: World, minor: int | None, known: Names) -> Iterator[Finding]:
                 ("alternatives", bool(demand.alternatives), None),
                 ("admin access", demand.all_gpus, 20),
                 ("a config", want.config is not None, 19),
-                ("constraints", want.distinct, 19),
+                ("constraints", want.distinct or want.together, 19),
                 ("selectors", selects, 18),
             ]
             for what, has, since in reasons:

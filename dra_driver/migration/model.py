@@ -204,6 +204,8 @@ class PodSpecAt:
     """What of the object it is: a role, worker group, task or template; empty where there is one pod only."""
     patch: bool = False
     """A Kustomize patch: most of the pod is elsewhere."""
+    inherited: frozenset[str] = frozenset()
+    """Fields of `spec` that are not at its path: the pod has them from elsewhere in the object."""
 
 
 # -- what containers ask for
@@ -246,7 +248,9 @@ class Want:
     device_class: str | None = None
     """A class of the cluster's own that says what it is; None: that of the driver for such devices."""
     distinct: bool = False
-    """With several demands of one pod that have it: their shares are of different GPUs."""
+    """With several demands of one container that have it: their shares are of different GPUs."""
+    together: bool = False
+    """With several demands of one pod that have it: their shares are of one GPU."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -87,7 +87,9 @@ def unused_labels(pod: PodSpecAt) -> tuple[Finding, ...]:
     return tuple(
         finding(UNUSED_LABEL, pod.document, one.path, f"{one.requirement.key}, and no request for a GPU")
         for one in entries
-        if one.requirement.key.startswith("nvidia.com/") and is_gpu_label(one.requirement.key)
+        if one.requirement.key.startswith("nvidia.com/")
+        and is_gpu_label(one.requirement.key)
+        and one.path[len(pod.path)] not in pod.inherited
     )
 
 
@@ -145,22 +147,26 @@ class _Placing:
         for own, verdict in zip(self.selectors, verdicts, strict=True):
             if verdict.expression:
                 own.append(verdict.expression)
-            if not self._of_each_node:
+            if not self._stay(entry.path):
                 self._say_with_claims(verdict, entry.path)
-        if self._of_each_node:
-            self._say_of_each_node([entry], entry.path)
+        if self._stay(entry.path):
+            self._say_of_those_that_stay([entry], entry.path)
             return
         self.edits.append(Remove(entry.path))
         self._stay_with_extended([entry], entry.path)
 
-    @property
-    def _of_each_node(self) -> bool:
-        """Whether pods are made for nodes by these labels, before anybody looks for devices."""
-        return self.pod.document.kind == "DaemonSet"
+    def _stay(self, path: Path) -> bool:
+        """Whether pods are made for nodes by these labels, before anybody looks for devices; or others have them."""
+        return self.pod.document.kind == "DaemonSet" or self._is_inherited(path)
 
-    def _say_of_each_node(self, entries: Sequence[_Entry], path: Path) -> None:
+    def _is_inherited(self, path: Path) -> bool:
+        return path[len(self.pod.path)] in self.pod.inherited
+
+    def _say_of_those_that_stay(self, entries: Sequence[_Entry], path: Path) -> None:
         keys = ", ".join(sorted({one.requirement.key for one in entries}))
         message = f"{keys}: a DaemonSet makes a pod for each node that it selects; without this, for nodes without GPUs"
+        if self._is_inherited(path):
+            message = f"{keys}: other templates have it, too, so it stays, and the claim says the same"
         self.claim_findings.append(finding(NODE_ONLY_LABEL, self.pod.document, path, message))
 
     def _stay_with_extended(self, entries: Sequence[_Entry], path: Path, what: str = "condition on") -> None:
@@ -197,8 +203,8 @@ class _Placing:
         for own, expressions in zip(self.selectors, self._of_terms(terms), strict=True):
             if expressions is not None:
                 own.append(" || ".join(f"({one})" if "&&" in one or "||" in one else one for one in expressions))
-        if self._of_each_node:
-            self._say_of_each_node([entry for term in terms for entry in term.entries], where)
+        if self._stay(where):
+            self._say_of_those_that_stay([entry for term in terms for entry in term.entries], where)
             return
         self.edits.append(Remove(where))
         self._stay_with_extended([entry for term in terms for entry in term.entries], where)
@@ -215,7 +221,7 @@ class _Placing:
         parts: list[list[str]] = [[] for _ in self.subjects]
         for entry in term.entries:
             for own, verdict in zip(parts, self._verdicts(entry) or (), strict=True):
-                if not self._of_each_node:
+                if not self._stay(entry.path):
                     self._say_with_claims(verdict, entry.path)
                 if verdict.expression:
                     own.append(f"({verdict.expression})" if "||" in verdict.expression else verdict.expression)
@@ -240,6 +246,9 @@ class _Placing:
         elif _is_queued(self.pod):
             message = "Kueue takes no claims with alternatives, so the preference stays one of the node"
             self._say(NO_CLAIMS_HERE, where, message)
+        elif self._is_inherited(where):
+            message = "other templates have the preference, too, so it stays one of the node"
+            self._say(PREFERENCE_TOO_RICH, where, message)
         else:
             self._list(ours)
 

@@ -338,6 +338,10 @@ class _Reader:
         if name is None:
             return
         if re.search(r"hami|gpushare|gpu-share|gpu-admission|4pd-vgpu", name):
+            if "schedulerName" in self._pod.inherited:
+                message = f"schedulerName {name}, which it has from the workflow, knows no claims"
+                self._say_with_claims(OTHER_SCHEDULER, path, message, severity=Severity.ERROR, fixed=False)
+                return
             self._edits.append(Remove(path))
             message = f"schedulerName {name} is taken out: it knows no claims, and the default scheduler does"
             self._say_with_claims(OTHER_SCHEDULER, path, message, severity=Severity.INFO)
@@ -386,9 +390,21 @@ class _Reader:
         covering = (one for one in there if one.get("effect") in (None, "", "NoSchedule"))
         if any(one.get("key") == key or (not one.get("key") and one.get("operator") == "Exists") for one in covering):
             return
+        added = {"key": key, "operator": "Exists", "effect": "NoSchedule"}
+        if "tolerations" in self._pod.inherited:
+            path: Path = (*self._pod.path, "tolerations")
+            self._edits.append(Put(path, [*there, added]))
+            message = f"a toleration of the taint {key} is added, after those of the workflow: it has its own now"
+            self._say_with_claims(TOLERATION, path, message)
+            return
         path = (*self._pod.path, "tolerations", len(there))
-        self._edits.append(Put(path, {"key": key, "operator": "Exists", "effect": "NoSchedule"}))
-        self._say_with_claims(TOLERATION, path, f"a toleration of the taint {key} is added")
+        self._edits.append(Put(path, added))
+        message = f"a toleration of the taint {key} is added"
+        if not there and self._pod.document.kind in ("WorkflowTemplate", "ClusterWorkflowTemplate"):
+            message += "; workflows that use the template by templateRef give it none of theirs any more"
+            self._say_with_claims(TOLERATION, path, message, severity=Severity.WARNING, fixed=False)
+            return
+        self._say_with_claims(TOLERATION, path, message)
 
 
 _SCHEDULERS_OF_OBJECTS: Sequence[Path] = (

@@ -116,8 +116,8 @@ class PodsToBe:
         claims = {name: self._claim(namespace, name, entry) for name, entry in entries.items()}
         if not claims:
             raise NotLookedAt("its framework makes the claims, by fields of its own")
-        spec = value_at(document.obj, at.path)
-        spec = spec if isinstance(spec, dict) else {}
+        own = value_at(document.obj, at.path)
+        spec = {**{name: at.spec[name] for name in at.inherited}, **(own if isinstance(own, dict) else {})}
         named = {
             name: (namespace or "default", str(entry["resourceClaimName"]))
             for name, entry in entries.items()

@@ -348,7 +348,13 @@ class _Pod:
         brief = [ask for ask in asks if ask.container.role is Role.INIT]
         if brief:
             names = ", ".join(dict.fromkeys(ask.container.name for ask in brief))
+            alone = {ask.container.path for ask in brief} - _handed_on(found)
             message = f"{names} and the containers after it use the same GPUs, as before"
+            if alone:
+                names_alone = ", ".join(
+                    dict.fromkeys(ask.container.name for ask in brief if ask.container.path in alone)
+                )
+                message = f"{names_alone} asks for other GPUs than the containers after it, and the pod holds both"
             path = brief[0].removes[0] if brief[0].removes else brief[0].container.path
             self._claim_findings.append(finding(GPU_INIT_CONTAINER, self._pod.document, path, message, fixed=True))
             message = f"{names}: Kubernetes before 1.36 gives init containers GPUs of their own"
@@ -545,6 +551,12 @@ def _users_of_units(spans: Iterable[tuple[_Ask, list[int]]]) -> list[tuple[tuple
         key = tuple(ask.container.path for ask in asks)
         found.setdefault(key, (tuple(asks), []))[1].append(unit)
     return list(found.values())
+
+
+def _handed_on(demands: Iterable[Demand]) -> set[Path]:
+    """Init containers that share a demand with a container after them."""
+    shared = (one.containers for one in demands if len(one.containers) > 1)
+    return {container.path for containers in shared for container in containers if container.role is Role.INIT}
 
 
 def _wants(demand: Demand) -> tuple[Want, ...]:

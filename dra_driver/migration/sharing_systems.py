@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 
 from dra_driver.migration.amounts import Amounts
 from dra_driver.migration.codes import (
+    INVALID_AMOUNT,
     NO_COUNTERPART,
     NOT_ENFORCED,
     PERCENT_WITHOUT_SIZE,
     PINNED_GPU,
+    SAME_GPU_POSSIBLE,
     SETTING_REMOVED,
     SHARE_OF_MIG,
     UNIT_ASSUMED,
@@ -81,7 +83,7 @@ class _Pod:
         found += self._fractions(amounts)
         if not found:
             return Parts((), (), tuple(self._findings), tuple(self._claim_findings), self._leave)
-        found = [replace(part, want=self._chosen(part.want)) for part in found]
+        found = self._together([replace(part, want=self._chosen(part.want)) for part in found])
         shares = [part for part in found if part.want.share is not None]
         if shares:
             path = shares[0].removes[0] if shares[0].removes else self._pod.path
@@ -173,6 +175,19 @@ class _Pod:
         if given.number(count_key):
             self._unknown(given.paths(count_key)[0], count_key)
         return None
+
+    def _together(self, parts: Sequence[Part]) -> list[Part]:
+        """What all containers of a pod asked for was of one GPU: Aliyun's and Volcano's older scheduler added it up."""
+        of_one = [part for part in parts if part.resource in _OF_ONE_GPU]
+        if len(of_one) < 2:
+            return list(parts)
+        names = ", ".join(part.container.name for part in of_one)
+        message = f"the shares of {names} are of one GPU, by a constraint"
+        self._say(SAME_GPU_POSSIBLE, of_one[0].removes[0], message, with_claims=True, fixed=True)
+        return [
+            replace(part, want=replace(part.want, together=True)) if part.resource in _OF_ONE_GPU else part
+            for part in parts
+        ]
 
     def _of_aliyun(self, number: int, path: Path) -> Quantity:
         unit = self._options.resource_units.get("aliyun.com/gpu-mem")
@@ -277,8 +292,8 @@ class _Pod:
     def _mebibytes(number: int) -> Quantity | None:
         return Quantity.parse(f"{number}Mi") if number else None
 
-    def _wrong(self, path: Path, message: str) -> None:
-        self._say(UNREADABLE, path, message)
+    def _wrong(self, path: Path, message: str, code: Code = UNREADABLE) -> None:
+        self._say(code, path, message)
         self._leave = message
 
     def _unknown(self, path: Path, resource: str) -> None:
@@ -332,6 +347,12 @@ class _Pod:
             return
         if container is None or share is None:
             return
+        if fraction is not None and memory is not None:
+            self._wrong(path, "gpu-fraction and gpu-memory are both there, and KAI refuses such a pod", INVALID_AMOUNT)
+        whole = next((paths[0] for _, given in amounts if (paths := given.paths(GPU_RESOURCE))), None)
+        if whole is not None:
+            message = f"{key} stands beside {GPU_RESOURCE}, and KAI refuses a pod with both"
+            self._wrong(whole, message, INVALID_AMOUNT)
         share = self._sized(share, (path,))
         want = Want(What.GPU, int(count), share=share, distinct=int(count) > 1)
         yield Part(container, want, (path,), "")
@@ -403,6 +424,8 @@ _STATE = (
     "received-resource-type",
     "runai/shared-gpu-configmap",
 )
+_OF_ONE_GPU = ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "volcano.sh/gpu-memory")
+"""Source: gpushare-scheduler-extender, pkg/cache/nodeinfo.go; Volcano, pkg/scheduler/api/devices/nvidia/gpushare."""
 _SETTINGS: Mapping[str, str] = {
     "hami.io/gpu-scheduler-policy": "which GPU of a node is taken first cannot be said in a claim",
     "hami.io/node-scheduler-policy": "how pods are spread over nodes is the scheduler's own setting",

@@ -131,3 +131,13 @@ def test_the_number_in_the_manifest_counts_whatever_was_read_in_it(count: int) -
     wrong = replace(found, reading=replace(found.reading, demands=(misread,)))
     pieces = {"c": tuple(gpu(f"gpu-{index}") for index in range(count))}
     assert list(problems(wrong, pieces)) == [f"c asked for 2 and gets {count}"]
+
+
+def test_shares_of_one_gpu_and_of_different_ones_are_so_again() -> None:
+    one = pod(containers(a="aliyun.com/gpu-mem: 3", b="aliyun.com/gpu-mem: 3"))
+    mine, beside, other = (share(memory="3Gi"), share(number="1", memory="3Gi"), share("gpu-1", "1", memory="3Gi"))
+    assert said(one, a=(mine,), b=(beside,)) == []
+    assert said(one, a=(mine,), b=(other,)) == ["a, b had shares of one GPU, and get them of gpu-0, gpu-1"]
+    apart = pod(containers(a="nvidia.com/gpu: 2, nvidia.com/gpumem: 3072"))
+    assert said(apart, a=(mine, other)) == []
+    assert said(apart, a=(mine, beside)) == ["a had shares of 2 different GPUs, and gets them of 1"]

@@ -3,13 +3,14 @@
 from typing import Any
 
 import pytest
-from support.migration import GPU, all_codes, codes, limits, meaning_of, pod, read, removed, there
+from support.migration import GPU, all_codes, codes, limits, meaning_of, pod, pod_of, read, removed, there
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import Attribute, Device
 from dra_driver.cel.device import CelDevice, compile_selector
+from dra_driver.migration.claims import claims_for
 from dra_driver.migration.meaning import Hami, Meaning
-from dra_driver.migration.model import Share, Want, What
+from dra_driver.migration.model import Options, Share, Want, What
 from dra_driver.names import GPU_DRIVER
 from dra_driver.quantity import Quantity
 
@@ -253,6 +254,61 @@ def test_fractions_are_of_the_container_that_is_named() -> None:
         f"{base}.received-resource-type",
     ]
     assert all_codes(found) == ["M004", "M005", "M025", "M031", "M041"]
+
+
+def constraints(obj: JsonObject, **options: Any) -> list[JsonObject]:
+    given = Options(**options)
+    made = claims_for(pod_of(obj), read(obj, **options), given).template
+    found: list[JsonObject] = made["spec"]["spec"]["devices"].get("constraints", [])
+    return found
+
+
+@pytest.mark.parametrize("resource", ["aliyun.com/gpu-mem", "volcano.sh/gpu-memory", "aliyun.com/gpu-core.percentage"])
+def test_what_was_added_up_for_one_gpu_stays_on_one(resource: str) -> None:
+    """Aliyun's and Volcano's older scheduler chose one GPU for all that the containers of a pod asked for."""
+    both = pod(limits({resource: 3}, name="a"), limits({resource: 5}, name="b"))
+    assert constraints(both) == [{"requests": ["gpu-a", "gpu-b"], "matchAttribute": "gpu.nvidia.com/uuid"}]
+    (said,) = [one for one in read(both).claim_findings if one.code.name == "M041"]
+    assert said.message == "the shares of a, b are of one GPU, by a constraint"
+    alone = pod(limits({resource: 3}, name="a"), limits(None, name="b"))
+    assert constraints(alone) == []
+    assert "M041" not in all_codes(read(alone))
+
+
+def test_parts_of_different_gpus_are_so_for_each_container() -> None:
+    """HAMi gave a container parts of different GPUs; another container may have had parts of the same ones."""
+    amounts: JsonObject = {GPU: 2, MEM: 3000}
+    found = constraints(pod(limits(amounts, name="a"), limits(amounts, name="b")))
+    attribute = {"distinctAttribute": "gpu.nvidia.com/uuid"}
+    assert found == [
+        {"requests": ["gpu-a-gpu-1", "gpu-a-gpu-2"], **attribute},
+        {"requests": ["gpu-b-gpu-1", "gpu-b-gpu-2"], **attribute},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("amounts", "annotations", "message"),
+    [
+        ({GPU: 1}, {"gpu-fraction": "0.5"},
+         "gpu-fraction stands beside nvidia.com/gpu, and KAI refuses a pod with both"),
+        ({GPU: 1}, {"gpu-memory": "2000"}, "gpu-memory stands beside nvidia.com/gpu, and KAI refuses a pod with both"),
+        (None, {"gpu-fraction": "0.5", "gpu-memory": "2000"},
+         "gpu-fraction and gpu-memory are both there, and KAI refuses such a pod"),
+    ],
+)  # fmt: skip
+def test_a_fraction_beside_another_amount_is_no_pod_of_kai(
+    amounts: JsonObject | None, annotations: JsonObject, message: str
+) -> None:
+    found = read(pod(limits(amounts), annotations=annotations), gpu_memory=Quantity.parse("40Gi"))
+    assert found.leave == message
+    assert "M026" in codes(found.findings)
+
+
+def test_an_init_container_with_another_part_is_not_said_to_use_the_same() -> None:
+    init = limits({GPU: 1, MEM: 8000}, name="pre")
+    found = read(pod(limits({GPU: 1, MEM: 3000}), initContainers=[init]))
+    (said,) = [one for one in found.claim_findings if one.code.name == "M016"]
+    assert said.message == "pre asks for other GPUs than the containers after it, and the pod holds both"
 
 
 def test_variables_of_the_sharing_system_are_taken_out() -> None:

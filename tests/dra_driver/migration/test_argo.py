@@ -1,0 +1,134 @@
+"""Templates of Argo: what their pods have from the workflow stays theirs when a template gets claims."""
+
+from typing import Any
+
+import yaml
+
+from dra_driver.migration.migrate import migrate
+from dra_driver.migration.model import Migration, Options, Source, StrategyOption
+
+DEDICATED = {"key": "dedicated", "operator": "Exists"}
+OF_GPUS = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+LABEL = {"nvidia.com/gpu.product": "NVIDIA-L40S"}
+L40S = "device.attributes['gpu.nvidia.com'].productName.replace(' ', '-') == 'NVIDIA-L40S'"
+
+
+def template(amount: object = 1, **more: Any) -> dict[str, Any]:
+    return {
+        "name": "train",
+        **more,
+        "container": {"image": "i", "resources": {"limits": {"nvidia.com/gpu": amount}}},
+    }
+
+
+def workflow(*templates: dict[str, Any], kind: str = "Workflow", **spec: Any) -> str:
+    metadata = {"name": "w"}
+    return yaml.safe_dump(
+        {
+            "apiVersion": "argoproj.io/v1alpha1",
+            "kind": kind,
+            "metadata": metadata,
+            "spec": {"entrypoint": "train", **spec, "templates": list(templates)},
+        },
+        sort_keys=False,
+    )
+
+
+def migrated(text: str) -> Migration:
+    return migrate([Source("w.yaml", text)], Options(strategy=StrategyOption.CLAIMS))
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(migrated(text).files[0].after))
+
+
+def train(text: str) -> Any:
+    *_, found = objects(text)
+    return found["spec"]["templates"][0]
+
+
+def said(text: str, code: str) -> list[tuple[str, str]]:
+    return [(str(one.severity), one.message) for one in migrated(text).findings if one.code.name == code]
+
+
+def test_a_template_that_gets_a_toleration_keeps_those_of_the_workflow() -> None:
+    """Argo gives a template its workflow's tolerations only where it has none of its own."""
+    text = workflow(template(), tolerations=[DEDICATED])
+    assert train(text)["tolerations"] == [DEDICATED, OF_GPUS]
+    ((severity, message),) = said(text, "M015")
+    assert (severity, "after those of the workflow" in message) == ("info", True)
+
+
+def test_a_step_keeps_the_tolerations_of_the_template_whose_step_it_is() -> None:
+    steps = {"name": "all", "tolerations": [DEDICATED], "steps": [[{"name": "a", "template": "train"}]]}
+    assert train(workflow(template(), steps))["tolerations"] == [DEDICATED, OF_GPUS]
+
+
+def test_tolerations_of_its_own_and_of_the_defaults_are_added_to() -> None:
+    """Argo merges the defaults into a template's list, by their keys."""
+    own = workflow(template(tolerations=[DEDICATED]), tolerations=[{"key": "other"}])
+    assert train(own)["tolerations"] == [DEDICATED, OF_GPUS]
+    defaults = workflow(template(), templateDefaults={"tolerations": [DEDICATED]}, tolerations=[{"key": "other"}])
+    assert train(defaults)["tolerations"] == [OF_GPUS]
+
+
+def test_who_calls_a_template_of_another_object_is_told_that_its_tolerations_end() -> None:
+    ((severity, message),) = said(workflow(template(), kind="WorkflowTemplate"), "M015")
+    assert (severity, "templateRef" in message) == ("warning", True)
+    assert [one for one, _ in said(workflow(template()), "M015")] == ["info"]
+
+
+def test_a_label_of_the_workflow_is_said_of_devices_too_and_stays() -> None:
+    for spec in ({"nodeSelector": LABEL}, {"templateDefaults": {"nodeSelector": LABEL}}):
+        first, *_, after = objects(workflow(template(), **spec))
+        assert first["spec"]["spec"]["devices"]["requests"][0]["exactly"]["selectors"] == [
+            {"cel": {"expression": L40S}}
+        ]
+        assert {name: after["spec"][name] for name in spec} == spec
+        assert "nodeSelector" not in after["spec"]["templates"][0]
+    ((severity, message),) = said(workflow(template(), nodeSelector=LABEL), "M009")
+    assert (severity, "other templates have it, too" in message) == ("warning", True)
+
+
+def test_a_label_of_shares_in_the_workflow_says_what_an_amount_is() -> None:
+    text = workflow(template(), nodeSelector={"nvidia.com/gpu.product": "NVIDIA-L40S-SHARED"})
+    assert objects(text)[0]["spec"]["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"].startswith(
+        "shared."
+    )
+
+
+def test_a_scheduler_of_the_workflow_that_knows_no_claims_is_an_error() -> None:
+    ((severity, message),) = said(workflow(template(), schedulerName="hami-scheduler"), "M013")
+    assert (severity, "from the workflow" in message) == ("error", True)
+
+
+def test_where_a_patch_of_the_pod_asks_for_gpus_the_template_stays() -> None:
+    """The claim would come to them."""
+    patch = '{"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}'
+    for text in (
+        workflow(template(), podSpecPatch=patch),
+        workflow(template(podSpecPatch=patch)),
+        workflow(template(), templateDefaults={"podSpecPatch": patch}),
+    ):
+        assert migrated(text).files[0].after == text
+        (one,) = migrated(text).workloads
+        assert (one.choice.target.value, "podSpecPatch" in one.choice.reason) == ("extended", True)
+    tolerating = "tolerations: [{key: nvidia.com/gpu}]\ncontainers: [{name: main, resources: {limits: {memory: 1Gi}}}]"
+    (one,) = migrated(workflow(template(), podSpecPatch=tolerating)).workloads
+    assert one.choice.target.value == "claims"
+
+
+def test_a_patch_of_the_pod_that_the_defaults_give_goes_on() -> None:
+    patch = "terminationGracePeriodSeconds: 3\n"
+    found = yaml.safe_load(train(workflow(template(), templateDefaults={"podSpecPatch": patch}))["podSpecPatch"])
+    assert found["terminationGracePeriodSeconds"] == 3
+    assert found["resourceClaims"][0]["name"] == "gpu"
+
+
+def test_a_patch_of_the_pod_that_chooses_gpus_is_told() -> None:
+    choosing = "nodeSelector: {nvidia.com/gpu.family: hopper}\n"
+    seeing = '{"containers": [{"name": "main", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}]}'
+    for patch in (choosing, seeing):
+        ((severity, message),) = said(workflow(template(), podSpecPatch=patch), "M020")
+        assert (severity, message) == ("warning", "is a text that chooses GPUs and was left as it is")
+    assert said(workflow(template(), podSpecPatch="tolerations: [{key: nvidia.com/gpu}]\n"), "M020") == []
