@@ -1,7 +1,7 @@
 """The way through: documents are sorted by kind, cleaned, known to each other, and then each is judged."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_driver.api.documents import Document, Reading
@@ -200,8 +200,12 @@ class _Judged:
         for path, spec in pod_specs_inside(document.obj):
             inner = Report(document, _prefixed(path))
             self.reports.append(inner)
-            cleaned = Cleaner(inner, self._knowledge.minor).clean(spec, schema)
-            self._manifests.pods.append(PodPart(inner, "spec", cleaned, document.namespace or "", whole=False))
+            cleaner = Cleaner(inner, self._knowledge.minor)
+            own = _own_fields(document, spec, schema)
+            cleaned = cleaner.clean({name: item for name, item in spec.items() if name not in own}, schema)
+            beside = tuple(_made_containers(own))
+            pod = PodPart(inner, "spec", cleaned, document.namespace or "", whole=False, beside=beside)
+            self._manifests.pods.append(pod)
 
     def _note_twice(self, document: Document, report: Report) -> None:
         if not document.name:
@@ -354,6 +358,26 @@ def _written_as(document: Document) -> Callable[[str], str]:
     if document.kind == "ResourceSlice":
         return lambda path: re.sub(r"(\.devices\[[0-9]+\])\.(?!name|basic)", r"\1.basic.", path)
     return lambda path: re.sub(r"(\.requests\[[0-9]+\])\.exactly", r"\1", path)
+
+
+_ADDING = "serving.kserve.io/"
+"""Its objects have fields of their own beside those of a pod: `model`, `minReplicas`."""
+
+
+def _own_fields(document: Document, spec: JsonObject, schema: Schema) -> JsonObject:
+    if not document.api_version.startswith(_ADDING):
+        return {}
+    return {name: item for name, item in spec.items() if schema.child(name) is None}
+
+
+def _made_containers(own: JsonObject) -> Iterator[tuple[str, JsonObject]]:
+    """Those of their fields that name claims as containers do."""
+    for name, item in own.items():
+        resources = item.get("resources") if isinstance(item, dict) else None
+        claims = resources.get("claims") if isinstance(resources, dict) else None
+        if isinstance(claims, list):
+            uses = [one for one in claims if isinstance(one, dict)]
+            yield f"spec.{name}", {"name": "kserve-container", "resources": {"claims": uses}}
 
 
 def _prefixed(prefix: str) -> Callable[[str], str]:

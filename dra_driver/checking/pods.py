@@ -129,6 +129,7 @@ def containers(pod: PodPart) -> Iterator[tuple[str, JsonObject]]:
     for field in _CONTAINERS:
         for index, container in enumerate(pod.spec.get(field) or ()):
             yield f"{pod.path}.{field}[{index}]", container
+    yield from pod.beside
 
 
 def _check_uses(pod: PodPart, claims: Mapping[str, str], manifests: Manifests) -> dict[str, set[str]]:

@@ -53,6 +53,8 @@ class PodPart:
     spec: JsonObject
     namespace: str
     whole: bool = True
+    beside: tuple[tuple[str, JsonObject], ...] = ()
+    """What its framework makes containers of, with where it is: `model` of KServe."""
 
 
 @dataclass

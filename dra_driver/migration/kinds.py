@@ -441,7 +441,9 @@ def _dynamo(document: Document, obj: JsonObject, base: Path) -> Iterator[PodSpec
             only = ContainerAt(
                 "main", where, service, resources_path=(*where, "resources"), resources={"limits": asked}
             )
-            pod = _pod(document, {}, where, (), str(path[-1]))
+            extra = service.get("extraPodSpec")
+            spec = extra if isinstance(extra, dict) else {}
+            pod = _pod(document, spec, (*where, "extraPodSpec"), (), str(path[-1]))
             why = "a service of a DynamoGraphDeployment counts GPUs; components of v1beta1 have pods with claims"
             yield replace(pod, containers=(only,), form=Form.NONE, why_no_claims=why)
 
@@ -467,19 +469,29 @@ def _spark(document: Document, obj: JsonObject, base: Path, where: str) -> Itera
         if isinstance(gpu, dict) and isinstance(gpu.get("name"), str):
             path = (*base, *spec_path, role, "gpu")
             limits = {gpu["name"]: gpu.get("quantity", 1)}
-            yield _spark_pod(document, path, role, limits, why)
+            yield _spark_pod(document, path, role, limits, why, _spark_placement(spec, role))
     conf = value_at(spec, ("sparkConf",))
     for name, amount in (conf if isinstance(conf, dict) else {}).items():
         match = _SPARK_AMOUNT.fullmatch(name)
         if match is not None:
             vendor = conf.get(name.replace(".amount", ".vendor"), "nvidia.com")
             path = (*base, *spec_path, "sparkConf", name)
-            yield _spark_pod(document, path, match[1], {f"{vendor}/gpu": amount}, why)
+            limits = {f"{vendor}/gpu": amount}
+            yield _spark_pod(document, path, match[1], limits, why, _spark_placement(spec, match[1]))
 
 
-def _spark_pod(document: Document, path: Path, role: str, limits: JsonObject, why: str) -> PodSpecAt:
+def _spark_placement(spec: JsonObject, role: str) -> JsonObject:
+    """Where its pods run: what the role says goes before what is said for both."""
+    own = value_at(spec, (role,))
+    found = {**spec, **(own if isinstance(own, dict) else {})}
+    return {name: found[name] for name in ("nodeSelector", "affinity", "tolerations", "schedulerName") if name in found}
+
+
+def _spark_pod(
+    document: Document, path: Path, role: str, limits: JsonObject, why: str, placement: JsonObject
+) -> PodSpecAt:
     only = ContainerAt(role, path, {}, resources_path=path, resources={"limits": limits})
-    pod = _pod(document, {}, path, (), role)
+    pod = replace(_pod(document, placement, path, (), role), inherited=frozenset(placement))
     return replace(pod, containers=(only,), form=Form.NONE, why_no_claims=why)
 
 

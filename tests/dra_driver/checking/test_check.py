@@ -149,6 +149,20 @@ spec:
           - name: main
             resources: {claims: [{name: %s}]}
 """
+OF_KSERVE = """\
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: chat}
+spec:
+  predictor:
+    minReplicas: 1
+    resourceClaims: [{name: gpu, resourceClaimTemplateName: train}]
+    model:
+      modelFormat: {name: onnx}
+      resources: {claims: [{name: %s}]}
+    containers:
+    - {name: proxy, image: proxy}
+"""
 TWO = """\
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaimTemplate
@@ -316,6 +330,7 @@ STORIES = (
         TEMPLATE + "---\n" + pod(GPU, USE),
     ),
     Story(codes.UNKNOWN_CLAIM, CRON_JOB % "nic", "name: nic", "it has `gpu`", CRON_JOB % "gpu"),
+    Story(codes.UNKNOWN_CLAIM, OF_KSERVE % "nic", "name: nic", "it has `gpu`", TEMPLATE + "---\n" + OF_KSERVE % "gpu"),
     Story(codes.UNKNOWN_CLAIM, OF_AN_OPERATOR % "nic", "name: nic", "it has `gpu`", OF_AN_OPERATOR % "gpu"),
     Story(
         codes.UNUSED_CLAIM,

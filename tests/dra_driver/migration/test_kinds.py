@@ -1,5 +1,6 @@
 """Where pods are in objects of each kind."""
 
+import json
 from typing import Any
 
 import pytest
@@ -297,3 +298,25 @@ def test_other_kinds_are_known_by_the_shape_of_pods_only() -> None:
 @pytest.mark.parametrize("broken", ["spec: 3", "spec: {template: []}", "spec: {template: {spec: {containers: 3}}}"])
 def test_nonsense_has_no_pods_with_containers(broken: str) -> None:
     assert all(not pod.containers for pod in pods("apps/v1 Deployment", broken))
+
+
+LABEL = {"nvidia.com/gpu.product": "Tesla-T4-SHARED"}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "{executor: {gpu: {name: nvidia.com/gpu, quantity: 1}, nodeSelector: %s}}",
+        "{nodeSelector: %s, executor: {gpu: {name: nvidia.com/gpu, quantity: 1}}}",
+        "{executor: {nodeSelector: %s}, sparkConf: {spark.executor.resource.gpu.amount: '1'}}",
+    ],
+)
+def test_spark_says_beside_its_gpus_where_its_pods_run(spec: str) -> None:
+    (pod,) = pods("sparkoperator.k8s.io/v1beta2 SparkApplication", f"spec: {spec % json.dumps(LABEL)}")
+    assert pod.spec["nodeSelector"] == LABEL
+
+
+def test_dynamo_says_in_extra_fields_where_its_pods_run() -> None:
+    spec = "{services: {a: {resources: {limits: {gpu: 1}}, extraPodSpec: {nodeSelector: {a: b}}}}}"
+    (pod,) = pods("nvidia.com/v1alpha1 DynamoGraphDeployment", f"spec: {spec}")
+    assert (pod.spec["nodeSelector"], pod.path[-1]) == ({"a": "b"}, "extraPodSpec")
