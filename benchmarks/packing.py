@@ -124,7 +124,7 @@ def _place(offer: Offer) -> Place:
 
 def _profile_facts(row: object) -> MigProfileFacts:
     fields = {name: getattr(row, name) for name in MigProfileFacts.model_fields if name != "memory_bytes"}
-    return MigProfileFacts(**{**fields, "starts": list(fields["starts"]), "memory_bytes": row.memory_mib << 20})  # type: ignore[attr-defined]
+    return MigProfileFacts(**{**fields, "starts": list(fields["starts"]), "memory_bytes": row.memory_mib << 20})
 
 
 def _gpu(mig: MigFacts) -> GpuFacts:

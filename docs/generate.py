@@ -107,7 +107,7 @@ def _families(registry: _Recorded) -> list[Family]:
         if isinstance(collector, MetricWrapperBase):
             found += [_family(one, collector._labelnames) for one in collector.describe()]
         else:
-            found += [_family(one, one._labelnames) for one in collector.collect()]  # type: ignore[attr-defined]
+            found += [_family(one, one._labelnames) for one in collector.collect()]
     return sorted(set(found))
 
 

@@ -135,10 +135,10 @@ class Load:
             name = f"{who}-{number}"
             await self.kube.create(RESOURCE_CLAIMS, claim(name))
             await self.kube.create(PODS, pod(name, [name], node_name=None))
-            await eventually(lambda name=name: self._runs(name))  # type: ignore[misc]
+            await eventually(lambda name=name: self._runs(name))
             await self.kube.delete(PODS, name, namespace="default")
             await self.kube.delete(RESOURCE_CLAIMS, name, namespace="default")
-            await eventually(lambda name=name: self._is_gone(name))  # type: ignore[misc]
+            await eventually(lambda name=name: self._is_gone(name))
             self.rounds += 1
 
     async def _runs(self, name: str) -> bool:

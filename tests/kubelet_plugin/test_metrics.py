@@ -85,7 +85,7 @@ async def test_claims_under_way_are_counted_each_also_when_kubelet_gives_up() ->
         await answer.wait()
         return {}
 
-    claims.prepare = slow  # type: ignore[method-assign, assignment]
+    claims.prepare = slow
     measured = MeasuredClaims(claims, CallMetrics(registry), "gpu.nvidia.com")
     call = asyncio.create_task(measured.prepare([a_ref("one"), a_ref("two"), a_ref("two")]))
     await asyncio.sleep(0)

@@ -344,7 +344,7 @@ async def test_two_hundred_pods_are_told_in_the_pace_of_the_recorder(node: Node,
     events = PodEvents(
         GpuTroubles(node, node, HealthPolicy()),
         node.events._claims,
-        EventRecorder(Created(), controller="c", instance=NODE),  # type: ignore[arg-type]
+        EventRecorder(Created(), controller="c", instance=NODE),
         node.file,
         shared=node.users.shared,
     )

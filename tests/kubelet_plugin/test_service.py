@@ -157,7 +157,7 @@ class TestPrepare:
             count_durable_writes.clear()
             answers = await service.prepare(refs)
 
-        assert [answers[ref.uid][0].device for ref in refs] == [device_name(index) for index in range(8)]  # type: ignore[index]
+        assert [answers[ref.uid][0].device for ref in refs] == [device_name(index) for index in range(8)]
         journal_writes = [path for path in count_durable_writes if JOURNAL in path]
         assert len(journal_writes) <= 2
 
@@ -185,7 +185,7 @@ class TestPrepare:
 
         assert isinstance(answers[bad.uid], UnknownDevice)
         assert isinstance(answers[gone.uid], InvalidInput)
-        assert answers[good.uid] == (PreparedDevice(("gpu",), NODE, device_name(0), answers[good.uid][0].cdi_ids),)  # type: ignore[index]
+        assert answers[good.uid] == (PreparedDevice(("gpu",), NODE, device_name(0), answers[good.uid][0].cdi_ids),)
         assert bench.claims_with_file == {good.uid}
 
     async def test_a_slow_claim_does_not_hold_up_another_call(self, bench: Bench) -> None:
@@ -366,7 +366,7 @@ class TestRefusals:
             answers = await service.prepare([holder, admin])
             assert len(await prepare_one(service, later)) == 1
 
-        assert len(answers[admin.uid]) == 2  # type: ignore[arg-type]
+        assert len(answers[admin.uid]) == 2
 
     async def test_a_device_that_appeared_since_the_last_look_is_found(self, bench: Bench) -> None:
         bench.facts.facts, bench.facts.after = node_facts(1), node_facts(2)

@@ -527,7 +527,7 @@ class SimulatedNode(Node):
             "effects": effects,
         }
 
-    the_hardware_refuses = None  # type: ignore[assignment]
+    the_hardware_refuses = None
 
     @rule(number=st.integers(0, 3))
     def something_vanishes_from_the_hardware_while_the_plugin_is_away(self, number: int) -> None:

@@ -144,7 +144,7 @@ async def test_what_somebody_deletes_of_a_domain_comes_back_and_what_he_changes_
             old = (await kube.get(resource, name, namespace))["metadata"]["uid"]
             await kube.delete(resource, name, namespace=namespace)
 
-            async def back(resource=resource, name=name, namespace=namespace, old=old) -> bool:  # type: ignore[no-untyped-def]
+            async def back(resource=resource, name=name, namespace=namespace, old=old) -> bool:
                 try:
                     return bool((await kube.get(resource, name, namespace))["metadata"]["uid"] != old)
                 except NotFound:

@@ -215,7 +215,7 @@ async def test_reviews_are_counted_by_result_and_timed(webhook: Webhook, registr
         webhook.respond(body_of(a_review(an_object("ResourceClaim", config(parameters)))))
     with pytest.raises(ValueError, match="not JSON"):
         webhook.respond(b"{")
-    webhook._judge = None  # type: ignore[assignment] # a defect of ours
+    webhook._judge = None  # a defect of ours
     with pytest.raises(AttributeError):
         webhook.respond(body_of(a_review(an_object("ResourceClaim", config(GOOD)))))
     found = {

@@ -260,7 +260,7 @@ async def test_a_pod_that_has_its_node_hears_of_its_domain(kubeconfig: str, kube
 class _Refusing(Kube):
     """A user who may list claims and pods of one namespace only, and no nodes at all."""
 
-    async def list(self, resource: Resource, **options: Any) -> Listing:  # type: ignore[override]
+    async def list(self, resource: Resource, **options: Any) -> Listing:
         own = options.get("namespace") is not None
         if resource in (NODES, RESOURCE_CLAIMS, PODS) and not own:
             raise Rejected("forbidden", status=403)

@@ -35,11 +35,11 @@ OLD = gpu(productName="Tesla P4", architecture="Pascal", cudaComputeCapability="
 
 
 def full(strategy: str | None = None, *, uuid: str = GPU, shared: bool = False, **others: object) -> Use:
-    return Use(uuid, Kind.GPU, strategy=strategy, shared=shared, **others)  # type: ignore[arg-type]
+    return Use(uuid, Kind.GPU, strategy=strategy, shared=shared, **others)
 
 
 def mig(partition: Partition, strategy: str | None = None, *, shared: bool = False) -> Use:
-    return Use(GPU, Kind.MIG, partition, strategy, shared)  # type: ignore[arg-type]
+    return Use(GPU, Kind.MIG, partition, strategy, shared)
 
 
 VFIO = Use(GPU, Kind.VFIO)
@@ -105,7 +105,7 @@ def uses(draw: st.DrawFn) -> Use:
     strategy = draw(st.sampled_from([None, "TimeSlicing", "MPS"]))
     shared = strategy is not None and draw(st.booleans())
     share = draw(st.sampled_from([None, 0, 1])) if shared else None
-    return Use(GPU, kind, partition, strategy, shared, share, draw(st.sampled_from([None, "Short"])))  # type: ignore[arg-type]
+    return Use(GPU, kind, partition, strategy, shared, share, draw(st.sampled_from([None, "Short"])))
 
 
 @given(uses(), uses())
@@ -141,8 +141,8 @@ def test_a_use_that_makes_no_sense_cannot_be_made() -> None:
 
 def test_a_modern_gpu_can_do_it_all() -> None:
     for strategy in (None, "TimeSlicing", "MPS"):
-        assert unsupported(gpu(), Kind.GPU, strategy, True, limits=True, clients=48) is None  # type: ignore[arg-type]
-        assert unsupported(gpu(), Kind.MIG, strategy, True, limits=True) is None  # type: ignore[arg-type]
+        assert unsupported(gpu(), Kind.GPU, strategy, True, limits=True, clients=48) is None
+        assert unsupported(gpu(), Kind.MIG, strategy, True, limits=True) is None
     assert unsupported(gpu(), Kind.VFIO, None) is None
 
 

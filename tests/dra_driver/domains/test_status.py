@@ -43,7 +43,7 @@ def seen(**changes: object) -> ObservedDomain:
         "nodes": [member("a"), member("b")],
         "daemons": [daemon("a"), daemon("b")],
     }
-    return observed(**{**base, **changes})  # type: ignore[arg-type]
+    return observed(**{**base, **changes})
 
 
 NOT_READY = {

@@ -57,7 +57,7 @@ class Followed:
         self.pauses: list[float] = []
         self.changes: list[MirrorChange[str]] = []
         self.mirror: Mirror[str] = Mirror(
-            self.script,  # type: ignore[arg-type]
+            self.script,
             NODES,
             keep=lambda item: str(item["metadata"]["resourceVersion"]),
             on_change=self.changes.append,
@@ -153,7 +153,7 @@ async def test_a_failed_first_listing_leaves_it_unsynced_and_says_why() -> None:
 async def test_it_says_so_when_it_follows_again() -> None:
     followed = Followed(Unreachable("away"), listing(5))
     states: list[object] = []
-    followed.mirror.synced.set = lambda: states.append(followed.mirror.failure)  # type: ignore[method-assign]
+    followed.mirror.synced.set = lambda: states.append(followed.mirror.failure)
     await followed.run()
     assert states == [None]
 

@@ -46,7 +46,7 @@ class Scene:
         self.changes: list[bool] = []
         """For each call to look at the pool, whether it was because of a loss."""
         self.slices = ObservedSlices(
-            self.server,  # type: ignore[arg-type]
+            self.server,
             "gpu.nvidia.com",
             None,
             self._changed,

@@ -43,7 +43,7 @@ async def test_a_service_without_problems_is_live_and_ready() -> None:
 
 async def test_what_is_wrong_is_said_with_its_name() -> None:
     problems: dict[str, str | None] = {"registration": "not yet", "other": None}
-    checks: dict[str, Check] = {name: lambda name=name: problems[name] for name in problems}  # type: ignore[misc]
+    checks: dict[str, Check] = {name: lambda name=name: problems[name] for name in problems}
     async with served(ready=checks) as url:
         assert await get(f"{url}/readyz") == (503, "registration: not yet")
         assert await get(f"{url}/healthz") == (200, "ok")

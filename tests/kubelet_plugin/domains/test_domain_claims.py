@@ -371,9 +371,9 @@ async def test_no_other_domain_comes_to_the_node_while_a_damaged_record_is_not_s
     await plugin.start()
     assert node.cdi.claims() == {ref.uid}
     node.api.put({**node.api.objects["team", "two"]})
-    pages, node.api.pages = node.api.pages, away  # type: ignore[method-assign]
+    pages, node.api.pages = node.api.pages, away
     refused(await prepared(plugin, other), NodeNotReady, ref.uid, "damaged", "away")
-    node.api.pages = pages  # type: ignore[method-assign]
+    node.api.pages = pages
     refused(await prepared(plugin, other), DeviceInUse, "ComputeDomain team/d", "one")
     assert (await plugin.unprepare([ref]))[ref.uid] is None
     assert len(await prepared(plugin, other)) == 1
@@ -395,13 +395,13 @@ async def test_of_a_damaged_record_whose_claim_is_gone_nothing_is_left(node: Nod
 async def test_a_claim_with_a_damaged_record_can_be_prepared_again_and_released(node: Node) -> None:
     ref = await spoiled(node)
     node.api.failures = [Unreachable("away")]
-    pages, node.api.pages = node.api.pages, away  # type: ignore[method-assign]
+    pages, node.api.pages = node.api.pages, away
     plugin = node.plugin()
     await plugin.start()
     node.api.failures = []
     assert len(await prepared(plugin, ref)) == 1
     assert node.records.damaged() == frozenset() and ref.uid in node.records.all()
-    node.api.pages = pages  # type: ignore[method-assign]
+    node.api.pages = pages
     assert (await plugin.unprepare([ref]))[ref.uid] is None
     assert node.cdi.claims() == frozenset()
 
@@ -491,7 +491,7 @@ async def test_of_two_instances_only_one_gives_out_channels_at_a_time(node: Node
         refusals.append(b"BlockingIOError" in ended.stderr)
         write(record)
 
-    node.records.write = look  # type: ignore[method-assign]
+    node.records.write = look
     await prepared(plugin, ref)
     assert refusals == [True]
 

@@ -337,7 +337,7 @@ class TestReboots:
         host.reboot()
         ampere.start()
         ampere.undo(*holds)
-        uuid = holds[0].gpu.uuid  # type: ignore[union-attr]
+        uuid = holds[0].gpu.uuid
         assert host.snapshots()[uuid].mig == (1, 1)
 
     def test_a_mode_that_outlives_a_boot_is_put_back(self, ampere: Plugin) -> None:
@@ -402,7 +402,7 @@ class TestWhatIsNotOurs:
         node.host.destroy_instance(0, 3)
         (theirs,) = node.host.make_instance(0, "1g.10gb", 3)
         assert theirs != made["uuid"]
-        assert [(one.mig_uuid, one.gpu_uuid) for one in plugin.look().lost] == [(made["uuid"], mode.gpu.uuid)]  # type: ignore[union-attr]
+        assert [(one.mig_uuid, one.gpu_uuid) for one in plugin.look().lost] == [(made["uuid"], mode.gpu.uuid)]
         error = refusal(plugin, mode, parent, device)
         assert f"in the way is GPU instance {made['gi']} (1g.10gb at 3: {theirs})" in error.message
         plugin.undo(mode, parent, device)
@@ -512,7 +512,7 @@ class TestModeChanges:
         holds = holds_at(node, 3)
         error = refusal(plugin, *holds)
         assert "MIG mode is off, and this driver does not reset GPUs" in error.message
-        assert f"nvidia-smi -i {holds[0].gpu.uuid} -mig 1" in error.message  # type: ignore[union-attr]
+        assert f"nvidia-smi -i {holds[0].gpu.uuid} -mig 1" in error.message
         assert error.code == Code.RESET_REQUIRED
         assert node.host.snapshots() == before
 
@@ -545,7 +545,7 @@ class TestModeChanges:
             node.host.set_mig(0, 0, mode)
             return status if mode else real(handle, mode)
 
-        library.nvmlDeviceSetMigMode = only_pending  # type: ignore[method-assign]
+        library.nvmlDeviceSetMigMode = only_pending
         error = refusal(plugin, *holds)
         assert told in error.message
         assert asked == [1, 0]

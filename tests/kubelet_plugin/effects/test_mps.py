@@ -284,7 +284,7 @@ def test_what_cannot_be_is_refused_before_anything_is_done(
 ) -> None:
     for refused in (effect.before, effect.make):
         with pytest.raises(InvalidInput):
-            refused(replace(hold, **wrong), {})  # type: ignore[arg-type]
+            refused(replace(hold, **wrong), {})
     assert not folder.exists()
 
 

@@ -43,7 +43,7 @@ def _made(hold: TimeSlice) -> dict[TimeSlice, HoldRecord]:
 @pytest.mark.parametrize(("interval", "number"), [("Default", 0), ("Short", 1), ("Medium", 2), ("Long", 3)])
 def test_the_interval_is_set_on_one_gpu_and_taken_back(host: SimulatedHost, interval: str, number: int) -> None:
     assert interval in get_args(TimeSlice.__annotations__["interval"])
-    hold = TimeSlice(_gpu(host, 3), interval)  # type: ignore[arg-type]
+    hold = TimeSlice(_gpu(host, 3), interval)
     effect = _effect(host)
     effect.before(hold, {})
     assert not any(_slices(host))

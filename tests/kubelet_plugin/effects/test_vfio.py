@@ -283,7 +283,7 @@ class TestComingBack:
 
     def test_a_gpu_that_nvml_does_not_see_does_not_keep_the_claim(self, host: SimulatedHost, plugin: Plugin) -> None:
         plugin.lend(binding(host))
-        plugin.driver.sees = lambda gpu: False  # type: ignore[method-assign]
+        plugin.driver.sees = lambda gpu: False
         plugin.take_back(binding(host))
         assert not plugin.journal
 
@@ -384,7 +384,7 @@ class TestUsers:
             kernel.end(55)
             work()
 
-        plugin.driver.without_nvml = away  # type: ignore[method-assign]
+        plugin.driver.without_nvml = away
         assert plugin.lend(binding(host))["driver"] == "vfio-pci"
 
     def test_programs_that_stay_are_named_and_the_gpu_stays_theirs(
@@ -405,7 +405,7 @@ class TestUsers:
         assert plugin.lend(binding(host))["driver"] == "vfio-pci"
 
     def test_a_persistence_daemon_out_of_reach_is_named(self, host: SimulatedHost, plugin: Plugin) -> None:
-        plugin.driver.set_persistence = lambda gpu, on: None  # type: ignore[method-assign, assignment, misc]
+        plugin.driver.set_persistence = lambda gpu, on: None
         with pytest.raises(HardwareError, match="mount the host's /run/nvidia-persistenced"):
             plugin.lend(binding(host))
 
@@ -429,7 +429,7 @@ class TestKernel:
     ) -> None:
         start = everything(host)
         hanging = Hanging(kernel)
-        plugin = Plugin(host, Journal(), Acting(hanging))  # type: ignore[arg-type]
+        plugin = Plugin(host, Journal(), Acting(hanging))
         with pytest.raises(HardwareError, match="has not ended a write for 1 s"):
             plugin.lend(binding(host))
         with pytest.raises(HardwareError, match="still does not end a write"):

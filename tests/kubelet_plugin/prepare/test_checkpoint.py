@@ -50,8 +50,8 @@ holds: st.SearchStrategy[Hold] = st.one_of(
     st.builds(MigMode, gpus),
     gpu_instances,
     compute_instances,
-    st.builds(ComputeMode, gpus, st.sampled_from([0, 3])),  # type: ignore[arg-type]
-    st.builds(TimeSlice, gpus, st.sampled_from(["Default", "Short", "Medium", "Long"])),  # type: ignore[arg-type]
+    st.builds(ComputeMode, gpus, st.sampled_from([0, 3])),
+    st.builds(TimeSlice, gpus, st.sampled_from(["Default", "Short", "Medium", "Long"])),
     st.builds(
         MpsDaemon,
         st.text(),

@@ -108,7 +108,7 @@ class TestStateFile:
         with pytest.raises(ZeroDivisionError), host.edit() as state:
             state.gpus[0].fault = 1 // 0
         with pytest.raises(ValidationError), host.edit() as state:
-            state.gpus[0].minor = "two"  # type: ignore[assignment]
+            state.gpus[0].minor = "two"
         assert host.state.gpus[0].fault is None
 
 

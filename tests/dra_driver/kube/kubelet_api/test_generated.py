@@ -148,7 +148,7 @@ _HEALTH = {
 def test_messages_have_the_field_numbers_that_kubernetes_documents(
     module: object, package: str, messages: dict[str, dict[str, tuple[int, int]]]
 ) -> None:
-    file = descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)  # type: ignore[attr-defined]
+    file = descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
     found = {
         message.name: {field.name: (field.number, field.type) for field in message.field}
         for message in file.message_type
@@ -159,7 +159,7 @@ def test_messages_have_the_field_numbers_that_kubernetes_documents(
 
 @pytest.mark.parametrize("module", [health_v1_pb2, health_v1alpha1_pb2])
 def test_health_words_have_kubelets_numbers(module: object) -> None:
-    file = descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)  # type: ignore[attr-defined]
+    file = descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
     enums = [*file.enum_type, *(enum for message in file.message_type for enum in message.enum_type)]
     assert [[(value.name, value.number) for value in enum.value] for enum in enums] == [
         [("UNKNOWN", 0), ("HEALTHY", 1), ("UNHEALTHY", 2)]
