@@ -77,7 +77,7 @@ def _of_entries(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> It
                 kind, code = "ResourceClaimTemplate", "missing-template"
             else:
                 kind, code = "ResourceClaim", "missing-claim"
-            fix = f"Create it in the pod's namespace{_close(world, pod, kind, one)}."
+            fix = f"Create it in the pod's namespace{_close(world, kind, one)}."
             yield Finding(code, f"pod {pod}, claim entry {one.entry}", one.missing, fix, stops=True)
         elif pod is not None and _is_foreign(world, pod, one):
             text = f"claim {one.claim.metadata.name if one.claim else ''} was not made for this pod"
@@ -95,7 +95,7 @@ def _is_foreign(world: World, pod: Pod, entry: PodClaim) -> bool:
     return world.live and not is_owned_by(entry.claim.to_wire(), pod.obj)
 
 
-def _close(world: World, pod: Pod | None, kind: str, entry: PodClaim) -> str:
+def _close(world: World, kind: str, entry: PodClaim) -> str:
     """Where one of that name is, when it is in another namespace."""
     name = (entry.missing or "").rpartition("/")[2]
     known = world.templates if kind == "ResourceClaimTemplate" else world.claims

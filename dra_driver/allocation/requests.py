@@ -19,10 +19,9 @@ from dra_driver.names import RequestName
 
 @dataclass(frozen=True, eq=False)
 class Wanted:
-    """A request, or one alternative of it. `claim_index` is its claim's place among those of the pod."""
+    """A request, or one alternative of it."""
 
     claim: ResourceClaim
-    claim_index: int
     name: RequestName
     spec: ExactRequest | SubRequest
     device_class: DeviceClass
@@ -77,13 +76,13 @@ def checked_requests(
 ) -> list[list[Alternatives]]:
     """For each claim its requests. Raises InvalidInput for what no node can help with."""
     return [
-        [_alternatives(claim, index, request, classes, behaviour) for request in claim.spec.devices.requests]
-        for index, claim in enumerate(claims)
+        [_alternatives(claim, request, classes, behaviour) for request in claim.spec.devices.requests]
+        for claim in claims
     ]
 
 
 def _alternatives(
-    claim: ResourceClaim, index: int, request: DeviceRequest, classes: Mapping[str, DeviceClass], behaviour: Behaviour
+    claim: ResourceClaim, request: DeviceRequest, classes: Mapping[str, DeviceClass], behaviour: Behaviour
 ) -> Alternatives:
     named: list[tuple[RequestName, ExactRequest | SubRequest]] = (
         [(RequestName(request.name), request.exactly)]
@@ -103,7 +102,7 @@ def _alternatives(
             *_expressions(device_class.spec.selectors, f"DeviceClass {device_class.metadata.name}"),
             *_expressions(spec.selectors, f'{about}, request "{name}"'),
         )
-        found.append(Wanted(claim, index, name, spec, device_class, expressions))
+        found.append(Wanted(claim, name, spec, device_class, expressions))
     return tuple(found)
 
 

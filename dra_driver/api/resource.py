@@ -10,9 +10,6 @@ from pydantic import Field
 
 from dra_driver.api.meta import Model, ObjectMeta
 
-type AttributeValue = str | int | bool
-"""A device attribute as we think of it; versions are `Attribute.version` on the wire."""
-
 
 class Attribute(Model):
     """Exactly one is set. `version` is semver 2.0.0; strings and versions are at most 64 bytes.

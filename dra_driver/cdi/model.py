@@ -211,17 +211,6 @@ def qualified_name(kind: str, device: str) -> str:
     return f"{kind}={device}"
 
 
-def parsed_name(qualified: str) -> tuple[str, str]:
-    """Kind and device name of `vendor/class=name`. Raises InvalidInput."""
-    kind, _, device = qualified.partition("=")
-    problems = [*_kind_problems(kind), *_device_name_problems(device)]
-    if problems:
-        raise InvalidInput(
-            f"is not a CDI device name: {'; '.join(problems)}", about=f"CDI device {qualified!r}", problems=problems
-        )
-    return kind, device
-
-
 def lowest_version(spec: CdiSpec) -> str:
     """The lowest version that has everything that `spec` uses; what it declares itself does not matter."""
     needed = [spec.container_edits.version, *(device.container_edits.version for device in spec.devices)]

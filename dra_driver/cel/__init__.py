@@ -8,7 +8,6 @@ Python closures (`evaluate`). What others call:
 - `server.Server.of(36, stored=False)` is a version and its gates: which functions and fields an expression may use.
 - `trace.trace(expression, device)` gives a `Trace` with the value of every part, `trace.failing_part` the smallest
   parts that made it false or failed, with their values in words.
-- `names.unknown_names(expression, published)` finds domains, attributes and capacities that no device publishes.
 - `cost.LIMIT`; `errors`: `CelSyntaxError`, `CelTypeError`, `CelCostError` before, `CelRuntimeError` in an evaluation,
   each with `line`, `column` and `excerpt`.
 """

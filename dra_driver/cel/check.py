@@ -310,7 +310,7 @@ class _Checker:
                 possible.append(overload)
                 results.append(filled(overload.result, variables))
         if not possible:
-            raise self._mismatch(node, name, candidates, given, where)
+            raise self._mismatch(name, candidates, given, where)
         self.found.overloads[node] = tuple(possible)
         return results[0] if all(result == results[0] for result in results) else DYN
 
@@ -440,9 +440,7 @@ class _Checker:
             message += _meant(node.function, [one for one in names if one.isidentifier()])
         return self._error(message, node.name_start, node.name_start + len(node.function))
 
-    def _mismatch(
-        self, node: Node, name: str, candidates: Sequence[Overload], given: Sequence[Type], where: Node
-    ) -> CelTypeError:
+    def _mismatch(self, name: str, candidates: Sequence[Overload], given: Sequence[Type], where: Node) -> CelTypeError:
         start = where.name_start if isinstance(where, Call) else where.start
         end = start + len(name.rstrip("_")) if isinstance(where, Call) else where.end
         return self._error(_mismatch(name, candidates, given), start, end)

@@ -94,9 +94,6 @@ class Objects:
             **fields,
         )
 
-    def so_far(self, field: str) -> tuple[Any, ...]:
-        return tuple(self._items.get(field, ()))
-
 
 def _fields(sources: Iterable[Source]) -> set[str]:
     return {one.field for one in sources if one.field is not None}

@@ -7,7 +7,7 @@ little.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
@@ -76,17 +76,8 @@ def _without_value(match: re.Match[str]) -> str:
     return f"{match['name']}{quote}{REDACTED}{quote}"
 
 
-def redacted_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Of a log, a line at a time: also what is between the first and the last line of a private key."""
-    redactor = LineRedactor()
-    for line in lines:
-        shown = redactor.line(line)
-        if shown is not None:
-            yield shown
-
-
 class LineRedactor:
-    """For lines that come one after the other."""
+    """For lines of a log that come one after the other: also what is between the ends of a private key."""
 
     def __init__(self) -> None:
         self._inside_key = False

@@ -68,14 +68,6 @@ def find_driver_root(host: HostFiles, configured: str | None = None, seen: Seen 
     return next((root for root in found if root.version == loaded), found[0])
 
 
-def find_nvml_library(host: HostFiles, configured: str | None = None) -> Path:
-    """The NVML library of the driver, with its version in the name, where this process can load it.
-
-    Raises NodeNotReady: see `find_driver_root`.
-    """
-    return find_driver_root(host, configured).nvml_library
-
-
 def kernel_module_version(host: HostFiles) -> str | None:
     """`580.82.07` of the loaded nvidia kernel module; None when none is loaded."""
     match = _KERNEL_MODULE.search(host.kernel_driver_version() or "")

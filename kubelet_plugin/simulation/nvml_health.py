@@ -13,7 +13,6 @@ _NO_INSTANCE = 0xFFFFFFFF
 _UNSIGNED_INT = 1
 """NVML_VALUE_TYPE_UNSIGNED_INT."""
 _COMPUTE_MODES = (0, 2, 3)
-_MEMORY_CLOCK = 2
 
 _DRIVER_WITH_RECOVERY_ACTION = 565
 _DRIVER_WITH_REPAIR_STATUS = 575
@@ -89,19 +88,6 @@ class HealthCalls(Session):
 
     def _driver_branch(self) -> int:
         return int(self._file.latest.driver.version.partition(".")[0])
-
-    @gpu_query
-    def nvmlDeviceGetTemperature(self, gpu: GpuState, sensor: int) -> int:
-        return gpu.health.temperature_c
-
-    @gpu_query
-    def nvmlDeviceGetTemperatureV(self, gpu: GpuState, sensor: int) -> int:
-        return gpu.health.temperature_c
-
-    @gpu_query
-    def nvmlDeviceGetClockInfo(self, gpu: GpuState, type: int) -> int:
-        """MHz of the memory clock, or of the others, which are the same here."""
-        return gpu.health.memory_clock_mhz if type == _MEMORY_CLOCK else gpu.health.graphics_clock_mhz
 
     @device_query
     def nvmlDeviceGetComputeMode(self, gpu: GpuState, mig: Mig | None) -> int:

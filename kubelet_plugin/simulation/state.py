@@ -162,9 +162,6 @@ class HealthState(_Data):
     tpc_repair_pending: bool = False
     recovery_action: int = 0
     """Field 230: 0 none, 1 reset the GPU, 2 reboot, 3 drain P2P, 4 drain and reset."""
-    temperature_c: int = 34
-    graphics_clock_mhz: int = 1980
-    memory_clock_mhz: int = 2619
 
 
 class Mishap(_Data):

@@ -20,12 +20,6 @@ from controller.classes import wanted_class
 from tests.charts.test_permissions import done_by, granted, names_in
 
 DRIVER = "gpu.nvidia.com"
-INVENTORY = {
-    "apiVersion": "dra.gpu/v1alpha1",
-    "kind": "NodeInventory",
-    "metadata": {"name": "node-1"},
-    "spec": {"gpus": [], "driver": {"version": "580.65.06"}},
-}
 
 
 @pytest.fixture

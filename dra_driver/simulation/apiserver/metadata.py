@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.apiserver.status import Problem, duplicate, forbidden, invalid, required, too_long
+from dra_driver.simulation.apiserver.status import Problem, forbidden, invalid, required, too_long
 
 type NameRule = Callable[[str], str | None]
 """What is wrong with a name, or None."""
@@ -164,8 +164,3 @@ def problems_of_metadata_change(metadata: JsonObject, old: JsonObject) -> list[P
         if metadata.get(name) != old.get(name):
             problems.append(invalid(f"metadata.{name}", metadata.get(name), "field is immutable"))
     return problems
-
-
-def duplicates(path: str, values: list[object]) -> list[Problem]:
-    """One problem for each repetition; `path` is that of the list."""
-    return [duplicate(f"{path}[{at}]", value) for at, value in enumerate(values) if value in values[:at]]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dra_driver.doctor.redaction import REDACTED, redacted, redacted_lines, redacted_text
+from dra_driver.doctor.redaction import REDACTED, LineRedactor, redacted, redacted_text
 
 SECRET = "hunter2-Vx9"
 JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IjEifQ.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJl"
@@ -82,8 +82,13 @@ def test_json_lines_stay_json() -> None:
     }
 
 
+def shown_lines(*lines: str) -> list[str]:
+    redactor = LineRedactor()
+    return [shown for shown in map(redactor.line, lines) if shown is not None]
+
+
 def test_private_keys_of_many_lines_go_from_logs() -> None:
-    shown = list(redacted_lines(["before", *KEY.split("\n"), "after", f"password={SECRET}"]))
+    shown = shown_lines("before", *KEY.split("\n"), "after", f"password={SECRET}")
     assert shown[0] == "before"
     assert shown[-2:] == ["after", f"password={REDACTED}"]
     assert SECRET not in "".join(shown)
@@ -91,7 +96,7 @@ def test_private_keys_of_many_lines_go_from_logs() -> None:
 
 
 def test_a_key_that_never_ends_hides_what_follows() -> None:
-    assert list(redacted_lines(["-----BEGIN PRIVATE KEY-----", SECRET, SECRET]))[1:] == []
+    assert shown_lines("-----BEGIN PRIVATE KEY-----", SECRET, SECRET)[1:] == []
 
 
 def an_object(**fields: Any) -> dict[str, Any]:
