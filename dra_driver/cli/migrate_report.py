@@ -25,6 +25,7 @@ from dra_driver.migration.ground import Ground, ground_of_cluster, ground_of_lab
 from dra_driver.migration.model import Finding, Migration, Options, Source
 from dra_driver.migration.offering import offering_of
 from dra_driver.migration.outcome import Report, Unread
+from dra_driver.migration.own_classes import made_by_values
 from dra_driver.migration.readiness import Facts, readiness
 from dra_driver.migration.report import markdown, summary
 from dra_driver.migration.report_data import as_data
@@ -96,7 +97,7 @@ def reported(migration: Migration, options: Options, work: Gathered, trying: Try
     if not migration.workloads:
         return Report(migration, None, checks, plan)
     ground = _ground(migration, options, objects, trying.models)
-    classes = _classes(objects, read)
+    classes = _classes(migration, objects, read)
     tried = verify(migration, ground, classes, Told("workloads tried", trying.seconds / 2))
     at_once = together(migration, ground, classes, tried, Told("pods tried together", trying.seconds / 2))
     return Report(migration, tried, checks, plan, together=at_once)
@@ -117,12 +118,13 @@ def _ground(
     return ground if models else ground_of_labels(nodes, ground, options.driver)
 
 
-def _classes(objects: Sequence[JsonObject], read: ClusterRead | None) -> dict[str, DeviceClass]:
-    """Those that come with the driver, and what the cluster, or a file, has under their names, or others."""
+def _classes(migration: Migration, objects: Sequence[JsonObject], read: ClusterRead | None) -> dict[str, DeviceClass]:
+    """Those that come with the driver, also by values, and what the cluster, or a file, has under their names, or
+    others."""
     shipped = [one.obj for one in shipped_classes()]
     given = read.classes if read is not None else [one for one in objects if one.get("kind") == "DeviceClass"]
     found: dict[str, DeviceClass] = {}
-    for one in (*shipped, *given):
+    for one in (*shipped, *made_by_values(migration).values(), *given):
         with suppress(InvalidInput):  # of a file, and its finding says so
             known = DeviceClass.of(one)
             found[known.metadata.name] = known

@@ -12,6 +12,7 @@ from dra_driver.migration.codes import TAKES_THE_REST
 from dra_driver.migration.labels import restored_profile
 from dra_driver.migration.meaning import CONFIG_LABEL, LAYOUT_LABEL, Hami, Meaning, View
 from dra_driver.migration.model import Demand, Finding, Options, Target, What, Workload, finding
+from dra_driver.migration.own_classes import classes_to_make
 from dra_driver.migration.plugin_config import (
     GPU_RESOURCE,
     MIG_RESOURCE,
@@ -46,6 +47,7 @@ def published(meaning: Meaning, options: Options) -> Meaning:
 def publishing(meaning: Meaning, demands: Iterable[Demand], options: Options) -> Published:
     """For the configurations, and for workloads that ask for parts of GPUs in amounts."""
     reasons = list(_sources(meaning))
+    demands = tuple(demands)
     amounts = amounts_asked(demands)
     sharing = list(_sharing_rules(meaning, amounts))
     if amounts and not any("capacity" in rule for rule in sharing):
@@ -56,7 +58,16 @@ def publishing(meaning: Meaning, demands: Iterable[Demand], options: Options) ->
         )
     rules: JsonObject = {"mig": list(_mig_rules(meaning, options)), "sharing": sharing}
     rules = {name: one for name, one in rules.items() if one}
-    return Published(_policy(rules) if rules else None, _values(meaning, rules, options, reasons), tuple(reasons))
+    wants = [want for demand in demands for want in demand.alternatives or (demand.want,)]
+    own = classes_to_make(wants, meaning.purposes.classes, options)
+    if own:
+        names = " and ".join(one["name"] for one in own)
+        reasons.append(
+            f"Claims name {names}, which is no class of the driver's chart: the values have the chart make "
+            "it (`deviceClasses.extra`). Take these lines out where the cluster has it already."
+        )
+    values = _values(meaning, rules, own, options, reasons)
+    return Published(_policy(rules) if rules else None, values, tuple(reasons))
 
 
 def _sources(meaning: Meaning) -> Iterator[str]:
@@ -219,12 +230,18 @@ def _mig_rules(meaning: Meaning, options: Options) -> Iterator[JsonObject]:
 # -- chart
 
 
-def _values(meaning: Meaning, rules: JsonObject, options: Options, reasons: list[str]) -> JsonObject:
-    classes = _classes(meaning)
+def _values(
+    meaning: Meaning, rules: JsonObject, own: Sequence[JsonObject], options: Options, reasons: list[str]
+) -> JsonObject:
+    answering = _classes(meaning)
+    classes = {
+        **({"extendedResources": answering} if answering else {}),
+        **({"extra": list(own)} if own else {}),
+    }
     values: JsonObject = {
         **({"driverName": options.driver} if options.driver != GPU_DRIVER else {}),
         **({"policy": rules} if rules else {}),
-        **({"deviceClasses": {"extendedResources": classes}} if classes else {}),
+        **({"deviceClasses": classes} if classes else {}),
         **({"featureGates": {Feature.MIG_EXTENDED_RESOURCES.value: True}} if "mixed" in _strategies(meaning) else {}),
     }
     roots = sorted(meaning.driver_roots - {"/"})

@@ -11,6 +11,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.migration.cutover_values import kept_resources
 from dra_driver.migration.model import Migration, Options, Target
 from dra_driver.migration.offering import Offering
+from dra_driver.migration.own_classes import made_by_values
 
 _FIRST = 34
 """Kubernetes 1.34 serves resource.k8s.io/v1."""
@@ -137,9 +138,10 @@ _OWN_CLASSES = (
 
 def _classes(migration: Migration, facts: Facts) -> Iterator[Check]:
     made = {_name(one.obj) for one in migration.objects if one.obj.get("kind") == "DeviceClass"}
+    by_values = made_by_values(migration)
     wanted = sorted({name for one in migration.objects for name in _named_classes(one.obj)} - made)
     question = "DeviceClasses that claims name"
-    others = [name for name in wanted if name not in _OF_THE_CHART]
+    others = [name for name in wanted if name not in _OF_THE_CHART and name not in by_values]
     if facts.classes is None:
         if others:
             why = f"The driver's chart does not bring {', '.join(others)}; the cluster's classes are not known."
@@ -153,7 +155,8 @@ def _classes(migration: Migration, facts: Facts) -> Iterator[Check]:
             question,
             Answer.NO,
             f"The cluster has no {', '.join(missing)}.",
-            "Install the driver's chart, which brings its classes, before the manifests are applied.",
+            f"Install the driver's chart{' with the values of this report' * bool(by_values)}, which brings its "
+            "classes, before the manifests are applied.",
         )
     elif wanted:
         yield Check(question, Answer.YES, f"The cluster has {', '.join(wanted)}.")

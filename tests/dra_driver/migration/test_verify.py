@@ -188,6 +188,12 @@ def test_a_device_says_what_its_node_would_have(key: str, operator: str, values:
 def test_classes_that_nobody_brings_are_told() -> None:
     own = migrated("sharing/hami-pod.yaml", replace(CLAIMS, shared_class="team.example.com"))
     question = "DeviceClasses that claims name"
+    assert question not in {one.question for one in readiness(own, CLAIMS, Facts())}, "the chart's values make it"
+    (said,) = [one for one in readiness(own, CLAIMS, Facts(classes=[])) if one.question == question]
+    assert (said.answer, "with the values of this report" in said.advice) == (Answer.NO, True)
+    own = migrated(
+        "sharing/hami-pod.yaml", replace(CLAIMS, shared_class="team.example.com", gpu_class="team.example.com")
+    )
     for facts, answer in ((Facts(), Answer.UNKNOWN), (Facts(classes=["shared.gpu.nvidia.com"]), Answer.NO)):
         (said,) = [one for one in readiness(own, CLAIMS, facts) if one.question == question]
         assert (said.answer, "team.example.com" in said.why, "extra" in said.advice) == (answer, True, True)
