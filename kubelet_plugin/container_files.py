@@ -6,6 +6,7 @@
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.effects.other_claims import OtherClaims
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.prepare.node import ContainerFiles
 
@@ -13,8 +14,10 @@ from kubelet_plugin.prepare.node import ContainerFiles
 class ContainerFilesOfNode:
     """Looks at the host each time; what did not change is found again quickly."""
 
-    def __init__(self, installation: DriverInstallation) -> None:
+    def __init__(self, installation: DriverInstallation, others: OtherClaims | None = None) -> None:
+        """Without `others` nobody looks for claims of other drivers: for what hands out no GPUs."""
         self._installation = installation
+        self._others = others
 
     def __call__(self, facts: NodeFacts) -> ContainerFiles:
         """GPUs that no container can use now are among the missing. Raises NodeNotReady: what the driver lacks."""
@@ -23,7 +26,15 @@ class ContainerFilesOfNode:
             raise NodeNotReady(reasons or "no NVIDIA driver answers", about="driver")
         found = self._installation.for_containers(facts.driver.version, facts.gpus)
         missing = {uuid: error.message for uuid, error in found.missing.items()}
-        return ContainerFiles(found.driver, found.nodes, missing, self.mig_nodes, self._installation.host_node)
+        return ContainerFiles(
+            found.driver, found.nodes, missing, self.mig_nodes, self._installation.host_node, self._taken(facts)
+        )
+
+    def _taken(self, facts: NodeFacts) -> dict[str, str]:
+        if self._others is None:
+            return {}
+        taken = self._others.gpus([gpu.minor for gpu in facts.gpus])
+        return {gpu.uuid: taken[gpu.minor] for gpu in facts.gpus if gpu.minor in taken}
 
     def mig_nodes(self, gpu_uuid: str, minor: int, gi: int, ci: int) -> tuple[DeviceNode, ...]:
         """Of a MIG device, see `DriverInstallation.mig_nodes`. Raises NodeNotReady when one is missing."""

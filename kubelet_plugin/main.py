@@ -37,6 +37,7 @@ from kubelet_plugin.discovery import Discovery, Hardware, NodeFacts, NvmlSource,
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.effects.on_host import OnHost
+from kubelet_plugin.effects.other_claims import OtherClaims
 from kubelet_plugin.events import ClaimEvents, NodeEvents, policy_refused
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
@@ -229,7 +230,7 @@ def _claims(
     return ClaimService(
         api=kube,
         facts=watch.facts,
-        container_files=ContainerFilesOfNode(node.driver),
+        container_files=ContainerFilesOfNode(node.driver, OtherClaims(settings.cdi_root, [settings.driver_name])),
         journal=node.journal,
         cdi=CdiFiles(settings.cdi_root, settings.driver_name),
         effects=effects_of(node.machine, node.hardware, node.programs, node.daemons, watch.events.paused),

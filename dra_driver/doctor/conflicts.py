@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dra_driver.allocation.nodes import provides, unfit_for
 from dra_driver.doctor.cluster import Cluster
 from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, listed, ok
-from dra_driver.doctor.objects import Node, OperatorResource, Workload
+from dra_driver.doctor.objects import KUBELET_PLUGIN, Node, OperatorResource, Workload
+from dra_driver.features import Feature
 
 _VENDOR = "nvidia.com/"
 _DEVICE_PLUGIN_OFF = "nvidia.com/gpu.deploy.device-plugin=false"
@@ -56,6 +57,18 @@ _NVIDIA_DRA = Trouble(
     "is NVIDIA's own DRA driver, which has the name {driver}, too: only one of the two can be registered on a node",
     "helm uninstall it (nvidia-dra-driver-gpu), or keep the two on different nodes and give ours another `driverName`",
 )
+_NVIDIA_DOMAINS = Trouble(
+    "nvidia-domains",
+    Verdict.PROBLEM,
+    "is NVIDIA's own driver of ComputeDomains, which this driver keeps, too: kubelet calls one of the two alone",
+    "helm uninstall it (nvidia-dra-driver-gpu), or leave ComputeDomains to it: `featureGates.ComputeDomains=false`",
+)
+_OURS_TWICE = Trouble(
+    "ours-twice",
+    Verdict.PROBLEM,
+    "is a plugin of this driver under another name, {other}, and is for {nodes}, too: one GPU may go to two pods",
+    "helm uninstall one of the two, or give them different nodes with `kubeletPlugin.nodeSelector`",
+)
 _PLUGIN_THERE = Trouble(
     "device-plugin",
     Verdict.WARNING,
@@ -88,8 +101,15 @@ _NAMES = {
 """Of the charts of NVIDIA and of GKE, EKS and AKS. Source: their manifests."""
 
 
+_GPU_PROGRAM, _DOMAIN_PROGRAM = "gpu-kubelet-plugin", "compute-domain-kubelet-plugin"
+"""The programs of NVIDIA's own DRA driver, each in a container of its own. Source: its chart."""
+
+
 def other_software(workload: Workload) -> str | None:
-    """Which of the known others a DaemonSet is; by its image, or by its name. None: nothing that concerns us."""
+    """Which of the known others a DaemonSet is; by its image, its programs, or its name. None: nothing that concerns
+    us."""
+    if _runs(workload, _GPU_PROGRAM) or _runs(workload, _DOMAIN_PROGRAM):
+        return NVIDIA_DRA
     for container in workload.spec.template.pod.containers:
         image = container.image.partition("@")[0].rpartition("/")[2].partition(":")[0]
         if image in _IMAGES:
@@ -97,11 +117,15 @@ def other_software(workload: Workload) -> str | None:
     return _NAMES.get(workload.metadata.name)
 
 
+def _runs(workload: Workload, program: str) -> bool:
+    return any(program in " ".join(one.command + one.args) for one in workload.spec.template.pod.containers)
+
+
 def _other_software(cluster: Cluster) -> Iterator[Finding]:
     fine = True
     for workload in cluster.daemon_sets.items:
-        kind = None if workload.program is not None else other_software(workload)
-        finding = _met(cluster, workload, kind) if kind is not None else None
+        kind = other_software(workload) if workload.program is None else None
+        finding = _met(cluster, workload, kind) if kind is not None else _ours_twice(cluster, workload)
         if finding is not None:
             fine = False
             yield finding
@@ -110,16 +134,33 @@ def _other_software(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _met(cluster: Cluster, workload: Workload, kind: str) -> Finding | None:
-    spec = {"spec": workload.spec.template.spec}
-    shared = [node for node in cluster.gpu_nodes if unfit_for(spec, node.view) is None]
+    shared = _shared_nodes(cluster, workload)
     if not shared:
         return None
     about, nodes = f"DaemonSet {workload.key}", listed([one.name for one in shared])
     if kind == NVIDIA_DRA:
-        return _NVIDIA_DRA.at(about, driver=cluster.driver)
+        if _runs(workload, _GPU_PROGRAM) or not _runs(workload, _DOMAIN_PROGRAM):
+            return _NVIDIA_DRA.at(about, driver=cluster.driver)
+        keeps = any(Feature.COMPUTE_DOMAINS in one.feature_gates for one in cluster.controllers)
+        return _NVIDIA_DOMAINS.at(about) if keeps else None
     if kind == DEVICE_PLUGIN:
         return _PLUGIN_THERE.at(about, nodes=nodes)
     return _MIG_MANAGER.at(about, nodes=nodes) if _makes_partitions(cluster, shared) else None
+
+
+def _shared_nodes(cluster: Cluster, workload: Workload) -> list[Node]:
+    spec = {"spec": workload.spec.template.spec}
+    return [node for node in cluster.gpu_nodes if unfit_for(spec, node.view) is None]
+
+
+def _ours_twice(cluster: Cluster, workload: Workload) -> Finding | None:
+    container = workload.ours
+    other = (
+        container.setting("--driver-name") if container is not None and container.program == KUBELET_PLUGIN else None
+    )
+    shared = _shared_nodes(cluster, workload) if other not in (None, cluster.driver) else []
+    nodes = listed([one.name for one in shared])
+    return _OURS_TWICE.at(f"DaemonSet {workload.key}", other=other, nodes=nodes) if shared else None
 
 
 def _makes_partitions(cluster: Cluster, nodes: list[Node]) -> bool:
@@ -188,10 +229,10 @@ DEVICE_PLUGINS = Check(
 )
 OTHERS = Check(
     "other-software",
-    "whether DaemonSets of device plugins, MIG managers or NVIDIA's own DRA driver are for the same nodes.",
+    "whether DaemonSets of device plugins, MIG managers or other DRA drivers of GPUs are for the same nodes.",
     _other_software,
-    (_NVIDIA_DRA, _PLUGIN_THERE, _MIG_MANAGER),
-    ("daemon_sets", "nodes", "inventories"),
+    (_NVIDIA_DRA, _NVIDIA_DOMAINS, _OURS_TWICE, _PLUGIN_THERE, _MIG_MANAGER),
+    ("daemon_sets", "nodes", "inventories", "deployments"),
 )
 OPERATOR = Check(
     "gpu-operator",

@@ -35,6 +35,7 @@ from kubelet_plugin.doctor.seen import (
     XidSeen,
 )
 from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.effects.other_claims import OtherClaims
 from kubelet_plugin.hardware.driver_root import DriverInstallation, kernel_module_version
 from kubelet_plugin.hardware.hook_program import HookPrograms
 from kubelet_plugin.hardware.seen import Seen
@@ -147,7 +148,9 @@ class Machine:
         if facts.driver is None:
             return {}, None
         try:
-            return dict(ContainerFilesOfNode(self._installation)(facts).missing), None
+            others = OtherClaims(self.places.cdi_root, [self.places.driver])
+            found = ContainerFilesOfNode(self._installation, others)(facts)
+            return {**found.taken, **found.missing}, None
         except NodeNotReady as error:
             return {}, error.message
 

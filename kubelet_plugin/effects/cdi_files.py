@@ -1,7 +1,8 @@
 """The CDI files of this driver's claims: one file per claim, in a folder that belongs to others too.
 
 Prepare writes and removes files here, repair lists and compares them. A file is ours when its name says so, and no
-other file is ever read, changed or removed. Calls block. Every failure is a `NodeNotReady` that names the file.
+other file is ever read, changed or removed, but what NVIDIA's own driver of the same name wrote for a claim that ends.
+Calls block. Every failure is a `NodeNotReady` that names the file.
 """
 
 from collections.abc import Collection
@@ -20,6 +21,8 @@ from dra_driver.runtime.files import (
 )
 
 _ENDING = ".json"
+_OF_BEFORE = ".yaml"
+"""The ending of NVIDIA's own driver, which has our name."""
 
 
 class CdiFiles:
@@ -66,8 +69,12 @@ class CdiFiles:
         """Remove the claim's file; a missing one is fine. Raises NodeNotReady.
 
         Not flushed: a file that a power cut brings back belongs to no claim of the journal, and is removed at start.
+        Claims that NVIDIA's own driver prepared before it was uninstalled end here, too: nobody else takes their file
+        away, and with it they hold their GPUs (`kubelet_plugin.effects.other_claims`).
         """
-        remove(self.path(claim_uid))
+        path = self.path(claim_uid)
+        remove(path)
+        remove(path.with_suffix(_OF_BEFORE))
 
     def claims(self) -> frozenset[str]:
         """UIDs of the claims that have a file, whatever is in it. Raises NodeNotReady when the folder is unreadable."""

@@ -54,3 +54,5 @@ class ContainerFiles:
     """Why a GPU cannot be used in a container now, by its UUID."""
     mig_nodes: MigNodes = no_mig_nodes
     host_node: HostNode = no_host_node
+    taken: Mapping[str, str] = field(default_factory=dict)
+    """Which claim of another driver has a GPU, by its UUID."""

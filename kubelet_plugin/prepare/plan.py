@@ -96,6 +96,8 @@ def undo_of(entry: Entry) -> tuple[Undo, ...]:
 
 def _check_present(claim: ClaimRef, device: HeldDevice, node: Node, files: ContainerFiles) -> None:
     """A GPU that is lent to a virtual machine answers nobody, and MIG devices have nodes when they exist."""
+    if device.gpu_uuid in files.taken and not device.admin_access:
+        raise _missing(claim, device, files.taken[device.gpu_uuid])
     if device.kind is Kind.VFIO:
         return
     gpu = node.gpus.get(device.gpu_uuid)

@@ -1,5 +1,5 @@
 """On which nodes plugins run, what the notes say of them, and the guards against a device plugin on the same nodes and
-against domains that nobody would take down."""
+against domains that nobody would take down. Against other DRA drivers: `test_other_drivers`."""
 
 import shutil
 from pathlib import Path

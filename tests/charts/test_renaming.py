@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from support.chart_values import VARIANTS
-from support.helm import NAMESPACE, Cluster, Helm, HelmError, Object, ServerThread, resource_of
+from support.helm import NAMESPACE, Cluster, Helm, HelmError, Object, ServerThread
 
 RENAMED = {
     "the label alone": ({"fullnameOverride": "gpus"}, {"fullnameOverride": "gpus", "nameOverride": "other"}),
@@ -99,7 +99,7 @@ def test_a_driver_keeps_its_name_while_somebody_has_its_devices(cluster: Cluster
     helm.install(without)
     claims = [claim(one) for one in ("gpu.nvidia.com", "gpu.others.example")]
     for one in claims:
-        allocated(cluster, one)
+        cluster.create(one)
     before = written(cluster)
     with pytest.raises(HelmError, match=r"1 claims have devices of driver gpu.nvidia.com \(default/of-nvidia.com\)"):
         helm.upgrade({**without, "driverName": "gpu.example.com"})
@@ -109,17 +109,6 @@ def test_a_driver_keeps_its_name_while_somebody_has_its_devices(cluster: Cluster
     helm.upgrade({**without, "driverName": "gpu.example.com"})
     helm.uninstall()
     cluster.delete(claims[1])
-
-
-def allocated(cluster: Cluster, one: Object) -> None:
-    """Status is not written with the rest."""
-    metadata, resource = one["metadata"], resource_of(one["apiVersion"], one["kind"])
-    cluster.create(one)
-    cluster.kube(
-        lambda kube: kube.merge_patch(
-            resource, metadata["name"], {"status": one["status"]}, namespace=metadata["namespace"], subresource="status"
-        )
-    )
 
 
 @pytest.mark.parametrize("release", ["9gpus", "team.gpus", "gpu-dra-driver.v2", f"{'x' * 39}.y"])

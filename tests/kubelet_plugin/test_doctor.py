@@ -151,6 +151,12 @@ def test_what_is_broken_on_it_is_seen(serving: Node) -> None:
     assert serving.look().xids == (XidSeen("0000:3b:00.0", 13, 1), XidSeen("0000:3b:00.0", 79, 1))
 
 
+def test_a_gpu_in_a_claim_of_another_driver_is_told(serving: Node) -> None:
+    (serving.places.cdi_root / f"k8s.{GPU_DRIVER}-claim_theirs.yaml").write_text("- path: /dev/nvidia0\n")
+    (found,) = [one for one in serving.troubles() if one.check == "node-files"]
+    assert found.trouble == "gpu" and "is in claim UID theirs of another driver, gpu.nvidia.com" in found.sentence
+
+
 def test_without_driver_plugin_and_folders_it_is_all_said_at_once() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         create_host(Path(folder) / "host", "t4").unload_driver()

@@ -152,6 +152,21 @@ async def test_a_claim_that_cannot_be_prepared_has_an_event_that_says_why(one: R
     assert {one["regarding"]["uid"] for one in events} == {ref.uid, "uid-of-train-0"}
 
 
+async def test_a_gpu_that_nvidias_own_driver_prepared_is_given_to_nobody_until_that_claim_ends(one: RealNode) -> None:
+    """That driver was uninstalled while its pods ran. Kubelet tells who is registered now when they end."""
+    ref, theirs = await allocated(one), ClaimRef("default", "theirs", "uid-of-theirs")
+    nodes = ", ".join(f"{{path: /dev/nvidia{minor}}}" for minor in range(8))
+    file = one.node.cdi / f"k8s.{GPU_DRIVER}-claim_{theirs.uid}.yaml"
+    file.write_text(f"devices: [{{containerEdits: {{deviceNodes: [{nodes}]}}}}]")
+    async with one.plugin() as plugin:
+        await plugin.ready()
+        refusal = (await plugin.prepare(ref))[ref.uid]
+        assert isinstance(refusal, str) and f"is in claim UID {theirs.uid} of another driver" in refusal
+        assert await plugin.unprepare(theirs) == {theirs.uid: ""}
+        assert not file.exists()
+        assert isinstance((await plugin.prepare(ref))[ref.uid], tuple)
+
+
 async def test_a_pod_hears_that_its_gpu_is_ill(one: RealNode) -> None:
     created = await one.kube.create(RESOURCE_CLAIMS, claim())
     await allocate(one.kube, created, result(one.node.devices[0]), pods=[POD])

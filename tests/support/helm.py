@@ -159,9 +159,15 @@ class Cluster:
         return asyncio.run(done())
 
     def create(self, obj: Mapping[str, Any]) -> Object:
-        """An object that is there."""
-        resource = resource_of(obj["apiVersion"], obj["kind"])
-        return self.kube(lambda kube: kube.create(resource, dict(obj)))
+        """An object that is there, and a claim with what it was given, which servers take apart."""
+        resource, metadata = resource_of(obj["apiVersion"], obj["kind"]), obj["metadata"]
+        created = self.kube(lambda kube: kube.create(resource, dict(obj)))
+        if obj["kind"] != "ResourceClaim" or "status" not in obj:
+            return created
+        status, where = {"status": obj["status"]}, metadata["namespace"]
+        return self.kube(
+            lambda kube: kube.merge_patch(resource, metadata["name"], status, namespace=where, subresource="status")
+        )
 
     def delete(self, obj: Mapping[str, Any]) -> None:
         resource, metadata = resource_of(obj["apiVersion"], obj["kind"]), obj["metadata"]

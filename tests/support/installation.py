@@ -123,9 +123,9 @@ class Installation:
     def know(self, **facts: Any) -> None:
         self.facts = replace(self.facts, **facts)
 
-    def daemon_set(self, name: str, image: str) -> Obj:
+    def daemon_set(self, name: str, image: str, **container: list[str]) -> Obj:
         """Of somebody else, on all nodes with GPUs."""
-        spec = {"nodeSelector": {_GPU_LABEL: "true"}, "containers": [{"name": "main", "image": image}]}
+        spec = {"nodeSelector": {_GPU_LABEL: "true"}, "containers": [{"name": "main", "image": image, **container}]}
         return self.add("daemonsets", _object(name, "other", spec={"template": {"spec": spec}}))
 
     def kept(self) -> list[tuple[Source, Obj]]:

@@ -219,40 +219,48 @@ readinessProbe:
 {{- end }}
 
 {{/*
+Whether a pod with a nodeSelector and an affinity may be on a node, "yes" or nothing: of a dictionary `node`, `selector`,
+`affinity`.
+*/}}
+{{- define "gpu-dra.fits" -}}
+{{- $labels := .node.metadata.labels | default dict -}}
+{{- $fields := dict "metadata.name" .node.metadata.name -}}
+{{- $required := dig "nodeAffinity" "requiredDuringSchedulingIgnoredDuringExecution" dict (.affinity | default dict) -}}
+{{- $terms := list -}}
+{{- if $required -}}{{- $terms = $required.nodeSelectorTerms | default list -}}{{- end -}}
+{{- $fits := true -}}
+{{- range $key, $value := .selector | default dict -}}
+  {{- if ne (toString (get $labels $key)) (toString $value) -}}{{- $fits = false -}}{{- end -}}
+{{- end -}}
+{{- if $terms -}}
+  {{- $any := false -}}
+  {{- range $terms -}}
+    {{- $all := true -}}
+    {{- range .matchExpressions | default list -}}
+      {{- if not (include "gpu-dra.holds" (merge (dict "labels" $labels) .)) -}}{{- $all = false -}}{{- end -}}
+    {{- end -}}
+    {{- range .matchFields | default list -}}
+      {{- if not (include "gpu-dra.holds" (merge (dict "labels" $fields) .)) -}}{{- $all = false -}}{{- end -}}
+    {{- end -}}
+    {{- if and $all (or .matchExpressions .matchFields) -}}{{- $any = true -}}{{- end -}}
+  {{- end -}}
+  {{- if not $any -}}{{- $fits = false -}}{{- end -}}
+{{- end -}}
+{{- if $fits -}}yes{{- end -}}
+{{- end }}
+
+{{/*
 The nodes on which the plugin would run, as JSON: {"nodes": [name…], "devicePlugin": [name…], "resources": [name…]}. The
 second are those with GPUs of a device plugin to give, whole ones (nvidia.com/gpu), shared ones (nvidia.com/gpu.shared) or
 MIG devices (nvidia.com/mig-…), and the third what these are called. Empty lists where Helm does not talk to a cluster.
 */}}
 {{- define "gpu-dra.nodes" -}}
-{{- $selector := .Values.kubeletPlugin.nodeSelector | default dict -}}
-{{- $terms := list -}}
-{{- $required := dig "nodeAffinity" "requiredDuringSchedulingIgnoredDuringExecution" dict (.Values.kubeletPlugin.affinity | default dict) -}}
-{{- if $required -}}{{- $terms = $required.nodeSelectorTerms | default list -}}{{- end -}}
+{{- $plugin := .Values.kubeletPlugin -}}
 {{- $names := list -}}
 {{- $taken := list -}}
 {{- $resources := list -}}
 {{- range (lookup "v1" "Node" "" "").items | default list -}}
-  {{- $labels := .metadata.labels | default dict -}}
-  {{- $fields := dict "metadata.name" .metadata.name -}}
-  {{- $fits := true -}}
-  {{- range $key, $value := $selector -}}
-    {{- if ne (toString (get $labels $key)) (toString $value) -}}{{- $fits = false -}}{{- end -}}
-  {{- end -}}
-  {{- if $terms -}}
-    {{- $any := false -}}
-    {{- range $terms -}}
-      {{- $all := true -}}
-      {{- range .matchExpressions | default list -}}
-        {{- if not (include "gpu-dra.holds" (merge (dict "labels" $labels) .)) -}}{{- $all = false -}}{{- end -}}
-      {{- end -}}
-      {{- range .matchFields | default list -}}
-        {{- if not (include "gpu-dra.holds" (merge (dict "labels" $fields) .)) -}}{{- $all = false -}}{{- end -}}
-      {{- end -}}
-      {{- if and $all (or .matchExpressions .matchFields) -}}{{- $any = true -}}{{- end -}}
-    {{- end -}}
-    {{- if not $any -}}{{- $fits = false -}}{{- end -}}
-  {{- end -}}
-  {{- if $fits -}}
+  {{- if include "gpu-dra.fits" (dict "node" . "selector" $plugin.nodeSelector "affinity" $plugin.affinity) -}}
     {{- $names = append $names .metadata.name -}}
     {{- $name := .metadata.name -}}
     {{- range $resource, $amount := dig "status" "allocatable" dict . -}}
@@ -266,6 +274,54 @@ MIG devices (nvidia.com/mig-…), and the third what these are called. Empty lis
 {{- /* A dry run of the client alone gets no list at all. */ -}}
 {{- $looked := not (empty (lookup "v1" "Node" "" "")) -}}
 {{- dict "looked" $looked "nodes" $names "devicePlugin" $taken "resources" (sortAlpha $resources) | toJson -}}
+{{- end }}
+
+{{/*
+Who else offers the same by DRA, as JSON: {"gpus": [namespace/name…], "domains": [namespace/name…], "claims":
+[namespace/name…]}. The first are DaemonSets of NVIDIA's own driver that hand out GPUs, under the name that ours has or on
+the same nodes, or of a release of ours with another name on the same nodes; the second those that keep ComputeDomains, as
+ours would. The third, looked for at a first install, are claims whose GPUs NVIDIA's own driver gave, and which pods of a
+driver that is gone may still use: its devices are called by numbers (gpu-0), ours by UUIDs. Empty where Helm does not talk to
+a cluster. Source: the DaemonSet of NVIDIA's chart, where each part is a program in a container of its own.
+*/}}
+{{- define "gpu-dra.others" -}}
+{{- $driver := .Values.driverName -}}
+{{- $plugin := .Values.kubeletPlugin -}}
+{{- $nodes := (lookup "v1" "Node" "" "").items | default list -}}
+{{- $gpus := list -}}
+{{- $domains := list -}}
+{{- range (lookup "apps/v1" "DaemonSet" "" "").items | default list -}}
+  {{- $pod := .spec.template.spec -}}
+  {{- $name := printf "%s/%s" .metadata.namespace .metadata.name -}}
+  {{- $self := and (eq .metadata.namespace $.Release.Namespace) (eq (toString (dig "metadata" "annotations" "meta.helm.sh/release-name" "" .)) $.Release.Name) -}}
+  {{- range $pod.containers | default list -}}
+    {{- $words := join " " (concat (.command | default list) (.args | default list)) -}}
+    {{- $nvidias := contains "gpu-kubelet-plugin" $words -}}
+    {{- /* Of one name is another matter, and of this release is the one that goes (guard-upgrade.yaml). */ -}}
+    {{- $ours := and (not $self) (has "gpu-dra-kubelet-plugin" (.command | default list)) (not (has (printf "--driver-name=%s" $driver) (.args | default list))) -}}
+    {{- if and $nvidias (eq $driver "gpu.nvidia.com") -}}
+      {{- $gpus = append $gpus $name -}}
+    {{- else if or $nvidias $ours -}}
+      {{- range $nodes -}}
+        {{- $both := include "gpu-dra.fits" (dict "node" . "selector" $plugin.nodeSelector "affinity" $plugin.affinity) -}}
+        {{- if and $both (include "gpu-dra.fits" (dict "node" . "selector" $pod.nodeSelector "affinity" $pod.affinity)) -}}
+          {{- $gpus = append $gpus $name -}}
+        {{- end -}}
+      {{- end -}}
+    {{- end -}}
+    {{- if and (contains "compute-domain-kubelet-plugin" $words) (include "gpu-dra.domains" $) -}}{{- $domains = append $domains $name -}}{{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- $claims := list -}}
+{{- if and .Release.IsInstall (eq $driver "gpu.nvidia.com") -}}
+  {{- range (lookup "resource.k8s.io/v1" "ResourceClaim" "" "").items | default list -}}
+    {{- $name := printf "%s/%s" .metadata.namespace .metadata.name -}}
+    {{- range dig "status" "allocation" "devices" "results" list . -}}
+      {{- if and (eq .driver $driver) (regexMatch "^gpu-([0-9]{1,4}|vfio-[0-9]+)(-mig-.+)?$" .device) -}}{{- $claims = append $claims $name -}}{{- end -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- dict "gpus" (uniq $gpus) "domains" (uniq $domains) "claims" (uniq $claims) | toJson -}}
 {{- end }}
 
 {{/* What makes an admission policy refuse: of a list of the context and the policy's name. */}}

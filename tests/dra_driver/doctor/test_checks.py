@@ -37,6 +37,8 @@ class Case:
 
 
 CASES: list[Case] = []
+DOMAINS = "compute-domain-kubelet-plugin"
+"""A program of NVIDIA's own driver."""
 
 
 def finds(*found: str) -> Callable[[Callable[[Installation], object]], Callable[[Installation], object]]:
@@ -588,6 +590,29 @@ def device_plugin(it: Installation) -> None:
 @finds("other-software/nvidia-dra-driver")
 def nvidias_driver(it: Installation) -> None:
     it.daemon_set("nvidia-dra-driver-gpu-kubelet-plugin", "nvcr.io/nvidia/k8s-dra-driver-gpu:v25.8.0")
+
+
+@finds("other-software/nvidia-dra-driver")
+def nvidias_driver_from_elsewhere(it: Installation) -> None:
+    it.daemon_set("gpus", "mirror.example/a:1", command=["bash", "-c"], args=["gpu-kubelet-plugin -v 4"])
+
+
+@finds("other-software/nvidia-domains")
+def nvidias_driver_of_domains(it: Installation) -> None:
+    it.daemon_set("nvidia-dra-driver-gpu-kubelet-plugin", "nvcr.io/nvidia/k8s-dra-driver-gpu:v25.8.0", args=[DOMAINS])
+
+
+@finds()
+def nvidias_driver_of_domains_alone(it: Installation) -> None:
+    it.daemon_set("nvidia-dra-driver-gpu-kubelet-plugin", "nvcr.io/nvidia/k8s-dra-driver-gpu:v25.8.0", args=[DOMAINS])
+    (controller,) = it.objects["deployments"].values()
+    (container,) = controller["spec"]["template"]["spec"]["containers"]
+    container["args"] = [*container.get("args", ()), "--feature-gates=ComputeDomains=false"]
+
+
+@finds("other-software/ours-twice", "admission-policies/missing", "versions/skew")
+def another_release_of_ours(it: Installation) -> None:
+    it.daemon_set("second", "a:1", command=["gpu-dra-kubelet-plugin"], args=["--driver-name=gpu.example.com"])
 
 
 @finds("other-software/device-plugin")

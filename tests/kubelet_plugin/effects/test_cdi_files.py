@@ -53,7 +53,6 @@ def test_a_file_is_intact_only_with_exactly_its_content(cdi: CdiFiles, folder: P
 def test_files_of_others_are_not_ours(cdi: CdiFiles, folder: Path) -> None:
     foreign = [
         "nvidia.yaml",
-        "k8s.gpu.nvidia.com-claim_x.yaml",
         "k8s.gpu.nvidia.com-device_x.json",
         "k8s.compute-domain.nvidia.com-claim_x.json",
         ".k8s.compute-domain.nvidia.com-claim_x.json.0123.tmp",
@@ -63,9 +62,21 @@ def test_files_of_others_are_not_ours(cdi: CdiFiles, folder: Path) -> None:
         (folder / name).write_text("theirs")
     cdi.write(CLAIM, b"{}")
     assert cdi.claims() == {CLAIM}
+    (folder / "k8s.gpu.nvidia.com-claim_y.yaml").write_text("NVIDIA's")
+    foreign.append("k8s.gpu.nvidia.com-claim_y.yaml")
     assert cdi.remove_leftovers() == ()
     cdi.remove("x")
     assert sorted(path.name for path in folder.iterdir()) == sorted([*foreign, cdi.path(CLAIM).name])
+
+
+def test_with_a_claim_goes_what_nvidias_own_driver_wrote_for_it(cdi: CdiFiles, folder: Path) -> None:
+    """It was uninstalled while the claim's pods ran, and nobody else hears that they ended."""
+    theirs = folder / f"k8s.gpu.nvidia.com-claim_{CLAIM}.yaml"
+    theirs.write_text("theirs")
+    cdi.remove(OTHER)
+    assert theirs.exists()
+    cdi.remove(CLAIM)
+    assert not theirs.exists()
 
 
 def test_a_renamed_driver_has_files_of_its_own(folder: Path) -> None:

@@ -124,6 +124,18 @@ def test_an_error_of_a_config_names_the_claim_and_the_field() -> None:
     assert refused.value.field == "status.allocation.devices.config[0].opaque.parameters.apiVersion"
 
 
+@pytest.mark.parametrize("kind", [Kind.GPU, Kind.VFIO])
+def test_a_gpu_in_another_drivers_claim_is_not_given_to_a_second_one(kind: Kind) -> None:
+    """Who only looks sees it all the same."""
+    taken = replace(FILES, taken={uuid_of(1): "is in claim UID 1 of another driver"})
+    device = replace(a_held_device(1), kind=kind)
+    with pytest.raises(NodeNotReady, match="is in claim UID 1 of another driver") as refused:
+        plan_for(a_ref(), Wanted((a_held_device(0), device)), A_NODE, taken)
+    assert refused.value.retry_after_s is not None
+    looks = replace(a_held_device(1), admin_access=True)
+    assert plan_for(a_ref(), Wanted((a_held_device(0), looks)), A_NODE, taken)
+
+
 def test_a_device_that_nobody_knows_is_final_unless_something_may_hide_it() -> None:
     asked = claim(a_result("gpu-99999999"))
     fabric = Problem(subject="fabric", reason="MixedCliques", message="two cliques")
