@@ -179,7 +179,7 @@ def test_an_unknown_version_is_invalid(version: str) -> None:
 def named(qualified: str) -> tuple[str, ...]:
     """What is wrong with a spec whose one device containers ask for by this name."""
     kind, _, device = qualified.partition("=")
-    return problems_of(spec_of(kind, (CdiDevice(device, ContainerEdits((NODE,))),), NOTHING))
+    return problems_of(spec_with(name=device, kind=kind))
 
 
 @given(vendors, class_names, device_names)
