@@ -108,8 +108,10 @@ def test_what_was_taken_is_taken_and_nothing_is_dropped(
     known = {named(obj): obj for obj in objects(text(file)) if is_foreign(obj) and server.knows(obj)}
     answers = {key: server.tried(obj) for key, obj in known.items()}
     taken = {key: set(lost(known[key], one.body)) for key, one in answers.items() if one.taken}
+    if not known:
+        pytest.skip("no object of a kind that is defined")
     if not taken:
-        pytest.skip("no object of a kind that is defined, as this release has it")
+        pytest.skip(f"not as this release has it: {'; '.join(answer.message for answer in answers.values())}"[:300])
     own = {
         (version.partition("/")[0], kind): definitions.get((version.partition("/")[0], kind))
         for version, kind, _ in taken
