@@ -99,7 +99,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
         cdi_hook=options.cdi_hook or None,
         publisher=options.publisher,
         policy=Path(options.policy) if options.policy else None,
-        validation_command=tuple(shlex.split(options.validation_command)),
+        validation_command=options.validation_command,
         simulate=options.simulate or None,
         feature_gates=options.feature_gates,
         discovery_interval_s=options.discovery_interval,
@@ -130,7 +130,10 @@ def _parser() -> SettingsParser:
     setting("--publisher", "controller", "who writes ResourceSlices", choices=("controller", "node"))
     setting("--policy", "", "file with a PublishingPolicy, the publisher's; default: all GPUs are published")
     setting(
-        "--validation-command", "", "checks a GPU (GPU_UUID in its environment), beside what is built in; see policy"
+        "--validation-command",
+        "",
+        "checks a GPU (GPU_UUID in its environment), beside what is built in: a program and its words, no shell",
+        type=_words,
     )
     setting("--simulate", "", "simulate the hardware of a profile, as PROFILE or PROFILE:INDEX", type=_simulated)
     setting("--feature-gates", "", FEATURE_GATES, type=feature_gates)
@@ -148,6 +151,13 @@ def _uid(text: str) -> str:
     if text and not is_uid(text):
         raise argparse.ArgumentTypeError(f"{text!r} cannot be the UID of a pod")
     return text
+
+
+def _words(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be taken apart into words: {error}") from error
 
 
 def _simulated(text: str) -> str:

@@ -65,7 +65,7 @@ class Command:
                 start_new_session=True,
             )
         except OSError as error:
-            return f"the check {self.arguments[0]} cannot be run: {error.strerror or error}"
+            return f"the check `{self.arguments[0]}` cannot be run in the plugin's container: {error.strerror or error}"
         return await self._verdict(process)
 
     async def _verdict(self, process: asyncio.subprocess.Process) -> str | None:
@@ -73,7 +73,7 @@ class Command:
             async with asyncio.timeout(self.timeout_s):
                 output, _ = await process.communicate()
         except TimeoutError:
-            return f"the check {self.arguments[0]} did not end within {self.timeout_s:g} s"
+            return f"the check `{self.arguments[0]}` did not end within {self.timeout_s:g} s"
         finally:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
@@ -82,4 +82,4 @@ class Command:
         if process.returncode == 0:
             return None
         said = output.decode(errors="replace").strip()[-_SHOWN:]
-        return f"the check {self.arguments[0]} ended with status {process.returncode}" + (f": {said}" if said else "")
+        return f"the check `{self.arguments[0]}` ended with status {process.returncode}" + (f": {said}" if said else "")

@@ -8,10 +8,15 @@ import io
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FrameType
+from typing import Any
 
 type Section = Callable[[], Iterable[str]]
 """Lines of text; called for each look at the page, in the event loop."""
+
+_DEEPEST = 8
+"""Functions of a stack that are shown, the innermost."""
 
 
 def debug_page(sections: Mapping[str, Section]) -> str:
@@ -29,11 +34,27 @@ def debug_page(sections: Mapping[str, Section]) -> str:
 
 
 def task_stacks() -> Iterable[str]:
-    """Of all tasks of the event loop, by name: where each waits."""
+    """Of all tasks of the event loop, by name: where each waits.
+
+    Not as tasks print themselves: they show the outermost function alone, and fail on those of compiled modules (gRPC),
+    which know no line.
+    """
     for task in sorted(asyncio.all_tasks(), key=lambda one: one.get_name()):
-        written = io.StringIO()
-        task.print_stack(limit=8, file=written)
-        yield from written.getvalue().splitlines()
+        yield f"{task.get_name()}:"
+        places = [
+            traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+            for frame in _awaited(task.get_coro())
+        ]
+        yield from "".join(traceback.format_list(places[-_DEEPEST:])).splitlines()
+
+
+def _awaited(waits: Any) -> Iterator[FrameType]:
+    """From a task's coroutine to the innermost that it awaits, as far as they tell."""
+    while waits is not None:
+        frame = getattr(waits, "cr_frame", None) or getattr(waits, "gi_frame", None)
+        if frame is not None:
+            yield frame
+        waits = getattr(waits, "cr_await", None) or getattr(waits, "gi_yieldfrom", None)
 
 
 def thread_stacks() -> Iterable[str]:
@@ -43,4 +64,4 @@ def thread_stacks() -> Iterable[str]:
         yield f"{thread.name}:"
         frame = frames.get(thread.ident or 0)
         if frame is not None:
-            yield from "".join(traceback.format_stack(frame, limit=8)).splitlines()
+            yield from "".join(traceback.format_stack(frame, limit=_DEEPEST)).splitlines()

@@ -247,7 +247,7 @@ class TestValidation:
         ("script", "message"),
         [
             ("exit 0", None),
-            ("echo broken $GPU_MINOR; exit 3", "it did not pass its check: the check sh ended with status 3: broken"),
+            ("echo broken $GPU_MINOR; exit 3", "it did not pass its check: the check `sh` ended with status 3: broken"),
         ],
     )
     async def test_an_administrators_command_decides(self, tmp_path: Path, script: str, message: str | None) -> None:
@@ -261,12 +261,12 @@ class TestValidation:
     async def test_a_command_that_does_not_end_is_ended_and_is_a_fault(self, tmp_path: Path) -> None:
         gpu = a_node(tmp_path).hardware.look().gpus[0]
         fault = await Command(("sh", "-c", "sleep 600 & wait"), timeout_s=0.2).fault_of(gpu)
-        assert fault == "the check sh did not end within 0.2 s"
+        assert fault == "the check `sh` did not end within 0.2 s"
 
     async def test_a_command_that_is_not_there_is_a_fault(self, tmp_path: Path) -> None:
         gpu = a_node(tmp_path).hardware.look().gpus[0]
         fault = await Command(("/no/such/check",)).fault_of(gpu)
-        assert fault == "the check /no/such/check cannot be run: No such file or directory"
+        assert fault == "the check `/no/such/check` cannot be run in the plugin's container: No such file or directory"
 
     def test_the_built_in_check_finds_missing_memory_links_and_clocks(self, tmp_path: Path) -> None:
         first, *others = a_node(tmp_path).hardware.look().gpus

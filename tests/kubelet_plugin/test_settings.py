@@ -55,6 +55,7 @@ def test_an_empty_variable_is_no_setting() -> None:
         (["--node-name", "n", "--http-endpoint", "host:99999"], "99999"),
         (["--node-name", "n", "--simulate", "t4:first"], "t4:first"),
         (["--node-name", "n", "--simul", "t4"], "--simul"),
+        (["--node-name", "n", "--validation-command", "it's"], "it's"),
         (["--node-name", "n", "--driver-name", "gpu/../nvidia.com"], "gpu/../nvidia.com"),
         (["--node-name", "n", "--driver-name", "a" * 64], "63"),
         (["--node-name", "n", "--pod-uid", "../x"], "../x"),

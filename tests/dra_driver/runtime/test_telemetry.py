@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import aiohttp
+import grpc.aio
 import pytest
 import structlog
 from prometheus_client import CollectorRegistry, Counter
@@ -70,7 +71,10 @@ async def test_the_debug_page_is_served_only_where_it_is_asked_for() -> None:
     async def waiting_for_nothing() -> None:
         await asyncio.sleep(60)
 
-    task = asyncio.create_task(waiting_for_nothing(), name="idle")
+    async def outermost() -> None:
+        await waiting_for_nothing()
+
+    task = asyncio.create_task(outermost(), name="idle")
     await asyncio.sleep(0)
     async with served(debug={"claims": lambda: ["a claim"], "empty": list, "broken": broken}) as url:
         status, text = await get(f"{url}/debug")
@@ -78,8 +82,21 @@ async def test_the_debug_page_is_served_only_where_it_is_asked_for() -> None:
     assert status == 200
     assert "== claims\na claim\n\n== empty\n(none)\n\n== broken\ncannot be shown: " in text
     assert "the journal cannot be read" in text
-    assert "waiting_for_nothing" in text
+    stack = text.partition("\nidle:\n")[2].splitlines()
+    assert [line.rpartition(" in ")[2] for line in stack[:6:2]] == ["outermost", "waiting_for_nothing", "sleep"]
     assert "MainThread:" in text
+
+
+async def test_the_debug_page_shows_tasks_of_compiled_modules() -> None:
+    server = grpc.aio.server()
+    server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with served(debug={}) as url:
+        await asyncio.sleep(0)
+        _, text = await get(f"{url}/debug")
+    await server.stop(None)
+    assert "in _server_main_loop" in text
+    assert "cannot be shown" not in text
 
 
 async def test_other_paths_and_methods_are_refused() -> None:
