@@ -16,7 +16,7 @@ def checks_part() -> str:
     """A section for each check; words in capital letters are those of the case."""
     return page(
         "## Checks of a cluster",
-        *_sections(cluster_checks((), ())),
+        *_sections(cluster_checks((), (), lambda *_: ())),
         "## Checks of a node",
         *_sections(NODE_CHECKS),
     ).strip()

@@ -20,8 +20,8 @@ def classes_page() -> str:
         "# DeviceClasses",
         WRITTEN,
         "By which claims name what they want, in `deviceClassName`. The chart installs those of this page unless"
-        " `deviceClasses.install` is false, and more of your own with `deviceClasses.extra`. What"
-        " selectors in a request can"
+        " `deviceClasses.install` is false, and more of your own with `deviceClasses.extra`, which"
+        " `dractl check VALUES.yaml` judges. What selectors in a request can"
         " add: [attributes.md](attributes.md).",
         *_classes(),
         "## A class for each MIG profile",

@@ -9,7 +9,7 @@ Pure: text in, documents out; files are read by `dra_driver.cli.files`.
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import yaml
@@ -66,6 +66,20 @@ class Document:
     def written(self) -> Written:
         items = tuple(int(number) for number in re.findall(r"\[([0-9]+)\]", self._prefix))
         return Written(self._text.start, self._text.text, self._number, items)
+
+    def part(self, path: str, obj: JsonObject) -> "Document":
+        """An object that is made of what is at `path` of this one: its fields are written below there."""
+        metadata = obj.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        return replace(
+            self,
+            line=self.place(path)[0],
+            api_version=str(obj.get("apiVersion", "")),
+            kind=str(obj.get("kind", "")),
+            name=name if isinstance(name, str) else "",
+            obj=obj,
+            _prefix=f"{self._prefix}.{path}" if self._prefix else path,
+        )
 
     def place(self, path: str = "") -> Place:
         """Where a field is written: its name, or the beginning of a list's item; where it is not, its parent.

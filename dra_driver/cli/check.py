@@ -20,6 +20,7 @@ from dra_driver.api.meta import (
     Resource,
 )
 from dra_driver.api.resource import DeviceClass
+from dra_driver.checking.chart_values import with_chart_values
 from dra_driver.checking.check import check as findings_in
 from dra_driver.checking.check import policies_for
 from dra_driver.checking.codes import Severity
@@ -84,10 +85,11 @@ def check(
     context: ContextOption = None,
 ) -> None:
     """Find what is wrong with claims, templates, DeviceClasses, pods and PublishingPolicies before they are applied.
+    Values of this driver's chart may be among the files: their policy and DeviceClasses are looked at.
 
     Exit status 0 when there is nothing, or nothing but warnings; 1 when there are errors; 3 when a file cannot be read.
     """
-    reading = read_files(files)
+    reading = with_chart_values(read_files(files))
     if live:
         if profiles:
             raise InvalidInput("the nodes come from the cluster; leave it out with --live", about="--profiles")

@@ -14,6 +14,7 @@ import typer
 
 from dra_driver import bundled
 from dra_driver.api.meta import JsonObject
+from dra_driver.checking.classes import class_errors
 from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
 from dra_driver.cli.output import Format, OutputOption, Status, messages, print_data
 from dra_driver.cli.session import ask
@@ -128,7 +129,7 @@ def report_of_bundle(path: Path) -> Report:
 
 def shipped_checks() -> tuple[Check[Cluster], ...]:
     """With the definitions and classes of this release to compare with."""
-    return cluster_checks(_shipped(bundled.CRDS_FOLDER), _shipped(bundled.DEVICE_CLASSES_FOLDER))
+    return cluster_checks(_shipped(bundled.CRDS_FOLDER), _shipped(bundled.DEVICE_CLASSES_FOLDER), class_errors)
 
 
 def _shipped(folder: Path) -> tuple[JsonObject, ...]:

@@ -20,8 +20,11 @@ from dra_driver.doctor.cluster import Cluster
 from dra_driver.doctor.findings import Check
 
 
-def cluster_checks(definitions: tuple[JsonObject, ...], classes: tuple[JsonObject, ...]) -> tuple[Check[Cluster], ...]:
-    """`definitions` are the CustomResourceDefinitions, `classes` the DeviceClasses that ship with this release."""
+def cluster_checks(
+    definitions: tuple[JsonObject, ...], classes: tuple[JsonObject, ...], class_errors: configuration.JudgeClass
+) -> tuple[Check[Cluster], ...]:
+    """`definitions` are the CustomResourceDefinitions, `classes` the DeviceClasses that ship with this release;
+    `class_errors` says what is wrong with any class."""
     return (
         server.VERSION,
         server.API,
@@ -47,7 +50,7 @@ def cluster_checks(definitions: tuple[JsonObject, ...], classes: tuple[JsonObjec
             slices.COMPLETE,
             slices.STALE,
             slices.WRITERS,
-            configuration.classes_check(classes),
+            configuration.classes_check(classes, class_errors),
             configuration.POLICY,
             configuration.WEBHOOK,
             configuration.ADMISSION,

@@ -1,6 +1,6 @@
 """Checks of what administrators configure: DeviceClasses, the policy, the webhook, admission policies. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 
 from dra_driver.api.meta import JsonObject
@@ -27,8 +27,19 @@ _CLASS_DIFFERS = Trouble(
 )
 
 
-def classes_check(wanted: tuple[JsonObject, ...]) -> Check[Cluster]:
-    """`wanted` are the DeviceClasses that ship with this release."""
+_CLASS_WRONG = Trouble(
+    "wrong",
+    Verdict.PROBLEM,
+    "{why}: claims of this class wait, or their pods do",
+    "put it right where it comes from (`deviceClasses.extra` in the values of the chart; `dractl check FILE` judges"
+    " values and manifests)",
+)
+type JudgeClass = Callable[[str, JsonObject, str], Iterable[str]]
+"""What is wrong with a class, of its name, its spec and the driver's name."""
+
+
+def classes_check(wanted: tuple[JsonObject, ...], errors: JudgeClass) -> Check[Cluster]:
+    """`wanted` are the DeviceClasses that ship with this release; `errors` judges all that are for our devices."""
     shipped = tuple(DeviceClass.of(one) for one in wanted)
 
     def judge(cluster: Cluster) -> Iterator[Finding]:
@@ -44,14 +55,18 @@ def classes_check(wanted: tuple[JsonObject, ...]) -> Check[Cluster]:
                 fine = False
                 theirs = " && ".join(_expressions(found)) or "everything"
                 yield _CLASS_DIFFERS.at(f"DeviceClass {name}", release=cluster.release, theirs=theirs)
+        for one in cluster.classes.items:
+            for why in errors(one.metadata.name, one.spec.to_wire(), cluster.driver):
+                fine = False
+                yield _CLASS_WRONG.at(f"DeviceClass {one.metadata.name}", why=why)
         if fine:
             yield ok(f"{len(expected)} DeviceClasses: as in this release")
 
     return Check(
         "device-classes",
-        "whether our DeviceClasses are there and select what they select in this release.",
+        "whether our DeviceClasses are there and select what they select in this release, and others make sense.",
         judge,
-        (_CLASS_MISSING, _CLASS_DIFFERS),
+        (_CLASS_MISSING, _CLASS_DIFFERS, _CLASS_WRONG),
         ("classes", "daemon_sets"),
     )
 

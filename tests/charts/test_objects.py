@@ -223,6 +223,12 @@ def test_extended_resources_are_given_and_taken_by_class(render: Render) -> None
     }
 
 
+def test_the_notes_say_who_judges_classes_of_ones_own(render: Render) -> None:
+    values = {"deviceClasses": {"extra": [{"name": "big", "spec": {}}, {"name": "small", "spec": {}}]}}
+    assert "selectors and configs of deviceClasses.extra: big, small.\n\n  dractl check" in render(values).notes
+    assert "deviceClasses.extra" not in render().notes
+
+
 def test_classes_of_ones_own_come_as_they_are(render: Render) -> None:
     assert render(VARIANTS["extra-class"]).one("DeviceClass", EXTRA_CLASS["name"])["spec"] == EXTRA_CLASS["spec"]
 

@@ -81,6 +81,9 @@ WRONG: dict[str, Values] = {
     "no address": {"networkPolicy": {"apiServerCIDRs": ["10.0.0.999/32"]}},
     "no size of a range": {"networkPolicy": {"apiServerCIDRs": ["10.0.0.1/33"]}},
     "no address of metrics' readers": {"networkPolicy": {"metricsFrom": [{"ipBlock": {"cidr": "10.0.0.0"}}]}},
+    "no Secret's name": {"imagePullSecrets": [{"name": "Registry Key"}]},
+    "a Secret without a name": {"imagePullSecrets": [{}]},
+    "a Secret's name alone": {"imagePullSecrets": ["registry-key"]},
     "two namespaces in one": {"webhook": {"exemptNamespaces": ["a,b"]}},
     "an attribute": {"policy": {"attributes": [{"values": {"a": [1]}}]}},
 }

@@ -582,6 +582,25 @@ def policy_with_mistakes(it: Installation) -> None:
 # -- others
 
 
+@finds("device-classes/wrong")
+def class_with_a_config_that_makes_no_sense(it: Installation) -> None:
+    parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": {"strategy": "Both"}}
+    spec = {"config": [{"opaque": {"driver": "gpu.nvidia.com", "parameters": parameters}}]}
+    it.add("deviceclasses", {"metadata": {"name": "big"}, "spec": spec})
+
+
+@finds("device-classes/wrong")
+def class_with_an_attribute_of_another_type(it: Installation) -> None:
+    expression = "device.driver == 'gpu.nvidia.com' && device.drivr"
+    it.add("deviceclasses", {"metadata": {"name": "big"}, "spec": {"selectors": [{"cel": {"expression": expression}}]}})
+
+
+@finds()
+def class_of_another_driver(it: Installation) -> None:
+    expression = "device.driver == 'fpga.example.com' && device.drivr"
+    it.add("deviceclasses", {"metadata": {"name": "b"}, "spec": {"selectors": [{"cel": {"expression": expression}}]}})
+
+
 @finds("device-plugin/both")
 def device_plugin(it: Installation) -> None:
     it.node()["status"]["allocatable"]["nvidia.com/gpu"] = "8"
