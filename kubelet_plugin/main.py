@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
@@ -55,6 +56,7 @@ from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims
 from kubelet_plugin.prepare.listener import ClaimListener, Listeners
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.reporter import Reporter
+from kubelet_plugin.rpc.pod_resources import LOGS, SOCKET, PodsOfNode
 from kubelet_plugin.rpc.registration import RegistrationServer
 from kubelet_plugin.rpc.server import DraServer
 from kubelet_plugin.rpc.serving import serving
@@ -167,8 +169,8 @@ def _composed(settings: Settings, cluster: _Cluster, node: _Node) -> _Plugin:
     reporter = Reporter(kube, settings.node_name, watch.facts)
     offers = NodeOffers(kube, policy, settings.node_name)
     status = _device_status(kube, settings, watch, journal, policy)
-    users = PodsOfClaims()
-    pods = _pod_events(kube, settings, watch, journal, policy, cluster.events, users)
+    users, members = PodsOfClaims(), _members(settings, node.host)
+    pods = _pod_events(kube, settings, watch, journal, policy, cluster.events, users, members)
     errors = LastErrors()
     heard = _heard(cluster, errors)
     listener = Listeners([*heard, pods, *([status] if status is not None else [])])
@@ -180,7 +182,7 @@ def _composed(settings: Settings, cluster: _Cluster, node: _Node) -> _Plugin:
     collector = NodeCollector(watch.facts, journal, node=settings.node_name, driver=settings.driver_name, pods=users)
     metrics.register(collector)
     sockets = plugin_sockets(settings.kubelet_root, settings.driver_name, settings.pod_uid)
-    told = Observers(calls, collector, heard, cluster.events)
+    told = Observers(calls, collector, heard, cluster.events, members)
     loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
         "reporter": reporter.run,
         "offers": offers.run,
@@ -343,11 +345,19 @@ def _pod_events(
     policy: PublishingPolicy,
     events: EventRecorder,
     users: PodsOfClaims,
+    members: PodsOfNode,
 ) -> PodEvents:
     source, reader = GpuTroubles(watch.facts, journal, policy.health), ClaimReader(kube, saw=users.saw)
-    pods = PodEvents(source, reader, events, settings.state_dir / "pod-events.json", shared=users.shared)
+    file = settings.state_dir / "pod-events.json"
+    pods = PodEvents(source, reader, events, file, pods=users, members=members)
     watch.facts.subscribe(lambda _: pods.changed())
     return pods
+
+
+def _members(settings: Settings, host: HostFiles) -> PodsOfNode:
+    """Kubelet's folder and the logs are where the host's root is mounted; simulated hardware has its own root."""
+    kubelet, host_kubelet = settings.kubelet_root, host.path(str(settings.kubelet_root))
+    return PodsOfNode([one / SOCKET for one in (kubelet, host_kubelet)], [host.path(LOGS), Path(LOGS)])
 
 
 def _publisher(

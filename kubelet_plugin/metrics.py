@@ -26,6 +26,7 @@ from kubelet_plugin.prepare.holds import ComputeInstance, HoldState, MpsDaemon, 
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.listener import ClaimListener, Operation
 from kubelet_plugin.rpc.messages import Prepared, Unprepared
+from kubelet_plugin.rpc.pod_resources import PodsOfNode
 from kubelet_plugin.rpc.server import ClaimHandler
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 45.0)
@@ -215,6 +216,7 @@ class Observers:
     collector: NodeCollector
     listeners: Sequence[ClaimListener]
     events: EventRecorder
+    members: PodsOfNode
 
 
 def _hardware(facts: NodeFacts) -> Iterator[Metric]:

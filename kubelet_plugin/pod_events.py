@@ -3,7 +3,8 @@
 What is wrong now with the devices of each claim is compared with what the claim's pods were told, which is in a file:
 so a restart of the plugin neither repeats what pods know nor loses what ended meanwhile. `claim_tellings` decides; the
 pods are those for which the claim is reserved when it is told. A claim that is no pod's own gets further pods without
-our being asked: it is read again every minute, and who came late is told what still is wrong (`late_tellings`).
+our being asked: it is read again every minute, and who came late is told what still is wrong (`late_tellings`). Of one
+that is reserved for a PodGroup the pods are those that kubelet of this node knows (`kubelet_plugin.rpc.pod_resources`).
 
 Nothing floods: pods are told one after the other, in the pace of the recorder; what ended before a pod's turn came is
 not told; what comes and goes counts as one until it has been away for half a minute. Monitors (admin access) hold
@@ -35,7 +36,7 @@ from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.events import Reason, why
 from kubelet_plugin.monitor import CHECK_UNDER_WAY, SeenFacts
 from kubelet_plugin.prepare.checkpoint import Journals
-from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims, is_of_group
 from kubelet_plugin.prepare.holds import MpsDaemon, Records
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.listener import ClaimListener, Operation
@@ -250,9 +251,15 @@ class _Refused:
     trouble: Trouble | None
 
 
+class Members(Protocol):
+    """What is needed of `kubelet_plugin.rpc.pod_resources.PodsOfNode`."""
+
+    async def of(self, claim: ClaimRef) -> Sequence[tuple[str, str]]: ...
+
+
 class PodEvents(ClaimListener):
-    """Of the claims of one driver. `run` until cancelled; `clock` gives seconds, and is never set. `shared` says of a
-    claim's UID whether further pods can join it, as far as is known."""
+    """Of the claims of one driver. `run` until cancelled; `clock` gives seconds, and is never set. `pods` says of a
+    claim's UID whether further pods can join it, as far as is known, and is told who is of a PodGroup."""
 
     def __init__(
         self,
@@ -261,7 +268,8 @@ class PodEvents(ClaimListener):
         events: Once,
         file: Path,
         *,
-        shared: Callable[[str], bool],
+        pods: PodsOfClaims,
+        members: Members,
         over: Reason = Reason.POD_GPU_HEALTHY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -269,7 +277,8 @@ class PodEvents(ClaimListener):
         self._claims = claims
         self._events = events
         self._file = _File(file)
-        self._shared = shared
+        self._users = pods
+        self._members = members
         self._over = over
         self._clock = clock
         self._refused: dict[str, _Refused] = {}
@@ -347,7 +356,7 @@ class PodEvents(ClaimListener):
 
     def _may_have_changed(self, uid: str) -> bool:
         """Whether to read again for whom a claim is reserved."""
-        return self._shared(uid) and self._clock() - self._read_at.get(uid, float("-inf")) >= _LOOK_EVERY_S
+        return self._users.shared(uid) and self._clock() - self._read_at.get(uid, float("-inf")) >= _LOOK_EVERY_S
 
     async def _pods(self, ref: ClaimRef) -> Sequence[Regarding]:
         try:
@@ -358,7 +367,13 @@ class PodEvents(ClaimListener):
         if claim is None or claim.metadata.uid != ref.uid:
             self._refused.pop(ref.uid, None)
             return ()
-        return pods_of(claim)
+        if not is_of_group(claim):
+            return pods_of(claim)
+        members = await self._members.of(ref)
+        self._users.joined(ref.uid, [name for name, _ in members])
+        # An Event that does not say the UID is shown to nobody who looks at the pod.
+        found = [Regarding.pod(ref.namespace, name, uid) for name, uid in members if uid]
+        return (*pods_of(claim), *found)
 
     async def _tell(self, ref: ClaimRef, pod: Regarding, telling: Telling) -> None:
         action = "Prepare" if telling.reason in _OF_PREPARE else "Watch"

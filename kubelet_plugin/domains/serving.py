@@ -72,7 +72,8 @@ async def serve_domains(
         reader,
         told.events,
         settings.state_dir / "domain-pod-events.json",
-        shared=told.collector.pods.shared,
+        pods=told.collector.pods,
+        members=told.members,
         over=Reason.POD_IMEX_DAEMON_READY,
     )
     standing.subscribe(pods.changed)

@@ -5,7 +5,7 @@ thousand, so nothing is watched. A read by name is answered from the newest stat
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from dra_driver.errors import ClusterError, Conflict, Gone, NotFound, Unreachabl
 from dra_driver.kube.client import Listing
 from dra_driver.names import ClaimRef
 
+_SCHEDULING = "scheduling.k8s.io"
 _FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 2.0
 _REMEMBERED = 2000
@@ -31,10 +32,12 @@ class ClaimApi(Protocol):
 
 class PodsOfClaims:
     """Names of the pods for which claims are reserved, as it was when each claim was read last: whenever kubelet asks
-    for it, at the start, at every sweep, and every minute where further pods can join."""
+    for it, at the start, at every sweep, and every minute where further pods can join. Of a claim of a PodGroup, the
+    group's pods on this node."""
 
     def __init__(self) -> None:
         self._names: dict[str, tuple[str, ...]] = {}
+        self._of_groups: dict[str, tuple[str, ...]] = {}
         self._shared: set[str] = set()
 
     def saw(self, claim: ResourceClaim) -> None:
@@ -45,10 +48,18 @@ class PodsOfClaims:
             self._shared.discard(uid)
         else:
             self._shared.add(uid)
+        if not is_of_group(claim):
+            self._of_groups.pop(uid, None)
         if len(self._names) > _REMEMBERED:
             oldest = next(iter(self._names))
             del self._names[oldest]
+            self._of_groups.pop(oldest, None)
             self._shared.discard(oldest)
+
+    def joined(self, uid: str, names: Iterable[str]) -> None:
+        """These pods have a claim that is reserved for their group."""
+        if uid in self._names:
+            self._of_groups[uid] = tuple(names)
 
     def shared(self, uid: str) -> bool:
         """Whether further pods can join a claim, of which kubelet does not tell: it is no pod's own."""
@@ -56,7 +67,12 @@ class PodsOfClaims:
 
     def of(self, held: Collection[str]) -> Mapping[str, tuple[str, ...]]:
         """By the UIDs of claims that are held."""
-        return {uid: self._names.get(uid, ()) for uid in held}
+        return {uid: (*self._names.get(uid, ()), *self._of_groups.get(uid, ())) for uid in held}
+
+
+def is_of_group(claim: ResourceClaim) -> bool:
+    """Whether it is reserved for what stands for several pods, as a PodGroup does. Source: KEP-5729."""
+    return any(one.resource == "podgroups" and one.api_group == _SCHEDULING for one in claim.status.reserved_for)
 
 
 def names_of_pods(claim: ResourceClaim) -> tuple[str, ...]:

@@ -45,6 +45,18 @@ def condition(type_: str = "Xid", severity: str = "Critical", message: str = XID
     )
 
 
+class Members:
+    """What kubelet knows of pods with claims of PodGroups: names and UIDs by the claim's name."""
+
+    def __init__(self) -> None:
+        self.of_claims: dict[str, list[tuple[str, str]]] = {}
+        self.asked = 0
+
+    async def of(self, claim: ClaimRef) -> list[tuple[str, str]]:
+        self.asked += 1
+        return self.of_claims.get(claim.name, [])
+
+
 class Node:
     """The monitor, the journal and the API server's claims of a node, and a clock; they outlive a restart."""
 
@@ -53,6 +65,7 @@ class Node:
         self.facts = node_facts(2)
         self.current = Journal({})
         self.api = FakeClaims()
+        self.members = Members()
         self.now = 1000.0
         self.events = self.plugin()
 
@@ -62,7 +75,9 @@ class Node:
         source = GpuTroubles(self, self, HealthPolicy())
         self.users = PodsOfClaims()
         reader = ClaimReader(self.api, saw=self.users.saw)
-        return PodEvents(source, reader, recorder, self.file, shared=self.users.shared, clock=lambda: self.now)
+        return PodEvents(
+            source, reader, recorder, self.file, pods=self.users, members=self.members, clock=lambda: self.now
+        )
 
     def holds(self, name: str, *pods: str, entry: Entry | None = None, **device: Any) -> ClaimRef:
         """A claim with GPU 0, prepared, reserved for these pods."""
@@ -267,6 +282,53 @@ async def test_monitors_pod_groups_and_claims_that_are_not_prepared_hear_nothing
     assert await node.told() == []
 
 
+GROUP = {"resource": "podgroups", "apiGroup": "scheduling.k8s.io", "name": "gang", "uid": "uid-of-gang"}
+
+
+def of_group(node: Node, name: str) -> ClaimRef:
+    """A claim for a PodGroup, as it was read when kubelet had it prepared."""
+    ref = node.holds(name)
+    obj = node.api.objects["default", name]
+    obj["status"]["reservedFor"] = [GROUP]
+    node.users.saw(ResourceClaim.of(obj))
+    return ref
+
+
+async def test_pods_of_a_group_hear_what_befalls_its_claim_also_those_that_come_later(node: Node) -> None:
+    ref = of_group(node, "train")
+    node.members.of_claims["train"] = [("a", "uid-a"), ("b", "uid-b"), ("no-log-yet", "")]
+    assert await node.told() == []
+    assert node.users.of([ref.uid])[ref.uid] == ("a", "b", "no-log-yet")
+    node.gpu_has(condition())
+    both = [("a", "GpuUnhealthy"), ("b", "GpuUnhealthy")]
+    assert sorted(await node.told()) == both
+    assert [one["regarding"]["uid"] for one in await node.objects()] == ["uid-a", "uid-b"]
+    node.members.of_claims["train"] = [("a", "uid-a"), ("late", "uid-late")]
+    asked = node.members.asked
+    assert sorted(await node.passes(30.0)) == both
+    assert node.members.asked == asked, "once a minute"
+    assert sorted(await node.passes(60.0)) == [*both, ("late", "GpuUnhealthy")]
+    assert node.users.of([ref.uid])[ref.uid] == ("a", "late")
+    node.gpu_has()
+    assert ("late", "GpuHealthy") in await node.passes(OVER_AFTER_S)
+
+
+async def test_kubelet_is_not_asked_who_has_claims_of_no_group(node: Node) -> None:
+    node.holds("train", "train-0")
+    node.gpu_has(condition())
+    assert await node.told() == [("train-0", "GpuUnhealthy")]
+    assert node.members.asked == 0
+
+
+async def test_pods_of_a_group_are_forgotten_when_the_claim_is_another_pods(node: Node) -> None:
+    ref = of_group(node, "train")
+    node.members.of_claims["train"] = [("a", "uid-a")]
+    await node.told()
+    node.reserve(ref, "other")
+    await node.passes(60.0)
+    assert node.users.of([ref.uid])[ref.uid] == ("other",)
+
+
 async def test_a_restart_neither_repeats_nor_forgets(node: Node) -> None:
     node.holds("train", "train-0")
     node.gpu_has(condition())
@@ -346,7 +408,8 @@ async def test_two_hundred_pods_are_told_in_the_pace_of_the_recorder(node: Node,
         node.events._claims,
         EventRecorder(Created(), controller="c", instance=NODE),
         node.file,
-        shared=node.users.shared,
+        pods=node.users,
+        members=node.members,
     )
     monkeypatch.setattr("dra_driver.kube.events.asyncio.sleep", counted)
     await events.look()

@@ -1,4 +1,4 @@
-"""Kubelet's gRPC API for DRA plugins: messages, and the names of services and methods.
+"""Kubelet's gRPC API for DRA plugins, and of who has which claim: messages, and the names of services and methods.
 
 `claim_v1` is no part of it: it has what is written of a ResourceClaim in the API server's protobuf form, for
 `dra_driver.kube.envelope` and `kubelet_plugin.claim_devices`.
@@ -13,6 +13,7 @@ DRA_V1 = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 DRA_V1BETA1 = "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin"
 HEALTH_V1 = "v1.DRAResourceHealth"
 HEALTH_V1ALPHA1 = "v1alpha1.DRAResourceHealth"
+POD_RESOURCES_V1 = "v1.PodResourcesLister"
 
 PLUGIN_TYPE = "DRAPlugin"
 """`type` of a DRA plugin's registration."""

@@ -15,10 +15,19 @@ from dra_driver.kube.kubelet_api.generated import (
     dra_v1beta1_pb2,
     health_v1_pb2,
     health_v1alpha1_pb2,
+    pod_resources_v1_pb2,
     registration_pb2,
 )
 
-COMMITTED = (claim_v1_pb2, dra_v1_pb2, dra_v1beta1_pb2, health_v1_pb2, health_v1alpha1_pb2, registration_pb2)
+COMMITTED = (
+    claim_v1_pb2,
+    dra_v1_pb2,
+    dra_v1beta1_pb2,
+    health_v1_pb2,
+    health_v1alpha1_pb2,
+    pod_resources_v1_pb2,
+    registration_pb2,
+)
 
 _PRINT_DESCRIPTORS = """
 import importlib, sys
@@ -96,6 +105,18 @@ _HEALTH = {
         ),
         pytest.param(health_v1_pb2, "v1", _HEALTH, id="health-v1"),
         pytest.param(health_v1alpha1_pb2, "v1alpha1", _HEALTH, id="health-v1alpha1"),
+        pytest.param(
+            pod_resources_v1_pb2,
+            "v1",
+            {
+                "ListPodResourcesRequest": {},
+                "ListPodResourcesResponse": {"pod_resources": (1, MESSAGE)},
+                "PodResources": {"name": (1, STRING), "namespace": (2, STRING), "containers": (3, MESSAGE)},
+                "ContainerResources": {"name": (1, STRING), "dynamic_resources": (5, MESSAGE)},
+                "DynamicResource": {"claim_name": (2, STRING), "claim_namespace": (3, STRING)},
+            },
+            id="pod-resources",
+        ),
         pytest.param(
             registration_pb2,
             "pluginregistration",
