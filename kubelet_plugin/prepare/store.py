@@ -240,8 +240,6 @@ def _transacted(file: JournalFile, batch: Sequence[_Waiting]) -> list[Journal | 
 
 
 def _settle(future: asyncio.Future[Journal], outcome: Journal | Exception) -> None:
-    if future.cancelled():
-        return
     if isinstance(outcome, Journal):
         future.set_result(outcome)
     else:

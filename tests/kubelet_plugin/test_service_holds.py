@@ -223,6 +223,19 @@ async def test_what_cannot_be_taken_back_stays_with_its_claim_until_it_can(bench
     assert bench.hardware.there == {}
 
 
+async def test_hardware_of_a_claim_that_is_being_taken_back_is_waited_for(bench: HoldBench) -> None:
+    ref, heir = bench.claim("train", PART), bench.claim("heir", device_name(0))
+    async with bench.plugin(holder_patience_s=30.0) as service:
+        await prepare_one(service, ref)
+        bench.hardware.failures = [HardwareError("a program runs")] * 2
+        with pytest.raises(HardwareError, match="a program runs"):
+            await unprepare_one(service, ref)
+        bench.hardware.failures = []
+
+        await asyncio.gather(prepare_one(service, heir), unprepare_one(service, ref))
+    assert set(bench.journal.held) == {heir.uid}
+
+
 async def test_a_lost_gpu_keeps_no_claim_and_is_put_right_when_it_is_back(bench: HoldBench) -> None:
     ref, other = bench.claim("train", PART), bench.claim("next", OTHER_PART)
     async with bench.plugin() as service:

@@ -172,6 +172,13 @@ def test_match_attribute_takes_devices_with_one_value() -> None:
     assert chosen(wanted, within=within) == ["gpu=c", "gpu=e"]
 
 
+def test_versions_match_by_their_text_as_in_the_scheduler() -> None:
+    """For CEL they would be equal."""
+    within = snapshot(published(gpu("a", build="v1.0.0+a"), gpu("b", build="v1.0.0+b"), gpu("c", build="v1.0.0+a")))
+    constraints = [{"matchAttribute": f"{DRIVER}/build"}]
+    assert chosen(claim(exactly(count=2), constraints=constraints), within=within) == ["gpu=a", "gpu=c"]
+
+
 @pytest.mark.parametrize("other", [True, "1"])
 def test_values_of_different_types_never_match(other: bool | str) -> None:
     """Python takes 1 and True for the same."""

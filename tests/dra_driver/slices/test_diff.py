@@ -132,6 +132,12 @@ def test_a_slice_that_somebody_deleted_is_put_back_with_one_write() -> None:
     assert writes_for(pool([A], [B]), stored(1, B, count=2, generation=5)) == [("CreateSlice", 5)]
 
 
+def test_a_write_that_was_never_begun_is_made_up_for_with_one_write() -> None:
+    """The publisher ended between the two slices of generation 5; what is left of the one before is not it."""
+    left = stored(1, RED_B, count=2, generation=4)
+    assert writes_for(pool([A], [B]), stored(0, A, count=2, generation=5), left) == [("UpdateSlice", 5)]
+
+
 def test_a_duplicate_is_deleted_and_nothing_else_is_written() -> None:
     assert writes_for(pool([A]), stored(0, A), stored(0, A, serial=1)) == [("DeleteSlice", 0)]
 

@@ -78,6 +78,11 @@ def test_a_device_that_comes_takes_the_first_free_place_and_moves_no_other() -> 
     assert places(after) == {**places(before), "d000": 0}
 
 
+def test_full_slices_stay_as_they_are() -> None:
+    crossed = {f"d{number:03d}": 1 - number % 2 for number in range(256)}
+    assert places(laid_out(devices(*range(256)), crossed)) == crossed
+
+
 def test_a_wasteful_layout_is_given_up() -> None:
     assert laid_out(devices(0, 1), {"d000": 0, "d001": 7}) == {0: ["d000", "d001"]}
 

@@ -551,6 +551,19 @@ class TestModeChanges:
         assert asked == [1, 0]
         assert node.host.snapshots() == before
 
+    def test_an_activation_of_which_nothing_is_pending_is_left_at_that(self, plugin: Plugin, node: Node) -> None:
+        holds = holds_at(node, 3)
+        library = plugin.hardware.use(lambda nvml: nvml.library)
+        asked: list[int] = []
+
+        def refused(handle: Any, mode: int) -> int:
+            asked.append(mode)
+            return 16
+
+        library.nvmlDeviceSetMigMode = refused
+        assert "by a reset only" in refusal(plugin, *holds).message
+        assert asked == [1]
+
     @pytest.mark.parametrize("code", [3, 4, 999])
     def test_a_call_that_fails_is_told(self, plugin: Plugin, node: Node, code: int) -> None:
         node.host.fail_call(0, "nvmlDeviceSetMigMode", code)

@@ -58,6 +58,11 @@ def _pid(made: Made) -> int:
     return int(made["pid"])
 
 
+def test_what_was_never_started_does_not_stand(effect: MpsDaemons) -> None:
+    assert not effect.stands(Made())
+    assert not effect.stands(Made((("pid", str(os.getpid())),)))
+
+
 def test_a_daemon_serves_its_claims_and_leaves_nothing(
     host: SimulatedHost, folder: Path, effect: MpsDaemons, hold: MpsDaemon
 ) -> None:

@@ -119,6 +119,10 @@ class TestFactsStayAsTheyAre:
         during = without_ours([gpu(0)], Ours(lent={GpuIdentity(twin.uuid, twin.pci_bus_id): before[1]}))
         assert [one.name for one in during] == [one.name for one in before]
 
+    def test_a_lent_gpu_that_answers_again_is_there_once(self) -> None:
+        lent = {identity(number): gpu(number) for number in range(2)}
+        assert without_ours(self.before(), Ours(lent=lent)) == self.before()
+
     def test_a_mode_that_an_administrator_switched_on_is_a_fact(self) -> None:
         seen = in_mig_mode(gpu(0), instance(1, "MIG-a"))
         records = dict([self.mode(0, was="on"), (place(0, 1), made(("gi", "7")))])
@@ -181,6 +185,7 @@ class TestWhatIsLost:
         ours = Ours(in_use=(InUse(UUIDS[0], "MIG-a", instance(1, "MIG-a", gi=8)),))
         after = gpu(0, instances=[instance(2, "MIG-b", gi=9)])
         assert [one.mig_uuid for one in lost([after], ours)] == ["MIG-a"]
+        assert lost([before], ours) == lost([gpu(1)], ours) == ()
         assert without_ours([after], ours)[0].mig == without_ours([before], ours)[0].mig
 
     def test_a_part_of_an_instance_that_vanishes_is_put_back_where_it_was(self) -> None:

@@ -145,6 +145,9 @@ def test_a_device_that_nobody_knows_is_final_unless_something_may_hide_it() -> N
         wanted_devices(asked, a_ref(), replace(A_NODE, problems=(fabric,)))
     with pytest.raises(NodeNotReady) as hidden:
         wanted_devices(asked, a_ref(), replace(A_NODE, problems=(fabric, lost)))
+    with pytest.raises(NodeNotReady, match="driver: it is being replaced"):
+        driver = Problem(subject="driver", reason="NotLoaded", message="it is being replaced")
+        wanted_devices(asked, a_ref(), replace(A_NODE, problems=(driver,)))
 
     assert unknown.value.retry_after_s is None
     assert hidden.value.retry_after_s is not None
@@ -265,6 +268,14 @@ def test_a_part_that_was_made_is_what_the_journal_says_came_of_it() -> None:
 
     assert nodes_in(spec) == ["/dev/nvidia5", "/dev/cap-9", "/dev/cap-9-0"]
     assert env_in(spec) == ["NVIDIA_DRA_DEVICE_PART=MIG-made"]
+
+
+def test_a_claim_whose_part_the_journal_lost_is_given_no_container() -> None:
+    device = a_held_device(0, device="part", kind=Kind.MIG, partition=PLACE)
+    entry = plan_for(a_ref(), Wanted((device,), (MigMode(GPU), INSTANCE, PART)), A_NODE, WITH_PARTS).entry
+
+    with pytest.raises(NodeNotReady, match="which is not made"):
+        finished(entry, recorded((MigMode(GPU), Made()), (INSTANCE, Made())), A_NODE, WITH_PARTS)
 
 
 def test_a_part_that_exists_is_looked_up_by_its_uuid() -> None:

@@ -26,6 +26,7 @@ from kubelet_plugin.prepare.holds import (
     TimeSlice,
     VfioBinding,
 )
+from kubelet_plugin.prepare.lifecycle import SharedUse
 from kubelet_plugin.prepare.node import Node
 from kubelet_plugin.prepare.wanted import Wanted, wanted_of
 
@@ -161,9 +162,12 @@ class TestConfigs:
     def test_a_time_slice_is_set_on_each_gpu(self) -> None:
         sharing = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
 
-        holds = wanted(FOUR, a_result(2), a_result(0), configs=(config("GpuConfig", sharing=sharing),)).holds
+        found = wanted(FOUR, a_result(2), a_result(0), configs=(config("GpuConfig", sharing=sharing),))
 
-        assert holds == (TimeSlice(identity(0), "Long"), TimeSlice(identity(2), "Long"))
+        assert found.holds == (TimeSlice(identity(0), "Long"), TimeSlice(identity(2), "Long"))
+        assert [device.sharing for device in found.devices] == [
+            SharedUse("TimeSlicing", settings="time slice Long")
+        ] * 2
 
     def test_gpus_with_one_config_have_one_daemon_and_one_numbering(self) -> None:
         sharing = mps(
