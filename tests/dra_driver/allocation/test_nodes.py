@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from dra_driver.allocation.nodes import NodeView, provides, selector_matches, unfit_for
+from dra_driver.api.resource import Taint
 
 NODE = NodeView("n1", {"zone": "a", "gpus": "8"}, allocatable={"nvidia.com/gpu": "4"})
 
@@ -60,3 +61,35 @@ def test_a_node_is_read_from_its_object() -> None:
 def test_a_device_plugin_s_resources_are_those_that_the_node_can_allocate() -> None:
     assert provides(NODE, "nvidia.com/gpu") == 4
     assert provides(NODE, "nvidia.com/other") == 0
+
+
+def test_a_pod_goes_where_its_selector_and_affinity_say() -> None:
+    assert unfit_for({"spec": {"nodeSelector": {"zone": "a"}}}, NODE) is None
+    assert unfit_for({"spec": {"nodeSelector": {"zone": "b"}}}, NODE) == "not selected by nodeSelector zone=b"
+    for zone, told in (("a", None), ("b", "not selected by the pod's node affinity")):
+        terms = {"nodeSelectorTerms": [term("zone", "In", zone)]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+        assert unfit_for({"spec": {"affinity": {"nodeAffinity": required}}}, NODE) == told
+
+
+@pytest.mark.parametrize(
+    ("toleration", "tolerated"),
+    [
+        ({"operator": "Exists"}, True),
+        ({"key": "k", "operator": "Exists"}, True),
+        ({"key": "k", "operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+        ({"key": "k", "value": "v"}, True),
+        ({"key": "k", "value": "w"}, False),
+        ({"key": "k"}, False),
+        ({"value": "v", "operator": "Equal"}, False),
+    ],
+)
+def test_a_taint_keeps_pods_away_that_do_not_tolerate_it(toleration: dict[str, Any], tolerated: bool) -> None:
+    node = NodeView("n", taints=(Taint(key="k", value="v", effect="NoSchedule"),))
+    assert unfit_for({"spec": {}}, node) == "tainted k=v"
+    assert unfit_for({"spec": {"tolerations": [toleration]}}, node) == (None if tolerated else "tainted k=v")
+
+
+def test_a_taint_that_only_prefers_keeps_nobody_away() -> None:
+    assert unfit_for({"spec": {}}, NodeView("n", taints=(Taint(key="k", effect="PreferNoSchedule"),))) is None
