@@ -7,8 +7,10 @@ import contextlib
 import difflib
 import os
 import re
+import secrets
+import signal
 import sys
-import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -173,38 +175,52 @@ def _write(path: Path, content: bytes) -> None:
 
 def _write_all(files: Iterable[tuple[Path, bytes]]) -> None:
     """Each whole or not at all, with the mode of the file that was there. All are written before the first is put in
-    its place: where one cannot be written, none is changed."""
+    its place: where one cannot be written, none is changed. What waits goes when the program is ended by a signal."""
     waiting: list[tuple[Path, Path]] = []
     about = Path()
-    try:
-        for about, content in files:
-            waiting.append((_temporary(about, content), about.resolve()))
-        for temporary, about in tuple(waiting):
-            temporary.replace(about)
-            del waiting[0]
-    except OSError as error:
-        raise UnreadableFile(f"cannot be written: {error.strerror}", about=str(about)) from error
-    finally:
-        for temporary, _ in waiting:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-
-
-def _temporary(path: Path, content: bytes) -> Path:
-    """Beside the file, hidden, with what the file is to have."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    target = path.resolve()
-    mode = target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask()
-    with tempfile.NamedTemporaryFile("wb", dir=target.parent, prefix=".dractl-", delete=False) as file:
-        temporary = Path(file.name)
+    with _ending_in_order():
         try:
-            file.write(content)
-            file.flush()
-            temporary.chmod(mode)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-    return temporary
+            for about, content in files:
+                target = about.resolve()
+                target.parent.mkdir(parents=True, exist_ok=True)
+                temporary = target.parent / f".dractl-{secrets.token_hex(4)}"
+                waiting.append((temporary, target))
+                _write_beside(temporary, target, content)
+            for temporary, about in tuple(waiting):
+                temporary.replace(about)
+                del waiting[0]
+        except OSError as error:
+            raise UnreadableFile(f"cannot be written: {error.strerror}", about=str(about)) from error
+        finally:
+            for temporary, _ in waiting:
+                with contextlib.suppress(OSError):
+                    temporary.unlink()
+
+
+def _write_beside(temporary: Path, target: Path, content: bytes) -> None:
+    """Hidden, with what the file is to have."""
+    mode = target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask()
+    with temporary.open("xb") as file:
+        file.write(content)
+    temporary.chmod(mode)
+
+
+@contextlib.contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Signals that end a program at once end this like Ctrl-C."""
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Nobody else may say what signals do.
+        return
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _remove(path: Path) -> None:

@@ -3,9 +3,12 @@
 import json
 import re
 import shutil
+import signal
 import stat
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -639,6 +642,26 @@ def test_where_one_file_cannot_be_written_none_is_changed(tmp_path: Path) -> Non
         write_in_place(Migration(changed, (), (), (), ()))
     assert [name.read_text() for name in names[:2]] == ["old\n", "old\n"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.yaml", "b.yaml", "gone"]
+
+
+_WRITING = """
+import sys
+from dra_driver.cli.migrate_files import write_in_place
+from dra_driver.migration.model import FileResult, Migration
+changed = tuple(FileResult(f"{sys.argv[1]}/{number}.yaml", "old", "new" * 20_000) for number in range(2_000))
+write_in_place(Migration(changed, (), (), (), ()))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_ended_leaves_nothing_of_its_own_behind(tmp_path: Path, number: signal.Signals) -> None:
+    program = subprocess.Popen([sys.executable, "-c", _WRITING, str(tmp_path)], stderr=subprocess.PIPE)
+    while program.poll() is None and not any(path.name.startswith(".") for path in tmp_path.iterdir()):
+        time.sleep(0.001)
+    program.send_signal(number)
+    program.communicate(timeout=30)
+    assert program.returncode != 0
+    assert [path.name for path in tmp_path.iterdir()] == []
 
 
 def test_files_of_odd_kinds_are_read_once_and_all_are_in_the_result(tmp_path: Path) -> None:
