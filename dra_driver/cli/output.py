@@ -4,7 +4,9 @@ Every command goes through here, so that `-o json` has the same shape everywhere
 stack trace.
 """
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -143,6 +145,16 @@ def plain_errors() -> Iterator[None]:
         stop(str(error), Status.USAGE)
     except DriverError as error:
         stop(str(error), Status.UNREACHABLE)
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        # What is left in its buffer would be tried once more at the end, and fail once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        stop(f"standard output: cannot be written: {error.strerror}", Status.UNREACHABLE)
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Files that are written by name have errors of their own, so these are of what is printed."""
 
 
 def duration(seconds: float) -> str:

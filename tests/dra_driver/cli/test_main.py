@@ -50,3 +50,16 @@ def test_a_value_that_is_not_among_the_choices_is_told_in_plain_words(arguments:
     assert found.exit_code == 2
     assert f"'{arguments[-1]}' is not one of" in found.stderr
     assert "Value error" not in found.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["new", "claim", "--gpu", "h100"], ["migrate", "-", "--report", "json"]]
+)
+def test_where_what_is_printed_finds_no_room_that_is_said_in_one_line(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
+        done = subprocess.run(
+            [sys.executable, "-m", "dra_driver.cli", *arguments],
+            stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.stderr == "error: standard output: cannot be written: No space left on device\n"
+    assert done.returncode == 3
