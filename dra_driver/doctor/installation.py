@@ -1,10 +1,13 @@
-"""Whether anything of the driver is in a cluster: where nothing is, that is said once; most checks are moot. Pure."""
+"""Whether anything of the driver is in a cluster: where nothing is, or nothing runs any more, that is said once, and
+most checks are moot. Pure."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from dra_driver.api.meta import ObjectMeta
 from dra_driver.doctor.cluster import Cluster, gpu_label
 from dra_driver.doctor.findings import Check, Finding, Trouble, Unread, Verdict, listed, ok, unknown
+from dra_driver.doctor.objects import KUBELET_PLUGIN, Definition
 from dra_driver.names import CONFIG_GROUP, INVENTORY_GROUP
 from dra_driver.slices.diff import MANAGED_BY, MANAGER
 
@@ -16,16 +19,59 @@ _ABSENT = Trouble(
     "helm install gpu-dra-driver charts/gpu-dra-driver --namespace gpu-dra --create-namespace --set"
     " image.repository=REGISTRY/gpu-dra-driver (docs/install.md)",
 )
-MOOT = "not installed"
+_LEFT = Trouble(
+    "left-over",
+    Verdict.PROBLEM,
+    "nothing of the driver runs, and of an installation that was there is still left: {what}",
+    "helm install it again (docs/install.md); or take away what is left, once no pod has a claim: {commands}",
+)
+_NO_PLUGINS = Trouble(
+    "no-plugins",
+    Verdict.PROBLEM,
+    "runs, and there is no DaemonSet and no pod of the node plugin: no claim is prepared",
+    "helm upgrade of the release puts the DaemonSet back",
+)
+MOOT, HALF_GONE = "not installed", "nothing of it runs"
 _OUR_CLASSES = frozenset(("isolated.gpu.nvidia.com", "shared.gpu.nvidia.com"))
 """Names that NVIDIA's own driver does not give; the others it shares with us."""
 _NAME_LABEL = "app.kubernetes.io/name"
 
 
+@dataclass(frozen=True, slots=True)
+class _Remains:
+    """Something of the driver: the word by which kubectl deletes its kind."""
+
+    kind: str
+    resource: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
 def why_moot(cluster: Cluster) -> str | None:
-    """Of a check that is about an installation; None where there is one, all of it or a part, or that is not known."""
-    absent = not _undecided(cluster) and next(_remains(cluster), None) is None
-    return MOOT if absent else None
+    """Of a check that is about an installation; None where there is one, and where that is not known."""
+    if _undecided(cluster):
+        return None
+    if next(_remains(cluster), None) is None:
+        return MOOT
+    return None if _runs(cluster) else HALF_GONE
+
+
+def _runs(cluster: Cluster) -> bool:
+    """Where its programs are no pods, as in a simulated cluster, they still report and publish."""
+    if cluster.plugins or cluster.controllers or cluster.unread("pods") is not None:
+        return True
+    if any(one.program is not None for one in cluster.pods.items):
+        return True
+    published = any(one.ours for one in cluster.slices.items)
+    registered = any(cluster.registration(one) is not None for one in cluster.inventories.items)
+    return published and registered and not _by_the_chart(cluster)
+
+
+def _by_the_chart(cluster: Cluster) -> bool:
+    """Whether a definition is the chart's, which has its programs in pods."""
+    return any(one.metadata.labels.get(MANAGED_BY) == "Helm" for one in cluster.definitions.items)
 
 
 def _undecided(cluster: Cluster) -> list[Unread]:
@@ -35,30 +81,37 @@ def _undecided(cluster: Cluster) -> list[Unread]:
     return [one for one in (*found, cluster.unread("definitions") if served else None) if one is not None]
 
 
-def _remains(cluster: Cluster) -> Iterator[str]:
+def _remains(cluster: Cluster) -> Iterator[_Remains]:
     """What is there of the driver, however little. Objects that NVIDIA's own driver may have left do not count."""
-    yield from (f"DaemonSet {one.key}" for one in cluster.plugins)
-    yield from (f"Deployment {one.key}" for one in cluster.controllers)
+    yield from (_Remains("DaemonSet", "daemonset", one.key) for one in cluster.plugins)
+    yield from (_Remains("Deployment", "deployment", one.key) for one in cluster.controllers)
+    yield from (_definition(one) for one in cluster.definitions.items if one.spec.get("group") == INVENTORY_GROUP)
+    yield from (_Remains("NodeInventory", "nodeinventory", one.metadata.name) for one in cluster.inventories.items)
+    yield from (_Remains("Pod", "pod", one.key) for one in cluster.pods.items if one.program is not None)
     yield from (
-        f"CustomResourceDefinition {one.metadata.name}"
-        for one in cluster.definitions.items
-        if one.spec.get("group") == INVENTORY_GROUP
+        _Remains("DeviceClass", "deviceclass", one.metadata.name)
+        for one in cluster.classes.items
+        if _is_ours(one.metadata)
     )
-    yield from (f"NodeInventory {one.metadata.name}" for one in cluster.inventories.items)
-    yield from (f"Pod {one.key}" for one in cluster.pods.items if one.program is not None)
-    yield from (f"DeviceClass {one.metadata.name}" for one in cluster.classes.items if _is_ours(one.metadata))
-    yield from (f"ResourceSlice {one.name}" for one in cluster.slices.items if one.ours)
-    yield from (f"ValidatingWebhookConfiguration {one.metadata.name}" for one in cluster.webhooks.items)
+    yield from (_Remains("ResourceSlice", "resourceslice", one.name) for one in cluster.slices.items if one.ours)
     yield from (
-        f"ValidatingAdmissionPolicy {one.metadata.name}"
+        _Remains("ValidatingWebhookConfiguration", "validatingwebhookconfiguration", one.metadata.name)
+        for one in cluster.webhooks.items
+    )
+    yield from (
+        _Remains("ValidatingAdmissionPolicy", "validatingadmissionpolicy", one.metadata.name)
         for one in cluster.admission_policies.items
         if INVENTORY_GROUP in {group for group, _ in one.resources}
     )
     yield from (
-        f"CustomResourceDefinition {one.metadata.name}"
+        _definition(one)
         for one in cluster.definitions.items
         if one.spec.get("group") == CONFIG_GROUP and one.metadata.labels.get(_NAME_LABEL) == MANAGER
     )
+
+
+def _definition(one: Definition) -> _Remains:
+    return _Remains("CustomResourceDefinition", "crd", one.metadata.name)
 
 
 def _is_ours(metadata: ObjectMeta) -> bool:
@@ -67,13 +120,34 @@ def _is_ours(metadata: ObjectMeta) -> bool:
 
 
 def _installed(cluster: Cluster) -> Iterator[Finding]:
-    there = list(_remains(cluster))
-    if there:
-        yield ok(f"of the driver there is {listed(there, 3)}")
-    elif undecided := _undecided(cluster):
+    there, undecided = list(_remains(cluster)), _undecided(cluster)
+    if there and (undecided or _runs(cluster)):
+        yield from _without_plugins(cluster) or [ok(f"of the driver there is {listed(list(map(str, there)), 3)}")]
+    elif there:
+        yield _LEFT.at(what=listed(list(map(str, there)), 5), commands=_commands(there, cluster.driver))
+    elif undecided:
         yield unknown(undecided)
     else:
         yield _ABSENT.at(labels=_labels(cluster))
+
+
+def _without_plugins(cluster: Cluster) -> list[Finding]:
+    """Where no node has reported, `plugin-nodes` says it."""
+    unread = cluster.unread("daemon_sets") or cluster.unread("pods")
+    if cluster.plugins or cluster.our_pods(KUBELET_PLUGIN) or unread is not None or not cluster.inventories.items:
+        return []
+    return [_NO_PLUGINS.at(f"Deployment {one.key}") for one in cluster.controllers]
+
+
+def _commands(there: list[_Remains], driver: str) -> str:
+    """One for each kind. Inventories go with their definition."""
+    by_kind: dict[str, list[str]] = {}
+    for one in there:
+        by_kind.setdefault(one.resource, []).append(one.name)
+    by_kind.pop("nodeinventory", None)
+    if "resourceslice" in by_kind:
+        by_kind["resourceslice"] = [f"--field-selector spec.driver={driver}"]
+    return "; ".join(f"kubectl delete {resource} {' '.join(names)}" for resource, names in by_kind.items())
 
 
 def _labels(cluster: Cluster) -> str:
@@ -86,8 +160,8 @@ def _labels(cluster: Cluster) -> str:
 
 INSTALLED = Check(
     "installation",
-    "whether anything of the driver is there; where nothing is, checks of an installation are skipped.",
+    "whether anything of the driver is there, and runs; where nothing does, checks of an installation are skipped.",
     _installed,
-    (_ABSENT,),
+    (_ABSENT, _LEFT, _NO_PLUGINS),
     ("daemon_sets", "deployments"),
 )

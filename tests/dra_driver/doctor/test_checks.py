@@ -122,9 +122,18 @@ def plugin_may_not_report(it: Installation) -> None:
 
 
 @finds("plugin-nodes/not-installed")
-def nothing_installed(it: Installation) -> None:
-    for plural in ("daemonsets", "deployments", "pods", "nodeinventories", "resourceslices", "resourceclaims"):
+def no_plugins_and_no_reports(it: Installation) -> None:
+    for plural in ("daemonsets", "nodeinventories", "resourceslices", "resourceclaims"):
         it.objects[plural] = {}
+    for node in NODES:
+        it.drop("pods", f"plugin-{node}")
+
+
+@finds("installation/no-plugins")
+def no_plugins(it: Installation) -> None:
+    it.objects["daemonsets"] = {}
+    for node in NODES:
+        it.drop("pods", f"plugin-{node}")
 
 
 ASKED_BEFORE = {
@@ -147,6 +156,12 @@ _MOOT = [f"{one.name}/" for one in CHECKS if one.name not in ASKED_BEFORE]
 @finds("installation/not-installed", *_MOOT)
 def no_trace_of_the_driver(it: Installation) -> None:
     for plural in it.objects.keys() - {"nodes"}:
+        it.objects[plural] = {}
+
+
+@finds("installation/left-over", *_MOOT)
+def only_definitions_and_inventories_are_left(it: Installation) -> None:
+    for plural in it.objects.keys() - {"nodes", "customresourcedefinitions", "nodeinventories"}:
         it.objects[plural] = {}
 
 
@@ -822,14 +837,55 @@ def test_what_can_be_asked_before_the_driver_is_installed_is() -> None:
 KINDS = sorted(Installation().objects.keys() - {"nodes", "resourceclaims", "configmaps", "leases", "namespaces"})
 
 
-@pytest.mark.parametrize("plural", [one for one in KINDS if one != "validatingadmissionpolicybindings"])
-def test_whatever_is_left_of_an_installation_is_judged_as_one(plural: str) -> None:
+RUNNING = ("daemonsets", "deployments", "pods")
+
+
+@pytest.mark.parametrize("plural", RUNNING)
+def test_whatever_runs_of_an_installation_is_judged_as_one(plural: str) -> None:
     installation = bare()
     installation.objects[plural] = Installation().objects[plural]
     found = codes(installation)
     assert "installation/not-installed" not in found
     assert found.isdisjoint(_MOOT)
     assert any(one.verdict is Verdict.PROBLEM for one in troubles(installation))
+
+
+LEFT = {
+    "customresourcedefinitions": "kubectl delete crd nodeinventories.dra.gpu",
+    "deviceclasses": "kubectl delete deviceclass isolated.gpu.nvidia.com shared.gpu.nvidia.com",
+    "nodeinventories": "no pod has a claim: ",
+    "resourceslices": "kubectl delete resourceslice --field-selector spec.driver=gpu.nvidia.com",
+    "validatingadmissionpolicies": "kubectl delete validatingadmissionpolicy keep-",
+}
+
+
+@pytest.mark.parametrize("plural", sorted(set(KINDS) - {*RUNNING, "validatingadmissionpolicybindings"}))
+def test_what_is_left_of_an_installation_of_which_nothing_runs_is_one_problem(plural: str) -> None:
+    installation = bare()
+    installation.objects[plural] = Installation().objects[plural]
+    (problem,) = [one for one in troubles(installation) if one.verdict is not Verdict.SKIPPED]
+    assert (problem.check, problem.trouble, problem.verdict) == ("installation", "left-over", Verdict.PROBLEM)
+    assert LEFT[plural] in problem.fix
+
+
+def test_a_release_that_was_removed_half_way_is_one_problem() -> None:
+    """Its programs went first; the rest is as the chart made it."""
+    installation = Installation()
+    for plural in (*RUNNING, "resourceclaims"):
+        installation.objects[plural] = {}
+    assert {one.verdict for one in troubles(installation)} == set(), "programs can run by other means"
+    for one in installation.objects["customresourcedefinitions"].values():
+        one["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "Helm"}
+    (problem,) = [one for one in troubles(installation) if one.verdict is not Verdict.SKIPPED]
+    assert problem.trouble == "left-over" and "kubectl delete deviceclass " in problem.fix
+
+
+def test_who_may_not_see_pods_is_not_told_that_nothing_runs() -> None:
+    installation = bare()
+    installation.objects["deviceclasses"] = Installation().objects["deviceclasses"]
+    hidden = replace(installation.cluster, pods=Seen((), Unread("pods", "forbidden", "list pods")))
+    found = {one.check: one for one in examined(CHECKS, hidden)}
+    assert found["installation"].verdict is Verdict.OK and found["plugin-nodes"].verdict is not Verdict.SKIPPED
 
 
 def test_what_nvidias_own_driver_shares_with_ours_does_not_make_an_installation() -> None:
