@@ -1,12 +1,12 @@
 """Checks of claims that have our devices: users that are gone, devices that are gone, deletions that hang. Pure."""
 
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime, timedelta
 
 from dra_driver.api.resource import AllocatedDevice, ResourceClaim
 from dra_driver.doctor.cluster import Cluster
 from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, listed, ok
-from dra_driver.doctor.objects import moment
+from dra_driver.doctor.objects import EventSeen, Regarded, moment
 
 _PATIENCE = timedelta(minutes=5)
 """What kubelet, the claim controller and the plugin may take to release a claim."""
@@ -129,22 +129,45 @@ def plugin_events(driver: str) -> str:
     return f"{driver}/kubelet-plugin"
 
 
+_ENDED_BY: Mapping[tuple[str, str], str] = {
+    ("ResourceClaim", "PrepareFailed"): "Prepared",
+    ("Pod", "GpuUnhealthy"): "GpuHealthy",
+    ("Pod", "GpuDegraded"): "GpuHealthy",
+    ("Pod", "ImexDaemonNotReady"): "ImexDaemonReady",
+}
+"""What is told about the same object when it is over."""
+_OF_A_GPU = ("GpuUnhealthy", "GpuValidationFailed")
+"""About nodes. Whether that is over is asked of the inventory: a plugin that has restarted tells of no recovery."""
+
+
 def _events(cluster: Cluster) -> Iterator[Finding]:
-    lately = [
+    told = [
         (one.last, one)
         for one in cluster.events.items
-        if one.type == "Warning"
-        and one.reporting_component == plugin_events(cluster.driver)
+        if one.reporting_component == plugin_events(cluster.driver)
         and one.last is not None
         and cluster.time - one.last < _LATELY
     ]
+    last = {(one.involved_object, one.reason): time for time, one in sorted(told, key=lambda pair: pair[0])}
+    well = {gpu.uuid for node in cluster.inventories.items for gpu in node.spec.gpus if gpu.health.healthy}
+    lately = [(time, one) for time, one in told if one.type == "Warning" and not _is_over(one, time, last, well)]
     for time, one in sorted(lately, key=lambda pair: pair[0], reverse=True):
         regarding = one.involved_object
         place = f"{regarding.namespace}/" if regarding.namespace else ""
         age = f"{max(0.0, (cluster.time - time).total_seconds()) / 60:.0f} min"
         yield _TOLD.at(f"{regarding.kind} {place}{regarding.name}", reason=one.reason, age=age, note=one.message)
     if not lately:
-        yield ok("no plugin has told anything bad in the last half hour")
+        yield ok("no plugin has told anything bad in the last half hour that is not over")
+
+
+def _is_over(
+    warning: EventSeen, time: datetime, last: Mapping[tuple[Regarded, str], datetime], well: Collection[str]
+) -> bool:
+    regarding = warning.involved_object
+    if regarding.kind == "Node" and warning.reason in _OF_A_GPU:
+        return any(f"({uuid})" in warning.message for uuid in well)
+    end = _ENDED_BY.get((regarding.kind, warning.reason))
+    return end is not None and last.get((regarding, end), time) > time
 
 
 ALLOCATED = Check(
@@ -163,7 +186,7 @@ DELETED = Check(
 )
 EVENTS = Check(
     "events",
-    "what plugins told as Events of type Warning in the last half hour.",
+    "what plugins told as Events of type Warning in the last half hour and is not over.",
     _events,
     (_TOLD,),
     ("events",),

@@ -15,6 +15,7 @@ from dra_driver.cli.doctor import shipped_checks
 from dra_driver.doctor.cluster import Access, KubeletSeen, ReleaseSeen, ServerSeen, WebhookAnswer
 from dra_driver.doctor.findings import Finding, Seen, Unread, Verdict, examined
 from dra_driver.slices.features import ServerFeatures
+from kubelet_plugin.events import Reason
 
 CHECKS = shipped_checks()
 TROUBLES = {f"{check.name}/{one.code}": one for check in CHECKS for one in check.troubles}
@@ -698,16 +699,69 @@ def stuck_claim(it: Installation) -> None:
 
 @finds("events/told")
 def bad_news(it: Installation) -> None:
-    event = {
-        "metadata": {"name": "train.1", "namespace": "team-a", "uid": "uid-event"},
-        "type": "Warning",
-        "reason": "PrepareFailed",
-        "message": "no such device",
+    event(it, "ResourceClaim", Reason.PREPARE_FAILED, "11:50")
+
+
+@finds("events/told")
+def bad_news_after_good_news(it: Installation) -> None:
+    event(it, "ResourceClaim", Reason.PREPARED, "11:40")
+    event(it, "ResourceClaim", Reason.PREPARE_FAILED, "11:50")
+
+
+@finds("events/told", "gpu-health/unhealthy")
+def bad_news_of_a_gpu_that_is_still_ill(it: Installation) -> None:
+    gpu = it.inventory()["spec"]["gpus"][0]
+    sick = {"type": "Xid", "value": "79", "severity": "Critical", "message": "gone", "since": "2026-03-01T11:40:00Z"}
+    gpu["health"] = {"healthy": False, "reason": "Xid", "message": "gone", "conditions": [sick]}
+    event(it, "Node", Reason.GPU_UNHEALTHY, "11:40", f"GPU {gpu['name']} ({gpu['uuid']}): Xid: gone.")
+
+
+@finds("events/told")
+def bad_news_of_a_gpu_that_nobody_sees_any_more(it: Installation) -> None:
+    event(it, "Node", Reason.GPU_UNHEALTHY, "11:40", "GPU gpu-1 (GPU-00000000): Xid: gone.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad", "good"),
+    [
+        ("ResourceClaim", Reason.PREPARE_FAILED, Reason.PREPARED),
+        ("Pod", Reason.POD_GPU_UNHEALTHY, Reason.POD_GPU_HEALTHY),
+        ("Pod", Reason.POD_GPU_DEGRADED, Reason.POD_GPU_HEALTHY),
+        ("Pod", Reason.POD_IMEX_DAEMON_NOT_READY, Reason.POD_IMEX_DAEMON_READY),
+    ],
+)
+def test_what_was_told_is_over_when_that_was_told_later_of_the_same_object(
+    kind: str, bad: Reason, good: Reason
+) -> None:
+    it = Installation()
+    event(it, kind, bad, "11:50")
+    assert codes(it) == {"events/told"}
+    event(it, kind, good, "11:55", name="another")
+    assert codes(it) == {"events/told"}
+    event(it, kind, good, "11:55")
+    assert codes(it) == set()
+
+
+@pytest.mark.parametrize("reason", [Reason.GPU_UNHEALTHY, Reason.GPU_VALIDATION_FAILED])
+def test_what_was_told_of_a_gpu_is_over_when_it_is_well(reason: Reason) -> None:
+    """Also where nobody told of that: a plugin that has restarted does not."""
+    it = Installation()
+    gpu = it.inventory()["spec"]["gpus"][0]
+    event(it, "Node", reason, "11:50", f"GPU {gpu['name']} ({gpu['uuid']}): it did not pass its check.")
+    assert codes(it) == set()
+
+
+def event(it: Installation, kind: str, reason: Reason, time: str, note: str = "", name: str = "train") -> None:
+    told = {
+        "metadata": {"name": f"{name}.{reason.word}", "namespace": "team-a", "uid": f"uid-{name}-{reason.word}"},
+        "type": reason.type,
+        "reason": reason.word,
+        "message": note,
         "reportingComponent": "gpu.nvidia.com/kubelet-plugin",
-        "eventTime": "2026-03-01T11:50:00.000000Z",
-        "involvedObject": {"kind": "ResourceClaim", "namespace": "team-a", "name": "train"},
+        "eventTime": f"2026-03-01T{time}:00.000000Z",
+        "involvedObject": {"kind": kind, "namespace": "team-a", "name": name},
     }
-    it.add("events", event)
+    it.add("events", told)
 
 
 # -- ComputeDomains
@@ -1037,8 +1091,7 @@ def test_a_simulated_host_has_a_boot_of_its_own() -> None:
 
 def test_events_of_an_hour_ago_are_old_news() -> None:
     def old(it: Installation) -> None:
-        bad_news(it)
-        it.objects["events"]["train.1"]["eventTime"] = "2026-03-01T10:50:00.000000Z"
+        event(it, "ResourceClaim", Reason.PREPARE_FAILED, "10:50")
 
     quiet(old)
 
