@@ -1,5 +1,6 @@
 """The parts of API objects that the checks look at, typed; what others have of these is in `dra_driver.api`. Pure."""
 
+import re
 import ssl
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from dra_driver.features import Gates
 from dra_driver.slices.diff import MANAGED_BY, MANAGER
 
 _PROGRAMS = "gpu-dra-"
+_RELEASE = re.compile(r"v?[0-9]+[.][0-9]+[.][0-9]+")
 KUBELET_PLUGIN, CONTROLLER = "gpu-dra-kubelet-plugin", "gpu-dra-controller"
 
 
@@ -91,10 +93,10 @@ class Container(Model):
 
     @property
     def version(self) -> str | None:
-        """The tag of its image; None for an image by digest or without a tag."""
+        """By the tag of its image; None for one by digest, and for a tag that is no release (`main`, a commit)."""
         name, at, _ = self.image.partition("@")
         tag = name.rpartition("/")[2].partition(":")[2]
-        return None if at or not tag else tag
+        return tag if not at and _RELEASE.fullmatch(tag) else None
 
 
 class ConfigMapVolume(Model):

@@ -379,9 +379,10 @@ def image_by_digest_of_another_release(it: Installation) -> None:
     it.know(releases=Seen((ReleaseSeen("gpu-dra-controller", "0.0.9"),)))
 
 
-def test_an_image_by_digest_is_of_the_release_that_its_pod_tells() -> None:
+@pytest.mark.parametrize("image", [BY_DIGEST, *(f"registry.example:5000/driver:{tag}" for tag in ("main", "4f2c1e0"))])
+def test_an_image_whose_name_does_not_tell_is_of_the_release_that_its_pod_tells(image: str) -> None:
     it = Installation()
-    it.container("deployments")["image"] = BY_DIGEST
+    it.container("deployments")["image"] = image
     it.know(releases=Seen((ReleaseSeen("gpu-dra-controller", it.facts.release),)))
     assert troubles(it) == []
 
@@ -647,7 +648,7 @@ def nvidias_driver_of_domains_alone(it: Installation) -> None:
 
 @finds("other-software/ours-twice", "admission-policies/missing", "versions/skew")
 def another_release_of_ours(it: Installation) -> None:
-    it.daemon_set("second", "a:1", command=["gpu-dra-kubelet-plugin"], args=["--driver-name=gpu.example.com"])
+    it.daemon_set("second", "a:0.0.1", command=["gpu-dra-kubelet-plugin"], args=["--driver-name=gpu.example.com"])
 
 
 @finds("other-software/device-plugin")

@@ -130,13 +130,13 @@ async def test_who_may_not_use_the_proxy_is_refused_once() -> None:
     assert len([one for one in kube.asked if "configz" in one]) == 1
 
 
-async def test_a_pod_tells_the_release_that_its_image_does_not() -> None:
+@pytest.mark.parametrize("name", ["@sha256:0123", ":main"])
+async def test_a_pod_tells_the_release_that_its_image_does_not(name: str) -> None:
     installation = Installation()
     kube = FakeKube(installation)
     await read(kube)
     assert not [one for one in kube.asked if "/pods/" in one], "images with tags tell"
-    digest = "registry.example/gpu-dra-driver@sha256:0123"
-    installation.container("deployments")["image"] = digest
+    installation.container("deployments")["image"] = f"registry.example/gpu-dra-driver{name}"
     metrics = f'gpu_dra_build_info{{component="controller",version="{RELEASE}"}} 1.0'
     path = "/api/v1/namespaces/gpu-dra/pods/controller-0:8080/proxy/metrics"
     kube.texts[path] = f"# HELP x\n{metrics}\n"
