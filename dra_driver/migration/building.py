@@ -68,6 +68,10 @@ class JsonPatch:
     users: dict[str, tuple[Document, Path]] = field(default_factory=dict)
     """By their files: kustomizations that have it, and the text or the name of its file in there."""
     objects: list[Operated] = field(default_factory=list)
+    entries: set[tuple[str, Path]] = field(default_factory=set)
+    """Of kustomizations, by their files: where they have it."""
+    beyond: bool = False
+    """Whether it is for objects, too, of which it is not known what they are."""
 
     @property
     def file(self) -> str:
@@ -277,6 +281,7 @@ class Tree:
         if operations is not None:
             patch = self.json_patches.setdefault(key, JsonPatch(key, operations, text))
             patch.users[user[0].file] = user
+            patch.entries.add((user[0].file, user[1]))
             yield _Patch(key[0], target, entry, operations=patch)
         for one in documents:
             self.users.setdefault(key_of(one), user[0].file)
@@ -293,6 +298,8 @@ class Tree:
                 self._change(one, patch)
             except CannotFollow as error:
                 one.unknown = one.unknown or f"the patch in {patch.where} cannot be followed: {error}"
+            if one.unknown and patch.operations is not None:
+                patch.operations.beyond = True
             one.unknown = one.unknown or self._not_alone(patch, folder) or ""
 
     def _not_alone(self, patch: _Patch, folder: PurePosixPath) -> str | None:

@@ -16,7 +16,9 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.migration.building import JsonPatch, Operated, Tree, key_of
 from dra_driver.migration.changes import EditRefused, changed
 from dra_driver.migration.claims import Claims
+from dra_driver.migration.dividing import divided, place_of_one
 from dra_driver.migration.drafting import drafted
+from dra_driver.migration.kustomize import target_of
 from dra_driver.migration.model import (
     Form,
     Options,
@@ -82,6 +84,8 @@ class Patched:
     wanted: dict[Key, str] = field(default_factory=dict)
     """Documents that are to have claims, since what a patch makes of them needs some, and why."""
     left: list[Left] = field(default_factory=list)
+    divided: dict[tuple[str, Path], Narrowed] = field(default_factory=dict)
+    """Targets of patches that are divided, by their kustomizations and places in these: what they are to find."""
 
     @property
     def converted(self) -> set[Key]:
@@ -106,22 +110,24 @@ class _Objects:
 
     def look_at(self, patch: JsonPatch) -> None:
         objects = [one for one in patch.objects if any(speaks_of_gpus(f"{state}") for state in one.states)]
-        stays = [one for one in objects if not self._has_claims(one)]
-        moves = [one for one in objects if one not in stays]
+        moves = [one for one in objects if self._has_claims(one)]
+        stays = [one for one in patch.objects if one not in moves]
         asking = [one for one in objects if asks_otherwise(self.whole, one)]
         if not moves:
             workloads = tuple(self._workloads(patch, asking, self._reason(patch, asking)))
             self.found.left.append(Left(patch, workloads))
             return
-        cases = [Case(title_of_object(one), tuple(self.whole.alone(state)[0] for state in one.states)) for one in moves]
         try:
             _all_convertible(self.whole, moves)
-            names = _common_names([self.whole.plan(one.states[-1]) for one in moves], cases)
-            told = told_anew(patch.operations, [_renamed(one, names) for one in cases])
-            if stays and [one.operation for one in told] != list(patch.operations):
-                raise CannotFollow(f"it is for {title_of_object(stays[0])}, too, which has no claims")
+            try:
+                told, names = self._told(patch, moves)
+                if stays and [one.operation for one in told] != list(patch.operations):
+                    raise CannotFollow(f"it is for {title_of_object(stays[0])}, too, which has no claims")
+            except CannotFollow as error:
+                self._divide(patch, moves, error)
+                return
             if [one.operation for one in told] != list(patch.operations):
-                self._tell(patch, told, moves, names)
+                self.found.relisted.append(self._relisted(patch, told, moves, names))
         except (CannotFollow, EditRefused) as error:
             where = f"{patch.file} {patch.key[2]}".strip()
             self.found.kept[patch.key] = f"the JSON patch in {where} cannot be told anew: {error}"
@@ -144,9 +150,42 @@ class _Objects:
 
     # -- those that are told anew
 
-    def _tell(
+    def _told(self, patch: JsonPatch, objects: Sequence[Operated]) -> tuple[tuple[Told, ...], Mapping[str, str]]:
+        """One list for all of them, and the names of templates that they have in common."""
+        alone = self.whole.alone
+        cases = [Case(title_of_object(one), tuple(alone(state)[0] for state in one.states)) for one in objects]
+        names = _common_names([self.whole.plan(one.states[-1]) for one in objects], cases)
+        return told_anew(patch.operations, [_renamed(one, names) for one in cases]), names
+
+    def _divide(self, patch: JsonPatch, moves: Sequence[Operated], why: CannotFollow) -> None:
+        """`why` there is no one list for all: it is said where the patch cannot be divided either."""
+        try:
+            file, at = place_of_one(patch)
+            parts = divided(patch, moves, self._asked, lambda some: self._told(patch, some)[0])
+        except CannotFollow:
+            raise why from None
+        first, *others = parts
+        if not others:
+            raise why
+        found = []
+        for part in parts:
+            _, names = self._told(patch, part.group.members) if part.group.told else ((), {})
+            found.append(self._relisted(patch, part.group.told, part.group.members, names))
+        target = target_of(patch.users[file][0], at) or {}
+        self.found.divided[file, (*at, "target")] = Narrowed((*at, "target"), dict(target), first.target)
+        if [one.operation for one in first.group.told] != list(patch.operations):
+            self.found.relisted.append(found[0])
+        for part, one in zip(others, found[1:], strict=True):
+            self.found.relisted.append(replace(one, beside={**target, **part.target}))
+
+    def _asked(self, one: Operated) -> str:
+        """The same for objects whose templates say the same."""
+        plans = [self.whole.plan(state) for state in (one.states[0], one.states[-1])]
+        return json.dumps([[claim.template["spec"] for claim in plan.all_claims] for plan in plans], sort_keys=True)
+
+    def _relisted(
         self, patch: JsonPatch, told: tuple[Told, ...], moves: Sequence[Operated], names: Mapping[str, str]
-    ) -> None:
+    ) -> Relisted:
         text = json.dumps([one.operation for one in told])
         claims: dict[str, Claims] = {}
         for one in moves:
@@ -160,7 +199,7 @@ class _Objects:
         titles = tuple(title_of_object(one) for one in moves)
         relisted = Relisted(patch, told, tuple(claims.values()), titles, workloads)
         _ = relisted.splices
-        self.found.relisted.append(relisted)
+        return relisted
 
     def _workloads(
         self, patch: JsonPatch, objects: Sequence[Operated], reason: str | None, names: Mapping[str, str] | None = None
@@ -227,14 +266,27 @@ def with_patches(plans: Sequence[Plan], found: Patched, tree: Tree, wide: Set[tu
         told = [replace(one, workloads=()) if one.patch.key in said else one for one in mine]
         said |= {one.patch.key for one in mine} | {one.patch.key for one in kept}
         more = [workload for one in kept for workload in one.workloads]
-        result.append(replace(plan, relisted=tuple(told), workloads=(*plan.workloads, *more)))
-    return [replace(plan, narrowed=tuple(_narrowed(plan.document, tree, wide))) for plan in result]
+        result.append(replace(plan, relisted=tuple(_placed(told, plan)), workloads=(*plan.workloads, *more)))
+    return [replace(plan, narrowed=tuple(_narrowed(plan.document, tree, wide, found.divided))) for plan in result]
 
 
-def _narrowed(document: Document, tree: Tree, wide: Set[tuple[str, Path]]) -> Iterator[Narrowed]:
+def _placed(told: Sequence[Relisted], plan: Plan) -> Iterator[Relisted]:
+    """Patches that were not there before stand behind all others."""
+    there = plan.document.obj.get("patches")
+    index = len(there) if isinstance(there, list) else 0
+    for one in told:
+        yield one if one.beside is None else replace(one, index=index)
+        index += one.beside is not None
+
+
+def _narrowed(
+    document: Document, tree: Tree, wide: Set[tuple[str, Path]], divided: Mapping[tuple[str, Path], Narrowed]
+) -> Iterator[Narrowed]:
     for (file, at), entry in tree.entries.items():
-        if file == document.file and (file, at) in wide:
-            yield Narrowed(at, dict(entry.target), "|".join(sorted(entry.kinds)))
+        if file == document.file and (file, at) in divided:
+            yield divided[file, at]
+        elif file == document.file and (file, at) in wide:
+            yield Narrowed(at, dict(entry.target), {"kind": "|".join(sorted(entry.kinds))})
 
 
 def too_wide(before: Tree, after: Tree) -> set[tuple[str, Path]]:

@@ -93,7 +93,8 @@ class Output:
         file = plans[0].document.file
         try:
             change = edited(plans, options)
-            lists = {one.patch.file: one.splices for plan in plans for one in plan.relisted if not one.patch.inline}
+            told = [one for plan in plans for one in plan.relisted if one.beside is None and not one.patch.inline]
+            lists = {one.patch.file: one.splices for one in told}
         except EditRefused as error:
             plans = [refused(plan, str(error)) for plan in plans]
             change, lists = Rewriting((), ()), {}

@@ -36,9 +36,12 @@ def edited(plans: Iterable[Plan], options: Options) -> Rewriting:
 def _of_lists(plan: Plan, options: Options) -> Iterator[Edit]:
     """JSON patches in a kustomization, and what it remembers of those in files, too."""
     for one in plan.relisted:
-        if one.patch.inline:
+        if one.beside is not None:
+            yield Put(one.at(plan.document), one.patch_beside(plan.document))
+        elif one.patch.inline:
             yield Put(one.at(plan.document), one.text)
-    yield from (Put((*one.at, "kind"), one.kind) for one in plan.narrowed)
+    for narrowed in plan.narrowed:
+        yield from (Put((*narrowed.at, key), value) for key, value in narrowed.more.items())
     entries = [*(one.entry(plan.document) for one in plan.relisted), *(one.entry for one in plan.narrowed)]
     if entries and options.keep_undo:
         yield remembered_lists(plan.document, entries)

@@ -34,10 +34,20 @@ class Relisted:
     """Of the objects that ask for these."""
     workloads: tuple[Workload, ...] = ()
     """What its objects ask for, where no other kustomization says it."""
+    beside: JsonObject | None = None
+    """Of a patch that is divided: the target of one more patch, behind all others; None: it is told where it is."""
+    index: int = 0
+    """Of that patch, among those of the kustomization."""
 
     def at(self, document: Document) -> Path:
         """Of the list itself, or of the name of its file, in the kustomization."""
-        return self.patch.users[document.file][1]
+        return self.patch.users[document.file][1] if self.beside is None else ("patches", self.index)
+
+    def patch_beside(self, document: Document) -> JsonObject:
+        """As the kustomization is to have it, with whatever is said of the patch besides."""
+        old = value_at(document.obj, self.patch.users[document.file][1][:-1])
+        more = {key: one for key, one in old.items() if key not in ("path", "patch", "target")}
+        return {"target": self.beside, "patch": self.text, **more}
 
     @property
     def splices(self) -> tuple[Splice, ...]:
@@ -59,25 +69,29 @@ class Relisted:
 
     def entry(self, document: Document) -> JsonObject:
         """What is remembered of it in the kustomization."""
+        if self.beside is not None:
+            return {"at": list(self.at(document)), "is": self.patch_beside(document)}
         return {"at": list(self.at(document)), "was": normalized(self.patch.text), "is": normalized(self.text)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Narrowed:
-    """The target of a patch that says no kind, and would be for templates, too."""
+    """The target of a patch that would be for more than it is to be for: for templates, too, or for the objects of
+    another part of the patch."""
 
     at: Path
     was: JsonObject
-    kind: str
+    more: JsonObject
+    """Fields that it is to have, or to have otherwise."""
 
     @property
     def entry(self) -> JsonObject:
-        return {"at": list(self.at), "was": self.was, "is": {**self.was, "kind": self.kind}}
+        return {"at": list(self.at), "was": self.was, "is": {**self.was, **self.more}}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PutBack:
-    """What stands in a kustomization, or in a file that it names, and is as it was again."""
+    """What stands in a kustomization, or in a file that it names, and is as it was again; a value of None: nothing."""
 
     at: Path
     file: str
@@ -99,7 +113,7 @@ def put_back(
                 there[at] = _there(document, at, texts)
                 now[at] = there[at][1]
             # Another kustomization that has the file may have put it back already.
-            if not _alike(now[at], entry["is"]) and not _alike(now[at], entry["was"]):
+            if not _alike(now[at], entry["is"]) and not _alike(now[at], entry.get("was")):
                 message = f"{path_text(at)} was changed after the migration, so that no patch of it is put back"
                 findings.append(finding(NOT_EDITABLE, document, at, message))
                 return None
@@ -118,7 +132,7 @@ def _alike(one: Any, other: Any) -> bool:
 def _before(now: Any, entry: JsonObject) -> Any:
     """What it was, with comments that somebody has written since."""
     if now == entry["is"] or not isinstance(now, str):
-        return entry["was"]
+        return entry.get("was")
     return spliced(now, _leading_back(now, operations_in(now) or [], operations_in(entry["was"]) or []))
 
 

@@ -193,7 +193,7 @@ class _Lists:
             if one.file:
                 self.files[one.file] = _ListFile(self.texts[one.file], one.value)
             else:
-                yield Put(one.at, one.value)
+                yield Put(one.at, one.value) if one.value is not None else Remove(one.at)
 
     def names(self) -> Iterator[str]:
         """Of templates, in lists of files."""

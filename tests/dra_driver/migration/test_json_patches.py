@@ -179,20 +179,71 @@ SHAPES: dict[str, Files] = {
 }
 """Where the pods of the outermost folder have claims then."""
 
+IMAGE = f"{POD}/containers/0/image"
+CPU_ONLY = operation("replace", MAIN, {"limits": {"cpu": 1}})
+
+
+def three(**kinds: str) -> Files:
+    """Two that ask for the same, and one that asks for a model, too."""
+    files = two("other", pod=MODEL)
+    files["base/kustomization.yaml"] = "resources: [web.yaml, other.yaml, third.yaml]\n"
+    files["base/third.yaml"] = deployment("", 1, "third")
+    for name, kind in kinds.items():
+        file = f"base/{name}.yaml"
+        files[file] = files[file].replace("kind: Deployment", f"kind: {kind}")
+    return files
+
+
+DIVIDED: dict[str, Files] = {
+    "two objects that differ": over(patched(FOUR, target="{kind: Deployment}"), two(pod=MODEL)),
+    "two alike and one that differs": over(patched(FOUR, target="{kind: Deployment}"), three()),
+    "objects of two kinds that differ": over(
+        patched(FOUR, target="{kind: Deployment|StatefulSet}"), three(other="StatefulSet", third="StatefulSet")
+    ),
+    "divided under a prefix": over(
+        "namePrefix: x-\n"
+        + patched(operation("test", AMOUNT, 1), FOUR, target="{labelSelector: 'a=b'}")
+        + "- {path: later.yaml}\n",
+        {name: text.replace("metadata: {name:", "metadata: {labels: {a: b}, name:") for name, text in three().items()},
+        over__later=patch("{priorityClassName: high}"),
+    ),
+    "a file that is divided": over(
+        "patches:\n- {path: p.yaml, target: {name: '.*'}, options: {allowNameChange: true}}\n",
+        two(pod=MODEL),
+        over__p=f"# More.\n- {json.dumps(FOUR)}\n- op: replace  # An image.\n  path: {IMAGE}\n  value: i:2\n",
+    ),
+    "two patches that are divided": over(
+        patched(FOUR, target="{kind: Deployment}")
+        + patched(operation("add", f"{MAIN}/limits/cpu", 4), operation("replace", AMOUNT, 2), target="{name: '.*'}")[
+            9:
+        ],
+        two(pod=MODEL),
+    ),
+}
+"""Where objects of one patch have different claims, so that it becomes several."""
+
+SHAPES |= DIVIDED
+
 TAKEN_AWAY: dict[str, Files] = {
     "the amount": over(patched(operation("remove", AMOUNT))),
     "the limits": over(patched(operation("remove", f"{MAIN}/limits"))),
     "all resources": over(patched(operation("remove", MAIN))),
     "resources without GPUs": over(patched(operation("replace", MAIN, {"limits": {"cpu": 1}}))),
     "the container": over(patched(operation("remove", f"{POD}/containers/0"))),
+    "resources of which one had GPUs": over(patched(CPU_ONLY, target="{kind: Deployment}"), two(gpus=None)),
     "only GPUs were asked for": over(patched(operation("remove", AMOUNT)), {**BASE, "base/web.yaml": ONLY}),
 }
 """Where the base has claims, and the overlay none any more."""
 
 PLACE = "spec.template.spec.containers.0.resources.limits.[nvidia.com/gpu]"
+OF_ALL = "patches:\n- {path: ../p.yaml, target: {kind: Deployment}}\n"
 LEFT: dict[str, tuple[Files, str, str]] = {
-    "two objects that differ": (
-        over(patched(FOUR, target="{kind: Deployment}"), two(pod=MODEL)),
+    "two objects that differ and a file of two": (
+        {
+            **over(OF_ALL, two(pod=MODEL)),
+            "p.yaml": f"[{json.dumps(FOUR)}]\n",
+            "more/kustomization.yaml": "resources: [../base]\n" + OF_ALL,
+        },
         "one for several objects, whose claims differ: Deployment web, Deployment api",
         f"a patch for each object; for Deployment web, instead of `replace {AMOUNT} 4` write `replace {NAME} ",
     ),
