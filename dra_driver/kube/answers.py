@@ -15,6 +15,9 @@ from dra_driver.errors import AlreadyExists, ClusterError, Conflict, Gone, NotFo
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 
+_LONGEST_WAIT_S = 60.0
+"""Whatever the server, or a proxy before it, asks for: a node must not be without a sign of life for an hour."""
+
 
 def decoded(content: bytes, about: str) -> Any:
     try:
@@ -22,6 +25,24 @@ def decoded(content: bytes, about: str) -> Any:
     except ValueError as error:
         # A proxy's page, or an answer that was cut short: nothing that the API server said.
         raise Unreachable(f"the answer is not JSON: {content[:80]!r}", about=about) from error
+
+
+def an_object(answer: Any, about: str) -> JsonObject:
+    """What was decoded, if it can be an object or a list of them; raises Unreachable for what a proxy may answer."""
+    if isinstance(answer, dict) and isinstance(answer.get("metadata"), dict):
+        return answer
+    raise Unreachable(f"the answer is none of an API server: {str(answer)[:80]!r}", about=about)
+
+
+def an_event(answer: Any, about: str) -> tuple[str, JsonObject]:
+    """Type and object of a watch's line. Raises Unreachable for what is none, and what a line of type ERROR says."""
+    if not isinstance(answer, dict) or not isinstance(answer.get("object"), dict):
+        raise Unreachable(f"the line is none of a watch: {str(answer)[:80]!r}", about=about)
+    if answer.get("type") != "ERROR":
+        return str(answer.get("type")), an_object(answer["object"], about)
+    status = answer["object"]
+    code = status.get("code")
+    raise refusal(code if isinstance(code, int) else 500, status, None, about)
 
 
 def error_of(response: aiohttp.ClientResponse, content: bytes, about: str) -> ClusterError:
@@ -42,7 +63,7 @@ def _status(content: bytes) -> JsonObject:
 
 def refusal(code: int, status: JsonObject, retry_after: str | None, about: str) -> ClusterError:
     """A Status object as one of our errors. Source: Kubernetes API conventions, response status kind."""
-    message = status.get("message") or f"the API server answered {code}"
+    message = str(status.get("message") or f"the API server answered {code}")
     if code == 404:
         return NotFound(message, about=about, status=code)
     if code == 409:
@@ -51,7 +72,8 @@ def refusal(code: int, status: JsonObject, retry_after: str | None, about: str) 
     if code == 410:
         return Gone(message, about=about, status=code)
     if code == 429 or code >= 500:
-        wait = float(retry_after) if retry_after and retry_after.isdigit() else None
+        seconds = retry_after is not None and retry_after.isascii() and retry_after.isdigit()
+        wait = min(float(retry_after), _LONGEST_WAIT_S) if retry_after is not None and seconds else None
         return Unreachable(message, about=about, status=code, retry_after_s=wait)
     return Rejected(message, about=about, status=code)
 

@@ -21,7 +21,7 @@ from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.errors import (
     ClusterError,
 )
-from dra_driver.kube.answers import PROTOBUF, decoded, error_of, refusal, unreachable
+from dra_driver.kube.answers import PROTOBUF, an_event, an_object, decoded, error_of, unreachable
 from dra_driver.kube.endpoint import Endpoint, endpoint_from
 
 __all__ = ["Endpoint", "Kube", "Listing", "WatchEvent", "endpoint_from"]
@@ -279,7 +279,7 @@ class Kube:
                 if response.status != 200:
                     raise error_of(response, await response.read(), about)
                 async for line in _lines(response.content):
-                    yield _event(decoded(line, about), about)
+                    yield WatchEvent(*an_event(decoded(line, about), about))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._answered("watch", resource, None)
             raise unreachable(error, about) from error
@@ -337,8 +337,8 @@ class Kube:
         about = about or _about(resource, name, namespace)
         path = resource.path(namespace, name, subresource)
         verb = _VERBS.get(method) or ("list" if name is None else "get")
-        answer: JsonObject = await self._send(method, path, query, body, content_type, about, verb, resource)
-        return answer
+        answer = await self._send(method, path, query, body, content_type, about, verb, resource)
+        return {} if method == "DELETE" else an_object(answer, about)
 
     async def _send(
         self,
@@ -415,13 +415,6 @@ async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
             for line in complete:
                 if line:
                     yield line
-
-
-def _event(event: JsonObject, about: str) -> WatchEvent:
-    if event["type"] == "ERROR":
-        status = event["object"]
-        raise refusal(int(status.get("code", 500)), status, None, about)
-    return WatchEvent(event["type"], event["object"])
 
 
 def _url(resource: Resource, namespace: str | None) -> str:

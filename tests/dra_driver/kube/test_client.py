@@ -98,7 +98,16 @@ async def test_a_request_that_can_never_succeed_is_not_worth_another_attempt(sta
 
 
 @pytest.mark.parametrize(
-    ("status", "header", "wait_s"), [(429, {"Retry-After": "7"}, 7.0), (503, {}, 1.0), (500, {}, 1.0)]
+    ("status", "header", "wait_s"),
+    [
+        (429, {"Retry-After": "7"}, 7.0),
+        (503, {}, 1.0),
+        (500, {}, 1.0),
+        (503, {"Retry-After": "86400"}, 60.0),
+        (503, {"Retry-After": "9" * 400}, 60.0),
+        (503, {"Retry-After": "²"}, 1.0),
+        (503, {"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}, 1.0),
+    ],
 )
 async def test_an_overloaded_server_is_asked_again_when_it_says(
     status: int, header: dict[str, str], wait_s: float
@@ -112,6 +121,38 @@ async def test_an_overloaded_server_is_asked_again_when_it_says(
 async def test_an_answer_that_is_not_json_is_tried_again() -> None:
     async with talking_to(answering(200, "<html>login</html>")) as client:
         with pytest.raises(Unreachable, match="not JSON"):
+            await client.get(NODES, "a")
+
+
+@pytest.mark.parametrize("answer", ["null", "[]", "{}", '"ok"', '{"metadata": null}', '{"metadata": []}', "7"])
+async def test_an_answer_that_is_json_and_nothing_of_an_api_server_is_tried_again(answer: str) -> None:
+    """Of a proxy, or a page of its own; nobody who reads it ends for it."""
+    async with talking_to(answering(200, f"{answer}\n")) as client:
+        for request in (
+            client.get(NODES, "a"),
+            client.list(NODES),
+            client.create(NODES, node("a")),
+            client.replace(NODES, node("a")),
+            client.merge_patch(NODES, "a", {}),
+            anext(client.watch(NODES, resource_version="1")),
+        ):
+            with pytest.raises(Unreachable, match="none of"):
+                await request
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"type": "ADDED"}', '{"object": {}}', '{"type": "ADDED", "object": {}}', '{"type": "ERROR", "object": "x"}'],
+)
+async def test_a_line_that_is_none_of_a_watch_ends_it_and_it_is_tried_again(line: str) -> None:
+    async with talking_to(answering(200, line + "\n")) as client:
+        with pytest.raises(Unreachable, match="none of"):
+            await anext(client.watch(NODES, resource_version="1"))
+
+
+async def test_a_message_of_any_form_is_a_text() -> None:
+    async with talking_to(answering(422, {"kind": "Status", "message": {"odd": 1}})) as client:
+        with pytest.raises(Rejected, match="odd"):
             await client.get(NODES, "a")
 
 
@@ -220,7 +261,7 @@ async def test_every_request_carries_the_token_of_the_moment() -> None:
 
 async def test_a_server_behind_a_path_is_reached() -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
-        return web.json_response({"path": request.path})
+        return web.json_response({"metadata": {}, "path": request.path})
 
     async with talking_to(handler, path="/k8s/clusters/c-1") as client:
         assert (await client.get(NODES, "a"))["path"] == "/k8s/clusters/c-1/api/v1/nodes/a"
