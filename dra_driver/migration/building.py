@@ -142,9 +142,8 @@ class Tree:
         self.json_patches: dict[Key, JsonPatch] = {}
         self._unseen = Unseen(texts)
         self._hidden: dict[PurePosixPath, str | None] = {}
-        schemas = (one.file for one in self._folders.values() if value_at(one.obj, ("openapi", "path")))
-        self._schema = next(schemas, None)
-        """A kustomization with one. Kustomize has one schema for all that it builds at a time."""
+        self._schema: str | None = None
+        """While a folder is built: the kustomization that brings a schema."""
         self.unfollowed: dict[tuple[str, Path], Unfollowed] = {}
         """By kustomizations, and places in them."""
         self.copied: dict[tuple[str, Path], list[Copied]] = {}
@@ -173,7 +172,29 @@ class Tree:
         return self._read[file]
 
     def built(self, folder: PurePosixPath) -> list[Built]:
+        self._schema = self._schema_of(folder)
         return self._applied(folder, [], ())
+
+    def _schema_of(self, folder: PurePosixPath) -> str | None:
+        """By which kustomization lists are merged in all that is built with the folder; None: as kustomize knows them.
+
+        The one that is built says it, or else the first of those that it includes. Source: Run and accumulateDirectory
+        of kustomize, and SetSchema of its openapi.
+        """
+        document = self._folders.get(folder)
+        if document is not None and value_at(document.obj, ("openapi", "version")):
+            return None
+        through = self._included(folder, ())
+        return next((one.file for one in through if value_at(one.obj, ("openapi", "path"))), None)
+
+    def _included(self, folder: PurePosixPath, through: tuple[PurePosixPath, ...]) -> Iterator[Document]:
+        """The kustomization of the folder, and all that are built with it."""
+        document = self._folders.get(folder)
+        if document is None or folder in through:
+            return
+        yield document
+        for name in _strings(document, "resources", "bases", "components"):
+            yield from self._included(resolved(folder / name), (*through, folder))
 
     def _applied(self, folder: PurePosixPath, found: list[Built], through: tuple[PurePosixPath, ...]) -> list[Built]:
         """Adds what the kustomization of the folder brings, and makes its changes on all of it."""

@@ -8,6 +8,7 @@ from support.kustomize import (
     BASE,
     Files,
     after,
+    built,
     check_law,
     deployment,
     listed,
@@ -336,3 +337,44 @@ def test_a_schema_by_which_lists_are_merged_otherwise_keeps_the_tree_as_it_is_an
         "over/kustomization.yaml gives kustomize a schema of its own (openapi)" in one.choice.reason
         for one in result.workloads
     )
+
+
+def beside_a_schema(include: str = "../other") -> Files:
+    """Two overlays of two bases, of which the second has a schema of its own."""
+    other = deployment(name="api")
+    return {
+        **tree(listed(patch(main(4)))),
+        "other/kustomization.yaml": "resources: [web.yaml]\nopenapi: {path: o.yaml}\n",
+        "other/o.yaml": BY_IMAGE,
+        "other/web.yaml": other,
+        "apart/kustomization.yaml": f"resources: [{include}]\n" + listed(patch(main(4), "api")),
+    }
+
+
+def test_a_schema_reaches_what_is_built_with_it_and_nothing_else() -> None:
+    """What includes a base that has one is merged by it, too; another tree beside it is not."""
+    files = beside_a_schema()
+    result = migrated(files)
+    targets = {one.pod.document.name: one.choice.target for one in result.workloads}
+    assert targets == {"web": Target.CLAIMS, "api": Target.EXTENDED}
+    changed = {name for name, text in after(result).items() if files.get(name) != text}
+    assert changed == {"base/web.yaml", "over/kustomization.yaml", "over/gpu-claims.yaml"}
+    reasons = {one.choice.reason for one in result.workloads if one.pod.document.name == "api"}
+    assert all("other/kustomization.yaml gives kustomize a schema of its own (openapi)" in one for one in reasons)
+
+
+@needs_kubectl
+@pytest.mark.parametrize(("version", "containers"), [("", 3), ("openapi: {version: v1.21.2}\n", 2)])
+def test_so_says_kustomize_itself(version: str, containers: int) -> None:
+    """Merged by their images, containers of one name and another image are two."""
+    files = beside_a_schema()
+    file = "apart/kustomization.yaml"
+    files[file] = files[file].replace("{name: main,", "{name: main, image: 'registry.example.com/new:1',") + version
+    (found,) = built({"t": (files, "apart")})["t"]
+    assert len(found["spec"]["template"]["spec"]["containers"]) == containers
+
+
+def test_a_version_of_kustomizes_own_schemas_goes_before_schemas_of_what_is_included() -> None:
+    files = beside_a_schema()
+    files["apart/kustomization.yaml"] += "openapi: {version: v1.21.2}\n"
+    assert {one.choice.target for one in migrated(files).workloads} == {Target.CLAIMS}
