@@ -161,6 +161,9 @@ async def test_a_plugin_writes_the_inventory_of_its_own_node(real_server: RealAp
             theirs = await mine.get(f"{INVENTORIES}/node-2")
             assert "node-2" in await refusal(mine.put(f"{INVENTORIES}/node-2", theirs))
             assert "forbidden" in await refusal(mine.delete(f"{INVENTORIES}/node-1"))
+            kept = await mine.get(f"{INVENTORIES}/node-1")
+            kept["metadata"]["finalizers"] = ["a.example/b"]
+            assert "by no finalizer" in await refusal(mine.put(f"{INVENTORIES}/node-1", kept))
             assert "names no node" in await refusal(unbound.post(INVENTORIES, inventory("node-3")))
 
 

@@ -48,6 +48,24 @@ def test_inventories_are_their_nodes(operation: str, render: Render) -> None:
     assert said(CONTROLLER, None) == said("admin", None) == []
 
 
+def test_an_inventory_goes_with_its_node(render: Render) -> None:
+    """A finalizer of it would keep its definition, and with that the release, from going."""
+    release, owner = render(), {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "1"}
+
+    def allowed(new: Object, **old: Object) -> bool:
+        operation = "UPDATE" if old else "CREATE"
+        return not refusals(release, "-inventories", PLUGIN, "node-1", operation=operation, new=new, **old)
+
+    def inventory(**metadata: Any) -> Object:
+        return {"metadata": {"name": "node-1", **metadata}}
+
+    deleting = inventory(finalizers=["foregroundDeletion"])
+    assert allowed(inventory(ownerReferences=[owner])) and allowed(inventory(), old=inventory())
+    assert allowed(deleting, old=deleting) and not allowed(deleting) and not allowed(deleting, old=inventory())
+    for worse in ({"name": "node-2"}, {"kind": "Pod"}, {"blockOwnerDeletion": True}):
+        assert not allowed(inventory(ownerReferences=[owner, owner | worse])), worse
+
+
 CASES: list[tuple[Values, str, str | None, str, Object, bool]] = [
     ({}, CONTROLLER, None, "CREATE", resource_slice("node-1"), True),
     ({}, CONTROLLER, None, "CREATE", resource_slice("node-1", "other"), False),
