@@ -12,7 +12,7 @@ from support import real_api_server
 from support.chart_values import VARIANTS
 from support.foreign_types import EVERYTHING_SERVED
 from support.helm import Object
-from support.real_crds import Server, crds_folder, crds_in, lost
+from support.real_crds import CRDS, Server, crds_folder, crds_in, lost
 
 type Render = Any
 
@@ -53,7 +53,7 @@ def test_their_definitions_take_what_the_chart_makes_and_drop_nothing(
 ) -> None:
     for obj in made(render, KINDS[kind], kind):
         if not foreign.knows(obj):
-            pytest.skip(f"no definition of {kind}")
+            pytest.skip(f"no definition of {kind} in {CRDS}")
         answer = foreign.tried(obj)
         assert answer.taken, answer.message
         assert list(lost(obj, answer.body)) == []
@@ -62,7 +62,7 @@ def test_their_definitions_take_what_the_chart_makes_and_drop_nothing(
 def test_an_issuer_of_the_users_is_taken_as_it_is_given(foreign: Server, render: Render) -> None:
     (obj,) = made(render, "webhook-cert-manager", "Certificate")
     if not foreign.knows(obj):
-        pytest.skip("no definition of Certificate")
+        pytest.skip(f"no definition of Certificate in {CRDS}")
     answer = foreign.tried(obj)
     assert answer.taken, answer.message
     assert list(lost(obj, answer.body)) == []
@@ -72,6 +72,6 @@ def test_a_field_that_they_do_not_know_is_refused(foreign: Server, render: Rende
     """So the tests above can fail."""
     (obj, *_) = made(render, "defaults", "PodMonitor")
     if not foreign.knows(obj):
-        pytest.skip("no definition of PodMonitor")
+        pytest.skip(f"no definition of PodMonitor in {CRDS}")
     answer = foreign.tried({**obj, "spec": {**obj["spec"], "podMetricsEndpoint": []}})
     assert not answer.taken and "podMetricsEndpoint" in answer.message

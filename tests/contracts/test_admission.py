@@ -8,8 +8,6 @@ import pytest_asyncio
 from support.api import APPLY, Api
 from support.webhooks import Webhook, a_webhook
 
-pytest.importorskip("cryptography.x509")
-
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 

@@ -181,8 +181,7 @@ async def test_the_keeper_brings_a_domain_up_keeps_another_off_its_node_and_leav
 ) -> None:
     """The story of tests/controller/computedomains, with objects that a server of either kind validates, and daemons'
     pods of a DaemonSet controller of either kind."""
-    if not api.has_controllers:
-        pytest.skip("there is no kube-controller-manager beside the API server")
+    api.needs_controllers()
     cluster, nodes = DomainCluster(kube), [f"{namespace}-1", f"{namespace}-2"]
     made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": DRIVER_NAMESPACE}}
     await kube.create(NAMESPACES, made)

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import nullcontext
 from typing import Any
 
-import pytest
 import pytest_asyncio
 from support.api import Api
 
@@ -79,8 +78,7 @@ def wanted_node(pod: dict[str, Any]) -> str:
 
 @pytest_asyncio.fixture
 async def daemons(api: Api, namespace: str) -> AsyncIterator[Daemons]:
-    if not api.has_controllers:
-        pytest.skip("there is no kube-controller-manager beside the API server")
+    api.needs_controllers()
     found = Daemons(api, namespace)
     for number in range(3):
         await api.post(NODES, {"metadata": {"name": found.node(number)}})

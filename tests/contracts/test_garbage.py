@@ -9,9 +9,7 @@ from support.dra_objects import SLICES, claim, claims, device, pod, resource_sli
 
 @pytest.fixture(autouse=True)
 def controllers(api: Api) -> None:
-    """Skips servers beside which no controllers run."""
-    if not api.has_controllers:
-        pytest.skip("kube-controller-manager is not among the binaries in KUBEBUILDER_ASSETS")
+    api.needs_controllers()
 
 
 def config_maps(namespace: str) -> str:

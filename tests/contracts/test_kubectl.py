@@ -209,7 +209,7 @@ async def test_changes_are_watched(kubectl: Kubectl, api: Api, namespace: str) -
             "--request-timeout=4s",
         )
     )  # fmt: skip
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(1.5)  # it says nothing of having begun; later it would not see the claim go
     await api.delete(f"{claims(namespace)}/a")
     assert [row[:2] for row in rows(await watching)] == [["ADDED", "a"], ["DELETED", "a"]]
 

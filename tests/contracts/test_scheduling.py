@@ -359,7 +359,10 @@ def _claim(random_: random.Random, node: str, name: str) -> JsonObject:
     }
 
 
-@pytest.mark.skipif(real_api_server.ASSETS not in os.environ, reason="needs a real kube-scheduler")
+@pytest.mark.skipif(
+    real_api_server.ASSETS not in os.environ,
+    reason=f"{real_api_server.ASSETS} is not set: no real kube-scheduler to compare with",
+)
 async def test_the_real_kube_scheduler_chooses_the_same_devices(control_plane: RealApiServer, unique: str) -> None:
     random_ = random.Random(os.environ.get("SCHEDULING_SEED", f"scheduling {CASES}"))
     cases = [_case(random_, f"{unique}-{number}") for number in range(CASES)]

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry
 from support.api import APPLY, Api, Refused
+from support.issuer import Issuer
 from support.reviews import BAD, GOOD, KINDS, VERSIONS, an_object, config
 
 from controller.webhook.certificates import Lifetimes, certificate_in
@@ -23,10 +24,6 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.features import Gates
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
-
-pytest.importorskip("cryptography.x509")
-
-from support.issuer import Issuer
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 SETTLE_S = 0.3

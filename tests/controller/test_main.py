@@ -142,7 +142,7 @@ async def test_after_the_api_server_was_away_longer_than_a_lease_it_goes_on_by_i
 
         await until(leads)
         await api_server.stop()
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(1.5)  # longer than the lease lasts
         await api_server.start()
         await report_a_gpu(kube)
         await until(published)

@@ -104,9 +104,9 @@ async def test_a_part_that_is_made_for_a_claim_is_given_with_its_nodes_and_the_a
         assert [path for path in given["nodes"] if re.fullmatch(r"/dev/nvidia\d+|/dev/dri/.*", path)] == [
             f"/dev/nvidia{gpu.minor}"
         ]
-        await asyncio.sleep(1)  # some looks
+        await asyncio.sleep(1)  # some looks, of which none may be written
         assert (await plugin.unprepare(claim))[claim.uid] == ""
-        await asyncio.sleep(1)
+        await asyncio.sleep(1)  # and some more
         assert (await inventory(cluster))["metadata"]["resourceVersion"] == at_start["metadata"]["resourceVersion"]
     assert node.host.snapshots() == before
 

@@ -245,7 +245,7 @@ async def test_a_claim_tells_its_devices_while_it_is_held_and_a_restart_writes_n
     async with one.plugin() as plugin:
         await one.registered()
         await plugin.prepare(ref)
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(1.5)  # longer than writes are gathered: none may come
         assert (await one.kube.get(RESOURCE_CLAIMS, "gpu", "default"))["metadata"] == found["metadata"]
         await plugin.unprepare(ref)
         await eventually(cleared)

@@ -13,6 +13,8 @@ from ssl import SSLContext
 from typing import Any, Self
 
 import aiohttp
+import pytest
+from support.real_api_server import ASSETS
 
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
@@ -139,6 +141,11 @@ class Api:
                     await asyncio.sleep(0.1)
                 else:
                     break
+
+    def needs_controllers(self) -> None:
+        """Skips the test on a server beside which no controllers run."""
+        if not self.has_controllers:
+            pytest.skip(f"kube-controller-manager is not among the binaries in {ASSETS}")
 
     async def eventually(self, condition: Callable[[], Awaitable[bool]]) -> None:
         """Waits until `condition` holds, for what controllers do in the background."""

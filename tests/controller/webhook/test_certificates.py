@@ -5,6 +5,7 @@ import ssl
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from cryptography import x509
 
 from controller.webhook.certificates import (
     Lifetimes,
@@ -19,8 +20,6 @@ from controller.webhook.certificates import (
 from controller.webhook.server import tls_context
 from dra_driver.api.meta import JsonObject
 from dra_driver.errors import InvalidInput
-
-x509 = pytest.importorskip("cryptography.x509")
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NAMES = ("webhook.gpu-dra.svc", "127.0.0.1")

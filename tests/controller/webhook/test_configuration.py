@@ -32,8 +32,6 @@ from dra_driver.features import Gates
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from tests.controller.webhook.test_review import a_review, body_of
 
-pytest.importorskip("cryptography.x509")
-
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 WISH = Wish(
     name="gpu-dra-webhook",

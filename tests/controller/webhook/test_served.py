@@ -2,12 +2,8 @@
 
 from datetime import UTC, datetime
 
-import pytest
-
 from controller.webhook.certificates import Lifetimes, new_certificate
 from controller.webhook.served import Served, Told
-
-pytest.importorskip("cryptography.x509")
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 FIRST, SECOND = (new_certificate(("x",), NOW, Lifetimes()) for _ in range(2))

@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from cryptography import x509
 from prometheus_client import CollectorRegistry
 from support.reviews import BAD, GOOD, a_review, an_object, body_of, config
 
@@ -26,8 +27,6 @@ from dra_driver.features import Gates
 from dra_driver.kube.client import Endpoint, Kube
 from tests.controller.webhook.test_configuration import WISH
 from tests.controller.webhook.test_review import NOT_REVIEWS
-
-x509 = pytest.importorskip("cryptography.x509")
 
 NAMES = ("webhook.gpu-dra.svc", "127.0.0.1")
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from support.plugin import eventually
+
 from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.errors import NotFound, Rejected, Unreachable
 from dra_driver.kube.client import Kube
@@ -166,7 +168,7 @@ async def test_an_api_server_that_is_away_gets_them_later() -> None:
     events = recorder(writes)
     async with running(events):
         events.tell(news())
-        await asyncio.sleep(1.3)
+        await eventually(lambda: writes.created)
     assert len(writes.created) == 1
 
 

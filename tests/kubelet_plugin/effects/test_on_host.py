@@ -79,7 +79,7 @@ def test_a_signal_reaches_the_process_that_was_meant(host: OnHost, mark: str) ->
     (process,) = _marked(mark)
     # The number of a process is given out again; another start time is another process.
     host.signal(Process(process.started - 1, pid, mark), signal.SIGKILL)
-    time.sleep(0.05)
+    time.sleep(0.05)  # a process that is killed would be gone by then
     assert host.processes.runs(process)
     host.signal(process, signal.SIGKILL)
     deadline = time.monotonic() + 5
