@@ -174,7 +174,7 @@ class EventWatcher:
                 self._tell(loop, self._on_event, event)
 
     def _tell[T](self, loop: asyncio.AbstractEventLoop, listener: Callable[[T], None], value: T) -> None:
-        with suppress(RuntimeError):
+        with suppress(RuntimeError):  # the loop is closed, nobody listens
             loop.call_soon_threadsafe(listener, value)
 
 

@@ -171,7 +171,7 @@ class _Resolver:
 
 if yaml.__with_libyaml__:
 
-    class _Composer(yaml.cyaml.CParser, _Resolver):  # type: ignore[name-defined,misc]
+    class _Composer(yaml.cyaml.CParser, _Resolver):  # type: ignore[name-defined,misc] # untyped
         """Text to nodes, by libyaml: some ten times as fast as PyYAML's own parser."""
 
 else:

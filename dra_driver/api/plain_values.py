@@ -5,6 +5,7 @@ Source: go-yaml v2, the reader of sigs.k8s.io/yaml.
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import yaml
@@ -134,13 +135,16 @@ def plain_value(text: str) -> object:
     return number if math.isfinite(number) else text
 
 
+_BASES: Mapping[str, Literal[2, 8, 16]] = {"0b": 2, "0o": 8, "0x": 16}
+
+
 def _integer(text: str) -> int | None:
     """None for what has more than 64 bits."""
     digits = text.lstrip("+-")
     sign = -1 if text.startswith("-") else 1
     base: Literal[2, 8, 10, 16] = 10
-    if digits[:2] in ("0b", "0o", "0x"):
-        base, digits = {"0b": 2, "0o": 8, "0x": 16}[digits[:2]], digits[2:]  # type: ignore[assignment]
+    if digits[:2] in _BASES:
+        base, digits = _BASES[digits[:2]], digits[2:]
     elif len(digits) > 1 and digits[0] == "0":
         base = 8
     if not digits:

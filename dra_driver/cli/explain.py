@@ -55,10 +55,10 @@ def explain(
     name: Annotated[str | None, typer.Argument(help="Its name.", show_default=False)] = None,
     namespace: NamespaceOption = None,
     files: FilesOption = [],  # noqa: B006 - typer reads it and copies
-    slices: SlicesOption = [],  # noqa: B006
+    slices: SlicesOption = [],  # noqa: B006 - as above
     models: ModelsOption = None,
     devices: DevicesOption = False,
-    node: NodeOption = [],  # noqa: B006
+    node: NodeOption = [],  # noqa: B006 - as above
     output: OutputOption = Format.TABLE,
     kubernetes: KubernetesOption = CURRENT_VERSION,
     kubeconfig: KubeconfigOption = None,

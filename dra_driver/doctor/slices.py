@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import groupby
+from operator import attrgetter
 
 from dra_driver.api.inventory import NodeInventory
 from dra_driver.doctor.cluster import Cluster
@@ -16,7 +17,7 @@ def _ours(cluster: Cluster) -> frozenset[str]:
 
 def _pools(slices: tuple[SliceSeen, ...]) -> dict[tuple[str, str], list[SliceSeen]]:
     """By driver and pool, both in order."""
-    key = lambda one: (one.driver, one.pool)  # noqa: E731
+    key = attrgetter("driver", "pool")
     return {pool: list(group) for pool, group in groupby(sorted(slices, key=key), key)}
 
 

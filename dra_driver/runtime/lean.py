@@ -8,7 +8,7 @@ again for whoever wants it.
 import sys
 
 if "rich" not in sys.modules and "structlog" not in sys.modules:
-    sys.modules["rich"] = None  # type: ignore[assignment]
-    import structlog  # noqa: F401
+    sys.modules["rich"] = None  # type: ignore[assignment] # importing it then fails
+    import structlog  # noqa: F401 - which takes note of that
 
     del sys.modules["rich"]

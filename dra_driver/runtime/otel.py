@@ -50,7 +50,7 @@ class OtelTracer(Tracer):
             about[NODE] = node
         # What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say wins over what we would say of ourselves.
         resource = Resource(about).merge(Resource.create())
-        if resource.attributes.get("service.name", "").startswith("unknown_service"):  # type: ignore[union-attr]
+        if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):
             resource = resource.merge(Resource({"service.name": service}))
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(processor)

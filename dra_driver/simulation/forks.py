@@ -136,7 +136,7 @@ def _serve(modules: Sequence[str]) -> None:
     # These are for whoever runs the cluster, and stops in order what was forked; without that one, the orders end.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     for module in modules:
-        with suppress(Exception):
+        with suppress(Exception):  # who runs the module meets the error again, and tells it
             importlib.import_module(module)
     # What is here stays: no child walks it to find garbage, nor copies the pages that it would write on meanwhile.
     gc.collect()

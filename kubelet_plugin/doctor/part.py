@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from dra_driver.api.meta import NODE_INVENTORIES, JsonObject
@@ -35,7 +36,7 @@ class Node:
         for name in (JOURNAL, DAMAGED):
             path = places.state_dir / name
             if path.exists() or name == JOURNAL:
-                yield _file(f"node/{name}", lambda path=path: _lines(path.read_bytes()))  # type: ignore[misc]
+                yield _file(f"node/{name}", partial(_lines, path.read_bytes))
         cdi = CdiFiles(places.cdi_root, places.driver)
         try:
             claims = sorted(cdi.claims())
@@ -43,7 +44,7 @@ class Node:
             yield NodeFile("node/cdi", problem=error.message)
             claims = []
         for uid in claims:
-            yield _file(f"node/cdi/{cdi.path(uid).name}", lambda uid=uid: _lines(cdi.read(uid) or b""))  # type: ignore[misc]
+            yield _file(f"node/cdi/{cdi.path(uid).name}", partial(_lines, partial(cdi.read, uid)))
         yield _file("node/kernel.txt", lambda: _kernel(machine))
 
 
@@ -71,8 +72,8 @@ def _kernel(machine: Machine) -> list[str]:
     return [line for line in machine.kernel_lines() if "NVRM" in line or "nvidia" in line][-_MOST_KERNEL_LINES:]
 
 
-def _lines(content: bytes) -> list[str]:
-    return content.decode(errors="replace").splitlines()
+def _lines(read: Callable[[], bytes | None]) -> list[str]:
+    return (read() or b"").decode(errors="replace").splitlines()
 
 
 NODE = Node()

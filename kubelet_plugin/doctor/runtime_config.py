@@ -5,7 +5,7 @@ Source: containerd's docs/cri/config.md of 1.7 and 2.x; crio.conf(5).
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from kubelet_plugin.doctor.seen import RuntimeSeen
 
@@ -58,8 +58,8 @@ def _merged(documents: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     for document in documents:
         for key, value in document.items():
             before = found.get(key)
-            both = isinstance(before, dict) and isinstance(value, dict)
-            found[key] = _merged((before, value)) if both else value  # type: ignore[arg-type]
+            together = isinstance(before, dict) and isinstance(value, dict)
+            found[key] = _merged((cast(dict[str, Any], before), value)) if together else value
     return found
 
 

@@ -134,4 +134,4 @@ def _record(raw: dict[str, Any]) -> Record:
 
 def _known[T](kind: Callable[..., T], raw: dict[str, Any]) -> T:
     """Without the fields of a newer release."""
-    return kind(**{one.name: raw[one.name] for one in fields(kind) if one.name in raw})  # type: ignore[arg-type]
+    return kind(**{one.name: raw[one.name] for one in fields(kind) if one.name in raw})  # type: ignore[arg-type] # a dataclass

@@ -192,7 +192,7 @@ class DomainStanding(ClaimListener):
     async def _domain(self) -> DomainName | None:
         """Of the channels that claims have; tried until it can be read."""
         while True:
-            with suppress(DriverError):
+            with suppress(DriverError):  # it is tried again below
                 await self.held()
                 channels = (record.domain for record in self._known.values() if is_channel(record))
                 return next(channels, None)

@@ -66,7 +66,7 @@ def _mount_tmpfs(order: dict[str, Any]) -> None:
     if os.path.ismount(path):
         for entry in os.scandir(path):
             if not entry.is_dir(follow_symlinks=False):
-                os.unlink(entry.path)  # noqa: PTH108
+                os.unlink(entry.path)
         return
     flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC | _RELATIME
     _mount("tmpfs", path, "tmpfs", flags, order["options"])
@@ -106,10 +106,10 @@ def _become(order: dict[str, Any], tell: int) -> NoReturn:
         os.setsid()
         if order.get("cgroup"):
             _leave_cgroup(order["cgroup"])
-        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="utf-8") as file:  # noqa: PTH123
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="utf-8") as file:
             file.write(str(_NO_OOM))
         # Of /proc as it is here: the number that the host knows this process by.
-        os.write(tell, b'{"pid": %d}\n' % int(os.readlink("/proc/self")))  # noqa: PTH115
+        os.write(tell, b'{"pid": %d}\n' % int(os.readlink("/proc/self")))
         _arrange(order)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for fd, wanted in ((nothing, 0), (order["output"], 1), (order["output"], 2)):
@@ -127,10 +127,10 @@ def _leave_cgroup(folder: str) -> None:
 
     A runtime that ends a container kills what is in the container's cgroup.
     """
-    unified = os.path.exists(f"{folder}/cgroup.procs")  # noqa: PTH110
+    unified = os.path.exists(f"{folder}/cgroup.procs")
     hierarchies = [folder] if unified else [entry.path for entry in os.scandir(folder) if entry.is_dir()]
     for path in hierarchies:
-        with contextlib.suppress(FileNotFoundError), open(f"{path}/cgroup.procs", "w", encoding="utf-8") as file:  # noqa: PTH123
+        with contextlib.suppress(FileNotFoundError), open(f"{path}/cgroup.procs", "w", encoding="utf-8") as file:
             file.write("0")
 
 
@@ -146,7 +146,7 @@ def _arrange(order: dict[str, Any]) -> None:
         for folder in order.get("tmpfs", []):
             _mount("tmpfs", root + folder, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=1777,size=16m")
         for source, (_, target) in zip(sources, binds, strict=True):
-            os.makedirs(root + target, exist_ok=True)  # noqa: PTH103
+            os.makedirs(root + target, exist_ok=True)
             _mount(f"/proc/self/fd/{source}", root + target, None, _MS_BIND, None)
             os.close(source)
     if root:

@@ -120,7 +120,7 @@ class MpsDaemons:
         place = _Place(self._folder / hold.key)
         processes = self._processes(place)
         if processes:
-            with suppress(HardwareError):
+            with suppress(HardwareError):  # one that does not hear is ended below
                 self._ask(place, _about(hold), f"quit -t {self._patience.quit_s:g}")
             self._end(self._waited(processes, self._patience.quit_s), _about(hold))
         self._clear(place)
@@ -315,7 +315,7 @@ class MpsDaemons:
         confined = self._host.isolates and self._host.files.resolve("/sys/fs/selinux/enforce") is not None
         if confined:
             for folder in (place.pipe, place.log):
-                with suppress(OSError):
+                with suppress(OSError):  # a file system that takes no labels
                     os.setxattr(folder, "security.selinux", _LABEL.encode() + b"\0")
         self._host.mount_tmpfs(place.shm, shm_options(self._host.files.read_text("/proc/meminfo"), confined=confined))
 

@@ -125,7 +125,7 @@ class HostFiles:
                 del done[-1:]
                 continue
             try:
-                target = os.readlink("/".join((root, *done, part)))  # noqa: PTH115
+                target = os.readlink("/".join((root, *done, part)))  # noqa: PTH115 - hundreds a look
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     return None

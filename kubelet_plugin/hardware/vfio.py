@@ -258,7 +258,7 @@ def users(host: HostFiles, nodes: Collection[str]) -> tuple[Process, ...]:
 def this_process(host: HostFiles) -> int | None:
     """Our process id as `users` tells it: that of the host, also when we are in a container."""
     try:
-        return int(os.readlink(host.path("/proc/self")))  # noqa: PTH115
+        return int(host.path("/proc/self").readlink().name)
     except (OSError, ValueError):
         return None
 

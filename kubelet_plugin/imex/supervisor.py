@@ -99,7 +99,7 @@ class Supervisor:
             yield
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
+        with suppress(OSError):  # who asked does not wait any more
             writer.write(json.dumps(self.state()).encode() + b"\n")
             await writer.drain()
         writer.close()
@@ -135,7 +135,7 @@ class Supervisor:
 
 
 def _write_if_other(path: Path, text: str) -> None:
-    with suppress(OSError):
+    with suppress(OSError):  # then it is another one
         if path.read_text() == text:
             return
     write_durably(path, text.encode())

@@ -298,7 +298,7 @@ class StateFile:
     def read(self) -> NodeState:
         """The state now. Callers share the object: only `edit` may change it."""
         # Every call of NVML begins here, some ten thousand in a minute of tests: no Path is made for it.
-        found = os.stat(self._name)  # noqa: PTH116
+        found = os.stat(self._name)  # noqa: PTH116 - as said
         version = (found.st_ino, found.st_mtime_ns, found.st_size)
         if self._read is None or self._read[0] != version:
             try:

@@ -23,7 +23,7 @@ def write(root: Path, host_path: PurePosixPath | str, text: str) -> None:
 
 
 def _write(place: str, text: str) -> None:
-    with open(place, "w", encoding="utf-8") as file:  # noqa: PTH123
+    with open(place, "w", encoding="utf-8") as file:
         file.write(text)
 
 
@@ -44,10 +44,10 @@ def link_text(root: Path, host_path: PurePosixPath, text: str) -> None:
 
 def _link(place: str, text: str) -> None:
     try:
-        os.symlink(text, place)  # noqa: PTH211
+        os.symlink(text, place)
     except FileExistsError:
-        os.unlink(place)  # noqa: PTH108
-        os.symlink(text, place)  # noqa: PTH211
+        os.unlink(place)
+        os.symlink(text, place)
 
 
 def device_folders(state: NodeState) -> Iterator[PurePosixPath]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -133,7 +134,10 @@ class SimulatedKubelet:
                 if uid not in self._workers:
                     worker = asyncio.create_task(self._work(change.key, uid))
                     self._workers[uid] = worker
-                    worker.add_done_callback(lambda _, uid=uid: self._workers.pop(uid, None))  # type: ignore[misc]
+                    worker.add_done_callback(partial(self._ended, uid))
+
+    def _ended(self, uid: str, worker: asyncio.Task[None]) -> None:
+        self._workers.pop(uid, None)
 
     def _pod(self, key: tuple[str, str], uid: str) -> JsonObject | None:
         pod = self._pods.objects.get(key)
@@ -241,7 +245,7 @@ class SimulatedKubelet:
         self._reported.pop(uid, None)
         path = self._containers_file(uid)
         path.unlink(missing_ok=True)
-        with suppress(OSError):
+        with suppress(OSError):  # others have files there
             path.parent.rmdir()
 
     async def _reconcile(self) -> None:

@@ -227,7 +227,7 @@ class _Daemon:
 
     async def _watch_node(self) -> None:
         """The daemon goes with its machine and with its container's folder."""
-        while self._node.boots() == self._boots and os.path.exists(self._path):  # noqa: PTH110, ASYNC110 - nobody tells
+        while self._node.boots() == self._boots and os.path.exists(self._path):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(_POLL_S)
         self._end.set()
 
@@ -248,7 +248,7 @@ def _check_capability(node: Node) -> None:
     if devices is None:
         return
     try:
-        with open(f"{node.root}/{_MANAGEMENT}", encoding="utf-8") as file:  # noqa: PTH123
+        with open(f"{node.root}/{_MANAGEMENT}", encoding="utf-8") as file:
             fields = dict(line.split(":", 1) for line in file if ":" in line)
         minor = fields["DeviceFileMinor"].strip()
     except (OSError, KeyError) as error:
@@ -266,7 +266,7 @@ def _is_ours(address: str) -> bool:
 
 def _unix_listener(path: str) -> socket.socket:
     with suppress(FileNotFoundError):
-        os.unlink(path)  # noqa: PTH108
+        os.unlink(path)
     listener = socket.socket(socket.AF_UNIX)
     with short_path(path) as name:
         listener.bind(name)

@@ -93,7 +93,7 @@ def connect(peer: socket.socket, folder: str, name: str) -> None:
 def _daemon(node: Node, pipe: str, log: str, *, multi_user: bool, background: bool) -> int:
     os.umask(0)
     for folder in (pipe, log):
-        os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+        os.makedirs(folder, exist_ok=True)
     os.chdir(pipe)
     lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -151,12 +151,12 @@ class _Daemon:
         }
 
     def run(self) -> NoReturn:
-        if os.path.exists(SOCKET):  # noqa: PTH110
-            os.unlink(SOCKET)  # noqa: PTH108
+        if os.path.exists(SOCKET):
+            os.unlink(SOCKET)
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(SOCKET)
         listener.listen(64)
-        with open(_PID_FILE, "w", encoding="utf-8") as file:  # noqa: PTH123
+        with open(_PID_FILE, "w", encoding="utf-8") as file:
             file.write(f"{os.getpid()}\n")
         self._log(f"Starting control daemon using socket {self._pipe}/{SOCKET}")
         self._log("To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=" + self._pipe)
@@ -174,7 +174,7 @@ class _Daemon:
     def _stands(self) -> bool:
         """The node runs, and this directory is still the one of that name."""
         try:
-            here, there = os.stat("."), os.stat(self._pipe)  # noqa: PTH116
+            here, there = os.stat("."), os.stat(self._pipe)
         except OSError:
             return False
         return here.st_ino == there.st_ino and self._node.boots() == self._boots
@@ -321,7 +321,7 @@ class _Daemon:
         self._log("Exit")
         for name in (SOCKET, _PID_FILE):
             try:
-                os.unlink(name)  # noqa: PTH108
+                os.unlink(name)
             except OSError:
                 continue
         os._exit(0)
@@ -329,7 +329,7 @@ class _Daemon:
     def _log(self, message: str) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         try:
-            with open(self._log_path, "a", encoding="utf-8") as file:  # noqa: PTH123
+            with open(self._log_path, "a", encoding="utf-8") as file:
                 file.write(f"[{stamp}.000 Control {os.getpid():5d}] {message}\n")
         except OSError:
             return

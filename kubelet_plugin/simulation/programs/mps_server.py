@@ -49,7 +49,7 @@ def serve(
     os.close(ready)
     _log(log, f"Creating server context on {len(devices)} devices")
     clients: dict[socket.socket, int] = {}
-    while node.boots() == boots and os.path.exists(pipe) and (clients or os.getppid() == daemon):  # noqa: PTH110
+    while node.boots() == boots and os.path.exists(pipe) and (clients or os.getppid() == daemon):
         readable, _, _ = select.select([listener, *clients], [], [], _POLL_S)
         for one in readable:
             if one is listener:
@@ -102,7 +102,7 @@ def _granted(asked: dict[str, Any], devices: list[str], limits: Limits) -> dict[
 def _log(path: str, message: str) -> None:
     stamp = time.strftime("%Y-%m-%d %H:%M:%S")
     try:
-        with open(path, "a", encoding="utf-8") as file:  # noqa: PTH123
+        with open(path, "a", encoding="utf-8") as file:
             file.write(f"[{stamp}.000 Server {os.getpid():5d}] {message}\n")
     except OSError:
         return
