@@ -25,7 +25,7 @@ from kubelet_plugin.domains.wanted import WantedDevice
 from kubelet_plugin.events import Reason
 from kubelet_plugin.metrics import ClaimedDevice
 from kubelet_plugin.pod_events import OVER_AFTER_S, PodEvents
-from kubelet_plugin.prepare.claims import ClaimReader
+from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims
 from kubelet_plugin.prepare.listener import AllocatedTo, Operation
 
 NODE = "tray-1"
@@ -119,6 +119,13 @@ def test_pods_hear_of_their_own_node_alone() -> None:
     assert channel_troubles(RECORD, None, "") == ()
 
 
+class NoMembers:
+    """There are no PodGroups."""
+
+    async def of(self, claim: ClaimRef) -> Sequence[tuple[str, str]]:
+        return ()
+
+
 class Tray:
     """One node's records, and what tells of them, on an API server."""
 
@@ -130,12 +137,14 @@ class Tray:
         self.status = DeviceStatusWriter(kube, COMPUTE_DOMAIN_DRIVER, self.standing)
         self.now = 0.0
         events = EventRecorder(kube, controller="gpu.nvidia.com/kubelet-plugin", instance=NODE)
+        users = PodsOfClaims()
         self.pods = PodEvents(
             self.standing,
-            ClaimReader(kube),
+            ClaimReader(kube, saw=users.saw),
             events,
             folder / "told.json",
-            shared=lambda uid: False,
+            pods=users,
+            members=NoMembers(),
             over=Reason.POD_IMEX_DAEMON_READY,
             clock=lambda: self.now,
         )
