@@ -139,7 +139,7 @@ def _seen_well(tracked: Tracked, reading: Reading, when: datetime, well_after_s:
     untold = tracked.condition.type in reading.untold
     if untold or (tracked.from_event and reading.no_action is not True):
         return replace(tracked, well_since=None)
-    since = tracked.well_since or when
+    since = min(tracked.well_since or when, when)  # clocks are set back, too
     if when - since >= timedelta(seconds=well_after_s):
         return None
     return replace(tracked, well_since=since)

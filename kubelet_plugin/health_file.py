@@ -7,11 +7,10 @@ or kept back on the strength of this file alone for longer than until the next l
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 
 import structlog
-from pydantic import Field, ValidationError
+from pydantic import AwareDatetime, Field, ValidationError
 
 from dra_driver.api.inventory import GpuFacts, HealthCondition
 from dra_driver.api.meta import Model
@@ -44,7 +43,7 @@ class _Condition(Model):
     condition: HealthCondition
     era: _Era
     from_event: bool
-    well_since: datetime | None = None
+    well_since: AwareDatetime | None = None
 
 
 class _File(Model):

@@ -51,6 +51,8 @@ class ServingCertificate:
         missing = sorted(set(names) - self.names)
         if missing:
             return f"the certificate is not for {', '.join(missing)}"
+        if now < self.since:
+            return f"the certificate is good from {self.since:%Y-%m-%d %H:%M} on"  # made while a clock was ahead
         if now >= self.until:
             return f"the certificate has expired at {self.until:%Y-%m-%d %H:%M}"
         return None

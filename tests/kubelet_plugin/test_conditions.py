@@ -35,6 +35,14 @@ def test_it_ends_only_after_a_minute_of_good_readings() -> None:
     assert types(after_reading(now, {GPU: WELL}, era=ERA, when=later(70))) == []
 
 
+def test_a_clock_that_is_set_back_keeps_no_gpu_from_being_well() -> None:
+    now = after_reading(Conditions(), {GPU: SICK}, era=ERA, when=later(86400 * 365))
+    now = after_reading(now, {GPU: WELL}, era=ERA, when=later(86400 * 365 + 1))
+    now = after_reading(now, {GPU: WELL}, era=ERA, when=T0)
+    assert types(after_reading(now, {GPU: WELL}, era=ERA, when=later(59))) == ["GpuLost"]
+    assert types(after_reading(now, {GPU: WELL}, era=ERA, when=later(60))) == []
+
+
 def test_a_relapse_begins_the_minute_anew_and_keeps_the_time_of_the_first_failure() -> None:
     now = after_reading(Conditions(), {GPU: SICK}, era=ERA, when=T0)
     now = after_reading(now, {GPU: WELL}, era=ERA, when=later(10))

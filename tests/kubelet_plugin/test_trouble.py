@@ -1,19 +1,39 @@
 """What a plugin that serves does when somebody, or a disk, takes its state away: no GPU is given out twice for it."""
 
+import asyncio
 import shutil
 from pathlib import Path
 
 import pytest
-from support.claims import a_claim, a_ref, a_result
+from support.claims import FakeFacts, a_claim, a_ref, a_result, node_facts
 from support.prepared import Bench, prepare_one, unprepare_one
 
-from dra_driver.errors import DeviceInUse, NodeNotReady, Unreachable
+from dra_driver.errors import DeviceInUse, DriverError, NodeNotReady, Unreachable
 from kubelet_plugin.prepare.store import JOURNAL
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
+
+
+async def test_of_a_hundred_claims_and_as_many_that_want_the_same_each_gpu_goes_to_one(bench: Bench) -> None:
+    """All at once, asked for twice and in another order; and all go at once."""
+    bench.facts = FakeFacts(node_facts(100))
+    claims = [bench.api.put(a_claim(a_ref(f"claim-{number}"), a_result(number))) for number in range(100)]
+    rivals = [bench.api.put(a_claim(a_ref(f"rival-{number}"), a_result(number))) for number in range(100)]
+    async with bench.plugin() as service:
+        calls = (claims, rivals, claims[::-1], rivals[::-1])
+        answers = await asyncio.gather(*(service.prepare(one) for one in calls))
+        given: dict[str, set[str]] = {}
+        for uid, answer in (pair for call in answers for pair in call.items()):
+            if isinstance(answer, DriverError):
+                assert isinstance(answer, DeviceInUse)
+            else:
+                given.setdefault(answer[0].device, set()).add(uid)
+        assert len(given) == 100 and all(len(holders) == 1 for holders in given.values())
+        await asyncio.gather(service.unprepare(claims + rivals), service.unprepare(rivals), service.unprepare(claims))
+        assert service.held == {} and bench.claims_with_file == set()
 
 
 @pytest.mark.parametrize("lost", ["file", "folder"])

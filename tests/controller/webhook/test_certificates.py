@@ -41,6 +41,9 @@ def test_it_is_good_for_its_names_from_a_little_before_now_until_its_time_is_ove
     assert MADE.since < NOW and MADE.until == NOW + Lifetimes().whole
     assert MADE.problem(NAMES, NOW) is None
     assert MADE.problem(("other.svc",), NOW) == "the certificate is not for other.svc"
+    assert MADE.problem(NAMES, MADE.since) is None
+    early = MADE.since - timedelta(seconds=1)
+    assert MADE.problem(NAMES, early) == "the certificate is good from 2026-05-01 11:55 on"
     assert MADE.problem(NAMES, MADE.until) == "the certificate has expired at 2026-07-30 12:00"
 
 
@@ -88,6 +91,7 @@ def test_a_new_one_is_due_a_third_of_its_life_before_the_end() -> None:
     assert not is_due(MADE, NAMES, NOW, times)
     assert not is_due(MADE, NAMES, MADE.since + times.renewed_after - timedelta(seconds=1), times)
     assert is_due(MADE, NAMES, MADE.since + times.renewed_after, times)
+    assert is_due(MADE, NAMES, MADE.since - timedelta(days=365), times), "made while a clock was ahead"
     assert MADE.until - (MADE.since + times.renewed_after) >= timedelta(days=30)
 
 
