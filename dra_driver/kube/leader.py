@@ -2,20 +2,22 @@
 
 The holder renews the lease every `retry_s`; the others take it over when they have watched it unchanged for its
 duration, by their own clocks, so no two clocks are compared. A holder that cannot renew for `renew_s`, which is less
-than the duration, stops its work before another can begin. Defaults are those of Kubernetes' own components.
+than the duration, stops its work before another can begin: it counts from before the request that wrote the lease, for
+others may have seen that long before the answer arrives. Defaults are those of Kubernetes' own components.
 """
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import structlog
 
 from dra_driver.api.meta import LEASES, JsonObject
-from dra_driver.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from dra_driver.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unreachable
 from dra_driver.kube.client import Kube
 
 _log = structlog.get_logger(__name__)
@@ -64,6 +66,8 @@ class LeaderElection:
         self._seen: JsonObject | None = None
         """The lease as it was last read or written."""
         self._unchanged_since = 0.0
+        self._held_since = 0.0
+        """When the last request began that took or renewed the lease."""
 
     def problem(self) -> str | None:
         """Why this candidate could neither lead nor follow at the moment, or None; for the readiness probe."""
@@ -82,7 +86,7 @@ class LeaderElection:
                 await self._acquire()
                 _log.info("leading", lease=self._name, identity=self._identity)
                 await self._work_while_leading(work)
-                _log.warning("not leading any more", lease=self._name, identity=self._identity)
+                _log.warning("not leading any more", lease=self._name, identity=self._identity, reason=self._why_lost())
         finally:
             if self.leading:
                 await self._release()
@@ -104,37 +108,49 @@ class LeaderElection:
         self.leading = False
 
     async def _acquire(self) -> None:
-        while not await self._attempt():
+        while not await self._attempt(self._times.renew_s):
             await self._sleep(self._times.retry_s * (1 + _ACQUIRE_JITTER * random.random()))
 
     async def _renew_until_lost(self) -> None:
-        deadline = self._clock() + self._times.renew_s
-        while True:
-            await self._sleep(self._times.retry_s)
-            try:
-                async with asyncio.timeout(max(0.0, deadline - self._clock())):
-                    renewed = await self._attempt()
-            except TimeoutError:
-                renewed = False
-            if renewed:
-                deadline = self._clock() + self._times.renew_s
-            elif self._clock() >= deadline or self._is_held_by_another():
+        while (left_s := self._left_s()) > 0:
+            await self._sleep(min(self._times.retry_s, left_s))
+            if (left_s := self._left_s()) > 0 and not await self._attempt(left_s) and self._is_held_by_another():
                 return
 
-    async def _attempt(self) -> bool:
-        """Take or renew the lease; False when somebody else holds it or the server cannot be asked."""
+    def _left_s(self) -> float:
+        """Until the term ends, when it is not renewed."""
+        return self._held_since + self._times.renew_s - self._clock()
+
+    async def _attempt(self, limit_s: float) -> bool:
+        """Take or renew the lease; False when somebody else holds it, or the server cannot be asked or does not answer
+        in time."""
+        began = self._clock()
         try:
-            held = await self._take_or_renew()
+            async with asyncio.timeout(limit_s):
+                held = await self._take_or_renew()
+        except TimeoutError:
+            about = f"Lease {self._namespace}/{self._name}"
+            return self._failed(Unreachable(f"no answer from the API server within {limit_s:.1f} s", about=about))
         except (Conflict, NotFound):
             self._seen, self._asked = None, True
             return False
         except ClusterError as error:
-            if self.failure is None:
-                _log.warning("the lease cannot be read or renewed", lease=self._name, error=str(error))
-            self.failure = error
-            return False
+            return self._failed(error)
         self.failure, self._asked = None, True
+        if held:
+            self._held_since = began
         return held
+
+    def _failed(self, error: ClusterError) -> Literal[False]:
+        if self.failure is None:
+            _log.warning("the lease cannot be read or renewed", lease=self._name, error=str(error))
+        self.failure = error
+        return False
+
+    def _why_lost(self) -> str:
+        if self._is_held_by_another():
+            return f"{(self._seen or {})['spec']['holderIdentity']} has it"
+        return str(self.failure or "it could not be renewed in time")
 
     async def _take_or_renew(self) -> bool:
         if self.leading and self._seen is not None:
@@ -179,7 +195,8 @@ class LeaderElection:
             "spec": {
                 **spec,
                 "holderIdentity": self._identity,
-                "leaseDurationSeconds": max(1, round(self._times.lease_s)),
+                # In whole seconds. Fewer than we were told could be fewer than we hold on to it.
+                "leaseDurationSeconds": max(1, math.ceil(self._times.lease_s)),
                 "acquireTime": spec["acquireTime"] if ours and "acquireTime" in spec else now,
                 "renewTime": now,
                 "leaseTransitions": int(spec.get("leaseTransitions") or 0) + (before is not None and not ours),

@@ -11,7 +11,7 @@ import pytest
 from dra_driver.api.meta import LEASES, JsonObject, Resource
 from dra_driver.errors import NodeNotReady
 from dra_driver.kube.client import Endpoint, Kube
-from dra_driver.kube.leader import LeaderElection
+from dra_driver.kube.leader import LeaderElection, LeaseTimes
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -63,7 +63,7 @@ class Time:
 
 
 class Candidate:
-    def __init__(self, kube: Kube, time: Time, identity: str) -> None:
+    def __init__(self, kube: Kube, time: Time, identity: str, times: LeaseTimes | None = None) -> None:
         self.time = time
         self.working = False
         self.terms = 0
@@ -73,6 +73,7 @@ class Candidate:
             namespace="default",
             name="test",
             identity=identity,
+            times=times,
             clock=time.clock,
             now=time.now,
             sleep=time.sleep,
@@ -195,6 +196,60 @@ async def test_a_leader_that_cannot_renew_stops_before_another_may_begin(
         await time.passes(5)
         assert one.working and one.terms == 2
         assert one.election.failure is None
+
+
+async def test_a_term_is_counted_from_before_the_request_for_others_see_it_before_its_answer(
+    api_server: SimulatedApiServer, time: Time
+) -> None:
+    class Slow(Kube):
+        """The answer to the first renewal comes six seconds after the server has done it; the next fail."""
+
+        answers: list[float] = []  # noqa: RUF012
+
+        async def replace(self, resource: Resource, obj: JsonObject, **more: Any) -> JsonObject:
+            answer = await super().replace(resource, obj, **more)
+            self.answers.append(time.now_s)
+            time.now_s += 6
+            api_server.fail_next("*", "/leases", 500, times=1000)
+            return answer
+
+    async with Slow(Endpoint(api_server.url)) as kube:
+        one = Candidate(kube, time, "one")
+        async with running(one):
+            while not kube.answers:
+                await time.passes(1)
+            written_s = kube.answers[0]
+            await time.passes(written_s + 9.9 - time.now_s)
+            assert one.working
+            await time.passes(0.2)
+            assert not one.working, "others take over 15 s after the lease was written, whenever that was answered"
+
+
+async def test_an_api_server_that_does_not_answer_is_told_of_in_time(api_server: SimulatedApiServer) -> None:
+    class Silent(Kube):
+        async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JsonObject:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async with Silent(Endpoint(api_server.url)) as kube:
+        times = LeaseTimes(lease_s=0.3, renew_s=0.2, retry_s=0.1)
+        election = LeaderElection(kube, namespace="default", name="test", identity="one", times=times)
+        task = asyncio.create_task(election.lead(asyncio.Event().wait))  # type: ignore[arg-type]
+        await asyncio.sleep(0.3)
+        assert election.problem() == "Lease default/test: no answer from the API server within 0.2 s"
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(("lease_s", "renew_s"), [(1.4, 1.3), (2.5, 2.4), (15.0, 10.0)])
+async def test_others_respect_a_lease_for_longer_than_its_holder_works(
+    kube: Kube, time: Time, lease_s: float, renew_s: float
+) -> None:
+    """Also where it is given in parts of a second, which leases do not have."""
+    one = Candidate(kube, time, "one", LeaseTimes(lease_s=lease_s, renew_s=renew_s, retry_s=0.5))
+    async with running(one):
+        await time.passes(1)
+        assert (await lease(kube))["leaseDurationSeconds"] > renew_s
 
 
 async def test_a_leader_that_lost_its_lease_stops_at_the_next_renewal(kube: Kube, time: Time) -> None:
