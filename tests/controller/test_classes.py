@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from support.spans import Recorder
 
-from controller.classes import LABEL, OWNER, ProfileClasses, class_name, profiles_of, wanted_class
+from controller.classes import LABEL, OWNER, ProfileClasses, class_name, is_profile_class, profiles_of, wanted_class
 from dra_driver.api.meta import DEVICE_CLASSES, JsonObject
 from dra_driver.api.resource import Attribute, Device
 from dra_driver.errors import NotFound
@@ -66,6 +66,14 @@ async def keeping(kube: Kube, *, extended_resources: bool = False, tracer: Trace
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+def test_only_what_was_made_here_for_a_driver_is_its_profile_class() -> None:
+    own = wanted_class("1g.10gb", DRIVER, extended_resource=False)
+    assert is_profile_class(own, DRIVER)
+    assert not is_profile_class(own, "other.example.com")
+    for labels in ({}, {LABEL: "somebody"}):
+        assert not is_profile_class({**own, "metadata": {**own["metadata"], "labels": labels}}, DRIVER)
 
 
 async def test_a_profile_that_appears_gets_its_class(kube: Kube) -> None:

@@ -46,6 +46,18 @@ def test_one_small_device_leaves_room_for_the_largest_that_can_be_beside_it(mode
         assert beside(first) == max(beside((start, small.size)) for start in small.starts)
 
 
+def test_on_a_gpu_that_nobody_knows_yet_small_ones_keep_off_the_only_places_of_large_ones() -> None:
+    """On all known ones that is to begin at the end."""
+    small, *_ = by_size(table_profiles("h100-80"))
+    small = small.model_copy(update={"starts": list(range(8))})
+    large = small.model_copy(update={"slices": 4, "size": 4, "starts": [4]})
+    assert placement_order(small, [small, large]) == (3, 2, 1, 0, 7, 6, 5, 4)
+    several = large.model_copy(update={"starts": [0, 2, 4]})
+    assert placement_order(small, [small, several]) == (7, 6, 5, 4, 3, 2, 1, 0), "where large ones are broken already"
+    elsewhere = large.model_copy(update={"starts": []})
+    assert placement_order(small, [small, large, elsewhere]) == (3, 2, 1, 0, 7, 6, 5, 4)
+
+
 def test_the_smallest_profile_is_offered_first_and_of_two_the_one_with_fewer_engines() -> None:
     names = [profile.name for profile in by_size(table_profiles("rtx-pro-6000"))]
     assert names[0] == "1g.24gb-me"

@@ -40,6 +40,11 @@ def selected(facts: GpuFacts, features: ServerFeatures, **rules: Any) -> dict[st
     return {offer.name: offer for offer in found.offers}
 
 
+def told(facts: GpuFacts, features: ServerFeatures, **rules: Any) -> tuple[str, ...]:
+    """What users are told of that is not published."""
+    return publishable(offers(inventory_spec("node-a", [facts]), policy(**rules), {}).offers, features).notes
+
+
 def test_with_consumable_capacity_a_shared_device_is_one_device() -> None:
     found = selected(gpu(0), ALL_FEATURES, sharing=REPLICAS)
     assert list(found) == [GPU]
@@ -50,6 +55,7 @@ def test_without_it_shares_are_devices_and_counters_keep_the_whole_one_apart() -
     found = selected(gpu(0), NO_SHARES, sharing=REPLICAS)
     assert list(found) == [f"{GPU}-share-0", f"{GPU}-share-1", GPU]
     assert found[GPU].sharing is None
+    assert told(gpu(0), NO_SHARES, sharing=REPLICAS) == ()
 
 
 def test_without_counters_there_are_the_shares_only() -> None:
@@ -73,6 +79,9 @@ def test_without_counters_a_gpu_is_not_offered_to_virtual_machines_too() -> None
     facts = gpu(0, passthrough=IOMMU)
     assert list(selected(facts, ALL_FEATURES, passthrough=[{}])) == [GPU, f"{GPU}-vfio"]
     assert list(selected(facts, NO_COUNTERS, passthrough=[{}])) == [GPU]
+    (note,) = told(facts, NO_COUNTERS, passthrough=[{}])
+    assert "not published for virtual machines" in note
+    assert told(facts, NO_COUNTERS) == ()
 
 
 STATIC = [
