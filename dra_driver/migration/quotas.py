@@ -5,6 +5,7 @@ much changes depends on the workloads: where all of them get claims the old keys
 Source: the reference on migration sources, section 9; pkg/quota of Kubernetes.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -13,7 +14,7 @@ from dra_driver.api.documents import Document
 from dra_driver.migration import kueue, kueue_configuration, node_pools, queues
 from dra_driver.migration.amounts import profile_of
 from dra_driver.migration.changes import ANNOTATION, changed, plain
-from dra_driver.migration.codes import AUTOSCALER, INVALID_AMOUNT, QUOTA, Severity
+from dra_driver.migration.codes import AUTOSCALER, INVALID_AMOUNT, NOT_EDITABLE, QUOTA, Severity
 from dra_driver.migration.counting import MENTION, Found, World, amount_of
 from dra_driver.migration.crossing import crossings
 from dra_driver.migration.kueue_configuration import holds_configuration
@@ -279,6 +280,10 @@ _NOT_LOOKED_AT = frozenset(
 """What mentions GPUs by its nature, and is read elsewhere."""
 
 
+_OF_POLICIES = re.compile("admission|gatekeeper|kyverno|polic")
+"""Groups whose objects speak of pods, and make none."""
+
+
 def _mentions(found: Found) -> None:
     """Where an object that is not known here speaks of the old resources."""
     group, kind = _group(found.document), found.document.kind
@@ -295,6 +300,14 @@ def _mentions(found: Found) -> None:
             )
             advice = "Ask for metrics of claims: the driver's own, or dcgm-exporter's with its DRA support on."
             found.say(AUTOSCALER, path, message, advice=advice)
+        elif path[-3:-2] == ("resources",) and _OF_POLICIES.search(group) is None:
+            message = (
+                f"{kind} is not a kind that is known; what its controller makes of this asks for GPUs in the old way"
+            )
+            advice = (
+                "It can stay where a DeviceClass answers to the resource. See whether it can pass claims on to pods."
+            )
+            found.say(NOT_EDITABLE, path, message, advice=advice)
         else:
             found.say(QUOTA, path, f"{match[0]}…: whatever this decides, it does not decide it for claims")
 

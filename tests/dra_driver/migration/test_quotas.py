@@ -158,6 +158,8 @@ def test_shares_that_take_all_of_what_they_do_not_name_are_said() -> None:
         ("keda.sh/v1alpha1", "ScaledObject", {"query": 'x{resource="nvidia_com_gpu"}'}, "M021", "spec.query"),
         ("monitoring.coreos.com/v1", "PrometheusRule", {"expr": "DCGM_FI_DEV_XID"}, "M021", "spec.expr"),
         ("example.com/v1", "Thing", {GPU: 1}, "M014", f"spec[{GPU}]"),
+        ("example.com/v1", "Thing", {"resources": {"limits": {GPU: 1}}}, "M020", f"spec.resources.limits[{GPU}]"),
+        ("kyverno.io/v1", "Policy", {"resources": {"limits": {GPU: 1}}}, "M014", f"spec.resources.limits[{GPU}]"),
     ],
 )
 def test_what_speaks_of_the_old_resources_is_told_with_its_place(
