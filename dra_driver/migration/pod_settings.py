@@ -6,8 +6,7 @@ Source: the reference on migration sources, section 5; libnvidia-container's var
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import (
@@ -28,6 +27,7 @@ from dra_driver.migration.codes import (
 from dra_driver.migration.labels import quoted
 from dra_driver.migration.model import (
     ContainerAt,
+    Demand,
     Edit,
     Finding,
     Options,
@@ -35,6 +35,7 @@ from dra_driver.migration.model import (
     PodSpecAt,
     Put,
     Remove,
+    What,
     finding,
     value_at,
 )
@@ -45,6 +46,8 @@ from dra_driver.quantity import Quantity, padded_version
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _NONE_VISIBLE = ("none", "void", "")
 _UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+_BEGINNING = re.compile(r"(GPU|MIG)-[0-9a-f][0-9a-f-]*", re.IGNORECASE)
+"""Of a UUID: CUDA takes as much of it as tells the GPU from the others of its node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ def sees_all(container: ContainerAt) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What follows for one pod. `selectors` are for all of its devices."""
+    """What follows for one pod. `selectors` and `mps` are by the path of the container whose devices they are for."""
 
     edits: tuple[Edit, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -82,20 +85,29 @@ class Settings:
     """Where the pod gets claims."""
     extended_findings: tuple[Finding, ...] = ()
     """Where it stays with the extended resource."""
-    selectors: tuple[str, ...] = ()
-    config: JsonObject | None = None
-    """Opaque parameters that keep a behaviour, for devices that are not shared."""
+    selectors: Mapping[Path, tuple[str, ...]] = field(default_factory=dict)
+    mps: Mapping[Path, JsonObject] | None = None
+    """Limits of a daemon that the claim brings, for devices that are not shared. None: it brings none."""
     needs_claims: str | None = None
     prefers_claims: str | None = None
     leave: str | None = None
 
 
-def settings(
-    pod: PodSpecAt, users: Sequence[ContainerAt], resources: Iterable[str], options: Options, *, mig: bool = False
-) -> Settings:
-    """Of a pod that asks for GPUs: `users` are its containers that do, `resources` what they asked by; `mig`: all of
-    its devices are MIG devices."""
-    return _Reader(pod, users, tuple(resources), options, mig).read()
+def settings(pod: PodSpecAt, users: Sequence[ContainerAt], resources: Iterable[str], options: Options) -> Settings:
+    """Of a pod that asks for GPUs: `users` are its containers that do, `resources` what they asked by."""
+    return _Reader(pod, users, tuple(resources), options).read()
+
+
+def mps_config(settings: Settings, demand: Demand) -> JsonObject | None:
+    """Opaque parameters that keep what containers of a demand had by hand, those of the first before others'."""
+    if settings.mps is None or demand.want.share is not None:
+        return None
+    limits: JsonObject = {}
+    for container in demand.containers:
+        limits = {**settings.mps.get(container.path, {}), **limits}
+    sharing = {"strategy": "MPS", **({"mpsConfig": limits} if limits else {})}
+    kind = "MigDeviceConfig" if demand.want.what is What.MIG else "GpuConfig"
+    return {"apiVersion": CONFIG_API_VERSION, "kind": kind, "sharing": sharing}
 
 
 def scheduler_of(pod: PodSpecAt) -> tuple[str | None, Path]:
@@ -125,23 +137,23 @@ def bypasses(pod: PodSpecAt, users: Sequence[ContainerAt] = ()) -> tuple[Finding
 
 class _Reader:
     def __init__(
-        self, pod: PodSpecAt, users: Sequence[ContainerAt], resources: Sequence[str], options: Options, mig: bool
+        self, pod: PodSpecAt, users: Sequence[ContainerAt], resources: Sequence[str], options: Options
     ) -> None:
         self._pod = pod
         self._users = users
         self._resources = resources
         self._options = options
-        self._mig = mig
         self._own = f"device.attributes[{quoted(options.driver)}]"
         self._edits: list[Edit] = []
         self._findings: list[Finding] = []
         self._claim_findings: list[Finding] = []
         self._extended_findings: list[Finding] = []
-        self._selectors: list[str] = []
+        self._selectors: dict[Path, list[str]] = {}
         self._needs_claims: str | None = None
         self._prefers_claims: str | None = None
         self._leave: str | None = None
-        self._limits: dict[str, Any] = {}
+        self._limits: dict[Path, JsonObject] = {}
+        self._brings_daemon = False
 
     def read(self) -> Settings:
         paths = {container.path for container in self._users}
@@ -167,8 +179,8 @@ class _Reader:
             tuple(self._findings),
             tuple(self._claim_findings),
             tuple(self._extended_findings),
-            tuple(dict.fromkeys(self._selectors)),
-            self._config(),
+            {path: tuple(dict.fromkeys(found)) for path, found in self._selectors.items()},
+            self._limits if self._brings_daemon else None,
             self._needs_claims,
             self._prefers_claims,
             self._leave,
@@ -191,7 +203,7 @@ class _Reader:
         elif visible is not None and visible.value not in _NONE_VISIBLE:
             uuids = uuids_of(visible.value or "")
             if uuids:
-                self._pinned(VISIBLE, visible, uuids)
+                self._pinned(container, VISIBLE, visible, uuids)
             message = f"{VISIBLE}={visible.value} is taken out of {container.name}: its claim says which GPUs it gets"
             self._say_with_claims(SETTING_REMOVED, visible.path, message)
             self._edits.append(Remove(visible.path))
@@ -200,10 +212,10 @@ class _Reader:
             self._extended_findings.append(finding(SETTING_KEPT, self._pod.document, visible.path, message))
         cuda = given.get("CUDA_VISIBLE_DEVICES")
         if cuda is not None and (uuids := uuids_of(cuda.value or "")):
-            self._pinned("CUDA_VISIBLE_DEVICES", cuda, uuids)
+            self._pinned(container, "CUDA_VISIBLE_DEVICES", cuda, uuids)
         self._capabilities(given.get("NVIDIA_DRIVER_CAPABILITIES"))
-        self._requirements(given)
-        self._limits_of_mps(given)
+        self._requirements(container, given)
+        self._limits_of_mps(container, given)
 
     def _of_onlooker(self, container: ContainerAt, visible: Variable) -> None:
         """Asks for none, and sees those of its pod's other containers, and all others of the node."""
@@ -217,15 +229,17 @@ class _Reader:
         message = f"{container.name} sees all GPUs of its node by {VISIBLE}={visible.value}, and asks for none"
         self._findings.append(finding(BYPASS, self._pod.document, visible.path, message, advice=advice))
 
-    def _pinned(self, name: str, variable: Variable, uuids: Sequence[str]) -> None:
+    def _pinned(self, container: ContainerAt, name: str, variable: Variable, uuids: Sequence[str]) -> None:
         if not self._options.pin_uuids:
             self._say(PINNED_GPU, variable.path, f"{name} names {', '.join(uuids)}")
             self._leave = f"{name} names GPUs by their UUID; --pin-uuids makes a selector of it"
             return
-        listed = ", ".join(map(quoted, uuids))
-        self._selectors.append(f"has({self._own}.uuid) && {self._own}.uuid in [{listed}]")
+        self._choose(container, _with_uuid(f"{self._own}.uuid", uuids))
         self._needs_claims = "it wants certain GPUs, which extended resources cannot say"
         self._say_with_claims(PINNED_GPU, variable.path, f"{name} became a selector on the UUID")
+
+    def _choose(self, container: ContainerAt, expression: str) -> None:
+        self._selectors.setdefault(container.path, []).append(expression)
 
     def _capabilities(self, variable: Variable | None) -> None:
         """CDI specs of our driver hand in the libraries of compute and utility, and graphics where they are found."""
@@ -235,7 +249,7 @@ class _Reader:
             message = f"NVIDIA_DRIVER_CAPABILITIES asks for {', '.join(beyond)}: with claims all get the same libraries"
             self._say_with_claims(SETTING_KEPT, variable.path, message, fixed=False)
 
-    def _requirements(self, given: Mapping[str, Variable]) -> None:
+    def _requirements(self, container: ContainerAt, given: Mapping[str, Variable]) -> None:
         disabled = given.get("NVIDIA_DISABLE_REQUIRE")
         if disabled is not None and (disabled.value or "").lower() in ("1", "true", "yes", "on"):
             self._say_with_claims(SETTING_KEPT, disabled.path, "NVIDIA_DISABLE_REQUIRE has no effect", fixed=False)
@@ -247,22 +261,23 @@ class _Reader:
             if expression is None:
                 self._say(NO_COUNTERPART, variable.path, f"{name}={variable.value} is not understood")
             else:
-                self._selectors.append(expression)
+                self._choose(container, expression)
                 self._needs_claims = f"{name} is a condition on the GPU, which extended resources cannot say"
                 self._say_with_claims(VERSION_FROM_ENV, variable.path, f"{name}={variable.value} became a selector")
 
     # -- MPS by hand
 
-    def _limits_of_mps(self, given: Mapping[str, Variable]) -> None:
+    def _limits_of_mps(self, container: ContainerAt, given: Mapping[str, Variable]) -> None:
+        limits = self._limits.setdefault(container.path, {})
         threads = given.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
         if threads is not None and re.fullmatch(r"[0-9]{1,3}", threads.value or ""):
             percent = int(threads.value or "0")
             if 1 <= percent <= 100:
-                self._limits["defaultActiveThreadPercentage"] = percent
+                limits["defaultActiveThreadPercentage"] = percent
         memory = given.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
         amount = _memory_limit(memory.value or "") if memory is not None else None
         if amount is not None:
-            self._limits["defaultPinnedDeviceMemoryLimit"] = str(amount)
+            limits["defaultPinnedDeviceMemoryLimit"] = str(amount)
 
     def _mps(self) -> None:
         """A daemon of the host, reached by variables and mounts; only when they go does one of the driver come."""
@@ -271,18 +286,16 @@ class _Reader:
             self._without_daemon()
             return
         if not self._options.remove_mps_mounts:
-            self._limits = {}
             self._say(HAND_MADE_MPS, signs[0], f"{_listed(sign for _, sign in self._signs_of_mps())} of an MPS daemon")
             return
         message = f"{_listed(sign for _, sign in self._signs_of_mps())} are taken out: the claim brings a daemon"
         self._say_with_claims(HAND_MADE_MPS, signs[0], message, severity=Severity.INFO)
         self._edits += [Remove(path) for path in signs]
-        self._limits = self._limits or {"": None}
+        self._brings_daemon = True
         self._needs_claims = "MPS is a setting of the claim"
 
     def _without_daemon(self) -> None:
         """Limits for clients of a daemon that is the device plugin's or not there: the daemon of a share takes them."""
-        self._limits = {}
         for container in self._users:
             for name, variable in variables(container).items():
                 if name.startswith("CUDA_MPS_"):
@@ -310,14 +323,6 @@ class _Reader:
         for key in ("hostIPC", "hostPID"):
             if mps and spec.get(key) is True:
                 yield (*path, key), key
-
-    def _config(self) -> JsonObject | None:
-        if not self._limits:
-            return None
-        limits = {name: value for name, value in self._limits.items() if name}
-        sharing = {"strategy": "MPS", **({"mpsConfig": limits} if limits else {})}
-        kind = "MigDeviceConfig" if self._mig else "GpuConfig"
-        return {"apiVersion": CONFIG_API_VERSION, "kind": kind, "sharing": sharing}
 
     # -- the pod
 
@@ -432,8 +437,16 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def uuids_of(value: str) -> list[str]:
-    """Of a list with commas, what are UUIDs of GPUs or MIG devices."""
-    return [one.strip() for one in value.split(",") if _UUID.fullmatch(one.strip())]
+    """Of a list with commas, what are UUIDs of GPUs or MIG devices, or the beginnings of some."""
+    return [one.strip() for one in value.split(",") if _BEGINNING.fullmatch(one.strip())]
+
+
+def _with_uuid(attribute: str, uuids: Sequence[str]) -> str:
+    whole = [one for one in uuids if _UUID.fullmatch(one)]
+    ways = [f"{attribute} in [{', '.join(map(quoted, whole))}]"] if whole else []
+    ways += [f"{attribute}.startsWith({quoted(one)})" for one in uuids if one not in whole]
+    any_of = " || ".join(ways)
+    return f"has({attribute}) && ({any_of})" if len(ways) > 1 else f"has({attribute}) && {any_of}"
 
 
 def _memory_limit(value: str) -> Quantity | None:

@@ -59,7 +59,7 @@ from dra_driver.migration.own_names import selectors_of
 from dra_driver.migration.placement import BY_LABELS, Placed, placed, requirements_of, unused_labels
 from dra_driver.migration.plugin_config import GPU_RESOURCE, Sharing
 from dra_driver.migration.plumbing import is_plumbing
-from dra_driver.migration.pod_settings import Settings, bypasses, sees_all, settings, variables
+from dra_driver.migration.pod_settings import Settings, bypasses, mps_config, sees_all, settings, variables
 from dra_driver.migration.purposes import hindrances, kept, why_left
 from dra_driver.migration.sharing_systems import Part, parts_of
 
@@ -144,7 +144,6 @@ class _Pod:
             users,
             {ask.resource for ask in asks},
             self._options,
-            mig=all(ask.want.what is What.MIG for ask in asks),
         )
         found = self._chosen(found, asks, place, told)
         found = self._with_onlookers(found)
@@ -376,8 +375,9 @@ class _Pod:
         done = []
         for demand in found:
             index = kinds[replace(demand.want, count=1)]
-            config = told.config if demand.want.share is None else None
-            own = (*demand.want.selectors, *place.selectors[index], *told.selectors)
+            config = mps_config(told, demand)
+            of_containers = (one for container in demand.containers for one in told.selectors.get(container.path, ()))
+            own = (*demand.want.selectors, *place.selectors[index], *of_containers)
             want = replace(demand.want, selectors=tuple(dict.fromkeys(own)), config=config)
             preferred = [one[index] for one in place.alternatives if one[index]]
             alternatives = [replace(want, selectors=(*want.selectors, one)) for one in preferred]

@@ -191,6 +191,42 @@ def test_on_request_the_claim_brings_a_daemon_with_the_same_limits(amounts: Json
     assert result.needs_claims is not None
 
 
+def test_each_container_keeps_the_limits_of_mps_that_it_had() -> None:
+    amounts: JsonObject = {GPU: 1}
+    first = limits(amounts, name="a", env=env(**MPS))
+    second = limits(amounts, name="b", env=env(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="50"))
+    third = limits({"nvidia.com/mig-1g.5gb": 1}, name="c")
+    result = read(pod(first, second, third), PLAIN, remove_mps_mounts=True)
+    configs = [one.want.config or {} for one in result.demands]
+    assert [one["sharing"].get("mpsConfig") for one in configs] == [
+        {"defaultActiveThreadPercentage": 25, "defaultPinnedDeviceMemoryLimit": "4Gi"},
+        {"defaultActiveThreadPercentage": 50},
+        None,
+    ]
+    assert [one["kind"] for one in configs] == ["GpuConfig", "GpuConfig", "MigDeviceConfig"]
+
+
+def test_conditions_are_of_the_containers_that_have_them() -> None:
+    """Two containers that each want a GPU of their own by its UUID would find none that is both."""
+    one, other = ("GPU-11111111-2222-3333-4444-55555555555" + digit for digit in "12")
+    first = limits({GPU: 1}, name="a", env=env(CUDA_VISIBLE_DEVICES=one, NVIDIA_REQUIRE_CUDA="cuda>=12.2"))
+    second = limits({GPU: 1}, name="b", env=env(CUDA_VISIBLE_DEVICES=other))
+    result = read(pod(first, second), PLAIN, pin_uuids=True)
+    selectors = [demand.want.selectors for demand in result.demands]
+    assert [sum(f"'{uuid}'" in text for text in own) for own in selectors for uuid in (one, other)] == [1, 0, 0, 1]
+    assert [any("cudaDriverVersion" in text for text in own) for own in selectors] == [True, False]
+
+
+def test_the_beginning_of_a_uuid_names_a_gpu_too() -> None:
+    """CUDA takes as much of it as tells the GPU from the others of its node."""
+    result = using(CUDA_VISIBLE_DEVICES="GPU-8932f937")
+    assert (codes(result.findings), result.leave is not None) == (["M017"], True)
+    whole = "GPU-11111111-2222-3333-4444-555555555555"
+    (demand,) = using({"pin_uuids": True}, CUDA_VISIBLE_DEVICES=f"GPU-8932f937,{whole}").demands
+    uuid = "device.attributes['gpu.nvidia.com'].uuid"
+    assert demand.want.selectors == (f"has({uuid}) && ({uuid} in ['{whole}'] || {uuid}.startsWith('GPU-8932f937'))",)
+
+
 def test_limits_of_mps_without_a_daemon_of_the_host_are_kept_as_they_are() -> None:
     result = using(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="50")
     assert (result.demands[0].want.config, result.needs_claims, removed(result.edits)) == (None, None, [])
