@@ -6,33 +6,41 @@ official `kubernetes` package, which knows exec plugins, cloud providers and all
 
 import os
 import ssl
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.kube.credentials import Endpoint, TokenFile, trusting
 
-__all__ = ["Endpoint", "default_kubeconfig", "endpoint_from", "pod_namespace"]
+__all__ = ["Endpoint", "default_kubeconfigs", "endpoint_from", "pod_namespace"]
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-def endpoint_from(kubeconfig: Path | None, context: str | None = None) -> Endpoint:
-    """The endpoint that a kubeconfig names, or the one of the pod we run in when there is no kubeconfig.
+def endpoint_from(kubeconfig: Path | Sequence[Path] | None, context: str | None = None) -> Endpoint:
+    """The endpoint that a kubeconfig names, or several together, or the one of the pod we run in when there is none.
 
     Raises InvalidInput for a kubeconfig that is missing or does not make sense, NodeNotReady outside a pod.
     """
     if kubeconfig is None:
         return _in_pod()
+    files = [kubeconfig] if isinstance(kubeconfig, Path) else list(kubeconfig)
+    there = [file for file in files if file.exists()]
+    if not there:
+        raise InvalidInput(
+            "is not there; name another with --kubeconfig, or in KUBECONFIG", about=f"kubeconfig {_joined(files)}"
+        )
     # Only here: in a pod nobody needs a YAML parser in memory.
     from dra_driver.kube.kubeconfig import plain_endpoint
 
-    return plain_endpoint(kubeconfig, context) or _from_kubeconfig(kubeconfig, context)
+    plain = plain_endpoint(there[0], context) if len(there) == 1 else None
+    return plain or _from_kubeconfig(there, context)
 
 
-def default_kubeconfig() -> Path:
-    """Where kubectl looks: the first file of $KUBECONFIG, else ~/.kube/config."""
-    first = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
-    return Path(first) if first else Path.home() / ".kube" / "config"
+def default_kubeconfigs() -> tuple[Path, ...]:
+    """Where kubectl looks: the files of $KUBECONFIG, which count together, else ~/.kube/config."""
+    named = [one for one in os.environ.get("KUBECONFIG", "").split(os.pathsep) if one]
+    return tuple(map(Path, named)) or (Path.home() / ".kube" / "config",)
 
 
 def pod_namespace() -> str | None:
@@ -55,17 +63,36 @@ def _in_pod() -> Endpoint:
     return Endpoint(f"https://{authority}:{port}", tls, TokenFile(_SERVICE_ACCOUNT / "token"))
 
 
-def _from_kubeconfig(path: Path, context: str | None) -> Endpoint:
+def _joined(files: Iterable[Path]) -> str:
+    return os.pathsep.join(map(str, files))
+
+
+def _current(files: Sequence[Path]) -> str | None:
+    """The context of the first file that names one, as for kubectl; the package takes that of the last. Raises what a
+    file that is no kubeconfig leads to."""
+    import yaml
+
+    for file in files:
+        named = (yaml.safe_load(file.read_text()) or {}).get("current-context")
+        if named:
+            return str(named)
+    return None
+
+
+def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
     import yaml
     from kubernetes import client, config
     from kubernetes.config.config_exception import ConfigException
 
     configuration = client.Configuration()
     try:
-        config.load_kube_config(str(path), context=context, client_configuration=configuration)
+        context = context or _current(files)
+        config.load_kube_config(_joined(files), context=context, client_configuration=configuration)
         tls = _tls(configuration) if configuration.host.startswith("https:") else None
-    except (ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidInput(str(error) or "cannot be read", about=f"kubeconfig {path}") from error
+    except (ConfigException, yaml.YAMLError, OSError, ValueError) as error:
+        raise InvalidInput(str(error) or "cannot be read", about=f"kubeconfig {_joined(files)}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InvalidInput("is no kubeconfig", about=f"kubeconfig {_joined(files)}") from error
 
     def token() -> str | None:
         # Asking also refreshes what expires. The names of the settings differ between releases of the package.

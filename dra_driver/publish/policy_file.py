@@ -14,7 +14,9 @@ def read_policy(path: Path | None, gates: Gates = Gates.DEFAULT) -> PublishingPo
         return PublishingPolicy.EVERYTHING
     try:
         text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise InvalidInput(f"cannot be read: {error.strerror}", about=f"policy {path}") from error
+    except UnicodeDecodeError as error:
         raise InvalidInput(f"cannot be read: {error}", about=f"policy {path}") from error
     policy = decode_policy(text, about=f"policy {path}")
     refused = [

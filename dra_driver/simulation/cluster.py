@@ -79,7 +79,9 @@ def parse_nodes(text: str) -> tuple[SimulatedNode, ...]:
     for part in text.split(","):
         match = _NODES.fullmatch(part.strip())
         if match is None:
-            raise InvalidInput(f"{part.strip()!r} is not PROFILE or PROFILE:NUMBER", about="--nodes")
+            raise InvalidInput(
+                f"{part.strip()!r} is not PROFILE or PROFILE:NUMBER, with 1 to 9999 nodes", about="--nodes"
+            )
         counts[match[1]] = counts.get(match[1], 0) + int(match[2] or 1)
     return tuple(
         SimulatedNode(f"{profile}-{index + 1}", profile, index)

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from dra_driver.errors import InvalidInput, NodeNotReady, Unreachable
 from dra_driver.kube.client import Kube
-from dra_driver.kube.endpoint import default_kubeconfig, endpoint_from
+from dra_driver.kube.endpoint import default_kubeconfigs, endpoint_from
 from dra_driver.kube.kubeconfig import plain_endpoint
 
 
@@ -65,9 +65,30 @@ def test_outside_a_pod_a_kubeconfig_is_asked_for(monkeypatch: pytest.MonkeyPatch
 
 def test_the_default_kubeconfig_is_kubectls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", "/one:/two")
-    assert default_kubeconfig() == Path("/one")
+    assert default_kubeconfigs() == (Path("/one"), Path("/two"))
     monkeypatch.delenv("KUBECONFIG")
-    assert default_kubeconfig() == Path.home() / ".kube" / "config"
+    assert default_kubeconfigs() == (Path.home() / ".kube" / "config",)
+
+
+def test_several_files_count_together_as_they_do_for_kubectl(tmp_path: Path) -> None:
+    """The first that says something says it; files that are not there are passed over."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        found = yaml.safe_load(kubeconfig(tmp_path / name, {"token": name}).read_text())
+        for kind, entry in (("contexts", "context"), ("clusters", "cluster"), ("users", "user")):
+            found[kind][0]["name"] = name
+            if kind == "contexts":
+                found[kind][0][entry] = {"cluster": name, "user": name}
+        found["current-context"] = name
+        (tmp_path / name / "config").write_text(yaml.safe_dump(found))
+    files = [tmp_path / name / "config" for name in ("gone", "one", "two")]
+    assert endpoint_from(files).token() == "Bearer one"
+    assert endpoint_from(files, "two").token() == "Bearer two"
+
+
+def test_a_kubeconfig_that_is_not_there_is_told_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"gone: is not there; name another with --kubeconfig, or in KUBECONFIG"):
+        endpoint_from(tmp_path / "gone")
 
 
 def test_a_token_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
@@ -153,7 +174,7 @@ def test_a_plain_kubeconfig_does_not_load_the_official_package(tmp_path: Path) -
     assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{contexts: 3}", "clusters: []"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "{contexts: 3}", "clusters: []", "some text"])
 def test_what_is_no_kubeconfig_is_a_mistake_that_names_the_file(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config"
     path.write_text(text)
