@@ -405,7 +405,9 @@ def _nvml(settings: Settings, driver: DriverInstallation) -> OpenNvml:
     from kubelet_plugin.simulation.nvml import SimulatedNvml
 
     profile, _, index = settings.simulate.partition(":")
-    simulated = open_host(settings.host_root, profile, int(index or 0))
+    # Without a number the same is told to all nodes, as by a DaemonSet; no two of them have the same GPUs.
+    machine = "" if index else settings.node_name
+    simulated = open_host(settings.host_root, profile, int(index or 0), machine)
     return lambda: NvmlSource(SimulatedNvml(simulated.root), str(simulated.driver_root))
 
 

@@ -165,15 +165,15 @@ class SimulatedHost(GpuOperations):
 
 
 def create_host(
-    root: Path, profile: str, node_index: int = 0, *, layout: Layout = "root", driver: bool = True
+    root: Path, profile: str, node_index: int = 0, *, machine: str = "", layout: Layout = "root", driver: bool = True
 ) -> SimulatedHost:
     """Build the node below `root`, an empty or missing folder.
 
     The same profile and index give the same UUIDs and serial numbers each time; two indices share none, but GPUs of
-    one rack share the cluster UUID and clique. Without `driver` nothing of the driver is there yet. Raises
-    InvalidInput for an unknown profile.
+    one rack share the cluster UUID and clique. Neither do two machines, whose names tell apart nodes of one index.
+    Without `driver` nothing of the driver is there yet. Raises InvalidInput for an unknown profile.
     """
-    state = _initial_state(profile, load_profile(profile), node_index, layout)
+    state = _initial_state(profile, load_profile(profile), node_index, machine, layout)
     state.driver.loaded = driver
     root.mkdir(parents=True, exist_ok=True)
     write_machine(root, state)
@@ -185,10 +185,10 @@ def create_host(
     return host
 
 
-def open_host(root: Path, profile: str, node_index: int = 0) -> SimulatedHost:
+def open_host(root: Path, profile: str, node_index: int = 0, machine: str = "") -> SimulatedHost:
     """The node below `root` as it is, or a new one when there is none: a restarted plugin finds its machine again."""
     host = SimulatedHost(root)
-    return host if host.exists else create_host(root, profile, node_index)
+    return host if host.exists else create_host(root, profile, node_index, machine=machine)
 
 
 def reboot(root: Path, *, renumber: bool = False, driver: bool = True) -> None:
@@ -196,11 +196,12 @@ def reboot(root: Path, *, renumber: bool = False, driver: bool = True) -> None:
     SimulatedHost(root).reboot(renumber=renumber, driver=driver)
 
 
-def _initial_state(name: str, profile: Profile, node_index: int, layout: Layout) -> NodeState:
+def _initial_state(name: str, profile: Profile, node_index: int, machine: str, layout: Layout) -> NodeState:
     model = profile.gpu
     gpus = []
+    whose = f"{name}/{node_index}/{machine}/" if machine else f"{name}/{node_index}/"
     for index, place in enumerate(profile.gpus):
-        identity = made_up_uuid(f"{name}/{node_index}/{index}")
+        identity = made_up_uuid(f"{whose}{index}")
         gpus.append(
             GpuState(
                 uuid=f"GPU-{identity}",

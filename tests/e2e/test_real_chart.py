@@ -2,7 +2,7 @@
 
 Needs what test_real_cluster.py needs, the packages of the dev group, a package index for the image's install, and:
 
-    GPU_DRA_TEST_IMPORT_IMAGE   a command that gives the node's runtime the image archive whose path is appended
+    GPU_DRA_TEST_IMPORT_IMAGE   a command that gives every node's runtime the image archive whose path is appended
 
 The GPUs are simulated by the plugin's pod itself (`kubeletPlugin.simulate`), so it runs without privileges; one test
 runs it as on real hardware, on a node that has none.

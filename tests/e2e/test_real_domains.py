@@ -1,12 +1,16 @@
 """ComputeDomains on a real cluster: the chart's pods, DaemonSets of the real controller, claims of the real kubelet.
 
 Needs what test_real_chart.py needs. The hardware is a simulated tray of a rack; its nvidia-imex is a program that the
-daemons' containers get by CDI and run. One machine is one tray, so a domain has one node here.
+daemons' containers get by CDI and run. Each node is one tray of the same rack. What is about one node is shown on the
+first; what is about two needs a cluster of two (see tests/support/real_nodes.py).
 """
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from support import real_nodes
 from support.chart_values import merged
 from support.helm import NAMESPACE, Helm
 from support.real_chart import CHART_IS_THERE, CHART_WHY_NOT, VALUES, room_for_a_release, wait_ready
@@ -25,6 +29,7 @@ from support.real_domains import (
     message,
     node_labels,
     nothing_of_domains,
+    of_node,
     on_node,
     phase,
     plugin_pods,
@@ -42,15 +47,43 @@ CHANNEL_0 = "channel0 c 234,0"
 CONTROLLER = "deployment/gpu-dra-driver-controller"
 
 
+RACK = {"kubeletPlugin": {"simulate": "gb200"}, "policy": {"computeDomains": [{"channels": 2}]}}
+"""Every node has places for two pods of a domain."""
+
+
+def only_at(node: str) -> dict[str, Any]:
+    return merged(RACK, {"kubeletPlugin": {"nodeSelector": {"kubernetes.io/hostname": node}}})
+
+
 @pytest.fixture(scope="module")
 def release(image: None) -> Iterator[Helm]:
-    """Nodes with places for two pods of a domain."""
+    """On the first node."""
     with room_for_a_release() as helm:
-        policy = {"computeDomains": [{"channels": 2}]}
-        helm.install(merged(dict(VALUES), {"kubeletPlugin": {"simulate": "gb200:0"}, "policy": policy}))
+        helm.install(merged(dict(VALUES), only_at(real_nodes.names()[0])))
         wait_ready()
         until(lambda: "compute-domain" in kubectl("get", "resourceslices", "-o", "name"), "channels are published")
         yield helm
+
+
+@pytest.fixture
+def pair(release: Helm) -> Iterator[tuple[str, str]]:
+    """Two nodes with the driver."""
+    first, second = real_nodes.two()
+    release.upgrade(merged(dict(VALUES), RACK))
+    try:
+        until(lambda: trays() == {first, second}, "both publish channels")
+        wait_ready()
+        yield first, second
+        nothing_of_domains()
+    finally:
+        release.upgrade(merged(dict(VALUES), only_at(first)))
+        wait_ready()
+
+
+def trays() -> set[str]:
+    """Nodes that have channels to give."""
+    slices = [one["spec"] for one in get("resourceslices")["items"]]
+    return {one["nodeName"] for one in slices if one["driver"] == COMPUTE_DOMAIN_DRIVER and one.get("devices")}
 
 
 @pytest.fixture(autouse=True)
@@ -237,10 +270,121 @@ def test_a_program_that_is_killed_is_started_again_in_the_same_container() -> No
     assert after["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
-def programs() -> list[str]:
+def programs(name: str = "first", node: str | None = None) -> list[str]:
     """Process ids of what the supervisor runs."""
-    return in_daemon("first", "cat /proc/1/task/1/children").split()
+    return in_daemon(name, "cat /proc/1/task/1/children", node).split()
 
 
 def imex_state() -> str:
     return in_daemon("first", "nvidia-imex-ctl -c /imexd/config.cfg -q || true").strip()
+
+
+# -- two nodes
+
+
+def test_two_nodes_are_one_domain_whatever_befalls_one_of_them(pair: tuple[str, str]) -> None:
+    """Its program, its plugin, its daemon, and its kubelet; and the domain is deleted while both use it."""
+    first, second = pair
+    make_domain("pair", num_nodes=2)
+    use_domain("pair", "one", node=first)
+    becomes("pair", "NodesMissing")
+    assert phase("one") == "Pending"
+    use_domain("pair", "two", node=second)
+    runs("one", "two")
+    both_are_ready("pair", pair)
+    assert channels("one") == channels("two") == [CHANNEL_0]
+    before = {one.name: one for one in domain("pair").status.nodes}
+
+    in_daemon("pair", f"kill -9 {programs('pair', second)[0]}", second)
+    until(lambda: reason("pair") != "AllNodesReady", "the domain says that a program ended", 30)
+    both_are_ready("pair", pair)
+
+    (daemon,) = [one for one in daemons("pair") if one["spec"]["nodeName"] == second]
+    kill({daemon["metadata"]["name"]} | of_node(plugin_pods(), second))
+    until(lambda: reason("pair") != "AllNodesReady", "the domain says that a daemon is gone", 30)
+    both_are_ready("pair", pair)
+    after = {one.name: one for one in domain("pair").status.nodes}
+    assert {name: one.index for name, one in after.items()} == {name: one.index for name, one in before.items()}
+    assert after[first].ip_address == before[first].ip_address
+    # Two pods more, which find all as the first did.
+    use_domain("pair", "three", node=second)
+    runs("three")
+
+    real_nodes.stop_kubelet(second)
+    until(lambda: not real_nodes.is_ready(second), "the cluster says that the node is not ready", 120)
+    becomes("pair", "DaemonsNotReady")
+    assert second in message("pair")
+    assert connections("pair", first)[:2] == ["CONNECTED", "CONNECTED"], "no connection ended by that"
+    real_nodes.start_kubelet(second)
+    both_are_ready("pair", pair)
+
+    kubectl("delete", "computedomain", "pair", "--wait=false")
+    becomes("pair", "Terminating")
+    assert all(name in message("pair") for name in ("one", "two", "three")), message("pair")
+    for pod in ("two", "three"):
+        end(pod)
+    until(lambda: "two" not in message("pair"), "it says who is left")
+    assert channels("one") == [CHANNEL_0]
+    end("one")
+    until(lambda: not exists("pair"), "then it goes")
+
+
+def test_a_node_that_is_lost_and_replaced_is_in_the_domain_again(pair: tuple[str, str]) -> None:
+    first, second = pair
+    make_domain("pair", num_nodes=2)
+    use_domain("pair", "one", node=first)
+    use_domain("pair", "two", node=second)
+    runs("one", "two")
+    both_are_ready("pair", pair)
+    before = {one.name: one for one in domain("pair").status.nodes}
+
+    real_nodes.lose(second)
+    until(lambda: reason("pair") != "AllNodesReady", "the domain notices", 120)
+    kubectl("delete", "node", second)
+    until(lambda: second not in trays(), "nothing of it is published")
+    becomes("pair", "NodeGone")
+    kubectl("delete", "pod", "two", "--force", "--grace-period=0", "--ignore-not-found")
+    becomes("pair", "NodesMissing")
+    assert [one.name for one in domain("pair").status.nodes] == [first]
+    assert channels("one") == [CHANNEL_0]
+
+    real_nodes.join(second)
+    until(lambda: trays() == set(pair), "the new machine publishes channels", 120)
+    use_domain("pair", "two", node=second)
+    runs("two")
+    both_are_ready("pair", pair)
+    after = {one.name: one for one in domain("pair").status.nodes}
+    assert {name: one.index for name, one in after.items()} == {name: one.index for name, one in before.items()}
+    assert channels("two") == [CHANNEL_0]
+
+    # And one that goes for good while the domain is deleted.
+    kubectl("delete", "computedomain", "pair", "--wait=false")
+    real_nodes.lose(second)
+    kubectl("delete", "node", second)
+    end("one")
+    kubectl("delete", "pod", "two", "--force", "--grace-period=0", "--ignore-not-found")
+    until(lambda: not exists("pair"), "it goes", 120)
+    real_nodes.join(second)
+    until(lambda: trays() == set(pair), "the new machine publishes channels", 120)
+
+
+def both_are_ready(name: str, pair: tuple[str, str]) -> None:
+    """As the domain says, and as the programs themselves do that have a connection each way."""
+    becomes(name, "AllNodesReady")
+    assert domain(name).status.ready_nodes == "2/2"
+    assert {one.name for one in domain(name).status.nodes if one.status == "Ready"} == set(pair)
+    for node in pair:
+        until(lambda node=node: connections(name, node)[:2] == ["CONNECTED"] * 2, f"{node} is connected")  # type: ignore[misc]
+
+
+def connections(name: str, node: str) -> list[str]:
+    """To each place of the list, as the program on this node says; empty while there is none to say it."""
+    asked = "nvidia-imex-ctl -c /imexd/config.cfg -N -j || true"
+    try:
+        said = in_daemon(name, asked, node)
+    except (AssertionError, ValueError):
+        return []
+    if not said.strip():
+        return []
+    (own,) = [one for one in json.loads(said)["nodes"].values() if one["local"]]
+    return [one["status"] for one in own["connections"].values()]

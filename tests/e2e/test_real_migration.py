@@ -4,6 +4,7 @@ Needs what test_real_chart.py needs, GPU_DRA_TEST_MOCK_NVML (see tests/support/m
 
     GPU_DRA_TEST_DEVICE_PLUGIN     the program `nvidia-device-plugin`, built of NVIDIA/k8s-device-plugin
     GPU_DRA_TEST_RESTART_KUBELET   a command that kills kubelet and starts it again; without it kubelet runs on
+    GPU_DRA_TEST_NODE              for a cluster of two nodes, see tests/support/real_nodes.py
 
 Device plugin, kubelet, scheduler and controllers are the real ones; GPUs are those of the mock NVML, which both drivers
 load. The commands are taken out of the report and given to bash. `helm` is Helm's library behind the words of its
@@ -14,139 +15,45 @@ import json
 import os
 import shlex
 import signal
-import stat
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from support.chart_values import merged
+from support import real_nodes, real_pair
 from support.dractl import run
 from support.helm import Helm, HelmError
-from support.real_chart import ROOT, VALUES
 from support.real_cluster import IMAGE, KUBECONFIG, get, kubectl, until
+from support.real_cutover import OURS, migrated, pods, settled
 from support.real_device_plugin import (
     PLUGIN_IS_THERE,
     Watch,
+    all_offered,
     bring_device_plugin,
-    gpus,
     gpus_with_a_device_plugin,
     held,
     manifests,
     offered_by_plugin,
+    put_gpus,
     why_not,
 )
 
 pytestmark = pytest.mark.skipif(not PLUGIN_IS_THERE, reason=why_not())
 
-OURS = {"image": VALUES["image"]}
-CLAIMS = ("--strategy", "claims", "--strategy", "StatefulSet/default/search=extended")
+ALL_CLAIMS = ("--strategy", "claims")
+CLAIMS = (*ALL_CLAIMS, "--strategy", "StatefulSet/default/search=extended")
 PODS = {"web": 2, "search": 1, "train": 1, "shell": 1}
 """How many pods of each workload run, but for those of the CronJob."""
 
 
 @pytest.fixture(scope="module")
-def node(image: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def nodes(image: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
+    """All that there are, be it one or several."""
     bring_device_plugin(tmp_path_factory.mktemp("device-plugin"))
-    with gpus_with_a_device_plugin() as name:
-        yield name
-
-
-@dataclass
-class Operator:
-    """A person with a shell in the folder that `dractl migrate -o` wrote, who types what the report says."""
-
-    folder: Path
-    after: dict[str, Callable[[], None]]
-    """What happens to them just after a step of this kind, once."""
-
-    def __post_init__(self) -> None:
-        (self.folder / "charts").symlink_to(ROOT / "charts")
-        (self.folder / "bin").mkdir()
-        for name, module in (("helm", "support.helm_words"), ("dractl", "dra_driver.cli.__main__")):
-            words = self.folder / "bin" / name
-            words.write_text(f"#!{sys.executable}\nfrom {module} import main\nmain()\n")
-            words.chmod(words.stat().st_mode | stat.S_IXUSR)
-        for name in ("values.yaml", "values-cutover.yaml"):
-            file = self.folder / name
-            file.write_text(yaml.safe_dump(merged(yaml.safe_load(file.read_text()), OURS)))
-
-    def follow(self, way: str, *, until_act: str | None = None, since_act: str | None = None) -> None:
-        waits = since_act is not None
-        for stage in json.loads((self.folder / "report.json").read_text())["cutover"][way]:
-            for step in stage["steps"]:
-                waits = waits and step["act"] != since_act
-                if step["act"] == until_act:
-                    return
-                if not waits:
-                    self.do(step)
-
-    def do(self, step: dict[str, Any]) -> None:
-        for command in step["commands"]:
-            with (self.folder / "typed.log").open("a") as log:
-                log.write(f"{time.strftime('%T')} {command}\n")
-            environment = {
-                **os.environ,
-                "KUBECONFIG": KUBECONFIG,
-                "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
-                "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}",
-            }
-            done = subprocess.run(
-                ["bash", "-c", command],
-                cwd=self.folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=180,
-            )
-            assert done.returncode == 0, f"{step['what']}\n{command}\n{done.stdout}\n{done.stderr}"
-        happens = self.after.pop(step["act"], None)
-        if happens is not None:
-            happens()
-
-
-def migrated(
-    folder: Path, after: dict[str, Callable[[], None]], *sources: str, strategy: tuple[str, ...] = CLAIMS
-) -> Operator:
-    """Reads the cluster, and the manifests or the workloads of the cluster, and writes into `folder`."""
-    done = run("migrate", *sources, "--cluster", "--kubeconfig", KUBECONFIG, *strategy, "-o", str(folder))
-    assert (folder / "report.json").exists(), done.output
-    return Operator(folder, after)
-
-
-def pods() -> dict[str, list[dict[str, Any]]]:
-    """Those that run, by workload."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for one in get("pods")["items"]:
-        if one["status"]["phase"] == "Running" and "deletionTimestamp" not in one["metadata"]:
-            found.setdefault(one["metadata"].get("labels", {}).get("app", one["metadata"]["name"]), []).append(one)
-    return found
-
-
-def run_all() -> bool:
-    found = pods()
-    return all(len(found.get(name, ())) == number for name, number in PODS.items())
-
-
-def have_gpus(by: str) -> bool:
-    """Whether each pod that is to run has one, by that way."""
-    holders = {pod for users in getattr(held(), by).values() for pod in users}
-    found = pods()
-    wanted = {f"default/{one['metadata']['name']}" for name in PODS for one in found.get(name, ())}
-    return len(wanted) == sum(PODS.values()) and wanted <= holders
-
-
-def settled(by: str) -> None:
-    try:
-        until(lambda: have_gpus(by), f"every workload has its GPU {by}", 150)
-    except AssertionError:
-        raise AssertionError(f"{held()}\n{kubectl('get', 'pods,resourceclaims', '-A', '-o', 'wide')}") from None
+    with gpus_with_a_device_plugin() as names:
+        yield names
 
 
 def kill(program: str) -> Callable[[], None]:
@@ -194,7 +101,9 @@ def doctor() -> set[str]:
     return {f"{one['check']}/{one['trouble']}" for one in found if one["verdict"] not in ("ok", "skipped")}
 
 
-def test_the_plan_is_followed_there_and_back_and_there_to_the_end(node: str, helm: Helm, tmp_path: Path) -> None:
+def test_the_plan_is_followed_there_and_back_and_there_to_the_end(
+    nodes: tuple[str, ...], helm: Helm, tmp_path: Path
+) -> None:
     (tmp_path / "manifests").mkdir()
     for name, text in manifests(IMAGE).items():
         (tmp_path / "manifests" / name).write_text(text)
@@ -203,7 +112,7 @@ def test_the_plan_is_followed_there_and_back_and_there_to_the_end(node: str, hel
         kubectl("create" if name == "web.yaml" else "apply", "-f", str(tmp_path / "manifests" / name))
     kubectl("create", "deployment", "bystander", f"--image={IMAGE}", "--", "sleep", "1000000")
     try:
-        settled("by_plugin")
+        settled("by_plugin", PODS)
         stays = bystanders()
         with pytest.raises(HelmError, match=r"hands out nvidia\.com/gpu"):
             helm.install(OURS)
@@ -220,28 +129,29 @@ def test_the_plan_is_followed_there_and_back_and_there_to_the_end(node: str, hel
                     "uncordon": lambda: seen.update(doctor()),
                 },
                 str(tmp_path / "manifests"),
+                strategy=CLAIMS,
             )
             there.follow("forward", until_act="remove-plugin")
-            settled("by_claims")
-            assert offered_by_plugin(node) == 0
+            settled("by_claims", PODS)
+            assert not any(map(offered_by_plugin, nodes))
             # Both are installed, each for other nodes: nothing to be said of that.
             assert not {one for one in seen if one.startswith("device-plugin/")}
             until(lambda: has_run_with_a_claim("index"), "a Job of the CronJob has its GPU by a claim", 150)
             # The way back, with the report that was made before.
             there.after |= {"stop-offering": kill("gpu-dra-kubelet-plugin"), "start-plugin": restart_kubelet}
             there.follow("back")
-            settled("by_plugin")
+            settled("by_plugin", PODS)
             # Its DaemonSet has just lost the node selector of the plan, so its pod was made anew.
-            until(lambda: offered_by_plugin(node) == len(gpus()), "the device plugin gives GPUs again")
+            until(lambda: all_offered(nodes), "the device plugin gives GPUs again")
 
             # The workloads as the cluster has them, of which there are no files; and all of them get claims.
             once_more = migrated(
                 tmp_path / "once-more",
                 {"cordon": kill("nvidia-device-plugin")},
-                strategy=("--strategy", "claims"),
+                strategy=ALL_CLAIMS,
             )
             once_more.follow("forward")
-            settled("by_claims")
+            settled("by_claims", PODS)
             assert not {one for one in doctor() if one.startswith("device-plugin/")}
             assert bystanders() == stays, "who has no GPU is left alone"
             assert not asks_for_the_old_resource("web"), "no limit is left beside a claim"
@@ -253,5 +163,78 @@ def test_the_plan_is_followed_there_and_back_and_there_to_the_end(node: str, hel
         kubectl("delete", "--ignore-not-found", "-f", str(tmp_path / "manifests"))
         kubectl("delete", "resourceclaimtemplates", "--all", "-n", "default")
         kubectl("delete", "--ignore-not-found", "deployment", "bystander")
-        kubectl("uncordon", node)
-        kubectl("label", "node", node, "dra.gpu/driver-", "dra.gpu/offered-by-")
+        kubectl("uncordon", *nodes)
+        kubectl("label", "node", *nodes, "dra.gpu/driver-", "dra.gpu/offered-by-")
+
+
+def test_nodes_fail_and_one_is_replaced_while_two_go_over_one_after_the_other(
+    nodes: tuple[str, ...], helm: Helm, tmp_path: Path
+) -> None:
+    """Kubelets of either are dead while a person waits; and all GPUs of both are in use."""
+    pair = real_nodes.two()
+    (tmp_path / "manifests").mkdir()
+    for name, text in real_pair.manifests(IMAGE, *pair).items():
+        (tmp_path / "manifests" / name).write_text(text)
+    kubectl("apply", "-f", str(tmp_path / "manifests"))
+    outages, wanted = real_pair.Outages(), real_pair.WANTED
+    try:
+        settled("by_plugin", wanted)
+        with Watch() as watch:
+            plan = migrated(tmp_path / "new", {}, str(tmp_path / "manifests"), strategy=ALL_CLAIMS)
+            first, second = plan.nodes()
+            bound = {pair[0]: "at-first", pair[1]: "at-second"}
+            plan.after = {
+                "fence-plugin": partial(real_nodes.kill, second, "nvidia-device-plugin"),
+                f"{first}/cordon": partial(outages.of, second, 20),
+                f"{first}/stop-plugin": partial(outages.of, first, 15),
+                # Long enough for the cluster to say that the node is not ready.
+                f"{first}/await-plugin-gone": partial(outages.of, first, 75),
+                f"{second}/stop-plugin": partial(outages.of, second, 15),
+                f"{second}/await-free": partial(outages.of, first, 20),
+                f"{second}/start-driver": partial(real_nodes.kill, second, "gpu-dra-kubelet-plugin"),
+            }
+            stays = real_pair.life(bound[second])
+            plan.follow("forward", of=slice(2))
+            outages.over()
+            assert real_pair.life(bound[second]) == stays, "who runs on the other node is left alone"
+            # All GPUs of the first are in use again, by pods that waited: no more can run while the second has its.
+            until(lambda: len(held().by_claims) == 8, "whoever waited has come to the first node")
+            until(lambda: bound[first] in pods(), "also who may run nowhere else")
+
+            moved = real_pair.life(bound[first])
+            plan.follow("forward", of=slice(2, None), until_act="remove-plugin")
+            outages.over()
+            settled("by_claims", wanted)
+            assert real_pair.life(bound[first]) == moved, "who runs on the first node is left alone"
+            assert real_pair.nodes_of("spread") == sorted(pair)
+
+            replaced(pair[1])
+            settled("by_claims", wanted, 240)
+            plan.after = {
+                f"{second}/stop-offering": partial(outages.of, second, 15),
+                f"{second}/await-not-offered": partial(outages.of, first, 20),
+                f"{first}/stop-driver": partial(outages.of, first, 15),
+            }
+            plan.follow("back")
+            outages.over()
+            until(lambda: all_offered(nodes), "the device plugin gives GPUs again")
+            settled("by_plugin", wanted)
+        assert watch.looks > 20
+        assert watch.most == {"by_plugin": 16, "by_claims": 16}
+    finally:
+        outages.over()
+        kubectl("delete", "--ignore-not-found", "-f", str(tmp_path / "manifests"))
+        kubectl("delete", "resourceclaimtemplates", "--all", "-n", "default")
+        kubectl("uncordon", *nodes)
+        kubectl("label", "node", *nodes, "dra.gpu/driver-", "dra.gpu/offered-by-")
+
+
+def replaced(node: str) -> None:
+    """Its power goes, somebody deletes it, and a machine with other files and without labels comes under its name."""
+    real_nodes.lose(node)
+    kubectl("delete", "node", node)
+    real_nodes.join(node)
+    put_gpus(node)
+    time.sleep(10)
+    assert (offered_by_plugin(node), node in held().driver_offers) == (0, False), "nobody has said who may offer"
+    kubectl("label", "node", node, "dra.gpu/offered-by=driver", "dra.gpu/driver=yes")

@@ -27,6 +27,7 @@ from dra_driver.simulation.apiserver import SimulatedApiServer
 from kubelet_plugin.domains.records import Record, Records
 from kubelet_plugin.domains.wanted import WantedDevice
 from kubelet_plugin.simulate_command import act
+from kubelet_plugin.simulation.host import SimulatedHost
 
 POD: JsonObject = {"metadata": {"name": "train-0", "uid": "uid-of-train-0"}}
 
@@ -68,6 +69,17 @@ async def test_without_a_driver_it_registers_and_serves_and_says_what_is_missing
         assert "driver" in refusal
         problems = (await one.inventory())["spec"]["problems"]
         assert [problem["reason"] for problem in problems] == ["DriverNotLoaded"]
+
+
+async def test_told_the_same_profile_as_other_nodes_it_makes_gpus_of_its_own(one: RealNode) -> None:
+    others = {gpu.uuid for gpu in one.node.host.state.gpus}
+    empty = one.folder / "empty"
+    one.node.options = (f"--host-root={empty}",)
+    async with one.plugin() as plugin:
+        await plugin.ready()
+        made = {gpu.uuid for gpu in SimulatedHost(empty).state.gpus}
+    assert len(made) == len(others)
+    assert not made & others
 
 
 async def test_without_an_api_server_it_registers_and_releases(one: RealNode) -> None:

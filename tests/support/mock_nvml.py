@@ -30,19 +30,22 @@ _FOLDER = "usr/lib64"
 _CONTROL_NODES = {"nvidiactl": (195, 255), "nvidia-uvm": (510, 0), "nvidia-uvm-tools": (510, 1)}
 
 
-def profile(name: str) -> dict[str, Any]:
-    """What the mock says of a GPU model."""
+def profile(name: str, machine: int = 0) -> dict[str, Any]:
+    """What the mock says of a GPU model; the GPUs of each machine have UUIDs of their own."""
     path = Path(_CLONE, "deployments/nvml-mock/helm/nvml-mock/profiles", f"{name}.yaml")
     found: dict[str, Any] = yaml.safe_load(path.read_text())
+    for device in found["devices"]:
+        first, _, *rest = device["uuid"].removeprefix("GPU-").split("-")
+        device["uuid"] = "-".join(("GPU", first, f"{machine:04x}", *rest))
     return found
 
 
-def write_driver_root(root: Path, name: str, **system: Any) -> Path:
+def write_driver_root(root: Path, name: str, *, machine: int = 0, **system: Any) -> Path:
     """A driver root of that model; `system` replaces what the profile says of the driver. Needs root, for nodes.
 
     Answers the library's path.
     """
-    said = profile(name)
+    said = profile(name, machine)
     said["system"] |= system
     version = said["system"]["driver_version"]
     folder = root / _FOLDER

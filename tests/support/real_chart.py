@@ -1,6 +1,6 @@
 """Our chart as a release of a real cluster, with an image of the tree that is tested; see tests/e2e.
 
-GPU_DRA_TEST_IMPORT_IMAGE   a command that gives the node's runtime the image archive whose path is appended
+GPU_DRA_TEST_IMPORT_IMAGE   a command that gives every node's runtime the image archive whose path is appended
 """
 
 import os
@@ -9,13 +9,15 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from support.helm import NAMESPACE, Helm
 from support.image import installed
 from support.image_archive import write_image
-from support.real_cluster import IS_THERE, KUBECONFIG, KUBELET_ROOT, WHY_NOT, get, kubectl, until
+from support.real_cluster import IS_THERE, KUBECONFIG, WHY_NOT, get, kubectl, until
+from support.real_nodes import kubelet_root, names
 
 IMPORT_IMAGE = os.environ.get("GPU_DRA_TEST_IMPORT_IMAGE", "")
 
@@ -31,7 +33,7 @@ VALUES: Mapping[str, Any] = {
 
 
 def bring_image(folder: Path) -> None:
-    """What the Dockerfile installs, on the node."""
+    """What the Dockerfile installs, on every node."""
     archive = write_image(installed(ROOT, folder), OURS, folder / "image.tar")
     subprocess.run([*shlex.split(IMPORT_IMAGE), str(archive)], check=True, timeout=300)
 
@@ -63,8 +65,8 @@ def _take_down(before: set[str]) -> set[str]:
         return everything() - before
     finally:
         kubectl("delete", "namespace", NAMESPACE)
-        for driver in ("gpu.nvidia.com", "compute-domain.nvidia.com"):
-            shutil.rmtree(KUBELET_ROOT / "plugins" / driver, ignore_errors=True)
+        for node, driver in product(names(), ("gpu.nvidia.com", "compute-domain.nvidia.com")):
+            shutil.rmtree(kubelet_root(node) / "plugins" / driver, ignore_errors=True)
 
 
 def everything() -> set[str]:

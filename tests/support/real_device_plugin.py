@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from support.image_archive import write_program
 from support.mock_nvml import MOCK_IS_THERE, MOCK_WHY_NOT, profile, write_driver_root
 from support.real_chart import CHART_IS_THERE, CHART_WHY_NOT, IMPORT_IMAGE
 from support.real_cluster import KUBELET_ROOT, get, kubectl, until
+from support.real_nodes import kubelet_root, names, root
 
 from dra_driver.names import GPU_DRIVER, gpu_device_names
 
@@ -30,8 +31,9 @@ DRIVER_ROOT = Path("/run/nvidia/driver")
 """Where the GPU Operator puts a driver: ours finds it there by itself."""
 RESOURCE = "nvidia.com/gpu"
 GPUS = "l40s"
+GPUS_OF_A_NODE = 8
 _IMAGE = "localhost/nvidia/k8s-device-plugin:test"
-_CHECKPOINT = KUBELET_ROOT / "device-plugins" / "kubelet_internal_checkpoint"
+_CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
 
 PLUGIN_IS_THERE = CHART_IS_THERE and MOCK_IS_THERE and bool(PROGRAM) and not DRIVER_ROOT.exists()
 
@@ -85,24 +87,44 @@ spec:
 
 
 @contextmanager
-def gpus_with_a_device_plugin() -> Iterator[str]:
-    """The node's name. It has GPUs of the mock, and the device plugin gives them."""
-    write_driver_root(DRIVER_ROOT, GPUS)
+def gpus_with_a_device_plugin() -> Iterator[tuple[str, ...]]:
+    """The nodes' names. They have GPUs of the mock, and the device plugin gives them."""
+    nodes = names()
     try:
+        for name in nodes:
+            put_gpus(name)
         kubectl("apply", "-f", "-", content=DAEMON_SET)
-        name = str(get("nodes")["items"][0]["metadata"]["name"])
-        kubectl("label", "node", name, "nvidia.com/gpu.present=true", "--overwrite")
-        until(lambda: offered_by_plugin(name) == len(gpus()), "the device plugin gives GPUs", 90)
-        yield name
+        until(lambda: all_offered(nodes), "the device plugin gives GPUs", 90)
+        yield nodes
     finally:
         kubectl("delete", "--ignore-not-found", "-f", "-", content=DAEMON_SET)
-        shutil.rmtree(DRIVER_ROOT)
+        for name in names():
+            shutil.rmtree(_driver_root(name))
 
 
-def gpus() -> Mapping[str, str]:
+def put_gpus(node: str) -> None:
+    """Into a machine that has none."""
+    write_driver_root(_driver_root(node), GPUS, machine=_machine(node))
+    kubectl("label", "node", node, "nvidia.com/gpu.present=true", "--overwrite")
+
+
+def _driver_root(node: str) -> Path:
+    return root(node) / DRIVER_ROOT.relative_to("/")
+
+
+def _machine(node: str) -> int:
+    """Its number, out of the name; that of a name without one is 0."""
+    return int("".join(one for one in node if one.isdigit())[-4:] or "0") % 2**16
+
+
+def gpus(node: str) -> Mapping[str, str]:
     """UUIDs by the names of published devices."""
-    names = gpu_device_names([one["uuid"] for one in profile(GPUS)["devices"]])
-    return {name: uuid for uuid, name in names.items()}
+    found = gpu_device_names([one["uuid"] for one in profile(GPUS, _machine(node))["devices"]])
+    return {name: uuid for uuid, name in found.items()}
+
+
+def all_offered(nodes: Iterable[str]) -> bool:
+    return all(offered_by_plugin(one) == len(gpus(one)) for one in nodes)
 
 
 def offered_by_plugin(node: str) -> int:
@@ -114,12 +136,12 @@ def offered_by_plugin(node: str) -> int:
 
 @dataclass(frozen=True)
 class Held:
-    """Pods, as `namespace/name`, by the UUIDs of their GPUs; and whether the two have some to give."""
+    """Pods, as `namespace/name`, by the UUIDs of their GPUs; and nodes where each of the two has some to give."""
 
     by_plugin: Mapping[str, frozenset[str]]
     by_claims: Mapping[str, frozenset[str]]
-    plugin_offers: bool
-    driver_offers: bool
+    plugin_offers: frozenset[str]
+    driver_offers: frozenset[str]
 
     @property
     def twice(self) -> set[str]:
@@ -127,7 +149,7 @@ class Held:
 
 
 def held() -> Held:
-    """Now. Kubelet's own record says which GPUs the device plugin's pods have; allocations say it of claims.
+    """Now. Kubelets' own records say which GPUs the device plugin's pods have; allocations say it of claims.
 
     The API server is asked for pods first: a GPU that seems to be held twice may have changed hands in between.
     """
@@ -137,36 +159,38 @@ def held() -> Held:
         for one in listed
         if one["kind"] == "Pod" and one.get("status", {}).get("phase") not in ("Succeeded", "Failed")
     }
+    nodes = [one for one in listed if one["kind"] == "Node"]
+    here = [one["metadata"]["name"] for one in nodes]
     by_plugin: dict[str, set[str]] = defaultdict(set)
-    for entry in _entries():
+    for entry in (entry for name in here for entry in _entries(name)):
         if entry["ResourceName"] == RESOURCE and entry["PodUID"] in pods:
             for devices in entry["DeviceIDs"].values():
                 for uuid in devices:
                     by_plugin[uuid].add(pods[entry["PodUID"]])
     by_claims: dict[str, set[str]] = defaultdict(set)
-    names = gpus()
+    uuids = {(node, name): uuid for node in here for name, uuid in gpus(node).items()}
     for claim in (one for one in listed if one["kind"] == "ResourceClaim"):
         results = claim.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
         for result in results:
-            if result["driver"] == GPU_DRIVER and not result.get("adminAccess"):
+            if result["driver"] == GPU_DRIVER and result["pool"] in here and not result.get("adminAccess"):
                 users = claim["status"].get("reservedFor", ())
-                by_claims[names[result["device"]]] |= {
+                by_claims[uuids[result["pool"], result["device"]]] |= {
                     f"{claim['metadata']['namespace']}/{one['name']}" for one in users
                 }
     slices = [one for one in listed if one["kind"] == "ResourceSlice" and one["spec"]["driver"] == GPU_DRIVER]
-    nodes = [one for one in listed if one["kind"] == "Node"]
     return Held(
         {uuid: frozenset(found) for uuid, found in by_plugin.items()},
         {uuid: frozenset(found) for uuid, found in by_claims.items()},
-        any(int(one["status"]["allocatable"].get(RESOURCE, "0")) for one in nodes),
-        any(one["spec"].get("devices") for one in slices),
+        frozenset(one["metadata"]["name"] for one in nodes if int(one["status"]["allocatable"].get(RESOURCE, "0")) > 0),
+        frozenset(one["spec"]["nodeName"] for one in slices if one["spec"].get("devices")),
     )
 
 
-def _entries() -> list[dict[str, Any]]:
-    if not _CHECKPOINT.exists():
+def _entries(node: str) -> list[dict[str, Any]]:
+    record = kubelet_root(node) / _CHECKPOINT
+    if not record.exists():
         return []
-    found: list[dict[str, Any]] = json.loads(_CHECKPOINT.read_text())["Data"]["PodDeviceEntries"] or []
+    found: list[dict[str, Any]] = json.loads(record.read_text())["Data"]["PodDeviceEntries"] or []
     return found
 
 
@@ -201,8 +225,8 @@ class Watch:
             self.looks += 1
             self.most["by_plugin"] = max(self.most["by_plugin"], len(now.by_plugin))
             self.most["by_claims"] = max(self.most["by_claims"], len(now.by_claims))
-            if now.plugin_offers and now.driver_offers:
-                self.trouble.append(f"look {self.looks}: both offer")
+            if both := now.plugin_offers & now.driver_offers:
+                self.trouble.append(f"look {self.looks}: both offer on {sorted(both)}")
             if now.twice:
                 again = held()
                 still = {uuid for uuid in now.twice & again.twice if now.by_plugin[uuid] & again.by_plugin[uuid]}

@@ -4,12 +4,13 @@ from typing import Any
 
 import yaml
 from support.helm import NAMESPACE
-from support.real_cluster import CDI_ROOT, IMAGE, KUBELET_ROOT, get, inside, kubectl, until
+from support.real_cluster import IMAGE, get, inside, kubectl, until
+from support.real_nodes import cdi_root, kubelet_root, names
 
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.domains.names import DOMAIN_LABEL, daemon_object_name
 
-RECORDS = KUBELET_ROOT / "plugins" / "gpu.nvidia.com" / "domains"
+_RECORDS = "plugins/gpu.nvidia.com/domains"
 PATIENCE_S = 150.0
 """kubelet asks again after a refused prepare up to 90 s later."""
 
@@ -26,12 +27,12 @@ def make_domain(name: str, num_nodes: int = 0) -> None:
     until(lambda: kubectl("get", "resourceclaimtemplate", f"{name}-channel", check=False), f"{name} has a template")
 
 
-def use_domain(name: str, *pods: str) -> None:
-    """Make these pods, each with a channel of the domain."""
-    kubectl("apply", "-f", "-", content=yaml.safe_dump_all([_pod(name, one) for one in pods]))
+def use_domain(name: str, *pods: str, node: str | None = None) -> None:
+    """Make these pods, each with a channel of the domain, on any node or on this."""
+    kubectl("apply", "-f", "-", content=yaml.safe_dump_all([_pod(name, one, node) for one in pods]))
 
 
-def _pod(domain: str, name: str) -> dict[str, Any]:
+def _pod(domain: str, name: str, node: str | None) -> dict[str, Any]:
     container = {
         "name": "main",
         "image": IMAGE,
@@ -47,6 +48,8 @@ def _pod(domain: str, name: str) -> dict[str, Any]:
         "resourceClaims": [claim],
         "containers": [container],
     }
+    if node is not None:
+        spec["nodeSelector"] = {"kubernetes.io/hostname": node}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec}
 
 
@@ -100,8 +103,9 @@ def daemons(name: str) -> list[Any]:
     return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
 
-def in_daemon(name: str, command: str) -> str:
-    (pod,) = daemons(name)
+def in_daemon(name: str, command: str, node: str | None = None) -> str:
+    """In the domain's only daemon, or in that of the node."""
+    (pod,) = [one for one in daemons(name) if node in (None, one["spec"].get("nodeName"))]
     return inside((NAMESPACE, pod["metadata"]["name"]), "imex-daemon", command)
 
 
@@ -125,8 +129,12 @@ def published_domains() -> set[str]:
 
 
 def on_node() -> list[str]:
-    """CDI files and records of the second driver."""
-    return sorted(path.name for path in (*CDI_ROOT.glob("k8s.compute-domain*"), *RECORDS.glob("*")))
+    """CDI files and records of the second driver, of every node."""
+    found = []
+    for node in names():
+        records = (kubelet_root(node) / _RECORDS).glob("*")
+        found += [f"{node} {path.name}" for path in (*cdi_root(node).glob("k8s.compute-domain*"), *records)]
+    return sorted(found)
 
 
 def nothing_of_domains() -> None:
@@ -156,6 +164,11 @@ def controller_pods() -> set[str]:
 def _of_component(component: str) -> set[str]:
     found = get("pods", "-n", NAMESPACE, "-l", f"app.kubernetes.io/component={component}")["items"]
     return {one["metadata"]["name"] for one in found}
+
+
+def of_node(pods: set[str], node: str) -> set[str]:
+    """Those that are there."""
+    return {one for one in pods if get("pod", "-n", NAMESPACE, one)["spec"].get("nodeName") == node}
 
 
 def kill(pods: set[str]) -> None:

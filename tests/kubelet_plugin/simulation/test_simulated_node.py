@@ -80,6 +80,11 @@ class TestIdentity:
             assert len({getattr(gpu, attribute) for host in hosts for gpu in host.state.gpus}) == 12
         assert len({HostFiles(host.root).boot_id() for host in hosts}) == 3
 
+    def test_two_machines_of_one_index_share_their_rack_and_no_gpu(self, tmp_path: Path) -> None:
+        first, second = (create_host(tmp_path / name, "gb200", machine=name).state for name in ("a", "b"))
+        assert not {gpu.uuid for gpu in first.gpus} & {gpu.uuid for gpu in second.gpus}
+        assert [gpu.fabric for gpu in first.gpus] == [gpu.fabric for gpu in second.gpus]
+
     def test_opening_finds_the_node_as_it_was_left(self, tmp_path: Path) -> None:
         open_host(tmp_path, "t4").lose_gpu(1)
         assert [gpu.fault for gpu in open_host(tmp_path, "t4").state.gpus] == [None, 15, None, None]

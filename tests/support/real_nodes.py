@@ -1,0 +1,105 @@
+"""The nodes of a real cluster, where there are several of them on one machine; see tests/e2e.
+
+GPU_DRA_TEST_NODE   a command that is given two words, of which the second is a node's name. The first is
+    root            it prints the folder through which that node's files are seen
+    stop-kubelet    its kubelet is killed, and stays so until
+    start-kubelet
+    lose            all that runs there ends, as if its power went, and its files are gone; not asked of the first node
+    join            an empty machine comes under that name
+Tests that need two nodes skip where there is one, or no such command.
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+from support.real_cluster import get, kubectl, until
+
+COMMAND = os.environ.get("GPU_DRA_TEST_NODE", "")
+
+
+def names() -> tuple[str, ...]:
+    return tuple(sorted(one["metadata"]["name"] for one in get("nodes")["items"]))
+
+
+def two() -> tuple[str, str]:
+    """The first two; the test is skipped where there are not so many."""
+    found = names()
+    if len(found) < 2:
+        pytest.skip("the real cluster has one node, and this is about two")
+    if not COMMAND:
+        pytest.skip("no way to the nodes' files and kubelets: set GPU_DRA_TEST_NODE")
+    return found[0], found[1]
+
+
+@cache
+def root(node: str) -> Path:
+    """Of its files. Links of it that begin with a slash lead to the root of this process."""
+    return Path(_told("root", node)) if COMMAND and len(names()) > 1 else Path("/")
+
+
+def kubelet_root(node: str) -> Path:
+    return root(node) / "var/lib/kubelet"
+
+
+def cdi_root(node: str) -> Path:
+    return root(node) / "run/cdi"
+
+
+def stop_kubelet(node: str) -> None:
+    _told("stop-kubelet", node)
+
+
+def start_kubelet(node: str) -> None:
+    _told("start-kubelet", node)
+
+
+def lose(node: str) -> None:
+    root.cache_clear()
+    _told("lose", node)
+
+
+def join(node: str) -> None:
+    _told("join", node)
+    until(lambda: is_ready(node), f"{node} is ready")
+
+
+def is_ready(node: str) -> bool:
+    conditions = get("node", node)["status"].get("conditions", ())
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def _told(word: str, node: str) -> str:
+    done = subprocess.run([*shlex.split(COMMAND), word, node], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, f"{word} {node}: {done.stdout}\n{done.stderr}"
+    return done.stdout.strip()
+
+
+def processes(node: str, program: str) -> Sequence[int]:
+    """Of containers of pods of that node, whose command line has a word that ends like this."""
+    listed = get("pods", "-A", "--field-selector", f"spec.nodeName={node}")["items"]
+    statuses = [status for pod in listed for status in pod["status"].get("containerStatuses", ())]
+    containers = {status.get("containerID", "").rpartition("/")[2] for status in statuses} - {""}
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            groups = (folder / "cgroup").read_text()
+        except OSError:
+            continue
+        if any(word.endswith(program.encode()) for word in words) and any(one in groups for one in containers):
+            found.append(int(folder.name))
+    return found
+
+
+def kill(node: str, program: str) -> None:
+    """SIGKILL to all of these; there has to be one."""
+    found = processes(node, program)
+    assert found, f"no {program} on {node}: {kubectl('get', 'pods', '-A', '-o', 'wide')}"
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
