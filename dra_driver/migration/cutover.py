@@ -51,16 +51,17 @@ def cutover(offering: Offering, migration: Migration, driver: str, results: Resu
     """The way to the driver for all nodes that a device plugin serves; empty when there are none such.
 
     Nodes where both offer come first, then those with the fewest pods that would have to move. Nodes that the driver
-    serves alone are kept as they are.
+    serves alone are kept as they are; if a plan brought the last of them there, its end is what is left of it.
     """
     values = values_for_cutover(migration)
     if offering.other_drivers:
         return Plan((), (), (), values, _refusal(offering.other_drivers))
     todo = sorted((one for one in offering.nodes if one.resources or _is_halfway(one, offering)), key=_order)
-    if not todo:
-        return Plan((), (), (), values)
     done = [one for one in offering.nodes if not one.resources and one.driver]
     way = _Way(offering, migration, driver, results, Applying(migration, results, todo))
+    if not todo:
+        ends = offering.plugins and any(one.begun for one in done)
+        return Plan((way.end(),) if ends else (), (), (), values)
     forward = (
         way.prepare(todo, done),
         *(way.over(node, first=index == 0) for index, node in enumerate(todo)),
@@ -219,6 +220,10 @@ class _Way:
 
     def finish(self) -> Stage:
         return Stage("When every node is over", None, tuple(self._finish()))
+
+    def end(self) -> Stage:
+        """Of a plan whose nodes are over, though perhaps not all that it was made for: some may have left."""
+        return Stage("Every node is over", None, (*self._write(), *self._finish()))
 
     def _finish(self) -> Iterator[Step]:
         yield from _apply_steps(

@@ -71,3 +71,8 @@ class Plan:
     @property
     def empty(self) -> bool:
         return not self.forward
+
+    @property
+    def has_only_its_end(self) -> bool:
+        """Whether an earlier one brought all nodes over, and went no further."""
+        return bool(self.forward) and not any(stage.node for stage in self.forward)

@@ -78,5 +78,7 @@ def _cluster(report: Report) -> Iterator[NextStep]:
         return
     if any(one.answer is Answer.NO for one in report.checks):
         yield NextStep("Make the cluster ready; what it lacks is below. Then look at its nodes.", "dractl doctor")
-    if not report.plan.empty:
+    if report.plan.has_only_its_end:
+        yield NextStep("Every node is over: take the last steps of the plan, below.")
+    elif not report.plan.empty:
         yield NextStep("Take the cluster over node by node, as below, and apply each manifest when its nodes are over.")

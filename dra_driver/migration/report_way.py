@@ -45,6 +45,13 @@ def way(plan: Plan | None, unread: Sequence[Unread] = ()) -> Iterator[str]:
     if plan.empty:
         yield "No device plugin has anything to give on any node that was read: there is nothing to move."
         return
+    if plan.has_only_its_end:
+        yield (
+            "The driver has every node that was read, by an earlier plan; what is left is its end. The way back is in "
+            "the report of that plan."
+        )
+        yield from _stages(plan.forward)
+        return
     if plan.conflicts:
         yield f"**On {', '.join(plan.conflicts)} both offer the same GPUs now. Begin at once.**"
         yield ""
@@ -60,7 +67,7 @@ def way(plan: Plan | None, unread: Sequence[Unread] = ()) -> Iterator[str]:
 
 
 def way_back(plan: Plan | None) -> Iterator[str]:
-    if plan is None or plan.empty:
+    if plan is None or not plan.back:
         return
     yield (
         "From wherever you are, for the nodes that you have begun with. Nothing else has to be undone: templates and "

@@ -49,9 +49,13 @@ PODS = {"web": 2, "search": 1, "train": 1, "shell": 1}
 
 
 @pytest.fixture(scope="module")
-def nodes(image: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
-    """All that there are, be it one or several."""
+def device_plugin(image: None, tmp_path_factory: pytest.TempPathFactory) -> None:
     bring_device_plugin(tmp_path_factory.mktemp("device-plugin"))
+
+
+@pytest.fixture
+def nodes(device_plugin: None) -> Iterator[tuple[str, ...]]:
+    """All that there are, be it one or several."""
     with gpus_with_a_device_plugin() as names:
         yield names
 

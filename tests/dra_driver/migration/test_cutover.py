@@ -37,6 +37,7 @@ from dra_driver.migration.offering import (
     offering_of,
 )
 from dra_driver.migration.readiness import Answer, Facts, readiness
+from dra_driver.migration.report_way import way, way_back
 from dra_driver.names import GPU_DRIVER
 
 
@@ -315,6 +316,24 @@ def test_nodes_where_both_offer_come_first_then_those_with_the_fewest_pods() -> 
 
 def test_there_is_no_plan_where_no_device_plugin_offers_anything() -> None:
     assert plan_of(Offering((GpuNode("over", {}, True),))).empty
+
+
+def test_where_a_plan_brought_every_node_over_that_is_left_its_end_is_the_plan() -> None:
+    """Of two nodes one went over, and the other has left the cluster; so nobody ever came to the end."""
+    by_plan = {OFFERED_BY: "driver", DRIVER_RUNS: "yes"}
+    slices = {"kind": "ResourceSlice", "spec": {"driver": GPU_DRIVER, "nodeName": "over"}}
+    for labels, ends in ((by_plan, True), ({}, False)):
+        node = {"kind": "Node", "metadata": {"name": "over", "labels": labels}, "status": {"allocatable": {}}}
+        read = offering_of([node, slices], GPU_DRIVER)
+        assert plan_of(read).empty, "no device plugin is left"
+        plan = plan_of(Offering(read.nodes, (DAEMON_SET,)))
+        assert plan.has_only_its_end is ends
+        assert [step.act for stage in plan.forward for step in stage.steps] == [
+            Act.REMOVE_PLUGIN,
+            Act.LIFT_FENCE,
+        ] * ends
+        assert "what is left is its end" in "\n".join(way(plan)) or not ends
+        assert not list(way_back(plan))
 
 
 def test_a_device_plugin_whose_pods_start_anew_is_waited_for() -> None:
