@@ -17,7 +17,10 @@ class Stopped(Exception):
 
 
 async def until_signal() -> None:
-    """Waits for SIGTERM or SIGINT, then raises Stopped, which ends the task group that it runs in."""
+    """Waits for SIGTERM or SIGINT, then raises Stopped, which ends the task group that it runs in.
+
+    From here on a signal cancels nothing that is not in that group.
+    """
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -43,7 +46,7 @@ def run_service(service: Coroutine[Any, Any, None]) -> int:
     """
     status = 0
     try:
-        asyncio.run(service)
+        asyncio.run(_stoppable(service))
     except* Stopped:
         pass
     except* DriverError as group:
@@ -51,6 +54,27 @@ def run_service(service: Coroutine[Any, Any, None]) -> int:
             _log.error("the service ends", reason=str(error))
         status = 2 if group.subgroup(InvalidInput) else 1
     return status
+
+
+async def _stoppable(service: Coroutine[Any, Any, None]) -> None:
+    """Ends by a signal also before the service waits for one: the first process of a container does not even hear of
+    those that nobody handles, so it would go on until it is killed."""
+    task, asked = asyncio.current_task(), asyncio.Event()
+    assert task is not None
+
+    def stop() -> None:
+        asked.set()
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        await service
+    except asyncio.CancelledError:
+        if not asked.is_set():
+            raise
+        raise Stopped from None
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:

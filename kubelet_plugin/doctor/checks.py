@@ -357,7 +357,7 @@ def _sockets(node: NodeSeen) -> Iterator[Finding]:
         yield _NO_SOCKET.at()
         return
     answering = [one for one in node.sockets if one.answers is not False]
-    # After a plugin that was killed its sockets stay; those of the next one have other names.
+    # After a plugin that was killed its sockets stay until the next one starts, whose own have other names.
     if len(answering) < 2:  # one for the service, one for registration
         for one in node.sockets:
             if one.answers is False:

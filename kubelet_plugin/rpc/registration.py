@@ -14,7 +14,7 @@ import structlog
 from dra_driver.errors import NodeNotReady
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.kubelet_api.generated import registration_pb2
-from kubelet_plugin.rpc.sockets import Sockets, is_lost, listen, remove_socket
+from kubelet_plugin.rpc.sockets import Sockets, is_lost, listen, remove_dead, remove_socket
 
 _log = structlog.get_logger(__name__)
 
@@ -43,6 +43,14 @@ class RegistrationServer:
         server.add_generic_rpc_handlers((self.service(),))
         await listen(server, self._sockets.registration)
         self._server = server
+        self._bury()
+
+    def _bury(self) -> None:
+        try:
+            for path in remove_dead(self._sockets, self._driver):
+                _log.info("removed the socket of an instance that was killed", path=str(path))
+        except OSError as error:
+            _log.warning("cannot look for sockets that were left", driver=self._driver, error=str(error))
 
     async def stop(self) -> None:
         """Remove the socket, which deregisters us, and stop."""

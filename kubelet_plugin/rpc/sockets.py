@@ -7,6 +7,7 @@ would be too long are shortened by a hash of the UID, the same way every time.
 import asyncio
 import base64
 import hashlib
+import socket
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,18 +58,18 @@ def _digest(text: str, size: int) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()[:size]).decode().rstrip("=")
 
 
-async def listen(server: grpc.aio.Server, socket: Path) -> None:
+async def listen(server: grpc.aio.Server, path: Path) -> None:
     """Serve on a socket that only root can reach; one that an earlier process left there is removed first.
 
     Raises NodeNotReady when the folder cannot be made or the socket not be bound.
     """
     try:
-        socket.parent.mkdir(parents=True, exist_ok=True)
-        remove_socket(socket)
-        server.add_insecure_port(f"unix:{socket}")
-        socket.chmod(0o600)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_socket(path)
+        server.add_insecure_port(f"unix:{path}")
+        path.chmod(0o600)
     except (OSError, RuntimeError) as error:
-        raise NodeNotReady(f"cannot listen: {error}", about=f"socket {socket}") from error
+        raise NodeNotReady(f"cannot listen: {error}", about=f"socket {path}") from error
     # grpc cannot be interrupted here, and one that nobody stops is stopped by its destructor, after the event loop.
     start = asyncio.ensure_future(server.start())
     try:
@@ -76,16 +77,44 @@ async def listen(server: grpc.aio.Server, socket: Path) -> None:
     except asyncio.CancelledError:
         await start
         await server.stop(None)
-        remove_socket(socket)
+        remove_socket(path)
         raise
 
 
-def is_lost(socket: Path) -> bool:
+def remove_dead(own: Sockets, driver: str) -> tuple[Path, ...]:
+    """Remove what instances of this driver have left that were killed; answers which. Raises OSError.
+
+    Their pods had other UIDs, so nobody makes sockets of those names again, and kubelet would call them for ever. One
+    that just starts listens as soon as its socket is there; should it be taken for dead all the same, it notices.
+    """
+    candidates = (*own.dra.parent.glob("dra*.sock"), *own.registration.parent.glob(f"{driver}*-reg.sock"))
+    dead = tuple(sorted(one for one in candidates if one not in (own.dra, own.registration) and _is_dead(one)))
+    for one in dead:
+        remove_socket(one)
+    return dead
+
+
+def _is_dead(path: Path) -> bool:
+    """Whether it is a socket that no process listens at: any other error than that may pass."""
+    if not path.is_socket():
+        return False
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+def is_lost(path: Path) -> bool:
     """Whether nobody can find the socket by its name any more."""
-    return not socket.is_socket()
+    return not path.is_socket()
 
 
-def remove_socket(socket: Path) -> None:
+def remove_socket(path: Path) -> None:
     """Remove a socket that may not be there."""
     with suppress(FileNotFoundError):
-        socket.unlink()
+        path.unlink()

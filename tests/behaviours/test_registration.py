@@ -1,6 +1,7 @@
 """What Kubernetes' own tests expect of a driver's registration with kubelet, and of its connection."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -164,6 +165,27 @@ async def test_a_second_instance_takes_over_and_the_first_serves_again_when_it_e
         async with running_plugin(kubelet_root, pod_uid="new") as new:
             await eventually(lambda: registry.newest(GPU_DRIVER).endpoint == str(new.sockets.dra))
         await eventually(lambda: registry.newest(GPU_DRIVER).endpoint == str(old.sockets.dra))
+
+
+async def test_what_killed_instances_left_goes_with_the_next_start_and_nothing_else_does(
+    registry: Registry, kubelet_root: Path
+) -> None:
+    """Pods of other UIDs: nobody makes sockets of their names again, and kubelet would call them for ever."""
+    of_pods, registrations = kubelet_root / "plugins" / GPU_DRIVER, kubelet_root / "plugins_registry"
+    async with running_plugin(kubelet_root, pod_uid="old") as old:
+        await eventually(lambda: registry.connected_drivers() == {GPU_DRIVER})
+        dead = [of_pods / "dra-killed.sock", of_pods / "dra.sock", registrations / f"{GPU_DRIVER}-killed-reg.sock"]
+        others = [of_pods / "other.sock", registrations / "other.example.com-reg.sock"]
+        for path in (*dead, *others):
+            with socket.socket(socket.AF_UNIX) as killed:
+                killed.bind(str(path))
+        (of_pods / "dra-notes.sock").write_text("no socket")
+        async with running_plugin(kubelet_root, pod_uid="new") as new:
+            await eventually(lambda: registry.newest(GPU_DRIVER).endpoint == str(new.sockets.dra))
+            assert not [path for path in dead if path.exists()]
+            assert all(path.exists() for path in (*others, old.sockets.dra, old.sockets.registration))
+        await eventually(lambda: registry.newest(GPU_DRIVER).endpoint == str(old.sockets.dra))
+    assert sorted(path.name for path in of_pods.iterdir()) == ["dra-notes.sock", "other.sock"]
 
 
 async def test_a_refused_driver_says_so_and_ends(registry: Registry, kubelet_root: Path) -> None:

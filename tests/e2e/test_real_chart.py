@@ -8,13 +8,16 @@ The GPUs are simulated by the plugin's pod itself (`kubeletPlugin.simulate`), so
 runs it as on real hardware, on a node that has none.
 """
 
+from contextlib import ExitStack
+
 import pytest
 from support.chart_values import merged
 from support.helm import Helm
 from support.real_chart import CHART_IS_THERE, CHART_WHY_NOT, VALUES, wait_ready
-from support.real_cluster import CDI_ROOT, devices, get, inside, kubectl, slice_versions, until
+from support.real_cluster import devices, get, inside, kubectl, slice_versions, until
 from support.real_domains import make_domain
 from support.real_load import CLAIM, Load, phase, pod, refused_prepares
+from support.real_nodes import cdi_root, names
 
 pytestmark = pytest.mark.skipif(not CHART_IS_THERE, reason=CHART_WHY_NOT)
 
@@ -24,7 +27,7 @@ def test_it_runs_tests_itself_updates_under_load_goes_back_and_leaves_nothing(he
     controller = publisher == "controller"
     # With a controller there are classes of MIG profiles, too, which belong to no release.
     policy = {"mig": [{"mode": "Dynamic", "profiles": ["1g.10gb"]}]} if controller else {}
-    published = 8 + 8 * 7 if controller else 8
+    published = (8 + 8 * 7 if controller else 8) * len(names())
     values = merged(dict(VALUES), {"publisher": publisher, "policy": policy})
     first = helm.install(values)
     wait_ready(controller=controller)
@@ -38,11 +41,14 @@ def test_it_runs_tests_itself_updates_under_load_goes_back_and_leaves_nothing(he
     assert "NVIDIA_VISIBLE_DEVICES=void" in inside(("default", "stays"), "main", "env")
     slices, refused = slice_versions(), refused_prepares()
 
-    with Load() as load:
-        load.more(2)
+    with ExitStack() as under_load:
+        loads = [under_load.enter_context(Load(node)) for node in names()]
+        for load in loads:
+            load.more(2)
         helm.upgrade(merged(values, {"logLevel": "debug", "kubeletPlugin": {"podAnnotations": {"round": "2"}}}))
         wait_ready(controller=controller)
-        load.more(2)
+        for load in loads:
+            load.more(2)
     assert refused_prepares() == refused
     assert slice_versions() == slices
 
@@ -50,7 +56,10 @@ def test_it_runs_tests_itself_updates_under_load_goes_back_and_leaves_nothing(he
     wait_ready(controller=controller)
     assert slice_versions() == slices
     kubectl("delete", "pod", "stays")
-    until(lambda: not list(CDI_ROOT.glob("k8s.gpu.nvidia.com*")), "CDI files are gone")
+    until(
+        lambda: not [file for node in names() for file in cdi_root(node).glob("k8s.gpu.nvidia.com*")],
+        "CDI files are gone",
+    )
     kubectl("delete", "resourceclaimtemplate", "one")
     if controller:
         make_domain("goes-with-its-definition")
@@ -69,6 +78,6 @@ def test_on_a_node_without_a_driver_it_runs_and_says_so(helm: Helm, privileged: 
     def told() -> list[str]:
         return [one["reason"] for item in get("nodeinventories")["items"] for one in item["spec"].get("problems", ())]
 
-    until(told, "the inventory says what is missing")
-    assert told() == ["DriverNotFound"]
+    until(lambda: len(told()) == len(names()), "the inventory of every node says what is missing")
+    assert set(told()) == {"DriverNotFound"}
     helm.uninstall(timeout_s=180)

@@ -181,7 +181,7 @@ def test_a_rolling_update_serves_all_the_time_and_leaves_slices_as_they_are(serv
     pods = apply("one-gpu")
     wait_running(pods)
     kubectl("apply", "-f", "-", content=CLAIM)
-    with Load() as load:
+    with Load(services.node) as load:
         load.more(1)
         services.start("newer plugin")
         until(lambda: services.registered("newer plugin"), "the newer instance is registered")

@@ -74,7 +74,7 @@ def pair(release: Helm) -> Iterator[tuple[str, str]]:
         until(lambda: trays() == {first, second}, "both publish channels")
         wait_ready()
         yield first, second
-        nothing_of_domains()
+        take_down()
     finally:
         release.upgrade(merged(dict(VALUES), only_at(first)))
         wait_ready()
@@ -90,6 +90,10 @@ def trays() -> set[str]:
 def clean(release: Helm) -> Iterator[None]:
     """Each test begins and ends without domains."""
     yield
+    take_down()
+
+
+def take_down() -> None:
     kubectl("scale", "-n", NAMESPACE, CONTROLLER, "--replicas=2")
     kubectl("delete", "pods", "--all", "--ignore-not-found")
     kubectl("delete", "computedomains", "--all", "--timeout=90s")
@@ -345,7 +349,7 @@ def test_a_node_that_is_lost_and_replaced_is_in_the_domain_again(pair: tuple[str
     becomes("pair", "NodeGone")
     kubectl("delete", "pod", "two", "--force", "--grace-period=0", "--ignore-not-found")
     becomes("pair", "NodesMissing")
-    assert [one.name for one in domain("pair").status.nodes] == [first]
+    until(lambda: [one.name for one in domain("pair").status.nodes] == [first], "its daemon's pod goes, too", 120)
     assert channels("one") == [CHANNEL_0]
 
     real_nodes.join(second)

@@ -15,7 +15,8 @@ spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nv
 """
 
 
-def pod(name: str, command: str = "sleep 100000") -> str:
+def pod(name: str, command: str = "sleep 100000", node: str | None = None) -> str:
+    """On any node, or on this."""
     return yaml.safe_dump(
         {
             "apiVersion": "v1",
@@ -24,6 +25,7 @@ def pod(name: str, command: str = "sleep 100000") -> str:
             "spec": {
                 "restartPolicy": "Never",
                 "terminationGracePeriodSeconds": 0,
+                "nodeSelector": {"kubernetes.io/hostname": node} if node else {},
                 "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}],
                 "containers": [
                     {
@@ -40,12 +42,13 @@ def pod(name: str, command: str = "sleep 100000") -> str:
 
 
 class Load:
-    """Pods that claim a GPU by template `one`, one after the other: each prepares and unprepares a claim.
+    """Pods on a node that claim a GPU by template `one`, one after the other: each prepares and unprepares a claim.
 
     Leaving fails when one of them did not get to its end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, node: str) -> None:
+        self._node = node
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work)
         self.done = 0
@@ -70,8 +73,8 @@ class Load:
     def _work(self) -> None:
         try:
             while not self._over.is_set():
-                name = f"load-{self.done}"
-                kubectl("apply", "-f", "-", content=pod(name, "ls /dev/nvidiactl"))
+                name = f"load-{self._node}-{self.done}"
+                kubectl("apply", "-f", "-", content=pod(name, "ls /dev/nvidiactl", self._node))
                 until(lambda name=name: phase(name) in ("Succeeded", "Failed"), f"{name} ends", 90)  # type: ignore[misc]
                 assert phase(name) == "Succeeded", kubectl("describe", "pod", name)
                 kubectl("delete", "pod", name)

@@ -35,6 +35,24 @@ def test_a_signal_ends_the_service_in_order_with_status_0(number: signal.Signals
     assert events == ["sockets closed", "background ended"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_comes_while_the_service_starts_ends_it_as_well(number: signal.Signals) -> None:
+    """A pod that is deleted as soon as it was made: where nobody handles it, process 1 never hears of the signal."""
+    events = []
+
+    async def service() -> None:
+        try:
+            asyncio.get_running_loop().call_later(0.01, os.kill, os.getpid(), number)
+            await asyncio.sleep(30)
+            events.append("started")
+        finally:
+            await asyncio.sleep(0)
+            events.append("what was begun is put away")
+
+    assert run_service(service()) == 0
+    assert events == ["what was begun is put away"]
+
+
 def test_an_error_of_a_part_ends_the_service_with_status_1_and_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
     async def failing() -> None:
         raise NodeNotReady("kubelet refused the registration", about="driver gpu.nvidia.com")
