@@ -326,13 +326,13 @@ class _Way:
             (labelled([name], {DRIVER_RUNS: "yes", OFFERED_BY: "driver"}),),
         )
         yield Step(Act.AWAIT_DRIVER, "Wait until its GPUs are published.", (until_published(name, self.driver),))
-        yield Step(Act.UNCORDON, "Let pods come.", (f"kubectl uncordon {name}",))
         if first:
             yield Step(
                 Act.APPLY,
-                "See that a pod gets a GPU before you go on.",
+                "See that a pod gets a GPU before you let others come: those that wait may take them all.",
                 (f"helm test {_RELEASE} --namespace {NAMESPACE}",),
             )
+        yield Step(Act.UNCORDON, "Let pods come.", (f"kubectl uncordon {name}",))
         yield from self._apply(node)
 
     def _apply(self, node: GpuNode) -> Iterator[Step]:

@@ -229,6 +229,8 @@ def test_nodes_fail_and_one_is_replaced_while_two_go_over_one_after_the_other(
         outages.over()
         kubectl("delete", "--ignore-not-found", "-f", str(tmp_path / "manifests"))
         kubectl("delete", "resourceclaimtemplates", "--all", "-n", "default")
+        # While there is a driver that takes back what their claims have.
+        until(lambda: not get("pods")["items"], "no pod is left", 90)
         kubectl("uncordon", *nodes)
         kubectl("label", "node", *nodes, "dra.gpu/driver-", "dra.gpu/offered-by-")
 

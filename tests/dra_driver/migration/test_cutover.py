@@ -17,8 +17,10 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.helm import CHART
 
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.migration.cutover import cutover
@@ -312,6 +314,17 @@ def test_nodes_where_both_offer_come_first_then_those_with_the_fewest_pods() -> 
     assert [stage.node for stage in plan.forward] == [None, "both", "empty", "busy", None]
     assert plan.conflicts == ("both",)
     assert [stage.node for stage in plan.back] == ["busy", "empty", "both", None]
+
+
+def test_the_driver_is_tried_on_the_first_node_before_pods_that_wait_take_its_gpus() -> None:
+    """Its pod comes to a node that is cordoned, for it tolerates what the chart's values say."""
+    offering = Offering(tuple(GpuNode(name, {"nvidia.com/gpu": 8}, False) for name in "ab"), (DAEMON_SET,))
+    first, second = (list(stage.steps) for stage in plan_of(offering).forward[1:3])
+    tried = [index for index, step in enumerate(first) if "helm test" in "".join(step.commands)]
+    opened = [index for index, step in enumerate(first) if step.act is Act.UNCORDON]
+    assert len(tried) == len(opened) == 1 and tried < opened
+    assert not [step for step in second if "helm test" in "".join(step.commands)]
+    assert yaml.safe_load((CHART / "values.yaml").read_text())["test"]["tolerations"] == [{"operator": "Exists"}]
 
 
 def test_there_is_no_plan_where_no_device_plugin_offers_anything() -> None:
