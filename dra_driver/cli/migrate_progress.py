@@ -20,10 +20,14 @@ class Told:
         self._begun = clock()
         self._end = self._begun + limit_s
         self._next = self._begun + _SILENT_S
+        self._over = False
 
     def __call__(self, done: int, of: int) -> bool:
         now = self._clock()
         if now >= self._end:
+            if self._over:
+                return False
+            self._over = True
             messages.print(f"{done} of {of} {self._what}; the time for it is up, the others are not", markup=False)
             return False
         if now >= self._next:

@@ -24,6 +24,7 @@ from dra_driver.migration.codes import (
     Code,
     Severity,
 )
+from dra_driver.migration.copies import copies_of
 from dra_driver.migration.labels import quoted
 from dra_driver.migration.model import (
     ContainerAt,
@@ -39,7 +40,7 @@ from dra_driver.migration.model import (
     finding,
     value_at,
 )
-from dra_driver.migration.named import shared_group
+from dra_driver.migration.named import MOST_USERS, shared_group
 from dra_driver.names import CONFIG_API_VERSION
 from dra_driver.quantity import Quantity, padded_version
 
@@ -155,12 +156,24 @@ class _Reader:
         self._limits: dict[Path, JsonObject] = {}
         self._brings_daemon = False
 
+    def _of_shared_claim(self, group: Sequence[str]) -> Finding:
+        message = f"one ResourceClaim is for all pods of {', '.join(group)}"
+        copies = copies_of(self._pod)
+        if copies <= MOST_USERS:
+            return finding(SHARED_CLAIM, self._pod.document, self._pod.path, message)
+        message = f"{message}; of the {copies} of this workload at most {MOST_USERS} run at a time, and the others wait"
+        advice = (
+            "Ask for fewer, or leave the workload out of `--shared-claim`, so that each pod has a claim of its own."
+        )
+        return finding(
+            SHARED_CLAIM, self._pod.document, self._pod.path, message, advice=advice, severity=Severity.WARNING
+        )
+
     def read(self) -> Settings:
         paths = {container.path for container in self._users}
         group = shared_group(self._pod.document, self._options)
         if group is not None:
-            message = f"one ResourceClaim is for all pods of {', '.join(group)}"
-            self._claim_findings.append(finding(SHARED_CLAIM, self._pod.document, self._pod.path, message))
+            self._claim_findings.append(self._of_shared_claim(group))
         for container in self._pod.containers:
             given = variables(container)
             if container.path in paths:

@@ -9,9 +9,10 @@ What a node refused once it refuses for good, since nothing is given back: so eq
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
+from functools import partial
+from itertools import repeat, takewhile
 
 from dra_driver.allocation.extended import class_by_resource, extended_resources
 from dra_driver.allocation.nodes import unfit_for
@@ -27,6 +28,7 @@ from dra_driver.migration.described import DescribedNode
 from dra_driver.migration.gfd import refused_by
 from dra_driver.migration.ground import Ground
 from dra_driver.migration.model import Migration, Target, Workload
+from dra_driver.migration.named import MOST_USERS
 from dra_driver.migration.offering import is_plugin_resource
 from dra_driver.migration.pods_to_be import NotLookedAt, PodsToBe, PodToBe
 from dra_driver.migration.verify import Progress, Verification, untold
@@ -34,6 +36,8 @@ from dra_driver.migration.verify import Progress, Verification, untold
 _HEADER: JsonObject = {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy"}
 _NAMED_NODES = 3
 _MOST_REASONS = 3
+_AT_ONCE = 64
+"""Pods that are placed before somebody is asked whether there is time for more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,6 +125,8 @@ class _Crowd:
         self._usage = Usage()
         self._named: dict[tuple[str, str], ResourceClaim] = {}
         """Claims that pods have in common, once they have devices."""
+        self._users: Counter[tuple[str, str]] = Counter()
+        """How many pods have each of these."""
         self._refused: dict[str, dict[str, str]] = defaultdict(dict)
         """By what pods wish, then by node: why."""
         self._left = {one.site.node.name: dict(one.offered or {}) for one in nodes}
@@ -134,8 +140,10 @@ class _Crowd:
             if not progress(done, total):
                 entry.why = ("there was no time left to try it",)
                 continue
-            if entry.pod is not None:
-                self._place(entry, entry.pod)
+            if entry.pod is not None and _shares_all(entry.pod) and not entry.everywhere:
+                self._place_users(entry, entry.pod)
+            elif entry.pod is not None:
+                self._place(entry, entry.pod, partial(progress, done, total))
             done += entry.copies
         return tuple(_standing(one) for one in entries)
 
@@ -191,11 +199,30 @@ class _Crowd:
 
     # -- placing
 
-    def _place(self, entry: _Entry, pod: PodToBe) -> None:
+    def _place_users(self, entry: _Entry, pod: PodToBe) -> None:
+        """Of claims that all such pods have in common: where there is one of them, there is room for more."""
+        users = max(self._users[one] for one in pod.named.values())
+        node = self._take(pod, self._nodes) if users < MOST_USERS else None
+        entry.fit = min(entry.copies, MOST_USERS - users) if node is not None else 0
+        if node is not None:
+            entry.where[node] = entry.fit
+            self._users.update(dict.fromkeys(pod.named.values(), entry.fit))
+        if entry.asked is not None:
+            taken = (self._take_before(entry, pod, self._nodes) for _ in range(entry.copies))
+            entry.before = sum(takewhile(bool, taken))
+        if entry.fit < entry.copies:
+            full = f"at most {MOST_USERS} pods use one ResourceClaim at a time"
+            known = () if node is not None or users else tuple(_grouped(self._refused[pod.wishes]))[:_MOST_REASONS]
+            entry.why = known or (full,)
+
+    def _place(self, entry: _Entry, pod: PodToBe, is_time: Callable[[], bool]) -> None:
         entry.fit = 0
         entry.before = 0 if entry.asked is not None else None
         of_each = ([one] for one in self._nodes if _unfit(pod, one) is None)
-        for nodes in of_each if entry.everywhere else repeat(self._nodes, entry.copies):
+        for number, nodes in enumerate(of_each if entry.everywhere else repeat(self._nodes, entry.copies), 1):
+            if number % _AT_ONCE == 0 and not is_time():
+                entry.why = (f"there was no time left to try more than {number - 1} of them",)
+                return
             had_room = entry.asked is not None and self._take_before(entry, pod, nodes)
             if had_room:
                 entry.before = (entry.before or 0) + 1
@@ -264,6 +291,11 @@ class _Crowd:
                 left |= {name: left[name] - amount for name, amount in asked.items()}
                 return True
         return False
+
+
+def _shares_all(pod: PodToBe) -> bool:
+    """Whether it has no devices of its own."""
+    return bool(pod.named) and pod.named.keys() == pod.claims.keys()
 
 
 def _standing(entry: _Entry) -> Standing:

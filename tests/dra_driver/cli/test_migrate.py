@@ -806,6 +806,7 @@ def test_a_long_run_says_how_far_it_is_and_ends_in_time(capsys: pytest.CaptureFi
         (True, "5 of 9 workloads tried …"),
         (False, "6 of 9 workloads tried; the time for it is up, the others are not"),
     ]
+    assert (told(7, 9), capsys.readouterr().err) == (False, ""), "that is said once"
 
 
 def test_what_is_not_tried_in_time_is_told(tmp_path: Path) -> None:

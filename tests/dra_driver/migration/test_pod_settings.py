@@ -341,3 +341,12 @@ def test_objects_name_the_scheduler_of_their_pods(api_version: str, kind: str, m
     assert scheduler_of(PodSpecAt(document, ("spec", "pod"), {}))[0] == "volcano"
     own = PodSpecAt(document, ("spec", "pod"), {"schedulerName": "default-scheduler"})
     assert scheduler_of(own)[0] is None
+
+
+@pytest.mark.parametrize(("replicas", "severity"), [(256, "info"), (257, "warning"), (2_000_000_000, "warning")])
+def test_more_pods_than_one_claim_has_users_are_told(replicas: int, severity: str) -> None:
+    obj = pod(limits({GPU: 1}), kind="Deployment")
+    obj["spec"]["replicas"] = replicas
+    found = read(obj, shared_claims=(("p",),))
+    (said,) = [one for one in found.claim_findings if one.code.name == "M052"]
+    assert (said.severity, str(replicas) in said.message) == (severity, severity == "warning")

@@ -1,6 +1,7 @@
 """All workloads at once on nodes that are described: what has room, what has none, and what had some before."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -93,6 +94,37 @@ def test_pods_without_end_are_not_tried_one_by_one() -> None:
     found = on_models(migrated(deployment("crowd", 1, 2_000_000_000)), t4=2)
     room = numbers(on_models(migrated(deployment("few", 1, 50)), t4=2))[0][1]
     assert numbers(found) == [(2_000_000_000, room, room)]
+
+
+def test_pods_without_end_that_have_one_claim_are_so_many_as_one_claim_has_users() -> None:
+    """They were placed one by one, and each of them had room."""
+    options = replace(CLAIMS, shared_claims=(("crowd", "more", "last"),))
+    texts = [deployment("crowd", 1, 200), deployment("more", 1, 2_000_000_000), deployment("last", 1, 3)]
+    found = on_models(migrated(*texts, options=options), t4=2)
+    assert sum(one.fit or 0 for one in found.standings) == 256
+    assert sum(one.before or 0 for one in found.standings) == 8
+    for one in found.standings:
+        assert one.fit == one.pods or one.why == ("at most 256 pods use one ResourceClaim at a time",)
+    few = on_models(migrated(*(deployment(name, 1, 3) for name in ("crowd", "more", "last")), options=options), t4=2)
+    assert numbers(few) == [(3, 3, 3), (3, 3, 3), (3, 3, 2)]
+    assert {name for one in few.standings for name, _ in one.nodes} == {"t4-1"}
+    nowhere = on_models(migrated(deployment("crowd", 9, 2_000_000_000), options=options), t4=2)
+    assert numbers(nowhere) == [(2_000_000_000, 0, 0)]
+    assert "t4" in nowhere.standings[0].why[0]
+
+
+def test_one_workload_of_very_many_pods_is_not_all_that_time_is_for() -> None:
+    asked: list[int] = []
+
+    def some(done: int, _of: int) -> bool:
+        asked.append(done)
+        return len(asked) < 3
+
+    migration = migrated(deployment("crowd", 1, 500))
+    found = tried(migration, ground_of_models({"dgx-h100": 60}, migration.policy, 36), some)
+    (standing,) = found.standings
+    assert (standing.fit, standing.before, len(asked)) == (127, 127, 3)
+    assert standing.why == ("there was no time left to try more than 127 of them",)
 
 
 def test_what_had_a_place_and_has_none_now_fails_the_migration() -> None:
