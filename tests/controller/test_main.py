@@ -104,6 +104,10 @@ async def test_it_publishes_shows_what_it_does_and_gives_the_lease_back(
             'gpu_dra_slice_writes_total{verb="create"} 1.0',
         ):
             assert line in metrics.splitlines()
+        begins = {line.partition("{")[0] for line in metrics.splitlines()}
+        assert {"gpu_dra_build_info", "gpu_dra_api_requests_total", "gpu_dra_pool_generation"} <= begins
+        async with session.get("/debug") as response:
+            assert response.status == 404
         api_server.writes.clear()
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0

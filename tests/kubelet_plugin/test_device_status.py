@@ -143,6 +143,21 @@ async def test_a_prepared_claim_is_told_once_and_cleared_when_released(scene: Sc
     assert await scene.count_writes(scene.writer.write()) == 0
 
 
+async def test_each_share_of_a_device_is_told_of_its_own(api_server: SimulatedApiServer, kube: Kube) -> None:
+    scene, uids = Scene(api_server, kube), [f"{number}f0e1d2c-0000-4000-8000-000000000000" for number in (1, 2)]
+    created = await kube.create(RESOURCE_CLAIMS, claim())
+    scene.ref = ClaimRef("default", "gpu", created["metadata"]["uid"])
+    shares = [result(device_name(0), pool=NODE, shareID=uid) for uid in uids]
+    await allocate(kube, created, *shares)
+    held = [a_held_device(0, scene.ref, share_id=uid) for uid in uids]
+    scene.node.current = Journal({scene.ref.uid: an_entry(scene.ref, *held)})
+    await scene.writer.write()
+    assert sorted(device["shareID"] for device in await scene.devices()) == uids
+    scene.node.current = Journal({})
+    await scene.writer.write()
+    assert await scene.devices() == []
+
+
 async def test_a_condition_keeps_its_time_until_its_status_changes(api_server: SimulatedApiServer, kube: Kube) -> None:
     scene = Scene(api_server, kube)
     await scene.allocated()

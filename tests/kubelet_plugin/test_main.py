@@ -186,12 +186,23 @@ async def test_a_pod_hears_that_its_gpu_is_ill(one: RealNode) -> None:
     async with one.plugin() as plugin:
         await plugin.ready()
         await plugin.prepare(ref)
-        act(one.node.host.root, "xid", ["0", "79"], None)
+
+        async def healthy() -> str | None:
+            found = await one.kube.get(RESOURCE_CLAIMS, "gpu", "default")
+            conditions = [each for device in found["status"].get("devices", ()) for each in device["conditions"]]
+            return next((each["status"] for each in conditions if each["type"] == "Healthy"), None)
+
+        async def is_healthy() -> bool:
+            return await healthy() == "True"
 
         async def told() -> bool:
             events = (await one.kube.list(EVENTS_V1)).items
-            return ("GpuUnhealthy", "train-0") in {(one["reason"], one["regarding"]["name"]) for one in events}
+            heard = ("GpuUnhealthy", "train-0") in {(one["reason"], one["regarding"]["name"]) for one in events}
+            return heard and await healthy() == "False"
 
+        await eventually(is_healthy)
+        await asyncio.sleep(2.5)  # all that a prepare sets off is over: what comes now is of the Xid
+        act(one.node.host.root, "xid", ["0", "79"], None)
         await eventually(told)
 
 
@@ -217,6 +228,10 @@ async def test_probes_and_metrics_follow_registration_and_claims(one: RealNode) 
         await plugin.prepare(ref)
         async with http.get("/metrics") as response:
             lines = (await response.text()).splitlines()
+        async with http.get("/debug") as response:
+            assert response.status == 404
+    begins = {line.partition("{")[0] for line in lines}
+    assert {"gpu_dra_build_info", "gpu_dra_api_requests_total", "gpu_dra_step_seconds_count"} <= begins
     assert 'gpu_dra_gpus{health="healthy"} 4.0' in lines
     assert "gpu_dra_claims_held 1.0" in lines
     assert 'gpu_dra_claims_total{call="prepare",driver="gpu.nvidia.com",outcome="ok"} 1.0' in lines

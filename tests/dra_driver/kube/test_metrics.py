@@ -22,6 +22,8 @@ async def test_refusals_and_silence_are_errors_and_what_is_not_there_is_none(api
     async with Kube(Endpoint(server="http://127.0.0.1:1"), answered=calls.answered) as kube:
         with pytest.raises(Unreachable):
             await kube.list(NODES)
+    for expected in (404, 409, 410):
+        calls.answered("watch", NODES, expected)
     lines = generate_latest(registry).decode().splitlines()
     assert sorted(line for line in lines if line.startswith("gpu_dra_api_errors_total")) == [
         'gpu_dra_api_errors_total{code="422",verb="create"} 1.0',
