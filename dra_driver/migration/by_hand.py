@@ -139,6 +139,9 @@ def _patch_findings(tree: Tree, found: Patched, apart: Mapping[Key, str], whole:
         if not patch.objects:
             message = f"{where}: the JSON patch changes GPUs of nothing that is among the files; it was left as it is"
             yield finding(NOT_EDITABLE, document, at, message, advice=_by_hand_of_others(patch))
+        elif patch.key in found.kept and patch.key in apart:
+            message = f"{found.kept[patch.key]}; it was left as it is"
+            yield finding(NOT_EDITABLE, document, at, message, advice=_by_hand(patch, whole))
         elif patch.key in apart:
             message = f"{where}: the JSON patch was left as it is: {apart[patch.key]}"
             yield finding(NOT_EDITABLE, document, at, message, advice=_by_hand(patch, whole))

@@ -102,10 +102,14 @@ def _settled(given: _Given) -> tuple[list[Plan], Strayed, tuple[Finding, ...]]:
     apart = dict.fromkeys(given.tree.orphans, _NOT_HERE)
     needed: dict[Key, str] = {}
     wide: set[tuple[str, Path]] = set()
+    kept: dict[Key, str] = {}
     whole = Whole(given.meaning, given.options)
     while True:
         plans = wanted_plans(given.documents, given.kustomized, given.tree, apart, needed, given.meaning, given.options)
         of_json = patched(given.tree, plans, apart, whole)
+        # What is apart is not looked at again.
+        of_json.kept |= kept
+        kept = of_json.kept
         if not of_json.wanted.keys() <= needed.keys():
             needed = {**of_json.wanted, **needed}
             continue
