@@ -105,6 +105,8 @@ class Mirror[T]:
         self._versions: dict[Key, str] = {}
         self._position: str | None = None
         self._progress = False
+        self._just_listed = False
+        """Whether nothing has come of the position since it was listed."""
 
     async def run(self) -> Never:
         """Follow the server until cancelled."""
@@ -124,11 +126,14 @@ class Mirror[T]:
         # was restored from a backup, where only a list tells what is true now.
         if error.status is not None or isinstance(error, Gone):
             self._position = None
-        if isinstance(error, Gone) and self._progress:
+        # A position expires while the server is away, too: it answers again, so there is nothing to wait for.
+        if isinstance(error, Gone) and not self._just_listed:
             return
+        # Some ten copies lose the same server, and each asks for it again and again.
+        tell = _log.debug if str(self.failure) == str(error) else _log.warning
         self.failure = error
         wait_s = self._backoff.next_s(error.retry_after_s or 0.0)
-        _log.warning("watch interrupted", resource=self._resource.plural, error=str(error), retry_s=round(wait_s, 1))
+        tell("watch interrupted", resource=self._resource.plural, error=str(error), retry_s=round(wait_s, 1))
         await self._sleep(wait_s)
 
     async def _list(self) -> None:
@@ -150,7 +155,8 @@ class Mirror[T]:
         for key in self.objects.keys() - found:
             self._forget(key, listed=True)
         self._position = position
-        self.failure = None
+        self._just_listed = True
+        self._follows()
         self.synced.set()
 
     async def _watch(self) -> None:
@@ -175,9 +181,14 @@ class Mirror[T]:
             self._progressed()
 
     def _progressed(self) -> None:
-        self._progress = True
-        self.failure = None
+        self._progress, self._just_listed = True, False
+        self._follows()
         self._backoff.reset()
+
+    def _follows(self) -> None:
+        if self.failure is not None:
+            _log.info("watching again", resource=self._resource.plural)
+        self.failure = None
 
     def _learn(self, obj: JsonObject, *, listed: bool) -> None:
         key, version = key_of(obj), str(obj["metadata"].get("resourceVersion"))

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from support.objects import node
 
 from dra_driver.api.meta import NODES, JsonObject
@@ -142,6 +143,21 @@ async def test_watches_that_end_at_once_are_no_busy_loop() -> None:
 async def test_positions_that_always_expire_are_no_busy_loop() -> None:
     followed = await Followed(*[listing(5), Gone("expired")] * 4).run()
     assert len(followed.pauses) == 4
+
+
+async def test_a_position_that_expired_while_the_server_was_away_is_no_reason_to_wait_longer() -> None:
+    away = Unreachable("refused")
+    followed = await Followed(listing(5), [event("ADDED", "a", 6)], *[away] * 3, Gone("expired"), listing(9)).run()
+    assert followed.script.positions[:7] == ["list", "5", *["6"] * 4, "list"]
+    assert len(followed.pauses) == 4, "three while it was away, and the end of the script"
+
+
+async def test_an_outage_is_told_once_and_so_is_its_end() -> None:
+    away = Unreachable("refused")
+    with capture_logs() as told:
+        await Followed(listing(5), *[away] * 5, Unreachable("no route"), [event("ADDED", "a", 6)]).run()
+    lines = [(one["log_level"], one.get("error")) for one in told if one["log_level"] != "debug"]
+    assert lines[:3] == [("warning", "refused"), ("warning", "no route"), ("info", None)]
 
 
 async def test_a_failed_first_listing_leaves_it_unsynced_and_says_why() -> None:
