@@ -24,7 +24,7 @@ from dra_driver.kube.events import EVENTS_V1
 from dra_driver.kube.kubelet_api.generated import health_v1_pb2, registration_pb2
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, GPU_DRIVER, ClaimRef
 from dra_driver.simulation.apiserver import SimulatedApiServer
-from kubelet_plugin.domains.records import Record, Records
+from kubelet_plugin.domains.records import DomainName, Record, Records
 from kubelet_plugin.domains.wanted import WantedDevice
 from kubelet_plugin.simulate_command import act
 from kubelet_plugin.simulation.host import SimulatedHost
@@ -361,6 +361,32 @@ async def test_with_domains_switched_off_claims_that_have_something_of_them_are_
         await one.registered()
         assert not [*(one.node.kubelet / "plugins" / COMPUTE_DOMAIN_DRIVER).glob("*.sock")]
     assert not [access for access in one.server.accesses if access.resource == "computedomains"]
+
+
+async def test_metrics_tell_the_channels_of_claims_and_their_pods(one: RealNode) -> None:
+    port = free_port()
+    one.node.options = (f"--http-endpoint=127.0.0.1:{port}",)
+    created = await one.kube.create(RESOURCE_CLAIMS, claim())
+    given = result("channel-0", pool=one.node.name, driver=COMPUTE_DOMAIN_DRIVER)
+    await allocate(one.kube, created, given, pods=[POD])
+    ref = ClaimRef("default", "gpu", created["metadata"]["uid"])
+    channel = WantedDevice("channel-0", "channel", ("gpu",), "d", "Single")
+    Records(one.node.state / "domains").write(Record(ref, (channel,), DomainName("default", "d", "d")))
+    wanted = {
+        'gpu_dra_claim_device{admin_access="false",claim="gpu",device="channel-0",gpu="",namespace="default",share="",'
+        'type="channel"} 1.0',
+        'gpu_dra_claim_pod{claim="gpu",namespace="default",pod="train-0"} 1.0',
+        f'nvidia_dra_prepared_devices{{device_type="channel",driver="{COMPUTE_DOMAIN_DRIVER}",'
+        f'node="{one.node.name}"}} 1.0',
+    }
+
+    async def told() -> bool:
+        async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/metrics") as response:
+            return wanted <= set((await response.text()).splitlines())
+
+    async with one.plugin():
+        await one.registered(2)
+        await eventually(told)
 
 
 async def test_a_collector_gets_the_spans_of_claims_with_their_requests(one: RealNode) -> None:
