@@ -2,7 +2,7 @@
 
 from docs.from_code.tables import page, table
 from dra_driver.migration.codes import CODES
-from dra_driver.migration.kinds import known_kinds
+from dra_driver.migration.kind_table import known_kinds
 from dra_driver.migration.label_table import ROWS
 from dra_driver.migration.report import DIFFERENCES
 

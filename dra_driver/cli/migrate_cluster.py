@@ -29,7 +29,7 @@ from dra_driver.api.meta import (
 from dra_driver.cli.session import ask
 from dra_driver.errors import ClusterError, NotFound
 from dra_driver.kube.client import Kube
-from dra_driver.migration.kinds import is_known
+from dra_driver.migration.kind_table import is_known
 from dra_driver.migration.model import Source
 from dra_driver.migration.outcome import Unread
 from dra_driver.migration.readiness import ADMIN_ACCESS_LABEL

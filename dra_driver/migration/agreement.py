@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.api.documents import Document
-from dra_driver.migration.kinds import kind_of
+from dra_driver.migration.kind_table import kind_of
 from dra_driver.migration.kserve import may_be_chosen
 from dra_driver.migration.model import value_at
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from dra_driver.api.documents import Document, normalized, read_documents
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.kinds import kind_of
+from dra_driver.migration.kind_table import kind_of
 from dra_driver.migration.kustomize import is_kustomization, resolved, target_of
 from dra_driver.migration.model import Path, path_text, value_at
 from dra_driver.migration.patching import CannotFollow, merged, operated

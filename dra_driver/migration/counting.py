@@ -14,7 +14,8 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.migration.amounts import is_whole_or_mig
 from dra_driver.migration.claims import class_name
 from dra_driver.migration.codes import Code
-from dra_driver.migration.kinds import is_known, pods_of
+from dra_driver.migration.kind_table import is_known
+from dra_driver.migration.kinds import pods_of
 from dra_driver.migration.labels import Hints
 from dra_driver.migration.meaning import Meaning
 from dra_driver.migration.model import (

@@ -14,9 +14,9 @@ from dra_driver.migration.building import operations_in
 from dra_driver.migration.codes import NOT_EDITABLE, Severity
 from dra_driver.migration.definitions import kept
 from dra_driver.migration.embedded import manifests_in, why_no_claims
+from dra_driver.migration.kind_table import is_known
 from dra_driver.migration.kinds import (
     choosing_patches_in,
-    is_known,
     is_part_of_an_object,
     pods_by_shape,
     pods_of,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from dra_driver.migration.claims import class_name
 from dra_driver.migration.codes import AUTOSCALER, INFERRED_COUNT, NO_CLAIMS_HERE, OTHER_SCHEDULER, Severity
-from dra_driver.migration.kinds import kind_of
+from dra_driver.migration.kind_table import kind_of
 from dra_driver.migration.model import (
     Edit,
     Finding,

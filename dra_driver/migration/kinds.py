@@ -1,7 +1,7 @@
 """Where pods are in an object of each kind, and what in it stands for containers. Pure.
 
-Source: the reference on migration sources, section 2. Kinds are known by group and name; versions do not matter. An
-object of a kind that is not known is looked through for what has the shape of a pod's spec.
+Kinds are known by their table, `dra_driver.migration.kind_table`. An object of a kind that is not known is looked through
+for what has the shape of a pod's spec.
 """
 
 import re
@@ -12,6 +12,21 @@ from typing import Any
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration import argo
+from dra_driver.migration.kind_table import (
+    ARGO,
+    DYNAMO,
+    EXTENDED_ONLY,
+    KSERVE,
+    NESTED,
+    NIM,
+    PODS,
+    RESOURCES_ONLY,
+    ROLE_GROUP,
+    ROLE_GROUPS,
+    SPARK,
+    is_known,
+    kind_of,
+)
 from dra_driver.migration.model import (
     ContainerAt,
     Finding,
@@ -26,160 +41,10 @@ from dra_driver.migration.model import (
 )
 from dra_driver.migration.unrendered import gpu_keys
 
-type _Kind = tuple[str, str]
-"""Group and kind; the core group is empty."""
-
-_TEMPLATE = "spec.template.spec"
-_ANALYSIS = "spec.metrics[].provider.job.spec.template.spec"
-_LLM = ("spec.template", "spec.worker", "spec.prefill.template", "spec.prefill.worker")
-
-_ROLE_GROUP, _ROLE_GROUPS = ("workloads.x-k8s.io", "RoleBasedGroup"), ("workloads.x-k8s.io", "RoleBasedGroupSet")
-_ROLES = (
-    "roleTemplates[].template.spec",
-    "roles[].template.spec",
-    "roles[].components[].template.spec",
-    "roles[].standalonePattern.template.spec",
-    "roles[].leaderWorkerPattern.template.spec",
-    "roles[].customComponentsPattern.components[].template.spec",
-)
-"""Of v1alpha1 and v1alpha2. Source: sgl-project/rbg 0.8, whose definition keeps all fields of roles."""
-_PODS: Mapping[_Kind, tuple[str, ...]] = {
-    ("", "Pod"): ("spec",),
-    ("", "PodTemplate"): ("template.spec",),
-    ("", "ReplicationController"): (_TEMPLATE,),
-    ("apps", "ReplicaSet"): (_TEMPLATE,),
-    ("apps", "Deployment"): (_TEMPLATE,),
-    ("apps", "DaemonSet"): (_TEMPLATE,),
-    ("apps", "StatefulSet"): (_TEMPLATE,),
-    ("extensions", "Deployment"): (_TEMPLATE,),
-    ("apps.openshift.io", "DeploymentConfig"): (_TEMPLATE,),
-    ("argoproj.io", "Rollout"): (_TEMPLATE,),
-    ("argoproj.io", "Experiment"): ("spec.templates[].template.spec",),
-    ("argoproj.io", "AnalysisTemplate"): (_ANALYSIS,),
-    ("argoproj.io", "ClusterAnalysisTemplate"): (_ANALYSIS,),
-    ("keda.sh", "ScaledJob"): ("spec.jobTargetRef.template.spec",),
-    ("batch", "Job"): (_TEMPLATE,),
-    ("batch", "CronJob"): ("spec.jobTemplate.spec.template.spec",),
-    ("jobset.x-k8s.io", "JobSet"): ("spec.replicatedJobs[].template.spec.template.spec",),
-    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): (
-        "spec.leaderWorkerTemplate.leaderTemplate.spec",
-        "spec.leaderWorkerTemplate.workerTemplate.spec",
-    ),
-    ("disaggregatedset.x-k8s.io", "DisaggregatedSet"): (
-        "spec.roles[].spec.leaderWorkerTemplate.leaderTemplate.spec",
-        "spec.roles[].spec.leaderWorkerTemplate.workerTemplate.spec",
-    ),
-    ("kubeflow.org", "PyTorchJob"): ("spec.pytorchReplicaSpecs.*.template.spec",),
-    ("kubeflow.org", "TFJob"): ("spec.tfReplicaSpecs.*.template.spec",),
-    ("kubeflow.org", "XGBoostJob"): ("spec.xgbReplicaSpecs.*.template.spec",),
-    ("kubeflow.org", "PaddleJob"): ("spec.paddleReplicaSpecs.*.template.spec",),
-    ("kubeflow.org", "JAXJob"): ("spec.jaxReplicaSpecs.*.template.spec",),
-    ("kubeflow.org", "MPIJob"): ("spec.mpiReplicaSpecs.*.template.spec",),
-    ("trainer.kubeflow.org", "TrainingRuntime"): ("spec.template.spec.replicatedJobs[].template.spec.template.spec",),
-    ("trainer.kubeflow.org", "ClusterTrainingRuntime"): (
-        "spec.template.spec.replicatedJobs[].template.spec.template.spec",
-    ),
-    ("ray.io", "RayCluster"): ("spec.headGroupSpec.template.spec", "spec.workerGroupSpecs[].template.spec"),
-    ("ray.io", "RayJob"): (
-        "spec.rayClusterSpec.headGroupSpec.template.spec",
-        "spec.rayClusterSpec.workerGroupSpecs[].template.spec",
-        "spec.submitterPodTemplate.spec",
-    ),
-    ("ray.io", "RayService"): (
-        "spec.rayClusterConfig.headGroupSpec.template.spec",
-        "spec.rayClusterConfig.workerGroupSpecs[].template.spec",
-    ),
-    ("serving.kserve.io", "LLMInferenceService"): _LLM,
-    ("serving.kserve.io", "LLMInferenceServiceConfig"): _LLM,
-    ("ray.io", "RayCronJob"): (
-        "spec.jobTemplate.rayClusterSpec.headGroupSpec.template.spec",
-        "spec.jobTemplate.rayClusterSpec.workerGroupSpecs[].template.spec",
-        "spec.jobTemplate.submitterPodTemplate.spec",
-    ),
-    _ROLE_GROUP: tuple(f"spec.{one}" for one in _ROLES),
-    _ROLE_GROUPS: tuple(f"spec.{group}.{one}" for group in ("template", "groupTemplate.spec") for one in _ROLES),
-    ("batch.volcano.sh", "Job"): ("spec.tasks[].template.spec",),
-    ("batch.volcano.sh", "CronJob"): ("spec.jobTemplate.spec.tasks[].template.spec",),
-    ("flow.volcano.sh", "JobTemplate"): ("spec.tasks[].template.spec",),
-    ("sparkoperator.k8s.io", "SparkApplication"): ("spec.driver.template.spec", "spec.executor.template.spec"),
-    ("sparkoperator.k8s.io", "ScheduledSparkApplication"): (
-        "spec.template.driver.template.spec",
-        "spec.template.executor.template.spec",
-    ),
-    ("grove.io", "PodCliqueSet"): ("spec.template.cliques[].spec.podSpec",),
-    ("grove.io", "PodClique"): ("spec.podSpec",),
-    ("nvidia.com", "DynamoGraphDeployment"): ("spec.components[].podTemplate.spec",),
-    ("nvidia.com", "DynamoComponentDeployment"): ("spec.podTemplate.spec",),
-}
-"""Paths of pod specs: `[]` is every item of a list, `*` every value of a map."""
-
-_EXTENDED_ONLY: Mapping[_Kind, tuple[tuple[str, ...], str]] = {
-    ("serving.knative.dev", "Service"): ((_TEMPLATE,), "Knative passes on limits and requests of containers only"),
-    ("serving.knative.dev", "Configuration"): (
-        (_TEMPLATE,),
-        "Knative passes on limits and requests of containers only",
-    ),
-    ("serving.knative.dev", "Revision"): (("spec",), "Knative passes on limits and requests of containers only"),
-    ("serving.kserve.io", "ServingRuntime"): (
-        ("spec", "spec.workerSpec"),
-        "a ServingRuntime has no field resourceClaims; an InferenceService in standard mode has",
-    ),
-    ("serving.kserve.io", "ClusterServingRuntime"): (
-        ("spec", "spec.workerSpec"),
-        "a ClusterServingRuntime has no field resourceClaims; an InferenceService in standard mode has",
-    ),
-    ("kubeflow.org", "Notebook"): ((_TEMPLATE,), "the definition of Notebook has no field for claims"),
-    ("machinelearning.seldon.io", "SeldonDeployment"): (
-        ("spec.predictors[].componentSpecs[].spec",),
-        "the definition of SeldonDeployment has the fields of Kubernetes 1.26, in which claims are lost",
-    ),
-    ("flink.apache.org", "FlinkDeployment"): (
-        ("spec.podTemplate.spec", "spec.jobManager.podTemplate.spec", "spec.taskManager.podTemplate.spec"),
-        "the Flink operator is not known to keep claims",
-    ),
-}
-"""Kinds whose pods are like others, but get no claims."""
-
-_RESOURCES_ONLY: Mapping[_Kind, tuple[str, str]] = {
-    ("trainer.kubeflow.org", "TrainJob"): (
-        "spec.trainer.resourcesPerNode",
-        "a TrainJob has no field for claims; its runtime has",
-    ),
-    ("apps.nvidia.com", "NIMBuild"): ("spec.resources", "a NIMBuild has no field for claims"),
-    ("serving.yatai.ai", "BentoDeployment"): ("spec.resources", "a BentoDeployment has no field for claims"),
-    ("tekton.dev", "Task"): ("spec.steps[].computeResources", "Tekton's steps have no field for claims"),
-}
-"""Kinds that have limits and requests, and get no claims."""
-
-_NIM: Mapping[_Kind, str] = {
-    ("apps.nvidia.com", "NIMService"): "spec",
-    ("apps.nvidia.com", "NIMPipeline"): "spec.services[].spec",
-}
-
-_ARGO: Mapping[_Kind, str] = {
-    ("argoproj.io", "Workflow"): "spec",
-    ("argoproj.io", "WorkflowTemplate"): "spec",
-    ("argoproj.io", "ClusterWorkflowTemplate"): "spec",
-    ("argoproj.io", "CronWorkflow"): "spec.workflowSpec",
-}
-
-_NESTED: Mapping[_Kind, str] = {
-    ("kubeflow.org", "Experiment"): "spec.trialTemplate.trialSpec",
-    ("workload.codeflare.dev", "AppWrapper"): "spec.components[].template",
-    ("template.openshift.io", "Template"): "objects[]",
-}
-"""Kinds that hold objects of any kind."""
-
-
-def kind_of(obj: Mapping[str, Any]) -> _Kind:
-    version, kind = obj.get("apiVersion"), obj.get("kind")
-    group = version.rpartition("/")[0] if isinstance(version, str) else ""
-    return group, kind if isinstance(kind, str) else ""
-
 
 def embedded_in(document: Document) -> Iterator[tuple[Path, str]]:
     """Manifests that a workflow's steps apply: where they are, and their text."""
-    where = _ARGO.get(kind_of(document.obj))
+    where = ARGO.get(kind_of(document.obj))
     if where is None:
         return
     for path, template in _matching(document.obj, f"{where}.templates[]"):
@@ -199,7 +64,7 @@ _WHOLE_GROUPS = ("", "apps", "batch")
 
 def is_part_of_an_object(document: Document) -> bool:
     """Whether it can only be a patch: the API server takes no container of these kinds without an image."""
-    if kind_of(document.obj) not in _PODS or kind_of(document.obj)[0] not in _WHOLE_GROUPS:
+    if kind_of(document.obj) not in PODS or kind_of(document.obj)[0] not in _WHOLE_GROUPS:
         return False
     containers = [one for pod in _pods(document, document.obj, (), Options()) for one in pod.containers]
     return bool(containers) and all("image" not in one.obj for one in containers)
@@ -225,70 +90,39 @@ def _written_place(found: Finding, pod: PodSpecAt) -> Finding:
     return found
 
 
-def is_known(obj: Mapping[str, Any]) -> bool:
-    key = kind_of(obj)
-    return key in (_KSERVE, _DYNAMO) or key in _SPARK or any(key in table for table in _TABLES)
-
-
-_TABLES: tuple[Mapping[_Kind, Any], ...] = (_PODS, _EXTENDED_ONLY, _RESOURCES_ONLY, _NIM, _ARGO, _NESTED)
-_KSERVE = ("serving.kserve.io", "InferenceService")
-_DYNAMO = ("nvidia.com", "DynamoGraphDeployment")
-_SPARK: Mapping[_Kind, str] = {
-    ("sparkoperator.k8s.io", "SparkApplication"): "spec",
-    ("sparkoperator.k8s.io", "ScheduledSparkApplication"): "spec.template",
-}
-
-
 def choosing_patches_in(document: Document) -> Iterator[Path]:
     """Of a workflow: texts that change its pods, and choose GPUs for them."""
-    where = _ARGO.get(kind_of(document.obj))
+    where = ARGO.get(kind_of(document.obj))
     if where is not None:
         yield from argo.choosing_patches(argo.workflow_of(document.obj, where), tuple(where.split(".")))
 
 
-def known_kinds() -> tuple[tuple[str, str, str], ...]:
-    """Group, kind, and what becomes of it in a word or two, in the order of the reference. For the docs."""
-    becomes = (
-        (_PODS, "claims of the pod"),
-        ((_KSERVE,), "claims of the pod in standard mode, else extended resources"),
-        (_NIM, "claims, by `draResources`"),
-        (_ARGO, "claims of each template, by `resourceClaims` or `podSpecPatch`"),
-        (_NESTED, "what is inside, whatever kind it is"),
-    )
-    found: dict[_Kind, str] = {key: what for keys, what in becomes for key in keys}
-    found |= {key: f"extended resources: {why}" for key, (_, why) in _EXTENDED_ONLY.items()}
-    found |= {key: f"extended resources: {why}" for key, (_, why) in _RESOURCES_ONLY.items()}
-    found |= dict.fromkeys(_SPARK, "extended resources; claims where pod templates are given")
-    found[_DYNAMO] = "claims of the pod in v1beta1, else extended resources"
-    return tuple((group, kind, what) for (group, kind), what in found.items())
-
-
 def _pods(document: Document, obj: JsonObject, base: Path, options: Options) -> Iterator[PodSpecAt]:
     key = kind_of(obj)
-    if key in _PODS:
-        found = [pod for pattern in _PODS[key] for pod in _ordinary(document, obj, base, pattern)]
-        yield from _unpatched(obj, base, found) if key in (_ROLE_GROUP, _ROLE_GROUPS) else found
-    if key in _EXTENDED_ONLY:
-        patterns, why = _EXTENDED_ONLY[key]
+    if key in PODS:
+        found = [pod for pattern in PODS[key] for pod in _ordinary(document, obj, base, pattern)]
+        yield from _unpatched(obj, base, found) if key in (ROLE_GROUP, ROLE_GROUPS) else found
+    if key in EXTENDED_ONLY:
+        patterns, why = EXTENDED_ONLY[key]
         for pattern in patterns:
             for pod in _ordinary(document, obj, base, pattern):
                 yield replace(pod, form=Form.NONE, why_no_claims=why)
-    if key in _RESOURCES_ONLY:
-        yield from _resources_only(document, obj, base, *_RESOURCES_ONLY[key])
-    if key in _NIM:
-        for path, spec in _matching(obj, _NIM[key]):
+    if key in RESOURCES_ONLY:
+        yield from _resources_only(document, obj, base, *RESOURCES_ONLY[key])
+    if key in NIM:
+        for path, spec in _matching(obj, NIM[key]):
             yield _with_resources(document, spec, (*base, *path), Form.NIM, _group(obj, path))
-    if key in _ARGO:
-        yield from _argo(document, obj, base, _ARGO[key])
-    if key in _NESTED:
-        for path, inner in _matching(obj, _NESTED[key]):
+    if key in ARGO:
+        yield from _argo(document, obj, base, ARGO[key])
+    if key in NESTED:
+        for path, inner in _matching(obj, NESTED[key]):
             yield from _pods(document, inner, (*base, *path), options)
-    if key == _KSERVE:
+    if key == KSERVE:
         yield from _kserve(document, obj, base, options)
-    if key == _DYNAMO:
+    if key == DYNAMO:
         yield from _dynamo(document, obj, base)
-    if key in _SPARK:
-        yield from _spark(document, obj, base, _SPARK[key])
+    if key in SPARK:
+        yield from _spark(document, obj, base, SPARK[key])
     if not is_known(obj) and options.unknown_kinds:
         yield from _by_shape(document, obj, base)
 

@@ -18,7 +18,8 @@ from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.claims import Claims
 from dra_driver.migration.codes import NO_CLAIMS_HERE, Severity
-from dra_driver.migration.kinds import kind_of, pods_of
+from dra_driver.migration.kind_table import kind_of
+from dra_driver.migration.kinds import pods_of
 from dra_driver.migration.model import Edit, Finding, Options, Put, Remove, Target, Workload, finding, value_at
 
 _KIND = ("serving.kserve.io", "LLMInferenceService")

@@ -8,7 +8,7 @@ from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.claims import in_a_patch_of_the_pod, taken_name
 from dra_driver.migration.codes import NAME_TAKEN, NO_CLAIMS_HERE, SERVER_TOO_OLD, VIRTUAL_MACHINE, Severity
-from dra_driver.migration.kinds import kind_of
+from dra_driver.migration.kind_table import kind_of
 from dra_driver.migration.model import (
     Finding,
     Form,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.kinds import kind_of
+from dra_driver.migration.kind_table import kind_of
 from dra_driver.migration.model import Path, path_text, value_at
 
 _MERGE_KEYS: Mapping[str, str] = {
