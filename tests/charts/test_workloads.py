@@ -1,0 +1,97 @@
+"""How pods of a release are made: what all of them have, and what is lost when one of them is forgotten."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.helm import Object, Release
+
+type Render = Any
+
+
+def pods(release: Release) -> Iterator[tuple[str, Object]]:
+    """By what has them: `DaemonSet`, `Deployment`, `Job` of the removal, `Pod` of the test."""
+    for one in (*release.objects, *release.hooks):
+        if one["kind"] == "Pod":
+            yield "Pod", one["spec"]
+        elif "template" in one.get("spec", {}) and "containers" in one["spec"]["template"].get("spec", {}):
+            yield one["kind"], one["spec"]["template"]["spec"]
+
+
+def test_every_pod_pulls_its_image_with_the_secrets_of_the_values(render: Render) -> None:
+    """A private registry: what is forgotten does not start, and the last one only at the very end."""
+    release = render({"imagePullSecrets": [{"name": "one"}, {"name": "two"}]})
+    found = dict(pods(release))
+    assert set(found) == {"DaemonSet", "Deployment", "Job", "Pod"}
+    for kind, pod in found.items():
+        assert pod["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}], kind
+    arguments = found["Deployment"]["containers"][0]["args"]
+    assert "--daemon-image-pull-secrets=one,two" in arguments, "daemons of ComputeDomains are made by the controller"
+
+
+@pytest.mark.parametrize("image", [{"tag": "1.2.3"}, {"digest": "sha256:" + "0" * 64}])
+def test_every_pod_runs_the_image_of_the_values(image: Object, render: Render) -> None:
+    release = render({"image": {"repository": "registry.example/a", "pullPolicy": "Always", **image}})
+    named = f"registry.example/a{':1.2.3' if 'tag' in image else '@' + image.get('digest', '')}"
+    for kind, pod in pods(release):
+        for container in pod["containers"]:
+            assert (container["image"], container["imagePullPolicy"]) == (named, "Always"), kind
+    assert f"--daemon-image={named}" in dict(pods(release))["Deployment"]["containers"][0]["args"]
+
+
+def test_a_new_controller_is_ready_before_an_old_one_goes(render: Render) -> None:
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    assert render().one("Deployment")["spec"]["strategy"] == rolling
+
+
+def test_controllers_are_two_apart_from_each_other_and_one_may_be_away(render: Render) -> None:
+    release = render()
+    deployment, budget = release.one("Deployment")["spec"], release.one("PodDisruptionBudget")["spec"]
+    labels = deployment["template"]["metadata"]["labels"]
+    selected = deployment["selector"]["matchLabels"]
+    (preferred,) = deployment["template"]["spec"]["affinity"]["podAntiAffinity"][
+        "preferredDuringSchedulingIgnoredDuringExecution"
+    ]
+    assert deployment["replicas"] == 2 and budget["maxUnavailable"] == 1
+    assert preferred["weight"] == 100
+    assert preferred["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
+    # Of these pods and of no others of the release: not of plugins, of which each node has one.
+    plugins = release.one("DaemonSet")["spec"]["template"]["metadata"]["labels"]
+    for selector in (
+        selected,
+        budget["selector"]["matchLabels"],
+        preferred["podAffinityTerm"]["labelSelector"]["matchLabels"],
+    ):
+        assert selector.items() <= labels.items()
+        assert not selector.items() <= plugins.items()
+
+
+def test_on_real_hardware_the_plugin_sees_the_hosts_processes(render: Render) -> None:
+    """What a pod with its own PIDs starts ends with it, and MPS daemons must not end with their plugin."""
+    assert render().one("DaemonSet")["spec"]["template"]["spec"]["hostPID"] is True
+
+
+def test_only_what_calls_the_api_server_has_a_token(render: Render) -> None:
+    found = dict(pods(render()))
+    assert found["Pod"]["automountServiceAccountToken"] is False
+    for kind in ("DaemonSet", "Deployment", "Job"):
+        assert "serviceAccountName" in found[kind] and "automountServiceAccountToken" not in found[kind]
+
+
+def test_no_pod_is_told_of_the_services_of_its_namespace(render: Render) -> None:
+    assert [pod.get("enableServiceLinks") for _, pod in pods(render())] == [False] * 4
+
+
+def test_the_plugin_leaves_its_last_words_where_it_can_write(render: Render) -> None:
+    """/dev, where Kubernetes has the file by default, is the host's."""
+    (container,) = render().one("DaemonSet")["spec"]["template"]["spec"]["containers"]
+    path = container["terminationMessagePath"]
+    mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
+    assert path.startswith("/tmp/") and not mounts["/tmp"].get("readOnly")
+    assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+def test_what_the_host_mounts_later_is_seen_where_daemons_and_drivers_come_and_go(render: Render) -> None:
+    (container,) = render().one("DaemonSet")["spec"]["template"]["spec"]["containers"]
+    seen = {one["mountPath"] for one in container["volumeMounts"] if one.get("mountPropagation") == "HostToContainer"}
+    assert seen == {"/var/lib/kubelet/plugins", "/host"}
