@@ -1,7 +1,7 @@
 """Where pods are in an object of each kind, and what in it stands for containers. Pure.
 
-Kinds are known by their table, `dra_driver.migration.kind_table`. An object of a kind that is not known is looked through
-for what has the shape of a pod's spec.
+Kinds are known by their table, `dra_driver.migration.kind_table`. An object of a kind that is not known is looked
+through for what has the shape of a pod's spec.
 """
 
 import re
