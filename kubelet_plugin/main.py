@@ -408,6 +408,7 @@ def _nvml(settings: Settings, driver: DriverInstallation) -> OpenNvml:
     # Without a number the same is told to all nodes, as by a DaemonSet; no two of them have the same GPUs.
     machine = "" if index else settings.node_name
     simulated = open_host(settings.host_root, profile, int(index or 0), machine)
+    simulated.adopt_programs()
     return lambda: NvmlSource(SimulatedNvml(simulated.root), str(simulated.driver_root))
 
 

@@ -124,8 +124,22 @@ def write_driver_files(root: Path, state: NodeState) -> None:
             link_text(root, host_path, str(content))
         else:
             write(root, host_path, content)
-    for program in (*(_binary_folder(state) / name for name in _programs(state)), CUDA_CLIENT):
+    for program in _paths_of_programs(state):
         text = script(program.name, root, state.driver.version)
         if text is not None:
             write(root, program, text)
         path(root, program).chmod(0o755)
+
+
+def adopt_programs(root: Path, state: NodeState) -> None:
+    """Those that are there are run by this process's interpreter from now on."""
+    for program in _paths_of_programs(state):
+        text, file = script(program.name, root, state.driver.version), path(root, program)
+        if text is not None and file.exists() and file.read_text() != text:
+            write(root, program, text)
+            file.chmod(0o755)
+
+
+def _paths_of_programs(state: NodeState) -> Iterator[PurePosixPath]:
+    yield from (_binary_folder(state) / name for name in _programs(state))
+    yield CUDA_CLIENT

@@ -13,7 +13,13 @@ from pathlib import Path, PurePosixPath
 
 from kubelet_plugin.simulation import vfio
 from kubelet_plugin.simulation.capabilities import capabilities, change_capabilities
-from kubelet_plugin.simulation.driver_files import DRIVER_ROOTS, files_of_driver, library_folder, write_driver_files
+from kubelet_plugin.simulation.driver_files import (
+    DRIVER_ROOTS,
+    adopt_programs,
+    files_of_driver,
+    library_folder,
+    write_driver_files,
+)
 from kubelet_plugin.simulation.kernel_files import (
     made_up_uuid,
     remove_kernel_files,
@@ -149,6 +155,13 @@ class SimulatedHost(GpuOperations):
                 write_kernel_files(self.root, state)
             if driver or state.layout != "operator":
                 write_driver_files(self.root, state)
+
+    def adopt_programs(self) -> None:
+        """Run the driver's programs by the interpreter of this process, which is what lasts longest.
+
+        Whoever made them may be gone: an older image with another Python, or a dractl beside the node.
+        """
+        adopt_programs(self.root, self.state)
 
     def path(self, host_path: PurePosixPath | str) -> Path:
         return _path(self.root, host_path)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -204,3 +205,16 @@ def test_quitting_ends_the_clients_too(host: SimulatedHost, daemon: subprocess.P
 def test_a_reboot_ends_the_daemon(host: SimulatedHost, daemon: subprocess.Popen[bytes]) -> None:
     host.reboot()
     assert daemon.wait(10) == 0
+
+
+def test_programs_are_run_by_whoever_uses_the_node_now_whoever_made_them(host: SimulatedHost) -> None:
+    """The node outlives images of the plugin, which have Pythons at other places."""
+    for name in (_SMI, _CONTROL, _CLIENT):
+        program = host.root / name
+        program.write_text(program.read_text().replace(sys.executable, "/opt/older/bin/python3"))
+    assert _run(host, _SMI, "-L")[0] == 127
+    (host.root / _CLIENT).unlink()
+    host.adopt_programs()
+    assert _run(host, _SMI, "-L")[0] == 0
+    assert os.access(host.root / _CONTROL, os.X_OK)
+    assert not (host.root / _CLIENT).exists(), "what was taken away stays away"
