@@ -99,8 +99,9 @@ class Records:
         return Turns(self.folder)
 
     def _with_ending(self, ending: str) -> list[str]:
-        names = [path.name for path in listed(self.folder)]
-        return sorted(name.removesuffix(ending) for name in names if name.endswith(ending) and name != ending)
+        """What has another name is none of ours."""
+        names = [path.name.removesuffix(ending) for path in listed(self.folder) if path.name.endswith(ending)]
+        return sorted(name for name in names if is_uid(name))
 
     def _path(self, uid: str) -> Path:
         if not is_uid(uid):

@@ -406,6 +406,19 @@ async def test_a_claim_with_a_damaged_record_can_be_prepared_again_and_released(
     assert node.cdi.claims() == frozenset()
 
 
+async def test_files_that_are_no_records_are_left_alone_and_keep_nobody_from_preparing(node: Node) -> None:
+    node.records.folder.mkdir(parents=True)
+    strange = ["my notes.json", ".json", "my notes.damaged", ".damaged", "readme.txt"]
+    for name in strange:
+        (node.records.folder / name).write_text("{")
+    node.ready("d")
+    plugin, ref = node.plugin(), node.claim("one", "d")
+    await plugin.start()
+    assert len(await prepared(plugin, ref)) == 1
+    assert (await plugin.unprepare([ref]))[ref.uid] is None
+    assert set(strange) <= {path.name for path in node.records.folder.iterdir()}
+
+
 async def test_fields_of_a_newer_release_are_no_damage(node: Node) -> None:
     """After a downgrade pods go on, and another domain stays away."""
     node.ready("d")
