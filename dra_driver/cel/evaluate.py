@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from dra_driver.cel.check import Checked
+from dra_driver.cel.dispatch import picked, placed
 from dra_driver.cel.errors import CelRuntimeError
 from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS, equals
 from dra_driver.cel.library.lists import sorted_by
 from dra_driver.cel.loops import Elements, Frame, Loop, Run
-from dra_driver.cel.overloads import Failed, Overload
 from dra_driver.cel.tree import (
     Bind,
     Call,
@@ -200,8 +200,8 @@ class _Compiler:
         key = node.index.value if isinstance(node.index, Constant) else None
         if operand_type.name == "map" and not node.optional and isinstance(key, str):
             return self._entry(node, operand, key)
-        plain = self._placed(node, FUNCTIONS["[]"][0].run)
-        gentle = self._placed(node, FUNCTIONS["[?]"][0].run)
+        plain = placed(node, FUNCTIONS["[]"][0].run, self._error)
+        gentle = placed(node, FUNCTIONS["[?]"][0].run, self._error)
 
         def run(frame: Frame) -> Any:
             value = operand(frame)
@@ -222,7 +222,7 @@ class _Compiler:
         runs = [self.run_of(one) for one in operands]
         if node.function == "==" and (fast := self._equals_text(node, operands, runs)):
             return fast
-        chosen = self._chosen(node, overloads)
+        chosen = picked(node, overloads, self._error)
         literals = [one.value for one in operands if isinstance(one, Constant)]
         if node.function in _OF_LITERALS and len(literals) == len(operands):
             return _once(lambda: chosen(*literals))
@@ -239,47 +239,13 @@ class _Compiler:
         constant, run = operands[1], runs[0]
         if not isinstance(constant, Constant) or not isinstance(constant.value, str):
             return None
-        text, slowly = constant.value, self._placed(node, equals)
+        text, slowly = constant.value, placed(node, equals, self._error)
 
         def compare(frame: Frame) -> Any:
             value = run(frame)
             return value == text or (type(value) is not str and slowly(value, text))
 
         return compare
-
-    def _chosen(self, node: Node, overloads: Sequence[Overload]) -> Callable[..., Any]:
-        """A function that picks the overload for its arguments and places its errors."""
-        if len(overloads) == 1 and _takes_anything(overloads[0]):
-            return self._placed(node, overloads[0].run)
-        table: dict[tuple[str, ...], Callable[..., Any]] = {}
-        for overload in overloads:
-            table.setdefault(tuple(_key(kind.name) for kind in overload.parameters), overload.run)
-        known: dict[tuple[type, ...], Callable[..., Any]] = {}
-
-        def run(*arguments: object) -> Any:
-            kinds = tuple(map(type, arguments))
-            function = known.get(kinds)
-            if function is None:
-                names = tuple(map(type_name, arguments))
-                function = _match(table, names)
-                if function is None:
-                    raise self._error(f"no such overload: {_signature(node, names)}", node)
-                known[kinds] = function
-            try:
-                return function(*arguments)
-            except Failed as error:
-                raise self._error(str(error), node) from None
-
-        return run
-
-    def _placed(self, node: Node, function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: object) -> Any:
-            try:
-                return function(*arguments)
-            except Failed as error:
-                raise self._error(str(error), node) from None
-
-        return run
 
     def _lazy(self, node: Call, target: Node) -> Run:
         owner, other = self.run_of(target), self.run_of(node.arguments[0])
@@ -396,7 +362,7 @@ class _Compiler:
         return {"filter": loop.kept, "exists_one": loop.exactly_one}.get(node.kind, loop.transformed)()
 
     def _sorted(self, node: Node, loop: Loop) -> Run:
-        pairs, order = loop.with_results(), self._placed(node, sorted_by)
+        pairs, order = loop.with_results(), placed(node, sorted_by, self._error)
 
         def run(frame: Frame) -> Any:
             found = pairs(frame)
@@ -499,30 +465,3 @@ def _attribute_of(operand: Run, attribute: str) -> Run:
 
 _NOT_YET = object()
 """In the slot of a variable of `cel.bind` that nobody has asked for."""
-
-_ANY = ""
-
-
-def _key(name: str) -> str:
-    return _ANY if len(name) == 1 or name == "dyn" else name
-
-
-def _takes_anything(overload: Overload) -> bool:
-    return all(_key(kind.name) == _ANY for kind in overload.parameters)
-
-
-def _match(table: Mapping[tuple[str, ...], Callable[..., Any]], names: tuple[str, ...]) -> Callable[..., Any] | None:
-    found = table.get(names)
-    if found is not None:
-        return found
-    for wanted, function in table.items():
-        if len(wanted) == len(names) and all(own in (_ANY, name) for own, name in zip(wanted, names, strict=True)):
-            return function
-    return None
-
-
-def _signature(node: Node, names: tuple[str, ...]) -> str:
-    function = node.function if isinstance(node, Call) else "[]"
-    if isinstance(node, Call) and not function.isidentifier():
-        return f" {function} ".join(names) if len(names) == 2 else f"{function[0]}{names[0]}"
-    return f"{function}({', '.join(names)})"
