@@ -80,13 +80,7 @@ async def run(settings: Settings) -> None:
         metrics.register(PublishedPools(lambda: [one for one in (slices.publisher, devices.publisher) if one]))
         webhook = _webhook(kube, settings, policy, metrics)
         election = _election(kube, settings)
-        leading: dict[str, Job] = {"publishing": slices.run}
-        if domains is not None:
-            leading["domains"] = domains.run
-            leading["devices of domains"] = devices.run
-        if webhook is not None:
-            leading["the webhook's configuration"] = webhook.lead
-        led = partial(_all_of, leading)
+        led = partial(_all_of, _of_leader(slices, domains, devices, webhook))
         work = led if election is None else partial(election.lead, led)
         async with (
             nullcontext() if webhook is None else webhook.serving(),
@@ -126,6 +120,18 @@ def _domain_devices(
         labels_matter=True,
         tracer=tracer,
     )
+
+
+def _of_leader(
+    slices: PublishedSlices, domains: DomainKeeper | None, devices: PublishedSlices, webhook: "Webhook | None"
+) -> Mapping[str, Job]:
+    """What only one replica does."""
+    jobs: dict[str, Job] = {"publishing": slices.run}
+    if domains is not None:
+        jobs |= {"domains": domains.run, "devices of domains": devices.run}
+    if webhook is not None:
+        jobs["the webhook's configuration"] = webhook.lead
+    return jobs
 
 
 def _debug_pages(slices: PublishedSlices, domains: DomainKeeper | None) -> dict[str, Section]:
