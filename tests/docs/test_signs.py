@@ -54,6 +54,12 @@ def test_whoever_a_docstring_names_is_there() -> None:
     assert [(name, one) for name, one in named if not is_there(one)] == []
 
 
+def test_the_newcomers_route_leads_somewhere() -> None:
+    named = re.findall(r"`([\w./-]+(?:\.py|/))`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert named
+    assert [one for one in named if not (ROOT / one).exists()] == []
+
+
 def test_a_module_that_calls_itself_pure_is_in_the_contract_of_decisions() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (held,) = (
