@@ -172,6 +172,14 @@ def test_match_attribute_takes_devices_with_one_value() -> None:
     assert chosen(wanted, within=within) == ["gpu=c", "gpu=e"]
 
 
+def test_who_only_looks_finds_devices_that_a_claim_of_the_same_pod_has_taken() -> None:
+    """Also when the search had to go back once, and counts beforehand what later requests will find."""
+    within = snapshot(published(gpu("a", link=1), gpu("b", link=2), gpu("c", link=2)))
+    work = claim(exactly("work", count=2), constraints=[{"matchAttribute": f"{DRIVER}/link"}])
+    look = claim(exactly("look", count=3, adminAccess=True), name="look")
+    assert chosen(work, look, within=within) == ["work=b", "work=c", "look=a", "look=b", "look=c"]
+
+
 def test_versions_match_by_their_text_as_in_the_scheduler() -> None:
     """For CEL they would be equal."""
     within = snapshot(published(gpu("a", build="v1.0.0+a"), gpu("b", build="v1.0.0+b"), gpu("c", build="v1.0.0+a")))
