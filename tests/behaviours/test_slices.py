@@ -71,7 +71,9 @@ async def cluster(
 
 async def test_published_slices_belong_to_the_node(cluster: RealNode) -> None:
     async with cluster.running(), cluster.plugin():
-        for one in await cluster.published():
+        published = await cluster.published()
+        assert published
+        for one in published:
             owner_uid = (await cluster.kube.get(NODES, "node-1"))["metadata"]["uid"]
             (owner,) = one["metadata"]["ownerReferences"]
             assert owner == {

@@ -138,6 +138,7 @@ def test_nothing_but_the_plugin_has_any_rights_on_its_node(values: Values) -> No
             thread.create(one)
         release = Helm(thread.kubeconfig).install(values)
     node_plugin = plugin(release)
+    assert len(pods(release)) > 1
     for pod in pods(release):
         assert not pod.get("hostNetwork") and not pod.get("hostIPC")
         for container in pod["containers"]:

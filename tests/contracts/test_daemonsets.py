@@ -110,6 +110,7 @@ async def daemons(api: Api, namespace: str) -> AsyncIterator[Daemons]:
 
 async def test_each_selected_node_gets_a_pod_that_is_for_it_alone(daemons: Daemons) -> None:
     await daemons.become(0, 1)
+    assert len(await daemons.pods()) == 2
     for pod in await daemons.pods():
         metadata = pod["metadata"]
         assert metadata["generateName"] == f"{daemons.name}-"

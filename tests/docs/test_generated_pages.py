@@ -105,6 +105,7 @@ def test_every_setting_is_set_by_a_value_or_known_not_to_be() -> None:
 def test_values_that_set_settings_exist() -> None:
     values = yaml.safe_load((settings.TEMPLATES.parent / "values.yaml").read_text())
     templates = [template for _, template, _ in settings.PROGRAMS.values() if template is not None]
+    assert templates
     for template in templates:
         for path in settings.chart_values(settings.TEMPLATES / template).values():
             found = values

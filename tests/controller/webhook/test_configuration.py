@@ -170,7 +170,9 @@ def test_each_kind_has_its_webhooks_with_the_policy_that_is_set_and_advice_never
 
 
 def test_what_a_cluster_needs_to_live_does_not_wait_for_us() -> None:
-    for webhook in wanted_webhooks(WISH, FIRST.authority):
+    webhooks = wanted_webhooks(WISH, FIRST.authority)
+    assert webhooks
+    for webhook in webhooks:
         (term,) = webhook["namespaceSelector"]["matchExpressions"]
         assert term == {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["gpu-dra", "kube-system"]}
 

@@ -201,7 +201,9 @@ def test_hooks_make_links_then_compatibility_then_the_cache() -> None:
 
 def test_nvidia_ctk_has_its_hooks_one_level_deeper() -> None:
     older = HookProgram("/usr/bin/nvidia-ctk", ("nvidia-ctk", "hook"), HOOK.sub_commands, "1.14", "/sbin/ldconfig")
-    for hook in the_spec(files=driver_files(hook=older)).container_edits.hooks:
+    hooks = the_spec(files=driver_files(hook=older)).container_edits.hooks
+    assert hooks
+    for hook in hooks:
         assert hook.path == "/usr/bin/nvidia-ctk"
         assert hook.args[:2] == ("nvidia-ctk", "hook")
 

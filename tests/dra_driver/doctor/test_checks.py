@@ -845,15 +845,17 @@ def test_all_that_may_not_be_read_is_told_in_one_sentence() -> None:
     assert found.sentence == "you may not list claims, list nodes, list pods"
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-def test_what_may_not_be_read_is_unknown_with_the_permission_that_is_missing(check: Any) -> None:
-    for part in check.reads:
-        unread = Unread(part, "forbidden", f"list {part}")
-        cluster = replace(Installation().cluster, **{part: Seen((), unread)})
-        (found,) = check.findings(cluster)
-        assert (found.verdict, found.check) == (Verdict.UNKNOWN, check.name)
-        assert f"list {part}" in found.sentence
-        assert f"list {part}" in found.fix
+@pytest.mark.parametrize(
+    ("check", "part"),
+    [pytest.param(check, part, id=f"{check.name}-{part}") for check in CHECKS for part in check.reads],
+)
+def test_what_may_not_be_read_is_unknown_with_the_permission_that_is_missing(check: Any, part: str) -> None:
+    unread = Unread(part, "forbidden", f"list {part}")
+    cluster = replace(Installation().cluster, **{part: Seen((), unread)})
+    (found,) = check.findings(cluster)
+    assert (found.verdict, found.check) == (Verdict.UNKNOWN, check.name)
+    assert f"list {part}" in found.sentence
+    assert f"list {part}" in found.fix
 
 
 def test_what_could_not_be_read_for_another_reason_says_which() -> None:
