@@ -6,8 +6,8 @@ as many devices as before and each container sees as many. Source: the reference
 kubelet's device manager.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from dra_driver.allocation.extended import IMPLICIT_PREFIX
 from dra_driver.cel.device import compile_selector
@@ -18,23 +18,19 @@ from dra_driver.migration.amounts import Amounts, amounts_of, is_gpu_resource
 from dra_driver.migration.codes import (
     ADMIN_ACCESS,
     ALREADY_DRA,
-    CONFLICTING_NODES,
     GPU_INIT_CONTAINER,
     IMMUTABLE,
-    MEANING_UNKNOWN,
     PAST_THE_SCHEDULER,
     SAME_GPU_POSSIBLE,
     SERVER_TOO_OLD,
-    SHARES_ABOVE_ONE,
     TOO_LARGE,
     UNKNOWN_RESOURCE,
     VIRTUAL_MACHINE,
     ZERO,
-    Code,
     Severity,
 )
-from dra_driver.migration.labels import Hints, Requirement, Subject, hints_of, quoted
-from dra_driver.migration.meaning import Meaning, Own, Stands
+from dra_driver.migration.labels import Subject, hints_of
+from dra_driver.migration.meaning import Meaning
 from dra_driver.migration.model import (
     ContainerAt,
     Demand,
@@ -47,7 +43,6 @@ from dra_driver.migration.model import (
     PodSpecAt,
     Remove,
     Role,
-    Share,
     Want,
     What,
     finding,
@@ -55,13 +50,13 @@ from dra_driver.migration.model import (
     value_at,
     with_article,
 )
-from dra_driver.migration.own_names import selectors_of
 from dra_driver.migration.placement import BY_LABELS, Placed, placed, requirements_of, unused_labels
-from dra_driver.migration.plugin_config import GPU_RESOURCE, Sharing
 from dra_driver.migration.plumbing import is_plumbing
 from dra_driver.migration.pod_settings import Settings, bypasses, mps_config, sees_all, settings, variables
 from dra_driver.migration.purposes import hindrances, kept, why_left
 from dra_driver.migration.sharing_systems import Part, parts_of
+from dra_driver.migration.standing import Notes, Standing, with_clouds
+from dra_driver.migration.units import Ask, demands_of_kind, handed_on
 
 MOST_DEVICES = 32
 """Of one claim. Source: AllocationResultsMaxSize, resource.k8s.io/v1."""
@@ -93,35 +88,18 @@ def demands(pod: PodSpecAt, meaning: Meaning, options: Options) -> PodReading:
     return _Pod(pod, meaning, options).reading()
 
 
-_DEFAULTS = Options()
-
-
-@dataclass(frozen=True, slots=True)
-class _Ask:
-    """Of one container, in units of one kind."""
-
-    container: ContainerAt
-    want: Want
-    """Its count is what the container sees."""
-    removes: tuple[Path, ...]
-    resource: str
-    single: bool = False
-    """`nvidia.com/gpu` that stands for MIG devices."""
-
-
 class _Pod:
     def __init__(self, pod: PodSpecAt, meaning: Meaning, options: Options) -> None:
         self._pod = pod
         self._meaning = meaning
         self._options = options
         self._requirements = requirements_of(pod)
-        self._hints = _with_clouds(hints_of(self._requirements), self._requirements)
-        self._findings: list[Finding] = []
+        self._hints = with_clouds(hints_of(self._requirements), self._requirements)
+        self._notes = Notes(pod.document)
+        self._standing = Standing(self._notes, self._hints, self._requirements, meaning, options)
         self._claim_findings: list[Finding] = []
         self._extended_findings: list[Finding] = []
         self._edits: list[Edit] = []
-        self._needs_claims: list[str] = []
-        self._leave: list[str] = []
         self._prefers_claims: str | None = None
         self._held = meaning.purposes.held(pod, options)
 
@@ -154,27 +132,22 @@ class _Pod:
         return PodReading(
             tuple(found),
             (*self._edits, *place.edits, *told.edits),
-            (*self._findings, *place.findings, *told.findings),
+            (*self._notes.findings, *place.findings, *told.findings),
             (*self._claim_findings, *place.claim_findings, *told.claim_findings, *beside),
             (*self._extended_findings, *place.extended_findings, *told.extended_findings, *beside),
-            next(iter([*self._needs_claims, *filter(None, [told.needs_claims])]), None),
-            next(iter([*self._leave, *filter(None, [told.leave])]), None),
+            next(iter([*self._notes.needs_claims, *filter(None, [told.needs_claims])]), None),
+            next(iter([*self._notes.leave, *filter(None, [told.leave])]), None),
             self._prefers_claims or told.prefers_claims,
             self._meaning.claims,
             self._held,
         )
 
-    def _say(self, code: Code, path: Path, message: str, *, severity: Severity | None = None) -> None:
-        """Once, of however many containers."""
-        if all((one.code, one.message) != (code, message) for one in self._findings):
-            self._findings.append(finding(code, self._pod.document, path, message, severity=severity))
-
     # -- amounts
 
     def _amounts(self, container: ContainerAt) -> Amounts:
         found = amounts_of(self._pod, container, lambda name: is_gpu_resource(name, self._meaning, self._options))
-        self._findings += found.findings
-        self._leave += found.wrong
+        self._notes.findings += found.findings
+        self._notes.leave += found.wrong
         return found
 
     def _strange(self) -> None:
@@ -185,15 +158,21 @@ class _Pod:
                     continue
                 seen.add(resource)
                 if amounts_room.is_of_virtual_machines(resource):
-                    self._say(VIRTUAL_MACHINE, path, f"{resource} is a GPU, or a part of one, for a virtual machine")
+                    self._notes.say(
+                        VIRTUAL_MACHINE, path, f"{resource} is a GPU, or a part of one, for a virtual machine"
+                    )
                 elif amounts_room.is_slice_of_nos(resource):
                     message = f"{resource}: where nos makes it, it is a part of a GPU that has so much memory"
-                    self._findings.append(finding(UNKNOWN_RESOURCE, self._pod.document, path, message, advice=_OF_NOS))
+                    self._notes.findings.append(
+                        finding(UNKNOWN_RESOURCE, self._pod.document, path, message, advice=_OF_NOS)
+                    )
                 else:
-                    self._say(UNKNOWN_RESOURCE, path, f"{resource}: it is not known what it stands for")
-                self._leave.append(f"{resource} is not understood, and a pod is migrated as a whole or not at all")
+                    self._notes.say(UNKNOWN_RESOURCE, path, f"{resource}: it is not known what it stands for")
+                self._notes.leave.append(
+                    f"{resource} is not understood, and a pod is migrated as a whole or not at all"
+                )
 
-    def _zeros(self, amounts: Sequence[tuple[ContainerAt, Amounts]], asks: Sequence[_Ask]) -> None:
+    def _zeros(self, amounts: Sequence[tuple[ContainerAt, Amounts]], asks: Sequence[Ask]) -> None:
         """Amounts of nothing, besides those that stand beside an amount of something and go with it."""
         taken = {path for ask in asks for path in ask.removes}
         for container, given in amounts:
@@ -202,21 +181,21 @@ class _Pod:
                     continue
                 message = f"{container.name or 'the container'} asks for {amount.resource}: 0"
                 one = finding(ZERO, self._pod.document, amount.paths[0], message, fixed=bool(asks))
-                (self._claim_findings if asks else self._findings).append(one)
+                (self._claim_findings if asks else self._notes.findings).append(one)
                 if asks:
                     self._edits += [Remove(path) for path in amount.paths]
 
     # -- what is asked for
 
-    def _asks(self, amounts: Sequence[tuple[ContainerAt, Amounts]]) -> list[_Ask]:
+    def _asks(self, amounts: Sequence[tuple[ContainerAt, Amounts]]) -> list[Ask]:
         memory = self._meaning.gpu_memory(self._requirements) or self._options.gpu_memory
         shared = parts_of(self._pod, amounts, memory, self._meaning, self._options)
-        self._findings += shared.findings
+        self._notes.findings += shared.findings
         self._claim_findings += shared.claim_findings
         self._edits += [Remove(path) for path in shared.removes]
-        self._leave += [shared.leave] if shared.leave else []
+        self._notes.leave += [shared.leave] if shared.leave else []
         if shared.parts:
-            self._needs_claims.append("parts of GPUs are not expressed by extended resources")
+            self._notes.needs_claims.append("parts of GPUs are not expressed by extended resources")
         of_systems = {part.container.path for part in shared.parts if part.resource}
         found = [self._of_part(part) for part in shared.parts]
         for container, given in amounts:
@@ -225,121 +204,31 @@ class _Pod:
                 if amount.number and (own or amounts_room.is_whole_or_mig(amount.resource)):
                     if container.path in of_systems and amount.resource == self._meaning.hami.count:
                         continue
-                    found.append(self._of_resource(container, amount.resource, amount.number, amount.paths))
+                    found.append(self._standing.ask(container, amount.resource, amount.number, amount.paths))
         return found
 
-    def _within_reason(self, ask: _Ask) -> _Ask:
+    def _within_reason(self, ask: Ask) -> Ask:
         """Units are looked at one by one, and an amount of `8Gi` was meant for something else."""
         if ask.want.count <= _MOST_UNITS:
             return ask
         message = f"{ask.want.count} devices; a claim has at most {MOST_DEVICES}"
-        self._say(TOO_LARGE, self._pod.path, message)
-        self._leave.append(message)
+        self._notes.say(TOO_LARGE, self._pod.path, message)
+        self._notes.leave.append(message)
         return replace(ask, want=replace(ask.want, count=1))
 
     @staticmethod
-    def _of_part(part: Part) -> _Ask:
-        return _Ask(part.container, part.want, part.removes, part.resource)
-
-    def _of_resource(self, container: ContainerAt, resource: str, number: int, paths: tuple[Path, ...]) -> _Ask:
-        own = self._meaning.own.get(resource)
-        named = own is not None and not amounts_room.is_whole_or_mig(resource)
-        if own is not None and named and own.device_class is not None:
-            return self._of_own_name(container, own, resource, number, paths)
-        stands = self._stands(resource, paths[0], own)
-        single = stands.what is What.MIG and resource.startswith(GPU_RESOURCE)
-        if single:
-            self._needs_claims.append(f"{resource} stands for MIG devices here, not for whole GPUs")
-            if stands.profile is None:
-                message = (
-                    f"{resource} stands for MIG devices here (strategy single), and it is not known of which profile"
-                )
-                self._say(MEANING_UNKNOWN, paths[0], message, severity=Severity.ERROR)
-                self._leave.append(message)
-        if stands.sharing is not None:
-            return _Ask(container, self._share(stands, resource, number, paths[0]), paths, resource, single)
-        selectors = (*self._named(stands, own if named else None, resource), *self._alone(stands))
-        want = Want(stands.what, number, stands.profile, selectors=selectors)
-        if own is not None and own.what is What.GPU is stands.what and self._options.gpu_class == _DEFAULTS.gpu_class:
-            want = replace(want, device_class=own.device_class)
-        return _Ask(container, want, paths, resource, single)
-
-    def _of_own_name(
-        self, container: ContainerAt, own: Own, resource: str, number: int, paths: tuple[Path, ...]
-    ) -> _Ask:
-        """To which a class answers. Of a configuration's name for shares it has shares of the class's devices."""
-        want = Want(own.what, number, selectors=own.selectors)
-        found = [one for one in self._meaning.meanings(resource, self._requirements, self._hints) if one.sharing]
-        if found:
-            want = replace(self._share(found[0], resource, number, paths[0]), what=own.what, profile=None)
-        return _Ask(container, replace(want, device_class=own.device_class), paths, resource)
-
-    def _named(self, stands: Stands, own: Own | None, resource: str) -> tuple[str, ...]:
-        """Conditions for devices that have this name by the device plugin's configuration. `own` is of a name that
-        somebody chose, and so no class's."""
-        selectors = selectors_of(stands.chosen, self._options) if stands.chosen or own is None else own.selectors
-        if own is not None:
-            reason = f"{resource} is a name of the device plugin's configuration, to which no DeviceClass answers"
-            self._needs_claims.append(reason)
-        elif selectors:
-            reason = f"{resource} is only some GPUs, by the device plugin's configuration, which no DeviceClass says"
-            self._needs_claims.append(reason)
-        return selectors
-
-    def _stands(self, resource: str, path: Path, own: Own | None) -> Stands:
-        found = self._meaning.meanings(resource, self._requirements, self._hints)
-        if own is not None and not amounts_room.is_whole_or_mig(resource):
-            found = {one: titles for one, titles in found.items() if one.chosen or one.sharing is not None}
-        if len(found) > 1:
-            said = "; ".join(f"{_words(one)} on {_some(titles)}" for one, titles in found.items())
-            self._say(CONFLICTING_NODES, path, f"{resource} is {said}")
-        if found:
-            return max(found, key=lambda one: len(found[one]))
-        if self._meaning.views:
-            message = f"no node or configuration that was given has {resource} for this pod"
-            self._say(MEANING_UNKNOWN, path, message)
-        elif resource == GPU_RESOURCE and self._hints == Hints():
-            message = f"{resource} is taken as a whole GPU; nothing that was given says so"
-            self._say(MEANING_UNKNOWN, path, message)
-        if own is not None and not amounts_room.is_whole_or_mig(resource):
-            return Stands(own.what)
-        return _by_name(resource, self._hints)
-
-    def _alone(self, stands: Stands) -> tuple[str, ...]:
-        """Where some devices are shared, a condition for those that are not."""
-        if not self._meaning.shares(stands.what):
-            return ()
-        self._needs_claims.append("some GPUs are shared, and extended resources do not tell them from others")
-        return (f"device.attributes[{quoted(self._options.driver)}].sharing == 'exclusive'",)
-
-    def _share(self, stands: Stands, resource: str, number: int, path: Path) -> Want:
-        sharing = stands.sharing or Sharing(None, None)
-        self._needs_claims.append("extended resources do not tell shares from whole devices")
-        # No device has more shares than replicas, so these were of several.
-        beyond = sharing.replicas is not None and number > sharing.replicas
-        several = beyond or self._options.several_shares == "devices"
-        if number > 1:
-            why = f", for no device has more than {sharing.replicas}" * beyond
-            how = f"{number} devices, a share of each{why}" if several else f"{number} shares of one device"
-            refused = "; the device plugin refused more than one" if sharing.one_only else ""
-            self._say(SHARES_ABOVE_ONE, path, f"{resource}: {number} became {how}{refused}")
-        count, shares = (number, 1) if several else (1, number)
-        selectors = selectors_of(stands.chosen, self._options)
-        if sharing.strategy == "MPS":
-            selectors = (*selectors, f"device.attributes[{quoted(self._options.driver)}].sharing == 'mps'")
-        return Want(
-            stands.what, count, stands.profile, Share(number=shares), selectors, distinct=several and number > 1
-        )
+    def _of_part(part: Part) -> Ask:
+        return Ask(part.container, part.want, part.removes, part.resource)
 
     # -- demands
 
-    def _demanded(self, asks: Sequence[_Ask]) -> list[Demand]:
+    def _demanded(self, asks: Sequence[Ask]) -> list[Demand]:
         found: list[Demand] = []
-        kinds: dict[Want, list[_Ask]] = {}
+        kinds: dict[Want, list[Ask]] = {}
         for ask in asks:
             kinds.setdefault(replace(ask.want, count=1), []).append(ask)
         for want, alike in kinds.items():
-            found += list(_of_kind(want, alike))
+            found += list(demands_of_kind(want, alike))
             if want.distinct:
                 path = alike[0].removes[0] if alike[0].removes else alike[0].container.path
                 message = f"{alike[0].want.count} shares are of {alike[0].want.count} different GPUs, by a constraint"
@@ -347,7 +236,7 @@ class _Pod:
         brief = [ask for ask in asks if ask.container.role is Role.INIT]
         if brief:
             names = ", ".join(dict.fromkeys(ask.container.name for ask in brief))
-            alone = {ask.container.path for ask in brief} - _handed_on(found)
+            alone = {ask.container.path for ask in brief} - handed_on(found)
             message = f"{names} and the containers after it use the same GPUs, as before"
             if alone:
                 names_alone = ", ".join(
@@ -361,13 +250,13 @@ class _Pod:
         order = {container.path: index for index, container in enumerate(self._pod.containers)}
         return sorted(found, key=lambda one: order[one.containers[0].path])
 
-    def _subject(self, ask: _Ask, asks: Sequence[_Ask]) -> Subject:
+    def _subject(self, ask: Ask, asks: Sequence[Ask]) -> Subject:
         alike = [one for one in asks if replace(one.want, count=1) == replace(ask.want, count=1)]
         lasting = sum(one.want.count for one in alike if one.container.role is not Role.INIT)
         largest = max((one.want.count for one in alike if one.container.role is Role.INIT), default=0)
         return Subject(ask.want, self._options.driver, max(lasting, largest), ask.single)
 
-    def _chosen(self, found: Sequence[Demand], asks: Sequence[_Ask], place: Placed, told: Settings) -> list[Demand]:
+    def _chosen(self, found: Sequence[Demand], asks: Sequence[Ask], place: Placed, told: Settings) -> list[Demand]:
         """With what nodes and settings say about the devices."""
         if place.chooses:
             self._prefers_claims = BY_LABELS
@@ -396,14 +285,14 @@ class _Pod:
 
     def _without_asks(self) -> PodReading:
         if is_plumbing(self._pod.spec):
-            return PodReading(findings=tuple(self._findings))
+            return PodReading(findings=tuple(self._notes.findings))
         watcher = self._watcher()
         if watcher is not None:
             return watcher
         if self._pod.form is Form.NONE and not self._pod.containers:
-            return PodReading(findings=tuple(self._findings))
-        found = (*self._findings, *bypasses(self._pod), *unused_labels(self._pod), *self._has_claims())
-        return PodReading(findings=found, leave=next(iter(self._leave), None))
+            return PodReading(findings=tuple(self._notes.findings))
+        found = (*self._notes.findings, *bypasses(self._pod), *unused_labels(self._pod), *self._has_claims())
+        return PodReading(findings=found, leave=next(iter(self._notes.leave), None))
 
     def _watcher(self) -> PodReading | None:
         """A DaemonSet that sees all GPUs of its node and asks for none: admin access says the same."""
@@ -423,11 +312,11 @@ class _Pod:
             one for one in bypasses(self._pod, seeing) if one.place.path not in {path_text(path) for path in removes}
         )
         if stays:
-            return PodReading(findings=(*self._findings, said, *rest, *unused_labels(self._pod)))
+            return PodReading(findings=(*self._notes.findings, said, *rest, *unused_labels(self._pod)))
         demand = Demand(tuple(seeing), Want(What.GPU), removes=removes, all_gpus=True)
         return PodReading(
             (demand,),
-            findings=(*self._findings, said, *rest, *unused_labels(self._pod)),
+            findings=(*self._notes.findings, said, *rest, *unused_labels(self._pod)),
             claim_findings=tuple(kept(self._held, self._pod.document)),
             needs_claims="it watches all GPUs without asking for one, which only a claim with admin access says",
             taken=self._meaning.claims,
@@ -449,18 +338,20 @@ class _Pod:
 
     def _already(self) -> None:
         """What keeps a pod that asks for GPUs from being migrated at all."""
-        self._findings += hindrances(self._held, self._pod.document)
-        self._leave += [why for one in self._held if (why := why_left(one)) is not None]
+        self._notes.findings += hindrances(self._held, self._pod.document)
+        self._notes.leave += [why for one in self._held if (why := why_left(one)) is not None]
         native: Path = ("metadata", "annotations", _KSERVE_CLASS)
         if value_at(self._pod.document.obj, native) is not None:
             message = "KServe makes claims for this, which would be added to what it asks for in the old way"
-            self._say(ALREADY_DRA, native, message, severity=Severity.ERROR)
-            self._leave.append("KServe makes claims for it already; take one of the two ways out")
+            self._notes.say(ALREADY_DRA, native, message, severity=Severity.ERROR)
+            self._notes.leave.append("KServe makes claims for it already; take one of the two ways out")
         source = value_at(self._pod.document.obj, ("metadata", "annotations", "kubernetes.io/config.source"))
         if source in ("file", "http"):
             path: Path = ("metadata", "annotations", "kubernetes.io/config.source")
-            self._say(PAST_THE_SCHEDULER, path, "a static pod can use neither claims nor what DeviceClasses answer to")
-            self._leave.append("it is a static pod")
+            self._notes.say(
+                PAST_THE_SCHEDULER, path, "a static pod can use neither claims nor what DeviceClasses answer to"
+            )
+            self._notes.leave.append("it is a static pod")
 
     def _server(self, found: Sequence[Demand]) -> None:
         """What the Kubernetes that is migrated to must have; nothing is said where it is not known."""
@@ -474,89 +365,26 @@ class _Pod:
             message = f"Kubernetes 1.{minor} gives no parts of devices (DRAConsumableCapacity is on from 1.36)"
         else:
             return
-        self._say(SERVER_TOO_OLD, self._pod.path, message)
-        self._leave.append(message)
+        self._notes.say(SERVER_TOO_OLD, self._pod.path, message)
+        self._notes.leave.append(message)
 
     def _sizes(self, found: Sequence[Demand]) -> None:
         total = sum(demand.want.count for demand in found if not demand.all_gpus)
         if total > MOST_DEVICES:
             message = f"{total} devices; a claim has at most {MOST_DEVICES}"
-            self._say(TOO_LARGE, self._pod.path, message)
-            self._leave.append(message)
+            self._notes.say(TOO_LARGE, self._pod.path, message)
+            self._notes.leave.append(message)
         for expression in {one for demand in found for want in _wants(demand) for one in want.selectors}:
             problem = _problem(expression)
             if problem is not None:
-                self._say(TOO_LARGE, self._pod.path, f"a condition of {len(expression)} characters: {problem}")
-                self._leave.append("its conditions on GPUs are larger than an expression can be")
+                self._notes.say(TOO_LARGE, self._pod.path, f"a condition of {len(expression)} characters: {problem}")
+                self._notes.leave.append("its conditions on GPUs are larger than an expression can be")
 
     def _kind(self) -> None:
         kind = self._pod.document.kind
         if kind in _IMMUTABLE:
             message = f"the pods of {with_article(kind)} that is there already cannot be changed in place"
             self._claim_findings.append(finding(IMMUTABLE, self._pod.document, (), message))
-
-
-# -- units
-
-
-def _of_kind(want: Want, asks: Sequence[_Ask]) -> Iterator[Demand]:
-    """Demands for units that are alike, cut so that each unit is seen by those who used it.
-
-    Lasting containers have units of their own, one after the other. An init container uses units of those that are not
-    running beside it, the first ones, and units beyond where those are not enough.
-    """
-    spans: list[tuple[_Ask, list[int]]] = []
-    owners: dict[int, _Ask] = {}
-    for ask in asks:
-        if ask.container.role is not Role.INIT:
-            units = list(range(len(owners), len(owners) + ask.want.count))
-            owners |= dict.fromkeys(units, ask)
-            spans.append((ask, units))
-    for ask in asks:
-        if ask.container.role is Role.INIT:
-            free = [unit for unit, owner in owners.items() if not _runs_beside(owner, ask)]
-            missing = max(0, ask.want.count - len(free))
-            spans.append((ask, [*free, *range(len(owners), len(owners) + missing)][: ask.want.count]))
-    users = _users_of_units(spans)
-    seen: set[Path] = set()
-    for together, units in users:
-        removes = tuple(path for ask in together for path in ask.removes if path not in seen)
-        seen.update(removes)
-        containers = tuple({ask.container.path: ask.container for ask in together}.values())
-        counts = [1] * len(units) if want.distinct else [len(units)]
-        for number, count in enumerate(counts):
-            yield Demand(
-                containers, replace(want, count=count), removes=() if number else removes, resource=together[0].resource
-            )
-
-
-def _runs_beside(owner: _Ask, init: _Ask) -> bool:
-    """Sidecars that start before an init container run beside it; everything else starts after it."""
-    return owner.container.role is Role.SIDECAR and _position(owner.container) < _position(init.container)
-
-
-def _position(container: ContainerAt) -> int:
-    """Among init containers."""
-    return next((part for part in reversed(container.path) if isinstance(part, int)), 0)
-
-
-def _users_of_units(spans: Iterable[tuple[_Ask, list[int]]]) -> list[tuple[tuple[_Ask, ...], list[int]]]:
-    """Units with the same users together; lasting containers come first among users."""
-    by_unit: dict[int, list[_Ask]] = {}
-    for ask, units in spans:
-        for unit in units:
-            by_unit.setdefault(unit, []).append(ask)
-    found: dict[tuple[Path, ...], tuple[tuple[_Ask, ...], list[int]]] = {}
-    for unit, asks in sorted(by_unit.items()):
-        key = tuple(ask.container.path for ask in asks)
-        found.setdefault(key, (tuple(asks), []))[1].append(unit)
-    return list(found.values())
-
-
-def _handed_on(demands: Iterable[Demand]) -> set[Path]:
-    """Init containers that share a demand with a container after them."""
-    shared = (one.containers for one in demands if len(one.containers) > 1)
-    return {container.path for containers in shared for container in containers if container.role is Role.INIT}
 
 
 def _wants(demand: Demand) -> tuple[Want, ...]:
@@ -571,47 +399,3 @@ def _problem(expression: str) -> str | None:
     except CelError as error:
         return error.message
     return None
-
-
-# -- meaning
-
-
-def _by_name(resource: str, hints: Hints) -> Stands:
-    """What the name alone says."""
-    base = resource.removesuffix(".shared")
-    sharing = None
-    if base != resource or hints.shared:
-        sharing = Sharing("MPS" if hints.mps else None, None, renamed=base != resource)
-    if base != GPU_RESOURCE:
-        return Stands(What.MIG, amounts_room.profile_of(base), sharing)
-    if hints.mig_profile is not None or hints.mig_strategy == "single":
-        return Stands(What.MIG, hints.mig_profile, sharing)
-    return Stands(What.GPU, None, sharing)
-
-
-def _words(stands: Stands) -> str:
-    what = {What.GPU: "a whole GPU", What.MIG: f"a MIG device {stands.profile or ''}".rstrip()}[stands.what]
-    if stands.sharing is None:
-        return what
-    return f"one of {stands.sharing.replicas or 'several'} shares of {what}"
-
-
-def _some(titles: Sequence[str]) -> str:
-    more = f" and {len(titles) - 2} more" if len(titles) > 2 else ""
-    return f"{', '.join(titles[:2])}{more}"
-
-
-_GKE_SHARING = "cloud.google.com/gke-gpu-sharing-strategy"
-_GKE_PROFILE = "cloud.google.com/gke-gpu-partition-size"
-
-
-def _with_clouds(hints: Hints, requirements: Iterable[Requirement]) -> Hints:
-    """GKE's node pools say by labels of their own what `nvidia.com/gpu` is."""
-    chosen: Mapping[str, str] = {
-        one.key: one.values[0] for one in requirements if one.operator == "In" and len(one.values) == 1
-    }
-    if chosen.get(_GKE_PROFILE):
-        hints = replace(hints, mig_profile=amounts_room.profile_of(chosen[_GKE_PROFILE]) or hints.mig_profile)
-    if chosen.get(_GKE_SHARING) in ("time-sharing", "mps"):
-        hints = replace(hints, shared=True, mps=chosen[_GKE_SHARING] == "mps")
-    return hints
