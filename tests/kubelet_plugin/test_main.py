@@ -14,6 +14,7 @@ from support.claims import a_ref
 from support.objects import allocate, allocation, claim, result
 from support.plugin import eventually, short_folder
 from support.plugin_process import PluginForks
+from support.pod_resources import kubelet, pod
 from support.real_node import RealNode
 from support.spans import collecting
 
@@ -26,6 +27,7 @@ from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, GPU_DRIV
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from kubelet_plugin.domains.records import DomainName, Record, Records
 from kubelet_plugin.domains.wanted import WantedDevice
+from kubelet_plugin.rpc.pod_resources import SOCKET
 from kubelet_plugin.simulate_command import act
 from kubelet_plugin.simulation.host import SimulatedHost
 
@@ -386,6 +388,28 @@ async def test_metrics_tell_the_channels_of_claims_and_their_pods(one: RealNode)
 
     async with one.plugin():
         await one.registered(2)
+        await eventually(told)
+
+
+async def test_pods_of_a_group_are_those_that_kubelet_names(one: RealNode) -> None:
+    port = free_port()
+    one.node.options = (f"--http-endpoint=127.0.0.1:{port}",)
+    created = await one.kube.create(RESOURCE_CLAIMS, claim())
+    await allocate(one.kube, created, result(one.node.devices[0]))
+    group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "gang", "uid": "uid-of-gang"}
+    reserved = {"status": {"reservedFor": [group]}}
+    await one.kube.merge_patch(RESOURCE_CLAIMS, "gpu", reserved, namespace="default", subresource="status")
+    ref = ClaimRef("default", "gpu", created["metadata"]["uid"])
+    named = pod("gang-0", ("default", "gpu"), namespace="default")
+    wanted = 'gpu_dra_claim_pod{claim="gpu",namespace="default",pod="gang-0"} 1.0'
+
+    async def told() -> bool:
+        async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/metrics") as response:
+            return wanted in (await response.text()).splitlines()
+
+    async with kubelet(one.node.kubelet / SOCKET, named), one.plugin() as plugin:
+        await plugin.ready()
+        await plugin.prepare(ref)
         await eventually(told)
 
 
