@@ -6,7 +6,7 @@ of the GPU Operator; layouts of mig-parted; HAMi's configuration; Nodes; Resourc
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,17 +19,12 @@ from dra_driver.errors import InvalidInput
 from dra_driver.migration.codes import (
     ALREADY_DRA,
     DOUBLE_ALLOCATION,
-    MIG_LAYOUT,
     NO_COUNTERPART,
-    PLUGIN_SETTING,
     UNREADABLE,
-    VIRTUAL_MACHINE,
-    Severity,
 )
 from dra_driver.migration.definitions import Definitions
 from dra_driver.migration.in_force import Given, among_examples, configs_in_force, passed_over, place, settled
-from dra_driver.migration.labels import restored_profile
-from dra_driver.migration.meaning import CONFIG_LABEL, LAYOUT_LABEL, Hami, MigLayout, View
+from dra_driver.migration.meaning import Hami, MigLayout, View
 from dra_driver.migration.meaning import Meaning as Meaning
 from dra_driver.migration.mig_layouts import (
     assumed_whole,
@@ -41,12 +36,11 @@ from dra_driver.migration.mig_layouts import (
 )
 from dra_driver.migration.model import Finding, Options, Path, finding, value_at
 from dra_driver.migration.node_pools import labels_of_nodes
+from dra_driver.migration.operator_parts import parts_of_operator
 from dra_driver.migration.own_names import own_names
 from dra_driver.migration.plugin_config import (
-    GPU_RESOURCE,
     MIG_STRATEGIES,
     PluginConfig,
-    Sharing,
     chosen_names,
     is_plugin_config,
     plugin_config,
@@ -55,6 +49,7 @@ from dra_driver.migration.plugin_names import heeded
 from dra_driver.migration.plumbing import plugin_settings
 from dra_driver.migration.publishing import published
 from dra_driver.migration.purposes import Purposes
+from dra_driver.migration.views import as_said, view_of_config, view_of_node
 from dra_driver.names import GPU_DRIVER
 from dra_driver.quantity import Quantity
 
@@ -248,8 +243,7 @@ class _Found:
             default = str(config["default"]) if config.get("default") else None
             self.operator_configs.append(Given(document, (str(config["name"]), default)))
         self._default_layout(document, spec)
-        for say in _OPERATOR:
-            self.findings += say(document, spec)
+        self.findings += parts_of_operator(document, spec)
         if value_at(spec, ("driver", "enabled")) is not False:
             self.driver_roots.add("/run/nvidia/driver")
 
@@ -346,61 +340,6 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-# -- the GPU Operator
-
-
-def _device_plugin(document: Document, spec: JsonObject) -> Iterator[Finding]:
-    if value_at(spec, ("devicePlugin", "enabled")) is not False:
-        message = "the GPU Operator runs the device plugin on all GPU nodes"
-        advice = (
-            "Label the nodes that go over with `nvidia.com/gpu.deploy.device-plugin: \"false\"`, node by node as the "
-            "cut-over plan says; at the end set `spec.devicePlugin.enabled: false`."
-        )  # fmt: skip
-        yield finding(DOUBLE_ALLOCATION, document, ("spec", "devicePlugin"), message, advice=advice)
-
-
-def _mig_manager(document: Document, spec: JsonObject) -> Iterator[Finding]:
-    manager = value_at(spec, ("migManager", "enabled"))
-    if manager is not False and value_at(spec, ("migManager", "config", "name")):
-        message = "the MIG manager keeps layouts on nodes with the label nvidia.com/mig.config"
-        yield finding(MIG_LAYOUT, document, ("spec", "migManager"), message, severity=Severity.WARNING)
-    if value_at(spec, ("migManager", "gpuClientsConfig", "name")):
-        message = "the MIG manager stops clients before it changes a layout; the driver changes nothing that is in use"
-        yield finding(NO_COUNTERPART, document, ("spec", "migManager", "gpuClientsConfig"), message)
-
-
-def _cdi(document: Document, spec: JsonObject) -> Iterator[Finding]:
-    if value_at(spec, ("cdi", "enabled")) is False:
-        message = "CDI is off; the driver hands devices to containers by CDI alone"
-        yield finding(
-            PLUGIN_SETTING, document, ("spec", "cdi", "enabled"), message, advice="Set `spec.cdi.enabled: true`."
-        )
-
-
-def _gfd(document: Document, spec: JsonObject) -> Iterator[Finding]:
-    if value_at(spec, ("gfd", "enabled")) is False:
-        message = "GPU Feature Discovery is off: labels of GPUs are old, or somebody else's"
-        yield finding(PLUGIN_SETTING, document, ("spec", "gfd", "enabled"), message, advice="See who sets them.")
-
-
-def _sandbox(document: Document, spec: JsonObject) -> Iterator[Finding]:
-    if value_at(spec, ("sandboxWorkloads", "enabled")) is True:
-        message = "nodes may be for virtual machines, by the label nvidia.com/gpu.workload.config"
-        yield finding(VIRTUAL_MACHINE, document, ("spec", "sandboxWorkloads"), message)
-
-
-def _exporter(document: Document, spec: JsonObject) -> Iterator[Finding]:
-    if value_at(spec, ("dcgmExporter", "enabled")) is not False:
-        message = "metrics of dcgm-exporter name the pods of claims only with its DRA support switched on"
-        advice = "Set `KUBERNETES_ENABLE_DRA` of dcgm-exporter to true."
-        yield finding(
-            PLUGIN_SETTING, document, ("spec", "dcgmExporter"), message, advice=advice, severity=Severity.INFO
-        )
-
-
-_OPERATOR = (_device_plugin, _mig_manager, _cdi, _gfd, _sandbox, _exporter)
-
-
 # -- together
 
 
@@ -439,7 +378,7 @@ def _meaning(found: _Found, options: Options) -> Meaning:
         claims=found.claims,
         cut_on_demand=found.cut_on_demand,
     )
-    nodes = [_view_of_node(node, configs, default, strategy, layouts) for node in found.nodes]
+    nodes = [view_of_node(node, configs, default, strategy, layouts) for node in found.nodes]
     views = [view for view in nodes if view is not None]
     if not views:
         profile = uniform_profile(usual.says, layouts) if usual is not None else None
@@ -447,104 +386,11 @@ def _meaning(found: _Found, options: Options) -> Meaning:
         if by_values and not by_flags and unsaid and is_assumed_whole(by_values, usual, layouts, options):
             strategy = "none"
             plain = replace(plain, strategy=strategy, findings=(*plain.findings, assumed_whole(by_values, usual)))
-        views = [_view_of_config(config, strategy, len(configs) > 1) for config in configs.values()]
+        views = [view_of_config(config, strategy, len(configs) > 1) for config in configs.values()]
         if not views and (strategy is not None or options.replicas is not None):
             views = [View("the cluster", mig_strategy=strategy)]
         views = [replace(view, mig_profile=profile) for view in views]
         if usual is not None and profile is not None and any(view.mig_strategy == "single" for view in views):
             plain = replace(plain, findings=(*plain.findings, by_default_layout(usual, profile)))
     memory = found.slice_memory.pop() if len(found.slice_memory) == 1 else None
-    return replace(plain, views=tuple(_said(view, options, memory) for view in views))
-
-
-def _view_of_config(config: PluginConfig, strategy: str | None, several: bool) -> View:
-    title = f"configuration {config.name}" if config.name else "the device plugin's configuration"
-    return View(
-        title,
-        config.name if several else None,
-        None,
-        config.mig_strategy or strategy or ("none" if config.sharing is not None else None),
-        sharing=config.sharing or {},
-        names=config.names,
-    )
-
-
-def _view_of_node(
-    node: Document,
-    configs: Mapping[str, PluginConfig],
-    default: str | None,
-    strategy: str | None,
-    layouts: Sequence[MigLayout],
-) -> View | None:
-    """None: a node without GPUs."""
-    labels = value_at(node.obj, ("metadata", "labels"))
-    labels = {str(key): str(value) for key, value in labels.items()} if isinstance(labels, dict) else {}
-    allocatable = value_at(node.obj, ("status", "allocatable"))
-    offered = frozenset(
-        str(name)
-        for name, amount in (allocatable.items() if isinstance(allocatable, dict) else ())
-        if str(name).startswith("nvidia.com/") and str(amount) != "0"
-    )
-    if not offered and not any(key.startswith("nvidia.com/gpu") for key in labels):
-        return None
-    name = labels.get(CONFIG_LABEL) or default
-    config = configs.get(name or "")
-    _, mig, profile = labels.get("nvidia.com/gpu.product", "").removesuffix("-SHARED").rpartition("-MIG-")
-    own = restored_profile(profile) if mig else uniform_profile(labels.get(LAYOUT_LABEL, ""), layouts)
-    memory = labels.get("nvidia.com/gpu.memory", "")
-    return View(
-        f"node {node.name}",
-        name,
-        labels,
-        labels.get("nvidia.com/mig.strategy") or (config.mig_strategy if config else None) or strategy,
-        own,
-        _sharing_of_node(labels, offered, config),
-        offered or None,
-        Quantity.parse(f"{memory}Mi") if memory.isdigit() and not own else None,
-        config.names if config is not None else (),
-    )
-
-
-def _sharing_of_node(
-    labels: Mapping[str, str], offered: frozenset[str], config: PluginConfig | None
-) -> Mapping[str, Sharing] | None:
-    """As its labels say; the configuration says the rest. None: neither says anything."""
-    found = dict(config.sharing or {}) if config is not None else {}
-    for resource, prefix in _with_labels(labels):
-        strategy, replicas = labels.get(f"{prefix}.sharing-strategy"), labels.get(f"{prefix}.replicas", "")
-        if strategy in ("time-slicing", "mps") and replicas.isdigit() and int(replicas) > 1:
-            known = found.get(resource)
-            found[resource] = Sharing(
-                "MPS" if strategy == "mps" else "TimeSlicing",
-                int(replicas),
-                known.renamed if known is not None else f"{resource}.shared" in offered,
-                known.one_only if known is not None else strategy == "mps",
-            )
-        elif strategy == "none":
-            found.pop(resource, None)
-    said = config is not None or "nvidia.com/gpu.sharing-strategy" in labels
-    return found if found or said else None
-
-
-def _with_labels(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Resources of which labels say how they are shared, with the beginning of the labels."""
-    yield GPU_RESOURCE, GPU_RESOURCE
-    for key in labels:
-        name, dot, _ = key.removesuffix(".sharing-strategy").partition(".sharing")
-        if key.startswith("nvidia.com/mig-") and key.endswith(".sharing-strategy") and not dot:
-            yield name, name
-
-
-def _said(view: View, options: Options, memory: Quantity | None) -> View:
-    """With what a person said, where nothing else is known; the MIG strategy in any case."""
-    sharing = view.sharing
-    if options.replicas is not None and not sharing:
-        own = Sharing("MPS" if options.sharing_strategy == "mps" else "TimeSlicing", options.replicas)
-        sharing = {GPU_RESOURCE: own} if options.replicas > 1 else {}
-    return replace(
-        view,
-        sharing=sharing,
-        mig_strategy=options.mig_strategy or view.mig_strategy,
-        mig_profile=options.mig_profile or view.mig_profile,
-        memory=options.gpu_memory or view.memory or memory,
-    )
+    return replace(plain, views=tuple(as_said(view, options, memory) for view in views))

@@ -462,3 +462,18 @@ def test_more_replicas_than_a_device_can_have_are_said() -> None:
     assert meaning.policy is not None
     assert meaning.policy["sharing"][0]["replicas"] == 128
     assert any("500 replicas" in one.message for one in meaning.findings)
+
+
+def test_a_node_that_offers_network_cards_only_is_no_node_with_gpus() -> None:
+    """NVIDIA's Network Operator gives its cards names of the same prefix."""
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n"},
+        "status": {"allocatable": {"nvidia.com/hostdev": "4", "rdma/hca": "1"}},
+    }
+    (document,) = read_documents(json.dumps(node), "n.json").documents
+    assert read([document], Options()).views == ()
+    node["status"] = {"allocatable": {"nvidia.com/hostdev": "4", "nvidia.com/gpu": "1"}}
+    (document,) = read_documents(json.dumps(node), "n.json").documents
+    assert [one.title for one in read([document], Options()).views] == ["node n"]
