@@ -89,6 +89,7 @@ def drafted(document: Document, meaning: Meaning, options: Options, *, patch: bo
     draft.patch = patch or is_part_of_an_object(document)
     for pod in pods_of(document, options, patch=draft.patch):
         draft.containers += pod.containers
+        pod = meaning.bases.completed(pod)
         read = with_written_places(reading.demands(pod, meaning, options), pod)
         pod, read = kept(pod, read, meaning.definitions, options)
         if owner is None and is_operand(document, pod.spec):

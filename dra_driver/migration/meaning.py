@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.migration.bases import Bases
 from dra_driver.migration.definitions import Definitions
 from dra_driver.migration.labels import Hints, Requirement, restored_profile
 from dra_driver.migration.model import Finding, What
@@ -194,6 +195,7 @@ class Meaning:
     """Whether slices have GPUs of which MIG devices are made on demand."""
     purposes: Purposes = field(default_factory=Purposes)
     """Of these claims."""
+    bases: Bases = field(default_factory=Bases)
 
     def views_for(self, requirements: Iterable[Requirement]) -> tuple[View, ...]:
         """Those whose nodes a pod with these requirements can run on. Of nodes that are not known, all that are not

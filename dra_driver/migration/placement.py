@@ -166,7 +166,7 @@ class _Placing:
         keys = ", ".join(sorted({one.requirement.key for one in entries}))
         message = f"{keys}: a DaemonSet makes a pod for each node that it selects; without this, for nodes without GPUs"
         if self._is_inherited(path):
-            message = f"{keys}: other templates have it, too, so it stays, and the claim says the same"
+            message = f"{keys}: it is said elsewhere, for others, too, so it stays, and the claim says the same"
         self.claim_findings.append(finding(NODE_ONLY_LABEL, self.pod.document, path, message))
 
     def _stay_with_extended(self, entries: Sequence[_Entry], path: Path, what: str = "condition on") -> None:
@@ -247,7 +247,7 @@ class _Placing:
             message = "Kueue takes no claims with alternatives, so the preference stays one of the node"
             self._say(NO_CLAIMS_HERE, where, message)
         elif self._is_inherited(where):
-            message = "other templates have the preference, too, so it stays one of the node"
+            message = "it is said elsewhere, for others, too, so it stays a preference of the node"
             self._say(PREFERENCE_TOO_RICH, where, message)
         else:
             self._list(ours)

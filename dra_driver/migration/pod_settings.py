@@ -357,7 +357,7 @@ class _Reader:
             return
         if re.search(r"hami|gpushare|gpu-share|gpu-admission|4pd-vgpu", name):
             if "schedulerName" in self._pod.inherited:
-                message = f"schedulerName {name}, which it has from the workflow, knows no claims"
+                message = f"schedulerName {name}, which it has from elsewhere, knows no claims"
                 self._say_with_claims(OTHER_SCHEDULER, path, message, severity=Severity.ERROR, fixed=False)
                 return
             self._edits.append(Remove(path))
@@ -412,7 +412,7 @@ class _Reader:
         if "tolerations" in self._pod.inherited:
             path: Path = (*self._pod.path, "tolerations")
             self._edits.append(Put(path, [*there, added]))
-            message = f"a toleration of the taint {key} is added, after those of the workflow: it has its own now"
+            message = f"a toleration of the taint {key} is added after those that it had from elsewhere"
             self._say_with_claims(TOLERATION, path, message)
             return
         path = (*self._pod.path, "tolerations", len(there))

@@ -167,6 +167,7 @@ class _Pod:
         key, count_key, core_key = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage"
         memory, cores = given.number(key), given.number(core_key)
         removes = given.paths(key, count_key, core_key)
+        self._several_of_aliyun(count_key, bool(memory or cores))
         if memory:
             share = Share(memory=self._of_aliyun(memory, given.paths(key)[0]), cores=cores or None)
             return Part(container, Want(What.GPU, 1, share=share), removes, key)
@@ -188,6 +189,14 @@ class _Pod:
             replace(part, want=replace(part.want, together=True)) if part.resource in _OF_ONE_GPU else part
             for part in parts
         ]
+
+    def _several_of_aliyun(self, label: str, asks: bool) -> None:
+        """By a label of the pod the scheduler of ACK takes several GPUs for it; how they are divided is not known."""
+        labels = self._pod.metadata.get("labels")
+        number = str(labels.get(label, "1")) if isinstance(labels, dict) else "1"
+        if asks and number != "1":
+            message = f"label {label}: {number} has its parts be of several GPUs, and it is not known how"
+            self._wrong((*self._pod.metadata_path, "labels", label), message, UNKNOWN_RESOURCE)
 
     def _of_aliyun(self, number: int, path: Path) -> Quantity:
         unit = self._options.resource_units.get("aliyun.com/gpu-mem")

@@ -16,6 +16,7 @@ from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import DeviceClass
 from dra_driver.errors import InvalidInput
+from dra_driver.migration.bases import Bases
 from dra_driver.migration.codes import (
     ALREADY_DRA,
     DOUBLE_ALLOCATION,
@@ -71,6 +72,7 @@ def read(documents: Sequence[Document], options: Options, told: Collection[Docum
         definitions=Definitions.of(documents),
         own=own,
         purposes=Purposes.of(documents),
+        bases=Bases.of(documents),
     )
     return published(meaning, options) if found.given or options.replicas is not None else meaning
 

@@ -275,6 +275,15 @@ def test_what_was_added_up_for_one_gpu_stays_on_one(resource: str) -> None:
     assert "M041" not in all_codes(read(alone))
 
 
+def test_parts_of_several_gpus_that_a_label_asks_for_leave_the_pod_as_it_is() -> None:
+    obj = pod(limits({"aliyun.com/gpu-mem": 8}))
+    obj["metadata"]["labels"] = {"aliyun.com/gpu-count": "2"}
+    found = read(obj)
+    assert (found.leave is not None, codes(found.findings)) == (True, ["M019", "M034"])
+    obj["metadata"]["labels"] = {"aliyun.com/gpu-count": "1"}
+    assert read(obj).leave is None
+
+
 def test_parts_of_different_gpus_are_so_for_each_container() -> None:
     """HAMi gave a container parts of different GPUs; another container may have had parts of the same ones."""
     amounts: JsonObject = {GPU: 2, MEM: 3000}
