@@ -11,7 +11,7 @@ from typing import Any
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.kinds import kind_of
+from dra_driver.migration.kind_table import kind_of
 from dra_driver.migration.kserve import configs_of, may_be_chosen
 from dra_driver.migration.model import PodSpecAt, value_at
 
