@@ -9,6 +9,7 @@ from support.real_nodes import cdi_root, kubelet_root, names
 
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.domains.names import DOMAIN_LABEL, daemon_object_name
+from kubelet_plugin.prepare.turns import LOCK
 
 _RECORDS = "plugins/gpu.nvidia.com/domains"
 PATIENCE_S = 150.0
@@ -129,10 +130,10 @@ def published_domains() -> set[str]:
 
 
 def on_node() -> list[str]:
-    """CDI files and records of the second driver, of every node."""
+    """CDI files and records of the second driver, of every node; the lock beside these stays, and is empty."""
     found = []
     for node in names():
-        records = (kubelet_root(node) / _RECORDS).glob("*")
+        records = {path for path in (kubelet_root(node) / _RECORDS).glob("*") if path.name != LOCK}
         found += [f"{node} {path.name}" for path in (*cdi_root(node).glob("k8s.compute-domain*"), *records)]
     return sorted(found)
 
