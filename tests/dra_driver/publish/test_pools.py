@@ -22,7 +22,7 @@ from dra_driver.errors import ClusterError, InvalidInput, Rejected
 from dra_driver.kube.client import Endpoint, Kube, WatchEvent
 from dra_driver.kube.watch import Backoff
 from dra_driver.names import GPU_DRIVER
-from dra_driver.publish import Narrator, PoolPublisher
+from dra_driver.publish import Narrator, PoolPublisher, pools
 from dra_driver.runtime.tracing import OFF, Tracer
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
@@ -603,6 +603,32 @@ async def test_fields_that_the_server_drops_are_reported_once_and_not_sent_again
         await scene.publishes(node_a=[A.name, B.name])
         assert scene.writes() == ["update"]
         assert scene.narrator.told == ["node-a: lost capacity"]
+
+
+class Counted(Forgetful):
+    """The same; how often it was asked what it keeps."""
+
+    probes = 0
+
+    async def create(self, resource: Resource, obj: JsonObject, *, dry_run: bool = False, **more: Any) -> JsonObject:
+        Counted.probes += dry_run
+        return await super().create(resource, obj, dry_run=dry_run, **more)
+
+
+async def test_a_server_that_drops_fields_is_asked_once_more_what_it_keeps(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "_PROBE_PAUSE_S", 0.01)
+    monkeypatch.setattr(Counted, "probes", 0)
+    await scene.node("node-a", A)
+
+    async def asked_again() -> bool:
+        return Counted.probes == 2
+
+    async with publishing(scene, client=Counted):
+        await scene.until(asked_again)
+        await asyncio.sleep(0.2)  # twenty pauses
+        assert Counted.probes == 2
 
 
 class Gated(Kube):
