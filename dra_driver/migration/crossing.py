@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from dra_driver.migration.codes import CROSS_NAMESPACE
 from dra_driver.migration.model import Finding, Path, PodSpecAt, Workload, finding
-from dra_driver.migration.pod_settings import uuids_of, variables
+from dra_driver.migration.pod_settings import uuids_of
+from dra_driver.migration.variables import variables
 
 _GROUP_LABELS = ("runai-gpu-group",)
 _UUID_ANNOTATIONS = ("nvidia.com/use-gpuuuid", "volcano.sh/vgpu-use-gpuuuid")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.migration.bypasses import administration, mounts
 from dra_driver.migration.codes import (
     BYPASS,
     HAND_MADE_MPS,
@@ -25,6 +26,7 @@ from dra_driver.migration.codes import (
     Severity,
 )
 from dra_driver.migration.copies import copies_of
+from dra_driver.migration.image_conditions import requirement
 from dra_driver.migration.labels import quoted
 from dra_driver.migration.model import (
     ContainerAt,
@@ -41,39 +43,13 @@ from dra_driver.migration.model import (
     value_at,
 )
 from dra_driver.migration.named import MOST_USERS, shared_group
+from dra_driver.migration.variables import NONE_VISIBLE, VISIBLE, Variable, items, sees_all, variables
 from dra_driver.names import CONFIG_API_VERSION
-from dra_driver.quantity import Quantity, padded_version
+from dra_driver.quantity import Quantity
 
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-_NONE_VISIBLE = ("none", "void", "")
 _UUID = re.compile(r"(GPU|MIG)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 _BEGINNING = re.compile(r"(GPU|MIG)-[0-9a-f][0-9a-f-]*", re.IGNORECASE)
 """Of a UUID: CUDA takes as much of it as tells the GPU from the others of its node."""
-
-
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """`value` None: it comes from elsewhere."""
-
-    value: str | None
-    path: Path
-
-
-def variables(container: ContainerAt) -> dict[str, Variable]:
-    env = container.obj.get("env")
-    found = {}
-    for index, one in enumerate(env if isinstance(env, list) else ()):
-        if isinstance(one, dict) and isinstance(one.get("name"), str):
-            value = one.get("value")
-            text = None if "valueFrom" in one else "" if value is None else str(value)
-            found[one["name"]] = Variable(text, (*container.path, "env", index))
-    return found
-
-
-def sees_all(container: ContainerAt) -> bool:
-    """Whether the NVIDIA runtime hands in GPUs that nobody accounts for."""
-    variable = variables(container).get(VISIBLE)
-    return variable is not None and variable.value not in (None, *_NONE_VISIBLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,19 +99,6 @@ def scheduler_of(pod: PodSpecAt) -> tuple[str | None, Path]:
     return ("volcano", ("spec",)) if of_volcano else (None, own)
 
 
-def bypasses(pod: PodSpecAt, users: Sequence[ContainerAt] = ()) -> tuple[Finding, ...]:
-    """Of a pod that asks for none: how it reaches GPUs all the same. `users` are those who get a claim even so."""
-    found = [*_mounts(pod, users)]
-    for container in pod.containers:
-        given = variables(container)
-        if sees_all(container):
-            variable = given[VISIBLE]
-            message = f"{container.name} sees GPUs by {VISIBLE}={variable.value}, and asks for none"
-            found.append(finding(BYPASS, pod.document, variable.path, message))
-        found += _administration(pod, given)
-    return tuple(found)
-
-
 class _Reader:
     def __init__(
         self, pod: PodSpecAt, users: Sequence[ContainerAt], resources: Sequence[str], options: Options
@@ -180,13 +143,13 @@ class _Reader:
                 self._of_user(container, given)
             elif sees_all(container):
                 self._of_onlooker(container, given[VISIBLE])
-            self._findings += _administration(self._pod, given)
+            self._findings += administration(self._pod, given)
         self._mps()
         self._runtime_class()
         self._scheduler()
         self._node_name()
         self._tolerations()
-        self._findings += _mounts(self._pod, self._users)
+        self._findings += mounts(self._pod, self._users)
         return Settings(
             tuple(self._edits),
             tuple(self._findings),
@@ -213,7 +176,7 @@ class _Reader:
         visible = given.get(VISIBLE)
         if visible is not None and visible.value is None:
             self._say(SETTING_KEPT, visible.path, f"{VISIBLE} comes from elsewhere; with claims it has no effect")
-        elif visible is not None and visible.value not in _NONE_VISIBLE:
+        elif visible is not None and visible.value not in NONE_VISIBLE:
             uuids = uuids_of(visible.value or "")
             if uuids:
                 self._pinned(container, VISIBLE, visible, uuids)
@@ -318,7 +281,7 @@ class _Reader:
     def _signs_of_mps(self) -> Iterator[tuple[Path, str]]:
         spec, path = self._pod.spec, self._pod.path
         names: set[str] = set()
-        for index, volume in enumerate(_items(spec.get("volumes"))):
+        for index, volume in enumerate(items(spec.get("volumes"))):
             folder = str(value_at(volume, ("hostPath", "path")) or "").rstrip("/")
             if folder in ("/tmp/nvidia-mps", "/run/nvidia/mps", "/var/run/nvidia/mps", "/tmp/nvidia-log"):
                 names.add(str(volume.get("name")))
@@ -327,7 +290,7 @@ class _Reader:
             name.startswith("CUDA_MPS_PIPE") for container in self._users for name in variables(container)
         )
         for container in self._pod.containers:
-            for index, mount in enumerate(_items(container.obj.get("volumeMounts"))):
+            for index, mount in enumerate(items(container.obj.get("volumeMounts"))):
                 if str(mount.get("name")) in names:
                     yield (*container.path, "volumeMounts", index), f"its mount in {container.name}"
             for name, variable in variables(container).items():
@@ -403,7 +366,7 @@ class _Reader:
         """Of the taint that is named after the resource, as the admission plugin ExtendedResourceToleration does."""
         if not any(one in ("nvidia.com/gpu", "nvidia.com/gpu.shared") for one in self._resources):
             return
-        there = _items(self._pod.spec.get("tolerations"))
+        there = items(self._pod.spec.get("tolerations"))
         key = "nvidia.com/gpu"
         covering = (one for one in there if one.get("effect") in (None, "", "NoSchedule"))
         if any(one.get("key") == key or (not one.get("key") and one.get("operator") == "Exists") for one in covering):
@@ -440,11 +403,6 @@ _SCHEDULERS: Mapping[str, str] = {
 }
 
 
-def _items(value: object) -> list[JsonObject]:
-    """Of a list of objects; what is none is empty, so that positions stay."""
-    return [one if isinstance(one, dict) else {} for one in value] if isinstance(value, list) else []
-
-
 def _listed(words: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(words))
 
@@ -466,75 +424,3 @@ def _memory_limit(value: str) -> Quantity | None:
     """Of `0=2G`, the first device's; M and G are binary here."""
     match = re.match(r"(?:[0-9]+=)?([0-9]+)([MG])B?(?:,|\Z)", value.strip())
     return Quantity.parse(f"{match[1]}{match[2]}i") if match is not None else None
-
-
-def _administration(pod: PodSpecAt, given: Mapping[str, Variable]) -> Iterator[Finding]:
-    for name in ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"):
-        if name in given and given[name].value:
-            message = f"{name}: partitioning GPUs is for the driver, which hands out no rights to it"
-            yield finding(NO_COUNTERPART, pod.document, given[name].path, message)
-    if "NVIDIA_IMEX_CHANNELS" in given:
-        message = "NVIDIA_IMEX_CHANNELS: channels are claimed through a ComputeDomain"
-        yield finding(NO_COUNTERPART, pod.document, given["NVIDIA_IMEX_CHANNELS"].path, message)
-
-
-_HOST_GPU = re.compile(
-    r"/dev(/nvidia.*)?|/usr/local/nvidia.*|/run/nvidia(?!/mps).*|/home/kubernetes/bin/nvidia.*"
-    r"|.*/lib(nvidia-|cuda\.so).*|/proc/driver/nvidia.*"
-)
-
-
-def _mounts(pod: PodSpecAt, users: Sequence[ContainerAt]) -> Iterator[Finding]:
-    """Device files and driver libraries of the host, and privileged containers that have GPUs."""
-    for index, volume in enumerate(_items(pod.spec.get("volumes"))):
-        folder = str(value_at(volume, ("hostPath", "path")) or "").rstrip("/")
-        if folder and _HOST_GPU.fullmatch(folder):
-            message = f"volume {volume.get('name')} is {folder} of the host"
-            severity = Severity.WARNING if folder == "/dev" and not users else None
-            yield finding(BYPASS, pod.document, (*pod.path, "volumes", index), message, severity=severity)
-    for container in users:
-        if value_at(container.obj, ("securityContext", "privileged")) is True:
-            path = (*container.path, "securityContext", "privileged")
-            message = f"{container.name} is privileged, and so sees all GPUs of its node whatever its claim says"
-            yield finding(BYPASS, pod.document, path, message, severity=Severity.WARNING)
-
-
-# -- conditions of images
-
-_CONDITION = re.compile(r"(cuda|driver|arch|brand)(>=|<=|!=|>|<|=)([A-Za-z0-9.]+)")
-_ATTRIBUTES = {"cuda": "cudaDriverVersion", "driver": "driverVersion", "arch": "cudaComputeCapability"}
-
-
-def requirement(value: str, own: str) -> str | None:
-    """CEL of `cuda>=12.2 brand=tesla,driver>=470`: blanks are OR, commas AND. `own` is the map of attributes.
-
-    None: it is not understood. Source: the NVIDIA container runtime, NVIDIA_REQUIRE_*.
-    """
-    alternatives = []
-    for words in value.split():
-        parts = [_condition(word, own) for word in words.split(",") if word]
-        if not parts or None in parts:
-            return None
-        alternatives.append(" && ".join(part for part in parts if part is not None))
-    if not alternatives:
-        return None
-    if len(alternatives) == 1:
-        return alternatives[0]
-    return " || ".join(f"({one})" for one in alternatives)
-
-
-def _condition(word: str, own: str) -> str | None:
-    match = _CONDITION.fullmatch(word)
-    if match is None:
-        return None
-    name, operator, text = match.groups()
-    sign = "==" if operator == "=" else operator
-    if name == "brand":
-        if sign not in ("==", "!="):
-            return None
-        return f"has({own}.brand) && {own}.brand.lowerAscii() {sign} {quoted(text.lower())}"
-    version = padded_version(text)
-    if version is None:
-        return None
-    attribute = f"{own}.{_ATTRIBUTES[name]}"
-    return f"has({attribute}) && {attribute}.compareTo(semver({quoted(str(version))})) {sign} 0"

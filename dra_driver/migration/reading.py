@@ -15,6 +15,7 @@ from dra_driver.cel.errors import CelError
 from dra_driver.migration import amounts as amounts_room
 from dra_driver.migration.alignment import aligned
 from dra_driver.migration.amounts import Amounts, amounts_of, is_gpu_resource
+from dra_driver.migration.bypasses import bypasses
 from dra_driver.migration.codes import (
     ADMIN_ACCESS,
     ALREADY_DRA,
@@ -52,11 +53,12 @@ from dra_driver.migration.model import (
 )
 from dra_driver.migration.placement import BY_LABELS, Placed, placed, requirements_of, unused_labels
 from dra_driver.migration.plumbing import is_plumbing
-from dra_driver.migration.pod_settings import Settings, bypasses, mps_config, sees_all, settings, variables
+from dra_driver.migration.pod_settings import Settings, mps_config, settings
 from dra_driver.migration.purposes import hindrances, kept, why_left
 from dra_driver.migration.sharing_systems import Part, parts_of
 from dra_driver.migration.standing import Notes, Standing, with_clouds
 from dra_driver.migration.units import Ask, demands_of_kind, handed_on
+from dra_driver.migration.variables import sees_all, variables
 
 MOST_DEVICES = 32
 """Of one claim. Source: AllocationResultsMaxSize, resource.k8s.io/v1."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from dra_driver.migration.model import Choice, Form, Options, PodReading, PodSpecAt, Role, Share, StrategyOption, Target
 from dra_driver.migration.named import shared_group, strategy_of
 from dra_driver.migration.placement import BY_LABELS
-from dra_driver.migration.pod_settings import sees_all
+from dra_driver.migration.variables import sees_all
 
 _FIRST_MINOR = 36
 """The first Kubernetes where DRAExtendedResource is on unless somebody switches it off."""

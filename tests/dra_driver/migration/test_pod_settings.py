@@ -10,8 +10,9 @@ from dra_driver.api.config import GpuConfig, MigDeviceConfig, decode_config
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.sharing import Mps, Sharing
 from dra_driver.cel.device import compile_selector
+from dra_driver.migration.image_conditions import requirement
 from dra_driver.migration.model import PodReading, PodSpecAt, Put
-from dra_driver.migration.pod_settings import requirement, scheduler_of
+from dra_driver.migration.pod_settings import scheduler_of
 
 A = "device.attributes['gpu.nvidia.com']"
 PLAIN = meaning_of("version: v1\nflags: {migStrategy: mixed}\n")
