@@ -187,10 +187,11 @@ def held() -> Held:
 
 
 def _entries(node: str) -> list[dict[str, Any]]:
-    record = kubelet_root(node) / _CHECKPOINT
-    if not record.exists():
+    try:
+        record = (kubelet_root(node) / _CHECKPOINT).read_text()
+    except FileNotFoundError:
         return []
-    found: list[dict[str, Any]] = json.loads(record.read_text())["Data"]["PodDeviceEntries"] or []
+    found: list[dict[str, Any]] = json.loads(record)["Data"]["PodDeviceEntries"] or []
     return found
 
 

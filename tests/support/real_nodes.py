@@ -1,7 +1,7 @@
 """The nodes of a real cluster, where there are several of them on one machine; see tests/e2e.
 
 GPU_DRA_TEST_NODE   a command that is given two words, of which the second is a node's name. The first is
-    root            it prints the folder through which that node's files are seen
+    root            it prints the folder through which that node's files are seen, be they there or not
     stop-kubelet    its kubelet is killed, and stays so until
     start-kubelet
     lose            all that runs there ends, as if its power went, and its files are gone; not asked of the first node

@@ -15,13 +15,18 @@ WANTED = {"spread": 2, "at-first": 1, "at-second": 1, "many": MANY}
 
 
 def manifests(image: str, first: str, second: str) -> dict[str, str]:
-    """By file name: one that wants a node for each of its pods, one bound to each node, and one for all other GPUs."""
+    """By file name: one that wants a node for each of its pods, one bound to each node, and one for all other GPUs.
+
+    There is no GPU to spare, so none but the last takes one more while it changes, and that has to wait behind the
+    others.
+    """
     apart = {"labelSelector": {"matchLabels": {"app": "spread"}}, "topologyKey": HOST}
     affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
+    before_others = {"priorityClassName": "system-cluster-critical"}
     settings: dict[str, dict[str, Any]] = {
-        "spread": {"affinity": affinity},
-        "at-first": {"nodeSelector": {HOST: first}},
-        "at-second": {"nodeSelector": {HOST: second}},
+        "spread": {"affinity": affinity, **before_others},
+        "at-first": {"nodeSelector": {HOST: first}, **before_others},
+        "at-second": {"nodeSelector": {HOST: second}, **before_others},
         "many": {},
     }
     return {f"{app}.yaml": yaml.safe_dump(_deployment(app, image, more)) for app, more in settings.items()}
@@ -37,12 +42,14 @@ def _deployment(app: str, image: str, settings: dict[str, Any]) -> dict[str, Any
     }
     spec = {"terminationGracePeriodSeconds": 1, "containers": [container], **settings}
     labels = {"app": app}
+    strategy = {} if app == "many" else {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {"name": app, "namespace": "default"},
         "spec": {
             "replicas": WANTED[app],
+            "strategy": strategy,
             "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": spec},
         },
