@@ -217,3 +217,41 @@ def test_what_a_read_only_root_leaves_to_write_to_is_mounted(kind: str, render: 
     empty = [one["name"] for one in pod["volumes"] if "emptyDir" in one]
     mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
     assert [mounts[name] for name in empty] == (["/tmp"] if kind == "DaemonSet" else [])
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"kubeletPlugin": {"privileged": False}}, {"kubeletPlugin": {"simulate": "t4"}}], ids=str
+)
+def test_the_constraint_of_openshift_gives_the_plugin_what_its_pod_has_and_no_more(
+    values: Values, render: Render
+) -> None:
+    release = render(values, before=EVERYTHING_SERVED)
+    (scc,) = [one for one in release.all("SecurityContextConstraints") if "kubelet-plugin" in one["metadata"]["name"]]
+    pod = release.one("DaemonSet")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    context = container["securityContext"]
+    for field, of_pod in (
+        ("allowHostPID", "hostPID"),
+        ("allowHostIPC", "hostIPC"),
+        ("allowHostNetwork", "hostNetwork"),
+    ):
+        assert scc[field] is pod.get(of_pod, False), field
+    assert scc["allowHostPorts"] is any("hostPort" in one for one in container["ports"])
+    assert scc["allowPrivilegedContainer"] is context.get("privileged", False)
+    if "privileged" not in context:
+        assert scc["allowPrivilegeEscalation"] is context["allowPrivilegeEscalation"]
+        assert scc["allowedCapabilities"] == context["capabilities"].get("add", [])
+    assert scc["readOnlyRootFilesystem"] is context["readOnlyRootFilesystem"] is True
+    # The API server mounts the token, a projected volume, itself.
+    kinds = {kind for one in pod["volumes"] for kind in one if kind != "name"} | {"projected"}
+    assert set(scc["volumes"]) == kinds and scc["groups"] == []
+
+
+def test_network_policies_limit_both_directions(render: Render) -> None:
+    """Rules of a direction that is not among the types limit nothing."""
+    release = render({"networkPolicy": {"install": True}})
+    found = [*release.all("NetworkPolicy"), *(one for one in release.hooks if one["kind"] == "NetworkPolicy")]
+    assert len(found) == 4
+    for one in found:
+        assert one["spec"]["policyTypes"] == ["Ingress", "Egress"], one["metadata"]["name"]
+        assert one["spec"]["egress"], "nothing at all could be reached"
