@@ -6,10 +6,10 @@ What is known only during evaluation is DYN and passes.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
+from dra_driver.cel.checked import Checked, Environment
 from dra_driver.cel.errors import CelTypeError, closest
-from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS, first_version_with
+from dra_driver.cel.functions import LAZY_METHODS, first_version_with
 from dra_driver.cel.library.formatting import clauses, need, need_count
 from dra_driver.cel.library.lists import COMPARABLE
 from dra_driver.cel.library.regexes import compiled_pattern
@@ -54,47 +54,6 @@ from dra_driver.cel.types import (
 _CONVERSIONS = frozenset(["int", "uint", "double", "bool", "string", "bytes"])
 _NO_INDICES = frozenset(["bytes", "list", "map", "null_type"])
 _SIGNS = frozenset(["==", "!=", "<", "<=", ">", ">=", "in", "+", "-", "*", "/", "%", "-_", "!_", "[]", "[?]"])
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A field of an object: its type, and the attribute of the Python object that holds its value."""
-
-    type: Type
-    attribute: str
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectType:
-    """The type of a variable that has fields, by their names in expressions."""
-
-    type: Type
-    fields: Mapping[str, Field]
-
-
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """The variables that an expression sees, in the order of their slots, and the functions."""
-
-    variables: Mapping[str, ObjectType]
-    functions: Mapping[str, tuple[Overload, ...]] = field(default_factory=lambda: FUNCTIONS)
-
-
-@dataclass(slots=True)
-class Checked:
-    """What is known about a tree. `slots` is how many variables are alive at once, those of the environment first."""
-
-    root: Node
-    expression: str
-    types: dict[Node, Type] = field(default_factory=dict)
-    overloads: dict[Node, tuple[Overload, ...]] = field(default_factory=dict)
-    variables: dict[Node, int] = field(default_factory=dict)
-    """The slot that a Name reads, or the first one that a macro fills."""
-    attributes: dict[Node, str] = field(default_factory=dict)
-    """Of a Select on an object: the Python attribute."""
-    constants: dict[Node, object] = field(default_factory=dict)
-    """Names that mean a type, as in `type(x) == int`."""
-    slots: int = 0
 
 
 def check(root: Node, expression: str, environment: Environment) -> Checked:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dra_driver.cel.call_costs import CHARACTER, LIST_COST, MAP_COST, TEXTS, Operand, Operands, allocating, own_cost
-from dra_driver.cel.check import Checked
+from dra_driver.cel.checked import Checked
 from dra_driver.cel.sizes import NONE, UNKNOWN, Inside, Path, Size, device_size, fixed, within
 from dra_driver.cel.tree import (
     Bind,

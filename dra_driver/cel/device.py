@@ -10,7 +10,8 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from dra_driver.api.resource import Attribute, Device
-from dra_driver.cel.check import Checked, Environment, Field, ObjectType, check
+from dra_driver.cel.check import check
+from dra_driver.cel.checked import Checked, Environment, Field, ObjectType
 from dra_driver.cel.cost import LIMIT, estimate
 from dra_driver.cel.errors import CelCostError, CelRuntimeError, CelTypeError
 from dra_driver.cel.evaluate import Program, WatchedProgram

@@ -11,7 +11,7 @@ are not watched have no trace of it, and are as fast as they can be.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from dra_driver.cel.check import Checked
+from dra_driver.cel.checked import Checked
 from dra_driver.cel.dispatch import picked, placed
 from dra_driver.cel.errors import CelRuntimeError
 from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS, equals

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 
 from dra_driver.cel.call_costs import CHARACTER, LIST_COST, MAP_COST, Operand, Operands, own_cost
-from dra_driver.cel.check import Checked
+from dra_driver.cel.checked import Checked
 from dra_driver.cel.cost import STARTS, STEPS
 from dra_driver.cel.errors import CelRuntimeError
 from dra_driver.cel.sizes import fixed

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dra_driver.cel.check import Checked
+from dra_driver.cel.checked import Checked
 from dra_driver.cel.cost import LIMIT
 from dra_driver.cel.device import CelDevice, checked_selector
 from dra_driver.cel.errors import CelRuntimeError

@@ -21,7 +21,8 @@ import aiohttp
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import LabelSelector
-from dra_driver.cel.check import Environment, ObjectType, check
+from dra_driver.cel.check import check
+from dra_driver.cel.checked import Environment, ObjectType
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.evaluate import Program
 from dra_driver.cel.functions import functions_of

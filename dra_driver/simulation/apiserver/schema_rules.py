@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
-from dra_driver.cel.check import Environment, ObjectType, check
+from dra_driver.cel.check import check
+from dra_driver.cel.checked import Environment, ObjectType
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.evaluate import Program
 from dra_driver.cel.parser import parse

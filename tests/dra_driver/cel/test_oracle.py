@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from support.cel_expressions import EXPRESSIONS, VALUES
 
-from dra_driver.cel.check import Environment, Field, ObjectType, check
+from dra_driver.cel.check import check
+from dra_driver.cel.checked import Environment, Field, ObjectType
 from dra_driver.cel.errors import CelError, CelRuntimeError
 from dra_driver.cel.evaluate import Program
 from dra_driver.cel.parser import parse
