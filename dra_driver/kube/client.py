@@ -256,9 +256,11 @@ class Kube:
         label_selector: str | None = None,
         field_selector: str | None = None,
         resource_version: str,
+        accepted: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[WatchEvent, None]:
         """Events after `resource_version`, in order, until the server ends the watch (normal, after minutes).
 
+        `accepted` is called when the server has agreed; the first event may be a minute away.
         Raises Gone when the position expired, Unreachable when the connection broke or fell silent.
         """
         query = _selectors(label_selector, field_selector) | {
@@ -278,6 +280,7 @@ class Kube:
                 self._answered("watch", resource, response.status)
                 if response.status != 200:
                     raise error_of(response, await response.read(), about)
+                accepted()
                 async for line in _lines(response.content):
                     yield WatchEvent(*an_event(decoded(line, about), about))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

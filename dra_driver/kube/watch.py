@@ -168,6 +168,7 @@ class Mirror[T]:
             label_selector=self._label_selector,
             field_selector=self._field_selector,
             resource_version=self._position,
+            accepted=self._follows,
         )
         async with aclosing(events):
             async for event in events:

@@ -1,7 +1,7 @@
 """A mirror follows the server through gaps, expired positions and silence, and reports every change once."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -37,9 +37,13 @@ class Script:
         assert isinstance(step, Listing)
         yield step
 
-    async def watch(self, resource: object, *, resource_version: str, **more: object) -> AsyncIterator[WatchEvent]:
+    async def watch(
+        self, resource: object, *, resource_version: str, accepted: Callable[[], None], **more: object
+    ) -> AsyncIterator[WatchEvent]:
         self.positions.append(resource_version)
         step = self._next()
+        if isinstance(step, list):
+            accepted()
         for event in step if isinstance(step, list) else [step]:
             if isinstance(event, Exception):
                 raise event
@@ -143,6 +147,24 @@ async def test_watches_that_end_at_once_are_no_busy_loop() -> None:
 async def test_positions_that_always_expire_are_no_busy_loop() -> None:
     followed = await Followed(*[listing(5), Gone("expired")] * 4).run()
     assert len(followed.pauses) == 4
+
+
+async def test_after_an_outage_it_follows_as_soon_as_its_watch_is_accepted(api_server: SimulatedApiServer) -> None:
+    """A quiet collection has an event a minute, and readiness waits for this."""
+    async with following(api_server) as reflector:
+        await reflector.synced.wait()
+        await api_server.stop()
+        await fails(reflector, True)
+        await api_server.start()
+        await fails(reflector, False)
+
+
+async def fails(reflector: Reflector, yes: bool) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            if (reflector.failure is not None) is yes:
+                return
+            await asyncio.sleep(0.01)
 
 
 async def test_a_position_that_expired_while_the_server_was_away_is_no_reason_to_wait_longer() -> None:
