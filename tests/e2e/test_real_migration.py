@@ -195,7 +195,7 @@ def test_nodes_fail_and_one_is_replaced_while_two_go_over_one_after_the_other(
                 f"{first}/await-plugin-gone": partial(outages.of, first, 75),
                 f"{second}/stop-plugin": partial(outages.of, second, 15),
                 f"{second}/await-free": partial(outages.of, first, 20),
-                f"{second}/start-driver": partial(real_nodes.kill, second, "gpu-dra-kubelet-plugin"),
+                f"{second}/await-driver": partial(real_nodes.kill, second, "gpu-dra-kubelet-plugin"),
             }
             stays = real_pair.life(bound[second])
             plan.follow("forward", of=slice(2))

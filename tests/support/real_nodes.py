@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from support.real_cluster import get, kubectl, until
+from support.real_cluster import get, until
 
 COMMAND = os.environ.get("GPU_DRA_TEST_NODE", "")
 
@@ -98,8 +98,7 @@ def processes(node: str, program: str) -> Sequence[int]:
 
 
 def kill(node: str, program: str) -> None:
-    """SIGKILL to all of these; there has to be one."""
-    found = processes(node, program)
-    assert found, f"no {program} on {node}: {kubectl('get', 'pods', '-A', '-o', 'wide')}"
-    for pid in found:
+    """SIGKILL to all of these, as soon as there is one."""
+    until(lambda: processes(node, program), f"{program} runs on {node}")
+    for pid in processes(node, program):
         os.kill(pid, signal.SIGKILL)
