@@ -4,11 +4,12 @@
 `kubelet_plugin.domains.standing` does. `DeviceStatusWriter` writes what differs from what was written last, through
 `kubelet_plugin.claim_devices`, in the background and for several changes together. kubelet's calls never wait for it,
 and a node at rest writes nothing: after a restart, claims are read and compared. A claim for which the cluster does not
-allow it, or does not keep it, is tried again ten minutes later. Of a released claim what was written is taken away.
+allow it, or does not keep it, is tried again ten minutes later. Of a released claim what was written is taken away,
+also by the plugin that follows one that was killed before (`kubelet_plugin.told_claims`).
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,13 +26,14 @@ from dra_driver.errors import ClusterError, Conflict, DriverError, NotFound, Unr
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff
 from dra_driver.names import ClaimRef
-from kubelet_plugin.claim_devices import Entries, entries_of, in_order, key_of, put_entries
+from kubelet_plugin.claim_devices import Entries, Key, entries_of, in_order, key_of, put_entries
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.monitor import SeenFacts
 from kubelet_plugin.prepare.checkpoint import Journals
 from kubelet_plugin.prepare.holds import ComputeInstance, Records
 from kubelet_plugin.prepare.lifecycle import Entry, HeldDevice
 from kubelet_plugin.prepare.listener import AllocatedTo, ClaimListener, Operation
+from kubelet_plugin.told_claims import ToldClaims
 
 _log = structlog.get_logger(__name__)
 
@@ -185,6 +187,7 @@ class DeviceStatusWriter(ClaimListener):
         kube: Kube,
         driver: str,
         claims: Claims,
+        told: ToldClaims,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         together_s: float = _TOGETHER_S,
@@ -194,6 +197,7 @@ class DeviceStatusWriter(ClaimListener):
         self._kube = kube
         self._driver = driver
         self._claims = claims
+        self._told = told
         self._now = now
         self._together_s = together_s
         self._look_every_s = look_every_s
@@ -234,18 +238,34 @@ class DeviceStatusWriter(ClaimListener):
                 await asyncio.sleep(self._together_s)
 
     async def _meet(self) -> None:
-        """Find out what the API server has of the claims that were held before. Raises Unreachable, NodeNotReady."""
-        for uid, ref in (await self._claims.held()).items():
+        """Find out what the API server has of the claims that were held or told of before. Raises Unreachable,
+        NodeNotReady."""
+        held, told = await self._claims.held(), await asyncio.to_thread(self._told.read)
+        for uid, ref in ({uid: one.claim for uid, one in told.items()} | dict(held)).items():
             if uid in self._known:
                 continue
             try:
                 claim = await self._kube.get(RESOURCE_CLAIMS, ref.name, ref.namespace)
             except Unreachable:
                 raise
+            except NotFound:
+                await self._note(ref, ())
+                continue
             except ClusterError:
-                continue  # then what is there is written once more, or that it cannot be is told
-            if claim["metadata"]["uid"] == uid:
-                self._known[uid] = _Known(ref, entries_of(claim, self._driver))
+                # Then what is there of a held one is written once more, or that it cannot be is told.
+                if uid not in held:
+                    self._known[uid] = _Known(ref, _unread(told[uid].devices))
+                continue
+            there = entries_of(claim, self._driver) if claim["metadata"]["uid"] == uid else ()
+            # One that was released may be another node's by now, and so may be what is said of other devices.
+            ours = there if uid in held else tuple(one for one in there if key_of(one) in told[uid].devices)
+            if ours:
+                self._known[uid] = _Known(ref, ours)
+            elif uid not in held:
+                await self._note(ref, ())
+
+    async def _note(self, claim: ClaimRef, devices: Collection[Key]) -> None:
+        await asyncio.to_thread(self._told.note, claim, devices)
 
     async def write(self) -> None:
         """Write what differs. Raises Unreachable, or NodeNotReady before the hardware was seen."""
@@ -270,11 +290,13 @@ class DeviceStatusWriter(ClaimListener):
     async def _put(self, claim: ClaimRef, devices: Entries) -> None:
         known = self._known.get(claim.uid)
         said = [key_of(one) for one in known.devices] if known is not None else []
+        await self._note(claim, [*said, *map(key_of, devices)])
         try:
             kept = await put_entries(self._kube, claim, self._driver, devices, said)
         except NotFound:
             self._known.pop(claim.uid, None)
             self._refused.pop(claim.uid, None)
+            await self._note(claim, ())
         except Unreachable:
             raise
         except ClusterError as error:
@@ -285,6 +307,7 @@ class DeviceStatusWriter(ClaimListener):
         else:
             if kept:
                 self._known[claim.uid] = _Known(claim, devices)
+                await self._note(claim, [key_of(one) for one in devices])
                 return
             why = "the API server keeps none: its gate DRAResourceClaimDeviceStatus is off"
             self._note_refusal(claim, devices, why, _clock() + self._pause_s)
@@ -322,6 +345,12 @@ class DeviceStatusWriter(ClaimListener):
             for one in status.conditions
         ]
         return device | ({"data": dict(status.data)} if status.data else {})
+
+
+def _unread(devices: Collection[Key]) -> Entries:
+    """Of a claim that could not be read: which devices may be told of, and nothing of what is said."""
+    keys = ({"pool": pool, "device": device, "shareID": share} for pool, device, share in devices)
+    return in_order(keys)
 
 
 def _clock() -> float:

@@ -63,6 +63,7 @@ from kubelet_plugin.rpc.serving import serving
 from kubelet_plugin.rpc.sockets import plugin_sockets
 from kubelet_plugin.service import ClaimService
 from kubelet_plugin.settings import Settings, from_process
+from kubelet_plugin.told_claims import ToldClaims
 from kubelet_plugin.tracing import ClaimSpans
 
 if TYPE_CHECKING:
@@ -332,7 +333,8 @@ def _device_status(
 ) -> DeviceStatusWriter | None:
     if Feature.DEVICE_STATUS not in settings.feature_gates:
         return None
-    writer = DeviceStatusWriter(kube, settings.driver_name, GpuClaims(watch.facts, journal, policy.health))
+    told = ToldClaims(settings.state_dir / "told-claims.json")
+    writer = DeviceStatusWriter(kube, settings.driver_name, GpuClaims(watch.facts, journal, policy.health), told)
     watch.facts.subscribe(lambda _: writer.changed())
     return writer
 

@@ -35,6 +35,7 @@ from kubelet_plugin.rpc.server import DraServer
 from kubelet_plugin.rpc.serving import serving
 from kubelet_plugin.rpc.sockets import plugin_sockets
 from kubelet_plugin.settings import Settings
+from kubelet_plugin.told_claims import ToldClaims
 
 _log = structlog.get_logger(__name__)
 
@@ -114,7 +115,8 @@ def _device_status(kube: Kube, settings: Settings, standing: DomainStanding) -> 
     if Feature.DEVICE_STATUS not in settings.feature_gates:
         return None
     together_s = random.uniform(*_TOGETHER_S)
-    writer = DeviceStatusWriter(kube, COMPUTE_DOMAIN_DRIVER, standing, together_s=together_s)
+    told = ToldClaims(settings.state_dir / "told-domain-claims.json")
+    writer = DeviceStatusWriter(kube, COMPUTE_DOMAIN_DRIVER, standing, told, together_s=together_s)
     standing.subscribe(writer.changed)
     return writer
 

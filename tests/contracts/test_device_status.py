@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -17,6 +18,7 @@ from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER, ClaimRef
 from kubelet_plugin.claim_devices import entries_of, key_of, put_entries
 from kubelet_plugin.device_status import Condition, DeviceStatus, DeviceStatusWriter, Refusal
 from kubelet_plugin.prepare.listener import AllocatedTo
+from kubelet_plugin.told_claims import ToldClaims
 
 UNSORTED = {"kind": "GpuConfig", "apiVersion": "resource.nvidia.com/v1beta1", "sharing": {"strategy": "MPS", "a": 1}}
 """In the order in which a person writes it, and a client that does not sort sends it."""
@@ -75,10 +77,10 @@ async def said(kube: Kube, ref: ClaimRef) -> dict[str, str]:
 
 
 async def test_devices_are_written_changed_and_taken_away_and_only_of_the_claim_that_is_meant(
-    api: Api, kube: Kube, namespace: str
+    api: Api, kube: Kube, namespace: str, tmp_path: Path
 ) -> None:
     ref = await allocated(api, namespace, GPU_DRIVER)
-    writer = DeviceStatusWriter(kube, GPU_DRIVER, NoClaims())
+    writer = DeviceStatusWriter(kube, GPU_DRIVER, NoClaims(), ToldClaims(tmp_path / "told.json"))
     ready = DeviceStatus(
         AllocatedTo("node-1", "gpu-0"),
         (Condition("Ready", "True", "Prepared", "the claim is prepared"),),

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from dra_driver.api.inventory import HealthCondition, HealthFacts
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject, Resource
 from dra_driver.api.policy import HealthPolicy
 from dra_driver.devices.model import Kind, Partition
-from dra_driver.errors import Conflict, DeviceInUse, Rejected
+from dra_driver.errors import ClusterError, Conflict, DeviceInUse, Rejected
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from dra_driver.simulation.apiserver import SimulatedApiServer
@@ -22,6 +23,7 @@ from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.holds import ComputeInstance, GpuIdentity, GpuInstance, HoldRecord, HoldState, Made
 from kubelet_plugin.prepare.lifecycle import Entry
 from kubelet_plugin.prepare.listener import AllocatedTo, Operation
+from kubelet_plugin.told_claims import ToldClaims
 
 ALLOCATED = (AllocatedTo(NODE, device_name(0)),)
 XID = HealthCondition(type="Xid", value="79", severity="Critical", message="Xid 79", since="2026-01-01T00:00:00Z")
@@ -88,7 +90,8 @@ class Node:
 class Scene:
     """A claim with device 0 of node-a, and the writer of that node."""
 
-    def __init__(self, server: SimulatedApiServer, kube: Kube) -> None:
+    def __init__(self, server: SimulatedApiServer, kube: Kube, folder: Path) -> None:
+        self.folder = folder
         self.server = server
         self.kube = kube
         self.node = Node()
@@ -100,6 +103,7 @@ class Scene:
             kube or self.kube,
             GPU_DRIVER,
             GpuClaims(self.node, self.node, HealthPolicy()),
+            ToldClaims(self.folder / "told.json"),
             **{"together_s": 0.01, **more},
         )
 
@@ -123,8 +127,8 @@ class Scene:
 
 
 @pytest.fixture
-async def scene(api_server: SimulatedApiServer, kube: Kube) -> Scene:
-    made = Scene(api_server, kube)
+async def scene(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path) -> Scene:
+    made = Scene(api_server, kube, tmp_path)
     await made.allocated()
     return made
 
@@ -141,10 +145,16 @@ async def test_a_prepared_claim_is_told_once_and_cleared_when_released(scene: Sc
     await scene.writer.write()
     assert await scene.devices() == []
     assert await scene.count_writes(scene.writer.write()) == 0
+    assert not ToldClaims(scene.folder / "told.json").read()
 
 
-async def test_each_share_of_a_device_is_told_of_its_own(api_server: SimulatedApiServer, kube: Kube) -> None:
-    scene, uids = Scene(api_server, kube), [f"{number}f0e1d2c-0000-4000-8000-000000000000" for number in (1, 2)]
+async def test_each_share_of_a_device_is_told_of_its_own(
+    api_server: SimulatedApiServer, kube: Kube, tmp_path: Path
+) -> None:
+    scene, uids = (
+        Scene(api_server, kube, tmp_path),
+        [f"{number}f0e1d2c-0000-4000-8000-000000000000" for number in (1, 2)],
+    )
     created = await kube.create(RESOURCE_CLAIMS, claim())
     scene.ref = ClaimRef("default", "gpu", created["metadata"]["uid"])
     shares = [result(device_name(0), pool=NODE, shareID=uid) for uid in uids]
@@ -158,8 +168,10 @@ async def test_each_share_of_a_device_is_told_of_its_own(api_server: SimulatedAp
     assert await scene.devices() == []
 
 
-async def test_a_condition_keeps_its_time_until_its_status_changes(api_server: SimulatedApiServer, kube: Kube) -> None:
-    scene = Scene(api_server, kube)
+async def test_a_condition_keeps_its_time_until_its_status_changes(
+    api_server: SimulatedApiServer, kube: Kube, tmp_path: Path
+) -> None:
+    scene = Scene(api_server, kube, tmp_path)
     await scene.allocated()
     scene.holds()
     await scene.writer.write()
@@ -191,8 +203,111 @@ async def test_a_restarted_plugin_reads_and_writes_nothing_that_is_so_already(sc
     assert await scene.devices() == [], "and it can clear what another one wrote"
 
 
-async def test_the_entries_of_other_drivers_stay(api_server: SimulatedApiServer, kube: Kube) -> None:
-    scene = Scene(api_server, kube)
+async def restarted(scene: Scene, **more: Any) -> DeviceStatusWriter:
+    """A plugin after one that was killed, which has looked once."""
+    writer = scene.new_writer(**more)
+    task = asyncio.create_task(writer.run())
+    await asyncio.sleep(0.3)
+    task.cancel()
+    return writer
+
+
+async def test_who_is_killed_before_a_release_is_told_has_a_successor_that_tells_it(scene: Scene) -> None:
+    scene.holds()
+    await scene.writer.write()
+    scene.node.current = Journal({})
+    await restarted(scene)
+    assert await scene.devices() == []
+    assert await scene.count_writes(restarted(scene)) == 0
+    assert not ToldClaims(scene.folder / "told.json").read(), "nobody asks for it any more"
+
+
+async def test_who_is_killed_while_it_tells_has_a_successor_that_takes_it_away(scene: Scene) -> None:
+    class Killed(Kube):
+        async def replace_message(self, *what: Any, **more: Any) -> JsonObject:
+            await super().replace_message(*what, **more)
+            raise asyncio.CancelledError
+
+    scene.holds()
+    async with Killed(Endpoint(server=scene.server.url)) as kube:
+        with pytest.raises(asyncio.CancelledError):
+            await scene.new_writer(kube).write()
+    assert len(await scene.devices()) == 1
+    scene.node.current = Journal({})
+    await restarted(scene)
+    assert await scene.devices() == []
+
+
+async def test_a_refusal_that_a_killed_plugin_told_is_taken_away(scene: Scene) -> None:
+    error = DeviceInUse("held", about="gpu-0")
+    scene.writer.ended(Operation(call="prepare", claim=scene.ref, seconds=0.1, devices=ALLOCATED, error=error))
+    await scene.writer.write()
+    assert (await scene.devices())[0]["conditions"][0]["reason"] == "DeviceInUse"
+    await restarted(scene)
+    assert await scene.devices() == []
+
+
+async def test_what_another_node_says_of_a_claim_that_went_there_stays(scene: Scene) -> None:
+    scene.holds()
+    await scene.writer.write()
+    found = await scene.kube.get(RESOURCE_CLAIMS, "gpu", "default")
+    there = [{**one, "pool": "node-b"} for one in found["status"]["devices"]]
+
+    async def put(status: JsonObject) -> None:
+        patch = {"status": status}
+        await scene.kube.merge_patch(RESOURCE_CLAIMS, "gpu", patch, namespace="default", subresource="status")
+
+    await put({"allocation": None, "devices": None})
+    await allocate(scene.kube, found, result(device_name(0), pool="node-b"))
+    await put({"devices": there})
+    scene.node.current = Journal({})
+    await restarted(scene)
+    assert [one["pool"] for one in await scene.devices()] == ["node-b"]
+
+
+async def test_one_that_cannot_be_read_at_the_start_is_cleared_later(scene: Scene) -> None:
+    scene.holds()
+    await scene.writer.write()
+    scene.node.current = Journal({})
+
+    class Failing(Kube):
+        broken = True
+
+        async def get(self, *what: Any, **more: Any) -> JsonObject:
+            if self.broken:
+                raise ClusterError("something is wrong", status=500)
+            return await super().get(*what, **more)
+
+        async def get_message(self, *what: Any, **more: Any) -> bytes:
+            if self.broken:
+                raise ClusterError("something is wrong", status=500)
+            return await super().get_message(*what, **more)
+
+    async with Failing(Endpoint(server=scene.server.url)) as kube:
+        writer = await restarted(scene, kube=kube, pause_s=0.0)
+        assert len(await scene.devices()) == 1
+        kube.broken = False
+        await writer.write()
+    assert await scene.devices() == []
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"a": 1}', '{"a": {"namespace": "x", "name": "y", "devices": [1]}}'])
+async def test_a_memory_that_makes_no_sense_is_forgotten(scene: Scene, content: str) -> None:
+    (scene.folder / "told.json").write_text(content)
+    scene.holds()
+    await restarted(scene)
+    assert len(await scene.devices()) == 1
+
+
+async def test_a_disk_that_takes_no_memory_keeps_no_status_from_being_written(scene: Scene) -> None:
+    scene.folder = scene.folder / "missing"
+    scene.holds()
+    await scene.new_writer().write()
+    assert len(await scene.devices()) == 1
+
+
+async def test_the_entries_of_other_drivers_stay(api_server: SimulatedApiServer, kube: Kube, tmp_path: Path) -> None:
+    scene = Scene(api_server, kube, tmp_path)
     await scene.allocated(result("nic", pool="elsewhere", driver="nic.example.com"))
     entry = {"driver": "nic.example.com", "pool": "elsewhere", "device": "nic", "data": {"mac": "x"}}
     status = {"status": {"devices": [entry]}}
@@ -369,11 +484,11 @@ async def test_a_claim_that_others_write_without_end_is_tried_again_later(scene:
     assert len(await scene.devices()) == 1
 
 
-async def test_a_server_that_keeps_none_is_asked_once_in_a_long_while() -> None:
+async def test_a_server_that_keeps_none_is_asked_once_in_a_long_while(tmp_path: Path) -> None:
     api_server = SimulatedApiServer(feature_gates={"DRAResourceClaimDeviceStatus": False})
     await api_server.start()
     async with Kube(Endpoint(server=api_server.url)) as kube:
-        scene = Scene(api_server, kube)
+        scene = Scene(api_server, kube, tmp_path)
         await scene.allocated()
         scene.holds()
         async with Forbidding(scene) as counted:

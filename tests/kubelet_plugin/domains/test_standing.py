@@ -27,6 +27,7 @@ from kubelet_plugin.metrics import ClaimedDevice
 from kubelet_plugin.pod_events import OVER_AFTER_S, PodEvents
 from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims
 from kubelet_plugin.prepare.listener import AllocatedTo, Operation
+from kubelet_plugin.told_claims import ToldClaims
 
 NODE = "tray-1"
 DOMAIN = DomainName("team", "train", "uid-of-domain", "rack.1")
@@ -134,7 +135,7 @@ class Tray:
         self.cluster = DomainCluster(kube)
         self.records = Records(folder / "records")
         self.standing = DomainStanding(kube, self.records, NODE)
-        self.status = DeviceStatusWriter(kube, COMPUTE_DOMAIN_DRIVER, self.standing)
+        self.status = DeviceStatusWriter(kube, COMPUTE_DOMAIN_DRIVER, self.standing, ToldClaims(folder / "told.json"))
         self.now = 0.0
         events = EventRecorder(kube, controller="gpu.nvidia.com/kubelet-plugin", instance=NODE)
         users = PodsOfClaims()
