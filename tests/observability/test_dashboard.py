@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -95,19 +96,55 @@ def test_prometheus_understands_every_query(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("label", ["UUID", "uuid"])
 def test_each_claim_of_a_shared_gpu_has_its_utilisation(tmp_path: Path, label: str) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is not installed (Debian: package prometheus)")
     (expression,) = (one for one in expressions() if "DCGM" in one)
     device = 'gpu_dra_claim_device{{gpu="GPU-a",type="gpu",admin_access="false",node="n",namespace="t",claim="{}"}}'
     series = [device.format("one"), device.format("two"), f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",{label}="GPU-a"}}']
-    found = [{"labels": f'{{gpu="GPU-a",namespace="t",claim="{claim}"}}', "value": 40} for claim in ("one", "two")]
+    values = {one: 40 if "DCGM" in one else 1 for one in series}
+    found = {f'{{gpu="GPU-a",namespace="t",claim="{claim}"}}': 40 for claim in ("one", "two")}
+    evaluated(tmp_path, expression, values, found)
+
+
+PUBLISHERS = {
+    "a controller": ({"controller-0": 3}, {"controller-0": 24}),
+    "a plugin for each node": (
+        {"plugin-a": 1, "plugin-b": 1, "plugin-c": 1},
+        {"plugin-a": 8, "plugin-b": 8, "plugin-c": 8},
+    ),
+}
+
+
+@pytest.mark.parametrize("publishers", PUBLISHERS)
+def test_pools_and_devices_are_counted_whoever_publishes_them(tmp_path: Path, publishers: str) -> None:
+    pools, devices = PUBLISHERS[publishers]
+    shown = {panel["title"]: panel["targets"][0]["expr"] for panel in panels()}
+    for family, title, values, found in (
+        ("gpu_dra_pools", "Pools", pools, {"{}": 3}),
+        ("gpu_dra_pools_waiting", "Pools that wait for their plugin", pools, {"{}": 3}),
+        ("gpu_dra_published_devices", "Published devices", devices, {'{driver="gpu.nvidia.com"}': 24}),
+    ):
+        domains = {f'{family}{{driver="compute-domain.nvidia.com",pod="{pod}"}}': 0 for pod in values}
+        gpus = {f'{family}{{driver="gpu.nvidia.com",pod="{pod}"}}': value for pod, value in values.items()}
+        of_domains = {'{driver="compute-domain.nvidia.com"}': 0} if title == "Published devices" else {}
+        evaluated(tmp_path, shown[title], domains | gpus, found | of_domains)
+
+
+def evaluated(folder: Path, expression: str, series: Mapping[str, int], found: Mapping[str, int]) -> None:
+    """What a panel shows of these values of series, by labels."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed (Debian: package prometheus)")
     test = {
         "interval": "1m",
-        "input_series": [{"series": one, "values": "40" if "DCGM" in one else "1"} for one in series],
-        "promql_expr_test": [{"expr": expression.replace("$node", ".*"), "eval_time": "0m", "exp_samples": found}],
+        "input_series": [{"series": name, "values": str(value)} for name, value in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": expression.replace("$node", ".*"),
+                "eval_time": "0m",
+                "exp_samples": [{"labels": labels, "value": value} for labels, value in found.items()],
+            }
+        ],
     }
-    file = tmp_path / "test.yaml"
+    file = folder / "test.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [], "evaluation_interval": "1m", "tests": [test]}))
     ended = subprocess.run([promtool, "test", "rules", str(file)], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
