@@ -1,6 +1,6 @@
 """Checks of what administrators configure: DeviceClasses, the policy, the webhook, admission policies. Pure."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 
 from dra_driver.api.meta import JsonObject
@@ -8,6 +8,7 @@ from dra_driver.api.policy import decode_policy
 from dra_driver.api.resource import DeviceClass
 from dra_driver.doctor.cluster import POLICY_FILE, Cluster
 from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok, unknown
+from dra_driver.doctor.objects import Workload
 from dra_driver.errors import InvalidInput
 from dra_driver.features import Feature
 from dra_driver.names import GPU_DRIVER
@@ -207,7 +208,7 @@ def _answer(cluster: Cluster) -> Iterator[Finding]:
 _UNGUARDED = Trouble(
     "missing",
     Verdict.WARNING,
-    "no ValidatingAdmissionPolicy for {what} names this account: the plugin of one node could write for another",
+    "no ValidatingAdmissionPolicy for {what} names this account: {whoever}",
     "helm upgrade with `admissionPolicies.install=true`",
 )
 _UNBOUND = Trouble(
@@ -222,47 +223,50 @@ _NOT_UNDERSTOOD = Trouble(
     "the API server finds mistakes in it: {warnings}",
     "helm upgrade of the release puts the policy back as it was; if it stays, report it",
 )
+_INVENTORIES = ("inventories", ("dra.gpu", "nodeinventories"))
 _GUARDED = (
-    ("inventories", ("dra.gpu", "nodeinventories")),
+    _INVENTORIES,
     ("the status of claims", ("resource.k8s.io", "resourceclaims/status")),
     ("slices", ("resource.k8s.io", "resourceslices")),
 )
+_PLUGIN_COULD = "the plugin of one node could write for another"
+_CONTROLLER_COULD = "whoever has a token of the controller could write what the controller never does"
 
 
 def _admission(cluster: Cluster) -> Iterator[Finding]:
-    accounts = [
-        f"system:serviceaccount:{one.metadata.namespace}:{one.spec.template.pod.service_account_name}"
-        for one in cluster.plugins
-    ]
-    if not accounts:
-        yield ok("no DaemonSet of the plugin, so no account to be kept to its node")
+    plugins, controllers = _accounts(cluster.plugins), _accounts(cluster.controllers)
+    if not plugins | controllers:
+        yield ok("no DaemonSet of the plugin and no Deployment of the controller, so no account to be kept to its own")
         return
-    fine = True
-    for account in accounts:
-        for finding in _unguarded(cluster, account):
-            fine = False
-            yield finding
-    if fine:
-        yield ok("the plugin's account is kept to its own node")
+    findings = [one for account in sorted(plugins) for one in _unguarded(cluster, account, _GUARDED, _PLUGIN_COULD)]
+    for account in sorted(controllers):
+        findings += _unguarded(cluster, account, (_INVENTORIES,), _CONTROLLER_COULD)
+    kept = " and ".join([*["the plugin's account"] * bool(plugins), *["the controller's"] * bool(controllers)])
+    yield from findings or [ok(f"{kept}: each is kept to what is its own")]
 
 
-def _unguarded(cluster: Cluster, account: str) -> Iterator[Finding]:
+def _accounts(workloads: Sequence[Workload]) -> set[str]:
+    return {
+        f"system:serviceaccount:{one.metadata.namespace}:{one.spec.template.pod.service_account_name}"
+        for one in workloads
+    }
+
+
+def _unguarded(
+    cluster: Cluster, account: str, guarded: Sequence[tuple[str, tuple[str, str]]], whoever: str
+) -> Iterator[Finding]:
+    policies = [one for one in cluster.admission_policies.items if f"'{account}'" in str(one.spec)]
+    for what, resource in guarded:
+        if not any(resource in one.resources for one in policies):
+            yield _UNGUARDED.at(f"ServiceAccount {account}", what=what, whoever=whoever)
     denied = {one.spec.policy_name for one in cluster.policy_bindings.items if "Deny" in one.spec.validation_actions}
-    for what, resource in _GUARDED:
-        policies = [
-            one
-            for one in cluster.admission_policies.items
-            if resource in one.resources and f"'{account}'" in str(one.spec)
-        ]
-        if not policies:
-            yield _UNGUARDED.at(f"ServiceAccount {account}", what=what)
-        for one in policies:
-            about = f"ValidatingAdmissionPolicy {one.metadata.name}"
-            warnings = (one.status.type_checking or {}).get("expressionWarnings") or ()
-            if one.metadata.name not in denied:
-                yield _UNBOUND.at(about)
-            elif warnings:
-                yield _NOT_UNDERSTOOD.at(about, warnings=str(warnings[0].get("warning", "")).strip())
+    for one in policies:
+        about = f"ValidatingAdmissionPolicy {one.metadata.name}"
+        warnings = (one.status.type_checking or {}).get("expressionWarnings") or ()
+        if one.metadata.name not in denied:
+            yield _UNBOUND.at(about)
+        elif warnings:
+            yield _NOT_UNDERSTOOD.at(about, warnings=str(warnings[0].get("warning", "")).strip())
 
 
 POLICY = Check(
@@ -281,8 +285,8 @@ WEBHOOK = Check(
 )
 ADMISSION = Check(
     "admission-policies",
-    "whether ValidatingAdmissionPolicies keep the plugin of a node to what is that node's.",
+    "whether ValidatingAdmissionPolicies keep the plugin of a node to that node, and the controller to its objects.",
     _admission,
     (_UNGUARDED, _UNBOUND, _NOT_UNDERSTOOD),
-    ("admission_policies", "policy_bindings", "daemon_sets"),
+    ("admission_policies", "policy_bindings", "daemon_sets", "deployments"),
 )

@@ -142,6 +142,10 @@ def _definition(obj: JsonObject) -> JsonObject | None:
     return obj if (obj.get("spec") or {}).get("group") in _OUR_GROUPS else None
 
 
+_OURS = "gpu-dra"
+"""In the names of whatever the chart makes, unless `fullnameOverride` is set."""
+
+
 def _webhook(obj: JsonObject) -> JsonObject | None:
     """Ours by its name, as the chart gives it, or by a mark of the controller that keeps it."""
     metadata = obj["metadata"]
@@ -149,14 +153,11 @@ def _webhook(obj: JsonObject) -> JsonObject | None:
     return obj if marked or _OURS in metadata["name"] else None
 
 
-_OURS = "gpu-dra"
-"""In the names of whatever the chart makes, unless `fullnameOverride` is set."""
-
-
 def _admission_policy(obj: JsonObject) -> JsonObject | None:
+    """What judges our objects or claims, whoever made it; and ours that judge other objects, by their names."""
     rules = ((obj.get("spec") or {}).get("matchConstraints") or {}).get("resourceRules") or ()
     groups = {group for rule in rules for group in rule.get("apiGroups") or ()}
-    return obj if groups & {_DRA_GROUP, *_OUR_GROUPS} else None
+    return obj if groups & {_DRA_GROUP, *_OUR_GROUPS} or _OURS in obj["metadata"]["name"] else None
 
 
 def _inventory(obj: JsonObject) -> NodeInventory:

@@ -195,16 +195,18 @@ class Installation:
 
     def _add_configuration(self) -> None:
         self.add("configmaps", {**_object("policy", NAMESPACE), "data": {"policy.yaml": _policy({})}})
-        for number, (group, resource) in enumerate(
+        for number, (who, group, resource) in enumerate(
             (
-                ("dra.gpu", "nodeinventories"),
-                ("resource.k8s.io", "resourceclaims/status"),
-                ("resource.k8s.io", "resourceslices"),
+                ("plugin", "dra.gpu", "nodeinventories"),
+                ("plugin", "resource.k8s.io", "resourceclaims/status"),
+                ("plugin", "resource.k8s.io", "resourceslices"),
+                ("controller", "dra.gpu", "nodeinventories"),
+                ("controller", "", "nodes"),
             )
         ):
-            name = f"keep-{number}"
+            name = f"gpu-dra-keep-{number}"
             rules = [{"apiGroups": [group], "apiVersions": ["*"], "resources": [resource], "operations": ["CREATE"]}]
-            condition = {"name": "is-a-plugin", "expression": f"request.userInfo.username == '{account('plugin')}'"}
+            condition = {"name": "is-ours", "expression": f"request.userInfo.username == '{account(who)}'"}
             spec = {"matchConstraints": {"resourceRules": rules}, "matchConditions": [condition]}
             self.add("validatingadmissionpolicies", _object(name, None, spec=spec))
             binding = {"policyName": name, "validationActions": ["Deny"]}

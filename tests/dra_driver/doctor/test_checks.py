@@ -582,18 +582,30 @@ def webhook_that_may_not_be_asked(it: Installation) -> None:
 
 @finds("admission-policies/missing")
 def unguarded(it: Installation) -> None:
-    it.drop("validatingadmissionpolicies", "keep-2")
+    it.drop("validatingadmissionpolicies", "gpu-dra-keep-2")
+
+
+@finds("admission-policies/missing")
+def unguarded_controller(it: Installation) -> None:
+    it.drop("validatingadmissionpolicies", "gpu-dra-keep-3")
+
+
+@finds("admission-policies/not-bound")
+def policy_of_the_controller_without_binding(it: Installation) -> None:
+    it.drop("validatingadmissionpolicybindings", "gpu-dra-keep-4")
 
 
 @finds("admission-policies/not-bound")
 def policy_without_binding(it: Installation) -> None:
-    it.objects["validatingadmissionpolicybindings"]["keep-0"]["spec"]["validationActions"] = ["Audit"]
+    it.objects["validatingadmissionpolicybindings"]["gpu-dra-keep-0"]["spec"]["validationActions"] = ["Audit"]
 
 
 @finds("admission-policies/type-errors")
 def policy_with_mistakes(it: Installation) -> None:
     warning = {"fieldRef": "spec.validations[0].expression", "warning": "undefined field"}
-    it.objects["validatingadmissionpolicies"]["keep-0"]["status"] = {"typeChecking": {"expressionWarnings": [warning]}}
+    it.objects["validatingadmissionpolicies"]["gpu-dra-keep-0"]["status"] = {
+        "typeChecking": {"expressionWarnings": [warning]}
+    }
 
 
 # -- others
@@ -912,7 +924,7 @@ LEFT = {
     "deviceclasses": "kubectl delete deviceclass isolated.gpu.nvidia.com shared.gpu.nvidia.com",
     "nodeinventories": "no pod has a claim: ",
     "resourceslices": "kubectl delete resourceslice --field-selector spec.driver=gpu.nvidia.com",
-    "validatingadmissionpolicies": "kubectl delete validatingadmissionpolicy keep-",
+    "validatingadmissionpolicies": "kubectl delete validatingadmissionpolicy gpu-dra-keep-",
 }
 
 
