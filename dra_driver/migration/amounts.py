@@ -160,17 +160,18 @@ def is_slice_of_nos(resource: str) -> bool:
     return re.fullmatch(r"nvidia\.com/gpu-[0-9]+gb", resource) is not None
 
 
+def is_strange(resource: str, meaning: Meaning, options: Options) -> bool:
+    """Whether a name looks like one of GPUs of NVIDIA, and is not known here."""
+    known = is_gpu_resource(resource, meaning, options) or resource.startswith(IMPLICIT_PREFIX)
+    if known or is_other(resource, options.other_resources) or "/" not in resource:
+        return False
+    return resource.startswith("nvidia.com/") or "gpu" in resource.lower() or "vcuda" in resource
+
+
 def strange_resources(container: ContainerAt, meaning: Meaning, options: Options) -> Iterator[tuple[str, Path]]:
-    """What looks like GPUs of NVIDIA, and is not known here."""
+    """Each, and where it is."""
     for name in ("limits", "requests"):
         given = container.resources.get(name)
         for resource in given if isinstance(given, dict) else ():
-            text = str(resource)
-            if (
-                is_gpu_resource(text, meaning, options)
-                or text.startswith(IMPLICIT_PREFIX)
-                or is_other(text, options.other_resources)
-            ):
-                continue
-            if "/" in text and (text.startswith("nvidia.com/") or "gpu" in text.lower() or "vcuda" in text):
-                yield text, (*container.resources_path, name, text)
+            if is_strange(str(resource), meaning, options):
+                yield str(resource), (*container.resources_path, name, str(resource))

@@ -10,8 +10,9 @@ from typing import Any
 
 from dra_driver.api.documents import Document, Reading, read_documents
 from dra_driver.migration import reading
+from dra_driver.migration.amounts import strange_resources
 from dra_driver.migration.building import operations_in
-from dra_driver.migration.codes import NOT_EDITABLE, Severity
+from dra_driver.migration.codes import NOT_EDITABLE, UNKNOWN_RESOURCE, Severity
 from dra_driver.migration.definitions import kept
 from dra_driver.migration.embedded import manifests_in, why_no_claims
 from dra_driver.migration.kind_table import is_known
@@ -104,7 +105,7 @@ def drafted(document: Document, meaning: Meaning, options: Options, *, patch: bo
             draft.asking.append(Asking(pod, read, choose(pod, read, options)))
     draft.findings += virtual_machines(document)
     if not options.unknown_kinds:
-        draft.findings += _of_unknown_kind(document)
+        draft.findings += _of_unknown_kind(document, meaning, options)
     if is_known(document.obj):
         draft.findings += _outside_of_pods(document, [pod.path for pod in pods_of(document, options)])
     for path in choosing_patches_in(document):
@@ -163,12 +164,16 @@ def _outside_of_pods(document: Document, pods: Sequence[Path]) -> Iterator[Findi
             yield finding(NOT_EDITABLE, document, path, message, advice="See whether its version is still served.")
 
 
-def _of_unknown_kind(document: Document) -> Iterator[Finding]:
+def _of_unknown_kind(document: Document, meaning: Meaning, options: Options) -> Iterator[Finding]:
     for pod in pods_by_shape(document):
         if any(True for _ in gpu_keys(pod.spec)):
             message = f"{document.kind} is not a kind that is known; this has the shape of a pod that asks for GPUs"
             advice = "See whether its controller passes claims on to pods, then migrate it with `--unknown-kinds`."
             yield finding(NOT_EDITABLE, document, pod.path, message, advice=advice)
+        for container in pod.containers:
+            for resource, path in dict(strange_resources(container, meaning, options)).items():
+                message = f"{resource}: it is not known what it stands for, nor what a {document.kind} makes of it"
+                yield finding(UNKNOWN_RESOURCE, document, path, message)
 
 
 def _draft_text(draft: Draft, path: Path, text: str, meaning: Meaning, options: Options) -> None:

@@ -12,9 +12,9 @@ from fractions import Fraction
 
 from dra_driver.api.documents import Document
 from dra_driver.migration import kueue, kueue_configuration, node_pools, queues
-from dra_driver.migration.amounts import profile_of
+from dra_driver.migration.amounts import is_strange, profile_of
 from dra_driver.migration.changes import ANNOTATION, changed, plain
-from dra_driver.migration.codes import AUTOSCALER, INVALID_AMOUNT, NOT_EDITABLE, QUOTA, Severity
+from dra_driver.migration.codes import AUTOSCALER, INVALID_AMOUNT, NOT_EDITABLE, QUOTA, UNKNOWN_RESOURCE, Severity
 from dra_driver.migration.counting import MENTION, Found, World, amount_of
 from dra_driver.migration.crossing import crossings
 from dra_driver.migration.kueue_configuration import holds_configuration
@@ -93,7 +93,7 @@ def _look_at(found: Found, world: World, kueues: "_Kueue") -> None:
     elif _is_queue(document):
         kueues.queue(found, world)
     elif not world.is_workload(document):
-        _mentions(found)
+        _mentions(found, world)
 
 
 def _not_done(one: Finding) -> Finding:
@@ -284,15 +284,19 @@ _OF_POLICIES = re.compile("admission|gatekeeper|kyverno|polic")
 """Groups whose objects speak of pods, and make none."""
 
 
-def _mentions(found: Found) -> None:
+def _mentions(found: Found, world: World) -> None:
     """Where an object that is not known here speaks of the old resources."""
     group, kind = _group(found.document), found.document.kind
     if not kind or kind == "ConfigMap" or (group, kind) in _NOT_LOOKED_AT:
         return
     of_metrics = any(group == one or group.endswith(one) or one in group for one in _ABOUT_METRICS)
     for path, text in _texts(found.obj, ()):
+        asks = path[-3:-2] == ("resources",) and _OF_POLICIES.search(group) is None
         match = MENTION.search(text)
         if match is None:
+            if asks and path[-1] == text and is_strange(text, world.meaning, world.options):
+                message = f"{text}: it is not known what it stands for, nor what a {kind} makes of it"
+                found.say(UNKNOWN_RESOURCE, path, message)
             continue
         if of_metrics:
             message = (
@@ -300,7 +304,7 @@ def _mentions(found: Found) -> None:
             )
             advice = "Ask for metrics of claims: the driver's own, or dcgm-exporter's with its DRA support on."
             found.say(AUTOSCALER, path, message, advice=advice)
-        elif path[-3:-2] == ("resources",) and _OF_POLICIES.search(group) is None:
+        elif asks:
             message = (
                 f"{kind} is not a kind that is known; what its controller makes of this asks for GPUs in the old way"
             )

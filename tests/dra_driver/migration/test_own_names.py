@@ -126,3 +126,30 @@ def test_either_way_the_pod_gets_what_the_name_stands_for(tmp_path: Path, strate
     assert outcome.exit_code == Status.DONE, outcome.output
     (tried,) = json.loads(outcome.stdout)["verification"]["workloads"]
     assert (tried["verdict"], tried["node"]) == ("same", "dgx-h100")
+
+
+THING: JsonObject = {"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "a"}}
+STRANGE = {"limits": {"alnair/vgpu-memory": 4}, "requests": {"alnair/vgpu-memory": 4}}
+SHAPES: dict[str, tuple[JsonObject, int]] = {
+    "a pod": ({"template": {"spec": {"containers": [{"name": "main", "image": "a", "resources": STRANGE}]}}}, 1),
+    "no pod": ({"worker": {"resources": {"limits": {"alnair/vgpu-memory": 4}}}}, 1),
+    "another vendor's": ({"worker": {"resources": {"limits": {"amd.com/gpu": 1, "cpu": 2}}}}, 0),
+    "no amount": ({"worker": {"resources": {"limits": {"note": "alnair/vgpu-memory"}}}}, 0),
+}
+
+
+@pytest.mark.parametrize("options", [[], ["--unknown-kinds"]], ids=["", "unknown kinds, too"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_nobody_knows_in_a_kind_that_nobody_knows_is_told_once(
+    tmp_path: Path, shape: str, options: list[str]
+) -> None:
+    spec, told = SHAPES[shape]
+    file = tmp_path / "thing.yaml"
+    file.write_text(yaml.safe_dump({**THING, "spec": spec}))
+
+    def unknown(*more: str) -> int:
+        outcome = run("migrate", str(file), *options, *more, "--report", "json")
+        return sum(one["code"] == "M019" for one in json.loads(outcome.stdout)["findings"])
+
+    assert unknown() == told
+    assert unknown("--resource-unit", "alnair/vgpu-memory=other") == 0
