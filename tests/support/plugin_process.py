@@ -27,6 +27,8 @@ _DEADLINE_S = 45.0
 type Device = tuple[tuple[str, ...], str, str, tuple[str, ...]]
 """Request names, pool, device and CDI ids."""
 
+_MEMORIES = ("health.json", "told-claims.json")
+
 
 class Died(Exception):
     """The plugin ended before it answered."""
@@ -140,10 +142,11 @@ class NodeUnderTest:
     def files(self) -> dict[str, bytes]:
         """Content of everything in the journal's and the CDI folder, by path; empty lock files are not content.
 
-        What the plugin remembers of the GPUs' health is left out: it is written when it is seen, claims or not.
+        What the plugin remembers of the GPUs' health, and of what claims were told, is left out: it is written in the
+        background, when it is seen and before it is told.
         """
         found = [path for folder in (self.state, self.cdi) for path in folder.rglob("*") if path.is_file()]
-        found = [path for path in found if "health.json" not in path.name]
+        found = [path for path in found if not any(memory in path.name for memory in _MEMORIES)]
         return {str(path.relative_to(self.folder)): path.read_bytes() for path in found if path.stat().st_size}
 
     def cdi_files(self) -> set[str]:
