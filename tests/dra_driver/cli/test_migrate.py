@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -645,22 +644,30 @@ def test_where_one_file_cannot_be_written_none_is_changed(tmp_path: Path) -> Non
 
 
 _WRITING = """
+import os
 import sys
 from dra_driver.cli.migrate_files import write_in_place
 from dra_driver.migration.model import FileResult, Migration
-changed = tuple(FileResult(f"{sys.argv[1]}/{number}.yaml", "old", "new" * 20_000) for number in range(2_000))
+
+hidden = []
+
+def end_at_the_tenth(event, args):
+    if event == "open" and os.path.basename(str(args[0])).startswith("."):
+        hidden.append(args[0])
+        if len(hidden) == 10:
+            os.kill(os.getpid(), int(sys.argv[2]))
+
+sys.addaudithook(end_at_the_tenth)
+changed = tuple(FileResult(f"{sys.argv[1]}/{number}.yaml", "old", "new") for number in range(50))
 write_in_place(Migration(changed, (), (), (), ()))
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_run_that_is_ended_leaves_nothing_of_its_own_behind(tmp_path: Path, number: signal.Signals) -> None:
-    program = subprocess.Popen([sys.executable, "-c", _WRITING, str(tmp_path)], stderr=subprocess.PIPE)
-    while program.poll() is None and not any(path.name.startswith(".") for path in tmp_path.iterdir()):
-        time.sleep(0.001)
-    program.send_signal(number)
-    program.communicate(timeout=30)
-    assert program.returncode != 0
+    arguments = [sys.executable, "-c", _WRITING, str(tmp_path), str(int(number))]
+    ended = subprocess.run(arguments, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert ended.returncode != 0
     assert [path.name for path in tmp_path.iterdir()] == []
 
 
