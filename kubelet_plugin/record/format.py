@@ -1,0 +1,258 @@
+"""The archive that `dractl record` writes and `--simulate FILE` reads: all that was read of one node.
+
+A record is a `.tar.gz` with JSON members below `gpu-dra-record/`:
+
+- `record.json` (`About`): format number, release, whether names were replaced, where the driver lies.
+- `nvml.json`: a list of `Call`. Each is one function of `pynvml` with its arguments, and its result, or the error
+  `code` that NVML returned, or `hung`. `kubelet_plugin.record.values` says how arguments and results are written.
+- `files.json`: a list of `File`: sysfs and /proc with their text, device nodes with their numbers, the driver root
+  with names, links, sizes and ELF headers. A file without `text` was not read.
+- `programs.json`: a list of `Answer`: a program, the words it was started with, exit status, and output.
+
+Any other member is kept as it is: `prove.json` has the results of `dractl doctor --node --prove`. A record may be
+written by hand: everything that is not said is "not in the record". `read_record` trusts nothing: whatever the archive
+holds, nothing is written outside the folder of the simulated host. Same record, same bytes.
+"""
+
+import gzip
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from dra_driver.errors import InvalidInput, NodeNotReady
+
+FORMAT = 1
+FOLDER = "gpu-dra-record"
+_ABOUT, _NVML, _FILES, _PROGRAMS = "record.json", "nvml.json", "files.json", "programs.json"
+_MOST_MEMBERS = 32
+_MOST_BYTES = 256 * 2**20
+"""Of all members together, unpacked. A node of eight GPUs has some 2 MiB."""
+_MOST_FILES = 200_000
+_MOST_FILE_BYTES = 64 * 2**30
+"""Of one file of the driver root; it becomes a sparse file."""
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class About(_Data):
+    """`names_kept`: nothing was replaced. `driver_root` and `library` (libnvidia-ml) are host paths, None where there
+    was no driver; `notes` say what could not be read."""
+
+    format: Literal[1] = 1
+    release: str = ""
+    names_kept: bool = False
+    machine: str = "x86_64"
+    driver_root: str | None = None
+    library: str | None = None
+    notes: list[str] = Field(default_factory=list)
+
+
+class Call(_Data):
+    """One function of NVML. `out` has the by-reference arguments as they were afterwards, by position from 0.
+
+    `code`: NVML's error; None when the call succeeded. `hung`: it had not returned when the recording ended. `ms` is
+    the longest of `times` equal calls.
+    """
+
+    function: str
+    args: list[Any] = Field(default_factory=list)
+    result: Any = None
+    out: dict[int, Any] = Field(default_factory=dict)
+    code: int | None = None
+    hung: bool = False
+    ms: float = 0.0
+    times: int = 1
+
+
+class Elf(_Data):
+    """Class in bits, and machine as ELF numbers it: 62 is x86_64, 183 aarch64."""
+
+    bits: Literal[32, 64] = 64
+    machine: int = 62
+
+
+class File(_Data):
+    """Something at a host path. `mode` are permission bits; `major` and `minor` are of device nodes."""
+
+    path: str
+    kind: Literal["file", "folder", "link", "char", "block", "socket", "other"]
+    target: str | None = None
+    text: str | None = None
+    size: int = Field(default=0, ge=0, le=_MOST_FILE_BYTES)
+    mode: int | None = None
+    gid: int = 0
+    major: int = 0
+    minor: int = 0
+    elf: Elf | None = None
+
+
+class Answer(_Data):
+    """What a program answered. `path` is the host's. `status` None: it did not start or did not end, see `problem`."""
+
+    path: str
+    words: list[str] = Field(default_factory=list)
+    status: int | None = None
+    output: str = ""
+    ms: float = 0.0
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """All of it. `more` are members that other commands added, by name."""
+
+    about: About
+    calls: tuple[Call, ...] = ()
+    files: tuple[File, ...] = ()
+    programs: tuple[Answer, ...] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def file(self, path: str) -> File | None:
+        return next((one for one in self.files if one.path == path), None)
+
+    def text(self, path: str) -> str | None:
+        """The text of the file at exactly this path."""
+        entry = self.file(path)
+        return entry.text if entry is not None else None
+
+
+_CALLS = TypeAdapter(tuple[Call, ...])
+_ENTRIES = TypeAdapter(tuple[File, ...])
+_ANSWERS = TypeAdapter(tuple[Answer, ...])
+
+
+def write_record(record: Record, out: Path) -> None:
+    """Make the archive, readable by its owner alone. Raises NodeNotReady; a file that exists is not replaced."""
+    data = packed(record)
+    try:
+        descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise NodeNotReady(
+            f"cannot be made: {error.strerror or error}; name another one with -o", about=f"file {out}"
+        ) from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        out.unlink(missing_ok=True)
+        raise NodeNotReady(
+            f"cannot be written: {error.strerror or error}; name a file elsewhere with -o", about=f"file {out}"
+        ) from error
+
+
+def packed(record: Record) -> bytes:
+    """The archive's bytes."""
+    buffer = io.BytesIO()
+    with (
+        gzip.GzipFile("", "wb", mtime=0, fileobj=buffer) as zipped,
+        tarfile.open(fileobj=zipped, mode="w") as tar,
+    ):
+        for name, lines in sorted(_members(record).items()):
+            content = lines.encode()
+            info = tarfile.TarInfo(f"{FOLDER}/{name}")
+            info.size, info.mode = len(content), 0o600
+            tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _members(record: Record) -> dict[str, str]:
+    files = sorted(record.files, key=lambda one: one.path)
+    return {
+        **{name: json.dumps(value, indent=1, sort_keys=True) + "\n" for name, value in record.more.items()},
+        _ABOUT: record.about.model_dump_json(indent=1) + "\n",
+        _NVML: _listed(record.calls),
+        _FILES: _listed(files),
+        _PROGRAMS: _listed(record.programs),
+    }
+
+
+def _listed(items: Any) -> str:
+    """One item in a line: readable, and easy to compare."""
+    lines = (item.model_dump_json(exclude_defaults=True) for item in items)
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+def read_record(path: Path) -> Record:
+    """The record in the archive at `path`. Raises InvalidInput: no record, damaged, too large, of another format."""
+    try:
+        with tarfile.open(path, "r:gz") as tar:
+            members = dict(_read(tar, path))
+    except (OSError, EOFError, tarfile.TarError, ValueError, RecursionError) as error:
+        raise _refused(
+            path, f"is no record of `dractl record`, or a damaged one ({error}); record the node again"
+        ) from error
+    try:
+        return _record(members)
+    except KeyError as error:
+        raise _refused(path, f"has no {error.args[0]}; record the node again with `dractl record`") from error
+    except ValidationError as error:
+        raise _refused(path, f"does not have the form of a record: {_first(error)}") from error
+    except ValueError as error:
+        raise _refused(path, str(error)) from error
+
+
+def _refused(path: Path, message: str) -> InvalidInput:
+    return InvalidInput(message, about=f"record {path}")
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+
+
+def _read(tar: tarfile.TarFile, path: Path) -> Iterator[tuple[str, Any]]:
+    left = _MOST_BYTES
+    for number, member in enumerate(tar):
+        name = member.name.removeprefix(f"{FOLDER}/")
+        if number >= _MOST_MEMBERS or not member.isfile() or "/" in name or not name.endswith(".json"):
+            raise _refused(path, f"has a member that no record has: {member.name!r}; record the node again")
+        left -= member.size
+        if left < 0:
+            raise _refused(path, f"has more than {_MOST_BYTES >> 20} MiB; no node has as much to read")
+        file = tar.extractfile(member)
+        assert file is not None
+        yield name, json.load(file)
+
+
+def _record(members: dict[str, Any]) -> Record:
+    about = members.pop(_ABOUT)
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise ValueError(f"is not of format {FORMAT}, which this release reads; use the release that wrote it")
+    files = _ENTRIES.validate_python(members.pop(_FILES))
+    check_tree(files)
+    return Record(
+        About.model_validate(about),
+        _CALLS.validate_python(members.pop(_NVML)),
+        files,
+        _ANSWERS.validate_python(members.pop(_PROGRAMS)),
+        members,
+    )
+
+
+def check_tree(files: tuple[File, ...]) -> None:
+    """Paths are absolute and plain, each is there once, and nothing lies below a link. Raises ValueError."""
+    if len(files) > _MOST_FILES:
+        raise ValueError(f"lists {len(files)} files; {_MOST_FILES} is the most")
+    kinds: dict[str, str] = {}
+    for one in files:
+        parts = one.path.split("/")
+        if parts[0] or len(parts) < 2 or "\0" in one.path or any(part in ("", ".", "..") for part in parts[1:]):
+            raise ValueError(f"lists {one.path!r}, which is no plain absolute path")
+        if one.path in kinds:
+            raise ValueError(f"lists {one.path!r} twice")
+        if (one.kind == "link") != bool(one.target) or "\0" in (one.target or ""):
+            raise ValueError(f"lists {one.path!r}, whose kind and link target do not agree")
+        kinds[one.path] = one.kind
+    for path in kinds:
+        for folder in map(str, PurePosixPath(path).parents):
+            if kinds.get(folder, "folder") != "folder":
+                raise ValueError(f"lists {path!r} below {folder!r}, which is no folder")
