@@ -1,15 +1,20 @@
-"""What the GPUs tell by themselves: NVML events, in a thread of their own, as values in the event loop.
+"""What the GPUs report by themselves: NVML events, in a thread of their own, as values in the event loop.
 
 `kubelet_plugin.monitor` makes conditions of Xids; a changed MIG layout makes Discovery look. Events are a hint to look
 sooner and the only source of Xids; everything else is found by looking, too. So nothing is lost but time when events do
-not work: a GPU that supports none is named as unmonitored, and a broken session is begun anew.
+not work: a GPU that supports none is named as unmonitored, and a broken session is replaced.
 
-The wait happens inside the library with no lock of ours held, in a session of its own, because it lasts seconds.
+The wait happens inside the library with no lock of ours held, in a session of its own, because it lasts seconds. NVML
+may return early for ever: with GPU_IS_LOST once a GPU of the set fell off the bus, with TIMEOUT when an interrupt
+arrives, with event after event. None of that may use a core: a session whose wait fails is replaced ever more rarely,
+and without the GPU that is lost; the rest of an early return is slept; an empty event set is not waited on.
 """
 
 import asyncio
+import ctypes
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -20,17 +25,19 @@ import structlog
 
 from dra_driver.errors import HardwareError, NodeNotReady
 from kubelet_plugin.discovery import OpenNvml
-from kubelet_plugin.hardware.calls import Code, translated
+from kubelet_plugin.hardware.calls import GPU_GONE, Code, translated
 
 _log = structlog.get_logger(__name__)
 
-_WAIT_MS = 1000
+_WAIT_S = 1.0
 """The longest that a stop, a pause or a new session has to wait."""
+_MOST_EVENTS = 100
+"""As many are taken within one wait's time; further ones stay in the driver until the next."""
 _PAUSE_PATIENCE_S = 5.0
 _RETRY_S = (1.0, 2.0, 5.0, 15.0, 30.0)
 
 MIG_CONFIG_CHANGE = 0x100
-"""nvmlEventMigConfigChange; the Python binding has no name for it."""
+"""nvmlEventMigConfigChange; the oldest Python binding that we take has no name for it."""
 
 _WANTED = (
     pynvml.nvmlEventTypeXidCriticalError
@@ -75,8 +82,16 @@ class EventWatcher:
     """Listens to all GPUs; lives in one event loop. `on_event` and `on_coverage` are called in it."""
 
     def __init__(
-        self, open_nvml: OpenNvml, on_event: Callable[[GpuEvent], None], on_coverage: Callable[[Coverage], None]
+        self,
+        open_nvml: OpenNvml,
+        on_event: Callable[[GpuEvent], None],
+        on_coverage: Callable[[Coverage], None],
+        *,
+        wait_s: float = _WAIT_S,
+        retry_s: Sequence[float] = _RETRY_S,
     ) -> None:
+        self._wait_s = wait_s
+        self._retry_s = retry_s
         self._open_nvml = open_nvml
         self._on_event = on_event
         self._on_coverage = on_coverage
@@ -85,6 +100,10 @@ class EventWatcher:
         self._gate = threading.Condition()
         self._pauses = 0
         self._open = False
+        self._failures = 0
+        """Sessions that broke since a wait succeeded."""
+        self._lost: frozenset[str] = frozenset()
+        """GPUs that make every wait fail, by UUID; forgotten when there are other GPUs."""
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -128,31 +147,51 @@ class EventWatcher:
             self._stop.set()
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
-        failures = 0
         while not self._stop.is_set():
             if not self._may_open():
                 continue
+            coverage = Coverage()
             try:
                 with self._opened() as session:
-                    self._tell(loop, self._on_coverage, session.coverage)
-                    failures = 0
-                    self._hear(loop, session)
+                    coverage = session.coverage
+                    if not coverage.monitored or not self._failures:
+                        self._tell(loop, self._on_coverage, coverage)
+                    if coverage.monitored:
+                        self._hear(loop, session)
+                if not coverage.monitored:
+                    self._rest()
             except NodeNotReady as error:
                 if self._stop.is_set():
                     return  # nobody listens to us any more
-                # Which GPU it was, NVML does not say: a look finds out.
-                self._tell(loop, self._on_event, GpuEvent(EventKind.LOOK, None))
-                delay = _RETRY_S[min(failures, len(_RETRY_S) - 1)]
-                if failures == 0:
-                    _log.info("events of the GPUs cannot be heard now", error=str(error), retry_s=delay)
-                failures += 1
-                self._stop.wait(delay)
+                self._failed(loop, error, coverage.monitored if self._failures else frozenset())
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, error: NodeNotReady, deaf: frozenset[str]) -> None:
+        """Wait before the next session. `deaf` are GPUs of which nothing was heard in several sessions."""
+        # Which GPU it was, NVML does not say: a look finds out.
+        self._tell(loop, self._on_event, GpuEvent(EventKind.LOOK, None))
+        if deaf:
+            self._tell(
+                loop, self._on_coverage, Coverage(unmonitored=tuple((one, error.message) for one in sorted(deaf)))
+            )
+        delay = self._retry_s[min(self._failures, len(self._retry_s) - 1)]
+        if self._failures == 0:
+            _log.info("events of the GPUs cannot be heard now", error=str(error), retry_s=delay)
+        self._failures += 1
+        self._stop.wait(delay)
+
+    def _rest(self) -> None:
+        """Until there are other GPUs: none of these has events."""
+        self._failures = 0
+        while not self._stop.is_set() and not self._renew.wait(self._wait_s):
+            continue
 
     def _may_open(self) -> bool:
         """Whether nobody wants a pause; waits a moment for that."""
         with self._gate:
-            if not self._gate.wait_for(lambda: self._pauses == 0, _WAIT_MS / 1000):
+            if not self._gate.wait_for(lambda: self._pauses == 0, self._wait_s):
                 return False
+            if self._renew.is_set():
+                self._lost = frozenset()
             self._renew.clear()
             self._open = True
             return True
@@ -160,7 +199,7 @@ class EventWatcher:
     @contextmanager
     def _opened(self) -> Iterator["_Session"]:
         try:
-            with _Session(self._open_nvml) as session:
+            with _Session(self._open_nvml, self._lost) as session:
                 yield session
         finally:
             with self._gate:
@@ -168,29 +207,60 @@ class EventWatcher:
                 self._gate.notify_all()
 
     def _hear(self, loop: asyncio.AbstractEventLoop, session: "_Session") -> None:
+        pace = _Pace(self._wait_s)
         while not self._stop.is_set() and not self._renew.is_set():
-            event = session.wait()
+            try:
+                event = session.wait(self._wait_s)
+            except HardwareError as error:
+                if error.code in GPU_GONE:
+                    self._lost |= session.lost()
+                raise
+            if self._failures:
+                self._failures = 0
+                self._tell(loop, self._on_coverage, session.coverage)
             if event is not None:
                 self._tell(loop, self._on_event, event)
+            self._stop.wait(pace.rest_s(time.monotonic(), event))
 
     def _tell[T](self, loop: asyncio.AbstractEventLoop, listener: Callable[[T], None], value: T) -> None:
         with suppress(RuntimeError):  # the loop is closed, nobody listens
             loop.call_soon_threadsafe(listener, value)
 
 
-class _Session:
-    """An NVML session with one event set. Every failure is a NodeNotReady."""
+class _Pace:
+    """How long to sleep after a wait, so that waits that return early do not use a core."""
 
-    def __init__(self, open_nvml: OpenNvml) -> None:
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s = wait_s
+        self._since = time.monotonic()
+        self._events = 0
+
+    def rest_s(self, now: float, event: GpuEvent | None) -> float:
+        """0 after a wait that lasted as long as it should, and after an event; less so after many."""
+        rest_s = max(0.0, self._since + self._wait_s - now)
+        self._events += 1
+        if event is not None and self._events < _MOST_EVENTS and rest_s:
+            return 0.0
+        self._since, self._events = now + rest_s, 0
+        return rest_s
+
+
+class _Session:
+    """An NVML session with one event set, without the GPUs `lost`. Every failure is a NodeNotReady."""
+
+    def __init__(self, open_nvml: OpenNvml, lost: frozenset[str]) -> None:
         self._library: Any = open_nvml().library
+        self._left_out = lost
         self.coverage = Coverage()
         self._set: Any = None
+        self._registered: dict[int, tuple[str, Any, int]] = {}
+        """UUID, handle and event types of each GPU, by the address that its handle is: a lost GPU has no name."""
 
     def __enter__(self) -> "_Session":
         self._call(self._library.nvmlInitWithFlags, pynvml.NVML_INIT_FLAG_NO_GPUS)
         try:
             self._set = self._call(self._library.nvmlEventSetCreate)
-            self.coverage = self._registered()
+            self.coverage = self._register()
         except BaseException:
             self.__exit__()
             raise
@@ -203,21 +273,36 @@ class _Session:
             with suppress(HardwareError):  # a driver that is gone has nothing to be given back to
                 self._call(function, *args)
 
-    def wait(self) -> GpuEvent | None:
+    def wait(self, wait_s: float) -> GpuEvent | None:
         """The next event; None when there was none for a while."""
         try:
-            data = self._call(self._library.nvmlEventSetWait_v2, self._set, _WAIT_MS)
+            data = self._call(self._library.nvmlEventSetWait_v2, self._set, int(wait_s * 1000))
         except HardwareError as error:
             if error.code == Code.TIMEOUT:
                 return None
             raise
         return self._event(data)
 
-    def _event(self, data: Any) -> GpuEvent:
+    def lost(self) -> frozenset[str]:
+        """The GPUs that make a wait fail. None of them when it fails for each: then leaving GPUs out does not help."""
+        lost = {uuid for uuid, handle, types in self._registered.values() if self._is_lost(handle, types)}
+        return frozenset(lost) if len(lost) < len(self._registered) or len(lost) == 1 else frozenset()
+
+    def _is_lost(self, handle: Any, types: int) -> bool:
+        """Whether a wait for this GPU alone fails so."""
+        alone = self._call(self._library.nvmlEventSetCreate)
         try:
-            gpu = self._call(self._library.nvmlDeviceGetUUID, data.device)
-        except HardwareError:
-            gpu = None  # a GPU that just got lost does not tell its name any more
+            self._call(self._library.nvmlDeviceRegisterEvents, handle, types, alone)
+            self._call(self._library.nvmlEventSetWait_v2, alone, 0)
+        except HardwareError as error:
+            return error.code in GPU_GONE
+        finally:
+            self._call(self._library.nvmlEventSetFree, alone)
+        return False
+
+    def _event(self, data: Any) -> GpuEvent:
+        known = self._registered.get(_address(data.device))
+        gpu = None if known is None else known[0]
         if data.eventType == pynvml.nvmlEventTypeXidCriticalError and gpu is not None:
             return GpuEvent(
                 EventKind.XID,
@@ -229,8 +314,7 @@ class _Session:
         kind = EventKind.LAYOUT if data.eventType == MIG_CONFIG_CHANGE else EventKind.LOOK
         return GpuEvent(kind, gpu)
 
-    def _registered(self) -> Coverage:
-        monitored: set[str] = set()
+    def _register(self) -> Coverage:
         unmonitored: list[tuple[str, str]] = []
         for index in range(self._call(self._library.nvmlDeviceGetCount)):
             try:
@@ -239,19 +323,27 @@ class _Session:
             except HardwareError:
                 continue  # Discovery reports it
             try:
-                supported = self._call(self._library.nvmlDeviceGetSupportedEventTypes, handle)
-                self._call(self._library.nvmlDeviceRegisterEvents, handle, supported & _WANTED, self._set)
+                types = self._call(self._library.nvmlDeviceGetSupportedEventTypes, handle) & _WANTED
+                if uuid in self._left_out:
+                    unmonitored.append((uuid, "waiting for its events fails, as for those of a lost GPU"))
+                    continue
+                self._call(self._library.nvmlDeviceRegisterEvents, handle, types, self._set)
             except HardwareError as error:
                 unmonitored.append((uuid, error.message))
             else:
-                monitored.add(uuid)
-        return Coverage(frozenset(monitored), tuple(sorted(unmonitored)))
+                self._registered[_address(handle)] = (uuid, handle, types)
+        monitored = frozenset(uuid for uuid, _, _ in self._registered.values())
+        return Coverage(monitored, tuple(sorted(unmonitored)))
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         try:
             return function(*args)
         except self._library.NVMLError as error:
             raise translated(error, "events") from error
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 def _instance(number: int) -> int | None:

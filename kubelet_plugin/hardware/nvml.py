@@ -30,16 +30,16 @@ from kubelet_plugin.hardware.health import HealthReading, health_reading
 from kubelet_plugin.hardware.mig import MigGpu
 from kubelet_plugin.hardware.sysfs import pci_address
 
-_LINK_LOOP_ENDS = frozenset({Code.INVALID_ARGUMENT, *NOT_THERE})
+_LINK_LOOP_ENDS = frozenset({Code.INVALID_ARGUMENT, Code.FUNCTION_NOT_FOUND})
 
 _ARCHITECTURES = {
     2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada Lovelace", 9: "Hopper",
-    10: "Blackwell", 13: "Rubin", 0xFFFFFFFF: "Unknown",
+    10: "Blackwell", 11: "DLA", 12: "DLA2", 13: "Rubin", 15: "NPU3", 0xFFFFFFFF: "Unknown",
 }  # fmt: skip
 _BRANDS = {
     0: "Unknown", 1: "Quadro", 2: "Tesla", 3: "NVS", 4: "Grid", 5: "GeForce", 6: "Titan", 7: "NvidiaVApps",
     8: "NvidiaVPC", 9: "NvidiaVCS", 10: "NvidiaVWS", 11: "NvidiaCloudGaming", 12: "QuadroRTX", 13: "NvidiaRTX",
-    14: "Nvidia", 15: "GeForceRTX", 16: "TitanRTX",
+    14: "Nvidia", 15: "GeForceRTX", 16: "TitanRTX", 17: "NvidiaDLA", 18: "NvidiaVGameDev", 19: "NvidiaNPU",
 }  # fmt: skip
 _ADDRESSING_MODES = {0: "None", 1: "HMM", 2: "ATS"}
 _NVLINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
@@ -69,8 +69,8 @@ _FABRIC_HEALTH = {1: "Healthy", 2: "Unhealthy", 3: "LimitedCapacity"}
 _NVLINK_TO_SWITCH = 2
 _NVLINK_TO_GPU = 0
 
-_ENOUGH_LINKS = 1024
-"""A library that never ends the link loop must not hang us; the largest GPU of 2026 has 36 links."""
+_ENOUGH_LINKS = 64
+"""Where the link loop ends when the library does not end it; the largest GPU of 2026 has 36 links."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +164,18 @@ class Nvml(Calls):
         return GpuReadings(_with_names(self._with_nvlink(readings)), tuple(problems), listed, health)
 
     def _identity(self, index: int) -> _Identity:
+        try:
+            return self._asked_identity(index)
+        except HardwareError as error:
+            if error.code != Code.INVALID_ARGUMENT or index not in self._handles:
+                raise
+        # The handle of a GPU with its own NUMA memory ends when persistence mode is switched off, by anyone.
+        # Source: nvml.h, nvmlDeviceSetPersistenceMode.
+        self._handles.pop(index)
+        self._mig_gpus.pop(index, None)
+        return self._asked_identity(index)
+
+    def _asked_identity(self, index: int) -> _Identity:
         about = self._about(index)
         handle = self._handles.get(index)
         if handle is None:
@@ -315,7 +327,10 @@ class Nvml(Calls):
         return None
 
     def _active_links(self, about: str, handle: Any) -> Iterator["_Link"]:
-        """Ask for link after link until the driver says that there is no such link; the constant for it moves."""
+        """Ask for link after link until the driver says that there is no such link; the constant for it moves.
+
+        NOT_SUPPORTED is about one link: a board may lack any of them, the first too.
+        """
         for link in range(_ENOUGH_LINKS):
             try:
                 state = self.call(about, self.library.nvmlDeviceGetNvLinkState, handle, link)

@@ -201,23 +201,23 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
 
     @gpu_query
     def nvmlDeviceGetNvLinkState(self, gpu: GpuState, link: int) -> int:
-        self._check_link(link)
+        self._check_link(gpu, link)
         return int(link not in gpu.links_down)
 
     @gpu_query
     def nvmlDeviceGetNvLinkVersion(self, gpu: GpuState, link: int) -> int:
-        self._check_link(link)
+        self._check_link(gpu, link)
         return supported(self._file.latest.model.nvlink).version
 
     @gpu_query
     def nvmlDeviceGetNvLinkRemoteDeviceType(self, gpu: GpuState, link: int) -> int:
-        self._check_link(link)
+        self._check_link(gpu, link)
         switched = supported(self._file.latest.model.nvlink).switches
         return int(pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH if switched else pynvml.NVML_NVLINK_DEVICE_TYPE_GPU)
 
     @gpu_query
     def nvmlDeviceGetNvLinkRemotePciInfo(self, gpu: GpuState, link: int) -> Any:
-        self._check_link(link)
+        self._check_link(gpu, link)
         state = self._file.latest
         info = pynvml.nvmlPciInfo_t()
         others = [other.address for other in state.gpus if other.uuid != gpu.uuid]
@@ -234,7 +234,9 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
             return int(pynvml.NVML_P2P_STATUS_NOT_SUPPORTED)
         return int(pynvml.NVML_P2P_STATUS_OK)
 
-    def _check_link(self, link: int) -> None:
+    def _check_link(self, gpu: GpuState, link: int) -> None:
+        if link in gpu.links_absent:
+            raise error(pynvml.NVML_ERROR_NOT_SUPPORTED)
         if link >= supported(self._file.latest.model.nvlink).links:
             raise error(pynvml.NVML_ERROR_INVALID_ARGUMENT)
 

@@ -48,7 +48,8 @@ class EventCalls(Session):
         self._event_set(eventSet).masks[gpu.uuid] = eventTypes
 
     def nvmlEventSetWait_v2(self, eventSet: Any, timeoutms: int) -> Any:
-        """Raises NVMLError_Timeout when nothing happens within `timeoutms`, as the library does."""
+        """Raises NVMLError_Timeout when nothing happens within `timeoutms`, as the library does; at once for an empty
+        set, and NVMLError_GpuIsLost for one with a GPU that fell off the bus. Other early returns are mishaps."""
         waiting = self._event_set(eventSet)
         deadline = time.monotonic() + timeoutms / 1000
         while True:
@@ -66,7 +67,9 @@ class EventCalls(Session):
                             event.gpu_instance,
                             event.compute_instance,
                         )
-            if time.monotonic() >= deadline:
+            if any(state.gpu(uuid).fault == pynvml.NVML_ERROR_GPU_IS_LOST for uuid in waiting.masks):
+                raise error(pynvml.NVML_ERROR_GPU_IS_LOST)
+            if not waiting.masks or time.monotonic() >= deadline:
                 raise error(pynvml.NVML_ERROR_TIMEOUT)
             time.sleep(_POLL_S)
 

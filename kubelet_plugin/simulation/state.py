@@ -202,6 +202,8 @@ class GpuState(_Data):
     health: HealthState = Field(default_factory=HealthState)
     links_down: list[int] = Field(default_factory=list)
     """NVLinks that are not active."""
+    links_absent: list[int] = Field(default_factory=list)
+    """NVLinks that the chip has and the board does not: NVML answers NOT_SUPPORTED for each."""
     fabric: FabricState | None = None
 
 

@@ -169,6 +169,11 @@ class TestFacts:
         gpu = started(library).gpus().gpus[0]
         assert (gpu.architecture, gpu.brand) == ("Unknown (14)", "Unknown (99)")
 
+    def test_everything_that_the_binding_names_has_a_name_here(self) -> None:
+        for prefix, names in (("NVML_DEVICE_ARCH_", adapter._ARCHITECTURES), ("NVML_BRAND_", adapter._BRANDS)):
+            numbers = {getattr(pynvml, name) for name in dir(pynvml) if name.startswith(prefix)}
+            assert numbers <= names.keys() | {pynvml.NVML_BRAND_COUNT}
+
     def test_a_vgpu_guest_is_told(self, node: Node) -> None:
         with node.host.edit() as state:
             state.gpus[0].virtualization = 2
@@ -414,6 +419,16 @@ class TestNvlink:
         library.answers["nvmlDeviceGetNvLinkState"] = state
         nvlink = started(library).gpus().gpus[0].nvlink
         assert nvlink is not None and nvlink.links == 2
+
+    @pytest.mark.parametrize("absent", [(0,), (7, 8), (17,)])
+    def test_links_after_one_that_the_board_lacks_count_too(self, node: Node, absent: tuple[int, ...]) -> None:
+        with node.host.edit() as state:
+            state.gpus[2].links_absent = list(absent)
+        gpus = node.nvml().gpus().gpus
+        assert [gpu.nvlink and gpu.nvlink.links for gpu in gpus] == [
+            18 - len(absent) if number == 2 else 18 for number in range(8)
+        ]
+        assert gpus[2].nvlink is not None and len(gpus[2].nvlink.peers) == 7
 
     @pytest.mark.parametrize("number", [0, 9, 255])
     def test_an_unknown_link_version_is_left_out(self, library: Library, number: int) -> None:

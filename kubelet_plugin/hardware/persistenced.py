@@ -1,0 +1,21 @@
+"""Where the driver's persistence daemon listens: nvidia-persistenced keeps idle GPUs initialised by having them open.
+
+The effect that lends GPUs to virtual machines and `dractl doctor` enter here.
+"""
+
+from kubelet_plugin.hardware.sysfs import HostFiles
+
+_SOCKET = "nvidia-persistenced/socket"
+
+
+def daemon_socket(host: HostFiles, driver_root: str | None) -> str | None:
+    """The host path of its socket; None when there is none, and so no daemon.
+
+    A driver container runs its own daemon: then the socket is in `/run` below the driver root.
+    """
+    below_root = [f"{driver_root.rstrip('/')}/run"] if driver_root is not None else []
+    for folder in (*below_root, "/run", "/var/run"):
+        path = f"{folder}/{_SOCKET}"
+        if host.resolve(path) is not None:
+            return path
+    return None
