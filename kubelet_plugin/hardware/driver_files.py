@@ -14,28 +14,10 @@ from pathlib import PurePosixPath
 from platform import machine as this_machine
 
 from dra_driver.cdi.edits import DriverFile, Link
+from kubelet_plugin.hardware.layouts import BINARY_FOLDERS, LIBRARY_FOLDERS
 from kubelet_plugin.hardware.seen import Seen
 from kubelet_plugin.hardware.sysfs import HostFiles
 
-_DISTRIBUTIONS = (
-    "/usr/lib64",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/lib64",
-    "/lib/x86_64-linux-gnu",
-    "/lib/aarch64-linux-gnu",
-)
-_LIBRARY_FOLDERS = (
-    *_DISTRIBUTIONS,
-    *(f"{folder}/nvidia/current" for folder in _DISTRIBUTIONS),
-    "/usr/local/glibc/usr/lib",
-    "/usr/local/glibc/lib",
-    "/usr/lib",
-    "/",
-)
-"""Best first: distributions, Debian's alternatives, Talos, Arch; and the root itself, where there is nothing else."""
-
-_BINARY_FOLDERS = ("/opt/bin", "/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin")
 _BINARIES = (
     "nvidia-cuda-mps-control",
     "nvidia-cuda-mps-server",
@@ -155,7 +137,7 @@ class DriverTree:
         return tuple(sorted(found.values(), key=lambda link: link.path))
 
     def programs(self) -> tuple[DriverFile, ...]:
-        return _sorted(self._first(f"{folder}/{name}" for folder in _BINARY_FOLDERS) for name in _BINARIES)
+        return _sorted(self._first(f"{folder}/{name}" for folder in BINARY_FOLDERS) for name in _BINARIES)
 
     def configuration(self) -> tuple[DriverFile, ...]:
         wanted = {f"/usr/share/{name}": name for name in _CONFIG_FOR_USR_SHARE}
@@ -200,7 +182,7 @@ class DriverTree:
     def _library_folders(self) -> Iterator[PurePosixPath]:
         """All that exist, best first, none twice; those of the linker's cache last, for it may be out of date."""
         done: set[PurePosixPath] = set()
-        for path in map(PurePosixPath, (*_LIBRARY_FOLDERS, *self._cached_folders())):
+        for path in map(PurePosixPath, (*LIBRARY_FOLDERS, *self._cached_folders())):
             resolved = self._look(path)
             if resolved is not None and resolved not in done:
                 done.add(resolved)
@@ -223,7 +205,9 @@ class DriverTree:
     def _own_versions(self) -> Iterator[PurePosixPath]:
         for folder in self._folders:
             for name in self._names(folder):
-                if _OWN_VERSION.fullmatch(name) and self._target(folder / name) is None:
+                # A link to a file of the same name is that file: NixOS has nothing but such links.
+                target = self._target(folder / name) or name
+                if _OWN_VERSION.fullmatch(name) and posixpath.basename(target) == name:
                     yield folder / name
 
     def _xorg_modules(self, version: str) -> Iterator[PurePosixPath]:

@@ -13,10 +13,8 @@ from pathlib import Path, PurePosixPath
 
 from dra_driver.errors import HardwareError, NodeNotReady
 from kubelet_plugin.hardware.driver_root import DriverRoot
+from kubelet_plugin.hardware.layouts import BINARY_FOLDERS, program_below
 from kubelet_plugin.hardware.sysfs import HostFiles
-
-BINARY_FOLDERS = ("/opt/bin", "/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin")
-"""Below the driver root. GKE has them in `bin`, Talos in `usr/local/bin`."""
 
 _LOADERS = (
     "/lib64/ld-linux-x86-64.so.2",
@@ -69,18 +67,17 @@ class DriverPrograms:
         root = self._root()
         resolved_root = self._host.resolve(root.path) or PurePosixPath(root.path)
         files = self._host if root.path == "/" else HostFiles(self._host.path(resolved_root))
-        for folder in BINARY_FOLDERS:
-            found = files.resolve(f"{folder}/{name}")
-            if found is not None:
-                return Program(
-                    name=name,
-                    file=files.path(found),
-                    path=_below(resolved_root, found),
-                    root=root.path,
-                    library_folder=_below(resolved_root, self._library_folder(files, root)),
-                    nvml_library=root.nvml_library,
-                    whole_system=root.path != "/" and any(files.resolve(loader) for loader in _LOADERS),
-                )
+        found = program_below(self._host, root.path, name)
+        if found is not None:
+            return Program(
+                name=name,
+                file=files.path(found),
+                path=_below(resolved_root, found),
+                root=root.path,
+                library_folder=_below(resolved_root, self._library_folder(files, root)),
+                nvml_library=root.nvml_library,
+                whole_system=root.path != "/" and any(files.resolve(loader) for loader in _LOADERS),
+            )
         raise NodeNotReady(
             f"{name} is in none of {', '.join(BINARY_FOLDERS)} below the driver root {root.path}: install the whole"
             " driver there, its programs too, or configure the driver root",

@@ -19,13 +19,18 @@ from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.capabilities import capability_nodes
 from kubelet_plugin.hardware.driver_files import DriverTree
 from kubelet_plugin.hardware.hook_program import HookPrograms
+from kubelet_plugin.hardware.layouts import DRIVER_ROOTS
 from kubelet_plugin.hardware.seen import Seen
 from kubelet_plugin.hardware.sysfs import HostFiles
 
-DRIVER_ROOTS = ("/run/nvidia/driver", "/", "/home/kubernetes/bin/nvidia")
-"""The GPU Operator's driver container; packages on the host, and Talos; GKE with Container-Optimized OS."""
-
 _KERNEL_MODULE = re.compile(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)*)(?:\s|$)")
+
+_WSL_DEVICE = "/dev/dxg"
+_WSL = (
+    f"this node is WSL 2 ({_WSL_DEVICE}): its GPUs have no device nodes, and NVML gives no minor numbers there, so this"
+    " driver cannot hand them out; use Linux on the machine itself, or NVIDIA's device plugin"
+)
+"""Source: the answers of NVML in NVIDIA/k8s-device-plugin#332 and kubernetes-sigs/dra-driver-nvidia-gpu#1201."""
 
 _CONTROL_NODES = ("nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools")
 _NEEDED_NODES = {
@@ -56,6 +61,9 @@ def find_driver_root(host: HostFiles, configured: str | None = None, seen: Seen 
     """
     roots = (configured,) if configured is not None else DRIVER_ROOTS
     seen = seen or Seen()
+    loaded = kernel_module_version(host)
+    if loaded is None and seen.look(host, _WSL_DEVICE) is not None:
+        raise NodeNotReady(_WSL, about="driver")
     found = [root for path in roots for root in _drivers_at(host, path, seen)]
     if not found:
         where = f"{configured}, which is configured as driver root" if configured is not None else ", ".join(roots)
@@ -64,7 +72,6 @@ def find_driver_root(host: HostFiles, configured: str | None = None, seen: Seen 
             " driver container to start, or configure the driver root",
             about="driver",
         )
-    loaded = kernel_module_version(host)
     return next((root for root in found if root.version == loaded), found[0])
 
 

@@ -10,6 +10,7 @@ from dra_driver.api.inventory import IMEX_READY, ImexFacts
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
+from kubelet_plugin.hardware.layouts import program_below
 from kubelet_plugin.hardware.sysfs import HostFiles
 
 _CHANNELS = "nvidia-caps-imex-channels"
@@ -18,16 +19,14 @@ _PARAMS = "/proc/driver/nvidia/params"
 _MANAGEMENT = "/proc/driver/nvidia/capabilities/fabric-imex-mgmt"
 _WORLD = 0o666
 _HOST_SOCKET = "/etc/nvidia-imex/imex_ctrl.sock"
-_BINARIES = ("/usr/bin/nvidia-imex", "/opt/bin/nvidia-imex", "/usr/local/bin/nvidia-imex", "/usr/sbin/nvidia-imex")
 
 
 def imex_facts(host: HostFiles, driver_root: str) -> ImexFacts | None:
     """None where the kernel module knows no channels. `driver_root` is the host's folder of the driver."""
     if _CHANNELS not in host.device_majors():
         return None
-    root = driver_root.rstrip("/")
-    program = any(host.resolve(f"{root}{path}") is not None for path in _BINARIES)
-    return ImexFacts(channels=_channel_count(host), program=program)
+    program = program_below(host, driver_root, "nvidia-imex")
+    return ImexFacts(channels=_channel_count(host), program=program is not None)
 
 
 def channel_nodes(host: HostFiles, numbers: Iterable[int]) -> tuple[DeviceNode, ...]:

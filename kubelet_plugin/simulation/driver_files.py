@@ -3,12 +3,14 @@
 Where they lie depends on who installed them: the node's layout.
 """
 
-from collections.abc import Iterator
+import posixpath
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from kubelet_plugin.simulation.programs import script
 from kubelet_plugin.simulation.state import Layout, NodeState
-from kubelet_plugin.simulation.tree import link_text, path, write
+from kubelet_plugin.simulation.tree import link, link_text, path, write
 
 _LIBRARIES = (
     "libcuda", "libcudadebugger", "libEGL_nvidia", "libGLESv1_CM_nvidia", "libGLESv2_nvidia", "libGLX_nvidia",
@@ -51,41 +53,55 @@ _HOST_CONFIG = (
     "vulkan/implicit_layer.d/nvidia_layers.json",
 )
 
-DRIVER_ROOTS: dict[Layout, PurePosixPath] = {
-    "root": PurePosixPath("/"),
-    "operator": PurePosixPath("/run/nvidia/driver"),
-    "gke": PurePosixPath("/home/kubernetes/bin/nvidia"),
-    "talos": PurePosixPath("/"),
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one kind of system has the driver. Host paths; `{machine}` stands for x86_64 or aarch64."""
+
+    libraries: str
+    programs: str
+    root: str = "/"
+    """The host folder below which all of it lies."""
+    store: str = ""
+    """Where the files are if the folders have links only."""
+    usr: str = ""
+    """Where /usr leads, if it is a link."""
+
+
+PLACES: dict[Layout, Place] = {
+    "root": Place("/usr/lib/{machine}-linux-gnu", "/usr/bin"),
+    "operator": Place(
+        "/run/nvidia/driver/usr/lib/{machine}-linux-gnu", "/run/nvidia/driver/usr/bin", root="/run/nvidia/driver"
+    ),
+    "gke": Place(
+        "/home/kubernetes/bin/nvidia/lib64", "/home/kubernetes/bin/nvidia/bin", root="/home/kubernetes/bin/nvidia"
+    ),
+    "talos": Place("/usr/local/glibc/usr/lib", "/usr/local/bin"),
+    "flatcar": Place("/opt/nvidia/current/usr/lib64", "/opt/bin"),
+    "bottlerocket": Place(
+        "/usr/lib/nvidia/tesla", "/usr/libexec/nvidia/tesla/bin", usr="/{machine}-bottlerocket-linux-gnu/sys-root/usr"
+    ),
+    "nixos": Place("/run/opengl-driver/lib", "/run/current-system/sw/bin", store="/nix/store/0sim-nvidia-x11"),
 }
-"""The host folder below which the driver's files lie."""
+
+
+def driver_root(state: NodeState) -> PurePosixPath:
+    return PurePosixPath(PLACES[state.layout].root)
 
 
 def library_folder(state: NodeState) -> PurePosixPath:
-    folders: dict[Layout, str] = {
-        "root": f"/usr/lib/{state.machine}-linux-gnu",
-        "operator": f"/run/nvidia/driver/usr/lib/{state.machine}-linux-gnu",
-        "gke": "/home/kubernetes/bin/nvidia/lib64",
-        "talos": "/usr/local/glibc/usr/lib",
-    }
-    return PurePosixPath(folders[state.layout])
+    return PurePosixPath(PLACES[state.layout].libraries.format(machine=state.machine))
 
 
 def _binary_folder(state: NodeState) -> PurePosixPath:
-    folders: dict[Layout, str] = {
-        "root": "/usr/bin",
-        "operator": "/run/nvidia/driver/usr/bin",
-        "gke": "/home/kubernetes/bin/nvidia/bin",
-        "talos": "/usr/local/bin",
-    }
-    return PurePosixPath(folders[state.layout])
+    return PurePosixPath(PLACES[state.layout].programs)
 
 
 def files_of_driver(state: NodeState) -> Iterator[tuple[PurePosixPath, str | PurePosixPath]]:
     """Every file of the driver's packages, with its text, or with the link's target when it is a link."""
-    yield from _libraries(state)
-    for name in _programs(state):
-        yield _binary_folder(state) / name, f"#!/bin/sh\n# simulated {name} {state.driver.version}\nexit 0\n"
-    inside = DRIVER_ROOTS[state.layout] if state.layout == "operator" else PurePosixPath("/")
+    yield from _stored(_libraries(state), PLACES[state.layout].store)
+    yield from _stored(_program_files(state), PLACES[state.layout].store)
+    inside = driver_root(state) if state.layout == "operator" else PurePosixPath("/")
     for name in ("gsp_ga10x.bin", "gsp_tu10x.bin"):
         yield inside / "lib/firmware/nvidia" / state.driver.version / name, f"simulated {name}\n"
     if state.layout in ("root", "operator"):
@@ -97,6 +113,24 @@ def files_of_driver(state: NodeState) -> Iterator[tuple[PurePosixPath, str | Pur
     yield inside / "run/nvidia-persistenced/socket", "simulated socket\n"
     if state.model.nvlink is not None and state.model.nvlink.switches and state.machine == "x86_64":
         yield inside / "run/nvidia-fabricmanager/socket", "simulated socket\n"
+
+
+def _stored(
+    files: Iterable[tuple[PurePosixPath, str | PurePosixPath]], store: str
+) -> Iterator[tuple[PurePosixPath, str | PurePosixPath]]:
+    """`files` in `store`, with links to them where they are looked for. `files` themselves if there is no store."""
+    for host_path, content in files:
+        if store:
+            stored = PurePosixPath(store) / host_path.parent.name / host_path.name
+            yield stored, content
+            yield host_path, PurePosixPath(posixpath.relpath(stored, host_path.parent))
+        else:
+            yield host_path, content
+
+
+def _program_files(state: NodeState) -> Iterator[tuple[PurePosixPath, str]]:
+    for name in _programs(state):
+        yield _binary_folder(state) / name, f"#!/bin/sh\n# simulated {name} {state.driver.version}\nexit 0\n"
 
 
 def _programs(state: NodeState) -> tuple[str, ...]:
@@ -119,6 +153,9 @@ def _libraries(state: NodeState) -> Iterator[tuple[PurePosixPath, str | PurePosi
 
 
 def write_driver_files(root: Path, state: NodeState) -> None:
+    if usr := PLACES[state.layout].usr:
+        path(root, usr.format(machine=state.machine)).mkdir(parents=True, exist_ok=True)
+        link(root, PurePosixPath("/usr"), PurePosixPath(usr.format(machine=state.machine)))
     for host_path, content in files_of_driver(state):
         if isinstance(content, PurePosixPath):
             link_text(root, host_path, str(content))

@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 from kubelet_plugin.simulation import vfio
 from kubelet_plugin.simulation.capabilities import capabilities, change_capabilities
 from kubelet_plugin.simulation.driver_files import (
-    DRIVER_ROOTS,
     adopt_programs,
+    driver_root,
     files_of_driver,
     library_folder,
     write_driver_files,
@@ -85,7 +85,7 @@ class SimulatedHost(GpuOperations):
     @property
     def driver_root(self) -> PurePosixPath:
         """The host folder below which the driver's files lie."""
-        return DRIVER_ROOTS[self.state.layout]
+        return driver_root(self.state)
 
     @property
     def library_folder(self) -> PurePosixPath:

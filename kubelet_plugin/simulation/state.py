@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dra_driver.errors import InvalidInput
 
-type Layout = Literal["root", "operator", "gke", "talos"]
+type Layout = Literal["root", "operator", "gke", "talos", "flatcar", "bottlerocket", "nixos"]
 """Where the driver's files lie: `/`, `/run/nvidia/driver`, `/home/kubernetes/bin/nvidia`, Talos' glibc folder."""
 
 

@@ -18,6 +18,7 @@ from kubelet_plugin.hardware.driver_programs import DriverPrograms, Program
 from kubelet_plugin.hardware.driver_root import find_driver_root
 from kubelet_plugin.hardware.processes import Processes
 from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.simulation.driver_files import PLACES
 from kubelet_plugin.simulation.host import create_host
 from kubelet_plugin.simulation.state import Layout
 
@@ -159,21 +160,16 @@ def test_what_systemd_refuses_is_started_plainly(tmp_path: Path) -> None:
     assert HostLauncher(host).start(_daemon(_ON_HOST))["launcher"] == "plain"
 
 
-@pytest.mark.parametrize(
-    ("layout", "root"),
-    [
-        ("root", "/"),
-        ("operator", "/run/nvidia/driver"),
-        ("gke", "/home/kubernetes/bin/nvidia"),
-        ("talos", "/"),
-    ],
-)
-def test_a_program_is_found_with_its_libraries_in_every_layout(tmp_path: Path, layout: Layout, root: str) -> None:
+@pytest.mark.parametrize("layout", list(PLACES))
+def test_a_program_is_found_with_its_libraries_in_every_layout(tmp_path: Path, layout: Layout) -> None:
+    root = PLACES[layout].root
     simulated = create_host(tmp_path, "t4", layout=layout)
     files = HostFiles(tmp_path)
     programs = DriverPrograms(files, lambda: find_driver_root(files))
     found = programs.find("nvidia-cuda-mps-control")
-    assert (found.root, found.library_folder) == (root, str(simulated.library_folder))
+    assert found.root == root
+    beside = simulated.path(f"{found.library_folder}/libcuda.so.1")
+    assert beside.samefile(simulated.path(simulated.library_folder / "libcuda.so.1"))
     assert found.file == simulated.path(found.path) and found.file.exists()
     assert not found.whole_system
     (simulated.path(f"{root}/lib64")).mkdir(exist_ok=True)

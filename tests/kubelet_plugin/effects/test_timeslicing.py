@@ -11,6 +11,7 @@ from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import find_driver_root
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, TimeSlice
+from kubelet_plugin.simulation.driver_files import PLACES
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 from kubelet_plugin.simulation.state import Layout
 
@@ -55,7 +56,7 @@ def test_the_interval_is_set_on_one_gpu_and_taken_back(host: SimulatedHost, inte
         assert not any(_slices(host))
 
 
-@pytest.mark.parametrize("layout", ["root", "operator", "gke", "talos"])
+@pytest.mark.parametrize("layout", list(PLACES))
 def test_nvidia_smi_is_found_in_every_layout_of_a_driver_root(tmp_path: Path, layout: Layout) -> None:
     host = create_host(tmp_path / "host", "t4", layout=layout)
     _effect(host).make(TimeSlice(_gpu(host), "Long"), {})

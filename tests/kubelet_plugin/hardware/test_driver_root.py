@@ -16,11 +16,12 @@ from kubelet_plugin.hardware.driver_root import (
     kernel_module_version,
 )
 from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.simulation.driver_files import PLACES
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
 from kubelet_plugin.simulation.state import Layout
 
 OPERATOR, GKE = "/run/nvidia/driver", "/home/kubernetes/bin/nvidia"
-LAYOUTS: tuple[Layout, ...] = ("root", "operator", "gke", "talos")
+LAYOUTS = tuple(PLACES)
 PROFILES = ("t4", "l40s", "a30", "dgx-a100-40", "dgx-h100", "hgx-h200", "dgx-b200", "gb200", "rtx-pro-6000")
 
 
@@ -95,6 +96,17 @@ def test_the_kernel_module_tells_its_version(tree: DriverTree, open_module: bool
     assert kernel_module_version(tree.host) is None
     tree.kernel_module("535.104.05", open_module=open_module)
     assert kernel_module_version(tree.host) == "535.104.05"
+
+
+def test_wsl_is_refused_with_the_reason_instead_of_a_search_that_finds_nothing(tree: DriverTree) -> None:
+    """/usr/lib/wsl/lib has libraries of Windows' driver; a Linux driver beside them, installed by mistake, is none."""
+    tree.node("/dev/dxg", 10, 125)
+    tree.file("/usr/lib/wsl/lib/libnvidia-ml.so.1")
+    tree.libraries("/usr/lib64")
+    with pytest.raises(NodeNotReady, match=r"this node is WSL 2 .*NVML gives no minor numbers.*; use Linux"):
+        find_driver_root(tree.host)
+    tree.kernel_module()
+    assert find_driver_root(tree.host).path == "/"
 
 
 # Complete or not at all

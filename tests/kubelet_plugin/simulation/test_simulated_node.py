@@ -16,6 +16,7 @@ from kubelet_plugin.container_files import ContainerFilesOfNode
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles, nvml_bus_id
+from kubelet_plugin.simulation.driver_files import PLACES
 from kubelet_plugin.simulation.host import SimulatedHost, create_host, open_host, reboot
 from kubelet_plugin.simulation.nvml import SimulatedNvml
 from kubelet_plugin.simulation.state import Layout, load_profile, profile_names
@@ -126,6 +127,7 @@ class TestLayouts:
             ("operator", "t4", "/run/nvidia/driver/usr/lib/x86_64-linux-gnu", "/run/nvidia/driver/usr/bin"),
             ("gke", "t4", "/home/kubernetes/bin/nvidia/lib64", "/home/kubernetes/bin/nvidia/bin"),
             ("talos", "t4", "/usr/local/glibc/usr/lib", "/usr/local/bin"),
+            ("flatcar", "t4", "/opt/nvidia/current/usr/lib64", "/opt/bin"),
         ],
     )
     def test_files_lie_where_that_system_has_them(
@@ -138,7 +140,7 @@ class TestLayouts:
         assert host.path(f"{binary}/nvidia-smi").stat().st_mode & stat.S_IXUSR
         assert session(host).nvmlSystemGetDriverVersion() == version
 
-    @pytest.mark.parametrize("layout", ["root", "operator", "gke", "talos"])
+    @pytest.mark.parametrize("layout", list(PLACES))
     @pytest.mark.parametrize("profile", ["t4", "gb200"])
     def test_the_plugin_finds_a_complete_driver_there(self, tmp_path: Path, layout: Layout, profile: str) -> None:
         host = create_host(tmp_path, profile, layout=layout)
@@ -146,7 +148,7 @@ class TestLayouts:
         installation = DriverInstallation(HostFiles(tmp_path))
         root = installation.root()
         assert (root.path, root.version) == (str(host.driver_root), version)
-        assert root.nvml_library == host.path(host.library_folder / f"libnvidia-ml.so.{version}")
+        assert root.nvml_library.samefile(host.path(host.library_folder / f"libnvidia-ml.so.{version}"))
         files = ContainerFilesOfNode(installation)(Node(host).hardware.look())
         assert files.driver.version == version
         assert files.nodes.keys() == {gpu.uuid for gpu in host.state.gpus}

@@ -1,0 +1,56 @@
+"""Where drivers lie on hosts: roots, folders of libraries, folders of programs. One list of each, for all who look.
+
+docs/hardware.md has a table of the systems behind these lists; a test compares the two.
+"""
+
+from pathlib import PurePosixPath
+
+from kubelet_plugin.hardware.sysfs import HostFiles
+
+DRIVER_ROOTS = ("/run/nvidia/driver", "/", "/home/kubernetes/bin/nvidia")
+"""The GPU Operator's driver container; packages on the host and most distributions; GKE with Container-Optimized OS."""
+
+_DISTRIBUTIONS = (
+    "/usr/lib64",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+)
+
+LIBRARY_FOLDERS = (
+    *_DISTRIBUTIONS,
+    *(f"{folder}/nvidia/current" for folder in _DISTRIBUTIONS),  # Debian's alternatives
+    "/usr/local/glibc/usr/lib",  # Talos
+    "/usr/local/glibc/lib",
+    "/opt/nvidia/current/usr/lib64",  # Flatcar's nvidia.service
+    "/usr/lib/nvidia/tesla",  # Bottlerocket
+    "/usr/lib/nvidia",
+    "/run/opengl-driver/lib",  # NixOS
+    "/usr/lib",  # Arch
+    "/",  # a root with nothing but libraries
+)
+"""Below a driver root, best first."""
+
+BINARY_FOLDERS = (
+    "/opt/bin",  # Flatcar's nvidia.service
+    "/usr/bin",
+    "/usr/sbin",
+    "/bin",  # GKE
+    "/sbin",
+    "/usr/local/bin",  # Talos
+    "/usr/libexec/nvidia/tesla/bin",  # Bottlerocket
+    "/run/current-system/sw/bin",  # NixOS
+)
+"""Below a driver root, best first."""
+
+
+def program_below(host: HostFiles, root: str, name: str) -> PurePosixPath | None:
+    """The path below `root` of the driver's program `name`, links followed there; None when the root has none."""
+    resolved = host.resolve(root)
+    if resolved is None:
+        return None
+    files = host if root == "/" else HostFiles(host.path(resolved))
+    paths = (files.resolve(f"{folder}/{name}") for folder in BINARY_FOLDERS)
+    return next((path for path in paths if path is not None), None)
