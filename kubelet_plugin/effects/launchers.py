@@ -25,6 +25,8 @@ _LOG = "/tmp/nvidia-mps-log"
 _SHM = "/dev/shm"
 _SYSTEMD_RUN = ("/usr/bin/systemd-run", "/bin/systemd-run", "/run/current-system/sw/bin/systemd-run")
 _STOP_S = 10
+_CONTEXT = "system_u:system_r:spc_t:s0"
+"""The only type of the host's processes to whose sockets containers may connect. Source: container-selinux."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,12 @@ def plain_start(daemon: DaemonProcess, *, isolated: bool) -> Start:
     )
 
 
-def systemd_words(systemd_run: str, daemon: DaemonProcess) -> tuple[str, ...]:
-    """`systemd-run` with all that the unit needs. Source: systemd.exec(5), systemd-run(1); properties of v240."""
+def systemd_words(systemd_run: str, daemon: DaemonProcess, *, confined: bool = False) -> tuple[str, ...]:
+    """`systemd-run` with all that the unit needs. Source: systemd.exec(5), systemd-run(1); properties of v240.
+
+    `confined`: SELinux is on. The context has no leading "-", because only unit files know it: a transient unit takes
+    it as part of the context, and does not start.
+    """
     root = _root(daemon.program)
     properties = {
         "KillMode": "control-group",
@@ -81,6 +87,7 @@ def systemd_words(systemd_run: str, daemon: DaemonProcess) -> tuple[str, ...]:
         "TemporaryFileSystem": _PRIVATE,
         "BindPaths": " ".join(f"{source}:{target}" for source, target in _binds(daemon)),
         **({"RootDirectory": root} if root else {}),
+        **({"SELinuxContext": _CONTEXT} if confined else {}),
     }
     return (
         systemd_run,
@@ -122,7 +129,7 @@ class SystemdLauncher:
         program = self._program()
         if program is None:
             raise NodeNotReady("the host has no systemd-run", about=daemon.about)
-        self._host.run(systemd_words(program, daemon), daemon.about)
+        self._host.run(systemd_words(program, daemon, confined=self._host.confined), daemon.about)
         return {"launcher": "systemd", "unit": f"{daemon.unit}.service"}
 
     def _program(self) -> str | None:

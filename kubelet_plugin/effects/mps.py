@@ -312,7 +312,7 @@ class MpsDaemons:
                 " on the host",
                 about=f"folder {place.folder}",
             ) from error
-        confined = self._host.isolates and self._host.files.resolve("/sys/fs/selinux/enforce") is not None
+        confined = self._host.confined
         if confined:
             for folder in (place.pipe, place.log):
                 with suppress(OSError):  # a file system that takes no labels

@@ -62,6 +62,11 @@ class OnHost:
         """Whether mounts can be made, for all and for one process."""
         return self._namespaces is not None
 
+    @property
+    def confined(self) -> bool:
+        """Whether SELinux is on: then containers may use only what its policy lets them."""
+        return self.isolates and self.files.resolve("/sys/fs/selinux/enforce") is not None
+
     def mount_tmpfs(self, path: Path, options: str) -> None:
         """An empty tmpfs at `path`: a new one, or the one that is mounted there. Nothing on a simulated node."""
         if self.isolates:

@@ -1,9 +1,11 @@
 """How daemons are started, as words: of systemd, of a process alone, in every kind of driver root."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.systemd_bus import first_call
 
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.effects.launchers import (
@@ -110,12 +112,47 @@ def test_a_unit_of_systemd_has_the_same_folders_environment_and_root() -> None:
     assert "RootDirectory" not in " ".join(systemd_words("/usr/bin/systemd-run", _daemon(_ON_HOST)))
 
 
+def test_under_selinux_a_unit_has_the_context_that_containers_may_connect_to() -> None:
+    """A "-" before it would be part of the context: systemd reads it in unit files only."""
+    words = systemd_words("/usr/bin/systemd-run", _daemon(_ON_HOST), confined=True)
+    assert "--property=SELinuxContext=system_u:system_r:spc_t:s0" in words
+    assert "SELinuxContext" not in " ".join(systemd_words("/usr/bin/systemd-run", _daemon(_ON_HOST)))
+
+
+@pytest.mark.parametrize(("enforce", "confined"), [(True, True), (False, False)])
+def test_the_launcher_sees_whether_the_host_has_selinux(tmp_path: Path, enforce: bool, confined: bool) -> None:
+    host = _Host(_with_systemd(tmp_path))
+    if enforce:
+        (tmp_path / "sys/fs/selinux").mkdir(parents=True)
+        (tmp_path / "sys/fs/selinux/enforce").write_text("1")
+    HostLauncher(host).start(_daemon(_ON_HOST))
+    assert any(word.startswith("--property=SELinuxContext=") for word in host.words) is confined
+
+
+def test_the_real_systemd_run_sends_every_property_to_systemd_as_it_is_meant() -> None:
+    """Against a socket that takes the place of systemd's and keeps the first call."""
+    program = shutil.which("systemd-run")
+    if program is None:
+        pytest.skip("this machine has no systemd-run")
+    words = systemd_words(program, _daemon(_IN_OPERATOR), confined=True)
+    sent, complaint = first_call([program, "--user", *words[1:]])
+    assert b"StartTransientUnit" in sent, complaint
+    names = [word.removeprefix("--property=").split("=")[0] for word in words if word.startswith("--property=")]
+    # What has another name on the bus, by its name in unit files.
+    on_bus = {"TimeoutStopSec": "TimeoutStopUSec", "StandardOutput": "StandardOutputFileToAppend"}
+    on_bus["StandardError"] = "StandardErrorFileToAppend"
+    for name in names:
+        assert on_bus.get(name, name).encode() + b"\0" in sent, name
+    assert b"\0system_u:system_r:spc_t:s0\0" in sent
+
+
 class _Host(OnHost):
     """A host that remembers what it is told to do, and may refuse to run its programs."""
 
     def __init__(self, root: Path, *, refuses: bool = False) -> None:
         super().__init__(HostFiles(root), Processes(Path("/proc")), Path("/proc/self/ns"))
         self.ran: list[str] = []
+        self.words: tuple[str, ...] = ()
         self.started: list[Start] = []
         self._refuses = refuses
 
@@ -123,6 +160,7 @@ class _Host(OnHost):
         assert isinstance(words, tuple)
         if self._refuses:
             raise NodeNotReady("Unknown assignment: TemporaryFileSystem", about=about)
+        self.words = words
         self.ran.append(words[1])
         return ""
 
