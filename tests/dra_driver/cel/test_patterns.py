@@ -22,6 +22,12 @@ from dra_driver.cel.patterns import Unsupported, compiled
         ("(?<x>a)", "a", True),
         (r"\.", "a", False),
         (r"\d", "٣", False),
+        (r"\p{L}+", "日本", True),
+        (r"\x{61}", "a", True),
+        (r"^\Qa.b\E$", "a.b", True),
+        (r"\Q\C\E", r"\C", True),
+        ("a{,2}", "a{,2}", True),
+        ("a{,2}", "aa", False),
     ],
 )
 def test_patterns_mean_what_re2_means(pattern: str, text: str, found: bool) -> None:
@@ -30,8 +36,36 @@ def test_patterns_mean_what_re2_means(pattern: str, text: str, found: bool) -> N
 
 @pytest.mark.parametrize(
     "pattern",
-    ["(?=a)", "(?!a)", "(?<=a)b", "(?<!a)b", r"(a)\1", "a++", "a{2}+", "(?>a)", "(", "[[:nope:]]", r"a\Z", "*"],
+    [
+        "(?=a)",
+        "(?!a)",
+        "(?<=a)b",
+        "(?<!a)b",
+        r"(a)\1",
+        "a++",
+        "a{2}+",
+        "(?>a)",
+        "(",
+        "[[:nope:]]",
+        r"a\Z",
+        "*",
+        "a{1001}",
+        r"\C",
+        "a**",
+    ],
 )
 def test_what_re2_has_not_is_refused(pattern: str) -> None:
     with pytest.raises(Unsupported, match="invalid regular expression"):
         compiled(pattern)
+
+
+def test_no_pattern_backtracks() -> None:
+    """Each of these takes a backtracking engine longer than the age of the universe."""
+    text = "a" * 10_000 + "!"
+    for pattern in ("^(a|aa)+$", "^(a+)+$", "(x+x+)+y", "^(a?){1000}a{1000}$"):
+        assert compiled(pattern).search(text) is None
+
+
+def test_the_flag_for_ungreedy_matches_is_known() -> None:
+    found = compiled("(?U)a+").search("aaa")
+    assert found is not None and found.group() == "a"
