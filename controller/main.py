@@ -63,6 +63,7 @@ async def run(settings: Settings) -> None:
         ) as kube,
     ):
         counters = PublishingCounters(metrics)
+        events = EventRecorder(kube, controller=f"{settings.driver_name}/controller", instance=settings.identity)
         slices = PublishedSlices(
             kube,
             settings.driver_name,
@@ -71,10 +72,10 @@ async def run(settings: Settings) -> None:
             counters=counters,
             classes=_classes(kube, settings, tracer),
             tracer=tracer,
+            tell=events.tell,
         )
-        events = EventRecorder(kube, controller=f"{settings.driver_name}/controller", instance=settings.identity)
         domains = _domains(kube, settings, policy, events, tracer)
-        devices = _domain_devices(kube, settings, policy, counters, tracer)
+        devices = _domain_devices(kube, settings, policy, counters, events, tracer)
         if domains is not None:
             metrics.register(DomainCollector(domains.statuses))
         metrics.register(PublishedPools(lambda: [one for one in (slices.publisher, devices.publisher) if one]))
@@ -107,7 +108,12 @@ async def run(settings: Settings) -> None:
 
 
 def _domain_devices(
-    kube: Kube, settings: Settings, policy: PublishingPolicy, counters: PublishingCounters, tracer: Tracer
+    kube: Kube,
+    settings: Settings,
+    policy: PublishingPolicy,
+    counters: PublishingCounters,
+    events: EventRecorder,
+    tracer: Tracer,
 ) -> PublishedSlices:
     """Channels and daemon devices of all nodes, under the other driver's name."""
     return PublishedSlices(
@@ -119,6 +125,7 @@ def _domain_devices(
         describe=domain_devices,
         labels_matter=True,
         tracer=tracer,
+        tell=events.tell,
     )
 
 

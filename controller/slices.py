@@ -4,12 +4,13 @@ Entered by `main`, once for every time that this process becomes the leader.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from controller.classes import ProfileClasses
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Device
 from dra_driver.kube.client import Kube
+from dra_driver.kube.events import News
 from dra_driver.publish import PoolPublisher
 from dra_driver.publish.metrics import CountingNarrator, PublishingCounters
 from dra_driver.publish.pools import Describe
@@ -33,10 +34,11 @@ class PublishedSlices:
         labels_matter: bool = False,
         classes: ProfileClasses | None = None,
         tracer: Tracer = OFF,
+        tell: Callable[[News], None] | None = None,
     ) -> None:
         """`classes` are kept, too, while this process leads; None: nobody keeps classes of MIG profiles.
 
-        `describe` and `labels_matter` as for `PoolPublisher`.
+        `describe`, `labels_matter` and `tell` as for `PoolPublisher`.
         """
         self._kube = kube
         self._driver = driver
@@ -46,6 +48,7 @@ class PublishedSlices:
         self._labels_matter = labels_matter
         self._classes = classes
         self._tracer = tracer
+        self._tell = tell
         self._narrator = _Narrator(counters, classes)
         self._publisher: PoolPublisher | None = None
 
@@ -65,6 +68,7 @@ class PublishedSlices:
             narrator=self._narrator,
             workers=self._workers,
             tracer=self._tracer,
+            tell=self._tell,
         )
         try:
             async with asyncio.TaskGroup() as group:

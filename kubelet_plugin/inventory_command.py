@@ -146,7 +146,7 @@ def _report(node: _Node, policy: PublishingPolicy = PublishingPolicy.EVERYTHING)
             ClaimDevice(gpu.name, gpu, available.nodes[gpu.uuid]) for gpu in facts.gpus if gpu.uuid in available.nodes
         )
         cdi = claim_spec(GPU_DRIVER, _CLAIM_UID, devices, files) if devices else None
-    notes = tuple(note for one in published for note in one.notes)
+    notes = tuple(str(limitation) for one in published for limitation in one.limitations)
     if policy.asks_for_labels:
         notes = ("rules of the policy that go by nodes' labels are taken as if this node had none", *notes)
     return _Report(spec, facts, published, notes, files, cdi, why_no_cdi)

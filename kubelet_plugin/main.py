@@ -178,7 +178,7 @@ def _composed(settings: Settings, cluster: _Cluster, node: _Node) -> _Plugin:
     claims = _claims(settings, kube, node, watch, offers, listener, users)
     watch.watch_mps(node.daemons, claims.again)
     NodeEvents(watch.facts, settings.node_name, cluster.events.tell)
-    publisher = _publisher(kube, settings, policy, metrics, cluster.tracer)
+    publisher = _publisher(kube, settings, policy, metrics, cluster)
     calls = CallMetrics(metrics)
     collector = NodeCollector(watch.facts, journal, node=settings.node_name, driver=settings.driver_name, pods=users)
     metrics.register(collector)
@@ -363,7 +363,7 @@ def _members(settings: Settings, host: HostFiles) -> PodsOfNode:
 
 
 def _publisher(
-    kube: Kube, settings: Settings, policy: PublishingPolicy, metrics: CollectorRegistry, tracer: Tracer
+    kube: Kube, settings: Settings, policy: PublishingPolicy, metrics: CollectorRegistry, cluster: "_Cluster"
 ) -> "PoolPublisher | None":
     """What the controller does for all nodes, for this one; None when the controller does it."""
     if settings.publisher != "node":
@@ -379,7 +379,8 @@ def _publisher(
         policy=policy,
         node_name=settings.node_name,
         narrator=CountingNarrator(PublishingCounters(metrics)),
-        tracer=tracer,
+        tracer=cluster.tracer,
+        tell=cluster.events.tell,
     )
     metrics.register(PublishedPools(lambda: [publisher]))
     return publisher

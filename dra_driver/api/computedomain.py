@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from dra_driver.api.conditions import Condition
 from dra_driver.api.meta import Model, ObjectMeta
 
 
@@ -42,18 +43,6 @@ class DomainNode(Model):
     status: Literal["Ready", "NotReady"]
     message: str | None = None
     """Why it is not ready."""
-
-
-class Condition(Model):
-    """One statement about the domain, as Kubernetes' own objects have it."""
-
-    type: str
-    status: Literal["True", "False", "Unknown"]
-    reason: str
-    message: str = ""
-    last_transition_time: str
-    """RFC 3339, UTC, seconds: when `status` last changed."""
-    observed_generation: int | None = None
 
 
 class ComputeDomainStatus(Model):

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from dra_driver.api import computedomain, inventory
+from dra_driver.api import computedomain, conditions, inventory
 from dra_driver.api.meta import COMPUTE_DOMAINS, NODE_INVENTORIES, JsonObject, Resource
 
 _FOLDER = Path(__file__).parent / "crds"
@@ -51,9 +51,11 @@ NODE_INVENTORY = Definition(
         ("Product", "string", ".spec.summary.product"),
         ("Driver", "string", ".spec.summary.driver"),
         ("Clique", "string", ".spec.summary.clique"),
+        ("Policy", "string", f".status.conditions[?(@.type=='{inventory.POLICY_FOLLOWED}')].reason"),
         ("Age", "date", ".metadata.creationTimestamp"),
     ),
     "ninv",
+    status=inventory.NodeInventoryStatus,
 )
 
 COMPUTE_DOMAIN = Definition(
@@ -111,7 +113,7 @@ def crd(definition: Definition) -> JsonObject:
 
 
 def _schema(definition: Definition) -> JsonObject:
-    descriptions = _field_descriptions(definition.module)
+    descriptions = _field_descriptions(conditions) | _field_descriptions(definition.module)
     spec = _of_model(definition.spec, descriptions)
     if definition.rules:
         spec["x-kubernetes-validations"] = [{"rule": rule, "message": message} for rule, message in definition.rules]

@@ -1,8 +1,8 @@
 """NodeInventory (`dra.gpu/v1alpha1`, cluster-scoped): the facts that one node reports about its GPUs.
 
-Written by the node plugin of that node and by nothing else, named after the node and owned by it; read by the
-publisher, which turns it and the cluster's policy into ResourceSlices. Facts only: nothing in it is a decision of
-policy. Like ResourceSlice and CSINode it has no status: all of it is observed, in `spec`.
+Named after the node and owned by it. The node plugin of that node, and nothing else, writes the `spec`: facts only,
+nothing in it is a decision of policy. The publisher turns it and the cluster's policy into ResourceSlices, and writes
+in the `status` what of the policy this node cannot follow. Where there is nothing to say there is no status.
 
 An optional field is None when the hardware has no such thing or did not say (NVML's NOT_SUPPORTED, sysfs' -1).
 """
@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from dra_driver.api.conditions import Condition
 from dra_driver.api.meta import Model, ObjectMeta
 from dra_driver.names import INVENTORY_GROUP
 
@@ -271,9 +272,46 @@ class NodeInventorySpec(Model):
     summary: Summary
 
 
+POLICY_FOLLOWED = "PolicyFollowed"
+"""Condition type: whether the node offers what the rules of the policy ask for; if not, see `limitations`."""
+
+
+class Limitation(Model):
+    """Something that the node does not offer although a rule of the policy asks for it or the hardware has it."""
+
+    driver: str
+    """Whose devices are missing: `gpu.nvidia.com`."""
+    rule: str | None = None
+    """The rule of the policy that cannot be followed: `mig[0]`; None if no rule asks for it."""
+    reason: str
+    """CamelCase, for machines: `ResetNeeded`, `NoIommu`."""
+    gpus: list[str] = Field(default_factory=list)
+    """Published names of the GPUs; empty if it is about the node."""
+    message: str
+    fix: str
+    """The commands, or the change, that end it."""
+
+    @property
+    def subject(self) -> str:
+        """`GPU gpu-5a7b8d0e`, `8 GPUs`, or empty."""
+        return "" if not self.gpus else f"GPU {self.gpus[0]}" if len(self.gpus) == 1 else f"{len(self.gpus)} GPUs"
+
+    def __str__(self) -> str:
+        """`mig[0]: 8 GPUs: MIG mode is off, ...`"""
+        return ": ".join(part for part in (self.rule, self.subject, self.message) if part)
+
+
+class NodeInventoryStatus(Model):
+    conditions: list[Condition] = Field(default_factory=list)
+    """Sorted by type."""
+    limitations: list[Limitation] = Field(default_factory=list)
+    """Sorted by driver, rule and reason."""
+
+
 class NodeInventory(Model):
     metadata: ObjectMeta
     spec: NodeInventorySpec
+    status: NodeInventoryStatus = Field(default_factory=NodeInventoryStatus)
 
 
 def confirmation_annotation(driver: str) -> str:

@@ -315,16 +315,24 @@ class PublishingPolicy(_Strict):
                 return None if rule.strategy == "Exclusive" else rule
         return None
 
-    def passes_through(self, node: str, labels: Mapping[str, str], gpu: GpuFacts) -> bool:
-        """Whether the GPU is offered to virtual machines, too."""
-        return any(rule.matches(node, labels, gpu) for rule in self.passthrough)
+    def passthrough_rule(self, node: str, labels: Mapping[str, str], gpu: GpuFacts) -> PassthroughRule | None:
+        """By which the GPU is offered to virtual machines, too."""
+        return next((rule for rule in self.passthrough if rule.matches(node, labels, gpu)), None)
 
-    def channels(self, node: str, labels: Mapping[str, str]) -> int:
+    def domain_rule(self, node: str, labels: Mapping[str, str]) -> DomainRule:
         """How many pods of one ComputeDomain the node takes."""
-        for rule in reversed(self.compute_domains):
-            if rule.nodes is None or rule.nodes.matches(node, labels):
-                return rule.channels
-        return 1
+        rules = (
+            rule for rule in reversed(self.compute_domains) if rule.nodes is None or rule.nodes.matches(node, labels)
+        )
+        return next(rules, DomainRule(channels=1))
+
+    def field_of(self, rule: object) -> str | None:
+        """`mig[0]`; None for what is not a rule of this policy. By identity, because two rules may say the same."""
+        for field in ("attributes", "mig", "sharing", "passthrough", "compute_domains"):
+            for index, known in enumerate(getattr(self, field)):
+                if known is rule:
+                    return f"{type(self).model_fields[field].alias}[{index}]"
+        return None
 
     @property
     def several_channels(self) -> bool:

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from dra_driver.api.computedomain import ComputeDomain, Condition
+from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.conditions import Condition
 from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
 from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
 from dra_driver.cli.output import Sheet, WideFormat, WideOutputOption, duration, messages, print_data, show

@@ -22,9 +22,10 @@ from dra_driver.api.inventory import (
     MigProfileFacts,
     NodeInventorySpec,
 )
-from dra_driver.api.policy import MigRule, PublishingPolicy, SharingRule
+from dra_driver.api.policy import MigRule, PublishingPolicy, Rule, SharingRule
 from dra_driver.devices.counters import fits_beside_foreign
 from dra_driver.devices.exclusion import unsupported
+from dra_driver.devices.limitations import Cause, Note
 from dra_driver.devices.mig import compute_parts
 from dra_driver.devices.model import Kind, Offer, Partition
 from dra_driver.devices.packing import by_size, placement_order
@@ -36,19 +37,19 @@ class Offers:
     """What one node offers, its names all different and DNS labels.
 
     `withheld` are the devices that the policy keeps back: nobody is offered them, but a claim that was allocated one
-    before the policy said so still finds it. `notes` says, for people, what cannot be offered and why.
+    before the policy said so still finds it. `notes` says what cannot be offered and why.
     """
 
     offers: tuple[Offer, ...]
     withheld: tuple[Offer, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def offers(inventory: NodeInventorySpec, policy: PublishingPolicy, labels: Mapping[str, str]) -> Offers:
     """Everything that can be published of `inventory`'s node. `labels` are the node's; only the policy reads them."""
     offered: dict[str, Offer] = {}
     withheld: dict[str, Offer] = {}
-    notes: list[str] = []
+    notes: list[Note] = []
     for gpu in inventory.gpus:
         published = policy.publishes(inventory.node_name, labels, gpu)
         look = _Look(inventory.node_name, labels, policy, gpu)
@@ -57,13 +58,13 @@ def offers(inventory: NodeInventorySpec, policy: PublishingPolicy, labels: Mappi
             notes += reasons
         for offer in found:
             if not is_dns_label(offer.name):
-                reason = "its name is not a DNS label"
+                text = "is not published because its name is not a DNS label"
             elif offer.name in offered or offer.name in withheld:
-                reason = "another device of the node has this name"
+                text = "is not published because another device of the node has this name"
             else:
                 (offered if published else withheld)[offer.name] = offer
                 continue
-            notes.append(f"{offer.name} is not published: {reason}")
+            notes.append(Note(Cause.NAME_UNUSABLE, text, gpu, device=offer.name))
     return Offers(tuple(offered.values()), tuple(withheld.values()), tuple(notes))
 
 
@@ -80,7 +81,7 @@ class _Look:
         self._labels = labels
         self._policy = policy
         self._gpu = gpu
-        self.notes: list[str] = []
+        self.notes: list[Note] = []
 
     def offers(self) -> list[Offer]:
         gpu = self._gpu
@@ -96,23 +97,36 @@ class _Look:
     def _dynamic_rule(self) -> MigRule | None:
         gpu = self._gpu
         rule = self._policy.mig_rule(self._node, self._labels, gpu)
-        if rule is None or rule.mode != "Dynamic" or gpu.mig is None:
+        if rule is None or rule.mode != "Dynamic":
+            return None
+        if gpu.mig is None:
+            if rule.nodes is None and rule.gpus is None:
+                return None  # Such a rule is for all GPUs that can.
+            self._note(Cause.NO_MIG, "MIG devices are not offered because this GPU has no MIG mode", rule)
             return None
         if gpu.virtualization == "VGPUGuest" or not gpu.mig.profiles:
-            self._note("cannot be partitioned on demand here: the driver tells no MIG profiles of it")
+            self._note(
+                Cause.NO_MIG_PROFILES, "MIG devices are not made on demand because the driver names no profiles", rule
+            )
             return None
         return rule
 
     def _dynamic(self, mig: MigFacts, rule: MigRule) -> list[Offer]:
         if not (mig.enabled or mig.switchable):
-            self._note("is offered as a whole only: it needs a reset to switch MIG mode on, which is for you to do")
+            mode = "is set to on and waits for a reset of the GPU" if mig.pending else "is off, and needs a reset"
+            self._note(Cause.RESET_NEEDED, f"only the whole GPU is offered because MIG mode {mode}", rule)
             return [self._full()]
         for instance in mig.instances:
             self._note(
-                f"has a GPU instance {instance.profile} at memory slice {instance.start} that this driver did not make:"
-                " what overlaps with it is not offered"
+                Cause.FOREIGN_INSTANCE,
+                f"what overlaps GPU instance {instance.profile} at memory slice {instance.start} is not offered because"
+                " this driver did not make that instance",
+                rule,
             )
-        partitions = [offer for offer in self._partitions(mig, rule) if fits_beside_foreign(offer, mig)]
+        possible = list(self._partitions(mig, rule))
+        if not possible:
+            self._note(Cause.NO_SUCH_PROFILE, "no MIG profile of this GPU is one that the rule names", rule)
+        partitions = [offer for offer in possible if fits_beside_foreign(offer, mig)]
         # Whoever switched MIG mode on wants it on: it is never switched off to give the full GPU away.
         return partitions if mig.enabled or mig.instances else [*partitions, self._full()]
 
@@ -121,7 +135,8 @@ class _Look:
         possible = {profile.name: profile.slices for profile in mig.profiles}
         for parent, slices in parts:
             if not compute_parts(possible.get(parent, 0), slices):
-                self._note(f"cannot have compute instances {slices}c.{parent}")
+                text = f"compute instances {slices}c.{parent} are not offered because this GPU cannot have them"
+                self._note(Cause.NO_SUCH_PROFILE, text, rule)
         for profile in by_size(mig.profiles):
             own = [slices for parent, slices in parts if parent == profile.name]
             whole = rule.profiles is None or any(fnmatchcase(profile.name, pattern) for pattern in rule.profiles)
@@ -138,7 +153,11 @@ class _Look:
             for part in sorted(instance.compute_instances, key=lambda part: (part.start, part.id))
         ]
         if not found:
-            self._note("is stranded: it is in MIG mode and has no MIG devices, so there is nothing to use")
+            self._note(
+                Cause.NO_MIG_DEVICES,
+                "nothing is offered because the GPU is in MIG mode and has no MIG devices",
+                self._policy.mig_rule(self._node, self._labels, self._gpu),
+            )
         return found
 
     def _full(self) -> Offer:
@@ -149,10 +168,12 @@ class _Look:
 
     def _vfio(self) -> list[Offer]:
         gpu = self._gpu
-        if not self._policy.passes_through(self._node, self._labels, gpu):
+        rule = self._policy.passthrough_rule(self._node, self._labels, gpu)
+        if rule is None:
             return []
         if (reason := unsupported(gpu, Kind.VFIO, None)) is not None:
-            self._note(f"is not offered to virtual machines: {reason}")
+            cause = Cause.NO_IOMMU if gpu.passthrough is None else Cause.NO_PASSTHROUGH
+            self._note(cause, f"the GPU is not offered to virtual machines because {reason}", rule)
             return []
         return [Offer(f"{gpu.name}-vfio", Kind.VFIO, gpu)]
 
@@ -187,13 +208,14 @@ class _Look:
         )
         if reason is None:
             return rule
-        note = f"is for one claim at a time: {reason}"
-        if not any(text.endswith(note) for text in self.notes):
-            self._note(note)
+        devices = "the GPU is" if offer.kind is Kind.GPU else "its MIG devices are"
+        self._note(Cause.NO_SHARING, f"{devices} for one claim at a time because {reason}", rule)
         return None
 
-    def _note(self, text: str) -> None:
-        self.notes.append(f"{self._gpu.name} {text}")
+    def _note(self, cause: Cause, text: str, rule: Rule | None) -> None:
+        note = Note(cause, text, self._gpu, rule)
+        if note not in self.notes:
+            self.notes.append(note)
 
 
 _PART = re.compile(r"(\d)c\.(.+)")

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from datetime import timedelta
 
-from dra_driver.api.computedomain import ComputeDomain, Condition
+from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.conditions import Condition
 from dra_driver.doctor.cluster import Cluster
 from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok
 from dra_driver.doctor.objects import moment

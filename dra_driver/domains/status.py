@@ -5,8 +5,10 @@ as `numNodes` wants. So a node that is missing is never hidden behind those that
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
-from dra_driver.api.computedomain import ComputeDomainStatus, Condition, DomainNode
+from dra_driver.api.computedomain import ComputeDomainStatus, DomainNode
+from dra_driver.api.conditions import Condition, dated
 from dra_driver.domains.members import Member, Membership
 from dra_driver.domains.observed import ObservedDomain, Standing
 from dra_driver.domains.reasons import DomainReason
@@ -39,7 +41,7 @@ def domain_status(observed: ObservedDomain, members: Membership, now: str, *, ho
     )
 
 
-type _Statement = tuple[str, str, DomainReason, str]
+type _Statement = tuple[str, Literal["True", "False"], DomainReason, str]
 """Type, status, reason, message."""
 
 
@@ -183,21 +185,15 @@ def _listed(items: Iterable[str]) -> str:
 def _dated(
     statements: Iterable[_Statement], before: Sequence[Condition], now: str, generation: int | None
 ) -> list[Condition]:
-    old = {condition.type: condition for condition in before}
-    found = []
-    for type_, status, reason, message in statements:
-        same = old.get(type_)
-        since = same.last_transition_time if same is not None and same.status == status else now
-        found.append(
-            Condition.model_validate(
-                {
-                    "type": type_,
-                    "status": status,
-                    "reason": reason,
-                    "message": message,
-                    "lastTransitionTime": since,
-                    "observedGeneration": generation,
-                }
-            )
+    found = [
+        Condition(
+            type=type_,
+            status=status,
+            reason=reason,
+            message=message,
+            last_transition_time=now,
+            observed_generation=generation,
         )
-    return sorted(found, key=lambda condition: condition.type)
+        for type_, status, reason, message in statements
+    ]
+    return sorted((dated(condition, before) for condition in found), key=lambda condition: condition.type)

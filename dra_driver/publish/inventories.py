@@ -8,7 +8,7 @@ import json
 import zlib
 from dataclasses import dataclass
 
-from dra_driver.api.inventory import NodeInventorySpec, confirmation_annotation
+from dra_driver.api.inventory import NodeInventorySpec, NodeInventoryStatus, confirmation_annotation
 from dra_driver.api.meta import NODES, JsonObject
 from dra_driver.errors import InvalidInput
 from dra_driver.slices.diff import NodeRef
@@ -24,6 +24,7 @@ class KeptInventory:
     registration: str | None
     asked: str | None
     packed: bytes
+    packed_status: bytes | None = None
 
     def node(self) -> NodeRef:
         """Raises InvalidInput."""
@@ -37,6 +38,15 @@ class KeptInventory:
         if spec.node_name != self.name:
             raise InvalidInput(f"speaks for another node: {spec.node_name!r}", about=self._about(), field="nodeName")
         return spec
+
+    def status(self) -> NodeInventoryStatus:
+        """Empty if there is none, or none that makes sense: then it is written again."""
+        if self.packed_status is None:
+            return NodeInventoryStatus()
+        try:
+            return NodeInventoryStatus.of(json.loads(zlib.decompress(self.packed_status)))
+        except InvalidInput:
+            return NodeInventoryStatus()
 
     def _about(self) -> str:
         return f"NodeInventory {self.name}"
@@ -58,8 +68,13 @@ def kept_inventory(obj: JsonObject, driver: str) -> KeptInventory:
         owner_uid=owners[0] if owners else None,
         registration=_registration(spec, driver),
         asked=annotations.get(confirmation_annotation(driver)),
-        packed=zlib.compress(json.dumps(spec, separators=(",", ":")).encode(), level=1),
+        packed=_packed(spec),
+        packed_status=_packed(obj["status"]) if obj.get("status") else None,
     )
+
+
+def _packed(value: object) -> bytes:
+    return zlib.compress(json.dumps(value, separators=(",", ":")).encode(), level=1)
 
 
 def _registration(spec: object, driver: str) -> str | None:

@@ -14,18 +14,21 @@ from datetime import UTC, datetime
 
 import structlog
 
-from dra_driver.api.inventory import NodeInventorySpec, confirmation_annotation
+from dra_driver.api.inventory import Limitation, NodeInventorySpec, confirmation_annotation
 from dra_driver.api.meta import NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Device
+from dra_driver.devices.limitations import limitations_of
 from dra_driver.errors import ClusterError, Conflict, InvalidInput, NotFound
 from dra_driver.kube.client import Kube
+from dra_driver.kube.events import News
 from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
 from dra_driver.kube.workqueue import WorkQueue
 from dra_driver.publish.inventories import KeptInventory, kept_inventory
 from dra_driver.publish.life import Life, Verdict
 from dra_driver.publish.observed import ObservedSlices
 from dra_driver.publish.probe import server_features
+from dra_driver.publish.statuses import InventoryStatuses
 from dra_driver.runtime.tracing import AS_WANTED, OFF, POOL, Tracer
 from dra_driver.slices.describe import Description, described_devices
 from dra_driver.slices.diff import (
@@ -132,6 +135,7 @@ class PoolPublisher:
     """Publishes the pools of `driver`: of all nodes, or of `node_name` alone. See the package's docstring.
 
     `describe` decides what is published. `labels_matter`: it looks at nodes' labels, whatever the policy does.
+    `tell` takes Events about nodes that cannot follow the policy.
     `now` is the wall clock that registration times are compared with. `workers` bounds concurrent writes.
     """
 
@@ -151,6 +155,7 @@ class PoolPublisher:
         probe_every_s: float = _PROBE_EVERY_S,
         retry: Callable[[], Backoff] = lambda: Backoff(first_s=0.1, longest_s=120.0),
         tracer: Tracer = OFF,
+        tell: Callable[[News], None] | None = None,
     ) -> None:
         self._kube = kube
         self._tracer = tracer
@@ -170,6 +175,7 @@ class PoolPublisher:
         self._queue = WorkQueue(retry)
         self._slices = ObservedSlices(kube, driver, node_name, self._slices_changed)
         by_name = None if node_name is None else f"metadata.name={node_name}"
+        self._statuses = InventoryStatuses(kube, driver, tell, now)
         self._inventories = Mirror(
             kube,
             NODE_INVENTORIES,
@@ -315,19 +321,22 @@ class PoolPublisher:
         observed = self._slices.of_pool(pool)
         if inventory is None or not self._policy.publishes_node(pool, self._node_labels(pool)):
             await self._withdraw(pool, observed)
+            if inventory is not None:
+                await self._statuses.write(inventory, ())
             return False
         life = self._lives.get(pool, Life())
         self._lives[pool] = life.found_complete(inventory.registration) if is_complete(observed) else life
         if not observed and not await self._plugin_lives(inventory):
             # Whatever the facts are, now they are not published; so they need not be looked at.
             return False
-        wanted = self._wanted(inventory, observed)
+        wanted, limitations = self._wanted(inventory, observed)
         writes = slice_writes(wanted, observed)
         creates = any(isinstance(write, CreateSlice) for write in writes)
         if creates and not await self._plugin_lives(inventory):
             return False
         for write in writes:
             await self._do(wanted, write)
+        await self._statuses.write(inventory, limitations)
         return True
 
     async def _withdraw(self, pool: str, observed: Sequence[ObservedSlice]) -> None:
@@ -337,23 +346,27 @@ class PoolPublisher:
             self._told.pop((pool, subject), None)
         self._accepted.pop(pool, None)
         self._published_at.pop(pool, None)
+        self._statuses.forget(pool)
         for write in removals(observed):
             await self._delete(pool, write)
 
-    def _wanted(self, inventory: KeptInventory, observed: Sequence[ObservedSlice]) -> WantedPool:
+    def _wanted(
+        self, inventory: KeptInventory, observed: Sequence[ObservedSlice]
+    ) -> tuple[WantedPool, tuple[Limitation, ...]]:
         pool, node = inventory.name, inventory.node()
         features = self._features
         assert features is not None, "pools are looked at once the features are known"
         labels = self._node_labels(pool)
         description = self._describe(inventory.facts(), self._policy, labels, self.driver, features)
-        notes = description.notes
+        limitations = limitations_of(description.notes, self._policy, self.driver, pool)
+        notes = tuple(map(str, limitations))
         self._narrator.describes(pool, description.devices)
         self._tell_once((pool, "inventory"), notes, lambda: self._narrator.understood(pool, notes))
         wanted = wanted_pool(self.driver, node, slice_layout(description.gpus, places(observed), features))
         known = self._accepted.get(pool, {})
         slices = tuple(replace(item, accepted=known.get(item.digest)) for item in wanted.slices)
         self._accepted[pool] = {item.digest: item.accepted for item in slices if item.accepted is not None}
-        return replace(wanted, slices=slices)
+        return replace(wanted, slices=slices), limitations
 
     async def _plugin_lives(self, inventory: KeptInventory) -> bool:
         """Whether slices may be created; if that is in doubt, the plugin is asked, after a moment."""

@@ -5,16 +5,17 @@ attributes, capacities, counters and taints, within the limits of the API. Pure:
 of the offers, which is the order in which the scheduler tries them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from dra_driver.api.inventory import GpuFacts, HealthCondition, NodeInventorySpec
-from dra_driver.api.policy import PublishingPolicy
+from dra_driver.api.policy import AttributeRule, PublishingPolicy
 from dra_driver.api.resource import Attribute, Capacity, CounterConsumption, CounterSet, Device, Taint
 from dra_driver.devices.counters import MEMORY, Amounts, GpuCounters, gpu_counters
 from dra_driver.devices.fabric import nvlink_domains
 from dra_driver.devices.health import affecting, taints, worst
+from dra_driver.devices.limitations import Cause, Note
 from dra_driver.devices.model import Kind, Offer
 from dra_driver.devices.offers import offers
 from dra_driver.quantity import Quantity
@@ -37,10 +38,10 @@ class DescribedGpu:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """One node's pool, GPU after GPU. `notes` says what is not published, or not as it is, and why; for people."""
+    """One node's pool, GPU after GPU. `notes` says what is not published, or not as it is, and why."""
 
     gpus: tuple[DescribedGpu, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -57,7 +58,13 @@ def described_devices(
     """The devices that `inventory`'s node offers. `labels` are the node's; only the policy looks at them."""
     offered = offers(inventory, policy, labels)
     healthy, notes = _usable(offered.offers, policy, features)
-    selected = publishable(healthy, features)
+    node = inventory.node_name
+
+    def rule_of(gpu: GpuFacts, kind: Kind) -> object:
+        find = policy.passthrough_rule if kind is Kind.VFIO else policy.mig_rule
+        return find(node, labels, gpu)
+
+    selected = publishable(healthy, features, rule_of)
     view = _View(inventory, policy, labels, driver_name, features)
     gpus = [view.gpu(list(group)) for _, group in groupby(selected.offers, key=lambda offer: offer.gpu.uuid)]
     return Description(tuple(gpus), (*offered.notes, *notes, *selected.notes, *view.notes))
@@ -65,16 +72,16 @@ def described_devices(
 
 def _usable(
     offered: Sequence[Offer], policy: PublishingPolicy, features: ServerFeatures
-) -> tuple[list[Offer], list[str]]:
+) -> tuple[list[Offer], list[Note]]:
     """Devices that are not healthy are published with a taint; where there can be none, they are not published."""
     found: list[Offer] = []
-    notes: list[str] = []
+    notes: list[Note] = []
     for offer in offered:
         reason = _illness(offer, policy, features)
         if reason is None:
             found.append(offer)
         else:
-            notes.append(f"{offer.name} is not published: {reason}")
+            notes.append(Note(Cause.UNHEALTHY, f"not published because {reason}", offer.gpu, device=offer.name))
     return found, notes
 
 
@@ -110,17 +117,15 @@ class _View:
         self._driver_name = driver_name
         self._features = features
         self._domains = nvlink_domains(inventory.gpus)
-        self.notes: list[str] = []
+        self.notes: list[Note] = []
 
     def gpu(self, published: Sequence[Offer]) -> DescribedGpu:
         gpu = published[0].gpu
         counters = gpu_counters(gpu, published) if self._features.partitionable else None
         extra = self._extra(gpu)
-        crowded: dict[str, list[str]] = {}
+        crowded: dict[str, None] = {}
         devices = tuple(self._device(offer, extra, counters, crowded) for offer in published)
-        for attribute, names in crowded.items():
-            others = f" and {len(names) - 1} more have" if len(names) > 1 else " has"
-            self.notes.append(f"{names[0]}{others} no room for attribute {attribute}")
+        self._note_crowded(gpu, crowded)
         return DescribedGpu(devices, _counter_set(counters) if counters is not None else None)
 
     def _device(
@@ -128,14 +133,14 @@ class _View:
         offer: Offer,
         extra: Mapping[str, Attribute],
         counters: GpuCounters | None,
-        crowded: dict[str, list[str]],
+        crowded: dict[str, None],
     ) -> Device:
-        """Adds the attributes that find no room to `crowded`, with the name of the device."""
+        """Adds the attributes that find no room to `crowded`."""
         capacity = device_capacity(offer)
         own = device_attributes(offer, self._inventory.driver, self._domains.get(offer.gpu.uuid))
         attributes, dropped = fitted(offer.kind, own, extra, MAX_ATTRIBUTES_AND_CAPACITIES - len(capacity))
         for attribute in dropped:
-            crowded.setdefault(attribute, []).append(offer.name)
+            crowded[attribute] = None
         return Device(
             name=offer.name,
             attributes=attributes,
@@ -151,6 +156,24 @@ class _View:
         found = taints(_conditions(offer), self._policy.health, self._driver_name)
         # Servers of Kubernetes 1.34 refuse a taint that keeps nobody away.
         return found if self._features.counters_apart else [taint for taint in found if taint.effect != "None"]
+
+    def _note_crowded(self, gpu: GpuFacts, attributes: Iterable[str]) -> None:
+        """One note for each rule, and one for all of our own attributes."""
+        names: dict[int, list[str]] = {}
+        rules = {attribute: self._rule_of(gpu, attribute) for attribute in attributes}
+        for attribute, rule in rules.items():
+            names.setdefault(id(rule), []).append(attribute)
+        for own in names.values():
+            text = f"some devices have no room for attributes {', '.join(sorted(own))}"
+            self.notes.append(Note(Cause.NO_ROOM_FOR_ATTRIBUTE, text, gpu, rules[own[0]]))
+
+    def _rule_of(self, gpu: GpuFacts, attribute: str) -> AttributeRule | None:
+        """The rule that asks for the attribute; None for one of our own."""
+        names = (attribute, f"{self._driver_name}/{attribute}")
+        for rule in reversed(self._policy.attributes):
+            if not rule.values.keys().isdisjoint(names) and rule.matches(self._inventory.node_name, self._labels, gpu):
+                return rule
+        return None
 
     def _extra(self, gpu: GpuFacts) -> dict[str, Attribute]:
         """`gpu.nvidia.com/rack` is `rack` when that is the driver: a device must not have both."""

@@ -11,6 +11,7 @@ from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Attribute, Device, Taint
 from dra_driver.devices.fabric import NodeFabric, fabric_of
+from dra_driver.devices.limitations import Cause, Note
 from dra_driver.domains.names import DOMAIN_LABEL
 from dra_driver.slices.describe import DescribedGpu, Description
 from dra_driver.slices.features import ServerFeatures
@@ -35,14 +36,23 @@ def domain_devices(
         return Description((), ())
     fabric = fabric_of(inventory.gpus)
     if fabric.problem is not None and not features.taints:
-        return Description((), (f"node {node} is not offered to ComputeDomains: {fabric.problem}",))
-    channels = min(policy.channels(node, labels), imex.channels)
+        text = f"the node is not offered to ComputeDomains because {fabric.problem}"
+        return Description((), (Note(Cause.FABRIC_INCOMPLETE, text),))
+    rule = policy.domain_rule(node, labels)
+    channels = min(rule.channels, imex.channels)
     common = _common(fabric, labels.get(DOMAIN_LABEL))
     taints = _taints(fabric, driver_name)
     devices = [_device("daemon", 0, common, taints)]
     devices += [_device("channel", number, common, taints) for number in range(channels)]
-    notes = () if fabric.problem is None else (f"node {node} is tainted: {fabric.problem}",)
-    return Description((DescribedGpu(tuple(devices)),), notes)
+    notes = []
+    if fabric.problem is not None:
+        notes.append(Note(Cause.FABRIC_INCOMPLETE, f"channels are tainted because {fabric.problem}"))
+    if channels < rule.channels:
+        text = (
+            f"{channels} channels are offered because the NVIDIA driver has no more; the rule asks for {rule.channels}"
+        )
+        notes.append(Note(Cause.FEWER_CHANNELS, text, rule=rule))
+    return Description((DescribedGpu(tuple(devices)),), tuple(notes))
 
 
 def _device(kind: str, number: int, common: Mapping[str, Attribute], taints: list[Taint]) -> Device:

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dra_driver.api.inventory import NodeInventorySpec
+from dra_driver.api.inventory import Limitation, NodeInventorySpec
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Device
+from dra_driver.devices.limitations import limitations_of
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
-from dra_driver.slices.describe import Description, described_devices
+from dra_driver.slices.describe import described_devices
 from dra_driver.slices.diff import CreateSlice, NodeRef, new_object, wanted_pool
 from dra_driver.slices.domains import domain_devices
 from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
@@ -19,12 +20,12 @@ _DRIVERS = ((GPU_DRIVER, described_devices), (COMPUTE_DOMAIN_DRIVER, domain_devi
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The node's pool of one driver. `slices` are ResourceSlices as they would be created; `notes` are for people."""
+    """The node's pool of one driver. `slices` are ResourceSlices as they would be created."""
 
     driver: str
     devices: tuple[Device, ...]
     slices: tuple[JsonObject, ...]
-    notes: tuple[str, ...]
+    limitations: tuple[Limitation, ...]
 
 
 def published_offline(
@@ -39,11 +40,9 @@ def published_offline(
     for driver, describe in _DRIVERS:
         description = describe(inventory, policy, labels, driver, features)
         if driver == GPU_DRIVER or description.devices:
-            found.append(_published(driver, description, NodeRef(inventory.node_name, node_uid), features))
+            node = NodeRef(inventory.node_name, node_uid)
+            pool = wanted_pool(driver, node, slice_layout(description.gpus, Places(), features))
+            slices = tuple(new_object(pool, CreateSlice(slice_, 1, len(pool.slices))) for slice_ in pool.slices)
+            limitations = limitations_of(description.notes, policy, driver, node.name)
+            found.append(Published(driver, description.devices, slices, limitations))
     return tuple(found)
-
-
-def _published(driver: str, description: Description, node: NodeRef, features: ServerFeatures) -> Published:
-    pool = wanted_pool(driver, node, slice_layout(description.gpus, Places(), features))
-    slices = tuple(new_object(pool, CreateSlice(slice_, 1, len(pool.slices))) for slice_ in pool.slices)
-    return Published(driver, description.devices, slices, description.notes)

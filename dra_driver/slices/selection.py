@@ -5,10 +5,13 @@ neither, less is published: the full GPU without its partitions, shares as separ
 they are shares of. Pure.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from dra_driver.api.inventory import GpuFacts
+from dra_driver.api.policy import SharingRule
+from dra_driver.devices.limitations import Cause, Note
 from dra_driver.devices.model import Kind, Offer
 from dra_driver.slices.features import ServerFeatures
 
@@ -19,46 +22,58 @@ class Selection:
     at once; one without `sharing` is for one at a time, whatever the policy would like."""
 
     offers: tuple[Offer, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
-def publishable(offers: Sequence[Offer], features: ServerFeatures) -> Selection:
-    """`offers` are those of one node, GPU after GPU."""
+def publishable(
+    offers: Sequence[Offer], features: ServerFeatures, rule_of: Callable[[GpuFacts, Kind], object] = lambda *_: None
+) -> Selection:
+    """`offers` are those of one node, GPU after GPU. `rule_of` is the rule that asks for such devices of a GPU."""
     chosen: list[Offer] = []
-    notes: list[str] = []
+    notes: list[Note] = []
     for _, group in groupby(offers, key=lambda offer: offer.gpu.uuid):
         devices = list(group)
-        name = devices[0].gpu.name
+        gpu = devices[0].gpu
         if not features.partitionable:
             devices, dropped = _without_counters(devices)
-            notes += [f"{name}: {text}; this cluster has no partitionable devices" for text in dropped]
+            notes += [Note(Cause.NO_PARTITIONABLE_DEVICES, _DROPPED[kind], gpu, rule_of(gpu, kind)) for kind in dropped]
         devices, alone = _with_shares(devices, features)
-        if alone:
-            notes.append(f"{name}: {_listed(alone)} for one claim at a time; this cluster has no consumable capacity")
+        notes += [Note(Cause.NO_CONSUMABLE_CAPACITY, _ALONE, gpu, rule) for rule in alone]
         chosen += devices
     return Selection(tuple(chosen), tuple(notes))
 
 
-def _without_counters(devices: Sequence[Offer]) -> tuple[list[Offer], list[str]]:
+_DROPPED = {
+    Kind.MIG: "MIG devices are not made on demand because this cluster has no partitionable devices",
+    Kind.VFIO: "the GPU is not offered to virtual machines because this cluster has no partitionable devices",
+}
+_ALONE = "devices are for one claim at a time because this cluster has no consumable capacity"
+
+
+def _without_counters(devices: Sequence[Offer]) -> tuple[list[Offer], list[Kind]]:
     """Nothing keeps two devices of one GPU apart then, so only what cannot collide is published."""
     dropped = []
     kept = [offer for offer in devices if offer.kind is not Kind.MIG or offer.existing is not None]
     if len(kept) < len(devices):
-        dropped.append("its partitions are not published")
+        dropped.append(Kind.MIG)
     others = [offer for offer in kept if offer.kind is not Kind.VFIO]
     if others and len(others) < len(kept):
-        dropped.append("it is not published for virtual machines")
+        dropped.append(Kind.VFIO)
         kept = others
     return kept, dropped
 
 
-def _with_shares(devices: Sequence[Offer], features: ServerFeatures) -> tuple[list[Offer], list[str]]:
-    """Shares in the form that the cluster has, and the names of devices that cannot be shared for want of one."""
+def _with_shares(devices: Sequence[Offer], features: ServerFeatures) -> tuple[list[Offer], list[SharingRule]]:
+    """Shares in the form that the cluster has, and the rules that cannot be followed for want of one."""
     if features.consumable:
         return [offer for offer in devices if offer.share is None], []
     shared = {_place(offer) for offer in devices if offer.share is not None}
-    alone = [offer.name for offer in devices if offer.sharing is not None and _place(offer) not in shared]
-    return list(_separate(devices, shared, features)), alone
+    alone = {
+        id(offer.sharing): offer.sharing
+        for offer in devices
+        if offer.sharing is not None and _place(offer) not in shared
+    }
+    return list(_separate(devices, shared, features)), list(alone.values())
 
 
 def _separate(devices: Sequence[Offer], shared: set[object], features: ServerFeatures) -> Iterator[Offer]:
@@ -71,7 +86,3 @@ def _separate(devices: Sequence[Offer], shared: set[object], features: ServerFea
 
 def _place(offer: Offer) -> object:
     return offer.kind, offer.partition
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more are"

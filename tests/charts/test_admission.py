@@ -165,6 +165,8 @@ async def test_a_plugin_writes_the_inventory_of_its_own_node(real_server: RealAp
             kept["metadata"]["finalizers"] = ["a.example/b"]
             assert "by no finalizer" in await refusal(mine.put(f"{INVENTORIES}/node-1", kept))
             assert "names no node" in await refusal(unbound.post(INVENTORIES, inventory("node-3")))
+            status = {"status": {"conditions": []}}
+            assert "cannot patch resource" in await refusal(mine.patch(f"{INVENTORIES}/node-1/status", status))
 
 
 async def test_with_a_controller_it_alone_writes_slices_of_our_driver(
@@ -202,6 +204,12 @@ async def test_without_a_controller_each_plugin_writes_slices_of_its_node(
             await mine.post(SLICES, resource_slice("node-1"))
             await mine.delete(f"{SLICES}/node-1-slice")
             assert "by its plugins alone" in await refusal(admin.post(SLICES, resource_slice("node-2")))
+            status = {"status": {"conditions": []}}
+            for node in ("node-1", "node-2"):
+                await admin.post(INVENTORIES, inventory(node))
+            await mine.patch(f"{INVENTORIES}/node-1/status", status)
+            said = "may not write the inventory of another: node-2"
+            assert said in await refusal(mine.patch(f"{INVENTORIES}/node-2/status", status))
 
 
 def _selector(node: str) -> Object:
@@ -446,12 +454,16 @@ async def test_what_a_stolen_token_of_the_controller_is_good_for(real_server: Re
             assert "a sign of life" in await refusal(controller.patch(f"{INVENTORIES}/node-1", lie))
             asked = {"metadata": {"annotations": {confirmation_annotation(DRIVER): "2026-01-01T00:00:00Z"}}}
             await controller.patch(f"{INVENTORIES}/node-1", asked)
+            # Through the status, neither the spec nor anything else changes.
+            await controller.patch(f"{INVENTORIES}/node-1/status", {**lie, "status": {"conditions": []}})
+            assert (await admin.get(f"{INVENTORIES}/node-1"))["spec"]["bootID"] == "0"
 
             header = f"Bearer {token}"
             async with Kube(Endpoint(real_server.url, real_server.ssl_context(), lambda: header)) as kube:
                 events = EventRecorder(kube, controller=f"{DRIVER}/controller", instance="a")
                 version, kind = domain["apiVersion"], domain["kind"]
-                for about in (Regarding(version, kind, "train", "1", "default"), Regarding.pod("default", "a", "1")):
+                domain_of = Regarding(version, kind, "train", "1", "default")
+                for about in (domain_of, Regarding.node("node-1"), Regarding.pod("default", "a", "1")):
                     await events.write_once(News(about, "Warning", "DomainNotReady", "Watch", "It waits."), "one")
                 assert events.dropped == 1
             await admin.delete(EVENTS)

@@ -46,9 +46,10 @@ POLICY = PublishingPolicy.of(
     {
         "publish": [{"nodes": {"labelSelector": {"matchLabels": {"nvidia.com/gpu.present": "true"}}}}],
         "mig": [{"gpus": {"names": ["*"]}, "mode": "Dynamic", "profiles": ["1g.*"]}],
+        "sharing": [{"strategy": "MPS", "replicas": 64}],
     }
 )
-"""One for which labels of nodes are read and classes of profiles made."""
+"""One for which labels of nodes are read and classes of profiles made, with a rule that no GPU can follow."""
 
 STATUS: Permission = ("update", "resource.k8s.io", "resourceclaims/status")
 

@@ -37,7 +37,7 @@ def test_the_committed_file_is_what_the_generator_writes(definition: Definition)
 def test_it_is_one_yaml_document_with_the_columns_that_a_person_wants() -> None:
     definition = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     columns = [column["name"] for column in definition["spec"]["versions"][0]["additionalPrinterColumns"]]
-    assert columns == ["GPUs", "Healthy", "Product", "Driver", "Clique", "Age"]
+    assert columns == ["GPUs", "Healthy", "Product", "Driver", "Clique", "Policy", "Age"]
 
 
 @every_definition

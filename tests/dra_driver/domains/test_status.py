@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from support.domain_values import NOW, OTHER, daemon, domain, member, node, observed, use
 
-from dra_driver.api.computedomain import ComputeDomainStatus, Condition
+from dra_driver.api.computedomain import ComputeDomainStatus
+from dra_driver.api.conditions import Condition
 from dra_driver.domains.members import membership
 from dra_driver.domains.observed import DaemonSeen, ObservedDomain, Standing
 from dra_driver.domains.reasons import OF_PARTS, DomainReason

@@ -15,11 +15,12 @@ from support.inventories import gpu, inventory_object, inventory_spec, mig
 from support.spans import Recorder
 
 from dra_driver.api.crd import FILE
-from dra_driver.api.inventory import GpuFacts, HealthFacts, confirmation_annotation
+from dra_driver.api.inventory import GpuFacts, HealthFacts, NodeInventoryStatus, confirmation_annotation
 from dra_driver.api.meta import CRDS, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject, Resource
 from dra_driver.api.policy import MigRule, PublishingPolicy, decode_policy
 from dra_driver.errors import ClusterError, InvalidInput, Rejected
 from dra_driver.kube.client import Endpoint, Kube, WatchEvent
+from dra_driver.kube.events import News
 from dra_driver.kube.watch import Backoff
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import Narrator, PoolPublisher, pools
@@ -65,6 +66,7 @@ class Scene:
         self.server = server
         self.kube = kube
         self.narrator = Recorded()
+        self.events: list[News] = []
         self.publisher: PoolPublisher
 
     async def node(self, name: str, *gpus: GpuFacts, registered: str | None = "now", **labels: str) -> None:
@@ -81,6 +83,18 @@ class Scene:
     async def registers(self, name: str, time: str | None = None) -> None:
         entry = {"driver": GPU_DRIVER, "time": time or now()}
         await self.kube.merge_patch(NODE_INVENTORIES, name, {"spec": {"registrations": [entry]}})
+
+    async def status(self, name: str) -> NodeInventoryStatus:
+        return NodeInventoryStatus.of((await self.kube.get(NODE_INVENTORIES, name)).get("status") or {})
+
+    async def says(self, name: str, reason: str) -> None:
+        """The condition PolicyFollowed of the node's inventory has this reason."""
+
+        async def true() -> bool:
+            return [one.reason for one in (await self.status(name)).conditions] == [reason]
+
+        await self.until(true)
+        await self.rests()
 
     async def question(self, name: str) -> str | None:
         metadata = (await self.kube.get(NODE_INVENTORIES, name))["metadata"]
@@ -174,6 +188,7 @@ async def publishing(
             probe_every_s=probe_every_s,
             retry=lambda: Backoff(first_s=0.01, longest_s=0.1),
             tracer=tracer,
+            tell=scene.events.append,
         )
         task = asyncio.create_task(scene.publisher.run())
         try:
@@ -455,7 +470,7 @@ async def test_why_a_gpu_is_not_published_is_said_once(scene: Scene) -> None:
         await scene.publishes(node_a=[B.name])
         await scene.registers("node-a")
         await scene.rests()
-        assert scene.narrator.told == [f"node-a: {A.name} is not published: XID 79"]
+        assert scene.narrator.told == [f"node-a: GPU {A.name}: not published because XID 79"]
 
 
 async def test_the_policy_chooses_nodes_by_label_and_follows_the_labels(scene: Scene) -> None:
@@ -766,3 +781,80 @@ async def test_a_pool_that_cannot_be_written_is_a_span_that_failed(scene: Scene)
 
 async def _told(scene: Scene) -> bool:
     return bool(scene.narrator.told)
+
+
+EIGHT = [gpu(number, mig=mig(switchable=False)) for number in range(8)]
+MIG_ON = [gpu(number, mig=mig(switchable=False, enabled=True)) for number in range(8)]
+DYNAMIC = PublishingPolicy(mig=[MigRule(mode="Dynamic")])
+
+
+@pytest.mark.parametrize("node_name", [None, "node-a"])
+async def test_what_a_node_cannot_follow_is_in_its_status_until_it_can(scene: Scene, node_name: str | None) -> None:
+    await scene.node("node-a", *EIGHT)
+    async with publishing(scene, policy=DYNAMIC, node_name=node_name):
+        await scene.says("node-a", "ResetNeeded")
+        (limitation,) = (await scene.status("node-a")).limitations
+        assert (limitation.rule, limitation.subject) == ("mig[0]", "8 GPUs")
+        assert [(news.reason, news.regarding.name) for news in scene.events] == [("PolicyNotFollowed", "node-a")]
+        assert "-mig 1" in scene.events[0].note
+        await scene.registers("node-a", LONG_AGO)
+        await scene.rests()
+        version = await _version(scene)
+    # A publisher that starts finds it said, and so does a node of which other facts change.
+    async with publishing(scene, policy=DYNAMIC, node_name=node_name):
+        await scene.rests()
+        assert (await _version(scene), len(scene.events)) == (version, 1)
+        await scene.reports("node-a", *MIG_ON)
+        await scene.says("node-a", "Followed")
+        assert (await scene.status("node-a")).limitations == []
+        assert [news.reason for news in scene.events] == ["PolicyNotFollowed", "PolicyFollowed"]
+
+
+async def _version(scene: Scene) -> str:
+    version: str = (await scene.kube.get(NODE_INVENTORIES, "node-a"))["metadata"]["resourceVersion"]
+    return version
+
+
+@pytest.mark.parametrize("status", [403, 404, 409, 503])
+async def test_a_status_that_cannot_be_written_keeps_no_pool_from_being_published(scene: Scene, status: int) -> None:
+    await scene.node("node-a", *EIGHT)
+    scene.server.fail_next("PATCH", "/nodeinventories/node-a/status", status)
+    async with publishing(scene, policy=DYNAMIC):
+        await scene.publishes(node_a=[one.name for one in EIGHT])
+        # What time does not heal, the next change of the inventory does.
+        await scene.reports("node-a", *EIGHT[:7])
+        await scene.says("node-a", "ResetNeeded")
+        assert (await scene.status("node-a")).limitations[0].subject == "7 GPUs"
+
+
+async def test_a_status_of_nonsense_is_written_again(scene: Scene) -> None:
+    await scene.node("node-a", *EIGHT)
+    nonsense = {"limitations": [{"driver": GPU_DRIVER, "reason": "?", "message": "", "fix": "", "gpus": []}]}
+    await scene.kube.merge_patch(NODE_INVENTORIES, "node-a", {"status": nonsense}, subresource="status")
+    async with publishing(scene, policy=DYNAMIC):
+        await scene.says("node-a", "ResetNeeded")
+
+
+async def test_a_node_that_is_not_published_any_more_breaks_no_rule(scene: Scene) -> None:
+    policy = decode_policy(
+        "{apiVersion: dra.gpu/v1alpha1, kind: PublishingPolicy, mig: [{mode: Dynamic}], "
+        "withhold: [{nodes: {labelSelector: {matchLabels: {out: a}}}}]}",
+        about="policy",
+    )
+    await scene.node("node-a", *EIGHT)
+    async with publishing(scene, policy=policy):
+        await scene.says("node-a", "ResetNeeded")
+        await scene.kube.merge_patch(NODES, "node-a", {"metadata": {"labels": {"out": "a"}}})
+        await scene.says("node-a", "Followed")
+
+
+async def test_nodes_that_follow_the_policy_cost_no_write(scene: Scene) -> None:
+    await scene.node("node-a", *MIG_ON)
+    async with publishing(scene, policy=DYNAMIC):
+        await scene.until(lambda: _published(scene))
+        await scene.rests()
+        assert "status" not in await scene.kube.get(NODE_INVENTORIES, "node-a") and scene.events == []
+
+
+async def _published(scene: Scene) -> bool:
+    return bool(await scene.slices())

@@ -32,7 +32,7 @@ def offered(
     features: ServerFeatures = ALL_FEATURES,
 ) -> tuple[tuple[Device, ...], tuple[str, ...]]:
     found = domain_devices(spec, policy, labels or {}, COMPUTE_DOMAIN_DRIVER, features)
-    return found.devices, found.notes
+    return found.devices, tuple(map(str, found.notes))
 
 
 def names(spec: NodeInventorySpec, policy: PublishingPolicy, labels: dict[str, str] | None = None) -> list[str]:

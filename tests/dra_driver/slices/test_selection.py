@@ -42,7 +42,8 @@ def selected(facts: GpuFacts, features: ServerFeatures, **rules: Any) -> dict[st
 
 def told(facts: GpuFacts, features: ServerFeatures, **rules: Any) -> tuple[str, ...]:
     """What users are told of that is not published."""
-    return publishable(offers(inventory_spec("node-a", [facts]), policy(**rules), {}).offers, features).notes
+    found = publishable(offers(inventory_spec("node-a", [facts]), policy(**rules), {}).offers, features)
+    return tuple(map(str, found.notes))
 
 
 def test_with_consumable_capacity_a_shared_device_is_one_device() -> None:
@@ -67,7 +68,7 @@ def test_what_cannot_be_cut_into_devices_is_for_one_claim_where_the_cluster_cann
     facts, rules = gpu(0), {"sharing": [{"strategy": "MPS", **rule}]}
     assert selected(facts, NO_SHARES, **rules)[GPU].sharing is None
     found = publishable(offers(inventory_spec("node-a", [facts]), policy(**rules), {}).offers, NO_SHARES)
-    assert "one claim at a time" in found.notes[0]
+    assert "one claim at a time" in str(found.notes[0])
 
 
 def test_without_counters_a_gpu_is_offered_without_its_partitions() -> None:
@@ -80,7 +81,7 @@ def test_without_counters_a_gpu_is_not_offered_to_virtual_machines_too() -> None
     assert list(selected(facts, ALL_FEATURES, passthrough=[{}])) == [GPU, f"{GPU}-vfio"]
     assert list(selected(facts, NO_COUNTERS, passthrough=[{}])) == [GPU]
     (note,) = told(facts, NO_COUNTERS, passthrough=[{}])
-    assert "not published for virtual machines" in note
+    assert "not offered to virtual machines" in note
     assert told(facts, NO_COUNTERS) == ()
 
 

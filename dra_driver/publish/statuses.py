@@ -1,0 +1,89 @@
+"""Writes in the status of inventories what of the policy their nodes cannot follow; an Event when that begins and ends.
+
+Entered by `pools` after each look at a pool. Nothing is written while the status says the same. A status that cannot be
+written keeps no pool from being published.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+import structlog
+
+from dra_driver.api.inventory import POLICY_FOLLOWED, Limitation, NodeInventoryStatus
+from dra_driver.api.meta import NODE_INVENTORIES
+from dra_driver.devices.limitations import wanted_status
+from dra_driver.errors import Conflict, NotFound, Rejected
+from dra_driver.kube.client import Kube
+from dra_driver.kube.events import News, Regarding
+from dra_driver.publish.inventories import KeptInventory
+
+_log = structlog.get_logger(__name__)
+
+NOT_FOLLOWED = "PolicyNotFollowed"
+"""Reasons of Events, here and below."""
+FOLLOWED = "PolicyFollowed"
+
+
+class InventoryStatuses:
+    """Of one driver's limitations. `tell` takes Events; None: nobody does. `now` is the wall clock."""
+
+    def __init__(
+        self, kube: Kube, driver: str, tell: Callable[[News], None] | None, now: Callable[[], datetime]
+    ) -> None:
+        self._kube = kube
+        self._driver = driver
+        self._tell = tell
+        self._now = now
+        self._written_at: dict[str, str] = {}
+        """By inventory: the resourceVersion on which the last write was based. The watch has not shown that write
+        as long as the inventory still has this version."""
+        self._refused: str | None = None
+
+    async def write(self, inventory: KeptInventory, limitations: Sequence[Limitation]) -> None:
+        """Make the status say these limitations of the driver. Raises Unreachable."""
+        before, version = inventory.status(), inventory.resource_version
+        after = wanted_status(
+            before, self._driver, limitations, self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        )
+        if after is before or self._written_at.get(inventory.name) == version:
+            return
+        patch = {"metadata": {"resourceVersion": version}, "status": after.to_wire()}
+        try:
+            await self._kube.merge_patch(NODE_INVENTORIES, inventory.name, patch, subresource="status")
+        except Conflict:
+            return  # The watch is about to show a newer version, which is looked at then.
+        except (NotFound, Rejected) as error:
+            # The inventory is gone, which the watch shows; or definition or permissions are of an older release.
+            self._complain(inventory.name, str(error))
+            return
+        self._written_at[inventory.name] = version
+        self._refused = None
+        if self._tell is not None and (news := _news(inventory.name, before, after)) is not None:
+            self._tell(news)
+
+    def forget(self, name: str) -> None:
+        self._written_at.pop(name, None)
+
+    def _complain(self, name: str, error: str) -> None:
+        if self._refused != error:
+            self._refused = error
+            _log.warning(
+                "the status of an inventory was not written; upgrade the chart if its NodeInventory definition or"
+                " permissions are of an older release",
+                inventory=name,
+                error=error,
+            )
+
+
+def _news(node: str, before: NodeInventoryStatus, after: NodeInventoryStatus) -> News | None:
+    """When a rule cannot be followed that could be before, and when all can be followed again."""
+    known = {(item.rule, item.reason) for item in before.limitations}
+    new = [item for item in after.limitations if item.rule is not None and (item.rule, item.reason) not in known]
+    condition = next(item for item in after.conditions if item.type == POLICY_FOLLOWED)
+    since, about = condition.last_transition_time, Regarding.node(node)
+    if new:
+        note = " ".join(f"{item}. To end this: {item.fix}." for item in new)
+        return News(about, "Warning", NOT_FOLLOWED, "Publishing", note, since)
+    if condition.status == "True" and any(item.status == "False" for item in before.conditions):
+        return News(about, "Normal", FOLLOWED, "Publishing", "All rules of the policy are followed again.", since)
+    return None
