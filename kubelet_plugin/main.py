@@ -39,6 +39,7 @@ from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.effects.other_claims import OtherClaims
+from kubelet_plugin.effects.shipped_hook import ShippedHook
 from kubelet_plugin.events import ClaimEvents, NodeEvents, policy_refused
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
@@ -143,7 +144,12 @@ class _Plugin:
 def _node(settings: Settings) -> _Node:
     # A simulated host is a folder of the real one, and its files can be mounted from there.
     host = HostFiles(settings.host_root, runtime_root=str(settings.host_root.resolve()) if settings.simulate else "/")
-    driver = DriverInstallation(host, configured_root=settings.driver_root, configured_hook=settings.cdi_hook)
+    driver = DriverInstallation(
+        host,
+        configured_root=settings.driver_root,
+        configured_hook=settings.cdi_hook,
+        shipped_hook=None if settings.simulate else ShippedHook(settings.state_dir),
+    )
     journal = JournalStore(settings.state_dir)
     open_nvml = _nvml(settings, driver)
     programs = DriverPrograms(host, driver.root)

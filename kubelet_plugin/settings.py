@@ -44,7 +44,7 @@ class Settings:
     driver_root: str | None
     """Where the NVIDIA driver lies on the host; None: it is looked for."""
     cdi_hook: str | None
-    """Host path of nvidia-cdi-hook or nvidia-ctk; None: it is looked for."""
+    """Host path of nvidia-cdi-hook or nvidia-ctk, or `none`; None: it is looked for, else the image's is put there."""
     publisher: str
     """`controller` or `node`: who writes ResourceSlices."""
     policy: Path | None
@@ -126,7 +126,12 @@ def _parser() -> SettingsParser:
     setting("--state-dir", "", "folder of the journal; default: plugins/DRIVER below kubelet's folder")
     setting("--host-root", "/", "where the host's root is mounted")
     setting("--driver-root", "", "folder of the NVIDIA driver on the host; default: it is looked for")
-    setting("--cdi-hook", "", "nvidia-cdi-hook or nvidia-ctk on the host; default: it is looked for")
+    setting(
+        "--cdi-hook",
+        "",
+        "nvidia-cdi-hook or nvidia-ctk on the host, or `none`; default: it is looked for, else the image's is used",
+        type=_hook,
+    )
     setting("--publisher", "controller", "who writes ResourceSlices", choices=("controller", "node"))
     setting("--policy", "", "file with a PublishingPolicy, the publisher's; default: all GPUs are published")
     setting(
@@ -150,6 +155,12 @@ def _parser() -> SettingsParser:
 def _uid(text: str) -> str:
     if text and not is_uid(text):
         raise argparse.ArgumentTypeError(f"{text!r} cannot be the UID of a pod")
+    return text
+
+
+def _hook(text: str) -> str:
+    if text and text != "none" and not text.startswith("/"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither an absolute path on the host nor `none`")
     return text
 
 

@@ -15,8 +15,9 @@ prefix: `env | sed -n 's/^NVIDIA_DRA_DEVICE_[^=]*=//p'`. Devices that it may onl
 the container before it starts. Without it, or without an `ldconfig` on the host, each library is mounted under all its
 names into the folders that glibc searches by itself, after its cache: `/usr/lib/<machine>-linux-gnu` (Debian, Ubuntu)
 and `/usr/lib64` (Red Hat, SUSE, Amazon; a link to `/usr/lib` in Arch and Wolfi). No variable is set, so an image keeps
-its own LD_LIBRARY_PATH, set-uid programs work, and nothing has to run. Lost are CUDA forward compatibility, and the
-guard that keeps programs from making device nodes, which containers may not do by default anyway.
+its own LD_LIBRARY_PATH, set-uid programs work, and nothing has to run. Lost are CUDA forward compatibility, the
+linker's cache, and the hook that keeps the driver's libraries from making device nodes: containers have CAP_MKNOD by
+default, and then only their device cgroup keeps them from opening what they make.
 
 A host's own MPS daemon (`/tmp/nvidia-mps`) is not passed on: whoever reaches it shares GPUs across claims. A claim with
 MPS gets the folders of its own daemon in that place.
@@ -27,7 +28,7 @@ the others instead of with the claim.
 """
 
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -69,14 +70,15 @@ class HookProgram:
     path: str
     arguments: tuple[str, ...]
     """Before the sub-command: the program's name, and `hook` for nvidia-ctk."""
-    sub_commands: frozenset[str]
+    sub_commands: Mapping[str, frozenset[str]]
+    """By name: the flags of each, `--ldconfig-path` for instance."""
     version: str
     ldconfig: str | None
     """The host's `ldconfig`; None when it has none, and the linker's cache cannot be rebuilt."""
 
     @property
     def places_libraries(self) -> bool:
-        return self.ldconfig is not None and {"create-symlinks", "update-ldcache"} <= self.sub_commands
+        return self.ldconfig is not None and {"create-symlinks", "update-ldcache"} <= self.sub_commands.keys()
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,9 @@ def _hooks(files: DriverFiles, hook: HookProgram) -> tuple[Hook, ...]:
     wanted.append(("enable-cuda-compat", (f"--host-driver-version={files.version}",)))
     if hook.places_libraries and hook.ldconfig is not None:
         folders = (argument for folder in _cached_folders(files) for argument in ("--folder", folder))
-        wanted.append(("update-ldcache", ("--ldconfig-path", hook.ldconfig, *folders)))
+        # Without the flag it runs /sbin/ldconfig.
+        program = ("--ldconfig-path", hook.ldconfig) if "--ldconfig-path" in hook.sub_commands["update-ldcache"] else ()
+        wanted.append(("update-ldcache", (*program, *folders)))
     wanted += [("disable-device-node-modification", ()), ("update-application-profile", ())]
     return tuple(_hook(hook, name, *arguments) for name, arguments in wanted if name in hook.sub_commands)
 

@@ -10,6 +10,7 @@ import typer
 
 from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
 from dra_driver.cli.doctor import (
+    CdiHookOption,
     CdiRootOption,
     DriverOption,
     DriverRootOption,
@@ -55,6 +56,7 @@ def bundle(
     kubelet_root: KubeletRootOption = Path("/var/lib/kubelet"),
     cdi_root: CdiRootOption = Path("/var/run/cdi"),
     driver_root: DriverRootOption = None,
+    cdi_hook: CdiHookOption = None,
     simulate: SimulateOption = None,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
@@ -69,7 +71,9 @@ def bundle(
     with tempfile.TemporaryDirectory(prefix="gpu-dra-bundle-") as folder:
         made = Bundle(Path(folder), anonymity)
         if node:
-            places = NodePlaces(host_root, kubelet_root, cdi_root, driver or GPU_DRIVER, driver_root, simulate)
+            places = NodePlaces(
+                host_root, kubelet_root, cdi_root, driver or GPU_DRIVER, driver_root, cdi_hook, simulate
+            )
             put_node(made, places, anonymity)
         else:
             ask(kubeconfig, context, lambda kube: put_cluster(made, kube, driver, lines))

@@ -56,6 +56,10 @@ DriverRootOption = Annotated[
     str | None,
     typer.Option("--driver-root", help="With --node: folder of the NVIDIA driver; default: it is looked for."),
 ]
+CdiHookOption = Annotated[
+    str | None,
+    typer.Option("--cdi-hook", help="With --node: the plugin's setting of that name, a path or `none`."),
+]
 SimulateOption = Annotated[
     str | None,
     typer.Option("--simulate", metavar="PROFILE[:N]", help="With --node: the hardware below --host-root is simulated."),
@@ -72,6 +76,7 @@ def doctor(
     kubelet_root: KubeletRootOption = Path("/var/lib/kubelet"),
     cdi_root: CdiRootOption = Path("/var/run/cdi"),
     driver_root: DriverRootOption = None,
+    cdi_hook: CdiHookOption = None,
     simulate: SimulateOption = None,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
@@ -86,7 +91,7 @@ def doctor(
     if from_ is not None:
         report = report_of_bundle(from_)
     elif node:
-        places = NodePlaces(host_root, kubelet_root, cdi_root, driver or GPU_DRIVER, driver_root, simulate)
+        places = NodePlaces(host_root, kubelet_root, cdi_root, driver or GPU_DRIVER, driver_root, cdi_hook, simulate)
         part = node_part()
         report = Report(part.findings(part.look(places)))
     else:

@@ -23,6 +23,7 @@ class NodePlaces:
     cdi_root: Path = Path("/var/run/cdi")
     driver: str = "gpu.nvidia.com"
     driver_root: str | None = None
+    cdi_hook: str | None = None
     simulate: str | None = None
     """`PROFILE` or `PROFILE:INDEX`: the hardware below `host_root` is simulated."""
 

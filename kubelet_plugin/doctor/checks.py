@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dra_driver.devices.health import xid_condition, xid_severity
 from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, listed, ok
-from kubelet_plugin.doctor.runtime_checks import RUNTIME
+from kubelet_plugin.doctor.runtime_checks import HOOK, RUNTIME
 from kubelet_plugin.doctor.seen import GpuSeen, NodeSeen
 
 _LEAST_FREE_BYTES = 16 * 2**20
@@ -81,23 +81,6 @@ def _gpus(node: NodeSeen) -> Iterator[Finding]:
         yield _GPU_PROBLEM.at(one.subject, reason=one.reason, message=one.message)
     if not node.problems:
         yield ok(f"{len(node.gpus)} GPUs answer")
-
-
-_HOOK_UNUSABLE = Trouble(
-    "unusable",
-    Verdict.WARNING,
-    "{path} is there, but cannot be asked what it can do, so it is not used",
-    "run `{path} --version` on the node; install the NVIDIA container toolkit of this architecture anew",
-)
-
-
-def _hook(node: NodeSeen) -> Iterator[Finding]:
-    if node.hook is not None:
-        yield ok(f"containers are finished by {node.hook}")
-    elif node.hook_there is not None:
-        yield _HOOK_UNUSABLE.at(path=node.hook_there)
-    else:
-        yield ok("no nvidia-cdi-hook; libraries are mounted under every name that they are looked up by")
 
 
 _NOT_PERSISTENT = Trouble(
@@ -376,7 +359,7 @@ CHECKS: tuple[Check[NodeSeen], ...] = (
         (_INCOMPLETE, _NODE_MISSING),
     ),
     Check("node-gpus", "whether every GPU on the PCI bus answers.", _gpus, (_GPU_PROBLEM,)),
-    Check("node-hook", "nvidia-cdi-hook or nvidia-ctk of the container toolkit.", _hook, (_HOOK_UNUSABLE,)),
+    HOOK,
     Check("node-persistence", "whether nvidia-persistenced runs.", _persistence, (_NOT_PERSISTENT,)),
     Check(
         "node-fabric",

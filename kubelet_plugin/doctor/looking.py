@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
@@ -28,6 +27,7 @@ from kubelet_plugin.doctor.seen import (
     CdiFileSeen,
     EntrySeen,
     GpuSeen,
+    HookSeen,
     JournalSeen,
     NodeSeen,
     RuntimeSeen,
@@ -36,9 +36,10 @@ from kubelet_plugin.doctor.seen import (
 )
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.effects.other_claims import OtherClaims
+from kubelet_plugin.effects.shipped_hook import InstalledHook
 from kubelet_plugin.hardware.driver_root import DriverInstallation, kernel_module_version
-from kubelet_plugin.hardware.hook_program import HookPrograms
-from kubelet_plugin.hardware.seen import Seen
+from kubelet_plugin.hardware.hook_program import HookMode
+from kubelet_plugin.hardware.in_root import asking
 from kubelet_plugin.hardware.sysfs import HostFiles, pci_address
 from kubelet_plugin.node_effects import OursNow
 from kubelet_plugin.prepare.checkpoint import Journal
@@ -54,12 +55,8 @@ _CONTAINERD_FILES = (
 )
 _CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 _CRIO_FILE, _CRIO_FOLDER, _CRIO_SOCKET = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d", "/run/crio/crio.sock"
-_HOOKS = (
-    "/usr/bin/nvidia-cdi-hook",
-    "/usr/local/nvidia/toolkit/nvidia-cdi-hook",
-    "/usr/bin/nvidia-ctk",
-    "/usr/local/nvidia/toolkit/nvidia-ctk",
-)
+_PROGRAMS = ("/usr/bin", "/usr/local/bin", "/bin", "/opt/bin", "/var/lib/rancher/rke2/bin")
+"""Where hosts have their container runtime. k3s and microk8s have it inside of other programs."""
 _WANTED_BY = "/etc/systemd/system/multi-user.target.wants"
 _VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+\S*)")
 _XID = re.compile(r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F:.]+)\): (?P<number>\d+)")
@@ -76,7 +73,13 @@ class Machine:
     def __init__(self, places: NodePlaces) -> None:
         self.places = places
         self.host = HostFiles(places.host_root)
-        self._installation = DriverInstallation(self.host, configured_root=places.driver_root)
+        self._ask = asking(places.host_root)
+        self._installation = DriverInstallation(
+            self.host,
+            configured_root=places.driver_root,
+            configured_hook=places.cdi_hook,
+            shipped_hook=InstalledHook(places.state_dir),
+        )
 
     def facts(self) -> NodeFacts:
         """Of the hardware, without what is ours; problems are among them."""
@@ -123,7 +126,6 @@ class Machine:
             gpus=tuple(_gpu(one, missing) for one in facts.gpus),
             problems=tuple(one for one in facts.problems if one.subject != "driver"),
             hook=self._hook(),
-            hook_there=next((path for path in _HOOKS if host.resolve(path) is not None), None),
             persistenced=self._is_there("nvidia-persistenced/socket"),
             fabric_manager=self._is_there("nvidia-fabricmanager/socket"),
             mig_manager=host.resolve(f"{_WANTED_BY}/nvidia-mig-manager.service") is not None,
@@ -161,11 +163,14 @@ class Machine:
             return None, None
         return root.version, root.path
 
-    def _hook(self) -> str | None:
-        with suppress(NodeNotReady):
-            program = HookPrograms(self.host).find(Seen())
-            return f"{program.path} {program.version}" if program is not None else None
-        return None
+    def _hook(self) -> HookSeen:
+        try:
+            choice = self._installation.hook()
+        except NodeNotReady as error:
+            return HookSeen(HookMode.NONE, problem=str(error))
+        program = choice.program
+        path, version = (program.path, program.version) if program is not None else (None, None)
+        return HookSeen(choice.mode, path, version, choice.missing, choice.problem)
 
     def _is_there(self, name: str) -> bool:
         return any(self.host.resolve(f"{folder}/{name}") is not None for folder in ("/run", "/var/run"))
@@ -197,18 +202,13 @@ class Machine:
         return (_CRIO_FILE, *(f"{_CRIO_FOLDER}/{name}" for name in sorted(self.host.names(_CRIO_FOLDER))))
 
     def _version(self, program: str) -> str | None:
-        """As it says itself; None where it is not this system's to ask."""
-        file = shutil.which(program) if self.places.host_root == Path("/") else None
-        if file is None:
-            return None
-        try:
-            done = subprocess.run(
-                [file, "--version"], capture_output=True, text=True, timeout=_ANSWER_WITHIN_S, check=False
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        match = _VERSION.search(done.stdout)
-        return match[1] if match is not None else None
+        """As the host's program says itself; None when it does not."""
+        for folder in _PROGRAMS:
+            if self.host.resolve(f"{folder}/{program}") is not None:
+                with suppress(NodeNotReady):
+                    match = _VERSION.search(self._ask([f"{folder}/{program}", "--version"]).output)
+                    return match[1] if match is not None else None
+        return None
 
     # -- what is ours
 

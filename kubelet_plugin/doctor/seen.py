@@ -7,6 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dra_driver.api.inventory import Problem
 from dra_driver.api.meta import JsonObject
+from dra_driver.cdi.runtimes import readable_version
 from dra_driver.doctor.findings import Unread
 from dra_driver.errors import InvalidInput
 
@@ -26,6 +27,19 @@ class GpuSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class HookSeen:
+    """What finishes containers: `mode` is one of `kubelet_plugin.hardware.hook_program.HookMode`, `program` its path on
+    the host and `version` its release, None where there is none. `lacks` are hooks that every container should have;
+    `problem` says why it is not the host's own program, or not any."""
+
+    mode: str
+    program: str | None = None
+    version: str | None = None
+    lacks: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RuntimeSeen:
     """A container runtime by its configuration. None: not set there, so its default holds; a `version`: not known."""
 
@@ -36,6 +50,11 @@ class RuntimeSeen:
     spec_dirs: tuple[str, ...] | None = None
     default_runtime: str | None = None
     problem: str | None = None
+
+    @property
+    def readable_cdi(self) -> str | None:
+        """The highest CDI version that it reads; None when that is not known."""
+        return readable_version(f"{self.name}://{self.version or ''}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +126,7 @@ class NodeSeen:
     gpus: tuple[GpuSeen, ...]
     problems: tuple[Problem, ...]
     """Of GPUs."""
-    hook: str | None
-    """Path and version of the hook program that is used."""
-    hook_there: str | None
-    """A hook program that is there, used or not."""
+    hook: HookSeen
     persistenced: bool
     fabric_manager: bool
     mig_manager: bool

@@ -18,7 +18,7 @@ from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.capabilities import capability_nodes
 from kubelet_plugin.hardware.driver_files import DriverTree
-from kubelet_plugin.hardware.hook_program import HookPrograms
+from kubelet_plugin.hardware.hook_program import HookChoice, HookPrograms, ShippedProgram
 from kubelet_plugin.hardware.layouts import DRIVER_ROOTS
 from kubelet_plugin.hardware.seen import Seen
 from kubelet_plugin.hardware.sysfs import HostFiles
@@ -94,21 +94,34 @@ class ForContainers:
 class DriverInstallation:
     """The driver of this node as prepare needs it, found again whenever something changed. For any thread.
 
-    `configured_root` and `configured_hook` are host paths; None to search.
+    `configured_root` and `configured_hook` are host paths; None to search. `shipped_hook` is for hosts without one.
     """
 
     def __init__(
-        self, host: HostFiles, *, configured_root: str | None = None, configured_hook: str | None = None
+        self,
+        host: HostFiles,
+        *,
+        configured_root: str | None = None,
+        configured_hook: str | None = None,
+        shipped_hook: ShippedProgram | None = None,
     ) -> None:
         self._host = host
         self._configured_root = configured_root
-        self._hooks = HookPrograms(host, configured_hook)
+        self._hooks = HookPrograms(host, configured_hook, shipped_hook)
         self._kept: _Complete | None = None
         self._looking = Lock()
 
     def root(self) -> DriverRoot:
         """Where the driver is now. Raises NodeNotReady."""
         return find_driver_root(self._host, self._configured_root)
+
+    def hook(self) -> HookChoice:
+        """What finishes containers now. Raises NodeNotReady when the configured program is not there."""
+        with self._looking:
+            choice = self._hooks.find(Seen())
+            if self._kept is not None and self._kept.files.hook != choice.program:
+                self._kept = None
+            return choice
 
     def for_containers(self, version: str, gpus: Iterable[GpuFacts]) -> ForContainers:
         """What containers need of driver `version`, which is the one that NVML says runs, and of `gpus`.
@@ -161,7 +174,7 @@ class DriverInstallation:
         seen = Seen()
         root = find_driver_root(self._host, self._configured_root, seen)
         dev_root = find_dev_root(self._host, root.path, seen)
-        files = scan(self._host, root.path, dev_root, version, self._hooks.find(seen), seen)
+        files = scan(self._host, root.path, dev_root, version, self._hooks.find(seen).program, seen)
         return _Complete(self._host, files, dev_root, seen)
 
 

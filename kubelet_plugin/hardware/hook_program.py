@@ -1,27 +1,27 @@
 """The program that finishes containers from the host's side: finds `nvidia-cdi-hook` or `nvidia-ctk`, asks what it can.
 
-`kubelet_plugin.hardware.driver_root` enters here. A container whose spec names a sub-command that the program does not
-have may fail to start, so a program is used only after it said what it has; one that cannot be asked is not used.
+`kubelet_plugin.hardware.driver_root` and `kubelet_plugin.doctor.looking` enter here. A container whose spec names a
+sub-command or a flag that the program does not have may fail to start, so a program is used only for what it lists.
+
+The host's own program goes first: its administrator keeps it, and the runtime may use it, too. If it lacks a hook that
+every container should have, or cannot be used, the program that comes with the plugin's image takes its place.
 """
 
-import contextlib
-import os
 import re
-import signal
-import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path, PurePosixPath
-
-import structlog
+from typing import Protocol
 
 from dra_driver.cdi.edits import HookProgram
 from dra_driver.errors import NodeNotReady
+from kubelet_plugin.hardware.in_root import Ask, asking
 from kubelet_plugin.hardware.seen import Seen
 from kubelet_plugin.hardware.sysfs import HostFiles
 
-_log = structlog.get_logger(__name__)
-
-_PLACES = (
+PLACES = (
     "/usr/bin/nvidia-cdi-hook",
     "/usr/local/nvidia/toolkit/nvidia-cdi-hook",
     "/usr/local/bin/nvidia-cdi-hook",
@@ -31,112 +31,196 @@ _PLACES = (
 )
 """Packages of the container toolkit, the GPU Operator, an installation by hand. nvidia-ctk is the older spelling."""
 
-_LDCONFIG = ("/sbin/ldconfig", "/usr/sbin/ldconfig")
+NONE = "none"
+"""Instead of a path: containers are finished without a program."""
 
-_SINCE = {
-    "create-symlinks": (1, 11),
-    "update-ldcache": (1, 11),
-    "enable-cuda-compat": (1, 17, 5),
-    "disable-device-node-modification": (1, 18),
-    "update-application-profile": (1, 20),
+_LDCONFIG = ("/sbin/ldconfig", "/usr/sbin/ldconfig", "/usr/bin/ldconfig", "/usr/local/glibc/sbin/ldconfig")
+"""The last are those of Talos."""
+
+_ASK_AGAIN_S = 300.0
+"""A program that could not be used may be one that is just being installed: what it names can come after it."""
+
+_NEEDED_FLAGS = {
+    "create-symlinks": frozenset({"--link"}),
+    "update-ldcache": frozenset({"--folder"}),
+    "enable-cuda-compat": frozenset({"--host-driver-version"}),
+    "disable-device-node-modification": frozenset[str](),
+    "update-application-profile": frozenset[str](),
 }
-"""The sub-commands that we use, and the toolkit version that brought each: for a program that does not list them."""
+"""The sub-commands that we use, and the flags without which they are of no use. They came with the toolkit's releases
+1.11, 1.11, 1.17.5, 1.18 and 1.20; `update-ldcache --ldconfig-path` came with 1.15."""
 
-_ANSWER_WITHIN_S = 5.0
+_EVERY_CONTAINER = ("create-symlinks", "update-ldcache", "enable-cuda-compat", "disable-device-node-modification")
 
 _VERSION = re.compile(r"version v?(\d+(?:\.\d+)+)", re.IGNORECASE)
 _LISTED = re.compile(r"^\s+([a-z][a-z-]+)(?:, [a-z][a-z-]*)*(?:\s{2,}\S.*)?$", re.MULTILINE)
+_FLAG = re.compile(r"^\s+(--[a-z][a-z-]+)", re.MULTILINE)
+
+
+class HookMode(StrEnum):
+    """Who finishes containers."""
+
+    HOST = "host"
+    """A program of the host."""
+    SHIPPED = "shipped"
+    """The program of the plugin's image, which the plugin has put on the host."""
+    OFF = "off"
+    """Nobody, because the settings say so."""
+    NONE = "none"
+    """Nobody, because there is no program that can be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookChoice:
+    """What finishes containers; `problem` says why it is not the host's program, or not any. None when all is well."""
+
+    mode: HookMode
+    program: HookProgram | None = None
+    problem: str | None = None
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The hooks that containers go without, of those that every container should have."""
+        return _missing(self.program)
+
+
+class ShippedProgram(Protocol):
+    """The program of the plugin's image. See `kubelet_plugin.effects.shipped_hook`."""
+
+    @property
+    def path(self) -> str:
+        """Where it lies on the host."""
+
+    def install(self) -> None:
+        """Put it there, unless it is there already. Raises NodeNotReady."""
 
 
 class HookPrograms:
-    """Finds the host's hook program, and remembers what it said as long as the file is the same one."""
+    """Chooses the hook program, and remembers what each said as long as its file is the same. Not for several threads.
 
-    def __init__(self, host: HostFiles, configured: str | None = None) -> None:
+    `configured` is a host path, `NONE`, or None to search; without `shipped`, only the host's programs are there.
+    """
+
+    def __init__(self, host: HostFiles, configured: str | None = None, shipped: ShippedProgram | None = None) -> None:
         self._host = host
         self._configured = configured
-        self._asked: tuple[object, HookProgram | None] | None = None
+        self._shipped = shipped
+        self._ask = asking(host.root)
+        self._asked: dict[str, tuple[object, HookProgram | NodeNotReady, float]] = {}
+        """By path: the identity of the file, what it answered, and when that was."""
 
-    def find(self, seen: Seen) -> HookProgram | None:
-        """The program; None when the host has none that can be used. May run it, which takes some milliseconds.
+    def find(self, seen: Seen) -> HookChoice:
+        """The choice now. May run programs: some 20 ms for each question, never longer than seconds.
 
-        Raises NodeNotReady when the configured one is not there: whoever configured it does not want to do without.
+        Raises NodeNotReady when the configured one is not there: who configured it does not want to do without.
         """
-        path = self._path(seen)
-        if path is None:
-            return None
-        file = self._file(path, seen)
-        assert file is not None
-        ldconfig = next((one for one in _LDCONFIG if self._file(one, seen) is not None), None)
-        found = file.stat()
-        identity = (path, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size, ldconfig)
-        if self._asked is None or self._asked[0] != identity:
-            self._asked = (identity, self._ask(path, file, ldconfig))
-        return self._asked[1]
+        if self._configured == NONE:
+            return HookChoice(HookMode.OFF)
+        own, problem = self._of_host(seen)
+        if own is not None and (self._configured is not None or not _missing(own)):
+            return HookChoice(HookMode.HOST, own)
+        if self._configured is not None:
+            return HookChoice(HookMode.NONE, problem=problem)
+        shipped, obstacle = self._of_image(seen)
+        if shipped is not None and len(_missing(shipped)) < len(_missing(own)):
+            return HookChoice(HookMode.SHIPPED, shipped, problem)
+        why = f"{problem}; {obstacle}" if obstacle else problem
+        return HookChoice(HookMode.HOST if own is not None else HookMode.NONE, own, why)
 
-    def _path(self, seen: Seen) -> str | None:
-        if self._configured is None:
-            return next((path for path in _PLACES if self._file(path, seen) is not None), None)
-        if self._file(self._configured, seen) is None:
+    def _of_host(self, seen: Seen) -> tuple[HookProgram | None, str | None]:
+        path = self._configured or next((path for path in PLACES if self._file(path, seen) is not None), None)
+        if path is None:
+            return None, "the host has no nvidia-cdi-hook or nvidia-ctk in any of the usual places"
+        if self._file(path, seen) is None:
             raise NodeNotReady(
                 "is configured as the CDI hook program, but does not exist on the host: install the NVIDIA container"
-                " toolkit there, or leave the setting empty to do without",
-                about=f"file {self._configured}",
+                " toolkit there, or leave the setting empty",
+                about=f"file {path}",
             )
-        return self._configured
+        program, problem = self._answered(path, seen)
+        if program is not None and (missing := _missing(program)):
+            problem = f"{path} is of release {program.version} and lacks {', '.join(missing)}"
+        return program, problem
+
+    def _of_image(self, seen: Seen) -> tuple[HookProgram | None, str | None]:
+        if self._shipped is None:
+            return None, None
+        try:
+            self._shipped.install()
+        except NodeNotReady as error:
+            return None, str(error)
+        if self._file(self._shipped.path, seen) is None:
+            return None, f"{self._shipped.path} is not below the host's root"
+        return self._answered(self._shipped.path, seen)
 
     def _file(self, path: str, seen: Seen) -> Path | None:
         resolved = seen.look(self._host, path)
         file = self._host.path(resolved) if resolved is not None else None
         return file if file is not None and file.is_file() else None
 
-    def _ask(self, path: str, file: Path, ldconfig: str | None) -> HookProgram | None:
-        name = PurePosixPath(path).name
-        arguments = (name, "hook") if name == "nvidia-ctk" else (name,)
-        try:
-            version = _VERSION.search(self._output(path, file, "--version"))
-            listed = frozenset(_LISTED.findall(self._output(path, file, *arguments[1:], "--help"))) & _SINCE.keys()
-        except (OSError, subprocess.SubprocessError) as error:
-            _log.warning("hook program cannot be asked what it can do; doing without", path=path, reason=str(error))
-            return None
-        if version is None and not listed:
-            _log.warning("hook program says neither its version nor its commands; doing without", path=path)
-            return None
-        return HookProgram(
-            path=path,
-            arguments=arguments,
-            sub_commands=listed or sub_commands_of(version[1] if version is not None else ""),
-            version=version[1] if version is not None else "unknown",
-            ldconfig=ldconfig,
+    def _answered(self, path: str, seen: Seen) -> tuple[HookProgram | None, str | None]:
+        """What the program at `path` can do, or why it cannot be used."""
+        file = self._file(path, seen)
+        assert file is not None
+        ldconfig = next((place for place in _LDCONFIG if self._file(place, seen) is not None), None)
+        state = file.stat()
+        identity = (state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size, ldconfig)
+        known = self._asked.get(path)
+        if known is None or known[0] != identity or _is_doubtful(known):
+            try:
+                answer: HookProgram | NodeNotReady = hook_program(path, ldconfig, self._ask)
+            except NodeNotReady as error:
+                answer = error
+            self._asked[path] = known = (identity, answer, time.monotonic())
+        return (known[1], None) if isinstance(known[1], HookProgram) else (None, str(known[1]))
+
+
+def _is_doubtful(known: tuple[object, HookProgram | NodeNotReady, float]) -> bool:
+    return isinstance(known[1], NodeNotReady) and time.monotonic() - known[2] > _ASK_AGAIN_S
+
+
+def hook_program(path: str, ldconfig: str | None, ask: Ask) -> HookProgram:
+    """The program at the host's `path`, by its own account. Raises NodeNotReady: why it cannot be used.
+
+    `ldconfig` is the host's; None when it has none.
+    """
+    name = PurePosixPath(path).name
+    arguments = (name, "hook") if name == "nvidia-ctk" else (name,)
+    said = _said(ask, path, "--version")
+    listed = set(_LISTED.findall(_said(ask, path, *arguments[1:], "--help")))
+    # Releases before 1.15 run /sbin/ldconfig, whatever they are told.
+    sub_commands = {
+        command: flags
+        for command, flags in _flags(path, arguments[1:], listed, ask)
+        if command != "update-ldcache" or "--ldconfig-path" in flags or ldconfig in (_LDCONFIG[0], None)
+    }
+    if not sub_commands:
+        raise NodeNotReady("lists none of the hooks that containers need", about=f"program {path}")
+    version = _VERSION.search(said)
+    return HookProgram(path, arguments, sub_commands, version[1] if version is not None else "unknown", ldconfig)
+
+
+def _flags(path: str, arguments: tuple[str, ...], listed: set[str], ask: Ask) -> Iterator[tuple[str, frozenset[str]]]:
+    """The sub-commands that are listed, each with its flags. From 1.18 on a program answers for any name."""
+    for command, needed in _NEEDED_FLAGS.items():
+        if command in listed:
+            flags = frozenset(_FLAG.findall(_said(ask, path, *arguments, command, "--help")))
+            if needed <= flags:
+                yield command, flags
+
+
+def _said(ask: Ask, path: str, *arguments: str) -> str:
+    answer = ask([path, *arguments])
+    if answer.status != 0:
+        said = " ".join(answer.output.split())[:200] or "nothing"
+        raise NodeNotReady(
+            f"`{' '.join(arguments)}` ends with status {answer.status} and says {said}: reinstall the NVIDIA container"
+            " toolkit",
+            about=f"program {path}",
         )
-
-    def _output(self, path: str, file: Path, *arguments: str) -> str:
-        """What the program prints. It is the host's, and may be a script that names other files of the host."""
-        if self._host.root == Path("/"):
-            return _run([path, *arguments])
-        try:
-            return _run(["chroot", str(self._host.root), path, *arguments])
-        except (OSError, subprocess.SubprocessError):
-            return _run([str(file), *arguments])
+    return answer.output
 
 
-def sub_commands_of(version: str) -> frozenset[str]:
-    """The sub-commands, of those we use, that toolkit `version` has."""
-    numbers = tuple(int(part) for part in version.split(".") if part.isdigit())
-    return frozenset(name for name, since in _SINCE.items() if numbers >= since)
-
-
-def _run(command: Sequence[str]) -> str:
-    """What `command` prints. It gets no environment and little time, and its children end with it."""
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env={}, process_group=0
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=_ANSWER_WITHIN_S)
-        except BaseException:
-            # A child of a script would keep the pipe open, and us waiting for its end.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            raise
-    if process.returncode != 0:
-        raise subprocess.CalledProcessError(process.returncode, list(command), output)
-    return output
+def _missing(program: HookProgram | None) -> tuple[str, ...]:
+    has: Mapping[str, object] = program.sub_commands if program is not None else {}
+    return tuple(name for name in _EVERY_CONTAINER if name not in has)

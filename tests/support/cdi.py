@@ -146,9 +146,12 @@ def claim_device(minor: int = 0, *, admin_access: bool = False, drm: bool = Fals
 HOOK = HookProgram(
     path="/usr/bin/nvidia-cdi-hook",
     arguments=("nvidia-cdi-hook",),
-    sub_commands=frozenset(
-        {"create-symlinks", "update-ldcache", "enable-cuda-compat", "disable-device-node-modification"}
-    ),
+    sub_commands={
+        "create-symlinks": frozenset({"--link"}),
+        "update-ldcache": frozenset({"--folder", "--ldconfig-path"}),
+        "enable-cuda-compat": frozenset({"--host-driver-version"}),
+        "disable-device-node-modification": frozenset(),
+    },
     version="1.18.0",
     ldconfig="/sbin/ldconfig",
 )

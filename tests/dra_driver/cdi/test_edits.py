@@ -211,11 +211,25 @@ def test_nvidia_ctk_has_its_hooks_one_level_deeper() -> None:
 @pytest.mark.parametrize("missing", sorted(HOOK.sub_commands))
 def test_a_sub_command_that_the_program_does_not_have_is_never_named(missing: str) -> None:
     """It would keep every container from starting."""
-    hook = HookProgram(HOOK.path, HOOK.arguments, HOOK.sub_commands - {missing}, "1", HOOK.ldconfig)
+    hook = HookProgram(
+        HOOK.path,
+        HOOK.arguments,
+        {name: flags for name, flags in HOOK.sub_commands.items() if name != missing},
+        "1",
+        HOOK.ldconfig,
+    )
     spec = the_spec(claim_device(drm=True), files=driver_files(hook=hook))
     named = [*arguments(spec), *(one.args[1:] for one in spec.devices[0].container_edits.hooks)]
     assert missing not in {one[0] for one in named}
-    assert {one[0] for one in named} <= hook.sub_commands
+    assert {one[0] for one in named} <= hook.sub_commands.keys()
+
+
+def test_a_release_without_the_flag_is_not_told_which_ldconfig_to_run() -> None:
+    """It would refuse the flag, and no container would start."""
+    older = {**HOOK.sub_commands, "update-ldcache": frozenset({"--folder"})}
+    hook = HookProgram("/usr/bin/nvidia-ctk", ("nvidia-ctk", "hook"), older, "1.14.6", "/sbin/ldconfig")
+    update = [one for one in arguments(the_spec(files=driver_files(hook=hook))) if "update-ldcache" in one]
+    assert update == [("hook", "update-ldcache", "--folder", FOLDER, "--folder", f"{FOLDER}/vdpau")]
 
 
 def test_the_directory_of_libcuda_is_told() -> None:
@@ -231,7 +245,7 @@ HOSTS_WITHOUT = [
     pytest.param(None, id="no program"),
     pytest.param(HookProgram(HOOK.path, HOOK.arguments, HOOK.sub_commands, "1.18", ldconfig=None), id="no ldconfig"),
     pytest.param(
-        HookProgram(HOOK.path, HOOK.arguments, frozenset({"create-symlinks"}), "1", "/sbin/ldconfig"), id="old"
+        HookProgram(HOOK.path, HOOK.arguments, {"create-symlinks": frozenset()}, "1", "/sbin/ldconfig"), id="old"
     ),
 ]
 
