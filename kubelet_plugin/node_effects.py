@@ -11,6 +11,7 @@ from pathlib import Path
 from dra_driver.errors import DriverError
 from kubelet_plugin.discovery import Hardware
 from kubelet_plugin.effects.compute_mode import ComputeModes
+from kubelet_plugin.effects.host_smi import HostSmi
 from kubelet_plugin.effects.launchers import HostLauncher
 from kubelet_plugin.effects.mig import ComputeInstances, GpuInstances, MigModes
 from kubelet_plugin.effects.mps import MpsDaemons
@@ -66,7 +67,12 @@ def effects_of(
         ComputeMode: ComputeModes(hardware),
         TimeSlice: TimeSlices(programs),
         MpsDaemon: daemons,
-        VfioBinding: VfioBindings(machine.host, machine.sysfs, machine.modules, DriverOfNode(hardware, paused)),
+        VfioBinding: VfioBindings(
+            machine.host,
+            machine.sysfs,
+            machine.modules,
+            DriverOfNode(hardware, HostSmi(programs, machine.on_host), paused),
+        ),
     }
 
 

@@ -82,7 +82,10 @@ def unmount(path: str) -> None:
 
 
 def _run(order: dict[str, Any]) -> NoReturn:
-    """A program of the host, in place of this one."""
+    """A program of the host, or of the system below `root`, in place of this one."""
+    if order.get("root"):
+        os.chroot(order["root"])
+        os.chdir("/")
     os.execve(order["words"][0], order["words"], order["environment"])
 
 

@@ -60,12 +60,12 @@ def plain_start(daemon: DaemonProcess, *, isolated: bool) -> Start:
     if not isolated:
         folders = {PIPE_VARIABLE: str(daemon.pipe), LOG_VARIABLE: str(daemon.log)}
         words = (str(daemon.program.file), *daemon.words)
-        return Start(words, {**_libraries(daemon.program), **folders, **daemon.environment}, daemon.output)
+        return Start(words, {**daemon.program.host_environment, **folders, **daemon.environment}, daemon.output)
     return Start(
-        words=(_program_path(daemon.program), *daemon.words),
+        words=(daemon.program.path_inside, *daemon.words),
         environment=_environment(daemon),
         output=daemon.output,
-        root=_root(daemon.program),
+        root=daemon.program.chroot,
         tmpfs=(_PRIVATE,),
         binds=_binds(daemon),
     )
@@ -77,7 +77,7 @@ def systemd_words(systemd_run: str, daemon: DaemonProcess, *, confined: bool = F
     `confined`: SELinux is on. The context has no leading "-", because only unit files know it: a transient unit takes
     it as part of the context, and does not start.
     """
-    root = _root(daemon.program)
+    root = daemon.program.chroot
     properties = {
         "KillMode": "control-group",
         "TimeoutStopSec": str(_STOP_S),
@@ -99,7 +99,7 @@ def systemd_words(systemd_run: str, daemon: DaemonProcess, *, confined: bool = F
         "--no-ask-password",
         *(f"--property={name}={value}" for name, value in properties.items()),
         *(f"--setenv={name}={value}" for name, value in sorted(_environment(daemon).items())),
-        _program_path(daemon.program),
+        daemon.program.path_inside,
         *daemon.words,
     )
 
@@ -152,28 +152,9 @@ class HostLauncher:
         return self._plain.start(daemon)
 
 
-def _root(program: Program) -> str:
-    return program.root if program.whole_system else ""
-
-
-def _program_path(program: Program) -> str:
-    """The path below the root that the daemon has."""
-    return program.path.removeprefix(_root(program))
-
-
-def _libraries(program: Program) -> dict[str, str]:
-    """Where the daemon finds its server's program, and that the driver's libraries."""
-    if program.whole_system:
-        return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-    return {
-        "PATH": f"{program.folder}:/usr/sbin:/usr/bin:/sbin:/bin",
-        "LD_LIBRARY_PATH": program.library_folder,
-    }
-
-
 def _environment(daemon: DaemonProcess) -> dict[str, str]:
     folders = {PIPE_VARIABLE: PIPE_IN_CONTAINER, LOG_VARIABLE: _LOG}
-    return {**_libraries(daemon.program), **folders, **daemon.environment}
+    return {**daemon.program.host_environment, **folders, **daemon.environment}
 
 
 def _binds(daemon: DaemonProcess) -> tuple[tuple[str, str], ...]:

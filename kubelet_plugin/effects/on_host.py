@@ -118,9 +118,17 @@ class OnHost:
             finally:
                 os.close(fd)
 
-    def run(self, words: Sequence[str], about: str) -> str:
-        """What a program of the host prints; `words[0]` is its host path."""
-        return self._order({"do": "run", "words": list(words), "environment": {"PATH": "/usr/bin:/bin"}}, about=about)
+    def run(
+        self, words: Sequence[str], about: str, *, root: str = "", environment: Mapping[str, str] | None = None
+    ) -> str:
+        """What a program of the host prints; `words[0]` is its host path, or its path below `root`, a whole system."""
+        order = {
+            "do": "run",
+            "words": list(words),
+            "environment": {"PATH": "/usr/bin:/bin", **(environment or {})},
+            "root": root if self.isolates else "",
+        }
+        return self._order(order, about=about)
 
     def _check_pids(self, about: str) -> None:
         if self._namespaces is None:
@@ -146,7 +154,9 @@ class OnHost:
             raise NodeNotReady(f"cannot {order['do']} on the host: {error}", about=about) from error
         if done.returncode:
             said = " ".join((done.stdout + done.stderr).split())
+            # Other statuses are those of the program that was run.
+            needs = f"; {_NEEDS}" if done.returncode == 1 else ""
             raise NodeNotReady(
-                f"cannot {order['do']} on the host: {said or f'status {done.returncode}'}; {_NEEDS}", about=about
+                f"cannot {order['do']} on the host: {said or f'status {done.returncode}'}{needs}", about=about
             )
         return done.stdout

@@ -193,8 +193,7 @@ class VfioBindings:
 
     def _release_from_nvidia(self, gpu: GpuIdentity, pci: PciFacts) -> None:
         target = self._vfio_driver(gpu, pci.address)
-        if self._driver.persistence(gpu):
-            self._driver.set_persistence(gpu, on=False)
+        self._driver.set_persistence(gpu, on=False)
         nodes = node_names(self._host, pci, minor_at(self._host, pci.address))
 
         def let_go() -> None:
@@ -266,7 +265,7 @@ class VfioBindings:
         deadline = time.monotonic() + patience_s
         while using := [process for process in users(self._host, nodes) if process.pid != but]:
             if time.monotonic() >= deadline:
-                raise HardwareError(_in_use(using), about=str(gpu))
+                raise HardwareError(_in_use(gpu, using), about=str(gpu))
             time.sleep(_POLL_S)
 
     def _take_back(self, gpu: GpuIdentity, address: str, override: str, home: str) -> bool:
@@ -290,7 +289,7 @@ class VfioBindings:
         while True:
             try:
                 if self._driver.sees(gpu):
-                    if persistence and not self._driver.persistence(gpu):
+                    if persistence:
                         self._driver.set_persistence(gpu, on=True)
                     return
                 problem = "NVML does not list it"
@@ -308,13 +307,13 @@ def _other_driver(pci: PciFacts) -> str:
     return f"it is bound to {pci.driver}, and not by this driver; an administrator has to bind it to {_HOME}"
 
 
-def _in_use(using: Collection[Process]) -> str:
+def _in_use(gpu: GpuIdentity, using: Collection[Process]) -> str:
     listed = ", ".join(str(process) for process in sorted(using))
     advice = "it is bound as soon as they end"
     if any(process.command == _PERSISTENCE_DAEMON for process in using):
         advice = (
-            "the persistence daemon does not let go of it: mount the host's /run/nvidia-persistenced into the plugin's"
-            " pod, or stop the daemon"
+            f"nvidia-persistenced still has it open: run `nvidia-smi -i {gpu.pci_bus_id} -pm 0` on the node, or stop it"
+            " with `systemctl stop nvidia-persistenced`"
         )
     return f"it is still in use by {listed}; {advice}"
 

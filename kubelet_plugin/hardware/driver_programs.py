@@ -31,6 +31,8 @@ _ADVICE = {
 }
 """By the exit status of nvidia-smi, which is NVML's number. Source: its manual, "Return value"."""
 
+_HOST_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+
 _NOISE = "from LD_PRELOAD cannot be preloaded"
 
 
@@ -53,6 +55,23 @@ class Program:
     @property
     def folder(self) -> str:
         return str(PurePosixPath(self.path).parent)
+
+    @property
+    def chroot(self) -> str:
+        """The root that the program must be run in on the host; empty for the host's own."""
+        return self.root if self.whole_system else ""
+
+    @property
+    def path_inside(self) -> str:
+        """Its path below that root."""
+        return self.path.removeprefix(self.chroot)
+
+    @property
+    def host_environment(self) -> dict[str, str]:
+        """With which it finds its libraries, and other programs of the driver, when it is run on the host."""
+        if self.whole_system:
+            return {"PATH": _HOST_PATH}
+        return {"PATH": f"{self.folder}:{_HOST_PATH}", "LD_LIBRARY_PATH": self.library_folder}
 
 
 class DriverPrograms:

@@ -71,7 +71,7 @@ class SimulatedHost(GpuOperations):
         with self._file.edit() as state:
             session = state.driver.session
             layouts = {gpu.uuid: (layout(gpu), capabilities(gpu)) for gpu in state.gpus}
-            users = [(list(gpu.clients), gpu.persistence_mode) for gpu in state.gpus]
+            users = [(list(gpu.clients), gpu.persistenced) for gpu in state.gpus]
             yield state
             if state.driver.loaded and state.driver.session == session:
                 for gpu in state.gpus:
@@ -79,7 +79,7 @@ class SimulatedHost(GpuOperations):
                     if layout(gpu) != before:
                         add_event(state, gpu.uuid, MIG_CONFIGURATION_CHANGED, 0)
                         change_capabilities(self.root, gpu.minor, files, capabilities(gpu), device_folders(state))
-            if [(gpu.clients, gpu.persistence_mode) for gpu in state.gpus] != users:
+            if [(gpu.clients, gpu.persistenced) for gpu in state.gpus] != users:
                 vfio.write_processes(self.root, state)
 
     @property
@@ -141,6 +141,7 @@ class SimulatedHost(GpuOperations):
             state.driver.loaded = driver
             state.events = []
             state.passthrough.loaded = []
+            state.driver.daemon, state.driver.daemon_outdated = True, False
             if renumber:
                 minors = [gpu.minor for gpu in state.gpus]
                 for gpu, minor in zip(state.gpus, reversed(minors), strict=True):
@@ -254,6 +255,7 @@ def _restart(gpu: GpuState, state: NodeState) -> None:
     gpu.mishaps = {}
     gpu.links_down = []
     gpu.bound_to = "nvidia"
-    gpu.persistence_mode = 1
+    gpu.persistence_mode = 0
+    gpu.persistenced = True
     gpu.clients = []
     forget(gpu, state.model.architecture, reboot=True)

@@ -110,6 +110,7 @@ class HealthCalls(Session):
 
     @gpu_query
     def nvmlDeviceGetPersistenceMode(self, gpu: GpuState) -> int:
+        """The kernel's, as in a container that does not have the daemon's socket."""
         return gpu.persistence_mode
 
     @gpu_query
@@ -118,7 +119,10 @@ class HealthCalls(Session):
         if mode not in (0, 1):
             raise Refused(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         with self._host.edit() as state:
-            state.gpu(gpu.uuid).persistence_mode = mode
+            now = state.gpu(gpu.uuid)
+            now.persistence_mode = mode
+            if not mode and state.model.addressing_mode == pynvml.NVML_DEVICE_ADDRESSING_MODE_ATS:
+                now.handles += 1  # it has its own NUMA memory
 
     def nvmlSystemGetProcessName(self, pid: int) -> str:
         for gpu in self.node("nvmlSystemGetProcessName").gpus:

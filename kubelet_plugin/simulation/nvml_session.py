@@ -181,7 +181,8 @@ class Session:
             raise error(gpu.fault)
 
     def gpu_handle(self, uuid: str) -> Any:
-        address = _HANDLES_START + (self._session << 16) + self._uuids.index(uuid)
+        handles = self._file.latest.gpu(uuid).handles
+        address = _HANDLES_START + (self._session << 16) + (handles % 256 << 8) + self._uuids.index(uuid)
         return ctypes.cast(ctypes.c_void_p(address), pynvml.c_nvmlDevice_t)
 
     def mig_handle(self, gpu: GpuState, item: ComputeInstanceState) -> Any:
@@ -209,8 +210,9 @@ class Session:
         at = address(handle)
         reference = self._references.get(at)
         if reference is None:
-            session, index = divmod(at - _HANDLES_START, 1 << 16)
-            if not 0 <= index < len(self._uuids):
+            session, rest = divmod(at - _HANDLES_START, 1 << 16)
+            handles, index = divmod(rest, 1 << 8)
+            if index >= len(self._uuids) or handles != self._file.latest.gpu(self._uuids[index]).handles % 256:
                 raise error(pynvml.NVML_ERROR_INVALID_ARGUMENT)
             reference = Reference("gpu", session, self._uuids[index])
         if reference.session != self._session:

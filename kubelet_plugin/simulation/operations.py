@@ -41,7 +41,7 @@ class GpuSnapshot:
     """Profile id and start of each GPU instance, with profile, start and UUID of its compute instances; sorted."""
     compute_mode: int
     time_slice: int
-    persistence_mode: int
+    persistent: bool
     bound_to: str | None
     clients: tuple[tuple[int, str], ...]
 
@@ -150,6 +150,13 @@ class GpuOperations:
 
     # The administrator
 
+    def run_persistenced(self, *, running: bool) -> None:
+        """Start nvidia-persistenced, which opens all GPUs of the driver, or stop it."""
+        with self.edit() as state:
+            state.driver.daemon, state.driver.daemon_outdated = running, False
+            for gpu in state.gpus:
+                gpu.persistenced = running and gpu.bound_to == "nvidia"
+
     def set_mig(self, index: int, current: int, pending: int | None = None) -> None:
         """The mode as it is from now on, without asking the hardware; a GPU that is not divided has no instances."""
         with self.edit() as state:
@@ -252,7 +259,7 @@ def _snapshot(gpu: GpuState) -> GpuSnapshot:
         instances=tuple(instances),
         compute_mode=gpu.compute_mode,
         time_slice=gpu.time_slice,
-        persistence_mode=gpu.persistence_mode,
+        persistent=gpu.persistent,
         bound_to=gpu.bound_to,
         clients=tuple(sorted((client.pid, client.name) for client in gpu.clients)),
     )

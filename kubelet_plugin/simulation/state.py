@@ -198,13 +198,23 @@ class GpuState(_Data):
     compute_mode: int = 0
     time_slice: int = 0
     """NVML's compute mode (3 exclusive process), and the policy of nvidia-smi (0 default to 3 long)."""
-    persistence_mode: int = 1
+    persistence_mode: int = 0
+    """The kernel module's own, which NVML sets: it keeps the GPU in use, and no process shows it."""
+    persistenced: bool = True
+    """Whether nvidia-persistenced has it open."""
+    handles: int = 0
+    """How often all handles that NVML gave out for it became invalid."""
     health: HealthState = Field(default_factory=HealthState)
     links_down: list[int] = Field(default_factory=list)
     """NVLinks that are not active."""
     links_absent: list[int] = Field(default_factory=list)
     """NVLinks that the chip has and the board does not: NVML answers NOT_SUPPORTED for each."""
     fabric: FabricState | None = None
+
+    @property
+    def persistent(self) -> bool:
+        """Whether the GPU stays initialised while nobody uses it."""
+        return self.persistenced or bool(self.persistence_mode)
 
 
 class DriverState(_Data):
@@ -219,6 +229,10 @@ class DriverState(_Data):
     session: int = 1
     fabric_structure: int = 3
     """The newest version of the fabric info structure that the driver accepts."""
+    daemon: bool = True
+    """Whether nvidia-persistenced runs."""
+    daemon_outdated: bool = False
+    """All GPUs were taken from the driver while it ran: from then on it can open one GPU, and no second."""
 
 
 class Event(_Data):

@@ -125,7 +125,7 @@ class SimulatedKernel:
     def set_persistence(self, index: int, *, on: bool) -> None:
         """What `nvidia-smi -pm` does: the daemon opens the GPU, or lets it go."""
         with self._file.edit() as state:
-            state.gpus[index].persistence_mode = int(on)
+            state.gpus[index].persistenced = on
             write_processes(self.root, state)
 
     def _override(self, address: str, driver: str) -> None:
@@ -164,7 +164,7 @@ class SimulatedKernel:
         state = self._file.read()
         gpu = next((gpu for gpu in state.gpus if gpu.address == address), None)
         if gpu is not None and self.driver(address) == "nvidia":
-            return bool(gpu.clients or gpu.persistence_mode)
+            return bool(gpu.clients or gpu.persistent)
         names = {f"/dev/vfio/{_group(state, address)}", *(f"/dev/vfio/devices/{one}" for one in self._cdevs(address))}
         return any(target in names for target in self._open_files())
 
@@ -242,13 +242,13 @@ def attach(root: Path, state: NodeState, address: str, folder: PurePosixPath, dr
 
 
 def write_processes(root: Path, state: NodeState) -> None:
-    """/proc of the programs that have GPUs open: those of the state, and the driver's daemon in persistence mode."""
+    """/proc of the programs that have GPUs open: those of the state, and the driver's daemon."""
     for marked in path(root, "/proc").glob(f"[0-9]*/{_OF_STATE}"):
         shutil.rmtree(marked.parent)
     programs: dict[tuple[int, str], list[str]] = {}
     for gpu in state.gpus:
         users = [(client.pid, client.name) for client in gpu.clients]
-        if gpu.persistence_mode and gpu.bound_to == "nvidia" and state.driver.loaded:
+        if gpu.persistenced and gpu.bound_to == "nvidia" and state.driver.loaded:
             users.append((_DAEMON, "nvidia-persistenced"))
         for user in users:
             programs.setdefault(user, []).append(f"/dev/nvidia{gpu.minor}")
@@ -290,6 +290,8 @@ def _detach(root: Path, state: NodeState, address: str, folder: PurePosixPath) -
             change_capabilities(root, gpu.minor, files, capabilities(gpu), device_folders(state))
             gpu.bound_to = None
             gpu.persistence_mode = 0
+    if all(gpu.bound_to != "nvidia" for gpu in state.gpus):
+        state.driver.daemon_outdated = True
 
 
 def _write_function(root: Path, state: NodeState, folder: PurePosixPath, address: str) -> None:

@@ -141,7 +141,7 @@ def test_paths_that_hosts_programs_hear_of_are_the_same_inside(render: Render) -
     ]
     paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
     mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
-    assert {paths[name] == mounts[name] for name in ("plugins", "registry", "cdi", "dev", "persistenced")} == {True}
+    assert {paths[name] == mounts[name] for name in ("plugins", "registry", "cdi", "dev")} == {True}
     assert paths["plugins"] == "/var/lib/k0s/kubelet/plugins"
 
 

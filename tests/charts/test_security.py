@@ -31,7 +31,6 @@ WRITABLE = {
     "/var/run/cdi": "CDI files",
     "/sys": "passthrough binds and unbinds GPUs",
     "/dev": "NVML opens device nodes, also of GPUs that come later",
-    "/run/nvidia-persistenced": "a socket can be spoken with only where it can be written to",
 }
 READABLE = {"/": "the driver, /proc, the host's namespaces"}
 

@@ -93,7 +93,7 @@ class Ending:
 
 def hardware_of(host: SimulatedHost) -> list[object]:
     return [
-        (gpu.bound_to, gpu.mig, gpu.instances, gpu.compute_mode, gpu.time_slice, gpu.persistence_mode, gpu.clients)
+        (gpu.bound_to, gpu.mig, gpu.instances, gpu.compute_mode, gpu.time_slice, gpu.persistent, gpu.clients)
         for gpu in host.state.gpus
     ]
 

@@ -14,6 +14,7 @@ from dra_driver.devices.exclusion import Use, conflict
 from dra_driver.devices.model import Kind
 from dra_driver.errors import HardwareError
 from kubelet_plugin.discovery import Hardware, NodeFacts, NvmlSource
+from kubelet_plugin.effects.host_smi import HostSmi
 from kubelet_plugin.effects.vfio import Patience, VfioBindings
 from kubelet_plugin.effects.vfio_driver import DriverOfNode
 from kubelet_plugin.hardware.sysfs import HostFiles
@@ -22,6 +23,8 @@ from kubelet_plugin.prepare.holds import GpuIdentity, Hold, HoldRecord, HoldStat
 from kubelet_plugin.prepare.ours import KEPT, kept_text, ours_of
 from kubelet_plugin.simulation.host import create_host
 from kubelet_plugin.simulation.nvml import SimulatedNvml
+from kubelet_plugin.simulation.programs import smi
+from kubelet_plugin.simulation.programs.node import Node as SeenByPrograms
 from kubelet_plugin.simulation.state import Function
 from kubelet_plugin.simulation.vfio import SimulatedKernel
 
@@ -47,6 +50,20 @@ class Deadly(SimulatedKernel):
             raise Killed
 
 
+class SmiInProcess(HostSmi):
+    """nvidia-smi without a process of its own: two of them for each GPU cost more than all the rest here."""
+
+    def __init__(self, files: HostFiles) -> None:
+        self._files = files
+
+    def _run(self, gpu: GpuIdentity, *words: str) -> str:
+        node = SeenByPrograms(str(self._files.root))
+        try:
+            return "".join(f"{line}\n" for line in smi._run(node, smi._words(["-i", gpu.uuid, *words])))
+        except smi._Refused as error:
+            raise HardwareError(str(error), about=str(gpu)) from error
+
+
 class Node:
     """A node and its journal. `hardware` is the plugin's of now: a new life begins with `restart`."""
 
@@ -65,8 +82,11 @@ class Node:
         )
         self.kernel = Deadly(self.host.root, killed_after)
         self.effect = VfioBindings(
-            self.files, self.kernel, self.kernel, DriverOfNode(self.hardware, self.paused), PATIENCE
+            self.files, self.kernel, self.kernel, DriverOfNode(self.hardware, self.smi(), self.paused), PATIENCE
         )
+
+    def smi(self) -> HostSmi:
+        return SmiInProcess(self.files)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -130,7 +150,7 @@ class TestLent:
         assert shown(node.hardware.look()) == start
         node.take_back(node.hold())
         assert shown(node.hardware.look()) == start
-        assert node.host.state.gpus[0].persistence_mode == 1
+        assert node.host.state.gpus[0].persistenced
 
     @pytest.mark.parametrize("number", range(1, 7))
     def test_so_they_are_for_a_plugin_that_begins_anew_on_the_way(self, node: Node, number: int) -> None:
@@ -162,7 +182,7 @@ class TestLent:
 
     def test_all_sessions_of_ours_are_away_meanwhile(self, node: Node) -> None:
         node.lend(node.hold())
-        assert node.pauses == 1
+        assert node.pauses == 2  # while persistence mode is switched off, and while the driver lets go
 
     def test_looks_beside_it_show_nothing_of_it(self, node: Node) -> None:
         start = shown(node.hardware.look())

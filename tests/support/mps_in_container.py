@@ -12,6 +12,7 @@ from pathlib import Path
 
 from support.mps import QUICK
 
+from kubelet_plugin.effects.host_smi import HostSmi
 from kubelet_plugin.effects.launchers import PlainLauncher
 from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.effects.on_host import OnHost
@@ -46,7 +47,11 @@ def main() -> None:
     daemons = MpsDaemons(Path(order["folder"]), host, programs, PlainLauncher(host), QUICK)
     hold = MpsDaemon("claim-a", (GpuIdentity(order["gpu"], "0000:00:00.0"),), thread_percentage=50)
     made = Made(tuple(tuple(fact) for fact in order.get("made", ())))
-    if order["do"] == "undo":
+    if order["do"] == "persistence off":
+        gpu = GpuIdentity(order["gpu"], order["gpu"])
+        HostSmi(programs, host).set_persistence(gpu, on=False)
+        made = Made((("persistent", str(HostSmi(programs, host).persistence(gpu))),))
+    elif order["do"] == "undo":
         daemons.undo(hold, {hold: HoldRecord(HoldState.UNDOING, "boot", made)}, "boot")
     else:
         records: dict[Hold, HoldRecord] = {hold: HoldRecord(HoldState.MADE, "boot", made)} if made.facts else {}

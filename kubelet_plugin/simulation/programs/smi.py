@@ -4,6 +4,8 @@ Options, refusals and exit statuses are those of the real program as far as this
 refused like an unknown option.
 """
 
+import os
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,8 +18,14 @@ _MODES = {
 _MODE_NAMES = {0: "Default", 2: "Prohibited", 3: "Exclusive_Process"}
 _SLICES = ("Default", "Short", "Medium", "Long")
 
-_INVALID, _NOT_SUPPORTED, _NOT_FOUND, _NOT_LOADED, _LOST = 2, 3, 6, 9, 15
+_INVALID, _NOT_SUPPORTED, _NOT_FOUND, _NOT_LOADED, _LOST, _OTHER = 2, 3, 6, 9, 15, 255
 """Exit statuses. Source: the manual page, "Return value"; they are NVML's numbers."""
+
+_DAEMON, _OF_STATE = 700, "of-the-simulation"
+"""The persistence daemon's process id, and what marks a process that is there because the state says so."""
+
+_OWN_NUMA_MEMORY = 2
+"""The addressing mode (ATS) of GPUs whose memory is memory of the machine."""
 
 type Gpu = dict[str, Any]
 
@@ -127,12 +135,41 @@ def _set_mode(node: Node, chosen: str | None, name: str) -> Iterator[str]:
 def _set_persistence(node: Node, chosen: str | None, value: str) -> Iterator[str]:
     if value.upper() not in ("0", "1", "DISABLED", "ENABLED"):
         raise _Refused(_INVALID, f"Invalid persistence mode: {value}")
-    word = "Enabled" if value.upper() in ("1", "ENABLED") else "Disabled"
+    on = value.upper() in ("1", "ENABLED")
     with node.edit() as state:
         for gpu in _chosen(state, chosen):
-            gpu["persistence_mode"] = int(word == "Enabled")
-            yield f"{word} persistence mode for GPU {gpu['uuid']}."
+            _set_persistence_of(state, gpu, on=on)
+            yield f"{'Enabled' if on else 'Disabled'} persistence mode for GPU {gpu['address']}."
+        _show_daemon(node, state)
     yield "All done."
+
+
+def _set_persistence_of(state: dict[str, Any], gpu: Gpu, *, on: bool) -> None:
+    """By the persistence daemon where one runs, which leaves the kernel's own mode alone."""
+    driver = state["driver"]
+    if not driver["daemon"]:
+        gpu["persistence_mode"] = int(on)
+    elif on and driver["daemon_outdated"] and any(other["persistenced"] for other in state["gpus"] if other is not gpu):
+        raise _Refused(_OTHER, f"Unable to set persistence mode for GPU {gpu['address']}: Unknown Error")
+    else:
+        gpu["persistenced"] = on
+    if not on and state["model"]["addressing_mode"] == _OWN_NUMA_MEMORY:
+        gpu["handles"] += 1
+
+
+def _show_daemon(node: Node, state: dict[str, Any]) -> None:
+    """In /proc of the node: the GPUs that the persistence daemon has open. As `kubelet_plugin.simulation.vfio` does."""
+    folder = f"{node.root}/proc/{_DAEMON}"
+    shutil.rmtree(folder, ignore_errors=True)
+    opened = [gpu["minor"] for gpu in state["gpus"] if gpu["persistenced"] and gpu["bound_to"] == "nvidia"]
+    if not opened:
+        return
+    os.makedirs(f"{folder}/fd")
+    for name, text in (("comm", "nvidia-persiste\n"), (_OF_STATE, "")):
+        with open(f"{folder}/{name}", "w", encoding="utf-8") as file:
+            file.write(text)
+    for number, minor in enumerate(opened):
+        os.symlink(f"/dev/nvidia{minor}", f"{folder}/fd/{number + 3}")
 
 
 def _query(node: Node, chosen: str | None, fields: list[str], *, headed: bool) -> Iterator[str]:
@@ -145,6 +182,7 @@ def _query(node: Node, chosen: str | None, fields: list[str], *, headed: bool) -
             "uuid": gpu["uuid"],
             "name": gpu.get("product") or state["model"]["name"],
             "compute_mode": _MODE_NAMES.get(gpu["compute_mode"], "[N/A]"),
+            "persistence_mode": "Enabled" if gpu["persistenced"] or gpu["persistence_mode"] else "Disabled",
         }
         for field in fields:
             if field not in facts:

@@ -60,6 +60,13 @@ def test_a_daemon_outlives_the_container_that_started_it(machine: Machine, whole
     assert str(machine.folder) not in mounts
 
 
+@pytest.mark.parametrize("whole_system", [False, True], ids=["libraries only", "a system of its own"])
+def test_nvidia_smi_runs_where_the_host_or_the_drivers_own_system_has_it(machine: Machine, whole_system: bool) -> None:
+    made = machine.done("persistence off", driver_root=str(machine.system) if whole_system else "")
+    assert made == {"persistent": "False"}
+    assert not machine.node.state.gpus[1].persistenced
+
+
 def test_a_container_with_pids_of_its_own_says_what_it_needs(machine: Machine) -> None:
     plugin = machine.container("make", own_pids=True)
     _, said = plugin.communicate(timeout=60)

@@ -37,7 +37,7 @@ class Driver:
         self.away = 0
 
     def persistence(self, gpu: GpuIdentity) -> bool:
-        return bool(self.host.state.gpu(gpu.uuid).persistence_mode)
+        return self.host.state.gpu(gpu.uuid).persistent
 
     def set_persistence(self, gpu: GpuIdentity, *, on: bool) -> None:
         index = [one.uuid for one in self.host.state.gpus].index(gpu.uuid)
@@ -171,7 +171,7 @@ def everything_lent(host: SimulatedHost) -> object:
     functions = [*host.state.gpus, *host.state.passthrough.functions]
     return (
         [(files.pci(one.address), driver_override(files, one.address)) for one in functions],
-        [(gpu.bound_to, gpu.persistence_mode) for gpu in host.state.gpus],
+        [(gpu.bound_to, gpu.persistent) for gpu in host.state.gpus],
         sorted(name for name in files.names("/dev/vfio") if name.isdigit()),
     )
 
@@ -406,7 +406,7 @@ class TestUsers:
 
     def test_a_persistence_daemon_out_of_reach_is_named(self, host: SimulatedHost, plugin: Plugin) -> None:
         plugin.driver.set_persistence = lambda gpu, on: None
-        with pytest.raises(HardwareError, match="mount the host's /run/nvidia-persistenced"):
+        with pytest.raises(HardwareError, match="nvidia-persistenced still has it open"):
             plugin.lend(binding(host))
 
 

@@ -1,0 +1,215 @@
+"""Persistence mode, as it keeps a GPU from being lent: of nvidia-persistenced, and of the kernel module."""
+
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from dra_driver.errors import HardwareError
+from kubelet_plugin.discovery import Hardware, NvmlSource
+from kubelet_plugin.effects.host_smi import HostSmi
+from kubelet_plugin.effects.on_host import OnHost
+from kubelet_plugin.effects.vfio import Patience, VfioBindings
+from kubelet_plugin.effects.vfio_driver import DriverOfNode
+from kubelet_plugin.hardware.driver_programs import DriverPrograms
+from kubelet_plugin.hardware.driver_root import find_driver_root
+from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.hardware.vfio import Process, users
+from kubelet_plugin.prepare.holds import GpuIdentity, Hold, HoldRecord, HoldState, Made, VfioBinding
+from kubelet_plugin.simulation.host import SimulatedHost, create_host
+from kubelet_plugin.simulation.nvml import SimulatedNvml
+from kubelet_plugin.simulation.vfio import SimulatedKernel
+
+PATIENCE = Patience(users_s=0.1, last_users_s=0.1, write_s=2.0, nodes_s=0.3, return_s=0.3)
+
+
+class Killed(BaseException):
+    """The plugin is no more."""
+
+
+class Deadly(HostSmi):
+    """The plugin dies after its next change."""
+
+    def set_persistence(self, gpu: GpuIdentity, *, on: bool) -> None:
+        super().set_persistence(gpu, on=on)
+        raise Killed
+
+
+class Plugin:
+    """One life of the plugin, through the adapters of a real node; nvidia-smi is a process."""
+
+    def __init__(self, host: SimulatedHost, smi: type[HostSmi] = HostSmi) -> None:
+        self.host = host
+        files = HostFiles(host.root)
+        self.hardware = Hardware(files, lambda: NvmlSource(SimulatedNvml(host.root), str(host.driver_root)))
+        programs = DriverPrograms(files, lambda: find_driver_root(files))
+        self.driver = DriverOfNode(self.hardware, smi(programs, OnHost.simulated(files)))
+        kernel = SimulatedKernel(host.root)
+        self.bindings = VfioBindings(files, kernel, kernel, self.driver, PATIENCE)
+        self.boot_id = files.boot_id()
+
+    def users(self, index: int = 0) -> list[Process]:
+        return list(users(HostFiles(self.host.root), {f"nvidia{self.host.state.gpus[index].minor}"}))
+
+    def record(self, index: int = 0, state: HoldState = HoldState.INTENT) -> dict[Hold, HoldRecord]:
+        hold = VfioBinding(identity(self.host, index), False)
+        return {hold: HoldRecord(state, self.boot_id, self.bindings.before(hold, {}))}
+
+    def lend(self, records: dict[Hold, HoldRecord]) -> dict[Hold, HoldRecord]:
+        ((hold, _),) = records.items()
+        assert isinstance(hold, VfioBinding)
+        return {hold: HoldRecord(HoldState.MADE, self.boot_id, self.bindings.make(hold, records))}
+
+    def take_back(self, records: dict[Hold, HoldRecord]) -> None:
+        ((hold, _),) = records.items()
+        assert isinstance(hold, VfioBinding)
+        self.bindings.undo(hold, records, self.boot_id)
+
+
+def identity(host: SimulatedHost, index: int = 0) -> GpuIdentity:
+    gpu = host.state.gpus[index]
+    return GpuIdentity(gpu.uuid, gpu.address)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> SimulatedHost:
+    return machine(tmp_path, "l40s")
+
+
+def machine(folder: Path, profile: str) -> SimulatedHost:
+    host = create_host(folder / profile, profile)
+    SimulatedKernel(host.root).modprobe("vfio_pci")
+    return host
+
+
+def set_by_nvml(host: SimulatedHost, mode: int) -> None:
+    nvml = SimulatedNvml(host.root)
+    nvml.nvmlInit()
+    nvml.nvmlDeviceSetPersistenceMode(nvml.nvmlDeviceGetHandleByIndex(0), mode)
+    nvml.nvmlShutdown()
+
+
+def test_nvmls_call_does_not_reach_the_daemon_and_ours_does(host: SimulatedHost) -> None:
+    plugin, gpu = Plugin(host), identity(host)
+    set_by_nvml(host, 0)
+    assert plugin.driver.persistence(gpu) and [user.command for user in plugin.users()] == ["nvidia-persiste"]
+    plugin.driver.set_persistence(gpu, on=False)
+    assert not plugin.driver.persistence(gpu) and plugin.users() == []
+    plugin.driver.set_persistence(gpu, on=True)
+    assert plugin.driver.persistence(gpu) and len(plugin.users()) == 1
+
+
+def test_a_gpu_that_the_daemon_holds_is_lent_and_is_the_daemons_again(host: SimulatedHost) -> None:
+    plugin = Plugin(host)
+    records = plugin.lend(plugin.record())
+    assert host.state.gpus[0].bound_to == "vfio-pci"
+    plugin.take_back(records)
+    assert (host.state.gpus[0].bound_to, host.state.gpus[0].persistenced) == ("nvidia", True)
+
+
+def test_so_is_one_that_the_kernel_module_keeps_beside_the_daemon(host: SimulatedHost) -> None:
+    """No process shows that: the write to `unbind` would never end."""
+    set_by_nvml(host, 1)
+    Plugin(host).lend(Plugin(host).record())
+    assert host.state.gpus[0].bound_to == "vfio-pci"
+
+
+def test_without_a_daemon_it_is_the_kernel_modules_mode(host: SimulatedHost) -> None:
+    host.run_persistenced(running=False)
+    set_by_nvml(host, 1)
+    plugin = Plugin(host)
+    plugin.take_back(plugin.lend(plugin.record()))
+    assert (host.state.gpus[0].persistence_mode, host.state.gpus[0].persistenced) == (1, False)
+
+
+def test_the_daemons_restart_changes_nothing(host: SimulatedHost) -> None:
+    plugin = Plugin(host)
+    plugin.driver.set_persistence(identity(host), on=False)
+    host.run_persistenced(running=False)
+    host.run_persistenced(running=True)
+    plugin.lend(plugin.record())
+    assert host.state.gpus[0].bound_to == "vfio-pci"
+
+
+def test_without_nvidia_smi_whoever_holds_the_gpu_is_named(host: SimulatedHost) -> None:
+    (host.root / "usr/bin/nvidia-smi").unlink()
+    with pytest.raises(HardwareError, match=r"nvidia-persistenced still has it open: run `nvidia-smi -i 0000:"):
+        Plugin(host).lend(Plugin(host).record())
+
+
+def test_where_the_daemon_cannot_open_it_again_the_kernel_module_keeps_it(host: SimulatedHost) -> None:
+    plugin = Plugin(host)
+    with host.edit() as state:
+        state.driver.daemon_outdated = True
+    plugin.take_back(plugin.lend(plugin.record()))
+    assert (host.state.gpus[0].persistence_mode, host.state.gpus[0].persistenced) == (1, False)
+    plugin.lend(plugin.record())
+    assert host.state.gpus[0].bound_to == "vfio-pci"
+
+
+@pytest.mark.parametrize("profile", ["gh200", "gb200"])
+class TestOwnNumaMemory:
+    """The GPU's handles end with persistence mode."""
+
+    def test_a_handle_of_before_is_invalid(self, tmp_path: Path, profile: str) -> None:
+        host = machine(tmp_path, profile)
+        nvml = SimulatedNvml(host.root)
+        nvml.nvmlInit()
+        before = nvml.nvmlDeviceGetHandleByIndex(0)
+        nvml.nvmlDeviceSetPersistenceMode(before, 0)
+        with pytest.raises(pynvml.NVMLError_InvalidArgument):
+            nvml.nvmlDeviceGetUUID(before)
+        assert nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(0)) == host.state.gpus[0].uuid
+
+    def test_the_gpu_is_asked_on_when_its_lending_has_to_wait(self, tmp_path: Path, profile: str) -> None:
+        host = machine(tmp_path, profile)
+        set_by_nvml(host, 1)
+        plugin = Plugin(host)
+        before = plugin.hardware.look()
+        records = plugin.record()
+        SimulatedKernel(host.root).open_gpu(0, 5000, "python3")
+        with pytest.raises(HardwareError, match="python3"):
+            plugin.lend(records)
+        assert plugin.hardware.look().gpus == before.gpus and plugin.hardware.look().problems == before.problems
+        SimulatedKernel(host.root).end(5000)
+        plugin.take_back(plugin.lend(records))
+
+    def test_so_it_is_when_an_administrator_switches_it_off(self, tmp_path: Path, profile: str) -> None:
+        host = machine(tmp_path, profile)
+        plugin, other = Plugin(host), Plugin(host)
+        before = plugin.hardware.look()
+        other.driver.set_persistence(identity(host), on=False)
+        assert plugin.hardware.look().gpus == before.gpus
+        plugin.hardware.use(lambda nvml: nvml.compute_mode(host.state.gpus[0].uuid))
+
+
+def test_a_plugin_that_is_killed_in_between_leaves_nothing_undone(host: SimulatedHost) -> None:
+    records = Plugin(host).record()
+    with pytest.raises(Killed):
+        Plugin(host, Deadly).lend(records)
+    assert not host.state.gpus[0].persistent and host.state.gpus[0].bound_to == "nvidia"
+    lent = Plugin(host).lend(records)
+    with pytest.raises(Killed):
+        Plugin(host, Deadly).take_back(lent)
+    Plugin(host).take_back(lent)
+    assert (host.state.gpus[0].bound_to, host.state.gpus[0].persistenced) == ("nvidia", True)
+
+
+def test_a_plugin_that_gives_up_after_that_restores_the_mode(host: SimulatedHost) -> None:
+    """The claim goes before its GPU was ever bound."""
+    records = Plugin(host).record()
+    with pytest.raises(Killed):
+        Plugin(host, Deadly).lend(records)
+    Plugin(host).take_back(records)
+    assert host.state.gpus[0].persistenced
+
+
+def test_what_was_before_is_told_by_the_daemon(host: SimulatedHost) -> None:
+    def remembered() -> str | None:
+        ((_, record),) = Plugin(host).record().items()
+        assert isinstance(record.made, Made)
+        return record.made.get("persistence")
+
+    assert remembered() == "on"
+    Plugin(host).driver.set_persistence(identity(host), on=False)
+    assert remembered() == "off"
