@@ -152,13 +152,16 @@ def _structural(schema: JsonObject, definitions: JsonObject, descriptions: dict[
         (schema,) = [option for option in schema["anyOf"] if option != {"type": "null"}]
         return _structural(schema, definitions, descriptions)
     if schema["type"] == "array":
-        return {"type": "array", "items": _structural(schema["items"], definitions, descriptions)}
+        return {"type": "array", **_bounds(schema), "items": _structural(schema["items"], definitions, descriptions)}
     if schema["type"] == "object":
         return _object(schema, definitions, descriptions)
     if schema["type"] == "integer":
-        bounds = {"minimum": schema["minimum"]} if "minimum" in schema else {}
-        return {"type": "integer", "format": "int64", **bounds}
-    return {key: schema[key] for key in ("type", "enum") if key in schema}
+        return {"type": "integer", "format": "int64", **_bounds(schema)}
+    return {key: schema[key] for key in ("type", "enum") if key in schema} | _bounds(schema)
+
+
+def _bounds(schema: JsonObject) -> JsonObject:
+    return {key: schema[key] for key in ("minimum", "maximum", "maxItems", "maxLength") if key in schema}
 
 
 def _object(schema: JsonObject, definitions: JsonObject, descriptions: dict[tuple[str, str], str]) -> JsonObject:

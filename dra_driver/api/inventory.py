@@ -5,37 +5,59 @@ nothing in it is a decision of policy. The publisher turns it and the cluster's 
 in the `status` what of the policy this node cannot follow. Where there is nothing to say there is no status.
 
 An optional field is None when the hardware has no such thing or did not say (NVML's NOT_SUPPORTED, sysfs' -1).
+
+Every list, text and number has a bound, well above what hardware has, in the model and in the
+CustomResourceDefinition. So the publisher's work for one inventory is bounded, whoever wrote it.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from dra_driver.api.conditions import Condition
 from dra_driver.api.meta import Model, ObjectMeta
 from dra_driver.names import INVENTORY_GROUP
 
+MOST_GPUS = 64
+MOST_PROBLEMS = 128
+_LONGEST_TEXT = 1024
+
+
+def _shortened(text: Any) -> Any:
+    too_long = isinstance(text, str) and len(text) > _LONGEST_TEXT
+    return text[: _LONGEST_TEXT - 1] + "…" if too_long else text
+
+
+type Word = Annotated[str, Field(max_length=253)]
+"""A name, a version, an identifier."""
+type Text = Annotated[str, BeforeValidator(_shortened), Field(max_length=_LONGEST_TEXT)]
+"""For people; what is longer is cut when it is read or made."""
+type Slices = Annotated[int, Field(ge=0, le=64)]
+"""Places of a MIG layout, and how many of them; no GPU has more than 16."""
+type Number = Annotated[int, Field(ge=-(2**31), le=2**32 - 1)]
+type Bytes = Annotated[int, Field(ge=0, le=2**63 - 1)]
+
 
 class DriverFacts(Model):
     """The NVIDIA driver of the node. `root` is the host's folder below which its files live."""
 
-    version: str
-    cuda_version: str
+    version: Word
+    cuda_version: Word
     """Major and minor, as `13.0`."""
-    nvml_version: str | None = None
-    root: str
+    nvml_version: Word | None = None
+    root: Text
 
 
 class FabricFacts(Model):
     """NVLink fabric registration of one GPU. Source: nvmlDeviceGetGpuFabricInfoV."""
 
     state: Literal["NotStarted", "InProgress", "Completed"]
-    status: int = 0
+    status: Number = 0
     """NVML return code of the registration; 0 is success. Meaningful when `state` is Completed."""
-    cluster_uuid: str | None = Field(default=None, alias="clusterUUID")
+    cluster_uuid: Word | None = Field(default=None, alias="clusterUUID")
     """None when NVLink stays inside this machine (all zero)."""
-    clique_id: int | None = Field(default=None, alias="cliqueID")
+    clique_id: Number | None = Field(default=None, alias="cliqueID")
     health: Literal["Healthy", "Unhealthy", "LimitedCapacity"] | None = None
 
     @property
@@ -53,11 +75,11 @@ IMEX_READY = "READY"
 class ImexFacts(Model):
     """What the node has for sharing memory with other machines over NVLink."""
 
-    channels: int
+    channels: Number
     """Device nodes that the driver can have, `ImexChannelCount` of its parameters; they keep their users apart."""
     program: bool = False
     """Whether nvidia-imex is among the driver's files."""
-    state: str | None = None
+    state: Word | None = None
     """What an IMEX daemon that the node runs by itself says of itself, `READY` for instance; None when nobody asked."""
 
     @property
@@ -69,62 +91,62 @@ class ImexFacts(Model):
 class NvlinkFacts(Model):
     """Active NVLinks. `peers` are the UUIDs of GPUs of this node that are reachable over NVLink, sorted."""
 
-    links: int
-    version: str | None = None
+    links: Number
+    version: Word | None = None
     """`4.0`; None when the driver does not say."""
     switched: bool = False
     """True when the links go to NVSwitches rather than straight to the peers."""
-    peers: list[str] = Field(default_factory=list)
+    peers: list[Word] = Field(default_factory=list, max_length=MOST_GPUS)
 
 
 class MigProfileFacts(Model):
     """One kind of GPU instance that this GPU can have, and where. Source: nvmlDeviceGetGpuInstanceProfileInfo and
     nvmlDeviceGetGpuInstancePossiblePlacements."""
 
-    name: str
+    name: Word
     """`1g.10gb+me`; made from slices and memory as NVIDIA's tools do."""
-    id: int
+    id: Number
     """The profile id that NVML wants for placements and creation; not the enumeration number."""
-    slices: int
+    slices: Slices
     """Compute slices, the number before `g`."""
-    memory_bytes: int
-    multiprocessors: int
-    copy_engines: int = 0
-    decoders: int = 0
-    encoders: int = 0
-    jpeg_engines: int = 0
-    ofa_engines: int = 0
-    size: int
+    memory_bytes: Bytes
+    multiprocessors: Number
+    copy_engines: Number = 0
+    decoders: Number = 0
+    encoders: Number = 0
+    jpeg_engines: Number = 0
+    ofa_engines: Number = 0
+    size: Slices
     """Memory slices that one instance takes."""
-    starts: list[int]
+    starts: list[Slices] = Field(max_length=16)
     """Every first memory slice at which an instance can lie, ascending; free or not."""
-    max_instances: int
+    max_instances: Number
 
 
 class ComputeInstanceFacts(Model):
     """A MIG device: what a program uses. `profile` is that of its GPU instance, or `1c.3g.40gb` when it is a part."""
 
-    id: int
-    uuid: str
+    id: Number
+    uuid: Word
     """`MIG-5c89...`; another one each time that the instance is created."""
-    profile: str
-    slices: int
+    profile: Word
+    slices: Slices
     """Compute slices of this compute instance."""
-    start: int = 0
+    start: Slices = 0
     """First compute slice inside the GPU instance."""
-    multiprocessors: int | None = None
-    memory_bytes: int | None = None
+    multiprocessors: Number | None = None
+    memory_bytes: Bytes | None = None
 
 
 class GpuInstanceFacts(Model):
     """A GPU instance that exists and was not made for a claim by this driver. Without compute instances nobody can use
     it, but it takes its memory slices."""
 
-    id: int
-    profile: str
-    start: int
-    size: int
-    compute_instances: list[ComputeInstanceFacts] = Field(default_factory=list)
+    id: Number
+    profile: Word
+    start: Slices
+    size: Slices
+    compute_instances: list[ComputeInstanceFacts] = Field(default_factory=list, max_length=16)
 
 
 class MigFacts(Model):
@@ -138,25 +160,25 @@ class MigFacts(Model):
     pending: bool
     switchable: bool = False
     """Whether the mode can be changed without a reset of the GPU (Hopper and newer)."""
-    profiles: list[MigProfileFacts] = Field(default_factory=list)
+    profiles: list[MigProfileFacts] = Field(default_factory=list, max_length=64)
     """Sorted by id. Empty when the driver does not tell, as on a vGPU guest."""
-    instances: list[GpuInstanceFacts] = Field(default_factory=list)
+    instances: list[GpuInstanceFacts] = Field(default_factory=list, max_length=16)
     """Sorted by start."""
 
 
 class HealthCondition(Model):
     """One thing that is wrong with a GPU, or with one instance of it. What to do about it is for the policy to say."""
 
-    type: str
+    type: Word
     """`Xid`, `GpuLost`, `Ecc`, `RowRemap`, `Repair`, `NvLink`, `RecoveryAction`, `Unmonitored`, `MpsDaemon`,
     `NotValidated`, `InstanceLost`."""
-    value: str | None = None
+    value: Word | None = None
     """The number of an Xid, the name of a recovery action."""
     severity: Literal["Info", "Warning", "Critical"]
-    message: str
-    since: str
+    message: Text
+    since: Word
     """RFC 3339, UTC, seconds."""
-    instance: str | None = None
+    instance: Word | None = None
     """UUID of the MIG device that alone is affected; None when the whole GPU is."""
 
 
@@ -164,9 +186,9 @@ class HealthFacts(Model):
     """`healthy` is false as soon as one condition is critical; `reason` and `message` are then those of the worst."""
 
     healthy: bool = True
-    reason: str | None = None
-    message: str | None = None
-    conditions: list[HealthCondition] = Field(default_factory=list)
+    reason: Word | None = None
+    message: Text | None = None
+    conditions: list[HealthCondition] = Field(default_factory=list, max_length=64)
     """Sorted by type, value and instance."""
 
 
@@ -177,7 +199,7 @@ class PassthroughFacts(Model):
     A GPU that somebody else bound to a VFIO driver tells nobody its UUID, so it is no GpuFacts but a Problem.
     """
 
-    iommu_group: int
+    iommu_group: Number
     iommufd: bool = False
     """Whether /dev/iommu exists."""
 
@@ -188,39 +210,39 @@ class GpuFacts(Model):
     Numbers carry their unit in their name. Source of each: NVML or sysfs call of the same meaning.
     """
 
-    uuid: str
-    name: str
+    uuid: Word
+    name: Word
     """The device's published name, made from the UUID by `names.gpu_device_names`; stable across reboots."""
-    minor: int
+    minor: Number
     """N of /dev/nvidiaN."""
-    pci_bus_id: str = Field(alias="pciBusID")
+    pci_bus_id: Word = Field(alias="pciBusID")
     """sysfs spelling: `0000:1b:00.0`."""
-    product_name: str
-    brand: str
-    architecture: str
-    cuda_compute_capability: str
+    product_name: Word
+    brand: Word
+    architecture: Word
+    cuda_compute_capability: Word
     """Major and minor, as `9.0`."""
-    memory_bytes: int | None = None
-    addressing_mode: str | None = None
+    memory_bytes: Bytes | None = None
+    addressing_mode: Word | None = None
     """`None` (the word), `HMM` or `ATS`; the field is absent where the driver does not know the question."""
     virtualization: Literal["Passthrough", "VGPUGuest", "HostVGPU", "HostVSGA"] | None = None
     """How this machine sees the GPU; absent on bare metal. A vGPU guest cannot change MIG."""
-    numa_node: int | None = None
-    pcie_root: str | None = None
+    numa_node: Number | None = None
+    pcie_root: Word | None = None
     """`pci0000:15`; standard attribute resource.kubernetes.io/pcieRoot."""
     fabric: FabricFacts | None = None
     nvlink: NvlinkFacts | None = None
     mig: MigFacts | None = None
     ecc_enabled: bool | None = None
-    multiprocessors: int | None = None
-    power_limit_watts: int | None = None
-    pcie_generation: int | None = None
-    pcie_width: int | None = None
-    pci_device_id: str | None = Field(default=None, alias="pciDeviceID")
+    multiprocessors: Number | None = None
+    power_limit_watts: Number | None = None
+    pcie_generation: Number | None = None
+    pcie_width: Number | None = None
+    pci_device_id: Word | None = Field(default=None, alias="pciDeviceID")
     """`0x2330`."""
-    module_id: int | None = Field(default=None, alias="moduleID")
-    serial: str | None = None
-    vbios_version: str | None = None
+    module_id: Number | None = Field(default=None, alias="moduleID")
+    serial: Word | None = None
+    vbios_version: Word | None = None
     passthrough: PassthroughFacts | None = None
     health: HealthFacts = Field(default_factory=HealthFacts)
 
@@ -228,11 +250,11 @@ class GpuFacts(Model):
 class Problem(Model):
     """Something on the node that keeps a GPU, or all of them, from being offered."""
 
-    subject: str
+    subject: Word
     """What it is about: `GPU at index 3`, `GPU 0000:1b:00.0`, `driver`."""
-    reason: str
+    reason: Word
     """CamelCase, for machines: `GpuIsLost`, `DriverNotLoaded`, `DisplayOnly`."""
-    message: str
+    message: Text
 
 
 class Registration(Model):
@@ -242,33 +264,33 @@ class Registration(Model):
     is how a publisher asks for one.
     """
 
-    driver: str
-    time: str
+    driver: Word
+    time: Word
     """RFC 3339 with microseconds, UTC."""
 
 
 class Summary(Model):
     """What `kubectl get nodeinventories` shows; derived from the rest."""
 
-    gpus: int
-    healthy: str
+    gpus: Number
+    healthy: Word
     """`8/8`."""
-    product: str
-    driver: str
-    clique: str
+    product: Text
+    driver: Word
+    clique: Text
 
 
 class NodeInventorySpec(Model):
-    node_name: str
-    boot_id: str = Field(alias="bootID")
+    node_name: Word
+    boot_id: Word = Field(alias="bootID")
     driver: DriverFacts | None = None
     """None while NVML cannot be used; `problems` says why."""
-    gpus: list[GpuFacts] = Field(default_factory=list)
+    gpus: list[GpuFacts] = Field(default_factory=list, max_length=MOST_GPUS)
     """Sorted by PCI address."""
     imex: ImexFacts | None = None
     """None where the driver knows no IMEX channels."""
-    problems: list[Problem] = Field(default_factory=list)
-    registrations: list[Registration] = Field(default_factory=list)
+    problems: list[Problem] = Field(default_factory=list, max_length=MOST_PROBLEMS)
+    registrations: list[Registration] = Field(default_factory=list, max_length=16)
     summary: Summary
 
 

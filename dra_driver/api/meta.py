@@ -16,6 +16,10 @@ type JsonObject = dict[str, Any]
 """A decoded JSON object. Code outside the borders does not hand these around."""
 
 
+_SHOWN = 12
+"""Problems that a message names; the error has all of them."""
+
+
 class Model(BaseModel):
     """Base of wire models: camelCase on the wire, frozen, fields of newer servers ignored."""
 
@@ -31,7 +35,9 @@ class Model(BaseModel):
             return cls.model_validate(obj)
         except ValidationError as error:
             problems = [f"{_path(issue['loc'])}: {said(issue['msg'])}" for issue in error.errors()]
-            raise InvalidInput("; ".join(problems), about=about or cls.__name__, problems=problems) from error
+            more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+            message = "; ".join(problems[:_SHOWN]) + more
+            raise InvalidInput(message, about=about or cls.__name__, problems=problems) from error
 
     def to_wire(self) -> JsonObject:
         """The JSON object, without unset and None fields."""

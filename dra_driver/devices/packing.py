@@ -5,7 +5,7 @@ keeps a `4g` away for as long as it runs; at slice 6 it would have kept away nex
 are listed in the order in which they do the least harm, found from the GPU's own table of placements: take the place
 that breaks the fewest places of the largest profiles (then of the next smaller ones), given those already taken.
 
-Pure; a table is a few dozen placements.
+Pure; a table is a few dozen placements, and the inventory's model bounds it.
 """
 
 from collections.abc import Collection, Sequence
