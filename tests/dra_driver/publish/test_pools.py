@@ -15,7 +15,15 @@ from support.inventories import gpu, inventory_object, inventory_spec, mig
 from support.spans import Recorder
 
 from dra_driver.api.crd import FILE
-from dra_driver.api.inventory import GpuFacts, HealthFacts, NodeInventoryStatus, confirmation_annotation
+from dra_driver.api.inventory import (
+    ComputeInstanceFacts,
+    GpuFacts,
+    GpuInstanceFacts,
+    HealthFacts,
+    MigFacts,
+    NodeInventoryStatus,
+    confirmation_annotation,
+)
 from dra_driver.api.meta import CRDS, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject, Resource
 from dra_driver.api.policy import MigRule, PublishingPolicy, decode_policy
 from dra_driver.errors import ClusterError, InvalidInput, Rejected
@@ -329,9 +337,24 @@ async def test_slices_that_somebody_deletes_again_and_again_come_back_with_a_que
             await scene.publishes(node_a=[A.name])
 
 
+def _divided(number: int) -> GpuFacts:
+    """Seven MIG devices; those of ten such GPUs need two slices."""
+    instances = [
+        GpuInstanceFacts(
+            id=place,
+            profile="1g.10gb",
+            start=place,
+            size=1,
+            compute_instances=[ComputeInstanceFacts(id=0, uuid=f"MIG-{number}-{place}", profile="1g.10gb", slices=1)],
+        )
+        for place in range(7)
+    ]
+    return gpu(number, mig=MigFacts(enabled=True, pending=True, instances=instances))
+
+
 async def test_a_partial_wipe_is_not_fought(scene: Scene) -> None:
     """kubelet deletes slices one by one; restoring the first while it goes on would outlive a dead plugin."""
-    many = [gpu(number) for number in range(70)]
+    many = [_divided(number) for number in range(10)]
     await scene.node("node-a", *many)
     async with publishing(scene):
         await scene.until(lambda: _count(scene, 2))
@@ -538,7 +561,7 @@ async def test_whatever_is_in_a_pool_it_becomes_the_wanted_one_and_then_nothing_
 
 async def test_two_publishers_at_once_agree(scene: Scene) -> None:
     """A rolling update: both want the same, so at most a duplicate appears and goes."""
-    many = [gpu(number) for number in range(70)]
+    many = [_divided(number) for number in range(11)]
     await scene.node("node-a", *many)
     async with publishing(scene):
         one = scene.publisher
@@ -550,7 +573,8 @@ async def test_two_publishers_at_once_agree(scene: Scene) -> None:
                 await scene.rests()
                 await scene.until(lambda: _at_rest(one))
             names = [device["name"] for item in await scene.slices() for device in item["spec"]["devices"]]
-            assert sorted(names) == sorted(item.name for item in many[1:])
+            assert {name.partition("-mig")[0] for name in names} == {item.name for item in many[1:]}
+            assert len(names) == len(set(names)) == 70
             assert len(await scene.slices()) == 2
 
 
