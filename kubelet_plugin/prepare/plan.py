@@ -171,12 +171,21 @@ def _mig_nodes(
         found = _existing(gpu, device.mig_uuid)
         assert found is not None
         instance, part = found
-        return part.uuid, files.mig_nodes(gpu.uuid, gpu.minor, instance.id, part.id)
-    made = _record(entry, _compute_instance(entry, device), records).made
+        nodes = files.mig_nodes(gpu.uuid, gpu.minor, instance.id, part.id)
+        return part.uuid, (*nodes, *_graphics_nodes(instance.profile, gpu, files))
+    hold = _compute_instance(entry, device)
+    made = _record(entry, hold, records).made
     if made["uuid"] in node.lost:
         raise _missing(entry.claim, device, _destroyed(made["uuid"]))
     minor = int(made.get("minor") or gpu.minor)
-    return made["uuid"], files.mig_nodes(gpu.uuid, minor, int(made["gi"]), int(made["ci"]))
+    nodes = files.mig_nodes(gpu.uuid, minor, int(made["gi"]), int(made["ci"]))
+    return made["uuid"], (*nodes, *_graphics_nodes(hold.parent.profile, gpu, files))
+
+
+def _graphics_nodes(profile: str, gpu: GpuFacts, files: ContainerFiles) -> tuple[DeviceNode, ...]:
+    """The GPU's DRM nodes if the MIG profile allows graphics: Vulkan and EGL find no device without them."""
+    nodes = files.nodes.get(gpu.uuid, ()) if "+gfx" in profile else ()
+    return tuple(node for node in nodes if node.path.startswith("/dev/dri/"))
 
 
 def _existing(gpu: GpuFacts, mig_uuid: str) -> tuple[GpuInstanceFacts, ComputeInstanceFacts] | None:
@@ -238,7 +247,7 @@ def _daemon(entry: Entry, device: HeldDevice) -> MpsDaemon | None:
     return None
 
 
-def _compute_instance(entry: Entry, device: HeldDevice) -> Hold:
+def _compute_instance(entry: Entry, device: HeldDevice) -> ComputeInstance:
     found = (hold for hold in entry.holds if isinstance(hold, ComputeInstance) and _is_at(hold, device))
     return next(found)
 

@@ -290,6 +290,31 @@ def test_a_part_that_exists_is_looked_up_by_its_uuid() -> None:
 
 
 @pytest.mark.parametrize("made_on_demand", [True, False])
+@pytest.mark.parametrize(("profile", "graphics"), [("1g.24gb+gfx", True), ("1g.24gb", False), ("1g.24gb+me", False)])
+def test_a_part_for_graphics_has_the_drm_nodes_of_its_gpu_too(
+    profile: str, graphics: bool, made_on_demand: bool
+) -> None:
+    drm = (DeviceNode("/dev/dri/card1"), DeviceNode("/dev/dri/renderD128"))
+    files = replace(WITH_PARTS, nodes={uuid_of(0): (DeviceNode("/dev/nvidia0"), *drm)})
+    instance = GpuInstance(GPU, profile, 47, 3, 1)
+    instances = [gpu_instance(profile, 3, 1, compute_instance(profile, 1, number=7))]
+    node = a_node(a_gpu(0, mig=mig(enabled=True, instances=[] if made_on_demand else instances)))
+    uuid = None if made_on_demand else instances[0].compute_instances[0].uuid
+    device = a_held_device(0, device="part", kind=Kind.MIG, partition=Partition(profile, 3, 1), mig_uuid=uuid)
+    came = Made((("ci", "0"), ("gi", "4"), ("uuid", "MIG-made")))
+    made = ((MigMode(GPU), Made()), (instance, Made()), (ComputeInstance(instance), came))
+    records = recorded(*made) if made_on_demand else {}
+    entry = plan_for(a_ref(), Wanted((device,), tuple(records)), node, files).entry
+
+    spec = spec_of(finished(entry, records, node, files))
+
+    expected = ["/dev/nvidia0", "/dev/cap-4", "/dev/cap-4-0"]
+    by_path = [path for path in nodes_in(spec) if path.startswith("/dev/dri/by-path/")]
+    assert [path for path in nodes_in(spec) if path not in by_path] == expected + [one.path for one in drm if graphics]
+    assert len(by_path) == (2 if graphics else 0)
+
+
+@pytest.mark.parametrize("made_on_demand", [True, False])
 def test_a_part_that_was_destroyed_under_its_claim_is_given_to_no_container(made_on_demand: bool) -> None:
     """Somebody may have made another in its place, with the same device nodes."""
     instances = [gpu_instance("1g.10gb", 3, 1, compute_instance("1g.10gb", 1, number=7))]
