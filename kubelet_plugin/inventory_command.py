@@ -5,6 +5,7 @@ plugin. It looks at this machine, or at a simulated one that it builds in a temp
 as the plugin and the controller: what it shows is what they would do.
 """
 
+import os
 import socket
 import tempfile
 from collections import Counter
@@ -22,6 +23,7 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Device
 from dra_driver.cdi.edits import ClaimDevice, DriverFiles, claim_spec
 from dra_driver.cdi.model import CdiSpec, json_of
+from dra_driver.cli.doctor import HostRootOption
 from dra_driver.cli.output import Format, OutputOption, Status, gibibytes, messages, print_data, print_table
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.names import GPU_DRIVER
@@ -66,6 +68,7 @@ PolicyOption = Annotated[
 
 def inventory(
     host: HostOption = _REAL,
+    host_root: HostRootOption = Path("/"),
     driver_root: DriverRootOption = None,
     policy: PolicyOption = None,
     output: OutputOption = Format.TABLE,
@@ -77,7 +80,7 @@ def inventory(
     rules = read_policy(policy)
     if driver_root is not None and host != _REAL:
         raise InvalidInput("a simulated machine has its driver where its profile says", about="--driver-root")
-    with _node(host, driver_root) as node:
+    with _node(host, host_root, driver_root) as node:
         report = _report(node, rules)
     if output is Format.TABLE:
         _print(report)
@@ -108,11 +111,12 @@ class _Report:
 
 
 @contextmanager
-def _node(host: str, driver_root: str | None) -> Iterator[_Node]:
+def _node(host: str, host_root: Path, driver_root: str | None) -> Iterator[_Node]:
     if host == _REAL:
-        files = HostFiles(Path("/"))
+        files = HostFiles(host_root)
         installation = DriverInstallation(files, configured_root=driver_root)
-        yield _Node(socket.gethostname(), Hardware(files, installed_nvml(installation)), installation)
+        name = os.environ.get("GPU_DRA_NODE_NAME") or socket.gethostname()
+        yield _Node(name, Hardware(files, installed_nvml(installation)), installation)
         return
     profile, index = _profile(host)
     with tempfile.TemporaryDirectory(prefix="gpu-dra-") as folder:

@@ -48,7 +48,13 @@ DriverOption = Annotated[
     typer.Option("--driver", help="The driver's name; default: what the plugin's DaemonSet says, else gpu.nvidia.com."),
 ]
 HostRootOption = Annotated[
-    Path, typer.Option("--host-root", help="With --node: where the host's root is; /host in the plugin's pod.")
+    Path,
+    typer.Option(
+        "--host-root",
+        envvar="GPU_DRA_HOST_ROOT",
+        show_envvar=False,
+        help="Where the root of this machine is mounted; the plugin's pod sets GPU_DRA_HOST_ROOT to it.",
+    ),
 ]
 KubeletRootOption = Annotated[Path, typer.Option("--kubelet-root", help="With --node: kubelet's folder.")]
 CdiRootOption = Annotated[Path, typer.Option("--cdi-root", help="With --node: the folder of the driver's CDI files.")]

@@ -165,11 +165,12 @@ def _daemon_container(domain: ComputeDomain, settings: DaemonSettings) -> JsonOb
         "livenessProbe": _probe(settings, period_s=30, failures=_LIVENESS_FAILURES, live=True),
         "readinessProbe": _probe(settings, period_s=5, failures=1, live=False),
         "securityContext": {
-            # The kernel gives the management of the fabric to root alone.
+            # The kernel gives the management of the fabric to root alone, by a node of mode 0400, which even root opens
+            # for writing only with this capability.
             "runAsUser": 0,
             "readOnlyRootFilesystem": True,
             "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
+            "capabilities": {"drop": ["ALL"], "add": ["DAC_OVERRIDE"]},
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "volumeMounts": [

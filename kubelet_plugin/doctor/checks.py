@@ -336,7 +336,7 @@ _NOT_ROOT = Trouble(
     "not-root",
     Verdict.UNKNOWN,
     "this is not run as root: device nodes, sockets, the journal and the kernel's log may look as if they were missing",
-    "sudo dractl doctor --node; or in the plugin's pod: kubectl exec … -- dractl doctor --node --host-root /host",
+    "sudo dractl doctor --node; or in the plugin's pod: kubectl exec … -- dractl doctor --node",
 )
 
 

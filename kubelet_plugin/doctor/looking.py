@@ -40,6 +40,7 @@ from kubelet_plugin.effects.shipped_hook import InstalledHook
 from kubelet_plugin.hardware.driver_root import DriverInstallation, kernel_module_version
 from kubelet_plugin.hardware.hook_program import HookMode
 from kubelet_plugin.hardware.in_root import asking
+from kubelet_plugin.hardware.persistenced import daemon_socket
 from kubelet_plugin.hardware.sysfs import HostFiles, pci_address
 from kubelet_plugin.node_effects import OursNow
 from kubelet_plugin.prepare.checkpoint import Journal
@@ -126,8 +127,8 @@ class Machine:
             gpus=tuple(_gpu(one, missing) for one in facts.gpus),
             problems=tuple(one for one in facts.problems if one.subject != "driver"),
             hook=self._hook(),
-            persistenced=self._is_there("nvidia-persistenced/socket"),
-            fabric_manager=self._is_there("nvidia-fabricmanager/socket"),
+            persistenced=daemon_socket(host, root) is not None,
+            fabric_manager=daemon_socket(host, root, "nvidia-fabricmanager") is not None,
             mig_manager=host.resolve(f"{_WANTED_BY}/nvidia-mig-manager.service") is not None,
             runtimes=tuple(self._runtimes()),
             cdi_root=str(places.cdi_root),
@@ -171,9 +172,6 @@ class Machine:
         program = choice.program
         path, version = (program.path, program.version) if program is not None else (None, None)
         return HookSeen(choice.mode, path, version, choice.missing, choice.problem)
-
-    def _is_there(self, name: str) -> bool:
-        return any(self.host.resolve(f"{folder}/{name}") is not None for folder in ("/run", "/var/run"))
 
     # -- container runtimes
 

@@ -89,6 +89,12 @@ WORSE_CONTAINERS: list[Object] = [
     {"securityContext": {"capabilities": {"drop": ["ALL"]}}},
     {"securityContext": {"allowPrivilegeEscalation": True, "capabilities": {"drop": ["ALL"]}}},
     {"securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"add": ["SYS_ADMIN"], "drop": ["ALL"]}}},
+    {
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"add": ["DAC_OVERRIDE", "SYS_ADMIN"], "drop": ["ALL"]},
+        }
+    },
     {"securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["KILL"]}}},
     {"securityContext": {"allowPrivilegeEscalation": False}},
     {"env": [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "others", "key": "password"}}}]},

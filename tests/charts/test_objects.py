@@ -295,6 +295,7 @@ def test_the_constraint_of_openshift_for_daemons_of_domains_lets_in_what_the_con
     assert {key for volume in pod["volumes"] for key in volume} - {"name"} <= set(constraint["volumes"])
     assert context["readOnlyRootFilesystem"] and not context["allowPrivilegeEscalation"]
     assert context["capabilities"]["drop"] == constraint["requiredDropCapabilities"]
+    assert context["capabilities"]["add"] == constraint["allowedCapabilities"]
     assert context["seccompProfile"] == {"type": "RuntimeDefault"}
     without = render({"featureGates": {"ComputeDomains": False}}, before=EVERYTHING_SERVED)
     assert len(without.all("SecurityContextConstraints")) == 1

@@ -23,6 +23,7 @@ from kubelet_plugin.prepare.lifecycle import Entry
 from kubelet_plugin.prepare.steps import CdiFileRecord
 from kubelet_plugin.prepare.store import JOURNAL, JournalFile
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
+from kubelet_plugin.simulation.state import Layout
 
 UID = "11111111-0000-4000-8000-000000000001"
 SPEC = {
@@ -120,6 +121,19 @@ def test_a_machine_with_a_plugin_that_serves_is_well(serving: Node) -> None:
     assert [one.claim_uid for one in seen.cdi_files] == [UID]
     assert [one.answers for one in seen.sockets] == [True, True]
     assert seen.persistenced
+
+
+@pytest.mark.parametrize("layout", ["root", "operator"])
+def test_the_drivers_daemons_are_looked_for_where_the_driver_is(tmp_path: Path, layout: Layout) -> None:
+    """A driver container has its daemons' sockets in its own /run."""
+    host = create_host(tmp_path, "dgx-a100-40", layout=layout)
+    machine = Machine(NodePlaces(host.root, simulate="dgx-a100-40"))
+    seen = machine.look()
+    assert (seen.persistenced, seen.fabric_manager) == (True, True)
+    for name in ("nvidia-persistenced", "nvidia-fabricmanager"):
+        host.path(host.driver_root / "run" / name / "socket").unlink()
+    seen = machine.look()
+    assert (seen.persistenced, seen.fabric_manager) == (False, False)
 
 
 def test_what_is_broken_on_it_is_seen(serving: Node) -> None:

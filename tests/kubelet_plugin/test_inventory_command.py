@@ -55,6 +55,17 @@ def test_as_data_it_is_what_plugin_and_controller_would_write(form: str, load: C
     assert data["notes"] == []
 
 
+def test_in_the_plugins_pod_it_looks_at_the_host_and_not_at_the_container(tmp_path: Path) -> None:
+    """The kernel's files of the simulated host are there, and its library is no library."""
+    host = a_node(tmp_path).host
+    result = CliRunner().invoke(
+        app, ["--driver-root", "/"], env={"GPU_DRA_HOST_ROOT": str(host.root), "GPU_DRA_NODE_NAME": "node-7"}
+    )
+    assert result.exit_code == 3
+    assert f"{host.library_folder}/libnvidia-ml.so" in result.output
+    assert "8 NVIDIA GPUs are on the PCI bus" in result.output
+
+
 POLICY = """
 apiVersion: dra.gpu/v1alpha1
 kind: PublishingPolicy
