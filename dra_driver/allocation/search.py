@@ -201,8 +201,12 @@ class _Search:
         for candidate, next_start in self._tries(prospects, taken, start):
             if (failed and self._twins(candidate) in failed) or not self._try(claim, request, wanted, candidate):
                 continue
-            if self._leaves_room(claim, request) and self._devices(claim, request, wanted, taken + 1, next_start):
-                return True
+            try:
+                if self._leaves_room(claim, request) and self._devices(claim, request, wanted, taken + 1, next_start):
+                    return True
+            except _TooMany:
+                self._undo(claim, wanted)
+                raise
             self._undo(claim, wanted)
             if (twins := self._twins(candidate)) is not None:
                 failed.add(twins)

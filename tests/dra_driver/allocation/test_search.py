@@ -156,6 +156,16 @@ def test_an_alternative_of_too_many_devices_is_passed_over() -> None:
     assert got[-2:] == ["rest/two=g30", "rest/two=g31"]
 
 
+def test_an_abandoned_alternative_gives_its_devices_back() -> None:
+    """Also when a later request finds that the claim has too many devices with it."""
+    wanted = claim(
+        first_of("first", alternative("twenty", count=20), alternative("five", count=5)), exactly("second", count=20)
+    )
+    got = chosen(wanted, within=snapshot(gpus(*(f"g{index:02}" for index in range(25)))))
+    assert got[:5] == [f"first/five=g{index:02}" for index in range(5)]
+    assert len(got) == 25
+
+
 def test_a_claim_of_more_devices_than_the_api_has_room_for_is_an_error() -> None:
     with pytest.raises(InvalidInput, match="asks for 33 devices; a claim can have 32"):
         allocate([claim(exactly(count=33))], NODE, snapshot(gpus("a")))
