@@ -88,6 +88,7 @@ class Hardware:
     """Looks at the node and changes it; keeps one NVML session as long as it serves. For any thread, one at a time.
 
     `ours` is what the journal says now, without waiting. `imex_state` asks an IMEX daemon that the node runs itself.
+    `make_nodes` makes device nodes that are missing, before each look; what it returns is wrong with them.
     """
 
     def __init__(
@@ -97,12 +98,14 @@ class Hardware:
         ours: Callable[[], Ours] = lambda: NOTHING,
         *,
         imex_state: Callable[[], str | None] = lambda: None,
+        make_nodes: Callable[[], Problem | None] = lambda: None,
         turn_s: float = TURN_S,
     ) -> None:
         self._host = host
         self._open_nvml = open_nvml
         self._ours = ours
         self._imex_state = imex_state
+        self._make_nodes = make_nodes
         self._turn_s = turn_s
         self._turn = threading.RLock()
         self._session: _Session | None = None
@@ -112,6 +115,8 @@ class Hardware:
         with self._turn:
             boot_id = self._host.boot_id()
             pci = self._host.nvidia_gpus()
+            nodes = self._make_nodes()
+            without_nodes = () if nodes is None else (nodes,)
             # What is ours by now: a change is made after the journal knows of it, taken back before it forgets it, and
             # not while we look.
             ours = self._ours()
@@ -119,7 +124,7 @@ class Hardware:
                 driver, readings = self._read(_Fingerprint.of(self._host, pci))
             except NodeNotReady as error:
                 self.close()
-                return NodeFacts(boot_id, None, (), (_driver_problem(error, pci),))
+                return NodeFacts(boot_id, None, (), (*without_nodes, _driver_problem(error, pci)))
             if not readings.gpus and _unreadable(readings.problems):
                 # Nothing answers: perhaps the driver was reset under the session. The next look starts a new one.
                 self.close()
@@ -129,7 +134,7 @@ class Hardware:
             boot_id,
             driver,
             without_ours(seen, ours),
-            _problems(readings, pci, ours),
+            tuple(sorted((*_problems(readings, pci, ours), *without_nodes), key=_by_subject)),
             readings.health,
             lost(seen, ours),
             imex,

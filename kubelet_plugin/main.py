@@ -36,6 +36,7 @@ from kubelet_plugin.debug import LastErrors, sections
 from kubelet_plugin.device_status import DeviceStatusWriter, GpuClaims
 from kubelet_plugin.discovery import Discovery, Hardware, NodeFacts, NvmlSource, OpenNvml, installed_nvml
 from kubelet_plugin.effects.cdi_files import CdiFiles
+from kubelet_plugin.effects.device_nodes import DeviceNodes
 from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.effects.other_claims import OtherClaims
@@ -162,7 +163,13 @@ def _node(settings: Settings) -> _Node:
         open_nvml=open_nvml,
         programs=programs,
         host_imex=host_imex,
-        hardware=Hardware(host, open_nvml, OursNow(journal, host), imex_state=imex_state),
+        hardware=Hardware(
+            host,
+            open_nvml,
+            OursNow(journal, host),
+            imex_state=imex_state,
+            make_nodes=DeviceNodes(machine.on_host, driver, programs),
+        ),
         machine=machine,
         daemons=mps_daemons(machine, programs, settings.state_dir / "mps"),
         journal=journal,

@@ -1,4 +1,4 @@
-"""The driver's programs on a simulated node: nvidia-smi, MPS and IMEX, as processes that run and can be killed.
+"""The driver's programs on a simulated node: nvidia-smi, nvidia-modprobe, MPS, IMEX, as processes that can be killed.
 
 `kubelet_plugin.simulation.host` installs `script(...)` where the driver would have put the program. Whoever runs it
 gets a Python of its own, without site packages: these modules import nothing but the standard library and each other,
@@ -11,6 +11,7 @@ from pathlib import Path
 
 _MODULES = {
     "nvidia-smi": "smi",
+    "nvidia-modprobe": "modprobe",
     "nvidia-cuda-mps-control": "mps_control",
     "nvidia-cuda-mps-server": "mps_server",
     "simulated-cuda-client": "cuda_client",
