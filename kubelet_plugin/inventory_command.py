@@ -157,12 +157,14 @@ def _report(node: _Node, policy: PublishingPolicy = PublishingPolicy.EVERYTHING)
 
 
 def _data(report: _Report) -> JsonObject:
+    limitations = [one.to_wire() for published in report.published for one in published.limitations]
     return {
         "inventory": {
             "apiVersion": NODE_INVENTORIES.api_version,
             "kind": NODE_INVENTORIES.kind,
             "metadata": {"name": report.inventory.node_name},
             "spec": report.inventory.to_wire(),
+            **({"status": {"limitations": limitations}} if limitations else {}),
         },
         "slices": [slice_ for one in report.published for slice_ in one.slices],
         "cdi": json_of(report.cdi) if report.cdi is not None else None,

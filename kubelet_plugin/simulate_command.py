@@ -61,8 +61,20 @@ def _health(host: SimulatedHost, given: Sequence[str]) -> str:
 def _mig_mode(host: SimulatedHost, given: Sequence[str]) -> str:
     if given[1] not in ("on", "off"):
         raise InvalidInput("wants on or off", about=f"MIG mode {given[1]!r}")
-    host.set_mig(_gpu(host, given[0]), int(given[1] == "on"))
-    return f"MIG mode of GPU {given[0]} is {given[1]}"
+    index, wanted = _gpu(host, given[0]), int(given[1] == "on")
+    if len(given) == 2:
+        host.set_mig(index, wanted)
+        return f"MIG mode of GPU {given[0]} is {given[1]}"
+    if given[2] != "pending":
+        raise InvalidInput("wants pending, or nothing", about=f"MIG mode {given[1]} {given[2]!r}")
+    now = host.state.gpus[index].mig
+    host.set_mig(index, now.current if now is not None else 0, wanted)
+    return f"MIG mode of GPU {given[0]} will be {given[1]} after its reset, or a reboot"
+
+
+def _reset(host: SimulatedHost, given: Sequence[str]) -> str:
+    host.reset_gpu(_gpu(host, given[0]))
+    return f"GPU {given[0]} was reset"
 
 
 def _make_mig(host: SimulatedHost, given: Sequence[str]) -> str:
@@ -94,7 +106,10 @@ ACTIONS: dict[str, _Action] = {
     "health": _Action(
         "GPU FACT NUMBER", "what the GPU says of itself: uncorrected-errors, remap-failed, …; 0 is well", _health
     ),
-    "mig-mode": _Action("GPU on|off", "MIG mode, as an administrator switches it", _mig_mode),
+    "mig-mode": _Action(
+        "GPU on|off [pending]", "MIG mode, as an administrator switches it; pending: with the next reset", _mig_mode
+    ),
+    "reset": _Action("GPU", "an administrator resets the GPU", _reset),
     "make-mig": _Action("GPU PROFILE [START]", "a MIG device made by hand", _make_mig),
     "destroy-mig": _Action("GPU START", "a MIG device taken away by hand", _destroy_mig),
     "reboot": _Action("", "the node boots", _reboot),

@@ -12,6 +12,7 @@ from dra_driver.allocation.domains import domain_findings
 from dra_driver.allocation.findings import Finding, findings_of
 from dra_driver.allocation.holders import holder_of
 from dra_driver.allocation.judge import Judge
+from dra_driver.allocation.policies import policy_findings
 from dra_driver.allocation.suggest import Suggestion, suggestions
 from dra_driver.allocation.verdicts import Code, DeviceVerdict, NodeVerdict
 from dra_driver.allocation.world import Key, Pod, PodClaim, Unread, World, claim_key, claims_of
@@ -197,6 +198,8 @@ def _explained(
     if answer is None:
         verdicts = tuple(judge.node(node) for node in world.nodes.values())
     findings = findings_of(world, pod, entries, verdicts) if answer is None else ()
+    if answer is None:
+        findings = (*findings, *policy_findings(world, pod, entries, verdicts))
     if answer is not Answer.DONE:
         findings = (*findings, *domain_findings(world, pod, entries, verdicts))
     stopped = any(one.stops for one in findings)

@@ -244,7 +244,7 @@ def _of_errors(verdicts: Sequence[NodeVerdict]) -> Iterator[Finding]:
         if "there is no DeviceClass" in text:
             continue  # has a finding of its own
         if " on device " in text.partition("\n")[0]:
-            where = f"This stops the pod on every node, not only on {_some(nodes)}."
+            where = f"This stops the pod on every node, not only on {some(nodes)}."
             fix = f"{where} Guard the lookup: has(…) && …, or compare only where the attribute exists."
             yield Finding("selector-error", about, text, fix, stops=True)
         else:
@@ -319,10 +319,10 @@ def _of_pools(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[Finding
     for (name, problem), nodes in sorted(found.items()):
         if problem.startswith("is invalid"):
             fix = "Its driver published it wrongly; none of its devices can be used until it is published anew."
-            yield Finding("invalid-pool", f"pool {name}", f"{problem} ({_some(nodes)})", fix)
+            yield Finding("invalid-pool", f"pool {name}", f"{problem} ({some(nodes)})", fix)
         else:
             fix = "None of its devices can be used meanwhile. If this lasts, its driver or controller is stuck."
-            yield Finding("incomplete-pool", f"pool {name}", f"{problem} ({_some(nodes)})", fix)
+            yield Finding("incomplete-pool", f"pool {name}", f"{problem} ({some(nodes)})", fix)
 
 
 def _of_plugins(world: World) -> Iterator[Finding]:
@@ -337,7 +337,7 @@ def _of_plugins(world: World) -> Iterator[Finding]:
         what = f"the plugin of driver {driver}" if driver else "the node plugin"
         text = f"{what} is not registered with kubelet"
         fix = "Look at the node plugin's pod there and its log; without it no claim is prepared on that node."
-        yield Finding("plugin-not-registered", _some(nodes), text, fix)
+        yield Finding("plugin-not-registered", some(nodes), text, fix)
 
 
 def _of_forgotten(world: World, verdicts: Sequence[NodeVerdict]) -> Iterator[Finding]:
@@ -366,7 +366,7 @@ def _of_nodes(world: World) -> Iterator[Finding]:
         yield Finding("no-slices", "the cluster" if world.live else "the files", "no devices are published", fix)
 
 
-def _some(nodes: Sequence[str]) -> str:
+def some(nodes: Sequence[str]) -> str:
     """`node-1, node-2 and 5 others`."""
     named = ", ".join(nodes[:_MOST_NAMED])
     more = len(nodes) - _MOST_NAMED

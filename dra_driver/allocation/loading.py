@@ -17,6 +17,7 @@ from dra_driver.allocation.shapes import NodeShape, PodShape
 from dra_driver.allocation.snapshot import PublishedSlice
 from dra_driver.allocation.world import DEFAULT_NAMESPACE, Key, Pod, Quota, Unread, World, claim_key, key_of
 from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.inventory import Limitation, NodeInventoryStatus
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.pods import claim_entries, generated_claims
 from dra_driver.api.resource import (
@@ -75,6 +76,7 @@ def world_of(
         taint_rules=tuple(builder.taint_rules),
         quotas=tuple(builder.quotas),
         registered=builder.registered,
+        limitations=builder.limitations,
         behaviour=behaviour,
         unread=tuple(unread),
         live=live,
@@ -115,6 +117,7 @@ class _Builder:
         self.taint_rules: list[DeviceTaintRule] = []
         self.quotas: list[Quota] = []
         self.registered: dict[str, frozenset[str]] = {}
+        self.limitations: dict[str, tuple[Limitation, ...]] = {}
         self.problems: list[InvalidInput] = []
 
     def add(self, obj: JsonObject) -> None:
@@ -191,7 +194,11 @@ class _Builder:
 
     def _add_nodeinventory(self, obj: JsonObject) -> None:
         spec = obj["spec"]
-        self.registered[spec["nodeName"]] = frozenset(one["driver"] for one in spec.get("registrations") or ())
+        node, registrations = spec["nodeName"], spec.get("registrations") or ()
+        if registrations or self._trusted:  # in files of `dractl inventory` nobody has registered
+            self.registered[node] = frozenset(one["driver"] for one in registrations)
+        status = NodeInventoryStatus.of(obj.get("status") or {}, about="NodeInventory")
+        self.limitations[node] = tuple(status.limitations)
 
 
 def _check_amounts(published: PublishedSlice) -> None:

@@ -15,6 +15,7 @@ from dra_driver.allocation.domain_nodes import domains_of_pools
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice, Snapshot, Usage
 from dra_driver.api.computedomain import ComputeDomain
+from dra_driver.api.inventory import Limitation
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.pods import claim_entries, generated_claims, is_done, is_scheduled
 from dra_driver.api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate
@@ -106,6 +107,8 @@ class World:
     taint_rules: tuple[DeviceTaintRule, ...] = ()
     quotas: tuple[Quota, ...] = ()
     registered: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    limitations: Mapping[str, tuple[Limitation, ...]] = field(default_factory=dict)
+    """What the policy asks for and a node does not offer, by node, as its inventory says."""
     behaviour: Behaviour = CURRENT
     unread: tuple[Unread, ...] = ()
     live: bool = False

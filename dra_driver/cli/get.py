@@ -119,6 +119,11 @@ def _node_row(
         count, healthy, driver, clique = summary.gpus, summary.healthy, summary.driver, summary.clique
         products = [summary.product]
         problems += [f"{problem.subject}: {problem.reason}" for problem in inventory.spec.problems]
+        problems += [
+            ": ".join(part for part in (one.rule, one.subject, one.reason) if part)
+            for one in inventory.status.limitations
+            if one.rule is not None
+        ]
     problems += headroom.problems if headroom is not None else ()
     problems += [f"{gpu.name}: {', '.join(gpu.taints)}" for gpu in gpus if gpu.taints]
     largest = headroom.largest if headroom is not None else None

@@ -63,10 +63,10 @@ def read_world(files: Sequence[str], behaviour: Behaviour, *, replicas: int = 1,
 
 
 def _expanded(document: Document, replicas: int) -> list[JsonObject]:
-    """The pods of a workload, the slices in what `dractl inventory -o yaml` prints, or the object itself."""
+    """The pods of a workload, what is in the output of `dractl inventory -o yaml`, or the object itself."""
     obj = document.obj
     if not document.kind and isinstance(obj.get("slices"), list):
-        return [one for one in obj["slices"] if isinstance(one, dict)]
+        return [one for one in (obj.get("inventory"), *obj["slices"]) if isinstance(one, dict)]
     return list(pods_of_workload(obj, replicas=replicas)) or [obj]
 
 

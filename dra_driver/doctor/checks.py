@@ -42,6 +42,7 @@ def cluster_checks(
             gpus.DRIVERS,
             gpus.HEALTH,
             gpus.LEFTOVERS,
+            gpus.LIMITATIONS,
             control.CONTROLLER_RUNS,
             control.LEADER,
             control.VERSIONS,

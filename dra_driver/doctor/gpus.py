@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from dra_driver.api.inventory import GpuFacts, HealthCondition
+from dra_driver.devices.limitations import Cause
 from dra_driver.doctor.cluster import Cluster
 from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok
 
@@ -152,6 +153,37 @@ def _leftovers_of(node: str, gpu: GpuFacts) -> Iterator[Finding]:
             yield _INSTANCE_EMPTY.at(_about(node), profile=one.profile, start=one.start, id=one.id, **where)
 
 
+_NOT_FOLLOWED = Trouble(
+    "policy-not-followed",
+    Verdict.WARNING,
+    "cannot follow rule {limitation}",
+    "{fix}",
+)
+_NOT_OFFERED = Trouble(
+    "not-published",
+    Verdict.WARNING,
+    "{limitation}",
+    "{fix}",
+)
+_IN_OTHER_CHECKS = frozenset(
+    cause.reason for cause in (Cause.UNHEALTHY, Cause.FABRIC_INCOMPLETE, Cause.NO_ROOM_FOR_ATTRIBUTE)
+)
+"""If no rule asks for it: of health, of domains, and attributes of ours that rules have displaced."""
+
+
+def _limitations(cluster: Cluster) -> Iterator[Finding]:
+    fine = True
+    for inventory in cluster.inventories.items:
+        for limitation in inventory.status.limitations:
+            if limitation.rule is None and limitation.reason in _IN_OTHER_CHECKS:
+                continue
+            fine = False
+            trouble = _NOT_OFFERED if limitation.rule is None else _NOT_FOLLOWED
+            yield trouble.at(_about(inventory.spec.node_name), limitation=limitation, fix=limitation.fix)
+    if fine:
+        yield ok("the nodes offer what the policy asks for")
+
+
 DRIVERS = Check(
     "nvidia-driver",
     "whether NVML answers on each node, and with which driver.",
@@ -171,5 +203,12 @@ LEFTOVERS = Check(
     "MIG devices and MPS daemons that nobody can use any more, and MIG modes that wait for a reset.",
     _leftovers,
     (_MPS, _INSTANCE_LOST, _INSTANCE_EMPTY, _MODE_PENDING),
+    ("inventories",),
+)
+LIMITATIONS = Check(
+    "policy-followed",
+    "rules of the PublishingPolicy that a node cannot follow, by the status of its inventory.",
+    _limitations,
+    (_NOT_FOLLOWED, _NOT_OFFERED),
     ("inventories",),
 )

@@ -1,0 +1,117 @@
+"""A policy that asks for MIG on A100s, whose MIG mode only a reset switches: real controller or plugin, simulated GPUs.
+
+One cluster for each story, since it costs some seconds: everybody who asks hears what is in the way, once and at rest
+without another write; when the GPUs were reset, nobody says so any more and the pod runs.
+"""
+
+import asyncio
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from support.dractl import dractl
+from support.places import SHORT
+
+from dra_driver.api.inventory import NodeInventory
+from dra_driver.api.meta import EVENTS, NODE_INVENTORIES, PODS, RESOURCE_CLAIM_TEMPLATES, JsonObject
+from dra_driver.api.policy import PublishingPolicy
+from dra_driver.cli.output import Status
+from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes
+from kubelet_plugin.simulate_command import act
+
+NODE = "dgx-a100-80-1"
+DYNAMIC = PublishingPolicy.of({"mig": [{"gpus": {"products": ["NVIDIA A100*"]}, "mode": "Dynamic"}]})
+TEMPLATE: JsonObject = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceClaimTemplate",
+    "metadata": {"name": "small"},
+    "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "mig.nvidia.com"}}]}}},
+}
+POD: JsonObject = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "small"},
+    "spec": {
+        "containers": [{"name": "main", "image": "x", "resources": {"claims": [{"name": "gpu"}]}}],
+        "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "small"}],
+    },
+}
+
+
+async def inventory(cluster: SimulatedCluster) -> NodeInventory:
+    return NodeInventory.of(await cluster.kube.get(NODE_INVENTORIES, NODE))
+
+
+async def events(cluster: SimulatedCluster) -> list[tuple[str, str]]:
+    found = (await cluster.kube.list(EVENTS, namespace="default")).items
+    return [(one["reason"], one["type"]) for one in found if one["reason"].startswith("Policy")]
+
+
+async def says(cluster: SimulatedCluster, reason: str, text: str) -> None:
+    async def true() -> bool:
+        conditions = (await inventory(cluster)).status.conditions
+        return [one.reason for one in conditions] == [reason] and text in conditions[0].message
+
+    await cluster.wait(true, f"the inventory does not say {reason} {text}", 60)
+
+
+async def all_gpus(cluster: SimulatedCluster, action: str, *arguments: str) -> None:
+    for number in range(8):
+        host = cluster.node_folder(NODE) / "host"
+        await asyncio.to_thread(act, host, action, [str(number), *arguments], None)
+
+
+async def finding(cluster: SimulatedCluster, *command: str) -> tuple[int, list[JsonObject]]:
+    """Exit status, and findings about rules that are not followed."""
+    status, text = await dractl(*command, "--kubeconfig", str(cluster.kubeconfig), "-o", "json")
+    data = json.loads(text)
+    every = (data[0] if isinstance(data, list) else data)["findings"]
+    return status, [one for one in every if "policy-not-followed" in (one.get("trouble"), one.get("code"))]
+
+
+@pytest.mark.parametrize("publisher", ["controller", "node"])
+async def test_a_rule_that_needs_a_reset_is_said_everywhere_until_the_gpus_were_reset(publisher: str) -> None:
+    with tempfile.TemporaryDirectory(dir=SHORT) as folder:
+        running = SimulatedCluster.running(
+            Path(folder), parse_nodes("dgx-a100-80"), publisher=publisher, policy=DYNAMIC
+        )
+        async with running as cluster:
+            await says(cluster, "ResetNeeded", "mig[0]: 8 GPUs: only the whole GPU is offered because MIG mode is off")
+            await cluster.kube.create(RESOURCE_CLAIM_TEMPLATES, TEMPLATE, namespace="default")
+            await cluster.kube.create(PODS, POD, namespace="default")
+            await commands_say_it(cluster)
+
+            await all_gpus(cluster, "mig-mode", "on", "pending")
+            await says(cluster, "ResetNeeded", "8 GPUs: only the whole GPU is offered because MIG mode is set to on")
+            assert await events(cluster) == [("PolicyNotFollowed", "Warning")]
+
+            await all_gpus(cluster, "reset")
+            await says(cluster, "Followed", "")
+            await nobody_says_it(cluster)
+
+
+async def commands_say_it(cluster: SimulatedCluster) -> None:
+    status, (found,) = await finding(cluster, "doctor")
+    assert (status, found["about"], found["verdict"]) == (Status.DONE, f"Node {NODE}", "warning")
+    assert "rule mig[0]: 8 GPUs" in found["sentence"]
+    assert f"drain {NODE}" in found["fix"] and "nvidia-smi -i 0000:07:00.0,0000:0f:00.0," in found["fix"]
+    status, (found,) = await finding(cluster, "explain", "pod", "small")
+    assert (status, found["about"]) == (Status.NO, f"node {NODE}")
+    assert "rule mig[0] of the policy cannot be followed on 8 GPUs" in found["text"] and "-mig 1" in found["fix"]
+    _, text = await dractl("get", "nodes", "--kubeconfig", str(cluster.kubeconfig), "-o", "json")
+    (row,) = json.loads(text)
+    assert "mig[0]: 8 GPUs: ResetNeeded" in row["problems"]
+
+
+async def nobody_says_it(cluster: SimulatedCluster) -> None:
+    async def runs() -> bool:
+        found = await cluster.kube.get(PODS, "small", "default")
+        return bool((found.get("status") or {}).get("phase") == "Running")
+
+    await cluster.wait(runs, "the pod does not run", 60)
+    assert (await inventory(cluster)).status.limitations == []
+    assert await finding(cluster, "doctor") == (Status.DONE, [])
+    _, text = await dractl("get", "nodes", "--kubeconfig", str(cluster.kubeconfig), "-o", "json")
+    assert "ResetNeeded" not in text
+    assert await events(cluster) == [("PolicyNotFollowed", "Warning"), ("PolicyFollowed", "Normal")]
