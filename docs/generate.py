@@ -26,6 +26,7 @@ from dra_driver.kube.metrics import ApiCalls
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import PoolPublisher
 from dra_driver.publish.metrics import PublishedPools, PublishingCounters
+from dra_driver.publish.statuses import FOLLOWED, NOT_FOLLOWED
 from dra_driver.runtime.telemetry import tell_build
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.events import Reason
@@ -183,6 +184,15 @@ def events_page() -> str:
             "| Object | Type | Reason | Meaning |",
             "|---|---|---|---|",
             *(f"| {one.kind} | {one.type} | `{one.word}` | {one.meaning} |" for one in Reason),
+            "",
+            "Whoever publishes, the controller or the plugin, says of a Node when the policy cannot be followed there,",
+            "and when it can again. The status of the node's inventory has the same:",
+            "[policy.md](policy.md#what-cannot-be-followed).",
+            "",
+            "| Object | Type | Reason | Meaning |",
+            "|---|---|---|---|",
+            f"| Node | Warning | `{NOT_FOLLOWED}` | Rules of the policy cannot be followed: which, why, and the fix. |",
+            f"| Node | Normal | `{FOLLOWED}` | All rules of the policy are followed again. |",
             "",
             "The controller tells these of ComputeDomains, when one becomes ready, and when the reason why it is not",
             "changes. The condition `Ready` of the domain's status has the same.",

@@ -14,6 +14,7 @@ from docs.from_code.tables import WRITTEN, code, page, table
 from dra_driver.api import policy as module
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Attribute
+from dra_driver.devices.limitations import Cause
 
 MEANINGS = {
     "PublishingPolicy.apiVersion": "`dra.gpu/v1alpha1`; the chart writes it itself.",
@@ -85,6 +86,16 @@ def policy_page() -> str:
         "In `nodes` and `gpus` everything that is given must hold, and in each list one entry is"
         " enough. Names, products and"
         " UUIDs may be shell patterns.",
+    ]
+    parts += [
+        "## What cannot be followed",
+        "A rule may ask for what the hardware or the API server cannot do, or not yet. The node offers what it can;"
+        " the `status` of its NodeInventory lists each such rule with a reason, the GPUs, a message and what ends it,"
+        " and its condition `PolicyFollowed` is `False`. `kubectl get nodeinventories` shows the first reason,"
+        " `dractl get nodes`, `dractl doctor` and `dractl explain` the rest, and an Event of the Node says when it"
+        " begins and ends. A node of which there was never anything to say has no condition. A `mig` rule without"
+        " `nodes` and `gpus` is for all GPUs that can be partitioned, and says nothing of the others.",
+        table(("Reason", "When"), [(f"`{one.reason}`", one.meaning) for one in Cause]),
     ]
     for model in models:
         parts += [f"## {model.__name__}", table(("Field", "Is", ""), _rows(model, told))]

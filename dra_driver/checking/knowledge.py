@@ -28,7 +28,7 @@ from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.slices.describe import Description, described_devices
 from dra_driver.slices.domains import domain_devices
 from dra_driver.slices.features import ALL_FEATURES
-from dra_driver.slices.offline import published_offline
+from dra_driver.slices.offline import inventories_of, published_offline
 
 type Key = tuple[str, str]
 """Namespace and name."""
@@ -229,24 +229,27 @@ def _slices(model: str, driver: str, described: Description) -> list[PublishedSl
     ]
 
 
-def slices_of_model(
+def objects_of_model(
     model: str,
     node: str,
     policy: PublishingPolicy = PublishingPolicy.EVERYTHING,
     labels: Mapping[str, str] = MappingProxyType({}),
 ) -> list[JsonObject]:
-    """ResourceSlices that a node of this name would have. Raises InvalidInput for a model that does not exist.
+    """ResourceSlices that a node of this name would have, and its NodeInventory if that says what it does not offer.
+    Raises InvalidInput for a model that does not exist.
 
     GPUs of two nodes of one model have the same UUIDs, and those of a system with NVLink between nodes one clique.
     """
     if model not in _models():
         raise InvalidInput(f"{model!r} is none of {', '.join(_models())}", about="--nodes")
     inventory = _inventory(model).model_copy(update={"node_name": node})
-    return [
+    published = published_offline(inventory, policy, labels, "")
+    slices = [
         {**slice_, "metadata": {"name": f"{node}-{one.driver}-{index}"}}
-        for one in published_offline(inventory, policy, labels, "")
+        for one in published
         for index, slice_ in enumerate(one.slices)
     ]
+    return [*slices, *inventories_of(inventory, published)]
 
 
 def sites_of_cluster(nodes: Sequence[JsonObject], slices: Sequence[JsonObject], minor: int) -> Sites:

@@ -127,10 +127,10 @@ def fitting_examples(
     """Names of those whose pods get what they ask for on nodes that nobody uses, as the allocator says offline."""
     from dra_driver.allocation.loading import world_of
     from dra_driver.allocation.offline import allocate_all
-    from dra_driver.checking.knowledge import slices_of_model
+    from dra_driver.checking.knowledge import objects_of_model
 
     shipped = [document.obj for document in shipped_classes()]
-    slices = [slice_ for one in nodes for slice_ in slices_of_model(one.profile, one.name, policy, dict(one.labels))]
+    slices = [slice_ for one in nodes for slice_ in objects_of_model(one.profile, one.name, policy, dict(one.labels))]
     worlds = {one.name: world_of([*shipped, *slices, *one.documents]).world for one in found}
     return frozenset(name for name, world in worlds.items() if all(one.node is not None for one in allocate_all(world)))
 

@@ -58,7 +58,7 @@ def read_world(files: Sequence[str], behaviour: Behaviour, *, replicas: int = 1,
     about = {id(one.obj): f"{one.file}:{one.line}" for one in documents}
     objects = [obj for one in (*shipped_classes(), *documents) for obj in _expanded(one, replicas)]
     if models is not None:
-        objects += _slices_of_models(models, [one.obj for one in documents])
+        objects += _objects_of_models(models, [one.obj for one in documents])
     return world_of(objects, behaviour=behaviour, about=about)
 
 
@@ -70,15 +70,15 @@ def _expanded(document: Document, replicas: int) -> list[JsonObject]:
     return list(pods_of_workload(obj, replicas=replicas)) or [obj]
 
 
-def _slices_of_models(models: str, objects: Iterable[JsonObject]) -> list[JsonObject]:
+def _objects_of_models(models: str, objects: Iterable[JsonObject]) -> list[JsonObject]:
     # The simulated cluster behind these names takes longer to import than most files take to explain.
-    from dra_driver.checking.knowledge import everywhere, slices_of_model
+    from dra_driver.checking.knowledge import everywhere, objects_of_model
     from dra_driver.cli.plan import POLICY_KIND, policy_of
     from dra_driver.simulation.cluster import parse_nodes
 
     policies = [one for one in objects if one.get("kind") == POLICY_KIND]
     policy = everywhere(policy_of(policies)) if policies else PublishingPolicy.EVERYTHING
-    return [slice_ for node in parse_nodes(models) for slice_ in slices_of_model(node.profile, node.name, policy)]
+    return [obj for node in parse_nodes(models) for obj in objects_of_model(node.profile, node.name, policy)]
 
 
 def world_in(files: Sequence[str], kubernetes: str, *, replicas: int = 1, models: str | None = None) -> World:

@@ -1,10 +1,10 @@
 """What a node would publish by each of our drivers, when nothing is published yet. For commands that ask no cluster."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dra_driver.api.inventory import Limitation, NodeInventorySpec
-from dra_driver.api.meta import JsonObject
+from dra_driver.api.meta import NODE_INVENTORIES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Device
 from dra_driver.devices.limitations import limitations_of
@@ -46,3 +46,19 @@ def published_offline(
             limitations = limitations_of(description.notes, policy, driver, node.name)
             found.append(Published(driver, description.devices, slices, limitations))
     return tuple(found)
+
+
+def inventories_of(inventory: NodeInventorySpec, published: Iterable[Published]) -> list[JsonObject]:
+    """The NodeInventory as a publisher would leave it, if there is anything that the node does not offer."""
+    limitations = [limitation.to_wire() for one in published for limitation in one.limitations]
+    if not limitations:
+        return []
+    return [
+        {
+            "apiVersion": NODE_INVENTORIES.api_version,
+            "kind": NODE_INVENTORIES.kind,
+            "metadata": {"name": inventory.node_name},
+            "spec": {"nodeName": inventory.node_name},
+            "status": {"limitations": limitations},
+        }
+    ]

@@ -19,6 +19,8 @@ from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cli.output import Status
 from dra_driver.simulation.cluster import SimulatedCluster, parse_nodes
 from kubelet_plugin.simulate_command import act
+from kubelet_plugin.simulation.host import SimulatedHost
+from kubelet_plugin.simulation.operations import MIG_CONFIGURATION_CHANGED
 
 NODE = "dgx-a100-80-1"
 DYNAMIC = PublishingPolicy.of({"mig": [{"gpus": {"products": ["NVIDIA A100*"]}, "mode": "Dynamic"}]})
@@ -57,9 +59,11 @@ async def says(cluster: SimulatedCluster, reason: str, text: str) -> None:
 
 
 async def all_gpus(cluster: SimulatedCluster, action: str, *arguments: str) -> None:
+    """And NVML tells the plugin, which would look by itself some time later."""
+    host = cluster.node_folder(NODE) / "host"
     for number in range(8):
-        host = cluster.node_folder(NODE) / "host"
         await asyncio.to_thread(act, host, action, [str(number), *arguments], None)
+    await asyncio.to_thread(SimulatedHost(host).inject_event, 0, 0, MIG_CONFIGURATION_CHANGED)
 
 
 async def finding(cluster: SimulatedCluster, *command: str) -> tuple[int, list[JsonObject]]:

@@ -10,7 +10,7 @@ from support.dractl import run
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.bundled import EXAMPLES_FOLDER
-from dra_driver.checking.knowledge import slices_of_model
+from dra_driver.checking.knowledge import objects_of_model
 from dra_driver.cli.output import Status
 from dra_driver.cli.scenario import read_scenario
 
@@ -79,7 +79,7 @@ def roots_of(slices: list[JsonObject]) -> dict[str, str]:
 
 
 def test_a_gpu_comes_with_a_network_device_of_its_pcie_root_or_not_at_all(tmp_path: Path) -> None:
-    gpus = slices_of_model("dgx-h100", "node-1")
+    gpus = objects_of_model("dgx-h100", "node-1")
     some = sorted(roots_of(gpus).values())[:2]
     file = tmp_path / "slices.yaml"
     near = [*gpus, nics("node-1", some)]

@@ -131,7 +131,7 @@ def test_gpus_that_are_not_published_are_listed_with_the_reason(node: Node) -> N
     node.host.set_mig(0, 1)
     text = shown(node)
     assert "7 devices in 1 slice" in text
-    assert "is stranded: it is in MIG mode" in text
+    assert "nothing is offered because the GPU is in MIG mode" in text
 
 
 def test_half_a_driver_root_says_what_containers_would_lack(node: Node) -> None:

@@ -49,6 +49,20 @@ def test_a_host_that_is_not_there_is_made_when_its_profile_is_given(tmp_path: Pa
     assert (tmp_path / "new" / "sim" / "state.json").is_file()
 
 
+@pytest.mark.parametrize("ends", ["reset", "reboot"])
+def test_a_pending_mode_takes_effect_with_a_reset_or_a_reboot(node: Node, ends: str) -> None:
+    assert "will be on after its reset" in act(node.host.root, "mig-mode", ["0", "on", "pending"], None)
+    assert [gpu.mig.current for gpu in node.host.state.gpus if gpu.mig is not None][:1] == [0]
+    act(node.host.root, ends, ["0"] if ends == "reset" else [], None)
+    assert [gpu.mig.current for gpu in node.host.state.gpus if gpu.mig is not None][:1] == [1]
+
+
+def test_a_gpu_that_a_program_uses_is_not_reset(node: Node) -> None:
+    node.host.attach_client(0)
+    with pytest.raises(NodeNotReady, match="the hardware refuses"):
+        act(node.host.root, "reset", ["0"], None)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -57,6 +71,8 @@ def test_a_host_that_is_not_there_is_made_when_its_profile_is_given(tmp_path: Pa
         (["xid", "0", "x"], "is not an Xid"),
         (["xid", "9", "79"], "the node has 4 GPUs"),
         (["mig-mode", "0", "maybe"], "wants on or off"),
+        (["mig-mode", "0", "on", "later"], "wants pending, or nothing"),
+        (["reset", "9"], "the node has 4 GPUs"),
         (["health", "0", "mood", "1"], "there are uncorrected_errors"),
         (["destroy-mig", "0", "2"], "has no GPU instance at memory slice 2"),
         (["make-mig", "0", "9g.1gb"], "9g.1gb"),
@@ -85,7 +101,8 @@ def test_every_action_says_how_many_arguments_it_wants() -> None:
         "lose-gpu": (1, 1),
         "return-gpu": (1, 1),
         "health": (3, 3),
-        "mig-mode": (2, 2),
+        "mig-mode": (2, 3),
+        "reset": (1, 1),
         "make-mig": (2, 3),
         "destroy-mig": (2, 2),
         "reboot": (0, 0),

@@ -14,7 +14,7 @@ from support.shipped import create_classes
 from typer.testing import CliRunner, Result
 
 from dra_driver import bundled
-from dra_driver.allocation import domains, findings
+from dra_driver.allocation import domains, findings, policies
 from dra_driver.allocation.suggest import Kind
 from dra_driver.allocation.verdicts import Code
 from dra_driver.api.meta import (
@@ -101,6 +101,47 @@ def test_slices_may_lie_in_files_of_their_own(tmp_path: Path) -> None:
     found = _run("-f", _files(tmp_path, _large("40Gi")), "--slices", str(slices))
     assert found.exit_code == Status.DONE
     assert found.stdout.startswith("Claim default/large fits on node-1 of 1 now.")
+
+
+def _wants_mig(tmp_path: Path, **rule: Any) -> str:
+    """A pod that wants a MIG device, and beside the files, policy.yaml."""
+    asks = claim("small")
+    asks["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "mig.nvidia.com"
+    rules = {"apiVersion": "dra.gpu/v1alpha1", "kind": "PublishingPolicy", "mig": [{"mode": "Dynamic", **rule}]}
+    (tmp_path / "policy.yaml").write_text(yaml.safe_dump(rules))
+    return _files(tmp_path, asks, pod("trains", ["small"], node_name=None))
+
+
+def test_a_rule_that_the_hardware_cannot_follow_is_named_offline(tmp_path: Path) -> None:
+    files = _wants_mig(tmp_path, gpus={"products": ["Tesla T4"]})
+    found = _run("-f", files, "-f", str(tmp_path / "policy.yaml"), "--nodes", "t4:2")
+    assert found.exit_code == Status.NO
+    text = " ".join(found.stdout.split())
+    assert "rule mig[0] of the policy cannot be followed on 8 GPUs" in text and "has no MIG mode" in text
+    assert "Limit mig[0] of the policy to GPUs with MIG" in text
+
+
+def test_what_dractl_inventory_prints_says_what_the_node_does_not_offer(tmp_path: Path) -> None:
+    objects = _wants_mig(tmp_path)
+    command = ["inventory", "--host", "dgx-a100-80", "--policy", str(tmp_path / "policy.yaml"), "-o", "yaml"]
+    printed = CliRunner().invoke(app, command)
+    (tmp_path / "inventory.yaml").write_text(printed.stdout)
+    found = _run("-f", objects, "--slices", str(tmp_path / "inventory.yaml"), "-o", "json")
+    (explained,) = json.loads(found.stdout)
+    assert [one["code"] for one in explained["findings"]] == ["policy-not-followed"]
+
+
+@pytest.mark.parametrize("status", [7, {"limitations": 7}, {"limitations": [{"rule": "mig[0]"}]}])
+def test_an_inventory_whose_status_makes_no_sense_is_refused_in_a_line(tmp_path: Path, status: Any) -> None:
+    inventory = {
+        "apiVersion": "dra.gpu/v1alpha1",
+        "kind": "NodeInventory",
+        "metadata": {"name": "node-1"},
+        "spec": {"nodeName": "node-1"},
+        "status": status,
+    }
+    found = _run("-f", _files(tmp_path, _large(), NODE_1, inventory))
+    assert isinstance(found.exception, InvalidInput)
 
 
 def test_everything_that_waits_in_the_files_is_explained_once(tmp_path: Path) -> None:
@@ -285,6 +326,6 @@ def test_every_code_is_documented() -> None:
     text = DOCUMENTATION.read_text()
     assert [code for code in Code if f"`{code}`" not in text] == []
     assert [kind for kind in Kind if f"`{kind}`" not in text] == []
-    source = "".join(Path(module.__file__).read_text() for module in (findings, domains))
+    source = "".join(Path(module.__file__).read_text() for module in (findings, domains, policies))
     codes = set(re.findall(r'Finding\(\s*"([a-z-]+)"', source)) | {"missing-claim", "missing-template"}
     assert [code for code in sorted(codes) if code not in text] == []

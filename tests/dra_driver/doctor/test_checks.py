@@ -318,6 +318,21 @@ def pending_mode(it: Installation) -> None:
     it.inventory()["spec"]["gpus"][0]["mig"]["pending"] = True
 
 
+def limited(it: Installation, **fields: Any) -> None:
+    fields = {"driver": "gpu.nvidia.com", "message": "it says so", "fix": "do this", "gpus": ["gpu-1"], **fields}
+    it.inventory()["status"] = {"limitations": [fields]}
+
+
+@finds("policy-followed/policy-not-followed")
+def rule_not_followed(it: Installation) -> None:
+    limited(it, rule="mig[0]", reason="ResetNeeded")
+
+
+@finds("policy-followed/not-published")
+def gpu_that_nobody_can_use(it: Installation) -> None:
+    limited(it, reason="NoMigDevices")
+
+
 # -- the controller
 
 

@@ -1,0 +1,107 @@
+"""Which rules that cannot be followed are named to a pod or claim that waits: those that would help it."""
+
+from typing import Any
+
+import pytest
+from support.allocation import Obj, gpu, published
+from support.objects import allocation, claim, pod, result
+
+from dra_driver.allocation.explain import explain_claim, explain_pod
+from dra_driver.allocation.loading import world_of
+from dra_driver.api.meta import JsonObject
+from dra_driver.cli.files import shipped_classes
+
+ATTRIBUTES = "device.attributes['gpu.nvidia.com']"
+
+
+def limited(node: str, rule: str | None, reason: str = "R", **fields: Any) -> JsonObject:
+    limitation = {"driver": "gpu.nvidia.com", "reason": reason, "message": "it cannot", "fix": f"fix {node}", **fields}
+    if rule is not None:
+        limitation["rule"] = rule
+    return {
+        "apiVersion": "dra.gpu/v1alpha1",
+        "kind": "NodeInventory",
+        "metadata": {"name": node},
+        "spec": {"nodeName": node},
+        "status": {"limitations": [{"gpus": ["gpu-0"], **limitation}]},
+    }
+
+
+def wanting(device_class: str = "gpu.nvidia.com", *selectors: str) -> JsonObject:
+    wanted = claim()
+    exactly = wanted["spec"]["devices"]["requests"][0]["exactly"]
+    exactly["deviceClassName"] = device_class
+    exactly["selectors"] = [{"cel": {"expression": one}} for one in selectors]
+    return wanted
+
+
+def slices(node: str = "node-1", *devices: Obj) -> JsonObject:
+    plain = gpu("gpu-0", sharing="exclusive", isolation="hardware", memory="80Gi")
+    spec = published(*(devices or (plain,)), node=node).spec.to_wire()
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": node}, "spec": spec}
+
+
+def findings(*objects: JsonObject) -> list[tuple[str, str, str]]:
+    """About, text and fix of those about the policy."""
+    loaded = world_of([*(one.obj for one in shipped_classes()), *objects])
+    assert loaded.problems == ()
+    found = explain_claim(loaded.world, ("default", "gpu")).findings
+    return [(one.about, one.text, one.fix) for one in found if one.code == "policy-not-followed"]
+
+
+MIG, VFIO, SHARED = wanting("mig.nvidia.com"), wanting("vfio.gpu.nvidia.com"), wanting("shared.gpu.nvidia.com")
+PROFILE = wanting("gpu.nvidia.com", f"{ATTRIBUTES}.profile == '1g.10gb'")
+GUARDED = wanting("gpu.nvidia.com", f"has({ATTRIBUTES}.profile) && {ATTRIBUTES}.profile == '1g.10gb'")
+BY_NAME = wanting("1g.10gb.mig.nvidia.com")
+LARGE = wanting("gpu.nvidia.com", "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('100Gi')) >= 0")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rules"),
+    [
+        (MIG, ["mig[0]", None]),
+        (PROFILE, ["mig[0]", None]),
+        (GUARDED, ["mig[0]", None]),
+        (BY_NAME, ["mig[0]", None]),
+        (VFIO, ["passthrough[0]"]),
+        (SHARED, ["sharing[0]"]),
+        (LARGE, []),
+    ],
+)
+@pytest.mark.parametrize("rule", ["mig[0]", "passthrough[0]", "sharing[0]", "attributes[0]", None])
+def test_a_rule_is_named_to_those_whom_it_would_help(
+    wanted: JsonObject, rules: list[str | None], rule: str | None
+) -> None:
+    found = findings(wanted, slices(), limited("node-1", rule))
+    assert bool(found) == (rule in rules)
+
+
+def test_a_rule_for_shares_is_named_when_the_device_is_in_use() -> None:
+    holder = {**claim("other"), "status": {"allocation": allocation(result("gpu-0"))}}
+    assert findings(claim(), holder, slices(), limited("node-1", "sharing[1]")) == [
+        ("node node-1", "rule sharing[1] of the policy cannot be followed on GPU gpu-0: it cannot", "Fix node-1.")
+    ]
+
+
+def test_nodes_with_the_same_limitation_are_named_together() -> None:
+    nodes = [f"node-{number}" for number in range(1, 7)]
+    objects = [one for node in nodes for one in (slices(node), limited(node, "mig[0]", gpus=["gpu-0", "gpu-1"]))]
+    assert findings(MIG, *objects) == [
+        (
+            "node node-1, node-2, node-3 and 3 others",
+            "rule mig[0] of the policy cannot be followed on 12 GPUs: it cannot",
+            "Fix node-1. This is for node-1; do the same on node-2, node-3, node-4 and 2 others.",
+        )
+    ]
+
+
+def test_who_fits_hears_of_no_rule() -> None:
+    assert findings(claim(), slices(), limited("node-1", "sharing[0]"), limited("node-2", "mig[0]")) == []
+
+
+def test_an_extended_resource_of_a_mig_profile_is_one_that_mig_would_serve() -> None:
+    waits = pod("waits", [], node_name=None)
+    waits["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/mig-1g.10gb": "1"}}
+    world = world_of([*(one.obj for one in shipped_classes()), waits, slices(), limited("node-1", "mig[0]")]).world
+    codes = [one.code for one in explain_pod(world, ("default", "waits")).findings]
+    assert codes == ["unknown-resource", "policy-not-followed"]
