@@ -301,16 +301,16 @@ POLICY_FOLLOWED = "PolicyFollowed"
 class Limitation(Model):
     """Something that the node does not offer although a rule of the policy asks for it or the hardware has it."""
 
-    driver: str
+    driver: Word
     """Whose devices are missing: `gpu.nvidia.com`."""
-    rule: str | None = None
+    rule: Word | None = None
     """The rule of the policy that cannot be followed: `mig[0]`; None if no rule asks for it."""
-    reason: str
+    reason: Word
     """CamelCase, for machines: `ResetNeeded`, `NoIommu`."""
-    gpus: list[str] = Field(default_factory=list)
+    gpus: list[Word] = Field(default_factory=list, max_length=MOST_GPUS)
     """Published names of the GPUs; empty if it is about the node."""
-    message: str
-    fix: str
+    message: Text
+    fix: Text
     """The commands, or the change, that end it."""
 
     @property
@@ -324,9 +324,9 @@ class Limitation(Model):
 
 
 class NodeInventoryStatus(Model):
-    conditions: list[Condition] = Field(default_factory=list)
+    conditions: list[Condition] = Field(default_factory=list, max_length=16)
     """Sorted by type."""
-    limitations: list[Limitation] = Field(default_factory=list)
+    limitations: list[Limitation] = Field(default_factory=list, max_length=MOST_PROBLEMS)
     """Sorted by driver, rule and reason."""
 
 

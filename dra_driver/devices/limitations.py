@@ -12,11 +12,10 @@ from enum import Enum
 from dra_driver.api.conditions import Condition, dated
 from dra_driver.api.inventory import POLICY_FOLLOWED, GpuFacts, Limitation, NodeInventoryStatus
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.devices.model import Kind
 
 _MOST = 50
 _LONGEST = 1024
-"""Of messages and fixes, so that a status stays small whatever a policy says."""
+"""Of the condition's message."""
 
 
 class Cause(Enum):
@@ -114,14 +113,6 @@ class Cause(Enum):
         self.fix = fix
 
 
-MISSING_KIND = {
-    **dict.fromkeys((Cause.RESET_NEEDED, Cause.NO_MIG, Cause.NO_MIG_PROFILES, Cause.NO_SUCH_PROFILE), Kind.MIG),
-    **dict.fromkeys((Cause.FOREIGN_INSTANCE, Cause.NO_MIG_DEVICES), Kind.MIG),
-    **dict.fromkeys((Cause.NO_IOMMU, Cause.NO_PASSTHROUGH), Kind.VFIO),
-}
-"""Of which kind the devices are that are missing, where it is one kind."""
-
-
 @dataclass(frozen=True, slots=True)
 class Note:
     """One limitation of one GPU, or of the node. `rule` is the policy's own rule object; None if no rule asks."""
@@ -151,8 +142,8 @@ def limitations_of(notes: Iterable[Note], policy: PublishingPolicy, driver: str,
             rule=rule or None,
             reason=cause.reason,
             gpus=list(gpus),
-            message=_bounded(text),
-            fix=_bounded(cause.fix.format(node=node, addresses=",".join(gpus.values()), rule=rule)),
+            message=text,
+            fix=cause.fix.format(node=node, addresses=",".join(gpus.values()), rule=rule),
         )
         for (rule, cause, text), gpus in groups.items()
     ]
@@ -184,11 +175,7 @@ def wanted_status(
 def _policy_followed(broken: Sequence[Limitation], time: str) -> Condition:
     if not broken:
         return Condition(type=POLICY_FOLLOWED, status="True", reason="Followed", last_transition_time=time)
-    message = _bounded("; ".join(map(str, broken)))
+    message = "; ".join(map(str, broken))[:_LONGEST]
     return Condition(
         type=POLICY_FOLLOWED, status="False", reason=broken[0].reason, message=message, last_transition_time=time
     )
-
-
-def _bounded(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
