@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from controller.computedomains.metrics import DomainCollector
 from controller.webhook.service import WebhookMetrics
-from docs.from_code import checks, domains, errors, migration
+from docs.from_code import checks, domains, errors, hardware, migration
 from docs.from_code.attributes import attributes_page
 from docs.from_code.classes import classes_page
 from docs.from_code.domains import domain_events
@@ -215,6 +215,7 @@ PAGES = {
 
 PARTS = {
     "compute-domains.md": (domains.BEGIN, domains.reasons_part, domains.END),
+    "hardware.md": (hardware.BEGIN, hardware.models_part, hardware.END),
     "doctor.md": (checks.BEGIN, checks.checks_part, checks.END),
     "migration.md": (migration.BEGIN, migration.migration_part, migration.END),
     "troubleshooting.md": (errors.BEGIN, errors.kinds_part, errors.END),

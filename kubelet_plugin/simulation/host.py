@@ -224,7 +224,7 @@ def _initial_state(name: str, profile: Profile, node_index: int, machine: str, l
                 root=place.root,
                 numa=place.numa,
                 serial=f"165{int(identity[:8], 16) % 10**10:010d}",
-                module=index + 1 if model.on_base_board else None,
+                module=place.module,
                 mig=MigState() if model.mig else None,
                 fabric=_fabric(name, profile.fabric, node_index),
             )

@@ -61,9 +61,10 @@ def write_machine(root: Path, state: NodeState) -> None:
 
 
 def _write_pci_gpu(root: Path, state: NodeState, gpu: GpuState) -> None:
-    _write_pci_function(
-        root, gpu.root, gpu.address, state.model.pci_class, state.model.pci_device, gpu.numa, bridged=True
-    )
+    model = state.model
+    folder = _write_pci_function(root, gpu.root, gpu.address, model.pci_class, model.pci_device, gpu.numa, bridged=True)
+    write(root, folder / "subsystem_vendor", "0x10de\n")
+    write(root, folder / "subsystem_device", f"0x{model.pci_subsystem:04x}\n")
 
 
 def _write_pci_function(

@@ -6,14 +6,20 @@ are those of the driver's own listing of profiles; where a number does not come 
 
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dra_driver.errors import InvalidInput
+from kubelet_plugin.simulation.sources import CALCULATED, Sources, check_sources, confirmed
 
 DOUBLE_MEMORY = 9
 """NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV2: one compute slice with the memory of two."""
+
+COLUMNS = ("name", "kind", "id", "max", "mib", "sm", "engines", "placements")
+"""What of a profile has a source: for all profiles, for one (`1g.10gb.mib`), or for all that one line lists."""
+_LISTED = frozenset({"name", "id", "max", "mib", "sm", "engines"})
+"""Of these `nvidia-smi mig -lgip` has a line for each profile: its name is the key of them."""
 
 
 class _Data(BaseModel):
@@ -64,6 +70,27 @@ class MigTable(_Data):
     memory_slices: int
     totals: Engines
     profiles: tuple[MigProfile, ...]
+    sources: Sources
+
+    @model_validator(mode="after")
+    def _every_number_has_a_source(self) -> Self:
+        rows = [profile.name for profile in self.profiles]
+        cells = [f"{row}.{column}" for row in rows for column in COLUMNS]
+        check_sources(self.sources, (), {*rows, *COLUMNS, *cells})
+        missing = [f"{row}.{column}" for row in rows for column in COLUMNS if not self.sources_of(row, column)]
+        if missing:
+            raise ValueError(f"sources: {', '.join(missing)} have no source; write one, or `calculated`")
+        return self
+
+    def sources_of(self, profile: str, column: str) -> tuple[str, ...]:
+        """Where a number comes from: what is said of this number, else of the listed profile, else of the column."""
+        keys = (f"{profile}.{column}", *([profile] if column in _LISTED else []), column)
+        for key in keys:
+            if names := confirmed(self.sources, key):
+                return names
+            if key in self.sources.get(CALCULATED, ()):
+                return (CALCULATED,)
+        return ()
 
     def profile(self, profile_id: int) -> MigProfile | None:
         return next((profile for profile in self.profiles if profile.id == profile_id), None)

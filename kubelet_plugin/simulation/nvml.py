@@ -118,6 +118,7 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
         domain, bus, device = gpu.address.split(".")[0].split(":")
         info.domain, info.bus, info.device = int(domain, 16), int(bus, 16), int(device, 16)
         info.pciDeviceId = self._file.latest.model.pci_device << 16 | 0x10DE
+        info.pciSubSystemId = self._file.latest.model.pci_subsystem << 16 | 0x10DE
         return info
 
     @device_query

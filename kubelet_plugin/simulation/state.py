@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dra_driver.errors import InvalidInput
+from kubelet_plugin.simulation.sources import Sources, check_sources
 
 type Layout = Literal["root", "operator", "gke", "talos", "flatcar", "bottlerocket", "nixos"]
 """Where the driver's files lie: `/`, `/run/nvidia/driver`, `/home/kubernetes/bin/nvidia`, Talos' glibc folder."""
@@ -44,6 +45,7 @@ class GpuModel(_Data):
     cores: int | None
     memory_mib: int | None
     pci_device: int
+    pci_subsystem: int
     pci_class: int = 0x030200
     power_limit_mw: int | None
     pcie_generation: int | None
@@ -52,19 +54,21 @@ class GpuModel(_Data):
     ecc: bool | None = None
     mig: str | None = None
     """The table of `mig_tables` that says what instances such a GPU can have; None when it cannot be divided."""
-    on_base_board: bool = False
-    """Sits on an SXM base board and so has a module id."""
     vbios: str
     nvlink: NvlinkModel | None = None
 
 
 class Place(_Data):
-    """Where one GPU sits: PCI address, root complex, NUMA node; and N of its /dev/nvidiaN."""
+    """Where one GPU sits: PCI address, root complex, NUMA node; and N of its /dev/nvidiaN.
+
+    `module` is NVML's module id: the place on a base board, and often the same for all cards of a PCIe server.
+    """
 
     address: str
     root: str
     numa: int
     minor: int
+    module: int | None = None
 
 
 class FabricModel(_Data):
@@ -83,7 +87,10 @@ class DriverModel(_Data):
 
 
 class Profile(_Data):
-    """One file of `profiles/`: a kind of node. GPUs are in NVML's index order."""
+    """One file of `profiles/`: a kind of node. GPUs are in NVML's index order.
+
+    `sources` names a source for each field that the file sets (`sourced_fields`).
+    """
 
     description: str
     machine: Literal["x86_64", "aarch64"] = "x86_64"
@@ -91,6 +98,28 @@ class Profile(_Data):
     gpu: GpuModel
     fabric: FabricModel | None = None
     gpus: list[Place]
+    sources: Sources
+
+    @property
+    def sourced_fields(self) -> tuple[str, ...]:
+        """What needs a source: fields of the GPU, and those of the node, each for all GPUs together."""
+        node = {
+            "machine": self.machine != "x86_64",
+            "driver": True,
+            "missing": bool(self.driver.missing),
+            "fabric": self.fabric is not None,
+            "addresses": True,
+            "roots": True,
+            "numa": True,
+            "minors": True,
+            "modules": any(place.module is not None for place in self.gpus),
+        }
+        return (*self.gpu.model_fields_set, *(name for name, is_set in node.items() if is_set))
+
+    @model_validator(mode="after")
+    def _every_field_has_a_source(self) -> Self:
+        check_sources(self.sources, self.sourced_fields)
+        return self
 
 
 class FabricState(_Data):

@@ -114,9 +114,9 @@ class TestFacts:
             power_limit_watts=700,
             pcie_generation=5,
             pcie_width=16,
-            module_id=1,
+            module_id=7,
             serial=state.serial,
-            vbios_version="96.00.89.00.01",
+            vbios_version="96.00.99.00.01",
         )
 
     @pytest.mark.parametrize(

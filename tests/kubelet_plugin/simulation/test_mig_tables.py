@@ -35,7 +35,8 @@ def fits(table: MigTable, kinds: list[int]) -> bool:
 class TestEveryTable:
     def test_there_is_one_for_each_model_that_can_be_divided_and_a_node_that_has_it(self) -> None:
         assert set(mig_table_names()) == set(MODELS) == {
-            "a30", "a100-40", "a100-80", "h100-80", "h100-94", "h100-96", "h200", "b200", "gb200", "rtx-pro-6000",
+            "a30", "a100-40", "a100-80", "h100-80", "h100-94", "h100-96", "h200", "b200", "b300", "gb200", "gb300",
+            "rtx-pro-6000",
         }  # fmt: skip
 
     @pytest.mark.parametrize("name", mig_table_names())

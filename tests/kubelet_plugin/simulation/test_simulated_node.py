@@ -22,8 +22,9 @@ from kubelet_plugin.simulation.nvml import SimulatedNvml
 from kubelet_plugin.simulation.state import Layout, load_profile, profile_names
 
 WANTED_PROFILES = {
-    "t4": 4, "l40s": 8, "a30": 4, "dgx-a100-40": 8, "dgx-a100-80": 8, "dgx-h100": 8, "hgx-h200": 8, "dgx-b200": 8,
-    "gb200": 4, "rtx-pro-6000": 8, "gb10": 1, "gh200": 1, "h100-nvl": 8,
+    "v100": 8, "t4": 4, "a10": 4, "l4": 4, "l40s": 8, "rtx-6000-ada": 8, "a30": 4, "a100-pcie-40": 4, "a100-pcie-80": 4,
+    "dgx-a100-40": 8, "dgx-a100-80": 8, "dgx-h100": 8, "h100-nvl": 8, "hgx-h200": 8, "h200-nvl": 4, "gh200": 1,
+    "dgx-b200": 8, "hgx-b300": 8, "gb200": 4, "gb300": 4, "rtx-pro-6000": 8, "gb10": 1,
 }  # fmt: skip
 
 

@@ -1,0 +1,109 @@
+"""What hardware.md says of the GPU models: which number of a simulated model has which source, and the sources.
+
+The sources are those of the simulation's files (`kubelet_plugin.simulation.sources`). A number that several confirm is
+in the column of the best of them: read on hardware, then NVIDIA's own, then other models of the hardware.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from docs.from_code.attributes import check_names
+from docs.from_code.tables import table
+from kubelet_plugin.simulation.mig_tables import COLUMNS, MigTable, load_mig_table, mig_table_names
+from kubelet_plugin.simulation.sources import CALCULATED, confirmed, known_sources
+from kubelet_plugin.simulation.state import Profile, load_profile, profile_names
+
+BEGIN, END = "<!-- models: begin -->", "<!-- models: end -->"
+
+KINDS = {
+    "hardware": "Read on hardware by others",
+    "nvidia": "From NVIDIA's sources and documents",
+    "model": "From other models of it",
+    "us": "Calculated",
+}
+
+FIELDS = {
+    "name": "name", "brand": "brand", "architecture": "architecture", "compute_capability": "compute capability",
+    "cores": "cores", "memory_mib": "memory", "pci_device": "PCI device", "pci_subsystem": "PCI subsystem",
+    "pci_class": "PCI class", "power_limit_mw": "power limit", "pcie_generation": "PCIe generation",
+    "pcie_width": "PCIe width", "addressing_mode": "addressing mode", "ecc": "error correction", "mig": "MIG table",
+    "vbios": "firmware", "nvlink": "NVLink", "machine": "machine", "driver": "NVIDIA driver with its CUDA",
+    "missing": "functions that the driver lacks", "fabric": "fabric", "addresses": "PCI addresses",
+    "roots": "PCIe roots", "numa": "NUMA nodes", "minors": "minor numbers", "modules": "module ids",
+}  # fmt: skip
+"""Names of the fields of a profile, in the order of the page."""
+
+MIG_COLUMNS = {
+    "name": "names", "kind": "NVML's enumeration", "id": "ids", "max": "how many fit", "mib": "memory",
+    "sm": "multiprocessors", "engines": "engines", "placements": "placements",
+}  # fmt: skip
+
+type Cell = tuple[str, str, Sequence[str]]
+"""A word for a number, the MIG profiles that it is of when not of all, and the names of its sources."""
+
+
+def models_part() -> str:
+    """Both tables, and the list of sources."""
+    heads = list(KINDS.values())
+    profiles = {name: load_profile(name) for name in profile_names()}
+    tables = {name: load_mig_table(name) for name in mig_table_names()}
+    return "\n\n".join(
+        [
+            table(
+                ["Profile", "GPU", *heads],
+                ([f"`{name}`", one.gpu.name, *_by_kind(_profile_cells(one))] for name, one in profiles.items()),
+            ),
+            "MIG profiles, by the table that a model uses:",
+            table(
+                ["Table", "Used by", *heads],
+                ([f"`{name}`", _users(name, profiles), *_by_kind(_mig_cells(one))] for name, one in tables.items()),
+            ),
+            "The sources:",
+            table(
+                ["Source", "Kind", "What it is"],
+                (
+                    [f"`{name}`", KINDS[one.by], f"[{one.title}]({one.url})" if one.url else f"{one.title}."]
+                    for name, one in known_sources().items()
+                ),
+            ),
+        ]
+    )
+
+
+def _profile_cells(profile: Profile) -> list[Cell]:
+    fields = set(profile.sourced_fields)
+    check_names(fields | set(FIELDS), FIELDS, "field of a profile")
+    return [(word, "", confirmed(profile.sources, field)) for field, word in FIELDS.items() if field in fields]
+
+
+def _mig_cells(mig: MigTable) -> list[Cell]:
+    """One for a column whose numbers all have the same sources, else one for each group of profiles."""
+    cells: list[Cell] = []
+    for column in COLUMNS:
+        rows: dict[tuple[str, ...], list[str]] = {}
+        for profile in mig.profiles:
+            rows.setdefault(mig.sources_of(profile.name, column), []).append(profile.name)
+        for sources, names in rows.items():
+            of = f" of {', '.join(names)}" if len(rows) > 1 else ""
+            cells.append((MIG_COLUMNS[column], of, [name for name in sources if name != CALCULATED]))
+    return cells
+
+
+def _by_kind(cells: Iterable[Cell]) -> list[str]:
+    """One cell of the page for each kind of source: what it confirms, by the sources that confirm it."""
+    grouped: dict[str, dict[tuple[tuple[str, ...], str], list[str]]] = {kind: {} for kind in KINDS}
+    for word, of, sources in cells:
+        kinds = [known_sources()[name].by for name in sources]
+        best = next((kind for kind in KINDS if kind in kinds), "us")
+        names = tuple(name for name in sources if known_sources()[name].by == best)
+        grouped[best].setdefault((names, of), []).append(word)
+    return ["; ".join(_group(*key, words) for key, words in groups.items()) for groups in grouped.values()]
+
+
+def _group(sources: Sequence[str], of: str, words: Sequence[str]) -> str:
+    named = ", ".join(f"`{name}`" for name in sources)
+    text = ", ".join(words) + of
+    return f"{named}: {text}" if named else text
+
+
+def _users(name: str, profiles: Mapping[str, Profile]) -> str:
+    return ", ".join(f"`{profile}`" for profile, one in profiles.items() if one.gpu.mig == name)
