@@ -1,4 +1,4 @@
-"""Every number of a simulated model names its source, or says that it was calculated; a file that does not is refused."""
+"""Every number of a simulated model names its source, or that it was calculated; a file that does not is refused."""
 
 from importlib.resources import files
 from typing import Any
@@ -41,7 +41,7 @@ class TestProfiles:
 
     def test_a_source_that_is_not_listed_is_refused(self, profile: dict[str, Any]) -> None:
         profile["sources"]["hearsay"] = ["name"]
-        with pytest.raises(ValidationError, match="there is no source hearsay in sources.yaml"):
+        with pytest.raises(ValidationError, match=r"there is no source hearsay in sources\.yaml"):
             Profile.model_validate(profile)
 
     def test_what_is_calculated_has_no_other_source(self, profile: dict[str, Any]) -> None:
