@@ -81,8 +81,10 @@ def test_a_model_is_found_by_whole_words() -> None:
     def found(word: str) -> set[str]:
         return {gpu.product_name for gpu in KNOWN if is_model(gpu, word)}
 
-    assert found("a10") == set()
-    assert found("A100") == found("a100") == {"NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"}
+    assert found("a1") == set()
+    assert found("a10") == {"NVIDIA A10"}
+    a100 = {"NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe"}
+    assert found("A100") == found("a100") == a100
     assert found("b200") == {"NVIDIA B200"}
     assert found("rtx-pro-6000") == found("RTX PRO 6000") != set()
 
