@@ -88,6 +88,7 @@ class Hardware:
     """Looks at the node and changes it; keeps one NVML session as long as it serves. For any thread, one at a time.
 
     `ours` is what the journal says now, without waiting. `imex_state` asks an IMEX daemon that the node runs itself.
+    `imex_problem` is what keeps IMEX daemons of ComputeDomains from starting here, where the node has channels.
     `make_nodes` makes device nodes that are missing, before each look; what it returns is wrong with them.
     """
 
@@ -98,6 +99,7 @@ class Hardware:
         ours: Callable[[], Ours] = lambda: NOTHING,
         *,
         imex_state: Callable[[], str | None] = lambda: None,
+        imex_problem: Callable[[], Problem | None] = lambda: None,
         make_nodes: Callable[[], Problem | None] = lambda: None,
         turn_s: float = TURN_S,
     ) -> None:
@@ -105,6 +107,7 @@ class Hardware:
         self._open_nvml = open_nvml
         self._ours = ours
         self._imex_state = imex_state
+        self._imex_problem = imex_problem
         self._make_nodes = make_nodes
         self._turn_s = turn_s
         self._turn = threading.RLock()
@@ -116,7 +119,6 @@ class Hardware:
             boot_id = self._host.boot_id()
             pci = self._host.nvidia_gpus()
             nodes = self._make_nodes()
-            without_nodes = () if nodes is None else (nodes,)
             # What is ours by now: a change is made after the journal knows of it, taken back before it forgets it, and
             # not while we look.
             ours = self._ours()
@@ -124,17 +126,19 @@ class Hardware:
                 driver, readings = self._read(_Fingerprint.of(self._host, pci))
             except NodeNotReady as error:
                 self.close()
-                return NodeFacts(boot_id, None, (), (*without_nodes, _driver_problem(error, pci)))
+                return NodeFacts(boot_id, None, (), tuple(filter(None, (nodes, _driver_problem(error, pci)))))
             if not readings.gpus and _unreadable(readings.problems):
                 # Nothing answers: perhaps the driver was reset under the session. The next look starts a new one.
                 self.close()
             seen = self._located(readings.gpus, pci)
             imex = self._imex()
+            imex_problem = self._imex_problem() if imex is not None and imex.usable else None
+        of_node = filter(None, (nodes, imex_problem))
         return NodeFacts(
             boot_id,
             driver,
             without_ours(seen, ours),
-            tuple(sorted((*_problems(readings, pci, ours), *without_nodes), key=_by_subject)),
+            tuple(sorted((*_problems(readings, pci, ours), *of_node), key=_by_subject)),
             readings.health,
             lost(seen, ours),
             imex,

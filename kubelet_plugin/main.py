@@ -44,7 +44,7 @@ from kubelet_plugin.effects.shipped_hook import ShippedHook
 from kubelet_plugin.events import ClaimEvents, NodeEvents, policy_refused
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
-from kubelet_plugin.hardware.imex import HostDaemon
+from kubelet_plugin.hardware.imex import HostDaemon, foreign_daemon_problem
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.hardware.vfio import HostModules, Sysfs
 from kubelet_plugin.health import NodeHealth
@@ -168,12 +168,18 @@ def _node(settings: Settings) -> _Node:
             open_nvml,
             OursNow(journal, host),
             imex_state=imex_state,
+            imex_problem=partial(foreign_daemon_problem, host) if _makes_daemons(settings) else lambda: None,
             make_nodes=DeviceNodes(machine.on_host, driver, programs),
         ),
         machine=machine,
         daemons=mps_daemons(machine, programs, settings.state_dir / "mps"),
         journal=journal,
     )
+
+
+def _makes_daemons(settings: Settings) -> bool:
+    """Whether IMEX daemons run in pods of ComputeDomains, and not on the node by itself."""
+    return settings.compute_domains and Feature.HOST_IMEX not in settings.feature_gates
 
 
 def _composed(settings: Settings, cluster: _Cluster, node: _Node) -> _Plugin:

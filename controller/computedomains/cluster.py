@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.api.computedomain import ComputeDomain
-from dra_driver.api.inventory import IMEX_READY, NodeInventorySpec
+from dra_driver.api.inventory import IMEX_READY, IMEX_SUBJECT, NodeInventorySpec
 from dra_driver.api.meta import (
     COMPUTE_DOMAINS,
     DAEMON_SETS,
@@ -99,7 +99,7 @@ class DomainsInCluster:
         self.domains = Mirror(kube, COMPUTE_DOMAINS, keep=_domain, on_change=self._domain_changed)
         self._claims = Mirror(kube, RESOURCE_CLAIMS, keep=self._kept_claim, on_change=self._claim_changed)
         self.nodes = Mirror(kube, NODES, keep=_node, on_change=self._node_changed)
-        self._fabrics = Mirror(kube, NODE_INVENTORIES, keep=_fabric, on_change=self._fabric_changed)
+        self._inventories = Mirror(kube, NODE_INVENTORIES, keep=_inventory, on_change=self._fabric_changed)
         self.daemon_sets = Mirror(
             kube,
             DAEMON_SETS,
@@ -120,7 +120,7 @@ class DomainsInCluster:
 
     @property
     def mirrors(self) -> "tuple[Mirror[Any], ...]":
-        return (self.domains, self._claims, self.nodes, self._fabrics, self.daemon_sets, self.templates, self._pods)
+        return (self.domains, self._claims, self.nodes, self._inventories, self.daemon_sets, self.templates, self._pods)
 
     async def synced(self) -> None:
         for mirror in self.mirrors:
@@ -201,16 +201,17 @@ class DomainsInCluster:
         node = self.nodes.objects.get(("", name))
         if node is None:
             return None
-        fabric, imex_ready = self._fabrics.objects.get(("", name), _NO_INVENTORY)
+        inventory = self._inventories.objects.get(("", name), _NO_INVENTORY)
         domain = self._uids.get(node.label) if node.label is not None else None
         return NodeSeen(
             name,
             label=node.label,
             domain=None if domain is None else "/".join(domain),
-            clique=fabric.clique,
-            fabric_problem=fabric.problem,
+            clique=inventory.fabric.clique,
+            fabric_problem=inventory.fabric.problem,
             address=node.address,
-            imex_ready=imex_ready,
+            imex_ready=inventory.imex_ready,
+            imex_problem=inventory.imex_problem,
         )
 
     def _daemons(self, uid: str) -> dict[str, DaemonSeen]:
@@ -295,7 +296,7 @@ class DomainsInCluster:
             labels = (one.label for one in (before, after) if one is not None and one.label is not None)
             self._tell_users_of(change.key[1], labels)
 
-    def _fabric_changed(self, change: "MirrorChange[tuple[NodeFabric, bool | None]]") -> None:
+    def _fabric_changed(self, change: "MirrorChange[_Inventory]") -> None:
         if change.before != change.after:
             node = self.nodes.objects.get(("", change.key[1]))
             self._tell_users_of(change.key[1], () if node is None or node.label is None else (node.label,))
@@ -331,7 +332,17 @@ UNPLACED_AFTER_S = 30.0
 FOREIGN_AGAIN_S = 30.0
 """How soon a name that somebody else's object has is tried again."""
 
-_NO_INVENTORY = (NodeFabric(problem="the node has not reported what it has yet", reason="NoInventory"), None)
+
+@dataclass(frozen=True, slots=True)
+class _Inventory:
+    """What a mirror keeps of a NodeInventory; see `NodeSeen`."""
+
+    fabric: NodeFabric
+    imex_ready: bool | None = None
+    imex_problem: str | None = None
+
+
+_NO_INVENTORY = _Inventory(NodeFabric(problem="the node has not reported what it has yet", reason="NoInventory"))
 
 
 def _domain(obj: JsonObject) -> ComputeDomain | InvalidInput:
@@ -363,14 +374,15 @@ def _daemon_set(obj: JsonObject) -> KeptObject | None:
     return None if uid is None else KeptObject(metadata["uid"], uid, "deletionTimestamp" in metadata, made_as)
 
 
-def _fabric(obj: JsonObject) -> tuple[NodeFabric, bool | None]:
+def _inventory(obj: JsonObject) -> _Inventory:
     try:
         facts = NodeInventorySpec.of(obj.get("spec"))
     except InvalidInput as error:
-        return NodeFabric(reason="InventoryNotUnderstood", problem=f"its inventory makes no sense: {error}"), None
+        return _Inventory(NodeFabric(reason="InventoryNotUnderstood", problem=f"its inventory makes no sense: {error}"))
     imex = facts.imex
     ready = None if imex is None or imex.state is None else imex.state == IMEX_READY
-    return fabric_of(facts.gpus), ready
+    problem = next((one.message for one in facts.problems if one.subject == IMEX_SUBJECT), None)
+    return _Inventory(fabric_of(facts.gpus), ready, problem)
 
 
 def _daemon(obj: JsonObject) -> tuple[str, str, DaemonSeen]:

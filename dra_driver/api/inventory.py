@@ -71,6 +71,9 @@ class FabricFacts(Model):
 IMEX_READY = "READY"
 """What an IMEX daemon says of itself when it serves. Source: nvidia-imex-ctl -q."""
 
+IMEX_SUBJECT = "IMEX"
+"""Subject of the problem that keeps IMEX daemons of ComputeDomains from starting on a node."""
+
 
 class ImexFacts(Model):
     """What the node has for sharing memory with other machines over NVLink."""

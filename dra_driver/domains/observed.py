@@ -34,6 +34,8 @@ class NodeSeen:
     fabric_problem: str | None = None
     address: str = ""
     imex_ready: bool | None = None
+    imex_problem: str | None = None
+    """What keeps an IMEX daemon of a domain from starting there."""
     domain: str | None = None
     """Namespace and name of the domain that the node is in, with `/` between them; None when they are not known."""
 

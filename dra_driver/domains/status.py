@@ -54,6 +54,8 @@ def _node(observed: ObservedDomain, member: Member, *, host_imex: bool) -> Domai
         problem = "it is leaving the domain"
     elif node.fabric_problem is not None:
         problem = node.fabric_problem
+    elif problem is not None and node.imex_problem is not None:
+        problem = f"{problem}: {node.imex_problem}"
     return DomainNode(
         name=member.node,
         ip_address=address,

@@ -141,6 +141,30 @@ def _mig_manager(node: NodeSeen) -> Iterator[Finding]:
     yield _MIG_MANAGER.at() if node.mig_manager else ok("no MIG manager is enabled on this node")
 
 
+_IMEX_RUNS = Trouble(
+    "runs",
+    Verdict.WARNING,
+    "{daemons} manages the NVLink fabric of this node: IMEX daemons of ComputeDomains cannot start beside it",
+    "systemctl disable --now nvidia-imex (in a pod: remove the other driver); or let domains use it: feature gate"
+    " HostManagedIMEXDaemon",
+)
+_IMEX_ENABLED = Trouble(
+    "enabled",
+    Verdict.WARNING,
+    "nvidia-imex.service starts an IMEX daemon when the node boots: those of ComputeDomains cannot start beside it",
+    "systemctl disable nvidia-imex; or let domains use it (feature gate HostManagedIMEXDaemon)",
+)
+
+
+def _imex(node: NodeSeen) -> Iterator[Finding]:
+    if node.imex_daemons:
+        yield _IMEX_RUNS.at(daemons=listed(node.imex_daemons))
+    elif node.imex_unit:
+        yield _IMEX_ENABLED.at()
+    else:
+        yield ok("no IMEX daemon but those of ComputeDomains")
+
+
 _NO_FOLDER = Trouble(
     "no-folder",
     Verdict.PROBLEM,
@@ -368,6 +392,7 @@ CHECKS: tuple[Check[NodeSeen], ...] = (
         (_NOT_IN_FABRIC, _NO_MANAGER),
     ),
     Check("node-mig-manager", "whether a MIG manager of the host changes MIG at boot.", _mig_manager, (_MIG_MANAGER,)),
+    Check("node-imex", "whether the node runs an IMEX daemon by itself.", _imex, (_IMEX_RUNS, _IMEX_ENABLED)),
     RUNTIME,
     Check(
         "node-cdi-files",

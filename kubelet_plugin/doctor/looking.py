@@ -39,6 +39,7 @@ from kubelet_plugin.effects.other_claims import OtherClaims
 from kubelet_plugin.effects.shipped_hook import InstalledHook
 from kubelet_plugin.hardware.driver_root import DriverInstallation, kernel_module_version
 from kubelet_plugin.hardware.hook_program import HookMode
+from kubelet_plugin.hardware.imex import foreign_daemons
 from kubelet_plugin.hardware.in_root import asking
 from kubelet_plugin.hardware.persistenced import daemon_socket
 from kubelet_plugin.hardware.sysfs import HostFiles, pci_address
@@ -130,6 +131,8 @@ class Machine:
             persistenced=daemon_socket(host, root) is not None,
             fabric_manager=daemon_socket(host, root, "nvidia-fabricmanager") is not None,
             mig_manager=host.resolve(f"{_WANTED_BY}/nvidia-mig-manager.service") is not None,
+            imex_daemons=foreign_daemons(host),
+            imex_unit=host.resolve(f"{_WANTED_BY}/nvidia-imex.service") is not None,
             runtimes=tuple(self._runtimes()),
             cdi_root=str(places.cdi_root),
             cdi_root_there=places.cdi_root.is_dir(),

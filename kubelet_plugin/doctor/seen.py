@@ -130,6 +130,10 @@ class NodeSeen:
     persistenced: bool
     fabric_manager: bool
     mig_manager: bool
+    imex_daemons: tuple[str, ...]
+    """IMEX daemons that are not this driver's, with process id and unit."""
+    imex_unit: bool
+    """Whether the node starts an IMEX daemon of its own at boot."""
     runtimes: tuple[RuntimeSeen, ...]
     cdi_root: str
     cdi_root_there: bool

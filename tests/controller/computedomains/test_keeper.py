@@ -134,6 +134,25 @@ async def test_a_fabric_that_is_not_complete_keeps_its_node_out_until_it_is(kube
         await becomes(cluster, domain, "AllNodesReady")
 
 
+async def test_a_daemon_of_the_node_itself_is_named_where_that_of_the_domain_does_not_start(
+    kube: Kube, cluster: DomainCluster
+) -> None:
+    busy = "nvidia-imex (812, nvidia-imex.service) manages the node's fabric"
+    async with kept(kube), tended(kube) as daemons:
+        daemons.broken.add("tray-1")
+        domain = await cluster.domain("train")
+        await cluster.use(domain, "tray-1")
+        await becomes(cluster, domain, "DaemonsNotReady")
+        stored = await kube.get(NODE_INVENTORIES, "tray-1")
+        problem = {"subject": "IMEX", "reason": "ForeignDaemon", "message": busy}
+        await kube.replace(NODE_INVENTORIES, {**stored, "spec": {**stored["spec"], "problems": [problem]}})
+
+        async def said() -> bool:
+            return [str(one.message).endswith(busy) for one in (await cluster.read(domain)).status.nodes] == [True]
+
+        await until(said)
+
+
 async def test_a_daemon_that_is_not_ready_is_named(kube: Kube, cluster: DomainCluster) -> None:
     async with kept(kube), tended(kube) as daemons:
         daemons.broken.add("tray-2")

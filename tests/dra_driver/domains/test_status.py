@@ -122,6 +122,16 @@ def test_a_node_says_what_its_daemon_lacks(said: str, pod: DaemonSeen | None) ->
     assert said in str(found.nodes[1].message)
 
 
+@pytest.mark.parametrize("pod", DAEMONS.values(), ids=DAEMONS)
+def test_what_the_node_knows_of_its_daemons_trouble_is_told_while_it_is_not_ready(pod: DaemonSeen | None) -> None:
+    busy = replace(member("b"), imex_problem="nvidia-imex (812, nvidia-imex.service) manages the node's fabric")
+    found = of(seen(nodes=[member("a"), busy], daemons=[daemon("a"), *([pod] if pod is not None else [])]))
+    assert str(found.nodes[1].message).endswith(": nvidia-imex (812, nvidia-imex.service) manages the node's fabric")
+    assert "nvidia-imex (812" in condition(found, READY).message
+    well = of(seen(nodes=[member("a"), busy], daemons=[daemon("a"), daemon("b")]))
+    assert well.nodes[1].message is None
+
+
 def test_a_member_that_is_leaving_is_shown_and_is_missed_by_nobody() -> None:
     found = of(observed(uses=[use("a")], nodes=[member("a"), node("b")], daemons=[daemon("a"), daemon("b")]))
     assert (found.status, found.ready_nodes) == ("Ready", "1/1")
