@@ -36,7 +36,8 @@ type Text = Annotated[str, BeforeValidator(_shortened), Field(max_length=_LONGES
 type Slices = Annotated[int, Field(ge=0, le=64)]
 """Places of a MIG layout, and how many of them; no GPU has more than 16."""
 type Number = Annotated[int, Field(ge=-(2**31), le=2**32 - 1)]
-type Bytes = Annotated[int, Field(ge=0, le=2**63 - 1)]
+type Bytes = Annotated[int, Field(ge=0, le=2**53 - 1)]
+"""An API server takes no bound that a float cannot hold, and would then refuse every inventory."""
 
 
 class DriverFacts(Model):

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 import yaml
 from support.api import Api
-from support.inventories import gpu, inventory_object, inventory_spec
+from support.inventories import compute_instance, gpu, gpu_instance, inventory_object, inventory_spec, mig
 from support.mig import gpu_of
 
 from dra_driver.api.crd import FILE
@@ -25,6 +25,7 @@ from dra_driver.publish import Narrator, PoolPublisher
 from dra_driver.publish.probe import server_features
 from dra_driver.slices.describe import described_devices
 from dra_driver.slices.diff import is_complete, observed_slice
+from dra_driver.slices.offline import published_offline
 
 PATIENCE_S = 30.0
 
@@ -146,7 +147,8 @@ async def test_a_pool_is_published_changed_wiped_restored_and_withdrawn(kube: Ku
 
 async def test_a_second_publisher_finds_nothing_to_write_in_pools_of_several_slices(kube: Kube, unique: str) -> None:
     """What the server stores has the digest of what was sent; the order of slices is in their names."""
-    gpus = [gpu(number) for number in range(70)]
+    parts = [gpu_instance("1g.10gb", start, 1, compute_instance("1g.10gb", 1)) for start in range(7)]
+    gpus = [gpu(number, mig=mig(enabled=True, instances=parts)) for number in range(10)]
     node = await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": unique}})
     spec = inventory_spec(unique, gpus, registered=now())
     await kube.create(NODE_INVENTORIES, inventory_object(spec, node["metadata"]["uid"]))
@@ -162,7 +164,34 @@ async def test_a_second_publisher_finds_nothing_to_write_in_pools_of_several_sli
     assert (first.verbs, second.verbs, first.complaints + second.complaints) == (["create", "create"], [], [])
     in_order = sorted(await slices_of(kube, unique), key=lambda item: str(item["metadata"]["name"]))
     names = [device["name"] for item in in_order for device in item["spec"]["devices"]]
-    assert names == [item.name for item in gpus]
+    (published,) = published_offline(spec, PublishingPolicy.EVERYTHING, {}, "uid")
+    assert names == [item.name for item in published.devices]
+    await kube.delete(NODE_INVENTORIES, unique)
+    await kube.delete_collection(RESOURCE_SLICES, field_selector=f"spec.nodeName={unique}")
+
+
+async def test_a_status_is_written_once_and_outlives_what_the_node_reports(kube: Kube, unique: str) -> None:
+    """The server keeps all of it, a write of the spec does not touch it, and who reads it finds nothing to write."""
+    gpus = [gpu(number, mig=mig(switchable=False)) for number in range(2)]
+    node = await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": unique}})
+    spec = inventory_spec(unique, gpus, registered=now())
+    made = await kube.create(NODE_INVENTORIES, inventory_object(spec, node["metadata"]["uid"]))
+    policy = PublishingPolicy.of({"mig": [{"mode": "Dynamic"}]})
+
+    async def says() -> bool:
+        return "status" in await kube.get(NODE_INVENTORIES, unique)
+
+    async with publishing(kube, unique, Written(), policy):
+        await until(says)
+    before = await kube.get(NODE_INVENTORIES, unique)
+    (limitation,) = before["status"]["limitations"]
+    assert (limitation["rule"], limitation["reason"], len(limitation["gpus"])) == ("mig[0]", "ResetNeeded", 2)
+    async with publishing(kube, unique, Written(), policy) as publisher:
+        await publisher.first_pass.wait()
+    assert await kube.get(NODE_INVENTORIES, unique) == before
+    metadata = {**made["metadata"], "resourceVersion": before["metadata"]["resourceVersion"], "labels": {"a": "b"}}
+    replaced = await kube.replace(NODE_INVENTORIES, {**made, "metadata": metadata})
+    assert replaced["status"] == before["status"]
     await kube.delete(NODE_INVENTORIES, unique)
     await kube.delete_collection(RESOURCE_SLICES, field_selector=f"spec.nodeName={unique}")
 

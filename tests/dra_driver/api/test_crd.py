@@ -49,6 +49,14 @@ def test_the_schema_is_structural(definition: Definition) -> None:
         assert not {"$ref", "anyOf", "oneOf", "allOf", "default", "title", "nullable"} & schema.keys()
 
 
+@every_definition
+def test_bounds_are_numbers_that_an_api_server_can_compare(definition: Definition) -> None:
+    """It compares as floats, and refuses every object where a bound is none of JSON's exact integers."""
+    status = [schema_of(definition, "status")] if definition.status is not None else []
+    for schema in [found for part in (schema_of(definition), *status) for found in objects(part)]:
+        assert all(abs(schema[bound]) < 2**53 for bound in ("minimum", "maximum") if bound in schema)
+
+
 def test_the_schema_has_every_field_under_its_wire_name() -> None:
     assert set(spec_schema()["properties"]) == {field.alias for field in NodeInventorySpec.model_fields.values()}
     gpu = spec_schema()["properties"]["gpus"]["items"]
