@@ -186,7 +186,13 @@ def hook_program(path: str, ldconfig: str | None, ask: Ask) -> HookProgram:
     """
     name = PurePosixPath(path).name
     arguments = (name, "hook") if name == "nvidia-ctk" else (name,)
-    said = _said(ask, path, "--version")
+    version = next(iter(_VERSION.findall(_said(ask, path, "--version"))), "unknown")
+    if version.startswith("1.11."):
+        # Its links are `target:link`, which has no place for a PCI address; by its help it is like its successor.
+        raise NodeNotReady(
+            "is of release 1.11, which makes links in another way: upgrade the NVIDIA container toolkit",
+            about=f"program {path}",
+        )
     listed = set(_LISTED.findall(_said(ask, path, *arguments[1:], "--help")))
     # Releases before 1.15 run /sbin/ldconfig, whatever they are told.
     sub_commands = {
@@ -196,8 +202,7 @@ def hook_program(path: str, ldconfig: str | None, ask: Ask) -> HookProgram:
     }
     if not sub_commands:
         raise NodeNotReady("lists none of the hooks that containers need", about=f"program {path}")
-    version = _VERSION.search(said)
-    return HookProgram(path, arguments, sub_commands, version[1] if version is not None else "unknown", ldconfig)
+    return HookProgram(path, arguments, sub_commands, version, ldconfig)
 
 
 def _flags(path: str, arguments: tuple[str, ...], listed: set[str], ask: Ask) -> Iterator[tuple[str, frozenset[str]]]:

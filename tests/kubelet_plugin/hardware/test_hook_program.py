@@ -22,7 +22,6 @@ EVERY = {*COMPAT, "disable-device-node-modification"}
 NEWEST = {*EVERY, "update-application-profile"}
 
 RELEASES = {
-    "1.11.0/nvidia-ctk": OLDEST,
     "1.12.1/nvidia-ctk": OLDEST,
     "1.14.6/nvidia-ctk": OLDEST,
     "1.15.0/nvidia-ctk": OLDEST,
@@ -58,7 +57,12 @@ def test_each_release_is_used_for_what_it_has(name: str) -> None:
 
 
 def test_every_release_that_was_recorded_is_looked_at() -> None:
-    assert toolkit.recorded().keys() == RELEASES.keys()
+    assert toolkit.recorded().keys() == {"1.11.0/nvidia-ctk", *RELEASES}
+
+
+def test_a_release_whose_links_are_written_otherwise_is_not_used() -> None:
+    with pytest.raises(NodeNotReady, match=r"is of release 1\.11"):
+        hook_program("/usr/bin/nvidia-ctk", "/sbin/ldconfig", toolkit.recorded_ask("1.11.0", "nvidia-ctk"))
 
 
 @toolkit.NEEDED
