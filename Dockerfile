@@ -4,11 +4,27 @@
 #   docker build --build-arg BASE=python:3.13-slim-bookworm@sha256:… -t REGISTRY/gpu-dra-driver:0.1.0 .
 #   docker buildx build --platform linux/amd64,linux/arm64 --build-arg BASE=… --push -t … .
 #
-# BASE is pinned by whoever builds: a digest here would be old before anybody reads it, and a tag alone can change under
-# one's hands. What is installed upon it is pinned, file by file. Anything with CPython 3.12 or newer and glibc will do;
+# BASE, and GO, in which the hook program is built, are pinned by whoever builds: a digest here would be old before anybody
+# reads it, and a tag alone can change under one's hands. What is installed upon it is pinned, file by file. Anything with CPython 3.12 or newer and glibc will do;
 # wheels of all dependencies exist for both architectures, so nothing is compiled. `make image-check` does the same without
 # a registry: it installs into a clean virtual environment, starts every entry point, and tells the size.
 ARG BASE=python:3.13-slim-bookworm
+ARG GO=golang:1.25-bookworm
+
+# The hook program for hosts that have none: nvidia-cdi-hook of NVIDIA's container toolkit (Apache-2.0), from its source.
+# The module proxy gives it, Go's checksum database vouches for it and for all that it is made of, and TOOLKIT_SUM pins it.
+# It is linked statically, because it runs on the host, whose C library may be older, or another one. It never loads NVML.
+FROM ${GO} AS hook
+ARG TOOLKIT=v1.20.0
+ARG TOOLKIT_SUM=h1:RMOgXeDM7CdPOOLc18NCTitArQFqT2NUgUBB34JijDg=
+ENV GOTOOLCHAIN=local CGO_ENABLED=1 GOBIN=/hook
+RUN module=github.com/NVIDIA/nvidia-container-toolkit \
+ && go install -trimpath -tags netgo,osusergo \
+      -ldflags "-s -w -X ${module}/internal/info.version=${TOOLKIT#v} -linkmode=external -extldflags '-static -Wl,--unresolved-symbols=ignore-in-object-files'" \
+      ${module}/cmd/nvidia-cdi-hook@${TOOLKIT} \
+ && go version -m /hook/nvidia-cdi-hook | grep -F "${TOOLKIT_SUM}" \
+ && /hook/nvidia-cdi-hook --version | grep -F "version ${TOOLKIT#v}" \
+ && cp "$(go env GOMODCACHE)/github.com/!n!v!i!d!i!a/nvidia-container-toolkit@${TOOLKIT}/LICENSE" /hook/nvidia-cdi-hook.LICENSE
 
 FROM ${BASE} AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1
@@ -37,6 +53,7 @@ LABEL org.opencontainers.image.title="gpu-dra-driver" \
       org.opencontainers.image.description="A Dynamic Resource Allocation driver for NVIDIA GPUs on Kubernetes" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /opt/gpu-dra /opt/gpu-dra
+COPY --from=hook /hook /opt/gpu-dra/libexec
 ENV PATH=/opt/gpu-dra/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 # Whoever runs it says nothing more is a user without rights; the plugin's pod asks for root, for it has to be.
 USER 65532:65532

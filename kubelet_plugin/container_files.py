@@ -3,6 +3,8 @@
 `kubelet_plugin.main` gives `ContainerFilesOfNode` to the claim service. Calls block, in any thread.
 """
 
+from collections.abc import Callable
+
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.discovery import NodeFacts
@@ -14,10 +16,17 @@ from kubelet_plugin.prepare.node import ContainerFiles
 class ContainerFilesOfNode:
     """Looks at the host each time; what did not change is found again quickly."""
 
-    def __init__(self, installation: DriverInstallation, others: OtherClaims | None = None) -> None:
-        """Without `others` nobody looks for claims of other drivers: for what hands out no GPUs."""
+    def __init__(
+        self,
+        installation: DriverInstallation,
+        others: OtherClaims | None = None,
+        readable: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """Without `others` nobody looks for claims of other drivers: for what hands out no GPUs. `readable` is the
+        highest CDI version that the container runtime reads, None when that is not known; it may raise NodeNotReady."""
         self._installation = installation
         self._others = others
+        self._readable = readable
 
     def __call__(self, facts: NodeFacts) -> ContainerFiles:
         """GPUs that no container can use now are among the missing. Raises NodeNotReady: what the driver lacks."""
@@ -27,7 +36,13 @@ class ContainerFilesOfNode:
         found = self._installation.for_containers(facts.driver.version, facts.gpus)
         missing = {uuid: error.message for uuid, error in found.missing.items()}
         return ContainerFiles(
-            found.driver, found.nodes, missing, self.mig_nodes, self._installation.host_node, self._taken(facts)
+            found.driver,
+            found.nodes,
+            missing,
+            self.mig_nodes,
+            self._installation.host_node,
+            self._taken(facts),
+            self._readable(),
         )
 
     def _taken(self, facts: NodeFacts) -> dict[str, str]:

@@ -11,7 +11,7 @@ hardware does it inside `Hardware.use`, so that a look never falls between a cha
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -58,6 +58,8 @@ class NodeFacts:
     """MIG devices that claims have and that are gone; it makes conditions of these, too."""
     imex: ImexFacts | None = None
     """None where the driver knows no IMEX channels."""
+    warnings: tuple[Problem, ...] = ()
+    """What containers go without here, sorted by subject."""
     divided: bool = field(default=False, compare=False)
     """Whether a GPU is in MIG mode, for claims or otherwise."""
 
@@ -90,6 +92,7 @@ class Hardware:
     `ours` is what the journal says now, without waiting. `imex_state` asks an IMEX daemon that the node runs itself.
     `imex_problem` is what keeps IMEX daemons of ComputeDomains from starting here, where the node has channels.
     `make_nodes` makes device nodes that are missing, before each look; what it returns is wrong with them.
+    `warnings` are what containers go without; they are asked for while nobody waits for the hardware.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class Hardware:
         imex_state: Callable[[], str | None] = lambda: None,
         imex_problem: Callable[[], Problem | None] = lambda: None,
         make_nodes: Callable[[], Problem | None] = lambda: None,
+        warnings: Callable[[], Iterable[Problem]] = lambda: (),
         turn_s: float = TURN_S,
     ) -> None:
         self._host = host
@@ -109,12 +113,16 @@ class Hardware:
         self._imex_state = imex_state
         self._imex_problem = imex_problem
         self._make_nodes = make_nodes
+        self._warnings = warnings
         self._turn_s = turn_s
         self._turn = threading.RLock()
         self._session: _Session | None = None
 
     def look(self) -> NodeFacts:
         """The facts now. Raises NodeNotReady only when the kernel does not even tell its boot id."""
+        return replace(self._look(), warnings=tuple(sorted(self._warnings(), key=_by_subject)))
+
+    def _look(self) -> NodeFacts:
         with self._turn:
             boot_id = self._host.boot_id()
             pci = self._host.nvidia_gpus()
@@ -142,7 +150,7 @@ class Hardware:
             readings.health,
             lost(seen, ours),
             imex,
-            any(gpu.mig is not None and gpu.mig.enabled for gpu in seen),
+            divided=any(gpu.mig is not None and gpu.mig.enabled for gpu in seen),
         )
 
     def _imex(self) -> ImexFacts | None:

@@ -32,6 +32,7 @@ from dra_driver.runtime.tasks import forever, run_service, until_signal
 from dra_driver.runtime.telemetry import configure_logging, status_server, tell_build
 from dra_driver.runtime.tracing import OFF, Tracer, open_tracer
 from kubelet_plugin.container_files import ContainerFilesOfNode
+from kubelet_plugin.container_runtime import ContainerRuntime, lacking
 from kubelet_plugin.debug import LastErrors, sections
 from kubelet_plugin.device_status import DeviceStatusWriter, GpuClaims
 from kubelet_plugin.discovery import Discovery, Hardware, NodeFacts, NvmlSource, OpenNvml, installed_nvml
@@ -98,7 +99,10 @@ async def run(settings: Settings) -> None:
     ):
         events = EventRecorder(kube, controller=f"{settings.driver_name}/kubelet-plugin", instance=settings.node_name)
         policy = await _policy(settings, events)
-        await _live(settings, _composed(settings, _Cluster(kube, tracer, metrics, events, policy), _node(settings)))
+        runtime = ContainerRuntime(kube, settings.node_name)
+        await runtime.refresh()
+        cluster, node = _Cluster(kube, tracer, metrics, events, policy), _node(settings, runtime)
+        await _live(settings, _composed(settings, cluster, node))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,7 @@ class _Node:
     """What the plugin finds on its node, acts on, and remembers of it."""
 
     host: HostFiles
+    runtime: ContainerRuntime
     driver: DriverInstallation
     open_nvml: OpenNvml
     programs: DriverPrograms
@@ -142,7 +147,7 @@ class _Plugin:
     debug: Mapping[str, Section] | None
 
 
-def _node(settings: Settings) -> _Node:
+def _node(settings: Settings, runtime: ContainerRuntime) -> _Node:
     # A simulated host is a folder of the real one, and its files can be mounted from there.
     host = HostFiles(settings.host_root, runtime_root=str(settings.host_root.resolve()) if settings.simulate else "/")
     driver = DriverInstallation(
@@ -159,6 +164,7 @@ def _node(settings: Settings) -> _Node:
     machine = _machine(settings, host)
     return _Node(
         host=host,
+        runtime=runtime,
         driver=driver,
         open_nvml=open_nvml,
         programs=programs,
@@ -170,6 +176,8 @@ def _node(settings: Settings) -> _Node:
             imex_state=imex_state,
             imex_problem=partial(foreign_daemon_problem, host) if _makes_daemons(settings) else lambda: None,
             make_nodes=DeviceNodes(machine.on_host, driver, programs),
+            # Containers of a simulated node run no hooks.
+            warnings=runtime.warnings if settings.simulate else partial(lacking, driver, runtime),
         ),
         machine=machine,
         daemons=mps_daemons(machine, programs, settings.state_dir / "mps"),
@@ -206,6 +214,7 @@ def _composed(settings: Settings, cluster: _Cluster, node: _Node) -> _Plugin:
     loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
         "reporter": reporter.run,
         "offers": offers.run,
+        "container runtime": node.runtime.run,
         "news": cluster.events.run,
         "news of pods": pods.run,
         "claims": claims.run,
@@ -252,7 +261,9 @@ def _claims(
     return ClaimService(
         api=kube,
         facts=watch.facts,
-        container_files=ContainerFilesOfNode(node.driver, OtherClaims(settings.cdi_root, [settings.driver_name])),
+        container_files=ContainerFilesOfNode(
+            node.driver, OtherClaims(settings.cdi_root, [settings.driver_name]), node.runtime.readable
+        ),
         journal=node.journal,
         cdi=CdiFiles(settings.cdi_root, settings.driver_name),
         effects=effects_of(node.machine, node.hardware, node.programs, node.daemons, watch.events.paused),
@@ -318,7 +329,8 @@ async def _domains(
     from kubelet_plugin.domains.serving import serve_domains
 
     problem = None if node.host_imex is None else node.host_imex.problem
-    await serve_domains(kube, settings, node.host, node.driver, facts, registered, problem, told)
+    readable = node.runtime.readable
+    await serve_domains(kube, settings, node.host, node.driver, facts, registered, readable, problem, told)
 
 
 def _has_domain_claims(settings: Settings) -> bool:

@@ -236,6 +236,7 @@ def wanted_spec(node_name: str, facts: NodeFacts, registered: dict[str, datetime
         gpus=list(facts.gpus),
         imex=facts.imex,
         problems=list(facts.problems),
+        warnings=list(facts.warnings),
         registrations=[
             Registration(driver=driver, time=_wire_time(when)) for driver, when in sorted(registered.items())
         ],

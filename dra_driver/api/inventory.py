@@ -252,12 +252,13 @@ class GpuFacts(Model):
 
 
 class Problem(Model):
-    """Something on the node that keeps a GPU, or all of them, from being offered."""
+    """Something on the node that keeps a GPU, or all of them, from being offered; or, as a warning, what containers go
+    without."""
 
     subject: Word
-    """What it is about: `GPU at index 3`, `GPU 0000:1b:00.0`, `driver`."""
+    """What it is about: `GPU at index 3`, `GPU 0000:1b:00.0`, `driver`; `hook program`, `container runtime`."""
     reason: Word
-    """CamelCase, for machines: `GpuIsLost`, `DriverNotLoaded`, `DisplayOnly`."""
+    """CamelCase, for machines: `GpuIsLost`, `DriverNotLoaded`, `DisplayOnly`; `NoHookProgram`, `OldCdi`."""
     message: Text
 
 
@@ -294,6 +295,8 @@ class NodeInventorySpec(Model):
     imex: ImexFacts | None = None
     """None where the driver knows no IMEX channels."""
     problems: list[Problem] = Field(default_factory=list, max_length=MOST_PROBLEMS)
+    warnings: list[Problem] = Field(default_factory=list, max_length=16)
+    """What containers go without on this node although its GPUs are offered. Sorted by subject."""
     registrations: list[Registration] = Field(default_factory=list, max_length=16)
     summary: Summary
 

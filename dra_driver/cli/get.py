@@ -124,6 +124,7 @@ def _node_row(
             for one in inventory.status.limitations
             if one.rule is not None
         ]
+        problems += [f"{warning.subject}: {warning.reason}" for warning in inventory.spec.warnings]
     problems += headroom.problems if headroom is not None else ()
     problems += [f"{gpu.name}: {', '.join(gpu.taints)}" for gpu in gpus if gpu.taints]
     largest = headroom.largest if headroom is not None else None

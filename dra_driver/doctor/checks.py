@@ -41,6 +41,7 @@ def cluster_checks(
             nodes.INVENTORIES,
             gpus.DRIVERS,
             gpus.HEALTH,
+            gpus.CONTAINERS,
             gpus.LEFTOVERS,
             gpus.LIMITATIONS,
             control.CONTROLLER_RUNS,

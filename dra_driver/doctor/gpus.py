@@ -100,6 +100,25 @@ def _condition(node: str, gpu: GpuFacts, condition: HealthCondition) -> Finding:
     )
 
 
+_LACKING = Trouble(
+    "lacking",
+    Verdict.WARNING,
+    "its containers go without something: {subject}: {reason}: {message}",
+    "do what it says; `dractl doctor --node` on {node} says more",
+)
+
+
+def _containers(cluster: Cluster) -> Iterator[Finding]:
+    fine = True
+    for inventory in cluster.inventories.items:
+        node = inventory.spec.node_name
+        for one in inventory.spec.warnings:
+            fine = False
+            yield _LACKING.at(_about(node), subject=one.subject, reason=one.reason, message=one.message, node=node)
+    if fine:
+        yield ok("hook programs and container runtimes have all that containers need")
+
+
 _MPS = Trouble(
     "mps-daemon",
     Verdict.WARNING,
@@ -196,6 +215,13 @@ HEALTH = Check(
     "what is wrong with GPUs by the inventories, besides what has checks of its own.",
     _health,
     (_SICK, _UNWELL, _UNREADABLE),
+    ("inventories",),
+)
+CONTAINERS = Check(
+    "containers",
+    "what containers go without on a node, by its inventory: hooks, or what its runtime cannot read.",
+    _containers,
+    (_LACKING,),
     ("inventories",),
 )
 LEFTOVERS = Check(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from dra_driver.cdi.edits import NOTHING_ELSE, cdi_device_id, claim_kind
 from dra_driver.cdi.model import CdiDevice, ContainerEdits, DeviceNode, encode, spec_of
+from dra_driver.cdi.runtimes import fitted
 from kubelet_plugin.domains.records import DomainName, Record
 
 DOMAIN_ANNOTATION = "resource.nvidia.com/computeDomain"
@@ -25,13 +26,16 @@ def cdi_ids(driver: str, record: Record) -> dict[str, str]:
     return {device.name: cdi_device_id(driver, record.claim.uid, device.name) for device in record.devices}
 
 
-def channel_file(driver: str, record: Record, channels: Sequence[DeviceNode]) -> bytes:
-    """`channels` are the domain's: the same for all its containers, whichever of the node's places they have."""
+def channel_file(driver: str, record: Record, channels: Sequence[DeviceNode], readable: str | None = None) -> bytes:
+    """`channels` are the domain's: the same for all its containers, whichever of the node's places they have.
+    `readable` is the highest CDI version that the container runtime reads; None when that is not known."""
     edits = ContainerEdits(env=(NOTHING_ELSE,), device_nodes=tuple(channels))
-    return _file(driver, record, edits, ContainerEdits())
+    return _file(driver, record, edits, ContainerEdits(), readable)
 
 
-def daemon_file(driver: str, record: Record, needs: DaemonNeeds, domain: DomainName) -> bytes:
+def daemon_file(
+    driver: str, record: Record, needs: DaemonNeeds, domain: DomainName, readable: str | None = None
+) -> bytes:
     variables = (
         f"CLIQUE_ID={domain.clique}",
         f"COMPUTE_DOMAIN_UUID={domain.uid}",
@@ -39,10 +43,11 @@ def daemon_file(driver: str, record: Record, needs: DaemonNeeds, domain: DomainN
         f"COMPUTE_DOMAIN_NAMESPACE={domain.namespace}",
     )
     own = ContainerEdits(env=variables, device_nodes=needs.nodes)
-    return _file(driver, record, own, needs.common)
+    return _file(driver, record, own, needs.common, readable)
 
 
-def _file(driver: str, record: Record, own: ContainerEdits, common: ContainerEdits) -> bytes:
+def _file(driver: str, record: Record, own: ContainerEdits, common: ContainerEdits, readable: str | None) -> bytes:
     devices = tuple(CdiDevice(f"{record.claim.uid}-{device.name}", own) for device in record.devices)
     uid = record.domain.uid if record.domain is not None else ""
-    return encode(spec_of(claim_kind(driver), devices, common, {DOMAIN_ANNOTATION: uid} if uid else None))
+    spec = spec_of(claim_kind(driver), devices, common, {DOMAIN_ANNOTATION: uid} if uid else None)
+    return encode(fitted(spec, readable))

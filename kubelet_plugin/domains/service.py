@@ -59,12 +59,14 @@ class DomainClaims:
         container_files: Callable[[NodeFacts], ContainerFiles],
         driver: str,
         node_name: str,
+        readable: Callable[[], str | None] = lambda: None,
         host_imex: Callable[[], str | None] | None = None,
         daemon_mounts: Sequence[Mount] = (),
         sweep_interval_s: float = SWEEP_INTERVAL_S,
         listener: ClaimListener | None = None,
     ) -> None:
-        """`host_imex` asks an IMEX daemon that the node runs itself, and answers why it is not ready; None: pods do.
+        """`readable` is the highest CDI version that the container runtime reads, None when that is not known.
+        `host_imex` asks an IMEX daemon that the node runs itself, and answers why it is not ready; None: pods do.
         `daemon_mounts` are what those need besides the driver's files."""
         self._claims = claims
         self._domains = domains
@@ -75,6 +77,7 @@ class DomainClaims:
         self._container_files = container_files
         self._driver = driver
         self._node = node_name
+        self._readable = readable
         self._host_imex = host_imex
         self._daemon_mounts = tuple(daemon_mounts)
         self._sweep_interval_s = sweep_interval_s
@@ -243,9 +246,10 @@ class DomainClaims:
 
     def _content(self, record: Record) -> bytes:
         if record.devices[0].name == DAEMON_DEVICE and record.domain is not None:
-            return daemon_file(self._driver, record, self._daemon_needs(), record.domain)
+            return daemon_file(self._driver, record, self._daemon_needs(), record.domain, self._readable())
         every = any(device.mode == "All" or device.admin for device in record.devices)
-        return channel_file(self._driver, record, channel_nodes(self._host, all_channels(self._host) if every else [0]))
+        channels = channel_nodes(self._host, all_channels(self._host) if every else [0])
+        return channel_file(self._driver, record, channels, self._readable())
 
     def _daemon_needs(self) -> DaemonNeeds:
         files = self._container_files(self._facts.facts)

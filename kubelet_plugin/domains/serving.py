@@ -60,6 +60,7 @@ async def serve_domains(
     driver: DriverInstallation,
     facts: SeenFacts,
     registered: Callable[[str], None],
+    readable: Callable[[], str | None],
     host_imex: Callable[[], str | None] | None,
     told: Observers,
 ) -> None:
@@ -89,6 +90,7 @@ async def serve_domains(
         container_files=ContainerFilesOfNode(driver),
         driver=COMPUTE_DOMAIN_DRIVER,
         node_name=settings.node_name,
+        readable=readable,
         host_imex=host_imex,
         daemon_mounts=_hardware(settings),
         sweep_interval_s=settings.cleanup_interval_s,

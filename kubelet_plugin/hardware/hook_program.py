@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+from dra_driver.api.inventory import Problem
 from dra_driver.cdi.edits import HookProgram
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.in_root import Ask, asking
@@ -82,6 +83,27 @@ class HookChoice:
     def missing(self) -> tuple[str, ...]:
         """The hooks that containers go without, of those that every container should have."""
         return _missing(self.program)
+
+
+_LOST = {
+    "create-symlinks": "the linker's cache does not list the driver's libraries",
+    "update-ldcache": "the linker's cache does not list the driver's libraries",
+    "enable-cuda-compat": "programs for a newer CUDA than the driver's do not start (no forward compatibility)",
+    "disable-device-node-modification": "the driver's libraries may make device nodes in containers",
+}
+"""What happens without a hook."""
+
+
+def hook_warning(choice: HookChoice) -> Problem | None:
+    """What containers go without, for the inventory; None when they have every hook."""
+    if not choice.missing:
+        return None
+    lost = ", ".join(dict.fromkeys(_LOST[name] for name in choice.missing))
+    if choice.mode is HookMode.OFF:
+        return Problem(subject="hook program", reason="HookProgramOff", message=f"the settings ask for none: {lost}")
+    reason = "OldHookProgram" if choice.program is not None else "NoHookProgram"
+    message = f"{choice.problem}: {lost}; install the NVIDIA container toolkit 1.18 or newer on the node"
+    return Problem(subject="hook program", reason=reason, message=message)
 
 
 class ShippedProgram(Protocol):

@@ -56,3 +56,5 @@ class ContainerFiles:
     host_node: HostNode = no_host_node
     taken: Mapping[str, str] = field(default_factory=dict)
     """Which claim of another driver has a GPU, by its UUID."""
+    readable: str | None = None
+    """The highest CDI version that the container runtime reads; None when that is not known."""

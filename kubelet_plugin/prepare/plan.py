@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from dra_driver.api.inventory import ComputeInstanceFacts, GpuFacts, GpuInstanceFacts
 from dra_driver.cdi.edits import ClaimDevice, MpsClient, claim_spec
 from dra_driver.cdi.model import DeviceNode, encode
+from dra_driver.cdi.runtimes import fitted
 from dra_driver.devices.model import Kind
 from dra_driver.errors import NodeNotReady
 from dra_driver.names import ClaimRef
@@ -73,7 +74,7 @@ def plan_for(claim: ClaimRef, wanted: Wanted, node: Node, files: ContainerFiles)
 def finished(entry: Entry, records: Records, node: Node, files: ContainerFiles) -> Plan:
     """The plan of an entry whose holds are made, with its steps. Raises NodeNotReady when something is not there."""
     spec = claim_spec(node.driver, entry.claim.uid, _claim_devices(entry, records, node, files), files.driver)
-    steps = (WriteCdiFile(entry.claim.uid, encode(spec)),)
+    steps = (WriteCdiFile(entry.claim.uid, encode(fitted(spec, files.readable))),)
     return Plan(replace(entry, steps=tuple(step.record for step in steps)), steps)
 
 

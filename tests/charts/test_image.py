@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
+from support import toolkit
 from support.image import ARCHITECTURES, ENTRY_POINTS, EXTRAS, LARGEST_MIB, LOCKED, Installed, installed, without_wheel
+
+from kubelet_plugin.effects.shipped_hook import IN_IMAGE
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -61,16 +64,28 @@ def test_what_is_copied_is_there() -> None:
 
 
 def test_the_base_is_an_argument_for_every_stage() -> None:
-    assert re.findall(r"^FROM (\S+)", DOCKERFILE, re.M) == ["${BASE}", "${BASE}"]
+    assert re.findall(r"^FROM (\S+)", DOCKERFILE, re.M) == ["${GO}", "${BASE}", "${BASE}"]
+
+
+def test_the_hook_program_of_the_image_is_pinned_and_is_one_that_was_tried() -> None:
+    pinned = dict(re.findall(r"^ARG (TOOLKIT\w*)=(\S+)$", DOCKERFILE, re.M))
+    assert f"{pinned['TOOLKIT'].removeprefix('v')}/nvidia-cdi-hook" in toolkit.recorded()
+    assert re.fullmatch(r"h1:[A-Za-z0-9+/]{43}=", pinned["TOOLKIT_SUM"])
+    assert 'grep -F "${TOOLKIT_SUM}"' in DOCKERFILE
+
+
+def test_the_plugin_finds_the_hook_program_where_the_image_has_it() -> None:
+    (target,) = re.findall(r"^COPY --from=hook /hook (\S+)$", DOCKERFILE, re.M)
+    assert Path(target) / "nvidia-cdi-hook" == Path("/opt/gpu-dra") / IN_IMAGE.relative_to(sys.prefix)
 
 
 def test_nothing_is_installed_where_it_runs_and_nothing_is_built_as_somebody_else() -> None:
     """The second stage has what the first has made, and no programs that make things."""
-    build, run = (part.splitlines() for part in re.split(r"^FROM .*$", DOCKERFILE, flags=re.M)[1:])
+    _, build, run = (part.splitlines() for part in re.split(r"^FROM .*$", DOCKERFILE, flags=re.M)[1:])
     words = [line.split()[0] for line in run if line and not line.startswith(("#", " "))]
-    assert words == ["LABEL", "COPY", "ENV", "USER", "CMD"]
-    (copied,) = [line for line in run if line.startswith("COPY")]
-    assert copied == "COPY --from=build /opt/gpu-dra /opt/gpu-dra"
+    assert words == ["LABEL", "COPY", "COPY", "ENV", "USER", "CMD"]
+    copied = [line for line in run if line.startswith("COPY")]
+    assert copied == ["COPY --from=build /opt/gpu-dra /opt/gpu-dra", "COPY --from=hook /hook /opt/gpu-dra/libexec"]
     assert any("pip uninstall --yes pip" in line for line in build)
 
 

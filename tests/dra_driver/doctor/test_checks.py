@@ -297,6 +297,12 @@ def unreadable_gpu(it: Installation) -> None:
     it.inventory()["spec"]["problems"] = [problem]
 
 
+@finds("containers/lacking")
+def containers_without_hooks(it: Installation) -> None:
+    warning = {"subject": "hook program", "reason": "NoHookProgram", "message": "the host has none"}
+    it.inventory()["spec"]["warnings"] = [warning]
+
+
 @finds("leftovers/mps-daemon")
 def dead_daemon(it: Installation) -> None:
     sick(it, condition("MpsDaemon", "Warning"))

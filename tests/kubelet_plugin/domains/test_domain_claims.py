@@ -114,6 +114,7 @@ class Node:
         (folder / "cdi").mkdir()
         self.cdi = CdiFiles(folder / "cdi", COMPUTE_DOMAIN_DRIVER)
         self.host = host_of(folder / "host")
+        self.readable: str | None = None
         self.host_imex: Callable[[], str | None] | None = None
         self.heard = Heard()
 
@@ -128,6 +129,7 @@ class Node:
             container_files=lambda facts: ContainerFiles(FILES, {}),
             driver=COMPUTE_DOMAIN_DRIVER,
             node_name=NODE,
+            readable=lambda: self.readable,
             host_imex=self.host_imex,
             daemon_mounts=(HARDWARE,),
             listener=self.heard,
@@ -600,3 +602,18 @@ async def test_whoever_is_killed_at_any_file_is_followed_by_one_that_goes_on(
     assert nodes_in(node.file(ref)) == [("/dev/nvidia-caps-imex-channels/channel0", 234, 0)]
     assert (await again.unprepare([ref]))[ref.uid] is None
     assert node.cdi.claims() == frozenset() and node.records.all() == {}
+
+
+@pytest.mark.parametrize(("readable", "version"), [("0.6.0", "0.6.0"), ("0.5.0", "0.3.0")])
+async def test_a_runtime_that_does_not_read_annotations_is_told_of_none(
+    node: Node, readable: str, version: str
+) -> None:
+    """It would refuse the file, and no pod of the domain would start."""
+    node.readable = readable
+    node.ready("d")
+    ref = node.claim("worker", "d")
+    assert not isinstance(await prepared(node.plugin(), ref), DriverError)
+    written = node.file(ref)
+    assert written is not None
+    assert written["cdiVersion"] == version
+    assert ("annotations" in written) is (readable == "0.6.0")

@@ -401,3 +401,16 @@ def test_a_gpu_that_is_lost_is_given_to_nobody_and_looked_at_by_everybody() -> N
     assert plan(0, node=node).steps
     looking = tuple(replace(a_held_device(number), admin_access=True) for number in range(2))
     assert plan_for(a_ref(), Wanted(looking), node, FILES).steps
+
+
+def test_a_runtime_that_does_not_read_groups_is_told_of_none() -> None:
+    """It would refuse the file, and no container of the claim would start."""
+    closed = DeviceNode("/dev/nvidia0", type="c", major=195, minor=0, file_mode=0o660, gid=44)
+    files = replace(FILES, nodes={**FILES.nodes, uuid_of(0): (closed,)})
+    whole = spec_of(plan(0, files=replace(files, readable="0.7.0")))
+    assert whole["cdiVersion"] == "0.7.0"
+    assert whole["devices"][0]["containerEdits"]["additionalGids"] == [44]
+    fitted = spec_of(plan(0, files=replace(files, readable="0.6.0")))
+    assert fitted["cdiVersion"] in ("0.3.0", "0.5.0")
+    del whole["devices"][0]["containerEdits"]["additionalGids"]
+    assert fitted == {**whole, "cdiVersion": fitted["cdiVersion"]}
