@@ -26,11 +26,13 @@ from kubelet_plugin.effects.patient_writes import PatientWrites
 from kubelet_plugin.effects.vfio_driver import GpuDriver
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 from kubelet_plugin.hardware.vfio import (
+    Console,
     KernelModules,
     Process,
     SysfsWriter,
     VfioNodes,
     companions,
+    console_on,
     driver_exists,
     driver_of,
     driver_override,
@@ -176,6 +178,8 @@ class VfioBindings:
             )
         if count := virtual_functions(self._host, pci.address):
             problems.append(f"{count} virtual functions (vGPUs) exist on it; an administrator has to remove them")
+        if (console := console_on(self._host, pci.address)) is not None:
+            problems.append(_on_console(console))
         minor = minor_at(self._host, pci.address)
         if minor is not None and has_instances(self._host, minor):
             problems.append("it has MIG instances, which would be lost; an administrator has to remove them")
@@ -299,6 +303,21 @@ class VfioBindings:
                 _log.warning("a GPU is back from a virtual machine, but not well", gpu=str(gpu), problem=problem)
                 return
             time.sleep(_NVML_POLL_S)
+
+
+def _on_console(console: Console) -> str:
+    """Unbinding would wait for the console for ever."""
+    shown = f"the node's console is on it ({console.frame_buffer})"
+    if console.firmware:
+        driver = console.firmware.rpartition(".")[0]
+        return (
+            f"{shown}, in memory that the firmware chose: boot with video=efifb:off, or until the next boot run"
+            f" `echo {console.firmware} > /sys/bus/platform/drivers/{driver}/unbind` on the node"
+        )
+    return (
+        f"{shown}: boot with nvidia-drm.fbdev=0, or until the next boot run"
+        f" `echo 0 > /sys/class/vtconsole/{console.vtconsole}/bind` on the node"
+    )
 
 
 def _other_driver(pci: PciFacts) -> str:

@@ -22,6 +22,7 @@ IOMMUFD_API = "/dev/iommu"
 
 _DEVICES = "/sys/bus/pci/devices"
 _DRIVERS = "/sys/bus/pci/drivers"
+_GRAPHICS, _VTCONSOLES = "/sys/class/graphics", "/sys/class/vtconsole"
 _NVIDIA_VENDOR = 0x10DE
 _BRIDGE_CLASSES = (0x0600, 0x0604)
 """Of the host and of PCI. NVSwitches are bridges of another class, with a driver that works."""
@@ -153,6 +154,44 @@ def virtual_functions(host: HostFiles, address: str) -> int:
     """How many SR-IOV functions exist on top of a GPU: vGPUs of a hypervisor."""
     text = host.read_text(f"{_DEVICES}/{address}/sriov_numvfs")
     return int(text) if text is not None and text.isdigit() else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """The node's text console on a GPU. `firmware` is the platform device that draws it in the GPU's memory,
+    `vtconsole` the console that is bound to the GPU's own driver; one of the two is empty."""
+
+    frame_buffer: str
+    firmware: str = ""
+    vtconsole: str = ""
+
+
+_FIRMWARE_BUFFERS = ("efi-framebuffer", "simple-framebuffer", "vesa-framebuffer")
+
+
+def console_on(host: HostFiles, address: str) -> Console | None:
+    """The console that the kernel shows on this GPU; it holds the GPU without a process that has it open.
+
+    The console is on the first frame buffer, unless `fbcon=map` says something else.
+    Source: Documentation/fb/fbcon.rst of the kernel; /sys/class/graphics and /sys/class/vtconsole.
+    """
+    numbers = [int(name[2:]) for name in host.names(_GRAPHICS) if name.startswith("fb") and name[2:].isdecimal()]
+    device = host.resolve(f"{_GRAPHICS}/fb{min(numbers)}/device") if numbers else None
+    if device is None:
+        return None
+    buffer = f"fb{min(numbers)}"
+    if device.name == address:
+        bound = next((name for name in sorted(host.names(_VTCONSOLES)) if _shows_frame_buffers(host, name)), None)
+        return Console(buffer, vtconsole=bound) if bound is not None else None
+    # The firmware's own frame buffer is in the memory of the GPU that it started with.
+    at_boot = host.read_text(f"{_DEVICES}/{address}/boot_vga") == "1"
+    is_firmwares = device.name.rpartition(".")[0] in _FIRMWARE_BUFFERS
+    return Console(buffer, firmware=device.name) if at_boot and is_firmwares else None
+
+
+def _shows_frame_buffers(host: HostFiles, name: str) -> bool:
+    folder = f"{_VTCONSOLES}/{name}"
+    return "frame buffer" in (host.read_text(f"{folder}/name") or "") and host.read_text(f"{folder}/bind") == "1"
 
 
 def minor_at(host: HostFiles, address: str) -> int | None:

@@ -28,6 +28,7 @@ _RELEASE = "6.8.0-simulated"
 _FIRST_GROUP = 20
 _VFIO_MAJOR, _VFIO_DEVICES_MAJOR, _GPU_MAJOR = 244, 511, 195
 _DRIVERS = PurePosixPath("/sys/bus/pci/drivers")
+_GRAPHICS, _VTCONSOLE = PurePosixPath("/sys/class/graphics"), PurePosixPath("/sys/class/vtconsole/vtcon1")
 _DEVICES = PurePosixPath("/sys/bus/pci/devices")
 _MODULES = PurePosixPath(f"/lib/modules/{_RELEASE}/modules.alias")
 _POLL_S = 0.005
@@ -111,6 +112,12 @@ class SimulatedKernel:
             gpu.clients = [*gpu.clients, Client(pid=pid, name=command)]
             write_processes(self.root, state)
 
+    def show_console(self, address: str, *, bound: bool = True) -> None:
+        """The node's console is on a GPU, by a frame buffer of the nvidia driver (nvidia-drm.fbdev=1)."""
+        link(self.root, _GRAPHICS / "fb0/device", self._folder(address))
+        write(self.root, _VTCONSOLE / "name", "(M) frame buffer device\n")
+        write(self.root, _VTCONSOLE / "bind", f"{int(bound)}\n")
+
     def open_vfio(self, name: str, pid: int, command: str) -> None:
         """A virtual machine's process that has `/dev/vfio/<name>` open from now on."""
         _write_process(self.root, pid, command, [f"/dev/vfio/{name}"])
@@ -164,9 +171,13 @@ class SimulatedKernel:
         state = self._file.read()
         gpu = next((gpu for gpu in state.gpus if gpu.address == address), None)
         if gpu is not None and self.driver(address) == "nvidia":
-            return bool(gpu.clients or gpu.persistent)
+            return bool(gpu.clients or gpu.persistent or self._has_console(address))
         names = {f"/dev/vfio/{_group(state, address)}", *(f"/dev/vfio/devices/{one}" for one in self._cdevs(address))}
         return any(target in names for target in self._open_files())
+
+    def _has_console(self, address: str) -> bool:
+        shown = self._files.resolve(_GRAPHICS / "fb0/device") == self._folder(address)
+        return shown and self._files.read_text(str(_VTCONSOLE / "bind")) == "1"
 
     def _open_files(self) -> Iterator[str]:
         for fd in path(self.root, "/proc").glob("[0-9]*/fd/*"):

@@ -332,6 +332,22 @@ class TestRefusals:
         kernel.configure(virtual_functions={host.state.gpus[0].address: 4})
         self.refused(host, plugin, "4 virtual functions")
 
+    def test_that_shows_the_console(self, host: SimulatedHost, plugin: Plugin, kernel: SimulatedKernel) -> None:
+        """The kernel itself has the GPU open then, and unbinding would never end."""
+        kernel.show_console(host.state.gpus[0].address)
+        self.refused(host, plugin, r"console is on it \(fb0\): boot with nvidia-drm\.fbdev=0, or .*/vtcon1/bind`")
+        kernel.show_console(host.state.gpus[0].address, bound=False)
+        assert plugin.lend(binding(host))["driver"] == "vfio-pci"
+
+    def test_that_shows_the_firmwares_console(self, host: SimulatedHost, plugin: Plugin) -> None:
+        address = host.state.gpus[0].address
+        buffer = host.path("/sys/devices/platform/efi-framebuffer.0")
+        buffer.mkdir(parents=True)
+        (graphics := host.path("/sys/class/graphics/fb0")).mkdir(parents=True)
+        (graphics / "device").symlink_to("../../../devices/platform/efi-framebuffer.0")
+        (host.path("/sys/bus/pci/devices") / address / "boot_vga").write_text("1\n")
+        self.refused(host, plugin, "boot with video=efifb:off, .* /sys/bus/platform/drivers/efi-framebuffer/unbind`")
+
     def test_of_a_gpu_that_is_bound_to_vfio_already(self, host: SimulatedHost, plugin: Plugin) -> None:
         host.bind(0, "vfio-pci")
         self.refused(host, plugin, "bound to vfio-pci, and not by this driver")

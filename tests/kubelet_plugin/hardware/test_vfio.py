@@ -9,9 +9,11 @@ import pytest
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 from kubelet_plugin.hardware.vfio import (
+    Console,
     HostModules,
     Process,
     companions,
+    console_on,
     has_instances,
     intruders,
     is_vfio,
@@ -200,3 +202,45 @@ class TestDriver:
         (mig / "gi1").mkdir()
         assert has_instances(files, 2)
         assert not has_instances(files, 1)
+
+
+class TestConsole:
+    """By files as the kernel has them: what else is no console on this GPU."""
+
+    def show(self, files: HostFiles, *buffers: str, console: str = "(M) frame buffer device", bind: str = "1") -> None:
+        for number, device in enumerate(buffers):
+            folder = files.path(f"/sys/class/graphics/fb{number}")
+            folder.mkdir(parents=True)
+            target = f"/sys/devices/{device}"
+            files.path(target).mkdir(parents=True, exist_ok=True)
+            (folder / "device").symlink_to(target)
+        folder = files.path("/sys/class/vtconsole/vtcon1")
+        folder.mkdir(parents=True)
+        (folder / "name").write_text(f"{console}\n")
+        (folder / "bind").write_text(f"{bind}\n")
+
+    def test_of_the_gpus_own_driver(self, files: HostFiles) -> None:
+        assert console_on(files, GPU) is None
+        self.show(files, f"pci0000:40/{GPU}")
+        assert console_on(files, GPU) == Console("fb0", vtconsole="vtcon1")
+
+    @pytest.mark.parametrize(
+        ("buffers", "console", "bind"),
+        [
+            (("pci0000:00/0000:02:00.0", f"pci0000:40/{GPU}"), "(M) frame buffer device", "1"),
+            ((f"pci0000:40/{GPU}",), "(M) frame buffer device", "0"),
+            ((f"pci0000:40/{GPU}",), "(S) dummy device", "1"),
+            (("platform/efi-framebuffer.0",), "(M) frame buffer device", "1"),
+        ],
+        ids=["on the board management controller", "not bound", "no frame buffer", "of another GPU's firmware"],
+    )
+    def test_that_is_elsewhere(self, files: HostFiles, buffers: Sequence[str], console: str, bind: str) -> None:
+        self.show(files, *buffers, console=console, bind=bind)
+        assert console_on(files, GPU) is None
+
+    @pytest.mark.parametrize("device", ["efi-framebuffer.0", "simple-framebuffer.0", "vesa-framebuffer.0"])
+    def test_of_the_firmware(self, files: HostFiles, device: str) -> None:
+        """Whether a console is bound or not: the memory is taken."""
+        self.show(files, f"platform/{device}", bind="0")
+        files.path(f"/sys/bus/pci/devices/{GPU}/boot_vga").write_text("1\n")
+        assert console_on(files, GPU) == Console("fb0", firmware=device)
