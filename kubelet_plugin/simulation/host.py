@@ -245,9 +245,8 @@ def _initial_state(name: str, profile: Profile, node_index: int, machine: str, l
 def _fabric(name: str, fabric: FabricModel | None, node_index: int) -> FabricState | None:
     if fabric is None:
         return None
-    if not fabric.nodes:
-        return FabricState(clique=fabric.clique)
-    return FabricState(cluster=made_up_uuid(f"{name}/rack/{node_index // fabric.nodes}"), clique=fabric.clique)
+    cluster = made_up_uuid(f"{name}/rack/{node_index // fabric.nodes}") if fabric.nodes else None
+    return FabricState(cluster=cluster, clique=fabric.clique, summary=fabric.summary, mask=fabric.mask)
 
 
 def _restart(gpu: GpuState, state: NodeState) -> None:

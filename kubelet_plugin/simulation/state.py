@@ -72,10 +72,15 @@ class Place(_Data):
 
 
 class FabricModel(_Data):
-    """`nodes` machines share one cluster UUID and clique; 0: NVLink does not leave the machine (zero UUID)."""
+    """`nodes` machines share one cluster UUID and clique; 0: NVLink does not leave the machine (zero UUID).
+
+    `summary` and `mask` are of a healthy fabric: NVML's enumeration and bits, 0 on GPUs that say nothing of it.
+    """
 
     nodes: int = 0
     clique: int = 0
+    summary: int = 0
+    mask: int = 0
 
 
 class DriverModel(_Data):

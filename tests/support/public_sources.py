@@ -9,7 +9,7 @@ A clone that GPU_DRA_TEST_MOCK_NVML names stands for `k8s-test-infra`, too.
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -40,7 +40,10 @@ _ADDRESSING = {"None": 0, "HMM": 1, "ATS": 2}
 
 
 class Board(NamedTuple):
-    """What a source says of a model; None where it says nothing. Numbers as in a profile; `modules` by NVML's index."""
+    """What a source says of a model; None where it says nothing. Numbers as in a profile; `modules` by NVML's index.
+
+    `fabric`: clique, and the health of the fabric as NVML has it, summary and mask.
+    """
 
     name: str | None = None
     brand: int | None = None
@@ -57,7 +60,7 @@ class Board(NamedTuple):
     vbios: str | None = None
     modules: tuple[int, ...] | None = None
     nvlinks: int | None = None
-    clique: int | None = None
+    fabric: tuple[int, int, int] | None = None
 
 
 class Instance(NamedTuple):
@@ -91,7 +94,6 @@ def board_of_capture(path: Path) -> Board:
     def text(name: str) -> str:
         return (first.findtext(name) or "").strip()
 
-    clique = text("fabric/cliqueId")
     return Board(
         name=text("product_name"),
         brand=_BRANDS[text("product_brand")],
@@ -105,8 +107,26 @@ def board_of_capture(path: Path) -> Board:
         ecc=text("ecc_mode/current_ecc") == "Enabled",
         vbios=text("vbios_version"),
         modules=tuple(int(gpu.findtext("platformInfo/module_id") or "") for gpu in gpus),
-        clique=int(clique) if clique.isdigit() else None,
+        fabric=_fabric(first),
     )
+
+
+def _fabric(gpu: ElementTree.Element) -> tuple[int, int, int] | None:
+    if not (clique := gpu.findtext("fabric/cliqueId") or "").isdigit():
+        return None
+
+    def bits(name: str, words: Mapping[str, int], shift: int) -> int:
+        return words.get(gpu.findtext(f"fabric/health/{name}") or "", 0) << shift
+
+    truth = {"True": 1, "False": 2}
+    mask = (
+        bits("bandwidth", {"Degraded": 1, "Full": 2}, pynvml.NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW)
+        | bits("route_recovery_in_progress", truth, pynvml.NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_RECOVERY)
+        | bits("route_unhealthy", truth, pynvml.NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY)
+        | bits("access_timeout_recovery", truth, pynvml.NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ACCESS_TIMEOUT_RECOVERY)
+        | bits("incorrect_configuration", {"None": 1}, pynvml.NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION)
+    )
+    return int(clique), bits("summary", {"Healthy": 1, "Unhealthy": 2, "Limited Capacity": 3}, 0), mask
 
 
 def captures() -> Iterator[tuple[str, Board]]:

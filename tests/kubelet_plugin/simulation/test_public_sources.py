@@ -18,10 +18,10 @@ from kubelet_plugin.simulation.state import Profile, load_profile, profile_names
 CAPTURES = {
     # nvidia-smi of real nodes, in NVIDIA/k8s-test-infra
     "a100": Board("NVIDIA A100-SXM4-40GB", 14, 7, None, None, 40960, 0x20B0, 0x134F, 400000, 4, 1, True, "92.00.45.00.03", (7,)),
-    "b200": Board("NVIDIA B200", 14, 10, None, None, 183359, 0x2901, 0x1999, 1000000, 5, 0, True, "97.00.FA.00.09", (6, 8, 7, 5, 2, 4, 3, 1), None, 0),
-    "gb200": Board("NVIDIA GB200", 14, 10, None, None, 189471, 0x2941, 0x2046, 1200000, 5, 2, True, "97.00.B9.00.69", (2, 1, 4, 3), None, 2),
-    "gb300": Board("NVIDIA GB300", 14, 10, None, None, 284208, 0x31C2, 0x21F1, 1400000, 6, 2, True, "97.10.4A.00.1A", (2, 1, 4, 3), None, 32766),
-    "h100": Board("NVIDIA H100 80GB HBM3", 14, 9, None, None, 81559, 0x2330, 0x16C1, 700000, 5, 1, True, "96.00.99.00.01", (7, 5, 6, 8, 1, 3, 4, 2), None, 0),
+    "b200": Board("NVIDIA B200", 14, 10, None, None, 183359, 0x2901, 0x1999, 1000000, 5, 0, True, "97.00.FA.00.09", (6, 8, 7, 5, 2, 4, 3, 1), None, (0, 1, 0x080)),
+    "gb200": Board("NVIDIA GB200", 14, 10, None, None, 189471, 0x2941, 0x2046, 1200000, 5, 2, True, "97.00.B9.00.69", (2, 1, 4, 3), None, (2, 1, 0x0AA)),
+    "gb300": Board("NVIDIA GB300", 14, 10, None, None, 284208, 0x31C2, 0x21F1, 1400000, 6, 2, True, "97.10.4A.00.1A", (2, 1, 4, 3), None, (32766, 1, 0x1AA)),
+    "h100": Board("NVIDIA H100 80GB HBM3", 14, 9, None, None, 81559, 0x2330, 0x16C1, 700000, 5, 1, True, "96.00.99.00.01", (7, 5, 6, 8, 1, 3, 4, 2), None, (0, 0, 0)),
     "l40s": Board("NVIDIA L40S", 14, 8, None, None, 46068, 0x26B9, 0x1851, 350000, 4, 1, True, "95.02.66.00.15", (1,)),
     "t4": Board("Tesla T4", 14, 6, None, None, 15360, 0x1EB8, 0x12A2, 70000, 3, 1, True, "90.04.96.00.02", (1,)),
 }  # fmt: skip
@@ -82,7 +82,7 @@ _BOARD = "boards and firmware of one model differ; the profile has another board
 _MADE_UP = "the mock's number is made up; that of real boards is known"
 DIFFERENCES: Mapping[tuple[str, str, str], str] = {
     ("smi", "dgx-a100-40", "modules"): "the capture has one GPU of a virtual machine; the profile counts from 1",
-    ("smi", "gb200", "clique"): "racks are partitioned differently; the profile has GB300's whole rack",
+    ("smi", "gb200", "fabric"): "racks are partitioned differently; the profile has GB300's whole rack",
     ("gls", "dgx-a100-80", "modules"): "the machine is no DGX; the profile counts from 1",
     ("gls", "dgx-a100-80", "pci_subsystem"): _BOARD,
     ("gls", "dgx-a100-80", "power_limit_mw"): "a board of 500 W; those of a DGX A100 have 400 W",
@@ -113,14 +113,14 @@ SOURCES = {"smi": CAPTURES, "gls": GLS, "mock": MOCK, "listings": LISTINGS}
 
 def ours(profile: Profile, modules: int) -> Board:
     """The profile in the words of a source; as many module ids as the source has."""
-    model = profile.gpu
+    model, fabric = profile.gpu, profile.fabric
     asked = "nvmlDeviceGetAddressingMode" not in profile.driver.missing
     return Board(
         model.name, model.brand, model.architecture, model.compute_capability, model.cores, model.memory_mib,
         model.pci_device, model.pci_subsystem, model.power_limit_mw, model.pcie_generation,
         model.addressing_mode if asked else None, model.ecc, model.vbios,
         tuple(place.module or 0 for place in profile.gpus[:modules]),
-        model.nvlink.links if model.nvlink else None, profile.fabric.clique if profile.fabric else None,
+        model.nvlink.links if model.nvlink else None, (fabric.clique, fabric.summary, fabric.mask) if fabric else None,
     )  # fmt: skip
 
 
@@ -146,7 +146,7 @@ class TestProfiles:
         """`smi-h100` is of the captures, `mock-nvml` of the mock: what it is said to confirm, it has."""
         words = {"smi": "smi-", "gls": "gls", "mock": "mock-nvml", "listings": "listings"}
         for source, name, field in DIFFERENCES:
-            named = confirmed(load_profile(name).sources, {"clique": "fabric", "nvlinks": "nvlink"}.get(field, field))
+            named = confirmed(load_profile(name).sources, {"nvlinks": "nvlink"}.get(field, field))
             of = name.removeprefix("dgx-").removesuffix("-40")
             wanted = f"smi-{of}" if source == "smi" else words[source]
             assert wanted not in named, (source, name, field)
