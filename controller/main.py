@@ -73,6 +73,7 @@ async def run(settings: Settings) -> None:
             classes=_classes(kube, settings, tracer),
             tracer=tracer,
             tell=events.tell,
+            beside=[COMPUTE_DOMAIN_DRIVER] * (Feature.COMPUTE_DOMAINS in settings.feature_gates),
         )
         domains = _domains(kube, settings, policy, events, tracer)
         devices = _domain_devices(kube, settings, policy, counters, events, tracer)
@@ -126,6 +127,7 @@ def _domain_devices(
         labels_matter=True,
         tracer=tracer,
         tell=events.tell,
+        beside=[settings.driver_name],
     )
 
 

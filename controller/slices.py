@@ -4,7 +4,7 @@ Entered by `main`, once for every time that this process becomes the leader.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from controller.classes import ProfileClasses
 from dra_driver.api.policy import PublishingPolicy
@@ -35,10 +35,11 @@ class PublishedSlices:
         classes: ProfileClasses | None = None,
         tracer: Tracer = OFF,
         tell: Callable[[News], None] | None = None,
+        beside: Collection[str] = (),
     ) -> None:
         """`classes` are kept, too, while this process leads; None: nobody keeps classes of MIG profiles.
 
-        `describe`, `labels_matter` and `tell` as for `PoolPublisher`.
+        `describe`, `labels_matter`, `tell` and `beside` as for `PoolPublisher`.
         """
         self._kube = kube
         self._driver = driver
@@ -49,6 +50,7 @@ class PublishedSlices:
         self._classes = classes
         self._tracer = tracer
         self._tell = tell
+        self._beside = beside
         self._narrator = _Narrator(counters, classes)
         self._publisher: PoolPublisher | None = None
 
@@ -69,6 +71,7 @@ class PublishedSlices:
             workers=self._workers,
             tracer=self._tracer,
             tell=self._tell,
+            beside=self._beside,
         )
         try:
             async with asyncio.TaskGroup() as group:

@@ -5,7 +5,7 @@ GPUs are one `Limitation`, and adds what ends each. Logs, the status of inventor
 policies show the same values. Pure.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -24,7 +24,8 @@ class Cause(Enum):
     RESET_NEEDED = (
         "ResetNeeded",
         "A `mig` rule asks for MIG on demand, and this model switches MIG mode only by a reset of the GPU.",
-        "drain {node} and stop all that uses the GPUs, then on {node}: `nvidia-smi -i {addresses} -mig 1`;"
+        "drain {node} and stop all that has the GPUs open, this driver's plugin, too;"
+        " then on {node}: `nvidia-smi -i {addresses} -mig 1`;"
         " if it says that a reset is pending: `nvidia-smi --gpu-reset -i {addresses}`, or reboot {node}",
     )
     NO_MIG = (
@@ -156,14 +157,15 @@ def _order(limitation: Limitation) -> tuple[str, bool, str, str, str]:
 
 
 def wanted_status(
-    now: NodeInventoryStatus, driver: str, limitations: Sequence[Limitation], time: str
+    now: NodeInventoryStatus, driver: str, limitations: Sequence[Limitation], time: str, beside: Collection[str] = ()
 ) -> NodeInventoryStatus:
     """`now` with the limitations of `driver` replaced, and the condition that follows; `now` itself if nothing changes.
 
+    Those of the drivers in `beside` stay; those of a driver that nobody publishes any more go.
     `time` (RFC 3339, UTC, seconds) is when the condition changed, if it does. A node of which there was never anything
     to say has no condition.
     """
-    others = [known for known in now.limitations if known.driver != driver]
+    others = [known for known in now.limitations if known.driver != driver and known.driver in beside]
     wanted = sorted([*others, *limitations], key=_order)
     if wanted == now.limitations and (now.conditions or not wanted):
         return now

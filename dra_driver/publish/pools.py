@@ -8,7 +8,7 @@ hours, and when a write shows that it changed.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -135,7 +135,7 @@ class PoolPublisher:
     """Publishes the pools of `driver`: of all nodes, or of `node_name` alone. See the package's docstring.
 
     `describe` decides what is published. `labels_matter`: it looks at nodes' labels, whatever the policy does.
-    `tell` takes Events about nodes that cannot follow the policy.
+    `tell` takes Events about nodes that cannot follow the policy; publishers of the drivers `beside` say so, too.
     `now` is the wall clock that registration times are compared with. `workers` bounds concurrent writes.
     """
 
@@ -156,6 +156,7 @@ class PoolPublisher:
         retry: Callable[[], Backoff] = lambda: Backoff(first_s=0.1, longest_s=120.0),
         tracer: Tracer = OFF,
         tell: Callable[[News], None] | None = None,
+        beside: Collection[str] = (),
     ) -> None:
         self._kube = kube
         self._tracer = tracer
@@ -175,7 +176,7 @@ class PoolPublisher:
         self._queue = WorkQueue(retry)
         self._slices = ObservedSlices(kube, driver, node_name, self._slices_changed)
         by_name = None if node_name is None else f"metadata.name={node_name}"
-        self._statuses = InventoryStatuses(kube, driver, tell, now)
+        self._statuses = InventoryStatuses(kube, driver, tell, now, beside)
         self._inventories = Mirror(
             kube,
             NODE_INVENTORIES,

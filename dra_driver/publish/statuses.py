@@ -4,7 +4,7 @@ Entered by `pools` after each look at a pool. Nothing is written while the statu
 written keeps no pool from being published.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 
 import structlog
@@ -25,14 +25,21 @@ FOLLOWED = "PolicyFollowed"
 
 
 class InventoryStatuses:
-    """Of one driver's limitations. `tell` takes Events; None: nobody does. `now` is the wall clock."""
+    """Of one driver's limitations. `tell` takes Events; None: nobody does. `now` is the wall clock. `beside` are the
+    drivers whose limitations others write."""
 
     def __init__(
-        self, kube: Kube, driver: str, tell: Callable[[News], None] | None, now: Callable[[], datetime]
+        self,
+        kube: Kube,
+        driver: str,
+        tell: Callable[[News], None] | None,
+        now: Callable[[], datetime],
+        beside: Collection[str] = (),
     ) -> None:
         self._kube = kube
         self._driver = driver
         self._tell = tell
+        self._beside = beside
         self._now = now
         self._written_at: dict[str, str] = {}
         """By inventory: the resourceVersion on which the last write was based. The watch has not shown that write
@@ -42,9 +49,8 @@ class InventoryStatuses:
     async def write(self, inventory: KeptInventory, limitations: Sequence[Limitation]) -> None:
         """Make the status say these limitations of the driver. Raises Unreachable."""
         before, version = inventory.status(), inventory.resource_version
-        after = wanted_status(
-            before, self._driver, limitations, self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        )
+        time = self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        after = wanted_status(before, self._driver, limitations, time, self._beside)
         if after is before or self._written_at.get(inventory.name) == version:
             return
         patch = {"metadata": {"resourceVersion": version}, "status": after.to_wire()}

@@ -155,11 +155,14 @@ def test_the_condition_ends_when_all_is_followed_and_keeps_its_time_otherwise() 
     assert wanted_status(ended, GPU_DRIVER, [], "2026-01-02T00:00:00Z") is ended
 
 
-def test_what_another_driver_says_stays() -> None:
-    first = wanted_status(NOTHING, "other.example", [LIMITATION.model_copy(update={"driver": "other.example"})], NOON)
-    both = wanted_status(first, GPU_DRIVER, [LIMITATION], LATER)
-    assert [one.driver for one in both.limitations] == [GPU_DRIVER, "other.example"]
-    assert wanted_status(both, GPU_DRIVER, [], LATER).conditions[0].status == "False"
+def test_what_another_driver_says_stays_while_somebody_publishes_it() -> None:
+    other = "other.example"
+    first = wanted_status(NOTHING, other, [LIMITATION.model_copy(update={"driver": other})], NOON)
+    both = wanted_status(first, GPU_DRIVER, [LIMITATION], LATER, [other])
+    assert [one.driver for one in both.limitations] == [GPU_DRIVER, other]
+    assert wanted_status(both, GPU_DRIVER, [], LATER, [other]).conditions[0].status == "False"
+    alone = wanted_status(both, GPU_DRIVER, [], LATER)
+    assert (alone.limitations, alone.conditions[0].status) == ([], "True")
 
 
 def test_what_no_rule_asks_for_breaks_no_rule() -> None:
