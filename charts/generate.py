@@ -165,7 +165,7 @@ class Schema:
             }
             return {"type": "object", "additionalProperties": False, "properties": gates}
         if said.pop("simulatedProfile", False):
-            return {"type": "string", "pattern": f"^(({'|'.join(profile_names())})(:[0-9]+)?)?$"}
+            return {"type": "string", "pattern": f"^(({'|'.join(profile_names())}|/[^:]+)(:[0-9]+)?)?$"}
         if said.pop("deviceClassNames", False):
             return {"type": "object", "additionalProperties": False, "properties": self._class_names}
         said = self._resolved(said)

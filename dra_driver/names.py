@@ -196,3 +196,16 @@ def gpu_device_names(uuids: Iterable[str]) -> dict[str, str]:
             length += 1
         names[uuid] = f"gpu-{own[:length]}"
     return names
+
+
+def names_record(model: str) -> bool:
+    """Whether a simulated node is named by the file of a record: no profile has a dot or a slash in its name."""
+    return "/" in model or "." in model
+
+
+def model_label(model: str) -> str:
+    """What nodes of a profile or of a record's file are called, before their number: letters, digits and dashes."""
+    if not names_record(model):
+        return model
+    stem = model.rpartition("/")[2].partition(".tar")[0].partition(".tgz")[0].lower()
+    return re.sub(r"[^a-z0-9]+", "-", stem).strip("-")[:40].strip("-") or "record"

@@ -26,7 +26,7 @@ from dra_driver.cdi.model import CdiSpec, json_of
 from dra_driver.cli.doctor import HostRootOption
 from dra_driver.cli.output import Format, OutputOption, Status, gibibytes, messages, print_data, print_table
 from dra_driver.errors import InvalidInput, NodeNotReady
-from dra_driver.names import GPU_DRIVER
+from dra_driver.names import GPU_DRIVER, model_label
 from dra_driver.publish.policy_file import read_policy
 from dra_driver.quantity import Quantity
 from dra_driver.slices.offline import Published, published_offline
@@ -35,9 +35,9 @@ from kubelet_plugin.discovery import Hardware, NodeFacts, NvmlSource, installed_
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.reporter import wanted_spec
-from kubelet_plugin.simulation.host import create_host
-from kubelet_plugin.simulation.nvml import SimulatedNvml
-from kubelet_plugin.simulation.state import load_profile, profile_names
+from kubelet_plugin.simulation.host import open_simulated, parse_simulated
+from kubelet_plugin.simulation.recorded.nvml import nvml_of
+from kubelet_plugin.simulation.state import profile_names
 
 _REAL = "real"
 _NODE_UID = "<the node's UID>"
@@ -48,8 +48,9 @@ HostOption = Annotated[
     str,
     typer.Option(
         "--host",
-        metavar="real|PROFILE[:N]",
-        help=f"This machine, or a simulated one (the N-th of its kind): {', '.join(profile_names())}.",
+        metavar="real|PROFILE|FILE[:N]",
+        help=f"This machine, a file of `dractl record`, or a simulated one (the N-th of its kind):"
+        f" {', '.join(profile_names())}.",
     ),
 ]
 
@@ -118,20 +119,22 @@ def _node(host: str, host_root: Path, driver_root: str | None) -> Iterator[_Node
         name = os.environ.get("GPU_DRA_NODE_NAME") or socket.gethostname()
         yield _Node(name, Hardware(files, installed_nvml(installation)), installation)
         return
-    profile, index = _profile(host)
     with tempfile.TemporaryDirectory(prefix="gpu-dra-") as folder:
-        simulated = create_host(Path(folder), profile, index)
-        source = NvmlSource(SimulatedNvml(simulated.root), str(simulated.driver_root))
+        simulated = open_simulated(Path(folder), host)
+        source = NvmlSource(nvml_of(simulated), str(simulated.driver_root))
         files = HostFiles(simulated.root)
-        yield _Node(host.replace(":", "-"), Hardware(files, lambda: source), DriverInstallation(files))
+        yield _Node(_node_name(host), Hardware(files, lambda: source), DriverInstallation(files))
 
 
-def _profile(host: str) -> tuple[str, int]:
-    name, _, index = host.partition(":")
-    load_profile(name)
-    if index and not index.isdigit():
-        raise InvalidInput(f"{index!r} is not the number of a node", about=f"--host {host}")
-    return name, int(index or 0)
+def _node_name(host: str) -> str:
+    name, index = parse_simulated(host)
+    return model_label(name) if index is None else f"{model_label(name)}-{index}"
+
+
+def inventory_of(host: str) -> JsonObject:
+    """What a simulated node reports, for the simulated cluster and offline commands. Raises InvalidInput."""
+    with _node(host, Path("/"), None) as node:
+        return wanted_spec(node.name, node.hardware.look(), {})
 
 
 def _report(node: _Node, policy: PublishingPolicy = PublishingPolicy.EVERYTHING) -> _Report:

@@ -430,20 +430,18 @@ def _machine(settings: Settings, host: HostFiles) -> Machine:
 
 
 def _nvml(settings: Settings, driver: DriverInstallation) -> OpenNvml:
-    """The real NVML of the driver root, or the simulated one of a profile: nothing else knows which it is."""
+    """The real NVML of the driver root, or that of a profile or a record: nothing else knows which it is."""
     if settings.simulate is None:
         return installed_nvml(driver)
 
     # Only here: a real node has no use for profiles.
-    from kubelet_plugin.simulation.host import open_host
-    from kubelet_plugin.simulation.nvml import SimulatedNvml
+    from kubelet_plugin.simulation.host import open_simulated
+    from kubelet_plugin.simulation.recorded.nvml import nvml_of
 
-    profile, _, index = settings.simulate.partition(":")
-    # Without a number the same is told to all nodes, as by a DaemonSet; no two of them have the same GPUs.
-    machine = "" if index else settings.node_name
-    simulated = open_host(settings.host_root, profile, int(index or 0), machine)
+    # Without a number all nodes are given the same, as by a DaemonSet; no two of them have the same GPUs.
+    simulated = open_simulated(settings.host_root, settings.simulate, settings.node_name)
     simulated.adopt_programs()
-    return lambda: NvmlSource(SimulatedNvml(simulated.root), str(simulated.driver_root))
+    return lambda: NvmlSource(nvml_of(simulated), str(simulated.driver_root))
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class Settings:
     validation_command: tuple[str, ...]
     """Checks a GPU where the policy says `health: {validate: true}`; empty: the built-in check alone."""
     simulate: str | None
-    """`PROFILE` or `PROFILE:INDEX`: simulated hardware below host_root, made when it is not there."""
+    """A profile's name or a record's file, or either with `:INDEX`: hardware below host_root, made if not there."""
     feature_gates: Gates
     """Which behaviours may be used, the same as the controller's; by default all that are not alpha."""
     discovery_interval_s: float
@@ -140,7 +140,12 @@ def _parser() -> SettingsParser:
         "checks a GPU (GPU_UUID in its environment), beside what is built in: a program and its words, no shell",
         type=_words,
     )
-    setting("--simulate", "", "simulate the hardware of a profile, as PROFILE or PROFILE:INDEX", type=_simulated)
+    setting(
+        "--simulate",
+        "",
+        "simulate the hardware of a profile or a record: PROFILE or FILE, or with :INDEX",
+        type=_simulated,
+    )
     setting("--feature-gates", "", FEATURE_GATES, type=feature_gates)
     setting("--discovery-interval", 30.0, "seconds between looks at the hardware", type=seconds)
     setting("--cleanup-interval", 600.0, "seconds between looks for claims that are gone", type=seconds)
@@ -172,9 +177,9 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _simulated(text: str) -> str:
-    _, colon, index = text.partition(":")
+    _, colon, index = text.rpartition(":")
     if colon and not index.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not PROFILE or PROFILE:INDEX")
+        raise argparse.ArgumentTypeError(f"{text!r} is not PROFILE or FILE, alone or with :INDEX")
     return text
 
 

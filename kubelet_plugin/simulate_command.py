@@ -14,7 +14,7 @@ import typer
 
 from dra_driver.cli.output import messages
 from dra_driver.errors import InvalidInput, NodeNotReady
-from kubelet_plugin.simulation.host import SimulatedHost, open_host
+from kubelet_plugin.simulation.host import SimulatedHost, open_simulated
 from kubelet_plugin.simulation.partitions import Refused
 
 type _Do = Callable[[SimulatedHost, Sequence[str]], str]
@@ -126,7 +126,7 @@ def simulate(
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENT]...", show_default=False)] = None,
     profile: Annotated[
         str | None,
-        typer.Option("--profile", metavar="PROFILE[:N]", help="Make the host first when it is not there yet."),
+        typer.Option("--profile", metavar="PROFILE|FILE[:N]", help="Make the host first when it is not there yet."),
     ] = None,
 ) -> None:
     messages.print(act(host, action, arguments or [], profile), markup=False)
@@ -159,8 +159,7 @@ def standing(root: Path) -> dict[str, str]:
 
 def _host(root: Path, profile: str | None) -> SimulatedHost:
     if profile is not None:
-        name, _, index = profile.partition(":")
-        return open_host(root, name, _number(index or "0", "the number of a node"))
+        return open_simulated(root, profile)
     host = SimulatedHost(root)
     if not host.exists:
         raise InvalidInput("is no simulated host; it is nodes/NODE/host of `dractl cluster --folder`", about=str(root))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from docs.from_code.attributes import check_names
 from docs.from_code.tables import table
-from kubelet_plugin.simulation.mig_tables import COLUMNS, MigTable, load_mig_table, mig_table_names
+from kubelet_plugin.simulation.mig_tables import COLUMNS, SourcedMigTable, load_mig_table, mig_table_names
 from kubelet_plugin.simulation.sources import CALCULATED, confirmed, known_sources
 from kubelet_plugin.simulation.state import Profile, load_profile, profile_names
 
@@ -75,7 +75,7 @@ def _profile_cells(profile: Profile) -> list[Cell]:
     return [(word, "", confirmed(profile.sources, field)) for field, word in FIELDS.items() if field in fields]
 
 
-def _mig_cells(mig: MigTable) -> list[Cell]:
+def _mig_cells(mig: SourcedMigTable) -> list[Cell]:
     """One for a column whose numbers all have the same sources, else one for each group of profiles."""
     cells: list[Cell] = []
     for column in COLUMNS:

@@ -242,7 +242,14 @@ def objects_of_model(
     """
     if model not in _models():
         raise InvalidInput(f"{model!r} is none of {', '.join(_models())}", about="--nodes")
-    inventory = _inventory(model).model_copy(update={"node_name": node})
+    return objects_of_inventory(_inventory(model), node, policy, labels)
+
+
+def objects_of_inventory(
+    inventory: NodeInventorySpec, node: str, policy: PublishingPolicy, labels: Mapping[str, str]
+) -> list[JsonObject]:
+    """ResourceSlices and NodeInventory of a node of this name that reports this inventory."""
+    inventory = inventory.model_copy(update={"node_name": node})
     published = published_offline(inventory, policy, labels, "")
     slices = [
         {**slice_, "metadata": {"name": f"{node}-{one.driver}-{index}"}}

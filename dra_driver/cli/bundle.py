@@ -124,6 +124,8 @@ def put_node(made: Bundle, places: NodePlaces, anonymity: Anonymity | None) -> N
     for file in part.files(places):
         if file.problem is not None:
             made.error(file.name, file.problem)
+        elif file.content is not None:
+            made.content(file.name, file.content)
         else:
             made.text(file.name, file.lines)
     put_report(made, Report(part.findings(seen)))

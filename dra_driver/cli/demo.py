@@ -18,6 +18,7 @@ from dra_driver.api.resource import ResourceClaim, ResourceSlice
 from dra_driver.cli import plan
 from dra_driver.cli import scenario as scenarios
 from dra_driver.cli.files import shipped_classes
+from dra_driver.cli.offline import objects_of_node
 from dra_driver.cli.output import Format, OutputOption, Status, messages, print_data, print_table
 from dra_driver.cli.scenario import ContainerResult, Scenario
 from dra_driver.cli.usage import PublishedDevice
@@ -127,10 +128,9 @@ def fitting_examples(
     """Names of those whose pods get what they ask for on nodes that nobody uses, as the allocator says offline."""
     from dra_driver.allocation.loading import world_of
     from dra_driver.allocation.offline import allocate_all
-    from dra_driver.checking.knowledge import objects_of_model
 
     shipped = [document.obj for document in shipped_classes()]
-    slices = [slice_ for one in nodes for slice_ in objects_of_model(one.profile, one.name, policy, dict(one.labels))]
+    slices = [obj for one in nodes for obj in objects_of_node(one, policy)]
     worlds = {one.name: world_of([*shipped, *slices, *one.documents]).world for one in found}
     return frozenset(name for name, world in worlds.items() if all(one.node is not None for one in allocate_all(world)))
 

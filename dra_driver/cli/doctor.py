@@ -68,7 +68,9 @@ CdiHookOption = Annotated[
 ]
 SimulateOption = Annotated[
     str | None,
-    typer.Option("--simulate", metavar="PROFILE[:N]", help="With --node: the hardware below --host-root is simulated."),
+    typer.Option(
+        "--simulate", metavar="PROFILE|FILE[:N]", help="With --node: the hardware below --host-root is simulated."
+    ),
 ]
 
 

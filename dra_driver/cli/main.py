@@ -31,6 +31,7 @@ COMMANDS = (
 
 _HELP_OF_OTHERS = {
     "inventory": "What this node has, and what it would lead to in a cluster.",
+    "record": "Record this node: a file that anybody can replay.",
     "simulate": "Let something happen to a simulated node.",
 }
 """Of commands that come from the entry point group `gpu_dra.commands`, because they need the node's own code."""

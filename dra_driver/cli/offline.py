@@ -1,7 +1,7 @@
 """A world from files: manifests, slices and whatever else lies in them, for commands that ask no cluster."""
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,10 +9,15 @@ from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.allocation.loading import Loaded, pods_of_workload, world_of
 from dra_driver.allocation.world import World
 from dra_driver.api.documents import Document
+from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cli.files import read_files, shipped_classes
 from dra_driver.errors import InvalidInput
+from dra_driver.names import names_record
+
+if TYPE_CHECKING:
+    from dra_driver.simulation.cluster import SimulatedNode
 
 # Options are plain assignments: typer does not look through a `type` statement.
 FilesOption = Annotated[
@@ -72,13 +77,13 @@ def _expanded(document: Document, replicas: int) -> list[JsonObject]:
 
 def _objects_of_models(models: str, objects: Iterable[JsonObject]) -> list[JsonObject]:
     # The simulated cluster behind these names takes longer to import than most files take to explain.
-    from dra_driver.checking.knowledge import everywhere, objects_of_model
+    from dra_driver.checking.knowledge import everywhere
     from dra_driver.cli.plan import POLICY_KIND, policy_of
     from dra_driver.simulation.cluster import parse_nodes
 
     policies = [one for one in objects if one.get("kind") == POLICY_KIND]
     policy = everywhere(policy_of(policies)) if policies else PublishingPolicy.EVERYTHING
-    return [obj for node in parse_nodes(models) for obj in objects_of_model(node.profile, node.name, policy)]
+    return [obj for node in parse_nodes(models) for obj in objects_of_node(node, policy)]
 
 
 def world_in(files: Sequence[str], kubernetes: str, *, replicas: int = 1, models: str | None = None) -> World:
@@ -87,3 +92,14 @@ def world_in(files: Sequence[str], kubernetes: str, *, replicas: int = 1, models
     if loaded.problems:
         raise InvalidInput("\n".join(map(str, loaded.problems)), problems=[str(one) for one in loaded.problems])
     return loaded.world
+
+
+def objects_of_node(node: "SimulatedNode", policy: PublishingPolicy) -> list[JsonObject]:
+    """What a simulated node publishes while nobody uses it: of a profile's from memory, of a record's by looking."""
+    from dra_driver.checking.knowledge import objects_of_inventory, objects_of_model
+    from dra_driver.simulation.cluster import inventory_of_model
+
+    if not names_record(node.profile):
+        return objects_of_model(node.profile, node.name, policy, dict(node.labels))
+    inventory = NodeInventorySpec.of(inventory_of_model(f"{node.profile}:{node.index}"))
+    return objects_of_inventory(inventory, node.name, policy, dict(node.labels))

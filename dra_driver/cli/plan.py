@@ -13,6 +13,7 @@ nodes:
   - make-mig 0 2g.12gb 0
 - profile: t4
   count: 2
+- profile: my-node.tar.gz       # a file of `dractl record`, beside this one
 ```
 """
 
@@ -25,6 +26,7 @@ from pydantic import ConfigDict, Field
 from dra_driver.api.meta import JsonObject, Model
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.errors import InvalidInput
+from dra_driver.names import model_label, names_record
 from dra_driver.simulation.cluster import SimulatedNode
 
 FILE = "cluster.yaml"
@@ -60,12 +62,13 @@ def nodes_of(folder: Path) -> tuple[SimulatedNode, ...] | None:
     seen: dict[str, int] = {}
     found = []
     for node in _Cluster.of(document, about=str(path)).nodes:
+        model = str((folder / node.profile).resolve()) if names_record(node.profile) else node.profile
         for _ in range(node.count):
-            index = seen.get(node.profile, 0)
-            seen[node.profile] = index + 1
+            index = seen.get(model, 0)
+            seen[model] = index + 1
             acts = tuple(tuple(act.split()) for act in node.acts)
             labels = tuple(sorted(node.labels.items()))
-            found.append(SimulatedNode(f"{node.profile}-{index + 1}", node.profile, index, labels, acts))
+            found.append(SimulatedNode(f"{model_label(model)}-{index + 1}", model, index, labels, acts))
     return tuple(found)
 
 

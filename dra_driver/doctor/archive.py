@@ -38,7 +38,7 @@ doctor.txt    what `dractl doctor` says of it; doctor.json is for programs
 cluster/      objects, one a line; facts.json has versions, feature gates and permissions
 logs/         the driver's pods: NAMESPACE/POD/CONTAINER.log, and .previous.log of the run before
 metrics/      what the driver's pods tell Prometheus
-node/         the machine that it was made on
+node/         the machine that it was made on; record.tar.gz is for `dractl inventory --host`, its names are replaced
 
 `dractl doctor --from FILE` judges it again.
 """
@@ -46,10 +46,11 @@ node/         the machine that it was made on
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """`objects`: one JSON object a line, an array in the archive; else lines of text."""
+    """`objects`: one JSON object a line, an array in the archive. `ready`: packed as it is. Else lines of text."""
 
     path: Path
     objects: bool
+    ready: bool = False
 
 
 class Bundle:
@@ -78,6 +79,12 @@ class Bundle:
         """A file of lines, redacted."""
         redactor = LineRedactor()
         self._whole(name, (shown for line in lines if (shown := redactor.line(line)) is not None))
+
+    def content(self, name: str, content: bytes) -> None:
+        """A file that is packed as it is, under the same name in every bundle."""
+        path = self._folder / f"{len(self._staged):06d}"
+        path.write_bytes(content)
+        self._staged[name] = _Staged(path, objects=False, ready=True)
 
     def error(self, what: str, why: object) -> None:
         """Something that could not be read."""
@@ -127,9 +134,11 @@ class Bundle:
             raise NodeNotReady(f"cannot be written: {error.strerror or error}", about=f"file {out}") from error
 
     def _add(self, tar: tarfile.TarFile, name: str, staged: _Staged, time: datetime) -> None:
-        ready = staged.path.with_suffix(".ready")
-        with staged.path.open(encoding="utf-8") as lines, ready.open("w", encoding="utf-8") as file:
-            file.writelines(self._content(name, staged, lines))
+        ready = staged.path
+        if not staged.ready:
+            ready = staged.path.with_suffix(".ready")
+            with staged.path.open(encoding="utf-8") as lines, ready.open("w", encoding="utf-8") as file:
+                file.writelines(self._content(name, staged, lines))
         shown = name if self._anonymity is None else self._anonymity.text(name)
         info = tarfile.TarInfo(f"{ROOT}/{shown}")
         info.size, info.mtime, info.mode = ready.stat().st_size, int(time.timestamp()), 0o600

@@ -25,7 +25,7 @@ class NodePlaces:
     driver_root: str | None = None
     cdi_hook: str | None = None
     simulate: str | None = None
-    """`PROFILE` or `PROFILE:INDEX`: the hardware below `host_root` is simulated."""
+    """A profile's name or a record's file, alone or with `:INDEX`: the hardware below `host_root` is simulated."""
 
     @property
     def state_dir(self) -> Path:
@@ -34,10 +34,14 @@ class NodePlaces:
 
 @dataclass(frozen=True, slots=True)
 class NodeFile:
-    """A file for a bundle: its name there, and its lines; or `problem`, why it could not be read."""
+    """A file for a bundle: its name there, and its lines; or `problem`, why it could not be read.
+
+    `content` is for a file that is no text: it has no names and no secrets in it.
+    """
 
     name: str
     lines: tuple[str, ...] = ()
+    content: bytes | None = None
     problem: str | None = None
 
 

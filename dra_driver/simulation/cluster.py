@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from dra_driver.api.meta import (
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.errors import InvalidInput, NodeNotReady, NotFound
 from dra_driver.kube.client import Kube, endpoint_from
-from dra_driver.names import GPU_DRIVER
+from dra_driver.names import GPU_DRIVER, model_label, names_record
 from dra_driver.simulation.addresses import PodAddresses
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.simulation.apiserver.server import DEFAULT_VERSION
@@ -47,7 +48,7 @@ from dra_driver.simulation.kubelet.containers import Containers, Program
 from dra_driver.simulation.restarts import Restarts
 from dra_driver.simulation.scheduler import SimulatedScheduler
 
-_NODES = re.compile(r"([a-z0-9-]+?)(?::([1-9][0-9]{0,3}))?")
+_NODES = re.compile(r"([a-z0-9-]+?|[^,:]*[/.][^,:]*)(?::([1-9][0-9]{0,3}))?")
 _POLL_S = 0.05
 _REFUSED = 2
 """Exit status of our programs for settings that make no sense."""
@@ -74,7 +75,10 @@ class SimulatedNode:
 
 
 def parse_nodes(text: str) -> tuple[SimulatedNode, ...]:
-    """From `dgx-h100:2,t4`: profile names, each with the number of nodes (default 1). Raises InvalidInput."""
+    """From `dgx-h100:2,t4`: profile names or files of records, each with the number of nodes (default 1).
+
+    Raises InvalidInput, also for two files whose nodes would have the same names.
+    """
     counts: dict[str, int] = {}
     for part in text.split(","):
         match = _NODES.fullmatch(part.strip())
@@ -82,12 +86,17 @@ def parse_nodes(text: str) -> tuple[SimulatedNode, ...]:
             raise InvalidInput(
                 f"{part.strip()!r} is not PROFILE or PROFILE:NUMBER, with 1 to 9999 nodes", about="--nodes"
             )
-        counts[match[1]] = counts.get(match[1], 0) + int(match[2] or 1)
-    return tuple(
-        SimulatedNode(f"{profile}-{index + 1}", profile, index)
-        for profile, count in counts.items()
+        model = str(Path(match[1]).resolve()) if names_record(match[1]) else match[1]
+        counts[model] = counts.get(model, 0) + int(match[2] or 1)
+    nodes = tuple(
+        SimulatedNode(f"{model_label(model)}-{index + 1}", model, index)
+        for model, count in counts.items()
         for index in range(count)
     )
+    alike = sorted(name for name, times in Counter(node.name for node in nodes).items() if times > 1)
+    if alike:
+        raise InvalidInput(f"two files give nodes called {alike[0]}; rename one of them", about="--nodes")
+    return nodes
 
 
 class Process:
@@ -362,6 +371,12 @@ class SimulatedCluster:
             *("--policy", str(self.policy)),
         ]
         return Process(f"plugin of node {node.name}", command, self.folder / "logs" / f"plugin-{node.name}.log")
+
+
+def inventory_of_model(model: str) -> JsonObject:
+    """The NodeInventory's spec of a node of this profile or record. Raises InvalidInput."""
+    found: JsonObject = _of_node("inventory")(model)
+    return found
 
 
 def _of_node(name: str) -> Callable[..., Any]:

@@ -89,12 +89,11 @@ class Machine:
             open_nvml = installed_nvml(self._installation)
         else:
             # Only here: a real node has no use for profiles.
-            from kubelet_plugin.simulation.host import open_host
-            from kubelet_plugin.simulation.nvml import SimulatedNvml
+            from kubelet_plugin.simulation.host import open_simulated
+            from kubelet_plugin.simulation.recorded.nvml import nvml_of
 
-            profile, _, index = self.places.simulate.partition(":")
-            simulated = open_host(self.places.host_root, profile, int(index or 0))
-            source = NvmlSource(SimulatedNvml(simulated.root), str(simulated.driver_root))
+            simulated = open_simulated(self.places.host_root, self.places.simulate)
+            source = NvmlSource(nvml_of(simulated), str(simulated.driver_root))
 
             def open_nvml() -> NvmlSource:
                 return source

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 from dra_driver.api.meta import NODE_INVENTORIES, JsonObject
@@ -14,6 +15,8 @@ from kubelet_plugin.doctor.looking import Machine
 from kubelet_plugin.doctor.seen import node_seen
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.prepare.store import DAMAGED, JOURNAL
+from kubelet_plugin.record.format import packed
+from kubelet_plugin.recording.take import NodeRecorder
 from kubelet_plugin.reporter import wanted_spec
 
 _MOST_KERNEL_LINES = 5000
@@ -46,6 +49,7 @@ class Node:
         for uid in claims:
             yield _file(f"node/cdi/{cdi.path(uid).name}", partial(_lines, partial(cdi.read, uid)))
         yield _file("node/kernel.txt", lambda: _kernel(machine))
+        yield _record(places)
 
 
 def _file(name: str, read: Callable[[], Iterable[str]]) -> NodeFile:
@@ -55,6 +59,14 @@ def _file(name: str, read: Callable[[], Iterable[str]]) -> NodeFile:
         return NodeFile(name, problem=error.message)
     except OSError as error:
         return NodeFile(name, problem=error.strerror or str(error))
+
+
+def _record(places: NodePlaces) -> NodeFile:
+    try:
+        made = NodeRecorder(places).record(release=version("gpu-dra-driver"), keep_names=False)
+    except NodeNotReady as error:
+        return NodeFile("node/record.tar.gz", problem=error.message)
+    return NodeFile("node/record.tar.gz", content=packed(made))
 
 
 def _inventory(machine: Machine) -> list[str]:

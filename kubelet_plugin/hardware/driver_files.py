@@ -86,6 +86,11 @@ _CACHE_HEADER = struct.Struct("<20s2I20x")
 _CACHE_ENTRY = struct.Struct("<i2IIQ")
 
 
+LINKER_CACHE = "/etc/ld.so.cache"
+
+DRIVER_LIBRARIES_CACHED = ("libcuda.so", "libnvidia-ml.so")
+"""Where the linker's cache has these, the driver's other libraries are."""
+
 _NVML = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)*)")
 
 
@@ -190,12 +195,12 @@ class DriverTree:
 
     def _cached_folders(self) -> list[str]:
         """Where the dynamic linker's cache of this root has the driver's libraries."""
-        resolved = self._look(PurePosixPath("/etc/ld.so.cache"))
+        resolved = self._look(PurePosixPath(LINKER_CACHE))
         try:
             data = self._files.path(resolved).read_bytes() if resolved is not None else b""
         except OSError:
             return []
-        return sorted({posixpath.dirname(path) for path in cached_libraries(data, ("libcuda.so", "libnvidia-ml.so"))})
+        return sorted({posixpath.dirname(path) for path in cached_libraries(data, DRIVER_LIBRARIES_CACHED)})
 
     def _versioned(self, version: str) -> Iterator[PurePosixPath]:
         for folder in self._folders:
@@ -301,6 +306,19 @@ def cached_libraries(cache: bytes, names: Sequence[str]) -> Iterator[str]:
         _, key, value, _, _ = _CACHE_ENTRY.unpack_from(cache, offset)
         if cache.startswith(wanted, key):
             yield cache[value : cache.find(b"\0", value)].decode(errors="replace")
+
+
+def linker_cache(libraries: Sequence[str]) -> bytes:
+    """A dynamic linker's cache that knows these libraries, by their paths. Source: glibc, `struct cache_file_new`."""
+    start = _CACHE_HEADER.size + _CACHE_ENTRY.size * len(libraries)
+    strings = entries = b""
+    for library in libraries:
+        key = start + len(strings)
+        strings += posixpath.basename(library).encode() + b"\0"
+        value = start + len(strings)
+        strings += library.encode() + b"\0"
+        entries += _CACHE_ENTRY.pack(0x0303, key, value, 0, 0)
+    return _CACHE_HEADER.pack(_CACHE_MAGIC, len(libraries), len(strings)) + entries + strings
 
 
 def _stem(name: str) -> str:

@@ -85,7 +85,7 @@ class DriverPrograms:
         """Raises NodeNotReady when the driver root has no such program."""
         root = self._root()
         resolved_root = self._host.resolve(root.path) or PurePosixPath(root.path)
-        files = self._host if root.path == "/" else HostFiles(self._host.path(resolved_root))
+        files = self._host if root.path == "/" else self._host.below(resolved_root)
         found = program_below(self._host, root.path, name)
         if found is not None:
             return Program(

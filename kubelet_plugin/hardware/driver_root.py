@@ -276,7 +276,7 @@ def _drivers_at(host: HostFiles, root: str, seen: Seen) -> Iterator[DriverRoot]:
 def _tree(host: HostFiles, root: str, seen: Seen) -> DriverTree:
     """The files below `root`, which is a root of its own: no link leads out of it."""
     resolved = host.resolve(root)
-    files = host if root == "/" or resolved is None else HostFiles(host.path(resolved))
+    files = host if root == "/" or resolved is None else host.below(resolved)
     return DriverTree(files, host.for_runtime(resolved or root), seen)
 
 

@@ -51,6 +51,6 @@ def program_below(host: HostFiles, root: str, name: str) -> PurePosixPath | None
     resolved = host.resolve(root)
     if resolved is None:
         return None
-    files = host if root == "/" else HostFiles(host.path(resolved))
+    files = host if root == "/" else host.below(resolved)
     paths = (files.resolve(f"{folder}/{name}") for folder in BINARY_FOLDERS)
     return next((path for path in paths if path is not None), None)

@@ -253,7 +253,7 @@ class MigGpu:
             info = self._profile_info(enumeration)
             if info is None or info.id in ids:
                 continue
-            name = _profile_name(enumeration, info, total)
+            name = profile_name(enumeration, info, total)
             facts = self._profile_facts(name or f"unknown-{info.id}", info)
             yield _Profile(facts, offered=name is not None and name not in names and bool(facts.starts))
             ids.add(info.id)
@@ -425,7 +425,7 @@ class MigGpu:
         return None
 
 
-def _profile_name(enumeration: int, info: Any, total_bytes: int) -> str | None:
+def profile_name(enumeration: int, info: Any, total_bytes: int) -> str | None:
     """As NVIDIA's tools spell it; None for a kind that is newer than this driver and that the library does not name."""
     suffix = _SUFFIXES.get(enumeration)
     if suffix is None:

@@ -19,7 +19,7 @@ from dra_driver.errors import NodeNotReady
 _PCI_ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
 _PCI_ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 _DESCRIBED_NODE = re.compile(
-    r"simulated device node (?P<type>[cb]) (?P<major>\d+):(?P<minor>\d+) (?P<mode>0[0-7]{3})\s*"
+    r"simulated device node (?P<type>[cb]) (?P<major>\d+):(?P<minor>\d+) (?P<mode>0[0-7]{3})(?: gid (?P<gid>\d+))?\s*"
 )
 
 _NVIDIA_VENDOR = 0x10DE
@@ -115,7 +115,7 @@ class HostFiles:
 
     def _resolved(self, host_path: str) -> str | None:
         # Plain strings: a scan of a driver root asks some hundred times.
-        root, done, links = self._root, list[str](), 0
+        done, links = list[str](), 0
         todo = host_path.split("/")[::-1]
         while todo:
             part = todo.pop()
@@ -125,7 +125,7 @@ class HostFiles:
                 del done[-1:]
                 continue
             try:
-                target = os.readlink("/".join((root, *done, part)))  # noqa: PTH115 - hundreds a look
+                target = self._link_text("/".join(("", *done, part)))
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     return None
@@ -138,6 +138,14 @@ class HostFiles:
                 done.clear()
             todo.extend(target.split("/")[::-1])
         return "/" + "/".join(done)
+
+    def _link_text(self, place: str) -> str:
+        """Of the link at `place`, which has none on its way. Every look into the tree comes by here. Raises OSError."""
+        return os.readlink(self._root + place)  # noqa: PTH115 - hundreds a look
+
+    def below(self, host_path: str | PurePosixPath) -> "HostFiles":
+        """The tree below a folder, as a root of its own: no link leads out of it."""
+        return HostFiles(self.path(host_path))
 
     def read_text(self, host_path: str) -> str | None:
         """The content without surrounding white space, links followed inside the root; None when unreadable."""
@@ -205,6 +213,7 @@ class HostFiles:
             major=int(match["major"]),
             minor=int(match["minor"]),
             mode=int(match["mode"], 8),
+            gid=int(match["gid"] or 0),
         )
 
     def names(self, folder: str) -> list[str]:
@@ -257,9 +266,10 @@ class HostFiles:
         return root if _PCI_ROOT.fullmatch(root) else None
 
 
-def described_node(kind: Literal["c", "b"], major: int, minor: int, mode: int = 0o666) -> str:
+def described_node(kind: Literal["c", "b"], major: int, minor: int, mode: int = 0o666, gid: int = 0) -> str:
     """The text of a file that stands for a device node below a folder: see `HostFiles.device_node`."""
-    return f"simulated device node {kind} {major}:{minor} {mode:04o}\n"
+    group = f" gid {gid}" if gid else ""
+    return f"simulated device node {kind} {major}:{minor} {mode:04o}{group}\n"
 
 
 def _number(text: str | None) -> int | None:

@@ -59,8 +59,8 @@ class About(_Data):
 class Call(_Data):
     """One function of NVML. `out` has the by-reference arguments as they were afterwards, by position from 0.
 
-    `code`: NVML's error; None when the call succeeded. `hung`: it had not returned when the recording ended. `ms` is
-    the longest of `times` equal calls.
+    `code`: NVML's error; None when the call succeeded. `problem`: the binding could not read the answer. `hung`: the
+    call had not returned when the recording ended. `ms` is the longest of `times` equal calls.
     """
 
     function: str
@@ -68,6 +68,7 @@ class Call(_Data):
     result: Any = None
     out: dict[int, Any] = Field(default_factory=dict)
     code: int | None = None
+    problem: str | None = None
     hung: bool = False
     ms: float = 0.0
     times: int = 1
@@ -153,7 +154,7 @@ def packed(record: Record) -> bytes:
     """The archive's bytes."""
     buffer = io.BytesIO()
     with (
-        gzip.GzipFile("", "wb", mtime=0, fileobj=buffer) as zipped,
+        gzip.GzipFile("", "wb", compresslevel=6, mtime=0, fileobj=buffer) as zipped,
         tarfile.open(fileobj=zipped, mode="w") as tar,
     ):
         for name, lines in sorted(_members(record).items()):
@@ -186,6 +187,8 @@ def read_record(path: Path) -> Record:
     try:
         with tarfile.open(path, "r:gz") as tar:
             members = dict(_read(tar, path))
+    except FileNotFoundError as error:
+        raise _refused(path, "does not exist; make one on a node with `dractl record`") from error
     except (OSError, EOFError, tarfile.TarError, ValueError, RecursionError) as error:
         raise _refused(
             path, f"is no record of `dractl record`, or a damaged one ({error}); record the node again"

@@ -86,10 +86,12 @@ PLACES: dict[Layout, Place] = {
 
 
 def driver_root(state: NodeState) -> PurePosixPath:
-    return PurePosixPath(PLACES[state.layout].root)
+    return PurePosixPath(state.recorded.driver_root if state.recorded is not None else PLACES[state.layout].root)
 
 
 def library_folder(state: NodeState) -> PurePosixPath:
+    if state.recorded is not None:
+        return PurePosixPath(state.recorded.library_folder)
     return PurePosixPath(PLACES[state.layout].libraries.format(machine=state.machine))
 
 

@@ -11,23 +11,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
+from dra_driver.errors import InvalidInput
+from dra_driver.names import model_label, names_record
+from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.record.format import read_record
 from kubelet_plugin.simulation import vfio
 from kubelet_plugin.simulation.capabilities import capabilities, change_capabilities
-from kubelet_plugin.simulation.driver_files import (
-    adopt_programs,
-    driver_root,
-    files_of_driver,
-    library_folder,
-    write_driver_files,
-)
-from kubelet_plugin.simulation.kernel_files import (
-    made_up_uuid,
-    remove_kernel_files,
-    write_kernel_files,
-    write_machine,
-)
+from kubelet_plugin.simulation.driver_files import driver_root, library_folder
+from kubelet_plugin.simulation.kernel_files import made_up_uuid
 from kubelet_plugin.simulation.operations import MIG_CONFIGURATION_CHANGED, GpuOperations, add_event
 from kubelet_plugin.simulation.partitions import forget, layout, release
+from kubelet_plugin.simulation.recorded.start import RECORD, START, Identity, state_of_record
+from kubelet_plugin.simulation.recorded.tree import RecordedTree
 from kubelet_plugin.simulation.state import (
     DriverState,
     FabricModel,
@@ -44,6 +39,7 @@ from kubelet_plugin.simulation.tree import device_folders
 from kubelet_plugin.simulation.tree import link as _link
 from kubelet_plugin.simulation.tree import path as _path
 from kubelet_plugin.simulation.tree import pci_folder as _pci_folder
+from kubelet_plugin.simulation.trees import GeneratedTree, Tree, tree_of
 
 
 class SimulatedHost(GpuOperations):
@@ -113,21 +109,22 @@ class SimulatedHost(GpuOperations):
     def load_driver(self, version: str | None = None, *, libraries: bool = True) -> None:
         """Load the kernel module, of `version` when given. Without `libraries` the old ones stay: a mismatch."""
         with self.edit() as state:
+            tree = tree_of(self.root, state)
             if version is not None and libraries:
-                self._remove_driver_files(state)
+                tree.remove_driver_files(self.root, state)
             if state.driver.loaded:
                 self._unload(state)
             state.driver.version = version or state.driver.version
             state.driver.loaded = True
             state.driver.session += 1
             vfio.probe(self.root, state)
-            write_kernel_files(self.root, state)
+            tree.write_kernel_files(self.root, state)
             if libraries:
-                write_driver_files(self.root, state)
+                tree.write_driver_files(self.root, state)
 
     def remove_driver_files(self) -> None:
         """The driver's libraries, programs and configuration go; the kernel module stays loaded."""
-        self._remove_driver_files(self.state)
+        tree_of(self.root, self.state).remove_driver_files(self.root, self.state)
 
     def reboot(self, *, renumber: bool = False, driver: bool = True) -> None:
         """A new boot id and an empty /run. `renumber`: other minors and another enumeration order than before.
@@ -151,18 +148,19 @@ class SimulatedHost(GpuOperations):
                 _restart(gpu, state)
             for folder in ("run", "dev", "proc", "sys"):
                 shutil.rmtree(self.root / folder, ignore_errors=True)
-            write_machine(self.root, state)
+            tree = tree_of(self.root, state)
+            tree.write_machine(self.root, state)
             if driver:
-                write_kernel_files(self.root, state)
-            if driver or state.layout != "operator":
-                write_driver_files(self.root, state)
+                tree.write_kernel_files(self.root, state)
+            if driver or not _in_a_container(state):
+                tree.write_driver_files(self.root, state)
 
     def adopt_programs(self) -> None:
         """Run the driver's programs by the interpreter of this process, which is what lasts longest.
 
         Whoever made them may be gone: an older image with another Python, or a dractl beside the node.
         """
-        adopt_programs(self.root, self.state)
+        tree_of(self.root, self.state).adopt_programs(self.root, self.state)
 
     def path(self, host_path: PurePosixPath | str) -> Path:
         return _path(self.root, host_path)
@@ -171,11 +169,7 @@ class SimulatedHost(GpuOperations):
         state.driver.loaded = False
         for gpu in state.gpus:
             forget(gpu, state.model.architecture, reboot=False)
-        remove_kernel_files(self.root, state)
-
-    def _remove_driver_files(self, state: NodeState) -> None:
-        for host_path, _ in files_of_driver(state):
-            self.path(host_path).unlink(missing_ok=True)
+        tree_of(self.root, state).remove_kernel_files(self.root, state)
 
 
 def create_host(
@@ -185,16 +179,46 @@ def create_host(
 
     The same profile and index give the same UUIDs and serial numbers each time; two indices share none, but GPUs of
     one rack share the cluster UUID and clique. Neither do two machines, whose names tell apart nodes of one index.
-    Without `driver` nothing of the driver is there yet. Raises InvalidInput for an unknown profile.
+    Without `driver` nothing of the driver is there yet. `profile` may be the file of a record, which says all else.
+    Raises InvalidInput for an unknown profile and for a file that is no record.
     """
+    if names_record(profile):
+        return _recorded_host(root, Path(profile), node_index, machine)
     state = _initial_state(profile, load_profile(profile), node_index, machine, layout)
     state.driver.loaded = driver
     root.mkdir(parents=True, exist_ok=True)
-    write_machine(root, state)
-    if driver:
-        write_kernel_files(root, state)
-        write_driver_files(root, state)
+    _write_tree(root, state, GeneratedTree())
     host = SimulatedHost(root)
+    host._file.write(state)
+    return host
+
+
+def _write_tree(root: Path, state: NodeState, tree: Tree) -> None:
+    tree.write_machine(root, state)
+    if state.driver.loaded:
+        tree.write_kernel_files(root, state)
+        tree.write_driver_files(root, state)
+
+
+def _recorded_host(root: Path, file: Path, node_index: int, machine: str) -> SimulatedHost:
+    """As it was recorded. The archive goes with it, because the node may outlive the file."""
+    record = read_record(file)
+    new = not root.exists()
+    tree = RecordedTree(record)
+    try:
+        tree.write_all(root)
+        state = state_of_record(record, HostFiles(root), Identity(model_label(str(file)), node_index, machine))
+        tree.adopt(root, state)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OSError) as error:
+        if new:
+            shutil.rmtree(root, ignore_errors=True)
+        raise InvalidInput(
+            f"cannot become a node ({error!r}); record the node again", about=f"record {file}"
+        ) from error
+    host = SimulatedHost(root)
+    (root / "sim").mkdir(exist_ok=True)
+    shutil.copyfile(file, root / RECORD)
+    (root / START).write_text(state.model_dump_json(), encoding="utf-8")
     host._file.write(state)
     return host
 
@@ -203,6 +227,23 @@ def open_host(root: Path, profile: str, node_index: int = 0, machine: str = "") 
     """The node below `root` as it is, or a new one when there is none: a restarted plugin finds its machine again."""
     host = SimulatedHost(root)
     return host if host.exists else create_host(root, profile, node_index, machine=machine)
+
+
+def open_simulated(root: Path, wanted: str, machine: str = "") -> SimulatedHost:
+    """The node that `--simulate` names: `PROFILE`, the file of a record, either with `:N` for the N-th of its kind.
+
+    `machine` tells apart nodes that were all given the same name without a number. Raises InvalidInput.
+    """
+    name, index = parse_simulated(wanted)
+    return open_host(root, name, index or 0, machine if index is None else "")
+
+
+def parse_simulated(wanted: str) -> tuple[str, int | None]:
+    """A profile's name or a record's file, and the number behind it. Raises InvalidInput."""
+    name, _, index = wanted.rpartition(":") if ":" in wanted else (wanted, "", "")
+    if index and not index.isdecimal():
+        raise InvalidInput(f"{index!r} is not the number of a node", about=f"simulated node {wanted}")
+    return name, int(index) if index else None
 
 
 def reboot(root: Path, *, renumber: bool = False, driver: bool = True) -> None:
@@ -247,6 +288,11 @@ def _fabric(name: str, fabric: FabricModel | None, node_index: int) -> FabricSta
         return None
     cluster = made_up_uuid(f"{name}/rack/{node_index // fabric.nodes}") if fabric.nodes else None
     return FabricState(cluster=cluster, clique=fabric.clique, summary=fabric.summary, mask=fabric.mask)
+
+
+def _in_a_container(state: NodeState) -> bool:
+    """Whether the driver comes with a container, whose files are gone after a boot until it runs again."""
+    return str(driver_root(state)).startswith("/run/")
 
 
 def _restart(gpu: GpuState, state: NodeState) -> None:

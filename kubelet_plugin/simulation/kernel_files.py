@@ -45,10 +45,13 @@ def made_up_uuid(text: str) -> str:
     return str(uuid5(NAMESPACE_URL, f"gpu-dra-driver/{text}"))
 
 
+def boot_id(state: NodeState) -> str:
+    return made_up_uuid(f"{state.profile}/{state.node_index}/boot/{state.boots}")
+
+
 def write_machine(root: Path, state: NodeState) -> None:
     """What is there with the machine and the kernel, with or without an NVIDIA driver."""
-    boot_id = made_up_uuid(f"{state.profile}/{state.node_index}/boot/{state.boots}")
-    write(root, "/proc/sys/kernel/random/boot_id", boot_id + "\n")
+    write(root, "/proc/sys/kernel/random/boot_id", boot_id(state) + "\n")
     for folder in ("/dev", "/run", "/tmp", "/var", "/etc", "/sys/bus/pci/drivers"):
         path(root, folder).mkdir(parents=True, exist_ok=True)
     link(root, PurePosixPath("/var/run"), PurePosixPath("/run"))
@@ -100,13 +103,11 @@ def write_kernel_files(root: Path, state: NodeState) -> None:
     write(root, "/proc/driver/nvidia-caps/mig-minors", mig_minors())
     _write_devices(root, _majors(loaded=True))
     path(root, "/sys/bus/pci/drivers/nvidia").mkdir(parents=True, exist_ok=True)
-    for number, gpu in enumerate(state.gpus):
-        if gpu.bound_to is not None:
-            link(root, pci_folder(gpu) / "driver", PurePosixPath("/sys/bus/pci/drivers") / gpu.bound_to)
+    for gpu in state.gpus:
         if gpu.bound_to == "nvidia":
-            for name in vfio.drm_names(number):
-                path(root, pci_folder(gpu) / "drm" / name).mkdir(parents=True, exist_ok=True)
-            vfio.write_information(root, state, gpu)
+            vfio.hold(root, state, gpu)
+        elif gpu.bound_to is not None:
+            link(root, pci_folder(gpu) / "driver", PurePosixPath("/sys/bus/pci/drivers") / gpu.bound_to)
     vfio.write_processes(root, state)
     for host_path, text in _device_nodes(state):
         write(root, host_path, text)
@@ -139,7 +140,7 @@ def _device_nodes(state: NodeState) -> Iterator[tuple[PurePosixPath, str]]:
     }
     for number, gpu in enumerate(state.gpus):
         nodes[f"nvidia{gpu.minor}"] = (_GPU_MAJOR, gpu.minor)
-        card, render = vfio.drm_names(number)
+        card, render = vfio.drm_names(state, gpu)
         nodes[f"dri/{card}"] = (_MAJORS["drm"], number + 1)
         nodes[f"dri/{render}"] = (_MAJORS["drm"], number + 128)
     for folder in device_folders(state):

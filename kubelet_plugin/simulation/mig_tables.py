@@ -65,11 +65,32 @@ class MigProfile(Engines):
 
 
 class MigTable(_Data):
-    """One file of `mig/`. `totals` is what a GPU in MIG mode has to share out, less than the chip on some models."""
+    """What a GPU can be divided into. `totals` is what it has to share out in MIG mode, less than the chip on some
+    models."""
 
     memory_slices: int
     totals: Engines
     profiles: tuple[MigProfile, ...]
+
+    def profile(self, profile_id: int) -> MigProfile | None:
+        return next((profile for profile in self.profiles if profile.id == profile_id), None)
+
+    def named(self, name: str) -> MigProfile:
+        """Raises InvalidInput that lists the profiles of this GPU model."""
+        for profile in self.profiles:
+            if profile.name == name:
+                return profile
+        known = ", ".join(profile.name for profile in self.profiles)
+        raise InvalidInput(f"this GPU model has no such profile; there are {known}", about=f"MIG profile {name}")
+
+    @property
+    def max_devices(self) -> int:
+        return max(profile.max_instances for profile in self.profiles)
+
+
+class SourcedMigTable(MigTable):
+    """One file of `mig/`."""
+
     sources: Sources
 
     @model_validator(mode="after")
@@ -92,21 +113,6 @@ class MigTable(_Data):
                 return (CALCULATED,)
         return ()
 
-    def profile(self, profile_id: int) -> MigProfile | None:
-        return next((profile for profile in self.profiles if profile.id == profile_id), None)
-
-    def named(self, name: str) -> MigProfile:
-        """Raises InvalidInput that lists the profiles of this GPU model."""
-        for profile in self.profiles:
-            if profile.name == name:
-                return profile
-        known = ", ".join(profile.name for profile in self.profiles)
-        raise InvalidInput(f"this GPU model has no such profile; there are {known}", about=f"MIG profile {name}")
-
-    @property
-    def max_devices(self) -> int:
-        return max(profile.max_instances for profile in self.profiles)
-
 
 def mig_table_names() -> tuple[str, ...]:
     """The GPU models there are tables for, sorted."""
@@ -115,7 +121,7 @@ def mig_table_names() -> tuple[str, ...]:
 
 
 @cache
-def load_mig_table(name: str) -> MigTable:
+def load_mig_table(name: str) -> SourcedMigTable:
     """The table called `name`. Raises InvalidInput when there is none, or when it is not one."""
     import yaml
 
@@ -124,6 +130,6 @@ def load_mig_table(name: str) -> MigTable:
         raise InvalidInput(f"no such table; there are {', '.join(mig_table_names())}", about=f"MIG table {name}")
     document: dict[str, Any] = yaml.safe_load(place.read_text(encoding="utf-8"))
     try:
-        return MigTable.model_validate(document)
+        return SourcedMigTable.model_validate(document)
     except ValidationError as error:
         raise InvalidInput(str(error), about=f"MIG table {name}") from error

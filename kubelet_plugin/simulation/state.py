@@ -17,6 +17,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dra_driver.errors import InvalidInput
+from kubelet_plugin.simulation.mig_tables import MigTable
 from kubelet_plugin.simulation.sources import Sources, check_sources
 
 type Layout = Literal["root", "operator", "gke", "talos", "flatcar", "bottlerocket", "nixos"]
@@ -52,8 +53,9 @@ class GpuModel(_Data):
     pcie_width: int | None = 16
     addressing_mode: int | None = None
     ecc: bool | None = None
-    mig: str | None = None
-    """The table of `mig_tables` that says what instances such a GPU can have; None when it cannot be divided."""
+    mig: str | MigTable | None = None
+    """The table of `mig_tables` that says what instances such a GPU can have, or its name; None when it cannot be
+    divided."""
     vbios: str
     nvlink: NvlinkModel | None = None
 
@@ -208,6 +210,16 @@ class Mishap(_Data):
     crash: Literal["before", "after"] | None = None
 
 
+class RecordedGpu(_Data):
+    """What a GPU was on the recorded node. `name` is that of its handle in the record, empty when NVML did not list it;
+    `folder` is its place in sysfs, `drm_nodes` are names below /dev/dri."""
+
+    name: str
+    uuid: str
+    folder: str | None
+    drm_nodes: list[str]
+
+
 class GpuState(_Data):
     """One GPU. `fault` is the NVML code that every query of it answers; `mishaps` are by function name."""
 
@@ -244,6 +256,8 @@ class GpuState(_Data):
     links_absent: list[int] = Field(default_factory=list)
     """NVLinks that the chip has and the board does not: NVML answers NOT_SUPPORTED for each."""
     fabric: FabricState | None = None
+    recorded: RecordedGpu | None = None
+    """None of a profile's GPU."""
 
     @property
     def persistent(self) -> bool:
@@ -310,6 +324,17 @@ class PassthroughState(_Data):
     virtual_functions: dict[str, int] = Field(default_factory=dict)
 
 
+class RecordedNode(_Data):
+    """Where the driver was on the recorded node, as host paths, and its `version`. `init_code`: what starting NVML
+    failed with. `caps_major` is that of MIG capabilities."""
+
+    driver_root: str
+    library_folder: str
+    version: str
+    init_code: int | None
+    caps_major: int | None
+
+
 class NodeState(_Data):
     """All of it. `gpus` are in the order in which NVML enumerates them."""
 
@@ -323,6 +348,8 @@ class NodeState(_Data):
     gpus: list[GpuState]
     events: list[Event] = Field(default_factory=list)
     passthrough: PassthroughState = Field(default_factory=PassthroughState)
+    recorded: RecordedNode | None = None
+    """None of a profile's node."""
 
     def gpu(self, uuid: str) -> GpuState:
         """Raises KeyError when the node has no such GPU."""

@@ -240,9 +240,7 @@ def attach(root: Path, state: NodeState, address: str, folder: PurePosixPath, dr
     if gpu is not None:
         gpu.bound_to = driver
         if driver == "nvidia":
-            for name in drm_names(state.gpus.index(gpu)):
-                path(root, folder / "drm" / name).mkdir(parents=True, exist_ok=True)
-            write_information(root, state, gpu)
+            hold(root, state, gpu)
     if _is_vfio(driver) and state.passthrough.iommu:
         group = _group(state, address)
         write(root, f"/dev/vfio/{group}", described_node("c", _VFIO_MAJOR, group, 0o600))
@@ -269,18 +267,32 @@ def write_processes(root: Path, state: NodeState) -> None:
         write(root, f"/proc/{pid}/{_OF_STATE}", "")
 
 
-def write_information(root: Path, state: NodeState, gpu: GpuState) -> None:
+def hold(root: Path, state: NodeState, gpu: GpuState) -> None:
+    """The NVIDIA driver has this GPU: what sysfs and /proc show of it."""
+    folder = pci_folder(gpu)
+    link(root, folder / "driver", _DRIVERS / "nvidia")
+    for name in drm_names(state, gpu):
+        path(root, folder / "drm" / name).mkdir(parents=True, exist_ok=True)
+    information = f"/proc/driver/nvidia/gpus/{gpu.address}/information"
+    if gpu.recorded is None or not path(root, information).exists():
+        _write_information(root, information, state, gpu)
+
+
+def _write_information(root: Path, place: str, state: NodeState, gpu: GpuState) -> None:
     """What the driver says of a GPU that it holds."""
     write(
         root,
-        f"/proc/driver/nvidia/gpus/{gpu.address}/information",
+        place,
         f"Model: \t\t {gpu.product or state.model.name}\nGPU UUID: \t {gpu.uuid}\nBus Type: \t PCIe\n"
         f"Bus Location: \t {gpu.address}\nDevice Minor: \t {gpu.minor}\nGPU Excluded:\t No\n",
     )
 
 
-def drm_names(number: int) -> tuple[str, str]:
-    """card0 is the board management controller's, as on most servers."""
+def drm_names(state: NodeState, gpu: GpuState) -> tuple[str, ...]:
+    """Of a profile's node card0 is the board management controller's, as on most servers."""
+    if gpu.recorded is not None:
+        return tuple(gpu.recorded.drm_nodes)
+    number = state.gpus.index(gpu)
     return f"card{number + 1}", f"renderD{number + 128}"
 
 
@@ -325,7 +337,7 @@ def _write_function(root: Path, state: NodeState, folder: PurePosixPath, address
 
 
 def _write_modules(root: Path, state: NodeState) -> None:
-    lines = [f"alias {_ALIASES[name]} {name}" for name in state.passthrough.modules]
+    lines = [f"alias {_ALIASES.get(name, '')} {name}" for name in state.passthrough.modules]
     write(root, _MODULES, "# Aliases extracted from modules themselves.\n" + "\n".join(lines) + "\n")
     for name in state.passthrough.loaded:
         path(root, _DRIVERS / _DRIVER_NAMES.get(name, name)).mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ import os
 import struct
 from pathlib import Path
 
+from kubelet_plugin.hardware import driver_files
 from kubelet_plugin.hardware.sysfs import HostFiles, described_node
 
 VERSION = "580.82.07"
@@ -84,16 +85,5 @@ def elf_library(*, machine: int = 62, bits: int = 64) -> bytes:
 
 
 def linker_cache(*libraries: str, older_format_before: bool = False) -> bytes:
-    """An ld.so.cache that knows these libraries, by their paths. Source: glibc, `struct cache_file_new`."""
-    header, entry = 48, 24
-    strings = b""
-    entries = b""
-    start = header + entry * len(libraries)
-    for library in libraries:
-        key = start + len(strings)
-        strings += Path(library).name.encode() + b"\0"
-        value = start + len(strings)
-        strings += library.encode() + b"\0"
-        entries += struct.pack("<iIIIQ", 0x0303, key, value, 0, 0)
-    cache = struct.pack("<20sII5I", b"glibc-ld.so.cache1.1", len(libraries), len(strings), 0, 0, 0, 0, 0)
-    return (b"ld.so-1.7.0\0\0\0\0\0" if older_format_before else b"") + cache + entries + strings
+    """An ld.so.cache that knows these libraries, by their paths."""
+    return (b"ld.so-1.7.0\0\0\0\0\0" if older_format_before else b"") + driver_files.linker_cache(libraries)

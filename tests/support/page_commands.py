@@ -9,6 +9,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,9 @@ class Shell:
         if program == "kubectl" and rest[:1] == ["dra"]:
             program, rest = "kubectl-dra", rest[1:]
         if program in ("dractl", "kubectl-dra"):
-            return run_dractl([self._path(word) for word in rest], stdin, KUBECONFIG=str(self.kubeconfig))
+            given = [self._path(word) for word in rest]
+            with chdir(self.folder):  # where the files lie that it makes
+                return run_dractl(given, stdin, KUBECONFIG=str(self.kubeconfig))
         if program == "kubectl":
             return asyncio.run(self._kubectl(rest))
         if program == "helm":

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from kubelet_plugin.simulation.mig_tables import COLUMNS, MigTable, load_mig_table, mig_table_names
+from kubelet_plugin.simulation.mig_tables import COLUMNS, SourcedMigTable, load_mig_table, mig_table_names
 from kubelet_plugin.simulation.sources import CALCULATED, known_sources
 from kubelet_plugin.simulation.state import Profile, load_profile, profile_names
 
@@ -59,20 +59,20 @@ class TestMigTables:
     def test_a_column_without_a_source_is_refused(self, table: dict[str, Any]) -> None:
         table["sources"]["calculated"].remove("placements")
         with pytest.raises(ValidationError, match=r"1g\.23gb\.placements.* have no source"):
-            MigTable.model_validate(table)
+            SourcedMigTable.model_validate(table)
 
     def test_the_nearest_source_counts(self, table: dict[str, Any]) -> None:
-        mig = MigTable.model_validate(table)
+        mig = SourcedMigTable.model_validate(table)
         assert mig.sources_of("1g.45gb", "mib") == ("mig-parted-187",)
         assert mig.sources_of("3g.90gb", "mib") == (CALCULATED,)
         assert mig.sources_of("1g.45gb", "placements") == (CALCULATED,)
         table["sources"]["calculated"].append("1g.45gb.mib")
-        assert MigTable.model_validate(table).sources_of("1g.45gb", "mib") == (CALCULATED,)
+        assert SourcedMigTable.model_validate(table).sources_of("1g.45gb", "mib") == (CALCULATED,)
 
     def test_a_source_of_a_profile_that_is_not_there_is_refused(self, table: dict[str, Any]) -> None:
         table["sources"]["calculated"].append("2g.90gb")
         with pytest.raises(ValidationError, match=r"there is no field 2g\.90gb"):
-            MigTable.model_validate(table)
+            SourcedMigTable.model_validate(table)
 
 
 def test_every_source_is_used() -> None:

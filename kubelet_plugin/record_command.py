@@ -1,0 +1,82 @@
+"""`dractl record`: one archive with all that is read of this node, which anybody can replay with `--simulate FILE`.
+
+The command line finds it through the entry point group `gpu_dra.commands`. It runs on the node, or in the plugin's pod
+with the host's root somewhere else, and changes nothing.
+"""
+
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dra_driver.cli.output import messages
+from dra_driver.doctor.node import NodePlaces
+from dra_driver.errors import InvalidInput
+from kubelet_plugin.record.format import Record, write_record
+from kubelet_plugin.recording.take import NodeRecorder, Progress
+
+_QUIET_S = 2.0
+_SHOWN_NOTES = 10
+
+OutOption = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The archive to make.")]
+KeepNamesOption = Annotated[
+    bool,
+    typer.Option("--keep-names", help="Keep UUIDs, serial numbers, addresses and the machine's name as they are."),
+]
+HostRootOption = Annotated[
+    Path, typer.Option("--host-root", help="Where the host's root is; /host in the plugin's pod.")
+]
+DriverRootOption = Annotated[
+    str | None, typer.Option("--driver-root", help="Folder of the NVIDIA driver; default: it is looked for.")
+]
+SimulateOption = Annotated[
+    str | None,
+    typer.Option("--simulate", metavar="PROFILE|FILE[:N]", help="The hardware below --host-root is simulated."),
+]
+
+
+def record(
+    output: OutOption = Path("gpu-dra-record.tar.gz"),
+    keep_names: KeepNamesOption = False,
+    host_root: HostRootOption = Path("/"),
+    driver_root: DriverRootOption = None,
+    simulate: SimulateOption = None,
+) -> None:
+    """Record this node: every answer of NVML, sysfs, device nodes, names of the driver's files, versions.
+
+    Needs to be root. Changes nothing. Anybody can replay the file: dractl inventory --host FILE.
+    """
+    if output.exists():
+        raise InvalidInput("exists already; name another one with --output", about=f"file {output}")
+    if simulate is not None and host_root == Path("/"):
+        raise InvalidInput("needs a folder for the simulated host: --host-root", about="--simulate")
+    places = NodePlaces(host_root=host_root, driver_root=driver_root, simulate=simulate)
+    made = NodeRecorder(places, patient()).record(release=version("gpu-dra-driver"), keep_names=keep_names)
+    write_record(made, output)
+    for line in _summary(made, output):
+        messages.print(line, markup=False, soft_wrap=True)
+
+
+def patient() -> Progress:
+    """Shows what is being done, from when it has taken longer than two seconds."""
+    started = time.monotonic()
+
+    def progress(text: str) -> None:
+        if time.monotonic() - started > _QUIET_S:
+            messages.print(text, markup=False, soft_wrap=True)
+
+    return progress
+
+
+def _summary(made: Record, output: Path) -> list[str]:
+    hung = [call.function for call in made.calls if call.hung]
+    notes, asked = made.about.notes, len(made.programs)
+    return [
+        f"{output}: {len(made.calls)} answers of NVML, {len(made.files)} files, {asked} answers of programs",
+        *(f"hung: {name}" for name in hung),
+        *notes[:_SHOWN_NOTES],
+        *([f"{len(notes) - _SHOWN_NOTES} more notes are in its record.json"] if len(notes) > _SHOWN_NOTES else []),
+        f"names are {'kept' if made.about.names_kept else 'replaced'}; replay it: dractl inventory --host {output}",
+    ]

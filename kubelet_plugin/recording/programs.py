@@ -1,0 +1,141 @@
+"""What programs of the node answer to harmless questions: their versions, their options, and what nvidia-smi lists.
+
+Nothing here asks a program to change anything, none gets any input, and each has a limit of time and of output.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from dra_driver.errors import NodeNotReady
+from kubelet_plugin.hardware.driver_programs import DriverPrograms
+from kubelet_plugin.hardware.layouts import BINARY_FOLDERS
+from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.record.format import Answer
+
+_PATIENCE_S = 15.0
+_MOST_OUTPUT = 512 * 1024
+
+_OF_DRIVER: tuple[tuple[str, ...], ...] = (
+    ("nvidia-smi", "--version"),
+    ("nvidia-smi", "-L"),
+    ("nvidia-smi", "mig", "-lgip"),
+    ("nvidia-smi", "mig", "-lgipp"),
+    ("nvidia-smi", "topo", "-m"),
+    ("nvidia-smi", "-q"),
+    ("nvidia-cuda-mps-control", "-h"),
+    ("nvidia-imex", "--version"),
+    ("nvidia-imex-ctl", "--version"),
+    ("nvidia-modprobe", "--version"),
+    ("nvidia-persistenced", "--version"),
+)
+_HOOKS = ("nvidia-cdi-hook", "nvidia-ctk")
+_HOOK_COMMANDS = (
+    *("create-symlinks", "update-ldcache", "enable-cuda-compat", "disable-device-node-modification"),
+    "update-application-profile",
+)
+_OF_HOST = ("systemctl", "containerd", "crio", "runc", "crun", "kubelet")
+_MORE_FOLDERS = ("/usr/local/nvidia/toolkit", "/var/lib/rancher/k3s/data/current/bin", "/usr/local/sbin")
+
+type Progress = Callable[[str], None]
+
+
+class ProgramsOfNode:
+    """`host` is the host's root for this process. `in_place`: programs run as they are, not in the host's root, because
+    the host is simulated."""
+
+    def __init__(self, host: HostFiles, programs: DriverPrograms, *, in_place: bool) -> None:
+        self._host = host
+        self._programs = programs
+        self._in_place = in_place or host.root == Path("/")
+
+    def answers(self, progress: Progress) -> Iterator[Answer]:
+        """Of all programs that are there, one after the other."""
+        silent: set[str] = set()
+        for name, *words in _OF_DRIVER:
+            if name not in silent:
+                progress(f"asking {name} {' '.join(words)}")
+                answer = self._of_driver(name, words)
+                if answer is None or (answer.status is None and answer.problem is not None):
+                    silent.add(name)  # one that hangs hangs again
+                if answer is not None:
+                    yield answer
+        for path in self._paths((*_HOOKS, *_OF_HOST)):
+            progress(f"asking {path}")
+            yield from self._of_host(path)
+
+    def _of_driver(self, name: str, words: Sequence[str]) -> Answer | None:
+        try:
+            program = self._programs.find(name)
+        except NodeNotReady:
+            return None
+        environment = {"PATH": os.defpath, "LD_PRELOAD": str(program.nvml_library)}
+        return answer_of([str(program.file), *words], program.path, words, environment)
+
+    def _paths(self, names: Sequence[str]) -> Iterator[str]:
+        done = set()
+        for name in names:
+            for folder in (*BINARY_FOLDERS, *_MORE_FOLDERS):
+                resolved = self._host.resolve(f"{folder}/{name}")
+                if resolved is not None and str(resolved) not in done:
+                    done.add(str(resolved))
+                    yield f"{folder}/{name}"
+
+    def _of_host(self, path: str) -> Iterator[Answer]:
+        name = path.rpartition("/")[2]
+        questions = [["--version"]]
+        if name in _HOOKS:
+            hook = ["hook"] if name == "nvidia-ctk" else []
+            questions += [[*hook, "--help"], *([*hook, command, "--help"] for command in _HOOK_COMMANDS)]
+        for words in questions:
+            command = self._command(path)
+            if command is not None:
+                yield answer_of([*command, *words], path, words, {"PATH": f"{os.defpath}:/usr/sbin:/sbin"})
+
+    def _command(self, path: str) -> list[str] | None:
+        """How this process starts a program of the host. None: it cannot enter the host's root."""
+        if self._in_place:
+            resolved = self._host.resolve(path)
+            return [str(self._host.path(resolved))] if resolved is not None else None
+        chroot = shutil.which("chroot", path=f"{os.defpath}:/usr/sbin:/sbin")
+        return [chroot, str(self._host.root), path] if chroot is not None else None
+
+
+def answer_of(
+    command: Sequence[str],
+    path: str,
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    patience_s: float = _PATIENCE_S,
+) -> Answer:
+    """Run it; its children end with it. Never raises for what the program does."""
+    answer = Answer(path=path, words=list(words))
+    started = time.monotonic()
+    try:
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=dict(environment),
+            process_group=0,
+        ) as process:
+            try:
+                output, _ = process.communicate(timeout=patience_s)
+                answer.status, answer.output = process.returncode, output[:_MOST_OUTPUT]
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                answer.problem = f"has not ended in {patience_s:g} s"
+    except OSError as error:
+        answer.problem = f"cannot be started: {error.strerror or error}"
+    answer.ms = round(1000 * (time.monotonic() - started), 1)
+    return answer

@@ -1,0 +1,184 @@
+"""Looks at this node once, as the plugin does, and puts what was answered into a record. Changes nothing.
+
+Discovery itself runs, on borders that write down what comes through them; then more is asked (`sweep`, `programs`,
+`files`). NVML is asked in a thread of its own: a call that never returns ends the questions to NVML and is in the
+record as hung, and everything else is recorded all the same.
+"""
+
+import platform
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from dra_driver.doctor.node import NodePlaces
+from dra_driver.errors import DriverError
+from kubelet_plugin.container_files import ContainerFilesOfNode
+from kubelet_plugin.discovery import Hardware, NvmlSource, OpenNvml, installed_nvml
+from kubelet_plugin.hardware.driver_programs import DriverPrograms
+from kubelet_plugin.hardware.driver_root import DriverInstallation
+from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.hardware.vfio import users
+from kubelet_plugin.record.format import About, Answer, File, Record
+from kubelet_plugin.recording.files import Capture, Looked, RecordingFiles, further_places
+from kubelet_plugin.recording.names import anonymous, without_secrets
+from kubelet_plugin.recording.nvml import CallLog, RecordingNvml
+from kubelet_plugin.recording.programs import ProgramsOfNode
+from kubelet_plugin.recording.sweep import sweep
+
+CALL_PATIENCE_S = 20.0
+"""A single call of NVML that takes longer hangs; a cold start of the driver takes about 10 s."""
+NVML_PATIENCE_S = 180.0
+"""All of them together."""
+_LOOK_EVERY_S = 0.1
+_AARCH64 = 183
+"""ELF's number."""
+
+type Progress = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Notes:
+    """What could not be read."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, what: str, why: object) -> None:
+        self.lines.append(" ".join(f"{what}: {why}".split()))
+
+
+class NodeRecorder:
+    """One node, recorded once. `call_patience_s` is how long a call of NVML may take before it counts as hung."""
+
+    def __init__(
+        self,
+        places: NodePlaces,
+        progress: Progress = lambda _: None,
+        *,
+        call_patience_s: float = CALL_PATIENCE_S,
+        ask_programs: bool = True,
+    ) -> None:
+        self._places = places
+        self._progress = progress
+        self._ask_programs = ask_programs
+        self._call_patience_s = call_patience_s
+        self._looked, self._log, self._notes = Looked(), CallLog(), _Notes()
+        self._files = RecordingFiles(places.host_root, self._looked)
+        self._installation = DriverInstallation(self._files, configured_root=places.driver_root)
+        self._source: NvmlSource | None = None
+
+    def record(self, *, release: str, keep_names: bool) -> Record:
+        """Everything. Raises NodeNotReady only when the kernel does not even report its boot id."""
+        self._files.boot_id()
+        self._ask_nvml()
+        calls = self._log.close()
+        answers = tuple(self._answers()) if self._ask_programs else ()
+        files = self._captured(answers)
+        root, library = self._driver()
+        about = About(
+            release=release,
+            names_kept=keep_names,
+            machine=_machine(files, library),
+            driver_root=root,
+            library=library,
+            notes=self._notes.lines,
+        )
+        record = without_secrets(Record(about, calls, files, answers))
+        return record if keep_names else anonymous(record, socket.gethostname())
+
+    def _answers(self) -> Iterator[Answer]:
+        host = HostFiles(self._places.host_root)
+        programs = DriverPrograms(host, self._installation.root)
+        return ProgramsOfNode(host, programs, in_place=self._places.simulate is not None).answers(self._progress)
+
+    def _ask_nvml(self) -> None:
+        """In a thread that nobody waits for without a limit."""
+        thread = threading.Thread(target=self._look, name="recorded NVML", daemon=True)
+        started = time.monotonic()
+        thread.start()
+        while thread.is_alive():
+            thread.join(_LOOK_EVERY_S)
+            if self._log.open_for_s() > self._call_patience_s:
+                self._notes.add(
+                    "NVML", f"a call has not returned in {self._call_patience_s:g} s; nothing more was asked"
+                )
+                return
+            if time.monotonic() - started > NVML_PATIENCE_S:
+                self._notes.add("NVML", f"not all was asked in {NVML_PATIENCE_S:g} s")
+                return
+
+    def _look(self) -> None:
+        try:
+            self._discover()
+        except DriverError as error:
+            self._notes.add(error.about or "node", error.message)
+        except Exception as error:  # noqa: BLE001 - a defect that this node brings to light is why it is recorded
+            self._notes.add("defect", repr(error))
+        if self._source is not None:
+            sweep(self._source.library, self._progress)
+
+    def _discover(self) -> None:
+        """As the plugin does, up to what containers need."""
+        self._progress("asking NVML and the kernel what discovery asks")
+        with closing(Hardware(self._files, self._opened(self._open()))) as hardware:
+            facts = hardware.look()
+            for problem in facts.problems:
+                self._notes.add(problem.subject, problem.message)
+            ContainerFilesOfNode(self._installation)(facts)
+
+    def _open(self) -> OpenNvml:
+        if self._places.simulate is None:
+            return installed_nvml(self._installation)
+        from kubelet_plugin.simulation.host import open_simulated
+        from kubelet_plugin.simulation.recorded.nvml import nvml_of
+
+        host = open_simulated(self._places.host_root, self._places.simulate)
+        source = NvmlSource(nvml_of(host), str(host.driver_root))
+        return lambda: source
+
+    def _opened(self, find: OpenNvml) -> OpenNvml:
+        def opened() -> NvmlSource:
+            source = find()
+            self._source = NvmlSource(RecordingNvml(source.library, self._log), source.driver_root)
+            return self._source
+
+        return opened
+
+    def _driver(self) -> tuple[str | None, str | None]:
+        """Driver root and NVML library, as host paths."""
+        try:
+            root = self._installation.root()
+        except DriverError as error:
+            self._notes.add(error.about or "driver", error.message)
+            return None, None
+        return root.path, f"/{root.nvml_library.relative_to(self._places.host_root)}"
+
+    def _captured(self, answers: Iterable[Answer]) -> tuple[File, ...]:
+        self._progress("reading the kernel's files and the driver root")
+        host = HostFiles(self._places.host_root)
+        root, library = self._driver()
+        folders = [] if library is None else [library.rpartition("/")[0]]
+        capture = Capture(self._places.host_root)
+        capture.add(self._looked.places)
+        asked = [one.path for one in answers]
+        capture.add([*asked, *(str(resolved) for path in asked if (resolved := host.resolve(path)) is not None)])
+        capture.add(further_places(host, root, folders))
+        for tree in ("/proc/driver/nvidia", "/proc/driver/nvidia-caps", "/proc/driver/nvidia-nvlink"):
+            capture.add_tree(tree)
+        for gpu in host.nvidia_gpus():
+            capture.add_tree(f"/sys/bus/pci/devices/{gpu.address}/iommu_group/devices", depth=1)
+        nodes = [name for name in host.names("/dev") if name.startswith("nvidia") and name[6:].isdigit()]
+        for node in nodes:
+            capture.add_users(node, users(host, {node}))
+        return capture.files()
+
+
+def _machine(files: Iterable[File], library: str | None) -> str:
+    """What the driver is for: by the header of its library, else by where that lies."""
+    headers = [file.elf for file in files if file.path == library and file.elf is not None]
+    if headers:
+        return "aarch64" if headers[0].machine == _AARCH64 else "x86_64"
+    names = [name for name in ("x86_64", "aarch64") if f"/{name}-" in (library or "")]
+    return names[0] if names else platform.machine()

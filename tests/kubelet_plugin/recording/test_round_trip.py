@@ -1,0 +1,159 @@
+"""A node that was recorded and is replayed cannot be told from the original, by discovery and by all that follows."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra_driver.doctor.node import NodePlaces
+from kubelet_plugin.discovery import Hardware, NvmlSource
+from kubelet_plugin.hardware.driver_root import DriverInstallation
+from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.inventory_command import _data, _Node, _report
+from kubelet_plugin.record.format import Record, write_record
+from kubelet_plugin.recording.take import NodeRecorder
+from kubelet_plugin.simulation.host import SimulatedHost, create_host
+from kubelet_plugin.simulation.recorded.nvml import nvml_of
+from kubelet_plugin.simulation.state import load_profile, profile_names
+
+DIVISIBLE = [name for name in profile_names() if load_profile(name).gpu.mig is not None]
+
+
+def recorded(host: SimulatedHost, *, keep_names: bool = True) -> Record:
+    places = NodePlaces(host_root=host.root, simulate=host.state.profile)
+    return NodeRecorder(places, ask_programs=False).record(release="test", keep_names=keep_names)
+
+
+def replayed(record: Record, folder: Path, index: int = 0, machine: str = "") -> SimulatedHost:
+    file = folder / "node.tar.gz"
+    if not file.exists():
+        write_record(record, file)
+    return create_host(folder / f"replayed-{index}{machine}", str(file), index, machine=machine)
+
+
+def shown(host: SimulatedHost, *, boot: bool = True) -> Any:
+    """Inventory, slices and CDI edits. Without `boot` but for the boot id, which is another one after each boot."""
+    source = NvmlSource(nvml_of(host), str(host.driver_root))
+    files = HostFiles(host.root)
+    found: Any = _data(_report(_Node("node", Hardware(files, lambda: source), DriverInstallation(files))))
+    if not boot:
+        del found["inventory"]["spec"]["bootID"]
+    return found
+
+
+@pytest.mark.parametrize("profile", profile_names())
+def test_inventory_slices_and_edits_are_those_of_the_original(profile: str, tmp_path: Path) -> None:
+    host = create_host(tmp_path / "host", profile)
+    with host.edit() as state:
+        del state.gpus[2:]  # all have the same questions to answer
+    again = replayed(recorded(host), tmp_path)
+    assert shown(again) == shown(host)
+    assert again.snapshots() == host.snapshots()
+
+
+def divide(host: SimulatedHost) -> None:
+    host.set_mig(0, 1)
+    host.make_instance(0, "1g.10gb")
+    host.make_instance(0, "3g.40gb", parts=(2, 1))
+
+
+def lose(host: SimulatedHost) -> None:
+    host.lose_gpu(1)
+
+
+def trouble(host: SimulatedHost) -> None:
+    host.set_health(2, uncorrected_errors=3, remap_pending=True, recovery_action=1)
+    host.set_links_down(3, 4, 5)
+
+
+def reboot(host: SimulatedHost) -> None:
+    host.reboot()
+
+
+def unload(host: SimulatedHost) -> None:
+    host.unload_driver()
+
+
+def upgrade(host: SimulatedHost) -> None:
+    host.load_driver("590.44.01")
+
+
+def lend(host: SimulatedHost) -> None:
+    host.bind(4, "vfio-pci")
+
+
+def fail(host: SimulatedHost) -> None:
+    host.fail_call(5, "nvmlDeviceGetName", 999)
+
+
+EFFECTS: tuple[Callable[[SimulatedHost], None], ...] = (
+    divide,
+    lose,
+    trouble,
+    lend,
+    fail,
+    reboot,
+    divide,
+    upgrade,
+    unload,
+)
+
+
+def test_what_happens_to_it_afterwards_has_the_same_effect(tmp_path: Path) -> None:
+    host = create_host(tmp_path / "host", "dgx-h100")
+    again = replayed(recorded(host), tmp_path)
+    for number, effect in enumerate(EFFECTS):
+        for one in (host, again):
+            effect(one)
+        booted = reboot in EFFECTS[: number + 1]
+        assert shown(again, boot=not booted) == shown(host, boot=not booted), effect.__name__
+        assert again.snapshots() == host.snapshots(), effect.__name__
+
+
+def in_all_kinds_of_trouble(host: SimulatedHost) -> None:
+    for effect in (divide, lose, trouble, lend):
+        effect(host)
+
+
+@pytest.mark.parametrize("effect", [in_all_kinds_of_trouble, unload, upgrade])
+def test_a_node_in_any_state_is_recorded_as_it_is(effect: Callable[[SimulatedHost], None], tmp_path: Path) -> None:
+    host = create_host(tmp_path / "host", "dgx-h100")
+    effect(host)
+    again = replayed(recorded(host), tmp_path)
+    assert shown(again) == shown(host)
+
+
+@pytest.mark.parametrize("layout", ["operator", "gke", "talos", "bottlerocket", "nixos"])
+def test_drivers_in_every_layout_are_found_again(layout: Any, tmp_path: Path) -> None:
+    host = create_host(tmp_path / "host", "t4", layout=layout)
+    again = replayed(recorded(host), tmp_path)
+    assert shown(again) == shown(host)
+    for one in (host, again):
+        one.reboot()
+    assert shown(again, boot=False) == shown(host, boot=False)
+
+
+def test_nodes_of_one_record_share_no_uuid_and_no_serial_number(tmp_path: Path) -> None:
+    record = recorded(create_host(tmp_path / "host", "gb200"))
+    nodes = [replayed(record, tmp_path), replayed(record, tmp_path, 1), replayed(record, tmp_path, 0, "a")]
+    gpus = [gpu for node in nodes for gpu in shown(node)["inventory"]["spec"]["gpus"]]
+    for name in ("uuid", "serial"):
+        assert len({gpu[name] for gpu in gpus}) == len(gpus) == 12
+    assert len({(gpu["fabric"]["clusterUUID"], gpu["fabric"]["cliqueID"]) for gpu in gpus}) == 1
+
+
+def test_a_record_without_names_is_the_same_node_under_other_names(tmp_path: Path) -> None:
+    host = create_host(tmp_path / "host", "gb200")
+    record = recorded(host, keep_names=False)
+    text = "".join(call.model_dump_json() for call in record.calls) + "".join(one.text or "" for one in record.files)
+    for gpu in host.state.gpus:
+        assert gpu.fabric is not None and gpu.fabric.cluster is not None
+        for name in (gpu.uuid, gpu.serial, gpu.fabric.cluster, gpu.fabric.cluster.replace("-", "")):
+            assert name not in text
+    first, second = (shown(one)["inventory"]["spec"] for one in (host, replayed(record, tmp_path)))
+    for spec in (first, second):
+        for gpu in spec["gpus"]:
+            del gpu["uuid"], gpu["name"], gpu["serial"], gpu["fabric"]["clusterUUID"]
+            gpu["nvlink"]["peers"] = len(gpu["nvlink"]["peers"])
+    assert [spec["gpus"] for spec in (first, second)] == [first["gpus"]] * 2

@@ -1,0 +1,148 @@
+"""What a record has of a node, and what it never has; a driver that hangs; `dractl record` and the use of its file."""
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from dra_driver.cli.bundle import bundle
+from dra_driver.doctor.node import NodePlaces
+from dra_driver.errors import InvalidInput, NodeNotReady
+from kubelet_plugin.inventory_command import inventory
+from kubelet_plugin.record.format import Call, read_record
+from kubelet_plugin.record_command import record
+from kubelet_plugin.recording.nvml import CallLog
+from kubelet_plugin.recording.programs import answer_of
+from kubelet_plugin.recording.sweep import OF_GPU
+from kubelet_plugin.recording.take import NodeRecorder
+from kubelet_plugin.simulation.host import SimulatedHost, create_host
+from kubelet_plugin.simulation.recorded.nvml import HUNG, NOT_RECORDED, nvml_of
+from kubelet_plugin.simulation.vfio import SimulatedKernel
+
+app = typer.Typer()
+for command in (record, inventory, bundle):
+    app.command()(command)
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> SimulatedHost:
+    return create_host(tmp_path / "host", "t4")
+
+
+def recorder(host: SimulatedHost, **options: Any) -> NodeRecorder:
+    return NodeRecorder(NodePlaces(host_root=host.root, simulate="t4"), **options)
+
+
+def test_the_command_makes_a_file_that_other_commands_take_for_a_node(host: SimulatedHost, tmp_path: Path) -> None:
+    file = tmp_path / "my-node.tar.gz"
+    words = ("--host-root", str(host.root), "--simulate", "t4", "-o", str(file))
+    assert "replay it: dractl inventory --host" in run("record", *words).stderr
+    made = read_record(file)
+    assert {one.path.rpartition("/")[2] for one in made.programs} >= {"nvidia-smi", "nvidia-cuda-mps-control"}
+    assert any(one.words == ["-L"] and "Tesla T4" in one.output and one.status == 0 for one in made.programs)
+    everything = "".join(f"{one}" for one in (made.calls, made.files, made.programs))
+    assert all(gpu.uuid not in everything and gpu.serial not in everything for gpu in host.state.gpus)
+    assert socket.gethostname() not in "".join(one.output for one in made.programs)
+    shown = json.loads(run("inventory", "--host", f"{file}:1", "-o", "json").stdout)
+    assert [gpu["productName"] for gpu in shown["inventory"]["spec"]["gpus"]] == ["Tesla T4"] * 4
+    assert shown["inventory"]["metadata"]["name"] == "my-node-1"
+    before = file.read_bytes()
+    refused = run("record", *words).exception
+    assert isinstance(refused, InvalidInput) and "exists already" in refused.message
+    assert file.read_bytes() == before
+
+
+def test_a_bundle_of_a_node_has_its_record(host: SimulatedHost, tmp_path: Path) -> None:
+    import tarfile
+
+    file = tmp_path / "bundle.tar.gz"
+    done = run("bundle", "--node", "--host-root", str(host.root), "--simulate", "t4", "--output", str(file))
+    assert done.exit_code == 0, done.output
+    with tarfile.open(file) as tar:
+        tar.extract("gpu-dra-bundle/node/record.tar.gz", tmp_path, filter="data")
+    assert read_record(tmp_path / "gpu-dra-bundle/node/record.tar.gz").about.names_kept is False
+
+
+def test_a_call_that_hangs_ends_the_questions_to_nvml_and_nothing_else(host: SimulatedHost, tmp_path: Path) -> None:
+    host.slow_call(1, "nvmlDeviceGetName", 2.0)
+    made = recorder(host, call_patience_s=0.3, ask_programs=False).record(release="", keep_names=True)
+    (hung,) = [call for call in made.calls if call.hung]
+    assert (hung.function, hung.args) == ("nvmlDeviceGetName", [{"handle": "gpu1"}])
+    assert "nothing more was asked" in "".join(made.about.notes)
+    assert made.file("/dev/nvidia3") is not None
+    again = replayed(made, tmp_path)
+    nvml = nvml_of(again)
+    nvml.nvmlInit()
+    handle = nvml.nvmlDeviceGetHandleByIndex(1)
+    with pytest.raises(pynvml.NVMLError) as raised:
+        nvml.nvmlDeviceGetName(handle)
+    assert (raised.value.value, str(raised.value)) == (HUNG, "the call hung when the node was recorded")
+
+
+def replayed(made: Any, folder: Path) -> SimulatedHost:
+    from kubelet_plugin.record.format import write_record
+
+    write_record(made, folder / "again.tar.gz")
+    return create_host(folder / "again", str(folder / "again.tar.gz"))
+
+
+def test_equal_calls_are_one_with_the_longest_time() -> None:
+    now = iter([0.0, 0.5, 1.0, 3.0, 4.0, 9.0])
+    log = CallLog(lambda: next(now))
+    for _ in range(2):
+        log.begin(Call(function="nvmlDeviceGetCount"))
+        log.end(Call(function="nvmlDeviceGetCount", result=8))
+    log.begin(Call(function="nvmlShutdown"))
+    count, hung = log.close()
+    assert (count.result, count.times, count.ms) == (8, 2, 2000.0)
+    assert (hung.function, hung.hung, hung.ms) == ("nvmlShutdown", True, 5000.0)
+
+
+def test_every_function_of_the_sweep_is_one_of_the_binding() -> None:
+    assert [name for name in OF_GPU if not callable(getattr(pynvml, name, None))] == []
+
+
+def test_a_program_that_hangs_is_ended_with_its_children_and_one_that_is_not_there_is_said() -> None:
+    hangs = answer_of(["/bin/sh", "-c", "sleep 60 & wait"], "/bin/sh", ["-c"], {}, patience_s=0.2)
+    assert (hangs.status, hangs.problem) == (None, "has not ended in 0.2 s")
+    absent = answer_of(["/nowhere/nvidia-smi"], "/usr/bin/nvidia-smi", [], {})
+    assert absent.problem == "cannot be started: No such file or directory"
+
+
+def test_what_was_not_asked_is_an_error_of_its_own(host: SimulatedHost, tmp_path: Path) -> None:
+    made = recorder(host, ask_programs=False).record(release="", keep_names=True)
+    less = [call for call in made.calls if call.function != "nvmlDeviceGetVbiosVersion"]
+    again = replayed(type(made)(made.about, tuple(less), made.files), tmp_path)
+    nvml = nvml_of(again)
+    nvml.nvmlInit()
+    handle = nvml.nvmlDeviceGetHandleByIndex(0)
+    with pytest.raises(pynvml.NVMLError, match="not in the record") as raised:
+        nvml.nvmlDeviceGetVbiosVersion(handle)
+    assert raised.value.value == NOT_RECORDED
+    assert nvml.nvmlDeviceGetName(handle) == "Tesla T4"
+
+
+def test_programs_that_have_a_gpu_open_are_there_again(host: SimulatedHost, tmp_path: Path) -> None:
+    SimulatedKernel(host.root).open_gpu(2, 4711, "python3")
+    made = recorder(host, ask_programs=False).record(release="", keep_names=True)
+    again = replayed(made, tmp_path)
+    assert [[(one.pid, one.name) for one in gpu.clients] for gpu in again.state.gpus] == [
+        [],
+        [],
+        [(4711, "python3")],
+        [],
+    ]
+
+
+def test_a_kernel_that_does_not_report_its_boot_is_no_node(tmp_path: Path) -> None:
+    with pytest.raises(NodeNotReady):
+        NodeRecorder(NodePlaces(host_root=tmp_path)).record(release="", keep_names=True)
