@@ -63,7 +63,7 @@ _DEPENDS: dict[str, Callable[[GpuState], object]] = {
     "MigMode": lambda gpu: gpu.mig,
     "MaxMigDeviceCount": lambda gpu: gpu.mig,
     "ComputeMode": lambda gpu: gpu.compute_mode,
-    "PersistenceMode": lambda gpu: gpu.persistence_mode,
+    "PersistenceMode": lambda gpu: gpu.persistent,
     "P2PStatus": lambda gpu: gpu.mig,
     "GpuFabricInfoV": lambda gpu: gpu.fabric,
     **dict.fromkeys(("TotalEccErrors", "RemappedRows", "RepairStatus", "FieldValues"), _health),

@@ -77,6 +77,7 @@ def state_of_record(record: Record, files: HostFiles, identity: Identity) -> Nod
     answers = Answers(record.calls)
     gpus, driver = list(_gpus(answers, files, identity)), _driver(answers, files, record)
     _add_clients(gpus, record.files)
+    driver.daemon = any(gpu.persistenced for gpu in gpus)
     return NodeState(
         profile=identity.name,
         node_index=identity.index,
@@ -293,7 +294,7 @@ def _add_clients(gpus: list[GpuState], files: tuple[File, ...]) -> None:
         if held and gpu is not None and pid.isdigit():
             command = names.get(f"{process}/comm", "?")
             if command == _DAEMON:
-                gpu.persistenced = True
+                gpu.persistenced, gpu.persistence_mode = True, 0
             else:
                 gpu.clients.append(Client(pid=int(pid), name=command))
 
