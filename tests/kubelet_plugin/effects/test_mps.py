@@ -11,6 +11,7 @@ from support.mps import QUICK, Client, effect_for, identity, no_daemons_left, pr
 
 from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
 from kubelet_plugin.effects.mps import MpsDaemons, devices_of, shm_options
+from kubelet_plugin.effects.mps_logs import MOST_BYTES
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
     GpuIdentity,
@@ -56,6 +57,17 @@ def _undone(effect: MpsDaemons, hold: MpsDaemon, made: Made) -> None:
 
 def _pid(made: Made) -> int:
     return int(made["pid"])
+
+
+def test_the_logs_of_a_daemon_that_lives_long_are_cut_while_it_writes_on(effect: MpsDaemons, hold: MpsDaemon) -> None:
+    made = effect.make(hold, {})
+    log = Path(str(made.get("log"))) / "control.log"
+    with log.open("a") as daemon:
+        daemon.write("a line of the daemon\n" * 100_000)
+    assert effect.look(hold).answers
+    assert log.stat().st_size < MOST_BYTES
+    assert (log.parent / "control.log.1").stat().st_size <= MOST_BYTES
+    _undone(effect, hold, made)
 
 
 def test_what_was_never_started_does_not_stand(effect: MpsDaemons) -> None:
