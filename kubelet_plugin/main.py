@@ -39,7 +39,6 @@ from kubelet_plugin.discovery import Discovery, Hardware, NodeFacts, NvmlSource,
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.effects.device_nodes import DeviceNodes
 from kubelet_plugin.effects.mps import MpsDaemons
-from kubelet_plugin.effects.on_host import OnHost
 from kubelet_plugin.effects.other_claims import OtherClaims
 from kubelet_plugin.effects.shipped_hook import ShippedHook
 from kubelet_plugin.events import ClaimEvents, NodeEvents, policy_refused
@@ -47,15 +46,16 @@ from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.imex import HostDaemon, foreign_daemon_problem
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.hardware.vfio import HostModules, Sysfs
 from kubelet_plugin.health import NodeHealth
 from kubelet_plugin.metrics import CallMetrics, ClaimTimes, MeasuredClaims, NodeCollector, Observers
 from kubelet_plugin.monitor import Facts
-from kubelet_plugin.node_effects import Machine, OursNow, effects_of, mps_daemons
+from kubelet_plugin.node_effects import Machine, OursNow, effects_of, machine_of, mps_daemons
 from kubelet_plugin.node_watch import NodeWatch
 from kubelet_plugin.offers import NodeOffers
 from kubelet_plugin.pod_events import GpuTroubles, PodEvents
+from kubelet_plugin.prepare.borrowed import FOLDER, Borrowed
 from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims
+from kubelet_plugin.prepare.holds import Effects
 from kubelet_plugin.prepare.listener import ClaimListener, Listeners
 from kubelet_plugin.prepare.store import JournalStore
 from kubelet_plugin.reporter import Reporter
@@ -138,6 +138,7 @@ class _Plugin:
     """The parts that live, put together."""
 
     watch: NodeWatch
+    borrowed: Borrowed
     claims: ClaimService
     dra: DraServer
     registration: RegistrationServer
@@ -161,7 +162,7 @@ def _node(settings: Settings, runtime: ContainerRuntime) -> _Node:
     programs = DriverPrograms(host, driver.root)
     host_imex = HostDaemon(host, programs) if Feature.HOST_IMEX in settings.feature_gates else None
     imex_state = (lambda: None) if host_imex is None else host_imex.state
-    machine = _machine(settings, host)
+    machine = machine_of(host, settings.host_root if settings.simulate else None)
     return _Node(
         host=host,
         runtime=runtime,
@@ -202,7 +203,8 @@ def _composed(settings: Settings, cluster: _Cluster, node: _Node) -> _Plugin:
     errors = LastErrors()
     heard = _heard(cluster, errors)
     listener = Listeners([*heard, pods, *([status] if status is not None else [])])
-    claims = _claims(settings, kube, node, watch, offers, listener, users)
+    effects = effects_of(node.machine, node.hardware, node.programs, node.daemons, watch.events.paused)
+    claims = _claims(settings, kube, node, watch, effects, offers, listener, users)
     watch.watch_mps(node.daemons, claims.again)
     NodeEvents(watch.facts, settings.node_name, cluster.events.tell)
     publisher = _publisher(kube, settings, policy, metrics, cluster)
@@ -227,6 +229,7 @@ def _composed(settings: Settings, cluster: _Cluster, node: _Node) -> _Plugin:
         loops["publisher"] = publisher.run
     return _Plugin(
         watch=watch,
+        borrowed=Borrowed(settings.state_dir / FOLDER, effects, node.hardware.boot_id),
         claims=claims,
         dra=DraServer(
             sockets.dra,
@@ -254,6 +257,7 @@ def _claims(
     kube: Kube,
     node: _Node,
     watch: NodeWatch,
+    effects: Effects,
     offers: NodeOffers,
     listener: ClaimListener,
     users: PodsOfClaims,
@@ -266,7 +270,7 @@ def _claims(
         ),
         journal=node.journal,
         cdi=CdiFiles(settings.cdi_root, settings.driver_name),
-        effects=effects_of(node.machine, node.hardware, node.programs, node.daemons, watch.events.paused),
+        effects=effects,
         offers=offers,
         driver=settings.driver_name,
         node_name=settings.node_name,
@@ -279,6 +283,7 @@ def _claims(
 
 async def _live(settings: Settings, plugin: _Plugin) -> None:
     """Kubelet hears of the plugin when all that it serves with is there."""
+    await plugin.borrowed.settle()
     await plugin.claims.start()
     await plugin.watch.start()
     async with (
@@ -415,18 +420,6 @@ def _publisher(
     )
     metrics.register(PublishedPools(lambda: [publisher]))
     return publisher
-
-
-def _machine(settings: Settings, host: HostFiles) -> Machine:
-    """What holds act on, besides NVML: processes and mounts, the kernel's files and modules."""
-    if settings.simulate is None:
-        on_host = OnHost.real(host)
-        return Machine(host, on_host, Sysfs(host), HostModules(host, on_host.run))
-
-    from kubelet_plugin.simulation.vfio import SimulatedKernel
-
-    kernel = SimulatedKernel(settings.host_root)
-    return Machine(host, OnHost.simulated(host), kernel, kernel)
 
 
 def _nvml(settings: Settings, driver: DriverInstallation) -> OpenNvml:

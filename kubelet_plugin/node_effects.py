@@ -1,6 +1,6 @@
 """The effects of all kinds of holds on this node, put together from its adapters; and what the journal says is ours.
 
-Only `kubelet_plugin.main` enters here.
+`kubelet_plugin.main` enters here, and proofs of a node (`kubelet_plugin.doctor.proof`).
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from kubelet_plugin.effects.vfio import VfioBindings
 from kubelet_plugin.effects.vfio_driver import DriverOfNode
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.sysfs import HostFiles
-from kubelet_plugin.hardware.vfio import KernelModules, SysfsWriter
+from kubelet_plugin.hardware.vfio import HostModules, KernelModules, Sysfs, SysfsWriter
 from kubelet_plugin.prepare.claimed import claimed
 from kubelet_plugin.prepare.holds import (
     ComputeInstance,
@@ -45,6 +45,20 @@ class Machine:
     on_host: OnHost
     sysfs: SysfsWriter
     modules: KernelModules
+
+
+def machine_of(host: HostFiles, simulated: Path | None) -> Machine:
+    """What holds act on, besides NVML: processes and mounts, the kernel's files and modules. `simulated` is the folder
+    of a simulated host, None for a real one."""
+    if simulated is None:
+        on_host = OnHost.real(host)
+        return Machine(host, on_host, Sysfs(host), HostModules(host, on_host.run))
+
+    # Only here: a real node has no use for it.
+    from kubelet_plugin.simulation.vfio import SimulatedKernel
+
+    kernel = SimulatedKernel(simulated)
+    return Machine(host, OnHost.simulated(host), kernel, kernel)
 
 
 def mps_daemons(machine: Machine, programs: DriverPrograms, folder: Path) -> MpsDaemons:

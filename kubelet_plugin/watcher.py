@@ -348,3 +348,23 @@ def _address(handle: Any) -> int:
 
 def _instance(number: int) -> int | None:
     return None if number == _WHOLE_GPU else int(number)
+
+
+@dataclass(frozen=True, slots=True)
+class TriedWait:
+    """One wait for events, as the watcher does it. `event`: one came, so it ended early. `seconds` None: no GPU tells
+    of events, so there was nothing to wait for."""
+
+    seconds: float | None
+    event: bool
+    unmonitored: tuple[tuple[str, str], ...]
+
+
+def try_wait(open_nvml: OpenNvml) -> TriedWait:
+    """Wait once for the events of all GPUs, in a session of its own. Blocks for a second. Raises NodeNotReady."""
+    with _Session(open_nvml, frozenset()) as session:
+        if not session.coverage.monitored:
+            return TriedWait(None, False, session.coverage.unmonitored)
+        begun = time.monotonic()
+        event = session.wait(_WAIT_S)
+        return TriedWait(time.monotonic() - begun, event is not None, session.coverage.unmonitored)

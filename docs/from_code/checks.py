@@ -6,6 +6,7 @@ from typing import Any
 from docs.from_code.tables import page, table
 from dra_driver.doctor.checks import cluster_checks
 from dra_driver.doctor.findings import Check, Trouble
+from dra_driver.doctor.proofs import IN_PODS, ON_NODE
 from kubelet_plugin.doctor.checks import CHECKS as NODE_CHECKS
 
 BEGIN = "<!-- checks: begin; written by docs/generate.py from the code -->"
@@ -19,6 +20,9 @@ def checks_part() -> str:
         *_sections(cluster_checks((), (), lambda *_: ())),
         "## Checks of a node",
         *_sections(NODE_CHECKS),
+        "## Proofs",
+        "Of `dractl doctor --prove`: on the node itself, then in pods on it.",
+        table(("Proof", "Passes when"), ([f"`{name}`", _text(what)] for name, what in (*ON_NODE, *IN_PODS))),
     ).strip()
 
 

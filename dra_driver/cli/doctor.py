@@ -23,6 +23,7 @@ from dra_driver.doctor.checks import cluster_checks
 from dra_driver.doctor.cluster import Cluster
 from dra_driver.doctor.findings import Check, Finding, Report, Verdict, examined, listed
 from dra_driver.doctor.node import NodePlaces, node_part
+from dra_driver.doctor.proofs import Change
 from dra_driver.doctor.reading import Reader
 from dra_driver.doctor.server import definitions_in
 from dra_driver.errors import InvalidInput
@@ -72,6 +73,30 @@ SimulateOption = Annotated[
         "--simulate", metavar="PROFILE|FILE[:N]", help="With --node: the hardware below --host-root is simulated."
     ),
 ]
+ProveOption = Annotated[
+    bool,
+    typer.Option("--prove", help="Try what containers need: on this machine with --node, and in pods on a node."),
+]
+AlsoOption = Annotated[
+    list[Change] | None,
+    typer.Option("--also", help="With --prove: try this, too, which changes the node for a moment; may be repeated."),
+]
+OnOption = Annotated[
+    str | None,
+    typer.Option(
+        "--on", metavar="NODE", help="With --prove: the node that pods are made on; default: this machine, with --node."
+    ),
+]
+ImageOption = Annotated[
+    str | None, typer.Option("--image", help="With --prove: image of the pods; default: that of the node's plugin.")
+]
+PatienceOption = Annotated[
+    float, typer.Option("--timeout", min=1.0, help="With --prove: seconds that each pod is waited for.")
+]
+ArchiveOption = Annotated[
+    Path | None,
+    typer.Option("--archive", metavar="FILE", help="With --prove: the archive to make; default: gpu-dra-proof.tar.gz."),
+]
 
 
 def doctor(
@@ -86,20 +111,38 @@ def doctor(
     driver_root: DriverRootOption = None,
     cdi_hook: CdiHookOption = None,
     simulate: SimulateOption = None,
+    prove: ProveOption = False,
+    also: AlsoOption = None,
+    on: OnOption = None,
+    image: ImageOption = None,
+    timeout: PatienceOption = 90.0,
+    archive: ArchiveOption = None,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
     """What is wrong with the driver's installation, and what to do about it.
 
-    Changes nothing. docs/doctor.md lists the checks. Exit status 0 when there is no problem, 1 when there is one, 3
-    when the cluster cannot be reached.
+    Changes nothing, but for --prove, which takes back what it does. docs/doctor.md lists the checks. Exit status 0 when
+    there is no problem, 1 when there is one, 3 when the cluster cannot be reached.
     """
     if from_ is not None and node:
         raise InvalidInput("a bundle has its own node; leave one of the two out", about="--from and --node")
+    places = NodePlaces(host_root, kubelet_root, cdi_root, driver or GPU_DRIVER, driver_root, cdi_hook, simulate)
+    if prove:
+        if from_ is not None or not (node or on):
+            raise InvalidInput("wants --node, --on NODE, or both", about="--prove")
+        # Only here: nobody else needs what makes pods.
+        from dra_driver.cli.prove import Pods, node_name
+        from dra_driver.cli.prove import prove as prove_node
+
+        pods = Pods(on or node_name(), driver or GPU_DRIVER, kubeconfig, context, image, timeout)
+        prove_node(places if node else None, pods, also or (), archive, output)
+        return
+    if also or on or image or archive:
+        raise InvalidInput("goes with --prove", about="--also, --on, --image and --archive")
     if from_ is not None:
         report = report_of_bundle(from_)
     elif node:
-        places = NodePlaces(host_root, kubelet_root, cdi_root, driver or GPU_DRIVER, driver_root, cdi_hook, simulate)
         part = node_part()
         report = Report(part.findings(part.look(places)))
     else:

@@ -27,7 +27,14 @@ _NOBODYS = frozenset(("DeviceClass", "CustomResourceDefinition"))
 
 _KEPT_WORDS = (
     *("gpu.nvidia.com", "compute-domain.nvidia.com", "nvidia.com/gpu", "resource.nvidia.com", "dra.gpu"),
-    *("gpu-dra-kubelet-plugin", "gpu-dra-controller", "gpu-dra-webhook", "gpu-dra-imex-daemon", "gpu-dra-driver"),
+    *(
+        "gpu-dra-kubelet-plugin",
+        "gpu-dra-controller",
+        "gpu-dra-webhook",
+        "gpu-dra-imex-daemon",
+        "gpu-dra-cuda-check",
+        "gpu-dra-driver",
+    ),
     *("kubelet-plugin", "nvidia-device-plugin", "nodes", "pods", "namespaces", "claims"),
 )
 _UUID = re.compile(r"\b([0-9a-fA-F]{8})-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b")

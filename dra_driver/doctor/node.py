@@ -3,7 +3,7 @@
 It comes with the node plugin, which this package does not import, through the entry point group `gpu_dra.doctor`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.doctor.findings import Check, Finding
+from dra_driver.doctor.proofs import Change, Proof
 from dra_driver.errors import NodeNotReady
 
 
@@ -58,6 +59,10 @@ class NodePart(Protocol):
 
     def files(self, places: NodePlaces) -> Iterator[NodeFile]:
         """What a bundle has of this machine beside that."""
+
+    def prove(self, places: NodePlaces, also: Collection[Change]) -> Iterator[Proof]:
+        """Try what must work, one after the other; never raises for what does not. `also`: what may be changed for a
+        moment."""
 
 
 def node_part() -> NodePart:

@@ -340,7 +340,11 @@ class SimulatedCluster:
             files={"/etc/hosts": "GPU_DRA_HOSTS_FILE"},
             environment={"GPU_DRA_KUBECONFIG": str(self.kubeconfig), "GPU_DRA_HOST_ROOT": str(folder / "host")},
         )
-        return Containers(folder / "containers", {"gpu-dra-imex-daemon": imex_daemon})
+        cuda_check = Program(
+            (str(folder / "host/sim/simulated-cuda-check"),),
+            files={"/dev/termination-log": "GPU_DRA_TERMINATION_MESSAGE"},
+        )
+        return Containers(folder / "containers", {"gpu-dra-imex-daemon": imex_daemon, "gpu-dra-cuda-check": cuda_check})
 
     def _controller_process(self) -> Process:
         command = [

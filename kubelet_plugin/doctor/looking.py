@@ -21,7 +21,7 @@ from dra_driver.doctor.findings import Unread
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
 from kubelet_plugin.container_files import ContainerFilesOfNode
-from kubelet_plugin.discovery import Hardware, NodeFacts, NvmlSource, installed_nvml
+from kubelet_plugin.discovery import Hardware, NodeFacts, NvmlSource, OpenNvml, installed_nvml
 from kubelet_plugin.doctor.runtime_config import containerd_seen, crio_seen, imports
 from kubelet_plugin.doctor.seen import (
     CdiFileSeen,
@@ -76,30 +76,29 @@ class Machine:
         self.places = places
         self.host = HostFiles(places.host_root)
         self._ask = asking(places.host_root)
-        self._installation = DriverInstallation(
+        self.installation = DriverInstallation(
             self.host,
             configured_root=places.driver_root,
             configured_hook=places.cdi_hook,
             shipped_hook=InstalledHook(places.state_dir),
         )
 
+    def open_nvml(self) -> OpenNvml:
+        if self.places.simulate is None:
+            return installed_nvml(self.installation)
+
+        # Only here: a real node has no use for profiles.
+        from kubelet_plugin.simulation.host import open_simulated
+        from kubelet_plugin.simulation.recorded.nvml import nvml_of
+
+        simulated = open_simulated(self.places.host_root, self.places.simulate)
+        source = NvmlSource(nvml_of(simulated), str(simulated.driver_root))
+        return lambda: source
+
     def facts(self) -> NodeFacts:
         """Of the hardware, without what is ours; problems are among them."""
-        if self.places.simulate is None:
-            open_nvml = installed_nvml(self._installation)
-        else:
-            # Only here: a real node has no use for profiles.
-            from kubelet_plugin.simulation.host import open_simulated
-            from kubelet_plugin.simulation.recorded.nvml import nvml_of
-
-            simulated = open_simulated(self.places.host_root, self.places.simulate)
-            source = NvmlSource(nvml_of(simulated), str(simulated.driver_root))
-
-            def open_nvml() -> NvmlSource:
-                return source
-
         ours = OursNow(JournalStore(self.places.state_dir), self.host)
-        with closing(Hardware(self.host, open_nvml, ours)) as hardware:
+        with closing(Hardware(self.host, self.open_nvml(), ours)) as hardware:
             return hardware.look()
 
     def look(self) -> NodeSeen:
@@ -154,21 +153,21 @@ class Machine:
             return {}, None
         try:
             others = OtherClaims(self.places.cdi_root, [self.places.driver])
-            found = ContainerFilesOfNode(self._installation, others)(facts)
+            found = ContainerFilesOfNode(self.installation, others)(facts)
             return {**found.taken, **found.missing}, None
         except NodeNotReady as error:
             return {}, error.message
 
     def _libraries(self) -> tuple[str | None, str | None]:
         try:
-            root = self._installation.root()
+            root = self.installation.root()
         except NodeNotReady:
             return None, None
         return root.version, root.path
 
     def _hook(self) -> HookSeen:
         try:
-            choice = self._installation.hook()
+            choice = self.installation.hook()
         except NodeNotReady as error:
             return HookSeen(HookMode.NONE, problem=str(error))
         program = choice.program

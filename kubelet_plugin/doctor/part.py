@@ -1,7 +1,7 @@
 """What the entry point group `gpu_dra.doctor` names: looks, judges, and has files for a bundle."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -9,9 +9,12 @@ from typing import Any
 from dra_driver.api.meta import NODE_INVENTORIES, JsonObject
 from dra_driver.doctor.findings import Check, Finding, examined
 from dra_driver.doctor.node import NodeFile, NodePlaces
+from dra_driver.doctor.proofs import Change, Proof
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.doctor.checks import CHECKS
 from kubelet_plugin.doctor.looking import Machine
+from kubelet_plugin.doctor.proof.node import ProofNode
+from kubelet_plugin.doctor.proof.run import proven
 from kubelet_plugin.doctor.seen import node_seen
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.prepare.store import DAMAGED, JOURNAL
@@ -32,6 +35,13 @@ class Node:
 
     def findings(self, seen: JsonObject) -> tuple[Finding, ...]:
         return examined(CHECKS, node_seen(seen))
+
+    def prove(self, places: NodePlaces, also: Collection[Change]) -> Iterator[Proof]:
+        machine = Machine(places)
+        seen = machine.look()
+        serving = sum(socket.answers is not False for socket in seen.sockets) > 1
+        node = ProofNode(places, machine.host, machine.installation, machine.open_nvml(), serving)
+        return proven(node, examined(CHECKS, seen), also)
 
     def files(self, places: NodePlaces) -> Iterator[NodeFile]:
         machine = Machine(places)

@@ -133,6 +133,16 @@ class MpsDaemons:
         processes = self._processes(place)
         return Sight(bool(processes) and self._answers(place, _about(hold)), processes)
 
+    def asked(self, hold: MpsDaemon, command: str) -> str:
+        """What its daemon answers to a control command. Raises HardwareError when it does not answer, or refuses."""
+        return self._ask(_Place(self._folder / hold.key), _about(hold), command)
+
+    def left(self, hold: MpsDaemon) -> tuple[str, ...]:
+        """What there is of it: processes and its folder, in words; empty after `undo`."""
+        place = _Place(self._folder / hold.key)
+        processes = tuple(f"process {process.pid}" for process in self._processes(place))
+        return (*processes, *((f"folder {place.folder}",) if place.folder.exists() else ()))
+
     def stands(self, made: Made) -> bool:
         """Whether the process that was made is still there; cheap, and no word on whether it answers."""
         pid, started = made.get("pid"), made.get("started")

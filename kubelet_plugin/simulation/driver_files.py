@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from kubelet_plugin.simulation.mig_tables import load_mig_table
 from kubelet_plugin.simulation.programs import script
 from kubelet_plugin.simulation.state import Layout, NodeState
 from kubelet_plugin.simulation.tree import link, link_text, path, write
@@ -39,6 +40,8 @@ _BINARIES = (
 )  # fmt: skip
 CUDA_CLIENT = PurePosixPath("/sim/simulated-cuda-client")
 """What a workload would run: see `kubelet_plugin.simulation.programs.cuda_client`."""
+CUDA_CHECK = PurePosixPath("/sim/simulated-cuda-check")
+"""What a pod of a proof runs: see `kubelet_plugin.simulation.programs.cuda_library`."""
 _MULTI_NODE_BINARIES = ("nvidia-imex", "nvidia-imex-ctl")
 
 _SHARED_CONFIG = (
@@ -163,6 +166,8 @@ def write_driver_files(root: Path, state: NodeState) -> None:
             link_text(root, host_path, str(content))
         else:
             write(root, host_path, content)
+    if state.model.mig is not None:
+        write(root, PurePosixPath("/sim/mig.json"), load_mig_table(state.model.mig).model_dump_json())
     for program in _paths_of_programs(state):
         text = script(program.name, root, state.driver.version)
         if text is not None:
@@ -181,4 +186,4 @@ def adopt_programs(root: Path, state: NodeState) -> None:
 
 def _paths_of_programs(state: NodeState) -> Iterator[PurePosixPath]:
     yield from (_binary_folder(state) / name for name in _programs(state))
-    yield CUDA_CLIENT
+    yield from (CUDA_CLIENT, CUDA_CHECK)

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ENTRY_POINTS = ("gpu-dra-kubelet-plugin", "gpu-dra-controller", "gpu-dra-imex-daemon", "dractl", "kubectl-dra")
+ENTRY_POINTS = (
+    "gpu-dra-kubelet-plugin",
+    "gpu-dra-controller",
+    "gpu-dra-imex-daemon",
+    "gpu-dra-cuda-check",
+    "dractl",
+    "kubectl-dra",
+)
 EXTRAS = "[cli,otel,webhook]"
 ARCHITECTURES = ("x86_64", "aarch64")
 LOCKED = ("--require-hashes", "--only-binary", ":all:")

@@ -6,6 +6,7 @@ what is mounted. Processes belong to the node, not to its kubelet, which may be 
 """
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from posixpath import dirname, join, normpath
 from typing import Any
 
 import structlog
@@ -27,6 +29,11 @@ _GRACE_S = 10.0
 _PROGRAMS = ("/bin/", "/sbin/", "/usr/bin/", "/usr/sbin/", "/usr/local/bin/", "/opt/bin/")
 DEVICES_VARIABLE = "SIMULATED_DEVICES"
 """Tells a process which device nodes its container has: paths with colons between."""
+MOUNTS_VARIABLE = "SIMULATED_MOUNTS"
+"""Tells it what is mounted where: JSON, pairs of container path and host path; links that hooks make among them."""
+USER_VARIABLE = "SIMULATED_USER"
+"""Tells it which user it would be: every process of the simulation is the user who started that."""
+_MESSAGE_FILE = "/dev/termination-log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +52,16 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a container is. `started` is true once its startup probe has succeeded."""
+    """How a container is. `started` is true once its startup probe has succeeded; `exit_code` and `message` are those
+    of one that has ended and is not started again."""
 
     ready: bool = False
     started: bool = False
     restarts: int = 0
     waiting: str | None = None
     """Why it does not run at the moment."""
+    exit_code: int | None = None
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +112,9 @@ class Containers:
                 known[name].changed = changed
                 continue
             place = self._folder / uid / name
-            environment = self._environment(container, described[name], place, str(pod["status"].get("podIP", "")))
-            known[name] = _Container(container, self._command, environment, place / "log", changed)
+            environment = self._environment(pod, container, described[name], place)
+            restarted = pod["spec"].get("restartPolicy", "Always") != "Never"
+            known[name] = _Container(container, self._command, environment, place, changed, restarted=restarted)
 
     def standings(self, uid: str) -> dict[str, Standing]:
         """By container; empty for a pod that does not run here."""
@@ -132,21 +143,24 @@ class Containers:
         return (*self._programs[words[0]].command, *words[1:])
 
     def _environment(
-        self, container: JsonObject, described: ContainerDescription, place: Path, address: str
+        self, pod: JsonObject, container: JsonObject, described: ContainerDescription, place: Path
     ) -> dict[str, str]:
         """What the process gets: nothing of this process's own environment."""
         program = self._programs[container["command"][0]]
         found = dict(one.partition("=")[::2] for one in described.env) | dict(program.environment)
         for inside, variable in program.folders.items():
-            outside = place / inside.strip("/").replace("/", "-")
+            outside = place / _file_name(inside)
             outside.mkdir(parents=True, exist_ok=True)
             found[variable] = str(outside)
+        hosts = f"127.0.0.1\tlocalhost\n{(pod.get('status') or {}).get('podIP', '')}\t{container['name']}\n"
         for inside, variable in program.files.items():
-            outside = place / inside.strip("/").replace("/", "-")
+            outside = place / _file_name(inside)
             outside.parent.mkdir(parents=True, exist_ok=True)
-            outside.write_text(f"127.0.0.1\tlocalhost\n{address}\t{container['name']}\n")
+            outside.write_text("" if inside == _MESSAGE_FILE else hosts)
             found[variable] = str(outside)
         found[DEVICES_VARIABLE] = ":".join(node.path for node in described.device_nodes)
+        found[MOUNTS_VARIABLE] = json.dumps(sorted(mounted(described).items()))
+        found[USER_VARIABLE] = str(_user(pod, container))
         found["PATH"] = str(self._mounted_programs(described, place / "bin"))
         return found
 
@@ -169,15 +183,19 @@ class _Container:
         spec: JsonObject,
         command: Callable[[Sequence[str]], tuple[str, ...]],
         environment: Mapping[str, str],
-        log: Path,
+        place: Path,
         changed: Callable[[], None],
+        *,
+        restarted: bool,
     ) -> None:
         self.standing = Standing(waiting="ContainerCreating")
         self.changed = changed
         self._spec = spec
         self._command = command
         self._environment = environment
-        self._log = log
+        self._log = place / "log"
+        self._message = place / _file_name(_MESSAGE_FILE)
+        self._restarted = restarted
         self._process: asyncio.subprocess.Process | None = None
         self._backoff = Backoff(first_s=0.2, longest_s=5.0)
         self._task = asyncio.create_task(self._live())
@@ -213,6 +231,10 @@ class _Container:
             # What it started goes with it, as with the first process of a container.
             await self._kill(process)
             _log.info("a container ended", container=self._spec["name"], status=process.returncode)
+            if not self._restarted:
+                message = self._message.read_text(errors="replace") if self._message.exists() else ""
+                self._now(ready=False, started=False, exit_code=process.returncode, message=message)
+                return
             restarts = self.standing.restarts + 1
             self._now(ready=False, started=False, restarts=restarts, waiting="CrashLoopBackOff")
             await asyncio.sleep(self._backoff.next_s())
@@ -291,6 +313,28 @@ class _Container:
         _log.warning("a container is ended", container=self._spec["name"], reason=why)
         if self._process is not None:
             await self._kill(self._process)
+
+
+def mounted(described: ContainerDescription) -> dict[str, str]:
+    """Host paths by container path, with the links to mounted files that hooks make."""
+    found = {mount.container_path: mount.host_path for mount in described.mounts}
+    for hook in described.hooks:
+        words = list(hook.args)
+        for link in (words[number + 1] for number, word in enumerate(words[:-1]) if word == "--link"):
+            target, _, path = link.partition("::")
+            source = found.get(normpath(join(dirname(path), target)))
+            if source is not None:
+                found[path] = source
+    return found
+
+
+def _user(pod: JsonObject, container: JsonObject) -> int:
+    contexts = [one.get("securityContext") or {} for one in (container, pod["spec"])]
+    return next((int(one["runAsUser"]) for one in contexts if "runAsUser" in one), 0)
+
+
+def _file_name(inside: str) -> str:
+    return inside.strip("/").replace("/", "-")
 
 
 def _first_word(container: JsonObject) -> str:

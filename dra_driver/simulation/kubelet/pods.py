@@ -71,11 +71,31 @@ def running_status(
 _WELL = Standing(ready=True, started=True)
 
 
+def have_ended(standings: Mapping[str, Standing]) -> bool:
+    """Whether all containers have, and none is started again."""
+    return bool(standings) and all(one.exit_code is not None for one in standings.values())
+
+
+def ended_status(
+    pod: JsonObject, health: Sequence[Sequence[JsonObject]], now: str, standings: Mapping[str, Standing]
+) -> JsonObject:
+    """Status of a pod whose containers have all ended."""
+    statuses = []
+    for container in pod["spec"]["containers"]:
+        standing = standings[container["name"]]
+        reason = "Error" if standing.exit_code else "Completed"
+        ended = {"exitCode": standing.exit_code, "reason": reason, "message": standing.message, "finishedAt": now}
+        status = _container_status(container, now, (), standing)
+        statuses.append({**status, "state": {"terminated": ended}})
+    failed = any(one.exit_code for one in standings.values())
+    return _status(pod, "Failed" if failed else "Succeeded", "False", statuses, now)
+
+
 def standing_patch(
     pod: JsonObject, health: Sequence[Sequence[JsonObject]], standings: Mapping[str, Standing], now: str
 ) -> JsonObject | None:
     """The status patch that makes a running pod show how its containers stand; None when it does already."""
-    wanted = running_status(pod, health, now, standings)
+    wanted = (ended_status if have_ended(standings) else running_status)(pod, health, now, standings)
     del wanted["startTime"]
     return None if _shown(pod.get("status") or {}) == _shown(wanted) else wanted
 

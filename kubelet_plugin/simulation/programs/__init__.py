@@ -17,6 +17,7 @@ _MODULES = {
     "simulated-cuda-client": "cuda_client",
     "nvidia-imex": "imex",
     "nvidia-imex-ctl": "imex_ctl",
+    "simulated-cuda-check": "cuda_library",
 }
 _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from {module} import main; sys.exit(main(sys.argv[1:]))"
 

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     seconds = float(options["--seconds"]) if "--seconds" in options else None
     try:
         with socket.socket(socket.AF_UNIX) as server:
-            granted = _attached(pipe, server)
+            granted = attached(pipe, server)
             _check_allocation(granted, size_bytes(options.get("--allocate", "0")) or 0)
             sys.stdout.write(json.dumps(granted) + "\n")
             sys.stdout.flush()
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
 
 
-def _attached(pipe: str, server: socket.socket) -> dict[str, object]:
+def attached(pipe: str, server: socket.socket) -> dict[str, object]:
     try:
         with connected(pipe) as ask:
             found = json.loads(ask("attach " + json.dumps({"uid": os.getuid()}, separators=(",", ":"))))

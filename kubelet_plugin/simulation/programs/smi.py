@@ -1,9 +1,10 @@
-"""nvidia-smi of a simulated node: compute modes, time slices, persistence, and the list of GPUs.
+"""nvidia-smi of a simulated node: compute modes, time slices, persistence, lists of GPUs and of what MIG allows.
 
 Options, refusals and exit statuses are those of the real program as far as this driver meets them; anything else is
 refused like an unknown option.
 """
 
+import json
 import os
 import shutil
 import sys
@@ -64,6 +65,8 @@ def _run(node: Node, words: list[str]) -> Iterator[str]:
         )
     if words and words[0] == "compute-policy":
         yield from _compute_policy(node, _options(words[1:], flags=("-l", "--list")))
+    elif words and words[0] == "mig":
+        yield from _mig(node, _options(words[1:], flags=(*_PROFILES, *_PLACEMENTS)))
     else:
         yield from _general(node, _options(words, flags=("-L", "--list-gpus")))
 
@@ -98,6 +101,69 @@ def _set_time_slice(node: Node, chosen: str | None, interval: int) -> Iterator[s
             gpu["time_slice"] = interval
             yield f"Successfully set timeslice policy for GPU {gpu['uuid']}"
     yield "All done."
+
+
+_PROFILES = ("-lgip", "--list-gpu-instance-profiles")
+_PLACEMENTS = ("-lgipp", "--list-gpu-instance-possible-placements")
+_RULE = "+" + "-" * 79 + "+"
+
+
+def _mig(node: Node, options: dict[str, str]) -> Iterator[str]:
+    """What can be made on the GPUs in MIG mode. Source: NVIDIA's MIG user guide, outputs of several models."""
+    state = node.read()
+    chosen = options.pop("-i", options.pop("--id", None))
+    if len(options) != 1 or not options.keys() & {*_PROFILES, *_PLACEMENTS}:
+        raise _Refused(_INVALID, "Invalid combination of input arguments. Please run 'nvidia-smi mig -h' for help.")
+    numbers = {gpu["uuid"]: number for number, gpu in enumerate(_chosen(state, None))}
+    gpus = [(numbers[gpu["uuid"]], gpu) for gpu in _chosen(state, chosen) if (gpu.get("mig") or {}).get("current")]
+    if not gpus:
+        raise _Refused(_NOT_FOUND, "No MIG-enabled devices found.")
+    profiles: list[dict[str, Any]] = json.loads(_read(node, "sim/mig.json"))["profiles"]
+    if options.keys() & {*_PROFILES}:
+        yield from _profile_table(gpus, profiles)
+        return
+    for number, _ in gpus:
+        for one in profiles:
+            word = "Placements:" if len(one["starts"]) > 1 else "Placement :"
+            starts = ",".join(map(str, one["starts"]))
+            yield f"GPU {number:2d} Profile ID {one['id']:2d} {word} {{{starts}}}:{one['size']}"
+
+
+def _profile_table(gpus: list[tuple[int, Gpu]], profiles: list[dict[str, Any]]) -> Iterator[str]:
+    yield _RULE
+    for line in (
+        " GPU instance profiles:",
+        " GPU   Name               ID    Instances   Memory     P2P    SM    DEC   ENC",
+        "                                Free/Total   GiB              CE    JPEG  OFA",
+    ):
+        yield f"|{line:<79}|"
+    yield f"|{'=' * 79}|"
+    for number, gpu in gpus:
+        for one in profiles:
+            memory = f"{one['memory_mib'] / 1024:.2f}"
+            yield (
+                f"|{number:4d}  MIG {one['name']:<15}{one['id']:3d}{_free(gpu, one):6d}/{one['max_instances']}        "
+                f"{memory:<11}No     {one['multiprocessors']:<7}{one['decoders']:<6}{one['encoders']:<4}|"
+            )
+            yield (f"|{'':63}{one['copy_engines']:<6}{one['jpeg_engines']:<6}{one['ofa_engines']:<4}|")
+            yield _RULE
+
+
+def _free(gpu: Gpu, profile: dict[str, Any]) -> int:
+    """How many more of these fit, one after the other."""
+    taken = [(one["start"], one["start"] + one["size"]) for one in gpu["instances"]]
+    free = 0
+    for start in profile["starts"]:
+        end = start + profile["size"]
+        if all(end <= begin or stop <= start for begin, stop in taken):
+            taken.append((start, end))
+            free += 1
+    return min(free, int(profile["max_instances"]))
+
+
+def _read(node: Node, path: str) -> str:
+    with open(f"{node.root}/{path}", encoding="utf-8") as file:
+        return file.read()
 
 
 def _general(node: Node, options: dict[str, str]) -> Iterator[str]:
@@ -194,6 +260,20 @@ def _list(node: Node, chosen: str | None) -> Iterator[str]:
     state = node.read()
     for index, gpu in enumerate(_chosen(state, chosen)):
         yield f"GPU {index}: {gpu.get('product') or state['model']['name']} (UUID: {gpu['uuid']})"
+        yield from _mig_devices(node, gpu)
+
+
+def _mig_devices(node: Node, gpu: Gpu) -> Iterator[str]:
+    if not gpu["instances"]:
+        return
+    profiles = {one["id"]: one for one in json.loads(_read(node, "sim/mig.json"))["profiles"]}
+    devices = [
+        (device["index"], instance, device) for instance in gpu["instances"] for device in instance["compute_instances"]
+    ]
+    for index, instance, device in sorted(devices, key=lambda one: one[0]):
+        profile = profiles[instance["profile"]]
+        part = f"{device['slices']}c." if device["slices"] < profile["slices"] else ""
+        yield f"  MIG {part + profile['name']:<12}Device {index:2d}: (UUID: {device['uuid']})"
 
 
 def _chosen(state: dict[str, Any], chosen: str | None) -> list[Gpu]:

@@ -1,0 +1,159 @@
+"""Proofs that change an idle node for a moment, because somebody asked for it; what they borrow they give back.
+
+They need a GPU that nobody uses, and a node without a running plugin: that would see what they make, and offer it to
+pods. With a plugin, pods prove the same through claims.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from dra_driver.api.inventory import GpuFacts, MigProfileFacts
+from dra_driver.doctor.proofs import Outcome, Proof, failed, not_tried, passed
+from dra_driver.errors import HardwareError, NodeNotReady
+from kubelet_plugin.doctor.proof.harmless import compared_tables, time_slice
+from kubelet_plugin.doctor.proof.node import ProofNode, identity
+from kubelet_plugin.doctor.proof.smi_text import gpu_list
+from kubelet_plugin.hardware.calls import NOT_THERE, Code
+from kubelet_plugin.hardware.imex import channel_nodes
+from kubelet_plugin.prepare.borrowed import FOLDER
+from kubelet_plugin.prepare.holds import ComputeInstance, GpuInstance, Hold, MigMode, Records, VfioBinding
+
+
+def obstacle(node: ProofNode) -> Proof | None:
+    """Why nothing may be changed here; None: it may."""
+    if not node.root:
+        return not_tried("needs root", "sudo dractl doctor --node --prove")
+    if node.serving:
+        return not_tried(
+            "the plugin runs here and could give what is made to a pod; pods prove it through claims",
+            "or keep the plugin off this node meanwhile: `kubeletPlugin.nodeSelector`",
+        )
+    return None
+
+
+def made_mig_device(node: ProofNode) -> Proof:
+    """The smallest one, on a GPU without any; and while it is there, what is listed of it."""
+    gpu = next((gpu for gpu in _spare(node) if _divisible(gpu)), None)
+    if gpu is None:
+        return not_tried("no idle GPU with default settings and no MIG devices that can be divided without a reset")
+    profile = _smallest(gpu)
+    parent = GpuInstance(identity(gpu), profile.name, profile.id, profile.starts[0], profile.size)
+    device = ComputeInstance(parent)
+
+    def look(records: Records) -> tuple[str, bool, Proof]:
+        uuid = records[device].made["uuid"]
+        found = gpu_list(node.programs.run("nvidia-smi", ("-L",), about="driver"))
+        there = any(one.uuid == uuid for listed in found.gpus for one in listed.devices)
+        return uuid, there, compared_tables(_now(node))
+
+    uuid, there, tables = node.borrowed.there_and_back((MigMode(identity(gpu)), parent, device), look)
+    after = next((one for one in node.hardware.look().gpus if one.uuid == gpu.uuid), None)
+    if tables.outcome is Outcome.FAIL:
+        return tables
+    if not there:
+        return failed(f"{uuid} was made, and nvidia-smi -L did not list it", "see NVRM in the kernel log")
+    if after is None or after.mig is None or gpu.mig is None or after.mig.enabled != gpu.mig.enabled:
+        return failed(
+            f"{gpu.name} did not come back with the MIG mode that it had", f"nvidia-smi -i {gpu.uuid} -q -d MIG"
+        )
+    if after.mig.instances:
+        return failed(f"instances are left on {gpu.name}", f"nvidia-smi mig -i {gpu.uuid} -dci, then -dgi")
+    return passed(f"{profile.name} made on {gpu.name}, listed, destroyed", **tables.texts)
+
+
+def _now(node: ProofNode) -> ProofNode:
+    """With facts of now."""
+    return ProofNode(node.places, node.host, node.installation, node.open_nvml, node.serving)
+
+
+def _spare(node: ProofNode) -> Iterator[GpuFacts]:
+    """Idle GPUs whose compute mode and time slice nobody has chosen: a GPU that is divided or rebound forgets them."""
+    for gpu in filter(node.idle, node.facts.gpus):
+        if not _compute_mode(node, gpu) and time_slice(node, gpu) in (None, "Default"):
+            yield gpu
+
+
+def _compute_mode(node: ProofNode, gpu: GpuFacts) -> int:
+    try:
+        return node.hardware.use(lambda nvml: nvml.compute_mode(gpu.uuid))
+    except HardwareError as error:
+        if error.code not in NOT_THERE:
+            raise
+        return 0
+
+
+def _divisible(gpu: GpuFacts) -> bool:
+    mig = gpu.mig
+    return mig is not None and bool(mig.profiles) and not mig.instances and (mig.enabled or mig.switchable)
+
+
+def _smallest(gpu: GpuFacts) -> MigProfileFacts:
+    assert gpu.mig is not None
+    return min(gpu.mig.profiles, key=lambda profile: (profile.memory_bytes, profile.id))
+
+
+def bound_to_vfio(node: ProofNode) -> Proof:
+    whole = [gpu for gpu in _spare(node) if gpu.mig is None or not gpu.mig.enabled]
+    gpu = next((gpu for gpu in whole if gpu.passthrough is not None), None)
+    if gpu is None:
+        return not_tried("no idle GPU with default settings that can be passed through (IOMMU on, a group of its own)")
+    hold: Hold = VfioBinding(identity(gpu), gpu.passthrough is not None and gpu.passthrough.iommufd)
+    path = node.borrowed.there_and_back((hold,), lambda records: records[hold].made["node"])
+    if not any(one.uuid == gpu.uuid for one in node.hardware.look().gpus):
+        return failed(f"NVML does not list {gpu.name} again", "see NVRM in the kernel log; a reboot brings it back")
+    return passed(f"{gpu.name} was {path}, and is back")
+
+
+def opened_channel(node: ProofNode) -> Proof:
+    """Channel 0, through a device node of our own: containers get theirs from the runtime in the same way."""
+    facts = node.facts.imex
+    if facts is None or not facts.channels:
+        return not_tried("the NVIDIA driver has no IMEX channels here")
+    (channel,) = channel_nodes(node.host, [0])
+    try:
+        if node.places.simulate is None:
+            _open(node.places.state_dir / FOLDER, channel.major, channel.minor)
+        else:
+            _open_simulated(node)
+    except OSError as error:
+        return failed(
+            f"channel 0 cannot be opened: {error.strerror}", "see NVRM in the kernel log, and nvidia-imex-ctl -q -N"
+        )
+    return passed(f"channel 0 of {facts.channels} can be opened")
+
+
+def _open(folder: Path, major: int, minor: int) -> None:
+    """Raises OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / "channel0"
+    path.unlink(missing_ok=True)
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(major, minor))
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    finally:
+        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _open_simulated(node: ProofNode) -> None:
+    """A simulated node's devices are not this kernel's: the channel opens while the driver is loaded."""
+    if not node.hardware.use(lambda nvml: nvml.gpus().gpus):
+        raise OSError(6, os.strerror(6))
+
+
+def given_back(node: ProofNode) -> tuple[str, ...]:
+    """What a proof that was killed had left, in words; it is gone now. Raises NodeNotReady when it cannot be."""
+    if not node.root:
+        return ()
+    try:
+        return node.borrowed.give_back()
+    except HardwareError as error:
+        if error.code == Code.DRIVER_NOT_LOADED:
+            return ()
+        raise NodeNotReady(
+            f"what an earlier proof left cannot be taken back: {error.message}", about="proof"
+        ) from error

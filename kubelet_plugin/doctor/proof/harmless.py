@@ -1,0 +1,211 @@
+"""Proofs that leave an idle node as it is: what is written is what was there, and what is started is stopped.
+
+Each is a function from the node to one `Proof`; a DriverError that it raises is a failure, with its message.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+from dra_driver.api.inventory import GpuFacts
+from dra_driver.doctor.findings import listed
+from dra_driver.doctor.proofs import Proof, failed, not_tried, passed
+from dra_driver.errors import HardwareError
+from kubelet_plugin.discovery import Hardware
+from kubelet_plugin.doctor.proof.compare import list_differences, mig_uuids, table_differences
+from kubelet_plugin.doctor.proof.node import ProofNode, identity
+from kubelet_plugin.doctor.proof.smi_text import gpu_list, placements, profiles, time_slices
+from kubelet_plugin.effects.timeslicing import INTERVALS
+from kubelet_plugin.hardware.calls import NOT_THERE
+from kubelet_plugin.hardware.nvml import Nvml
+from kubelet_plugin.prepare.holds import MpsDaemon
+from kubelet_plugin.watcher import try_wait
+
+_SHORTEST_WAIT_S, _LONGEST_WAIT_S, _WAITS = 0.95, 3.0, 3
+_LONGEST_LOOK_S = 5.0
+"""How often the plugin looks at a node with a GPU in MIG mode."""
+_MPS_KEY = "proof"
+_NO_MIG = "No MIG-enabled devices found"
+_REPORT = "attach the archive to an issue: this driver must learn what this node answers"
+
+
+def compared_lists(node: ProofNode) -> Proof:
+    """Once more when they differ: somebody may have made a MIG device between the two answers."""
+    differences: tuple[str, ...] = ()
+    text = ""
+    for _ in range(2):
+        gpus = node.hardware.look().gpus
+        text = _smi(node, "-L") if gpus else ""
+        if not gpus:
+            return not_tried("the NVIDIA driver has no GPU here")
+        differences = list_differences(gpus, gpu_list(text))
+        if not differences:
+            devices = sum(len(mig_uuids(gpu)) for gpu in gpus)
+            return passed(f"{len(gpus)} GPUs, {devices} MIG devices: NVML and nvidia-smi agree", list=text)
+    return failed(_words(differences), f"nvidia-smi -L on the node; {_REPORT}", list=text)
+
+
+def compared_tables(node: ProofNode) -> Proof:
+    gpus = [gpu for gpu in node.facts.gpus if gpu.mig is not None]
+    if not gpus:
+        return not_tried("no GPU here can be divided")
+    try:
+        table, places = _smi(node, "mig", "-lgip"), _smi(node, "mig", "-lgipp")
+    except HardwareError as error:
+        if _NO_MIG in error.message and not any(gpu.mig is not None and gpu.mig.enabled for gpu in gpus):
+            return not_tried("nvidia-smi lists GPUs in MIG mode alone; there is none")
+        raise
+    listing = _smi(node, "-L")
+    rows, strange = profiles(table)
+    spots, more = placements(places)
+    unclear = tuple(f"a line that is not understood: {line}" for line in (*strange, *more))
+    differences = (*unclear, *table_differences(gpus, gpu_list(listing), rows, spots))
+    texts = {"profiles": table, "placements": places}
+    if differences:
+        return failed(_words(differences), f"nvidia-smi mig -lgip, and -lgipp, on the node; {_REPORT}", **texts)
+    return passed(f"{len(rows)} profiles: NVML and nvidia-smi agree", **texts)
+
+
+def waited(node: ProofNode) -> Proof:
+    for _ in range(_WAITS):
+        tried = try_wait(node.open_nvml)
+        if tried.seconds is None:
+            return not_tried("no GPU here tells of events; Xids are not seen on this node")
+        if tried.event:
+            continue
+        if tried.seconds < _SHORTEST_WAIT_S:
+            return failed(
+                f"a wait of 1 s ended after {tried.seconds:.2f} s without an event",
+                "dmesg | grep -i -e nvrm -e xid: a lost GPU ends waits at once; reset it, or reboot the node",
+            )
+        if tried.seconds > _LONGEST_WAIT_S:
+            return failed(f"a wait of 1 s took {tried.seconds:.1f} s", "see NVRM in the kernel log: the driver is busy")
+        return passed(f"a wait of 1 s lasted {tried.seconds:.2f} s")
+    return failed(f"events came in each of {_WAITS} waits of 1 s", "dmesg | grep -i xid: which GPU does not rest")
+
+
+def looked(node: ProofNode, longest_s: float = _LONGEST_LOOK_S) -> Proof:
+    with closing(Hardware(node.host, node.open_nvml)) as hardware:
+        first, again = _timed(hardware.look), _timed(hardware.look)
+    told = f"{len(node.facts.gpus)} GPUs in {again:.2f} s; with a new session {first:.2f} s"
+    if again > longest_s:
+        return failed(told, "systemctl enable --now nvidia-persistenced; the plugin looks every 5 to 30 s")
+    return passed(told)
+
+
+def written_modes(node: ProofNode) -> Proof:
+    """The compute mode of each idle GPU, as it is."""
+
+    def write(gpu: GpuFacts) -> str | None:
+        def turn(nvml: Nvml) -> tuple[int, int]:
+            mode = nvml.compute_mode(gpu.uuid)
+            nvml.set_compute_mode(gpu.uuid, mode)
+            return mode, nvml.compute_mode(gpu.uuid)
+
+        before, after = node.hardware.use(turn)
+        return (
+            None if after == before else f"{gpu.uuid} had compute mode {before}, and has {after} after it was written"
+        )
+
+    return _each_idle(node, "compute mode", write)
+
+
+def written_slices(node: ProofNode) -> Proof:
+    def write(gpu: GpuFacts) -> str | None:
+        before = time_slice(node, gpu)
+        if before is None:
+            raise _Unknown("nvidia-smi compute-policy --list does not say the time slice in words that are known")
+        words = ("compute-policy", "-i", gpu.uuid, "--set-timeslice", str(INTERVALS[before]))
+        node.programs.run("nvidia-smi", words, about=str(identity(gpu)))
+        after = time_slice(node, gpu)
+        return None if after == before else f"{gpu.uuid} had time slice {before}, and has {after} after it was written"
+
+    return _each_idle(node, "time slice", write)
+
+
+class _Unknown(Exception):
+    """A value that cannot be read is not written."""
+
+
+def _each_idle(node: ProofNode, what: str, write: Callable[[GpuFacts], str | None]) -> Proof:
+    """`write` writes what it read, and answers what is wrong then."""
+    if not node.root:
+        return not_tried("needs root", "sudo dractl doctor --node --prove")
+    whole = [gpu for gpu in node.facts.gpus if gpu.mig is None or not gpu.mig.enabled]
+    tried, wrong, without = 0, [], []
+    for gpu in filter(node.idle, whole):
+        try:
+            problem = write(gpu)
+        except HardwareError as error:
+            if error.code not in NOT_THERE:
+                raise
+            without.append(gpu.uuid)
+            continue
+        except _Unknown as unknown:
+            return not_tried(str(unknown))
+        tried += 1
+        wrong += [problem] if problem is not None else []
+    if wrong:
+        return failed(_words(tuple(wrong)), _REPORT)
+    if tried:
+        others = len(node.facts.gpus) - tried
+        return passed(
+            f"written as it was on {tried} GPUs{f'; {others} in use, divided or without it' if others else ''}"
+        )
+    if without:
+        return not_tried(f"GPUs here have no {what} that can be set")
+    return not_tried(_why_busy(node) if whole else "every GPU here is in MIG mode")
+
+
+def tried_mps(node: ProofNode) -> Proof:
+    """In the folder of all MPS daemons, under a key that no claim has: the plugin sweeps what a killed proof leaves."""
+    if not node.root:
+        return not_tried("needs root", "sudo dractl doctor --node --prove")
+    gpu = next((gpu for gpu in filter(node.idle, node.facts.gpus) if gpu.mig is None or not gpu.mig.enabled), None)
+    if gpu is None:
+        return not_tried(_why_busy(node))
+    hold = MpsDaemon(_MPS_KEY, (identity(gpu),))
+    node.daemons.undo(hold, {}, "")
+    try:
+        made = node.daemons.make(hold, {})
+        servers = node.daemons.asked(hold, "get_server_list")
+    finally:
+        node.daemons.undo(hold, {}, "")
+    left = node.daemons.left(hold)
+    if servers.strip():
+        return failed(f"a new MPS daemon has servers: {servers.split()}", _REPORT)
+    if left:
+        return failed(f"the MPS daemon has ended, and left {listed(left)}", "end it by hand; restart the plugin's pod")
+    how = made.get("unit") or made.get("launcher") or ""
+    return passed(f"a daemon started ({how}), answered, left nothing")
+
+
+def time_slice(node: ProofNode, gpu: GpuFacts) -> str | None:
+    """What nvidia-smi says; None when it does not say it in words that are known, or the GPU has none."""
+    words = ("compute-policy", "-i", gpu.uuid, "--list")
+    try:
+        found = set(time_slices(node.programs.run("nvidia-smi", words, about=str(identity(gpu)))))
+    except HardwareError as error:
+        if error.code in NOT_THERE:
+            return None
+        raise
+    return found.pop() if len(found) == 1 else None
+
+
+def _smi(node: ProofNode, *words: str) -> str:
+    return node.programs.run("nvidia-smi", words, about="driver")
+
+
+def _timed(work: Callable[[], object]) -> float:
+    begun = time.monotonic()
+    work()
+    return time.monotonic() - begun
+
+
+def _why_busy(node: ProofNode) -> str:
+    reasons = [f"{gpu.name}: {node.busy[gpu.uuid]}" for gpu in node.facts.gpus if gpu.uuid in node.busy]
+    return f"no GPU is idle ({listed(reasons, 2)})" if reasons else "there is no whole GPU here"
+
+
+def _words(differences: tuple[str, ...]) -> str:
+    return listed(differences, 3)

@@ -1,0 +1,105 @@
+"""A node with all that proofs need: its hardware as it is, the driver's programs, effects, and who uses which GPU."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+from dra_driver.api.inventory import GpuFacts
+from dra_driver.doctor.node import NodePlaces
+from dra_driver.errors import DriverError, HardwareError
+from kubelet_plugin.discovery import Hardware, NodeFacts, OpenNvml
+from kubelet_plugin.effects.mps import MpsDaemons
+from kubelet_plugin.hardware.driver_programs import DriverPrograms
+from kubelet_plugin.hardware.driver_root import DriverInstallation
+from kubelet_plugin.hardware.sysfs import HostFiles
+from kubelet_plugin.node_effects import Machine, effects_of, machine_of, mps_daemons
+from kubelet_plugin.prepare.borrowed import FOLDER, Borrowed
+from kubelet_plugin.prepare.holds import GpuIdentity, gpus_of
+from kubelet_plugin.prepare.store import JournalFile
+
+
+@dataclass(frozen=True)
+class ProofNode:
+    """`serving`: a plugin listens on this node. `facts` are of one look, with what claims made of the hardware."""
+
+    places: NodePlaces
+    host: HostFiles
+    installation: DriverInstallation
+    open_nvml: OpenNvml
+    serving: bool
+
+    @contextmanager
+    def folders(self) -> Iterator[None]:
+        """The plugin's folders are there meanwhile; what had to be made goes again. Raises OSError."""
+        folder = self.places.state_dir / "mps"
+        made = []
+        for part in (*reversed(folder.parents), folder):
+            if not part.exists():
+                part.mkdir(mode=0o755)
+                made.append(part)
+        try:
+            yield
+        finally:
+            for part in reversed(made):
+                with suppress(OSError):  # a plugin has come meanwhile
+                    part.rmdir()
+
+    @cached_property
+    def hardware(self) -> Hardware:
+        return Hardware(self.host, self.open_nvml)
+
+    @cached_property
+    def facts(self) -> NodeFacts:
+        return self.hardware.look()
+
+    @cached_property
+    def programs(self) -> DriverPrograms:
+        return DriverPrograms(self.host, self.installation.root)
+
+    @cached_property
+    def busy(self) -> Mapping[str, str]:
+        """Why a GPU is in use, by UUID; those that are not there are idle."""
+        try:
+            journal = JournalFile(self.places.state_dir).current()
+        except DriverError as error:
+            return {gpu.uuid: f"the journal of claims cannot be read: {error.message}" for gpu in self.facts.gpus}
+        found = {gpu.uuid: words for gpu in self.facts.gpus if (words := self._programs_on(gpu))}
+        found |= {gpu.uuid: "it is held for claims" for hold in journal.holds for gpu in gpus_of(hold)}
+        found |= {
+            device.gpu_uuid: f"{entry.claim} has it" for entry in journal.held.values() for device in entry.devices
+        }
+        return found
+
+    def idle(self, gpu: GpuFacts) -> bool:
+        return gpu.uuid not in self.busy
+
+    def _programs_on(self, gpu: GpuFacts) -> str | None:
+        try:
+            names = self.hardware.use(lambda nvml: nvml.mig(gpu.uuid).processes())
+        except HardwareError as error:
+            return error.message
+        return f"used by {', '.join(names)}" if names else None
+
+    @cached_property
+    def root(self) -> bool:
+        """Whether who asks may change anything."""
+        return os.geteuid() == 0 or self.places.simulate is not None
+
+    @cached_property
+    def daemons(self) -> MpsDaemons:
+        return mps_daemons(self._machine, self.programs, self.places.state_dir / "mps")
+
+    @cached_property
+    def borrowed(self) -> Borrowed:
+        effects = effects_of(self._machine, self.hardware, self.programs, self.daemons, lambda: nullcontext())
+        return Borrowed(self.places.state_dir / FOLDER, effects, self.hardware.boot_id)
+
+    @cached_property
+    def _machine(self) -> Machine:
+        return machine_of(self.host, self.places.host_root if self.places.simulate is not None else None)
+
+
+def identity(gpu: GpuFacts) -> GpuIdentity:
+    return GpuIdentity(gpu.uuid, gpu.pci_bus_id)

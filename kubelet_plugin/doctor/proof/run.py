@@ -1,0 +1,86 @@
+"""All proofs of a node, one after the other, each with its name and how long it took."""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+from dra_driver.doctor.findings import Finding
+from dra_driver.doctor.proofs import ON_NODE, Change, Proof, failed, not_tried
+from dra_driver.errors import DriverError
+from kubelet_plugin.doctor.proof import changes, configured, harmless
+from kubelet_plugin.doctor.proof.node import ProofNode
+
+_HARDWARE = "gpu-list"
+_SEE = "do what it says; dractl doctor --node names what else is wrong"
+
+_HARMLESS: dict[str, Callable[[ProofNode], Proof]] = {
+    "gpu-list": harmless.compared_lists,
+    "mig-tables": harmless.compared_tables,
+    "events": harmless.waited,
+    "look": harmless.looked,
+    "compute-mode": harmless.written_modes,
+    "time-slice": harmless.written_slices,
+    "mps": harmless.tried_mps,
+}
+_CONFIGURED: dict[str, Callable[[Sequence[Finding]], Proof]] = {
+    "cdi-version": configured.readable_cdi,
+    "hook": configured.hook_mode,
+}
+_CHANGES: dict[str, tuple[Change, Callable[[ProofNode], Proof]]] = {
+    "mig-device": (Change.MIG, changes.made_mig_device),
+    "vfio": (Change.VFIO, changes.bound_to_vfio),
+    "imex-channel": (Change.IMEX, changes.opened_channel),
+}
+
+
+def proven(node: ProofNode, findings: Sequence[Finding], also: Collection[Change]) -> Iterator[Proof]:
+    """In the order of `ON_NODE`. What an earlier proof left is taken back before the first."""
+    with ExitStack() as stack:
+        if node.root:
+            stack.enter_context(node.folders())
+        stack.callback(node.hardware.close)
+        nothing = _outcome(lambda: _first(node))
+        for name, _ in ON_NODE:
+            begun = time.monotonic()
+            if nothing is not None and name not in _CONFIGURED:
+                proof = nothing if name == _HARDWARE else not_tried("NVML cannot be used")
+            else:
+                proof = _one(name, node, findings, also)
+            yield replace(proof, name=name, seconds=time.monotonic() - begun)
+
+
+def _first(node: ProofNode) -> Proof | None:
+    """Why nothing can be proven of the hardware; None: it can."""
+    changes.given_back(node)
+    if node.facts.driver is not None:
+        return None
+    why = "; ".join(problem.message for problem in node.facts.problems if problem.subject == "driver")
+    return failed(f"NVML cannot be used: {why}", _SEE)
+
+
+def _one(name: str, node: ProofNode, findings: Sequence[Finding], also: Collection[Change]) -> Proof:
+    if name in _CONFIGURED:
+        return _CONFIGURED[name](findings)
+    if name in _HARMLESS:
+        return _tried(_HARMLESS[name], node)
+    change, prove = _CHANGES[name]
+    if change not in also:
+        return not_tried(f"changes the node for a moment: --also {change}")
+    return changes.obstacle(node) or _tried(prove, node)
+
+
+def _tried(prove: Callable[[ProofNode], Proof], node: ProofNode) -> Proof:
+    found = _outcome(lambda: prove(node))
+    assert found is not None
+    return found
+
+
+def _outcome(work: Callable[[], Proof | None]) -> Proof | None:
+    """A failure with the error's message, if there is one."""
+    try:
+        return work()
+    except DriverError as error:
+        return failed(str(error), _SEE)
+    except OSError as error:
+        return failed(f"{error.filename or 'the node'}: {error.strerror or error}", _SEE)

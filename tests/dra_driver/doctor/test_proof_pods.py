@@ -1,0 +1,171 @@
+"""What a proof's pods ask for, and how what came of them is judged."""
+
+import json
+from typing import Any
+
+import pytest
+
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.resource import Device, ResourceSlice
+from dra_driver.doctor.proof_pods import (
+    SHAPES,
+    Outcome,
+    Request,
+    Standing,
+    claim_of,
+    judged,
+    pod_of,
+    request_for,
+    told_uuids,
+)
+from dra_driver.doctor.proofs import IN_PODS, Change, Proof
+from dra_driver.doctor.proofs import Outcome as Verdict
+from dra_driver.names import GPU_DRIVER
+
+UUID = "69a54c71-b1f2-5842-8e4e-bc13abbc6d3c"
+ROOT, USER = SHAPES[0], SHAPES[1]
+
+
+def device(kind: str, *, sharing: str = "exclusive", uuid: str | None = f"GPU-{UUID}") -> Device:
+    attributes: dict[str, Any] = {"type": {"string": kind}, "sharing": {"string": sharing}}
+    attributes |= {"uuid": {"string": uuid}} if uuid is not None else {}
+    return Device.of({"name": "gpu-69a54c71", "attributes": attributes})
+
+
+def asked(what: Any, *devices: Device, also: tuple[Change, ...] = (), why: str | None = None) -> Request | Proof:
+    return request_for(what, [Standing(one, why) for one in devices], also, GPU_DRIVER)
+
+
+def test_shapes_are_those_of_the_page() -> None:
+    assert [shape.name for shape in SHAPES] == [name for name, _ in IN_PODS]
+
+
+def test_each_shape_asks_for_what_the_node_has() -> None:
+    gpu, mig, made = device("gpu"), device("mig", uuid=f"MIG-{UUID}"), device("mig", uuid=None)
+    share = device("gpu", sharing="time-slicing")
+    requests = [asked("gpu", gpu), asked("mig", mig), asked("mig", made, also=(Change.MIG,)), asked("shared", share)]
+    assert [one.device_class for one in requests if isinstance(one, Request)] == [
+        *("gpu.nvidia.com", "mig.nvidia.com", "mig.nvidia.com", "shared.gpu.nvidia.com"),
+    ]
+    with_daemon = asked("shared", gpu)
+    assert isinstance(with_daemon, Request) and with_daemon.sharing == "MPS", "no share is published: an MPS daemon"
+
+
+@pytest.mark.parametrize(
+    ("what", "devices", "why", "says"),
+    [
+        ("gpu", [], None, "publishes no GPU"),
+        ("gpu", [device("gpu", sharing="mps")], None, "publishes no GPU"),
+        ("gpu", [device("gpu")], "in use", "no GPU of the node is free: in use"),
+        ("mig", [device("gpu")], None, "publishes no MIG device"),
+        ("mig", [device("mig", uuid=None)], None, "--also mig"),
+        ("shared", [device("gpu", sharing="mps")], "full", "no share of the node is free"),
+    ],
+)
+def test_nothing_is_asked_for_that_is_not_there(what: str, devices: list[Device], why: str | None, says: str) -> None:
+    proof = asked(what, *devices, why=why)
+    assert isinstance(proof, Proof) and proof.outcome is Verdict.NOT_TRIED and says in proof.reason
+
+
+def test_a_pod_ends_by_itself_and_its_claim_goes_with_it() -> None:
+    request = Request("gpu.nvidia.com", "true")
+    pod = pod_of("proof-1", USER, request, node="gpu-1", image="image", secrets=["pull"])
+    spec = pod["spec"]
+    assert (spec["restartPolicy"], spec["activeDeadlineSeconds"], spec["automountServiceAccountToken"]) == (
+        *("Never", 120, False),
+    )
+    assert spec["imagePullSecrets"] == [{"name": "pull"}]
+    context = spec["containers"][0]["securityContext"]
+    assert context["runAsNonRoot"] and context["capabilities"] == {"drop": ["ALL"]}
+    pod["metadata"]["uid"] = "u-1"
+    claim = claim_of("proof-1", Request("gpu.nvidia.com", "true", sharing="MPS"), pod)
+    assert claim["metadata"]["ownerReferences"] == [
+        {"apiVersion": "v1", "kind": "Pod", "name": "proof-1", "uid": "u-1"}
+    ]
+    assert claim["spec"]["devices"]["config"][0]["opaque"]["parameters"]["sharing"] == {"strategy": "MPS"}
+
+
+# -- judging
+
+SLICE = ResourceSlice.of(
+    {
+        "metadata": {"name": "s"},
+        "spec": {
+            "driver": GPU_DRIVER,
+            "nodeName": "gpu-1",
+            "pool": {"name": "gpu-1", "generation": 1, "resourceSliceCount": 1},
+            "devices": [device("gpu").to_wire(), {"name": "made", "attributes": {"type": {"string": "mig"}}}],
+        },
+    }
+)
+
+
+def claim(name: str = "gpu-69a54c71", **told: str) -> JsonObject:
+    result = {"request": "gpu", "driver": GPU_DRIVER, "pool": "gpu-1", "device": name}
+    status: JsonObject = {"allocation": {"devices": {"results": [result]}}}
+    if told:
+        status["devices"] = [{"driver": GPU_DRIVER, "pool": "gpu-1", "device": name, "data": told}]
+    return {"metadata": {"name": "c", "namespace": "default"}, "spec": {}, "status": status}
+
+
+def ended(message: str, code: int = 0) -> JsonObject:
+    state = {"terminated": {"exitCode": code, "message": message, "reason": "Error" if code else "Completed"}}
+    return {"metadata": {"name": "p"}, "status": {"containerStatuses": [{"state": state}]}}
+
+
+def report(*uuids: str, user: int = 0, **more: str) -> str:
+    return json.dumps({"user": user, "devices": [{"uuid": one, "name": "H100"} for one in uuids], **more})
+
+
+def verdict(pod: JsonObject, of: JsonObject | None = None, *, shape: Any = ROOT, events: tuple[str, ...] = ()) -> Proof:
+    of = of or claim()
+    return judged(shape, Outcome(pod, of, told_uuids(of, GPU_DRIVER), events, 90.0), [SLICE], GPU_DRIVER)
+
+
+def test_exactly_the_claims_gpu_passes() -> None:
+    proof = verdict(ended(report(UUID)))
+    assert (proof.outcome, proof.reason) == (Verdict.PASS, "CUDA works on H100 as user 0")
+    assert verdict(ended(report(UUID, user=65532)), shape=USER).outcome is Verdict.PASS
+
+
+def test_a_mig_device_that_was_made_is_known_by_what_the_plugin_told() -> None:
+    mig = "5002fc67-c07a-508a-8001-a1feb4ec3189"
+    told = claim("made", uuid=f"GPU-{UUID}", migUUID=f"MIG-{mig}")
+    assert verdict(ended(report(mig)), told).outcome is Verdict.PASS
+    assert verdict(ended(report(UUID)), told).outcome is Verdict.FAIL
+    assert verdict(ended(report(mig)), claim("made")).outcome is Verdict.NOT_TRIED, "nobody says which it is"
+
+
+CONDITION = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "says"),
+    [
+        (ended(report("00000000-0000-0000-0000-000000000000")), f"and the claim has GPU-{UUID}"),
+        (ended(report(UUID, UUID[::-1])), "CUDA lists"),
+        (ended(report()), "CUDA lists nothing"),
+        (ended(report(step="load", error="libcuda.so.1: cannot open"), 1), "libcuda.so.1: cannot open"),
+        (ended(report(step="cuInit", error="CUDA_ERROR_NO_DEVICE (100)"), 1), "cuInit: CUDA_ERROR_NO_DEVICE"),
+        (ended(report(UUID, user=65532)), "ran as user 65532"),
+        (ended("exec: gpu-dra-cuda-check: not found", 128), "without a report: exec: gpu-dra-cuda-check"),
+        ({"metadata": {"name": "p"}, "status": {"conditions": [CONDITION]}}, "not scheduled within 90 s: 0/3 nodes"),
+    ],
+)
+def test_whatever_else_comes_of_it_fails(pod: JsonObject, says: str) -> None:
+    proof = verdict(pod)
+    assert proof.outcome is Verdict.FAIL and proof.fix
+    assert says in proof.reason
+
+
+def test_a_pod_that_waits_says_what_kubelet_says() -> None:
+    waiting = {"waiting": {"reason": "ContainerCreating"}}
+    pod = {
+        "metadata": {"name": "p"},
+        "status": {
+            "conditions": [{**CONDITION, "status": "True"}],
+            "containerStatuses": [{"state": waiting}],
+        },
+    }
+    assert "ContainerCreating" in verdict(pod).reason
+    assert "unresolvable CDI devices" in verdict(pod, events=("unresolvable CDI devices gpu",)).reason
