@@ -1,10 +1,23 @@
+import json
+import os
+import subprocess
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cdi import HOOK, claim_device, driver_files, gpu_facts, gpu_node
 
 from dra_driver.cdi.edits import ClaimDevice, claim_spec
-from dra_driver.cdi.model import VERSIONS, CdiSpec, ContainerEdits, lowest_version, problems_of
+from dra_driver.cdi.model import (
+    VERSIONS,
+    CdiSpec,
+    ContainerEdits,
+    encode,
+    lowest_version,
+    problems_of,
+    qualified_name,
+)
 from dra_driver.cdi.runtimes import fitted, readable_version, reads
 
 CLAIM = "0b5b1c8e-6b9e-4b0e-8f0a-000000000001"
@@ -76,3 +89,27 @@ def test_a_spec_that_is_readable_is_left_alone() -> None:
 def test_groups_of_the_common_part_are_left_out_too() -> None:
     whole = replace(spec(), container_edits=ContainerEdits(env=("A=b",), additional_gids=(45,)))
     assert fitted(whole, "0.6.0").container_edits == ContainerEdits(env=("A=b",))
+
+
+READERS = Path(os.environ["GPU_DRA_TEST_CDI_READERS"]) if os.environ.get("GPU_DRA_TEST_CDI_READERS") else None
+
+
+@pytest.mark.skipif(READERS is None, reason="GPU_DRA_TEST_CDI_READERS names no folder of CDI readers")
+@pytest.mark.parametrize("reader", sorted(READERS.iterdir()) if READERS else [Path()], ids=lambda path: path.name)
+def test_what_a_runtime_reads_is_what_its_cdi_library_reads(reader: Path, tmp_path: Path) -> None:
+    """Of each release (`containerd-1.7.15`), by tests/support/cdi_reader.go."""
+    readable = readable_version(reader.name.replace("-", "://"))
+    whole = spec()
+
+    def given(made: CdiSpec) -> Any:
+        (tmp_path / "claim.json").write_bytes(encode(made))
+        device = qualified_name(made.kind, made.devices[0].name)
+        done = subprocess.run([reader, tmp_path, device], capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    assert bool(given(whole)["unresolved"]) is not reads(readable, "0.7.0")
+    got = given(fitted(whole, readable))
+    assert not got["unresolved"]
+    assert got["gids"] == ([44] if reads(readable, "0.7.0") else None)
+    (closed,) = [node for node in got["devices"] if node.get("fileMode") == 0o660]
+    assert closed["uid"] == 1000
