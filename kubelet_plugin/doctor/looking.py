@@ -57,8 +57,14 @@ _CONTAINERD_FILES = (
 )
 _CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 _CRIO_FILE, _CRIO_FOLDER, _CRIO_SOCKET = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d", "/run/crio/crio.sock"
-_PROGRAMS = ("/usr/bin", "/usr/local/bin", "/bin", "/opt/bin", "/var/lib/rancher/rke2/bin")
-"""Where hosts have their container runtime. k3s and microk8s have it inside of other programs."""
+_PROGRAMS = (
+    "/usr/bin",
+    "/usr/local/bin",
+    "/bin",
+    "/opt/bin",
+    *(f"/var/lib/rancher/{name}" for name in ("rke2/bin", "k3s/data/current/bin")),
+)
+"""Where hosts have their container runtime."""
 _WANTED_BY = "/etc/systemd/system/multi-user.target.wants"
 _VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+\S*)")
 _XID = re.compile(r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F:.]+)\): (?P<number>\d+)")

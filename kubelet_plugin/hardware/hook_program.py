@@ -26,11 +26,13 @@ PLACES = (
     "/usr/bin/nvidia-cdi-hook",
     "/usr/local/nvidia/toolkit/nvidia-cdi-hook",
     "/usr/local/bin/nvidia-cdi-hook",
+    "/run/current-system/sw/bin/nvidia-cdi-hook",
     "/usr/bin/nvidia-ctk",
     "/usr/local/nvidia/toolkit/nvidia-ctk",
     "/usr/local/bin/nvidia-ctk",
+    "/run/current-system/sw/bin/nvidia-ctk",
 )
-"""Packages of the container toolkit, the GPU Operator, an installation by hand. nvidia-ctk is the older spelling."""
+"""Packages of the container toolkit, the GPU Operator, Talos, NixOS. nvidia-ctk is the older spelling."""
 
 NONE = "none"
 """Instead of a path: containers are finished without a program."""

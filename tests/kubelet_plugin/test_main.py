@@ -18,7 +18,8 @@ from support.pod_resources import kubelet, pod
 from support.real_node import RealNode
 from support.spans import collecting
 
-from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
+from dra_driver.api.meta import NODES, RESOURCE_CLAIMS, JsonObject
+from dra_driver.errors import NotFound
 from dra_driver.kube import kubelet_api
 from dra_driver.kube.client import Kube
 from dra_driver.kube.events import EVENTS_V1
@@ -71,6 +72,25 @@ async def test_without_a_driver_it_registers_and_serves_and_says_what_is_missing
         assert "driver" in refusal
         problems = (await one.inventory())["spec"]["problems"]
         assert [problem["reason"] for problem in problems] == ["DriverNotLoaded"]
+
+
+async def test_the_inventory_says_what_the_nodes_container_runtime_cannot_read(one: RealNode) -> None:
+    node = await one.kube.get(NODES, "node-1")
+    info = {"containerRuntimeVersion": "containerd://1.7.12"}
+    await one.kube.replace(NODES, {**node, "status": {"nodeInfo": info}}, subresource="status")
+    async with one.plugin() as plugin:
+        await plugin.ready()
+        await eventually(lambda: _warnings(one, ["OldCdi"]))
+        ref = await allocated(one)
+        assert isinstance((await plugin.prepare(ref))[ref.uid], tuple)
+
+
+async def _warnings(one: RealNode, reasons: list[str]) -> bool:
+    try:
+        spec = (await one.inventory())["spec"]
+    except NotFound:
+        return False
+    return [warning["reason"] for warning in spec.get("warnings") or ()] == reasons
 
 
 async def test_told_the_same_profile_as_other_nodes_it_makes_gpus_of_its_own(one: RealNode) -> None:

@@ -353,6 +353,17 @@ def test_a_real_program_behind_the_operators_wrapper_is_used(system: DriverTree)
     assert found.program.sub_commands.keys() == EVERY
 
 
+@toolkit.NEEDED
+def test_a_real_program_of_the_image_is_used_where_the_host_has_none(system: DriverTree, tmp_path: Path) -> None:
+    assert toolkit.FOLDER is not None
+    system.file("/sbin/ldconfig")
+    shipped = _Below(system, system.path("/state"), toolkit.FOLDER / "1.20.0" / "nvidia-cdi-hook")
+    found = HookPrograms(system.host, shipped=shipped).find(Seen())
+    assert (found.mode, found.missing) == (HookMode.SHIPPED, ()), found.problem
+    assert found.program is not None
+    assert (found.program.path, found.program.version) == ("/state/nvidia-cdi-hook", "1.20.0")
+
+
 def test_what_cannot_be_started_says_why(system: DriverTree) -> None:
     ask = asking(system.root)
     with pytest.raises(NodeNotReady, match="No such file or directory"):
