@@ -178,8 +178,8 @@ class HardwareError(NodeNotReady):
         "that cannot be made while a program uses the GPU, a binding that did not come about.",
         "The message has NVML's or the kernel's own words. Conditions of the GPU in its node's inventory say "
         "whether it is sick, and taints keep new claims away from it. `nvidia-smi` on the node shows who uses "
-        "it; a GPU that wants a reset gets it when no claim holds it, by `nvidia-smi --gpu-reset` or a "
-        "reboot.",
+        "it; a GPU that wants a reset gets it when no claim holds it and the plugin has released it: [reset.md]"
+        "(reset.md).",
     )
 
     def __init__(

@@ -18,6 +18,8 @@ CONFIG_API_VERSION = "resource.nvidia.com/v1beta1"
 """apiVersion of the opaque configs that users write."""
 
 INVENTORY_GROUP = "dra.gpu"
+RELEASE_GPUS = f"{INVENTORY_GROUP}/release-gpus"
+"""Label or annotation of a Node that asks its plugin to close the GPUs: `true`, or until when."""
 INVENTORY_API_VERSION = "dra.gpu/v1alpha1"
 
 STANDARD_DOMAIN = "resource.kubernetes.io"

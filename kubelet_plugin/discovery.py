@@ -117,10 +117,46 @@ class Hardware:
         self._turn_s = turn_s
         self._turn = threading.RLock()
         self._session: _Session | None = None
+        self._opened_before = False
+        self._reopened: Callable[[], None] = lambda: None
+        self._released: str | None = None
+        """Why no session may be open; None: one may."""
+        self._last: NodeFacts | None = None
+
+    def when_reopened(self, listener: Callable[[], None]) -> None:
+        """Call `listener`, in any thread, when a session begins that is not the first.
+
+        Before it nobody may have had a GPU open. Then the driver forgot the compute mode and time slice of each that is
+        not persistent. Source: NVIDIA, Driver Persistence, "Data Persistence".
+        """
+        self._reopened = listener
+
+    def release(self, why: str, last: NodeFacts | None = None) -> NodeFacts | None:
+        """Close the session and open none until `resume`; the facts stay as they are, or `last`, with the problem.
+
+        Answers these facts, None when there are none. Blocks as `use` does. Raises HardwareError when it is in use for
+        too long.
+        """
+        with self._my_turn():
+            self._released = why
+            self._last = self._last or last
+            self.close()
+            return self._last
+
+    def resume(self) -> None:
+        """Sessions may be open again."""
+        self._released = None
 
     def look(self) -> NodeFacts:
         """The facts now. Raises NodeNotReady only when the kernel does not even tell its boot id."""
-        return replace(self._look(), warnings=tuple(sorted(self._warnings(), key=_by_subject)))
+        return replace(self._seen(), warnings=tuple(sorted(self._warnings(), key=_by_subject)))
+
+    def _seen(self) -> NodeFacts:
+        with self._turn:
+            if self._released is not None:
+                return _as_released(self._host.boot_id(), self._last, self._released)
+            self._last = self._look()
+            return self._last
 
     def _look(self) -> NodeFacts:
         with self._turn:
@@ -164,6 +200,7 @@ class Hardware:
         Raises HardwareError when nobody else comes to an end in time, NodeNotReady when there is no driver.
         """
         with self._my_turn():
+            self._check_not_released()
             try:
                 return work(self._current().nvml)
             except HardwareError as error:
@@ -175,8 +212,13 @@ class Hardware:
     def without_session[T](self, work: Callable[[], T]) -> T:
         """Do something that the kernel refuses while this process has a GPU open. Blocks. Raises as `use` does."""
         with self._my_turn():
+            self._check_not_released()
             self.close()
             return work()
+
+    def _check_not_released(self) -> None:
+        if self._released is not None:
+            raise NodeNotReady(self._released, about="GPUs")
 
     def boot_id(self) -> str:
         """Raises NodeNotReady when the kernel does not tell."""
@@ -214,6 +256,9 @@ class Hardware:
         source = self._open_nvml()
         nvml = Nvml(source.library)
         nvml.start()
+        if self._opened_before:
+            self._reopened()
+        self._opened_before = True
         return _Session(nvml, source.driver_root, fingerprint)
 
     def _located(self, gpus: Sequence[GpuFacts], pci: Sequence[PciFacts]) -> tuple[GpuFacts, ...]:
@@ -247,6 +292,17 @@ class Hardware:
             self._session = self._opened(fingerprint)
         driver = self._session.nvml.driver(self._session.driver_root)
         return driver, self._session.nvml.gpus()
+
+
+RELEASED = "Released"
+"""The reason of the problem while no GPU may be handed out, because the GPUs were released to somebody."""
+
+
+def _as_released(boot_id: str, last: NodeFacts | None, why: str) -> NodeFacts:
+    problem = Problem(subject="GPUs", reason=RELEASED, message=why)
+    if last is None or last.boot_id != boot_id:
+        return NodeFacts(boot_id, None, (), (problem,))
+    return replace(last, problems=tuple(sorted((*last.problems, problem), key=_by_subject)))
 
 
 class Discovery:

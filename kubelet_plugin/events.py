@@ -125,6 +125,12 @@ class Reason(Enum):
         "The IMEX daemon of the pod's node is gone or not ready: the pod cannot map memory of other nodes.",
     )
     POD_IMEX_DAEMON_READY = ("ImexDaemonReady", "Pod", "Normal", "That daemon is ready again.")
+    RELEASE_REFUSED = (
+        "ReleaseRefused",
+        "Node",
+        "Warning",
+        "What asks for the release of the node's GPUs makes no sense; they are not released.",
+    )
     POLICY_REFUSED = (
         "PolicyRefused",
         "Node",
@@ -232,7 +238,7 @@ def node_news(node: str, known: Known, gpus: Sequence[GpuFacts]) -> tuple[list[N
 
 def _trouble(gpu: GpuFacts) -> str | None:
     health = gpu.health
-    if health.healthy or (health.reason == "NotValidated" and health.message == CHECK_UNDER_WAY):
+    if health.healthy or health.reason == "Released" or health.message == CHECK_UNDER_WAY:
         return None
     return f"{health.reason}: {health.message}"
 
@@ -273,6 +279,11 @@ class NodeEvents:
         news, self._known = node_news(self._node, self._known, facts.gpus)
         for one in news:
             self._tell(one)
+
+
+def release_refused(node: str, mistake: str) -> News:
+    """Somebody who waits for the GPUs waits in vain."""
+    return Reason.RELEASE_REFUSED.told(Regarding.node(node), "Release", f"{mistake}.")
 
 
 def policy_refused(node: str, error: InvalidInput) -> News:

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
+from dra_driver.api.meta import NODES
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.errors import InvalidInput, NodeNotReady, Unreachable
 from dra_driver.features import Feature
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.events import EventRecorder
 from dra_driver.kube.metrics import ApiCalls
+from dra_driver.kube.watch import Reflector
 from dra_driver.runtime import memory
 from dra_driver.runtime.debug import Section
 from dra_driver.runtime.files import listed
@@ -41,7 +43,7 @@ from kubelet_plugin.effects.device_nodes import DeviceNodes
 from kubelet_plugin.effects.mps import MpsDaemons
 from kubelet_plugin.effects.other_claims import OtherClaims
 from kubelet_plugin.effects.shipped_hook import ShippedHook
-from kubelet_plugin.events import ClaimEvents, NodeEvents, policy_refused
+from kubelet_plugin.events import ClaimEvents, NodeEvents, policy_refused, release_refused
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.imex import HostDaemon, foreign_daemon_problem
@@ -58,6 +60,7 @@ from kubelet_plugin.prepare.claims import ClaimReader, PodsOfClaims
 from kubelet_plugin.prepare.holds import Effects
 from kubelet_plugin.prepare.listener import ClaimListener, Listeners
 from kubelet_plugin.prepare.store import JournalStore
+from kubelet_plugin.release import GpuRelease
 from kubelet_plugin.reporter import Reporter
 from kubelet_plugin.rpc.pod_resources import LOGS, SOCKET, PodsOfNode
 from kubelet_plugin.rpc.registration import RegistrationServer
@@ -137,6 +140,7 @@ class _Node:
 class _Plugin:
     """The parts that live, put together."""
 
+    release: GpuRelease
     watch: NodeWatch
     borrowed: Borrowed
     claims: ClaimService
@@ -205,6 +209,14 @@ def _composed(settings: Settings, cluster: _Cluster, node: _Node) -> _Plugin:
     listener = Listeners([*heard, pods, *([status] if status is not None else [])])
     effects = effects_of(node.machine, node.hardware, node.programs, node.daemons, watch.events.paused)
     claims = _claims(settings, kube, node, watch, effects, offers, listener, users)
+    event_loop = asyncio.get_running_loop()
+
+    def reopened() -> None:
+        with suppress(RuntimeError):  # the loop is closed, nothing is prepared any more
+            event_loop.call_soon_threadsafe(claims.settings_may_be_lost)
+
+    node.hardware.when_reopened(reopened)
+    release = _release(settings, cluster, node, watch, discovery)
     watch.watch_mps(node.daemons, claims.again)
     NodeEvents(watch.facts, settings.node_name, cluster.events.tell)
     publisher = _publisher(kube, settings, policy, metrics, cluster)
@@ -220,6 +232,7 @@ def _composed(settings: Settings, cluster: _Cluster, node: _Node) -> _Plugin:
         "news": cluster.events.run,
         "news of pods": pods.run,
         "claims": claims.run,
+        "release of GPUs": release.run,
     }
     if settings.compute_domains or _has_domain_claims(settings):
         loops["ComputeDomains"] = partial(_domains, kube, settings, node, watch.facts, reporter.registered, told)
@@ -228,6 +241,7 @@ def _composed(settings: Settings, cluster: _Cluster, node: _Node) -> _Plugin:
     if publisher is not None:
         loops["publisher"] = publisher.run
     return _Plugin(
+        release=release,
         watch=watch,
         borrowed=Borrowed(settings.state_dir / FOLDER, effects, node.hardware.boot_id),
         claims=claims,
@@ -281,8 +295,26 @@ def _claims(
     )
 
 
+def _release(settings: Settings, cluster: _Cluster, node: _Node, watch: NodeWatch, discovery: Discovery) -> GpuRelease:
+    release = GpuRelease(
+        settings.state_dir,
+        node.hardware,
+        watch.events,
+        discovery,
+        Reflector(
+            cluster.kube,
+            NODES,
+            field_selector=f"metadata.name={settings.node_name}",
+            on_change=lambda _: release.wake.set(),
+        ),
+        lambda mistake: cluster.events.tell(release_refused(settings.node_name, mistake)),
+    )
+    return release
+
+
 async def _live(settings: Settings, plugin: _Plugin) -> None:
     """Kubelet hears of the plugin when all that it serves with is there."""
+    await asyncio.to_thread(plugin.release.restore)
     await plugin.borrowed.settle()
     await plugin.claims.start()
     await plugin.watch.start()

@@ -21,7 +21,7 @@ from dra_driver.api.policy import HealthPolicy
 from dra_driver.devices.health import Severity, judged, worst, xid_condition
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.conditions import Conditions, Era, Reading, Trouble, after_reading, after_xid, without_gpus
-from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.discovery import RELEASED, NodeFacts
 from kubelet_plugin.hardware.health import HealthReading, reading_of
 from kubelet_plugin.health_file import HealthFile, Memory
 from kubelet_plugin.validation import Command, fault_of
@@ -172,9 +172,13 @@ class HealthMonitor:
             return
         lost = _lost(seen, self._memory.gpus)
         present = {gpu.uuid: gpu for gpu in seen.gpus} | {gpu.uuid: gpu for gpu, _ in lost}
+        released = _released(seen)
         readings = self._readings(seen) | {gpu.uuid: Reading((_lost_trouble(problem),)) for gpu, problem in lost}
         conditions = after_reading(
-            self._memory.conditions, readings if seen.driver is not None else {}, era=self._era(), when=self._now()
+            self._memory.conditions,
+            readings if seen.driver is not None and released is None else {},
+            era=self._era(),
+            when=self._now(),
         )
         if seen.driver is not None:
             conditions = without_gpus(conditions, present)
@@ -183,6 +187,12 @@ class HealthMonitor:
             known = tuple(sorted(present.values(), key=lambda gpu: gpu.pci_bus_id))
             self._memory = Memory(conditions, known, checked)
         more = [source() for source in self._more]
+        if released is not None:
+            more.append(
+                {uuid: (self._standing(gpu, "Released", "Critical", released),) for uuid, gpu in present.items()}
+            )
+        else:
+            self._since = {key: since for key, since in self._since.items() if key[1] != "Released"}
         gpus = tuple(self._with_health(present[uuid], conditions, more) for uuid in _by_address(present))
         problems = tuple(one for one in seen.problems if one not in [problem for _, problem in lost])
         self._publish(replace(seen, gpus=gpus, problems=problems))
@@ -239,7 +249,7 @@ class HealthMonitor:
             seen = self._source.facts
         except NodeNotReady:
             return
-        for gpu in seen.gpus:
+        for gpu in seen.gpus if _released(seen) is None else ():
             if not self._needs_check(gpu.uuid) or self._check_due.get(gpu.uuid, 0.0) > time.monotonic():
                 continue
             fault = await self._fault_of(gpu, [other for other in seen.gpus if other.uuid != gpu.uuid], seen)
@@ -290,6 +300,11 @@ def _lost(seen: NodeFacts, known: Sequence[GpuFacts]) -> list[tuple[GpuFacts, Pr
         for gpu in known
         if gpu.uuid not in present and gpu.pci_bus_id not in addresses and f"GPU {gpu.pci_bus_id}" in problems
     ]
+
+
+def _released(seen: NodeFacts) -> str | None:
+    """Why nothing is asked of the GPUs: what is seen is from before."""
+    return next((one.message for one in seen.problems if one.reason == RELEASED), None)
 
 
 def _lost_trouble(problem: Problem) -> Trouble:

@@ -196,7 +196,7 @@ def _reason(condition: HealthCondition, device: HeldDevice, entry: Entry, policy
         return failed if ours else None
     if condition.type == "InstanceLost":
         return Reason.POD_MIG_DEVICE_LOST
-    if condition.type == "Unmonitored" or condition.message == CHECK_UNDER_WAY:
+    if condition.type in ("Unmonitored", "Released") or condition.message == CHECK_UNDER_WAY:
         return None
     if critical:
         return Reason.POD_GPU_UNHEALTHY

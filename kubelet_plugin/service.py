@@ -25,7 +25,7 @@ from dra_driver.devices.model import Offer
 from dra_driver.errors import ClusterError, DriverError, InvalidInput, NodeNotReady, UnknownDevice
 from dra_driver.features import Gates
 from dra_driver.names import ClaimRef
-from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.discovery import RELEASED, NodeFacts
 from kubelet_plugin.monitor import SeenFacts
 from kubelet_plugin.operations import Notes, Operations
 from kubelet_plugin.prepare.answer import PreparedDevice
@@ -139,6 +139,7 @@ class ClaimService:
         """The lost MIG devices that the last sweep knew of."""
         self._left = asyncio.Event()
         """A claim went and left something behind, which is to be cleared as soon as it can be."""
+        self._settings_lost = False
         self._operations = Operations(driver, self._listener)
 
     @property
@@ -162,6 +163,9 @@ class ClaimService:
         """Sweep until cancelled: soon again while something is pending, else at the interval."""
         retry_s = _FIRST_RETRY_S
         while True:
+            if self._settings_lost:
+                self._settings_lost = False
+                self._told(await self._healer.reassert_settings())
             if self._pending:
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
@@ -187,6 +191,11 @@ class ClaimService:
         """Release claims that kubelet will never unprepare, and heal what was damaged meanwhile. Never raises."""
         self._swept = self._view.lost()
         return self._told(await self._healer.sweep())
+
+    def settings_may_be_lost(self) -> None:
+        """Nobody may have had the GPUs open, and the driver forgot what claims set. Called in the event loop."""
+        self._settings_lost = True
+        self._left.set()
 
     async def again(self, hold: Hold) -> None:
         """Make a hold once more, with all that its first claim holds: it is not any more as the journal says.
@@ -251,6 +260,7 @@ class ClaimService:
                 return entry.answer
             with timed(self._listener.step_ended, "look_at_node"):
                 plan = await self._plan(ref, claim, node, files)
+            self._view.check_not_released()
             return (await self._carry_out(plan)).entry.answer
 
     async def _plan(self, ref: ClaimRef, claim: ResourceClaim, node: Node, files: "_Once[ContainerFiles]") -> Plan:
@@ -347,6 +357,12 @@ class _View:
 
     def boot_id(self) -> str:
         return self._facts.facts.boot_id
+
+    def check_not_released(self) -> None:
+        """Raises NodeNotReady while somebody else has the GPUs: see `kubelet_plugin.release`."""
+        for problem in self._facts.facts.problems:
+            if problem.reason == RELEASED:
+                raise NodeNotReady(problem.message, about=f"node {self._node_name}")
 
     def lost(self) -> frozenset[str]:
         try:

@@ -123,6 +123,11 @@ class EventWatcher:
                 self._pauses -= 1
                 self._gate.notify_all()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a session is open, which a pause could not end."""
+        return self._open
+
     def renew(self) -> None:
         """Begin a new session soon: the GPUs are others, or the driver is."""
         self._renew.set()

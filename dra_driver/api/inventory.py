@@ -175,7 +175,7 @@ class HealthCondition(Model):
 
     type: Word
     """`Xid`, `GpuLost`, `Ecc`, `RowRemap`, `Repair`, `NvLink`, `RecoveryAction`, `Unmonitored`, `MpsDaemon`,
-    `NotValidated`, `InstanceLost`."""
+    `NotValidated`, `InstanceLost`, `Released`."""
     value: Word | None = None
     """The number of an Xid, the name of a recovery action."""
     severity: Literal["Info", "Warning", "Critical"]

@@ -30,6 +30,7 @@ COMMANDS = (
 """In the order of the help."""
 
 _HELP_OF_OTHERS = {
+    "gpus": "Release the GPUs of this node to a reset, and take them back.",
     "inventory": "What this node has, and what it would lead to in a cluster.",
     "record": "Record this node: a file that anybody can replay.",
     "simulate": "Let something happen to a simulated node.",

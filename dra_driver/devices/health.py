@@ -64,6 +64,7 @@ _TAINT_KEYS = {
     "MpsDaemon": "mps-daemon",
     "NotValidated": "not-validated",
     "InstanceLost": "instance-lost",
+    "Released": "released",
 }
 """The part of a taint's key after the driver's name, by type of condition. The first two and `unmonitored` are those
 of NVIDIA's own driver."""
@@ -139,4 +140,5 @@ def taints(conditions: Sequence[HealthCondition], policy: HealthPolicy, driver: 
 def _effect(condition: HealthCondition, policy: HealthPolicy) -> str:
     if judged(condition, policy) != "Critical":
         return "None"
-    return "NoExecute" if policy.evict and condition.type != "NotValidated" else "NoSchedule"
+    passes = condition.type in ("NotValidated", "Released")
+    return "NoExecute" if policy.evict and not passes else "NoSchedule"

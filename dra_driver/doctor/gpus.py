@@ -6,6 +6,7 @@ from dra_driver.api.inventory import GpuFacts, HealthCondition
 from dra_driver.devices.limitations import Cause
 from dra_driver.doctor.cluster import Cluster
 from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok
+from dra_driver.names import RELEASE_GPUS
 
 
 def _about(node: str) -> str:
@@ -40,6 +41,10 @@ _SICK = Trouble(
     "GPU {gpu} ({pci}) is given to nobody: {condition}: {message}",
     "{advice}",
 )
+_RESET = (
+    f"release the GPUs (kubectl annotate node {{node}} {RELEASE_GPUS}=true), reset it on {{node}} (nvidia-smi"
+    f" --gpu-reset -i {{pci}}), and take them back (kubectl annotate node {{node}} {RELEASE_GPUS}-)"
+)
 _UNWELL = Trouble(
     "noticed",
     Verdict.WARNING,
@@ -53,14 +58,15 @@ _UNREADABLE = Trouble(
     "`dractl doctor --node` on {node}, and its kernel log: dmesg | grep -i -e nvrm -e xid",
 )
 _ADVICE = {
-    "Xid": "let its pods end, then reset it on {node}: nvidia-smi --gpu-reset -i {pci}; reboot when it comes again",
+    "Xid": f"let its pods end, {_RESET}; reboot when it comes again",
     "GpuLost": "drain and reboot {node}; a GPU that falls off the bus again is broken or sits loose",
-    "Ecc": "let its pods end, then reset it on {node}: nvidia-smi --gpu-reset -i {pci}",
-    "RowRemap": "let its pods end and reset it on {node}, so that rows are remapped; replace it when remapping failed",
+    "Ecc": f"let its pods end, {_RESET}",
+    "RowRemap": f"let its pods end, {_RESET}, so that rows are remapped; replace it when remapping failed",
     "Repair": "let its pods end, then reboot {node}, so that the repair is done",
     "NvLink": "see `nvidia-smi nvlink -e -i {pci}` on {node}; reset the GPU, and look at its bridge or switch",
     "RecoveryAction": "do on {node} what the driver recommends: nvidia-smi -q -i {pci}, `GPU Recovery Action`",
     "Unmonitored": "its driver tells no events; upgrade it, or expect to hear of faults late",
+    "Released": "nothing, if that is meant to be; the message says what ends it",
     "NotValidated": "see the result of the check in the events of {node}, and health.validate in the policy",
 }
 _IN_LEFTOVERS = frozenset(("MpsDaemon", "InstanceLost"))
@@ -141,7 +147,7 @@ _MODE_PENDING = Trouble(
     "mig-pending",
     Verdict.WARNING,
     "MIG mode of GPU {gpu} is to be {pending}, and is {enabled} until the GPU is reset",
-    "let its pods end, then on {node}: nvidia-smi --gpu-reset -i {pci}",
+    f"let its pods end, {_RESET}",
 )
 
 

@@ -71,8 +71,8 @@ _GPU_PROBLEM = Trouble(
     "not-offered",
     Verdict.PROBLEM,
     "{reason}: {message}",
-    "see the kernel's log: dmesg | grep -i -e nvrm -e xid; a reset (nvidia-smi --gpu-reset) or a reboot helps against"
-    " most of it",
+    "see the kernel's log: dmesg | grep -i -e nvrm -e xid; a reset (dractl gpus release; nvidia-smi --gpu-reset; dractl"
+    " gpus resume) or a reboot helps against most of it",
 )
 
 
@@ -303,7 +303,8 @@ _XIDS = Trouble(
     "xid",
     Verdict.WARNING,
     "{count} times Xid {number} since the node booted: {meaning}",
-    "NVIDIA's Xid catalog says more; when it comes again after a reset (nvidia-smi --gpu-reset -i {pci}), have the GPU"
+    "NVIDIA's Xid catalog says more; when it comes again after a reset (dractl gpus release; nvidia-smi --gpu-reset -i"
+    " {pci}; dractl gpus resume), have the GPU"
     " serviced",
 )
 

@@ -18,7 +18,7 @@ from dra_driver.names import ClaimRef
 from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.claims import ClaimReader
 from kubelet_plugin.prepare.execute import Executor
-from kubelet_plugin.prepare.holds import Records
+from kubelet_plugin.prepare.holds import ComputeMode, Records, TimeSlice
 from kubelet_plugin.prepare.lifecycle import Entry, Standing, is_made, mig_uuids, standing_of
 from kubelet_plugin.prepare.node import ContainerFiles, Node
 from kubelet_plugin.prepare.observe import NodeView
@@ -62,6 +62,18 @@ class Healer:
     async def sweep(self) -> RepairReport:
         """The same while serving; stale claims get time first."""
         return await self._reported(lambda: self._repair(self._stale_after_s))
+
+    async def reassert_settings(self) -> RepairReport:
+        """Make time slices and compute modes of claims once more, with what else these hold. Never raises."""
+        report = RepairReport()
+        for entry in list(self._journal.current.held.values()):
+            if not entry.releasing and any(isinstance(hold, ComputeMode | TimeSlice) for hold in entry.holds):
+                report += await self._put_right(
+                    _Case(Finding(entry.claim.uid, entry, None), None),
+                    Remedy(Action.KEEP, "its settings may be lost"),
+                    reassert=True,
+                )
+        return report
 
     async def complete(self) -> RepairReport:
         """After damage: find the claims that the journal lost. Nothing to do otherwise.

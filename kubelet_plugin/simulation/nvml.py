@@ -53,12 +53,16 @@ class SimulatedNvml(MigCalls, HealthCalls, EventCalls):
             raise error(pynvml.NVML_ERROR_NOT_FOUND)
         if not self._started or self._session != state.driver.session:
             self._started, self._session, self._uuids = 0, state.driver.session, uuids
+            self.detach()
+            self.attach()
         self._started += 1
 
     def nvmlShutdown(self) -> None:
         if not self._started:
             raise error(pynvml.NVML_ERROR_UNINITIALIZED)
         self._started -= 1
+        if not self._started:
+            self.detach()
 
     def nvmlSystemGetDriverVersion(self) -> str:
         return self.node("nvmlSystemGetDriverVersion").driver.version

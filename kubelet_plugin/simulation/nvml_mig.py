@@ -35,8 +35,9 @@ class MigCalls(Session):
     def nvmlDeviceSetMigMode(self, gpu: GpuState, mode: int) -> int:
         """Answers the activation status, which may be an error code where the call itself succeeds."""
         self.check_privileged()
+        alone = self.alone()
         with self._host.edit() as state:
-            return partitions.set_mode(state.gpu(gpu.uuid), mode, state.model.architecture)
+            return partitions.set_mode(state.gpu(gpu.uuid), mode, state.model.architecture, open_elsewhere=not alone)
 
     @gpu_query
     def nvmlDeviceGetMigMode(self, gpu: GpuState) -> list[int]:

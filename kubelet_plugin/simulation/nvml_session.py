@@ -16,6 +16,7 @@ from typing import Any, Concatenate, Literal
 
 import pynvml
 
+from kubelet_plugin.simulation.clients import Attached
 from kubelet_plugin.simulation.host import SimulatedHost
 from kubelet_plugin.simulation.operations import mig_device
 from kubelet_plugin.simulation.partitions import Refused
@@ -127,8 +128,30 @@ class Session:
         self._started = 0
         self._session = 0
         self._uuids: tuple[str, ...] = ()
+        self._attached: Attached | None = None
         self._references: dict[int, Reference] = {}
         self._addresses: dict[Reference, int] = {}
+
+    def attach(self) -> None:
+        """From now on this process is a client of the driver."""
+        self._attached = Attached(str(self._file.path.with_name("clients")), self._initialise)
+
+    def detach(self) -> None:
+        if self._attached is not None:
+            self._attached.close()
+            self._attached = None
+
+    def alone(self) -> bool:
+        """Whether no other session is open on this node."""
+        return self._attached is None or self._attached.alone()
+
+    def _initialise(self) -> None:
+        """The driver initialises GPUs that nobody had open: what is not kept is as after a boot."""
+        if any(gpu.forgetful for gpu in self._file.read().gpus):
+            with self._host.edit() as state:
+                for gpu in state.gpus:
+                    if gpu.forgetful:
+                        gpu.compute_mode = gpu.time_slice = 0
 
     def node(self, function: str) -> NodeState:
         """The state, for a caller whose session is alive. Raises NVMLError otherwise."""

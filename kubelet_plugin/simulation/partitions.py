@@ -44,10 +44,11 @@ class ComputeProfile:
     starts: tuple[int, ...]
 
 
-def set_mode(gpu: GpuState, wanted: int, architecture: int) -> int:
+def set_mode(gpu: GpuState, wanted: int, architecture: int, *, open_elsewhere: bool = False) -> int:
     """Switch MIG mode. Answers the activation status: 0, or why the mode is not (yet) what was asked for.
 
-    Hopper and newer switch at once or not at all; Ampere remembers, and resets itself when nobody uses it.
+    Hopper and newer switch at once or not at all; Ampere remembers, and resets itself when nobody uses it: no program,
+    nor another session of NVML (`open_elsewhere`).
     """
     if gpu.mig is None or gpu.virtualization == _VGPU_GUEST:
         raise Refused(pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -65,7 +66,7 @@ def set_mode(gpu: GpuState, wanted: int, architecture: int) -> int:
     gpu.mig = MigState(current=gpu.mig.current, pending=wanted)
     if gpu.virtualization == _PASSTHROUGH:
         return int(pynvml.NVML_ERROR_RESET_REQUIRED)
-    if in_use:
+    if in_use or open_elsewhere:
         return int(pynvml.NVML_ERROR_IN_USE)
     gpu.mig = MigState(current=wanted, pending=wanted)
     return 0

@@ -12,11 +12,12 @@ from support.inventories import mig
 from support.plugin import eventually
 from support.prepared import Bench, prepare_one, unprepare_one
 
+from dra_driver.api.inventory import Problem
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.errors import DeviceInUse, HardwareError, NodeNotReady
 from dra_driver.names import CONFIG_API_VERSION, ClaimRef
-from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.discovery import RELEASED, NodeFacts
 from kubelet_plugin.hardware.calls import Code
 from kubelet_plugin.prepare.checkpoint import Journal, encode
 from kubelet_plugin.prepare.fake_effects import FakeHardware
@@ -479,3 +480,34 @@ async def test_a_kind_of_hold_that_the_node_cannot_make_is_refused(bench: HoldBe
         with pytest.raises(NodeNotReady, match="time slice Long"):
             await prepare_one(service, ref)
         assert service.held == {}
+
+
+async def test_settings_that_the_driver_may_have_forgotten_are_made_again(bench: HoldBench) -> None:
+    """Of claims that set any: the hardware is not touched for others."""
+    ref, part = bench.long("train"), bench.claim("part", PART)
+    async with bench.plugin() as service:
+        await prepare_one(service, ref)
+        await prepare_one(service, part)
+        running = asyncio.create_task(service.run())
+        bench.hardware.vanish(TimeSlice(GPU, "Long"))
+        bench.hardware.acts.clear()
+        service.settings_may_be_lost()
+        await eventually(lambda: TimeSlice(GPU, "Long") in bench.hardware.holds)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert len(bench.hardware.acts) == 1
+
+
+async def test_no_claim_is_prepared_while_the_gpus_are_released_and_prepared_ones_stand(bench: HoldBench) -> None:
+    ref, other = bench.long("train"), bench.claim("other", PART)
+    async with bench.plugin() as service:
+        answer = await prepare_one(service, ref)
+        why = Problem(subject="GPUs", reason=RELEASED, message="somebody released the GPUs of this node")
+        seen = bench.facts.facts
+        bench.facts.facts = replace(seen, problems=(why,))
+        assert await prepare_one(service, ref) == answer
+        with pytest.raises(NodeNotReady, match="released the GPUs"):
+            await prepare_one(service, other)
+        assert other.uid not in service.held
+        bench.facts.facts = seen
+        await prepare_one(service, other)

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from kubelet_plugin.simulation.clients import Attached
+
 _SIZE = re.compile(r"(\d+)([KMG]?)")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -38,6 +40,16 @@ class Node:
             with open(temporary, "w", encoding="utf-8") as file:
                 json.dump(state, file, indent=1)
             os.replace(temporary, self._path)
+
+    def attach(self) -> Attached:
+        """Become a client of the driver."""
+        return Attached(f"{self.root}/sim/clients", self._initialise)
+
+    def _initialise(self) -> None:
+        with self.edit() as state:
+            for gpu in state["gpus"]:
+                if not (gpu["persistenced"] or gpu["persistence_mode"] or gpu["clients"]):
+                    gpu["compute_mode"] = gpu["time_slice"] = 0
 
     def boots(self) -> int:
         """Differs after every reboot; -1 when the node is gone."""

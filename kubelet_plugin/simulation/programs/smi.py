@@ -1,9 +1,10 @@
-"""nvidia-smi of a simulated node: compute modes, time slices, persistence, lists of GPUs and of what MIG allows.
+"""nvidia-smi of a simulated node: compute modes, time slices, persistence, resets, GPUs, and what MIG allows.
 
 Options, refusals and exit statuses are those of the real program as far as this driver meets them; anything else is
 refused like an unknown option.
 """
 
+import glob
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from kubelet_plugin.simulation.clients import Attached
 from kubelet_plugin.simulation.programs.node import Node
 
 _MODES = {
@@ -19,7 +21,7 @@ _MODES = {
 _MODE_NAMES = {0: "Default", 2: "Prohibited", 3: "Exclusive_Process"}
 _SLICES = ("Default", "Short", "Medium", "Long")
 
-_INVALID, _NOT_SUPPORTED, _NOT_FOUND, _NOT_LOADED, _LOST, _OTHER = 2, 3, 6, 9, 15, 255
+_INVALID, _NOT_SUPPORTED, _NOT_FOUND, _NOT_LOADED, _LOST, _RESET_REQUIRED, _OTHER = 2, 3, 6, 9, 15, 16, 255
 """Exit statuses. Source: the manual page, "Return value"; they are NVML's numbers."""
 
 _DAEMON, _OF_STATE = 700, "of-the-simulation"
@@ -63,12 +65,16 @@ def _run(node: Node, words: list[str]) -> Iterator[str]:
             "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest"
             " NVIDIA driver is installed and running.",
         )
+    client = node.attach()
     if words and words[0] == "compute-policy":
         yield from _compute_policy(node, _options(words[1:], flags=("-l", "--list")))
     elif words and words[0] == "mig":
         yield from _mig(node, _options(words[1:], flags=(*_PROFILES, *_PLACEMENTS)))
+    elif {"-r", "--gpu-reset"}.intersection(words):
+        yield from _reset(node, client, _options(words, flags=("-r", "--gpu-reset")))
     else:
         yield from _general(node, _options(words, flags=("-L", "--list-gpus")))
+    client.close()
 
 
 def _options(words: list[str], flags: Sequence[str]) -> dict[str, str]:
@@ -223,6 +229,30 @@ def _set_persistence_of(state: dict[str, Any], gpu: Gpu, *, on: bool) -> None:
         gpu["handles"] += 1
 
 
+def _reset(node: Node, client: Attached, options: dict[str, str]) -> Iterator[str]:
+    """By the persistence daemon's leave: it lets go meanwhile. Anybody else who has a GPU open is in the way."""
+    chosen = options.pop("-i", options.pop("--id", None))
+    if options.keys() - {"-r", "--gpu-reset"}:
+        raise _Refused(_INVALID, f"Invalid argument: {next(iter(options))}")
+    alone = client.alone()
+    with node.edit() as state:
+        gpus = _chosen(state, chosen, but=_RESET_REQUIRED)
+        in_use = [gpu["address"] for gpu in gpus if gpu["clients"] or not alone]
+        if in_use:
+            lines = "".join(f"\n  GPU {address}: In use by another client" for address in in_use)
+            raise _Refused(_OTHER, f"The following GPUs could not be reset:{lines}")
+        for gpu in gpus:
+            gpu["compute_mode"] = gpu["time_slice"] = 0
+            gpu["fault"], gpu["instances"] = None, []
+            gpu["health"].update(corrected_errors=0, uncorrected_errors=0, remap_pending=False, recovery_action=0)
+            if gpu["mig"]:
+                gpu["mig"]["current"] = gpu["mig"]["pending"]
+            for folder in glob.glob(f"{node.root}/proc/driver/nvidia/capabilities/gpu{gpu['minor']}/mig/gi*"):
+                shutil.rmtree(folder)
+            yield f"GPU {gpu['address']} was successfully reset."
+    yield "All done."
+
+
 def _show_daemon(node: Node, state: dict[str, Any]) -> None:
     """In /proc of the node: the GPUs that the persistence daemon has open. As `kubelet_plugin.simulation.vfio` does."""
     folder = f"{node.root}/proc/{_DAEMON}"
@@ -276,12 +306,13 @@ def _mig_devices(node: Node, gpu: Gpu) -> Iterator[str]:
         yield f"  MIG {part + profile['name']:<12}Device {index:2d}: (UUID: {device['uuid']})"
 
 
-def _chosen(state: dict[str, Any], chosen: str | None) -> list[Gpu]:
+def _chosen(state: dict[str, Any], chosen: str | None, *, but: int | None = None) -> list[Gpu]:
+    """Those that an option names, or all. Refused for one that has a fault, unless that is `but`."""
     gpus = [gpu for gpu in state["gpus"] if gpu["bound_to"] == "nvidia"]
     if chosen is not None:
         gpus = [_one(gpus, word) for word in chosen.split(",")]
     for gpu in gpus:
-        if gpu["fault"]:
+        if gpu["fault"] and gpu["fault"] != but:
             raise _Refused(
                 _LOST,
                 f"Unable to determine the device handle for GPU {gpu['address']}: GPU is lost.  Reboot the system",

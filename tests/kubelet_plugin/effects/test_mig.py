@@ -84,7 +84,9 @@ def holds_at(
     node: Node, start: int, profile: str = "1g.10gb", *, index: int = 0, parts: Any = (None,)
 ) -> tuple[Hold, ...]:
     gpu = node.host.state.gpus[index]
-    facts = next(one for one in node.hardware.look().gpus if one.uuid == gpu.uuid)
+    hardware = node.hardware
+    facts = next(one for one in hardware.look().gpus if one.uuid == gpu.uuid)
+    hardware.close()
     assert facts.mig is not None
     kind = next(one for one in facts.mig.profiles if one.name == profile)
     identity = GpuIdentity(gpu.uuid, gpu.address)
