@@ -4,6 +4,7 @@ import asyncio
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -26,11 +27,14 @@ from dra_driver.kube.events import EVENTS_V1
 from dra_driver.kube.kubelet_api.generated import health_v1_pb2, registration_pb2
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, GPU_DRIVER, ClaimRef
 from dra_driver.simulation.apiserver import SimulatedApiServer
+from kubelet_plugin.container_runtime import ContainerRuntime
 from kubelet_plugin.domains.records import DomainName, Record, Records
 from kubelet_plugin.domains.wanted import WantedDevice
+from kubelet_plugin.main import _node
 from kubelet_plugin.rpc.pod_resources import SOCKET
+from kubelet_plugin.settings import read_settings
 from kubelet_plugin.simulate_command import act
-from kubelet_plugin.simulation.host import SimulatedHost
+from kubelet_plugin.simulation.host import SimulatedHost, create_host
 
 POD: JsonObject = {"metadata": {"name": "train-0", "uid": "uid-of-train-0"}}
 
@@ -72,6 +76,46 @@ async def test_without_a_driver_it_registers_and_serves_and_says_what_is_missing
         assert "driver" in refusal
         problems = (await one.inventory())["spec"]["problems"]
         assert [problem["reason"] for problem in problems] == ["DriverNotLoaded"]
+
+
+def node_of(folder: Path, profile: str, *arguments: str) -> Any:
+    """What the plugin finds and acts on, as `main` puts it together for this node."""
+    places = {"host-root": folder / "host", "kubelet-root": folder / "kubelet", "cdi-root": folder / "cdi"}
+    words = [f"--{name}={place}" for name, place in places.items()]
+    nobody: Any = None  # the runtime is not asked for
+    settings = read_settings([*words, "--node-name=a", f"--simulate={profile}", *arguments], {})
+    return _node(settings, ContainerRuntime(nobody, "a"))
+
+
+def test_device_nodes_that_are_missing_are_made_before_the_first_look(tmp_path: Path) -> None:
+    host = create_host(tmp_path / "host", "t4")
+    for path in host.path("/dev").glob("nvidia*"):
+        if path.is_file():
+            path.unlink()
+    node = node_of(tmp_path, "t4")
+    facts = node.hardware.look()
+    assert facts.problems == ()
+    assert len(node.driver.for_containers(facts.driver.version, facts.gpus).nodes) == len(facts.gpus) == 4
+
+
+@pytest.mark.parametrize(
+    ("gates", "reasons"),
+    [
+        ((), ["ForeignDaemon"]),
+        (("HostManagedIMEXDaemon=true",), []),
+        (("ComputeDomains=false",), []),
+    ],
+    ids=["daemons in pods", "daemons of nodes", "no domains"],
+)
+def test_a_daemon_of_the_node_is_in_the_way_of_those_in_pods(
+    tmp_path: Path, gates: tuple[str, ...], reasons: list[str]
+) -> None:
+    host = create_host(tmp_path / "host", "gb200")
+    folder = host.path("/proc/812")
+    folder.mkdir()
+    (folder / "comm").write_text("nvidia-imex\n")
+    facts = node_of(tmp_path, "gb200", *(f"--feature-gates={gate}" for gate in gates)).hardware.look()
+    assert [problem.reason for problem in facts.problems] == reasons
 
 
 async def test_the_inventory_says_what_the_nodes_container_runtime_cannot_read(one: RealNode) -> None:
