@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import structlog
 
-from dra_driver.api.inventory import Problem
+from dra_driver.api.inventory import NO_HOOK_PROGRAM, Problem
 from dra_driver.api.meta import NODES
 from dra_driver.cdi.runtimes import GROUPS_SINCE, readable_version, reads
 from dra_driver.errors import ClusterError, NodeNotReady
@@ -29,7 +29,7 @@ def lacking(driver: DriverInstallation, runtime: "ContainerRuntime") -> Iterator
     try:
         warning = hook_warning(driver.hook())
     except NodeNotReady as error:
-        warning = Problem(subject="hook program", reason="NoHookProgram", message=str(error))
+        warning = Problem(subject="hook program", reason=NO_HOOK_PROGRAM, message=str(error))
     yield from () if warning is None else (warning,)
     yield from runtime.warnings()
 

@@ -262,6 +262,10 @@ class Problem(Model):
     message: Text
 
 
+NO_HOOK_PROGRAM = "NoHookProgram"
+"""Reason of a warning: nothing finishes containers, and nobody asked for that."""
+
+
 class Registration(Model):
     """The sign of life of one driver on this node, bumped at every registration with kubelet and on request.
 

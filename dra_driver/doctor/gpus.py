@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from dra_driver.api.inventory import GpuFacts, HealthCondition
+from dra_driver.api.inventory import NO_HOOK_PROGRAM, GpuFacts, HealthCondition
 from dra_driver.devices.limitations import Cause
 from dra_driver.doctor.cluster import Cluster
 from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, ok
@@ -106,6 +106,12 @@ def _condition(node: str, gpu: GpuFacts, condition: HealthCondition) -> Finding:
     )
 
 
+_NO_HOOK = Trouble(
+    "no-hook",
+    Verdict.PROBLEM,
+    "its containers are finished by no program: {message}",
+    "do what it says; or use an image of the plugin that has nvidia-cdi-hook",
+)
 _LACKING = Trouble(
     "lacking",
     Verdict.WARNING,
@@ -120,7 +126,8 @@ def _containers(cluster: Cluster) -> Iterator[Finding]:
         node = inventory.spec.node_name
         for one in inventory.spec.warnings:
             fine = False
-            yield _LACKING.at(_about(node), subject=one.subject, reason=one.reason, message=one.message, node=node)
+            trouble = _NO_HOOK if one.reason == NO_HOOK_PROGRAM else _LACKING
+            yield trouble.at(_about(node), subject=one.subject, reason=one.reason, message=one.message, node=node)
     if fine:
         yield ok("hook programs and container runtimes have all that containers need")
 
@@ -227,7 +234,7 @@ CONTAINERS = Check(
     "containers",
     "what containers go without on a node, by its inventory: hooks, or what its runtime cannot read.",
     _containers,
-    (_LACKING,),
+    (_NO_HOOK, _LACKING),
     ("inventories",),
 )
 LEFTOVERS = Check(

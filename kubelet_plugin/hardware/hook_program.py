@@ -9,13 +9,13 @@ every container should have, or cannot be used, the program that comes with the 
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from dra_driver.api.inventory import Problem
+from dra_driver.api.inventory import NO_HOOK_PROGRAM, Problem
 from dra_driver.cdi.edits import HookProgram
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.in_root import Ask, asking
@@ -103,8 +103,11 @@ def hook_warning(choice: HookChoice) -> Problem | None:
     lost = ", ".join(dict.fromkeys(_LOST[name] for name in choice.missing))
     if choice.mode is HookMode.OFF:
         return Problem(subject="hook program", reason="HookProgramOff", message=f"the settings ask for none: {lost}")
-    reason = "OldHookProgram" if choice.program is not None else "NoHookProgram"
-    message = f"{choice.problem}: {lost}; install the NVIDIA container toolkit 1.18 or newer on the node"
+    reason = "HookProgramLacks" if choice.program is not None else NO_HOOK_PROGRAM
+    advice = "install the NVIDIA container toolkit 1.18 or newer on the node"
+    if choice.program is not None and choice.program.ldconfig is None:
+        advice = "install glibc's ldconfig there"
+    message = f"{choice.problem}: {lost}; {advice}"
     return Problem(subject="hook program", reason=reason, message=message)
 
 
@@ -148,7 +151,7 @@ class HookPrograms:
         shipped, obstacle = self._of_image(seen)
         if shipped is not None and len(_missing(shipped)) < len(_missing(own)):
             return HookChoice(HookMode.SHIPPED, shipped, problem)
-        why = f"{problem}; {obstacle}" if obstacle else problem
+        why = "; ".join(part for part in (problem, obstacle or (shipped and _shortcoming(shipped))) if part) or None
         return HookChoice(HookMode.HOST if own is not None else HookMode.NONE, own, why)
 
     def _of_host(self, seen: Seen) -> tuple[HookProgram | None, str | None]:
@@ -162,9 +165,7 @@ class HookPrograms:
                 about=f"file {path}",
             )
         program, problem = self._answered(path, seen)
-        if program is not None and (missing := _missing(program)):
-            problem = f"{path} is of release {program.version} and lacks {', '.join(missing)}"
-        return program, problem
+        return program, problem if program is None else _shortcoming(program)
 
     def _of_image(self, seen: Seen) -> tuple[HookProgram | None, str | None]:
         if self._shipped is None:
@@ -251,5 +252,15 @@ def _said(ask: Ask, path: str, *arguments: str) -> str:
 
 
 def _missing(program: HookProgram | None) -> tuple[str, ...]:
-    has: Mapping[str, object] = program.sub_commands if program is not None else {}
-    return tuple(name for name in _EVERY_CONTAINER if name not in has)
+    if program is None:
+        return _EVERY_CONTAINER
+    usable = program.sub_commands.keys() - (() if program.places_libraries else {"update-ldcache"})
+    return tuple(name for name in _EVERY_CONTAINER if name not in usable)
+
+
+def _shortcoming(program: HookProgram) -> str | None:
+    """Why containers go without something although there is a program; None when they do not."""
+    if program.ldconfig is None:
+        return f"{program.path} needs an ldconfig, and the host has none in any of {', '.join(_LDCONFIG)}"
+    missing = _missing(program)
+    return f"{program.path} is of release {program.version} and lacks {', '.join(missing)}" if missing else None

@@ -297,9 +297,15 @@ def unreadable_gpu(it: Installation) -> None:
     it.inventory()["spec"]["problems"] = [problem]
 
 
-@finds("containers/lacking")
+@finds("containers/no-hook")
 def containers_without_hooks(it: Installation) -> None:
     warning = {"subject": "hook program", "reason": "NoHookProgram", "message": "the host has none"}
+    it.inventory()["spec"]["warnings"] = [warning]
+
+
+@finds("containers/lacking")
+def containers_without_groups(it: Installation) -> None:
+    warning = {"subject": "container runtime", "reason": "OldCdi", "message": "it is old"}
     it.inventory()["spec"]["warnings"] = [warning]
 
 

@@ -194,6 +194,17 @@ def test_without_one_in_the_image_an_old_one_is_better_than_none(host: Host) -> 
     assert "plugin's image" in (found.problem or "")
 
 
+def test_a_host_without_ldconfig_goes_without_the_linkers_cache_whatever_program_it_has(host: Host) -> None:
+    host.tree.remove("/sbin/ldconfig")
+    host.has("/usr/bin/nvidia-cdi-hook", "1.20.0")
+    found = host.found(shipped=host.ships("1.20.0"))
+    assert (found.mode, found.missing) == (HookMode.HOST, ("update-ldcache",))
+    warning = hooks.hook_warning(found)
+    assert warning is not None
+    assert "needs an ldconfig" in warning.message
+    assert "install glibc's ldconfig" in warning.message
+
+
 def test_a_program_that_cannot_be_asked_makes_way_too(host: Host) -> None:
     host.has("/usr/bin/nvidia-cdi-hook", NodeNotReady("cannot be started", about="program"))
     assert host.found(shipped=host.ships("1.20.0")).mode is HookMode.SHIPPED
