@@ -40,12 +40,11 @@ from dra_driver.errors import ClusterError, InvalidInput
 from dra_driver.features import Feature, Gates
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
+from dra_driver.kubernetes import KNOWN
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 
 _log = structlog.get_logger(__name__)
 
-KNOWN_MINORS = range(34, 38)
-"""Versions of Kubernetes whose CEL is known."""
 _LOOK_S = 60.0
 """Between looks at the clock: whether a certificate is due, whether an authority can be forgotten."""
 _VERSION_S = 600.0
@@ -290,7 +289,7 @@ class Webhook:
             await _until(self._tired, _VERSION_S)
 
     async def _know(self, minor: int) -> None:
-        known = min(max(minor, KNOWN_MINORS[0]), KNOWN_MINORS[-1])
+        known = min(max(minor, KNOWN[0]), KNOWN[-1])
         driver = self._judge.knowledge.driver
         sites = await self._server.in_thread(lambda: _asked_once(sites_of_kinds(known, driver)))
         self._tired.clear()
@@ -298,7 +297,7 @@ class Webhook:
         for remembering in (compile_selector, class_selector):
             remembering.cache_clear()
         knowledge = replace(self._judge.knowledge, minor=known, sites=sites)
-        self._judge = Judge(knowledge, knows_server=minor in KNOWN_MINORS)
+        self._judge = Judge(knowledge, knows_server=minor in KNOWN)
         self._version_known = True
 
 

@@ -5,6 +5,9 @@ Source: feature gates and structured allocator of 1.34 to 1.37.
 
 from dataclasses import dataclass, replace
 
+from dra_driver import kubernetes
+from dra_driver.kubernetes import FeatureGates
+
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
@@ -23,9 +26,15 @@ class Behaviour:
     @classmethod
     def of(cls, minor: int, **gates: bool) -> "Behaviour":
         """Of Kubernetes 1.`minor` with its default gates, and with others by field name."""
-        beta = minor >= 36
-        found = cls(minor, partitionable=beta, consumable=beta, taints=beta, binding_conditions=beta)
-        return replace(found, **gates)
+        defaults = FeatureGates(minor)
+        by_default = cls(
+            minor,
+            partitionable=defaults.enabled("DRAPartitionableDevices"),
+            consumable=defaults.enabled("DRAConsumableCapacity"),
+            taints=defaults.enabled("DRADeviceTaints"),
+            binding_conditions=defaults.enabled("DRADeviceBindingConditions"),
+        )
+        return replace(by_default, **gates)
 
     @property
     def counters_apart(self) -> bool:
@@ -43,4 +52,4 @@ class Behaviour:
         return self.minor >= 37
 
 
-CURRENT = Behaviour.of(36)
+CURRENT = Behaviour.of(kubernetes.CURRENT)

@@ -10,12 +10,14 @@ Source: k8s.io/apiserver environment.EnvSet; compiler of k8s.io/dynamic-resource
 
 from dataclasses import dataclass
 
+from dra_driver import kubernetes
+
 
 @dataclass(frozen=True, slots=True)
 class Server:
     """`minor` is the version 1.`minor`."""
 
-    minor: int = 36
+    minor: int = kubernetes.CURRENT
     consumable_capacity: bool = True
     """DRAConsumableCapacity."""
     list_attributes: bool = False
@@ -26,7 +28,8 @@ class Server:
     @classmethod
     def of(cls, minor: int, *, stored: bool = True, list_attributes: bool = False) -> "Server":
         """Kubernetes 1.`minor` with its default gates."""
-        return cls(minor, consumable_capacity=minor >= 36, list_attributes=list_attributes, stored=stored)
+        gates = kubernetes.FeatureGates(minor)
+        return cls(minor, gates.enabled("DRAConsumableCapacity"), list_attributes, stored)
 
     @property
     def multiple_allocations(self) -> bool:

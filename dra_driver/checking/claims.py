@@ -19,8 +19,8 @@ from dra_driver.checking.codes import (
 from dra_driver.checking.findings import Report
 from dra_driver.checking.selectors import KnownNames, check_selector, fix_of
 from dra_driver.checking.world import ClaimPart, Manifests
+from dra_driver.kubernetes import GATES, KNOWN, FeatureGates
 from dra_driver.simulation.apiserver.dra_claims import problems_of_claim_spec, problems_of_class_spec
-from dra_driver.simulation.apiserver.feature_gates import FeatureGates
 from dra_driver.simulation.apiserver.status import Problem
 
 _CODES: dict[str, Code] = {
@@ -30,7 +30,6 @@ _CODES: dict[str, Code] = {
     "FieldValueDuplicate": DUPLICATE,
 }
 _REFERENCE = re.compile(r".*\.(constraints|config)\[[0-9]+\]\.requests\[[0-9]+\]")
-_NEWEST = 37
 
 
 def report_problems(problems: Iterable[Problem], report: Report) -> None:
@@ -85,8 +84,8 @@ def check_gate(gate: str, path: str, report: Report, minor: int) -> None:
     """A field that a server drops whose gate is off."""
     if FeatureGates(minor).enabled(gate):
         return
-    since = next((one for one in range(minor, _NEWEST + 1) if FeatureGates(one).enabled(gate)), None)
-    later = f"; from 1.{since} on it is" if since is not None else ""
+    since = GATES[gate].on
+    later = f"; from 1.{since} on it is" if since in KNOWN else ""
     name = path.rpartition(".")[2]
     message = f"Kubernetes 1.{minor} drops `{name}`, for its gate {gate} is not on by default{later}"
     report.find(NEEDS_GATE, path, message, fix=f"switch on {gate} in kube-apiserver and kube-scheduler")

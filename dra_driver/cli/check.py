@@ -30,6 +30,7 @@ from dra_driver.checking.knowledge import Key, Knowledge, sites_of_cluster, site
 from dra_driver.cli.files import read_files, shipped_classes
 from dra_driver.cli.output import Format, Status, messages, print_data, print_table
 from dra_driver.errors import InvalidInput
+from dra_driver.kubernetes import CURRENT, KNOWN, named_minor
 
 
 class CheckFormat(StrEnum):
@@ -39,8 +40,6 @@ class CheckFormat(StrEnum):
     SARIF = "sarif"
     GITHUB = "github"
 
-
-_OLDEST, _NEWEST = 34, 37
 
 FilesArgument = Annotated[
     list[str],
@@ -95,22 +94,12 @@ def check(
             raise InvalidInput("the nodes come from the cluster; leave it out with --live", about="--profiles")
         knowledge = _of_cluster(kubeconfig, context, kubernetes)
     else:
-        knowledge = _offline(_minor(kubernetes or "1.36"), profiles, reading.documents)
+        knowledge = _offline(named_minor(kubernetes or f"1.{CURRENT}", KNOWN), profiles, reading.documents)
     found = findings_in(reading, knowledge)
     _print(found, output, len(reading.documents) + len(reading.problems))
     bad = (Severity.ERROR, Severity.WARNING) if strict else (Severity.ERROR,)
     if any(one.severity in bad for one in found):
         raise SystemExit(Status.NO)
-
-
-def _minor(text: str) -> int:
-    parts = text.removeprefix("v").split(".")
-    if len(parts) < 2 or parts[0] != "1" or not parts[1].isdecimal():
-        raise InvalidInput(f"{text!r} is not a Kubernetes version like 1.36", about="--kubernetes")
-    minor = int(parts[1])
-    if not _OLDEST <= minor <= _NEWEST:
-        raise InvalidInput(f"known are Kubernetes 1.{_OLDEST} to 1.{_NEWEST}, not {text}", about="--kubernetes")
-    return minor
 
 
 def _offline(minor: int, profiles: str, documents: Sequence[Document]) -> Knowledge:
@@ -136,7 +125,7 @@ def _of_cluster(kubeconfig: Path | None, context: str | None, kubernetes: str | 
         return server, {kind: (await kube.list(kind)).items for kind in wanted}
 
     server, objects = ask(kubeconfig, context, gather)
-    minor = _minor(kubernetes) if kubernetes else min(max(server, _OLDEST), _NEWEST)
+    minor = named_minor(kubernetes, KNOWN) if kubernetes else min(max(server, KNOWN[0]), KNOWN[-1])
     return Knowledge(
         minor,
         sites_of_cluster(objects[NODES], objects[RESOURCE_SLICES], minor),

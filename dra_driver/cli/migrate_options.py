@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from dra_driver.errors import InvalidInput
+from dra_driver.kubernetes import named_minor
 from dra_driver.migration.amounts import is_whole_or_mig
 from dra_driver.migration.labels import restored_profile
 from dra_driver.migration.model import Options, StrategyOption
@@ -223,7 +224,7 @@ def options_of(given: Mapping[str, Any], minor: int | None) -> Options:
         "strategy": strategy,
         "strategy_of": strategy_of,
         "shared_claims": shared_claims_of(given["shared_claim"] or ()),
-        "kubernetes_minor": minor_of(given["kubernetes"]) if given["kubernetes"] is not None else minor,
+        "kubernetes_minor": named_minor(given["kubernetes"]) if given["kubernetes"] is not None else minor,
         "extended_resource_gate": given["extended_resources"],
         "replicas": replicas,
         "sharing_strategy": sharing_strategy,
@@ -241,13 +242,6 @@ def refuse_odd_names(driver: str, classes: Mapping[str, str]) -> None:
     for flag, name, longest in (("--driver", driver, 63), *((flag, name, 253) for flag, name in classes.items())):
         if not is_dns_subdomain(name, longest=longest):
             raise InvalidInput(f"{name!r} is not a name like gpu.example.com", about=flag)
-
-
-def minor_of(text: str) -> int:
-    parts = text.removeprefix("v").split(".")
-    if len(parts) < 2 or parts[0] != "1" or not parts[1].isdecimal():
-        raise InvalidInput(f"{text!r} is not a Kubernetes version like 1.36", about="--kubernetes")
-    return int(parts[1])
 
 
 def sharing_of(text: str | None) -> tuple[int | None, str | None]:

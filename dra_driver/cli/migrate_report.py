@@ -17,6 +17,7 @@ from dra_driver.cli.migrate_files import write_extra
 from dra_driver.cli.migrate_progress import Told
 from dra_driver.cli.output import messages, print_table
 from dra_driver.errors import InvalidInput
+from dra_driver.kubernetes import CURRENT
 from dra_driver.migration.applying import Results
 from dra_driver.migration.codes import Severity
 from dra_driver.migration.cutover import FINAL_VALUES_FILE, VALUES_FILE, cutover
@@ -33,8 +34,6 @@ from dra_driver.migration.report_text import at, counted, named
 from dra_driver.migration.report_together import sums
 from dra_driver.migration.together import together
 from dra_driver.migration.verify import Verdict, verify
-
-_NEWEST = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ def _ground(
 ) -> Ground:
     """GPU models by name; else the nodes that were given, if they have slices of the driver; else all models, and all
     workloads at once on the nodes that were given, by their labels."""
-    minor = options.kubernetes_minor or _NEWEST
+    minor = options.kubernetes_minor or CURRENT
     slices = [one for one in objects if one.get("kind") == RESOURCE_SLICES.kind]
     ours = [one for one in slices if (one.get("spec") or {}).get("driver") == options.driver]
     nodes = [one for one in objects if one.get("kind") == "Node"]

@@ -14,6 +14,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cli.files import read_files, shipped_classes
 from dra_driver.errors import InvalidInput
+from dra_driver.kubernetes import CURRENT, OLDEST, named_minor
 from dra_driver.names import names_record
 
 if TYPE_CHECKING:
@@ -40,17 +41,15 @@ ModelsOption = Annotated[
 KubernetesOption = Annotated[
     str, typer.Option("--kubernetes", help="Version of the cluster, as 1.36: it decides what schedulers can do.")
 ]
-CURRENT_VERSION = "1.36"
+CURRENT_VERSION = f"1.{CURRENT}"
 
 
 def behaviour_of(version: str) -> Behaviour:
     """Of `1.36` or `v1.36.2`. Raises InvalidInput."""
-    parts = version.removeprefix("v").split(".")
-    if len(parts) < 2 or parts[0] != "1" or not parts[1].isdigit():
-        raise InvalidInput(f"{version!r} is not a Kubernetes version like 1.36", about="--kubernetes")
-    if int(parts[1]) < 34:
-        raise InvalidInput("claims of resource.k8s.io/v1 need Kubernetes 1.34 or later", about="--kubernetes")
-    return Behaviour.of(int(parts[1]))
+    minor = named_minor(version)
+    if minor < OLDEST:
+        raise InvalidInput(f"claims of resource.k8s.io/v1 need Kubernetes 1.{OLDEST} or later", about="--kubernetes")
+    return Behaviour.of(minor)
 
 
 def read_world(files: Sequence[str], behaviour: Behaviour, *, replicas: int = 1, models: str | None = None) -> Loaded:

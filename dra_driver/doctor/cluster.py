@@ -33,6 +33,7 @@ from dra_driver.doctor.objects import (
     Workload,
 )
 from dra_driver.errors import InvalidInput
+from dra_driver.kubernetes import minor_of
 from dra_driver.names import GPU_DRIVER
 from dra_driver.slices.features import ServerFeatures
 
@@ -79,8 +80,7 @@ class ServerSeen:
     @property
     def minor(self) -> int:
         """36 of `v1.36.2-gke.1`; 0 when it says nothing like it."""
-        parts = self.version.removeprefix("v").split(".")
-        return int(parts[1]) if len(parts) > 1 and parts[0] == "1" and parts[1].isdecimal() else 0
+        return minor_of(self.version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """Checks of nodes as the cluster sees them: kubelet, runtime, plugin, registration, inventory. Pure."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import timedelta
 
 from dra_driver.allocation.nodes import unfit_for
@@ -9,7 +8,7 @@ from dra_driver.api.inventory import NodeInventory, confirmation_annotation
 from dra_driver.doctor.cluster import SIMULATED_RUNTIME, Cluster, gpu_label
 from dra_driver.doctor.findings import Check, Finding, Trouble, Verdict, listed, ok
 from dra_driver.doctor.objects import KUBELET_PLUGIN, Pod, moment
-from dra_driver.doctor.server import OLDEST
+from dra_driver.kubernetes import GATES, OLDEST, minor_of
 
 _CLOCK = timedelta(seconds=15)
 """The difference of clocks that the publisher puts up with (`dra_driver.publish.life`)."""
@@ -41,7 +40,7 @@ def _kubelets(cluster: Cluster) -> Iterator[Finding]:
     fine, versions = True, set[str]()
     for node in cluster.gpu_nodes:
         version = node.status.node_info.kubelet_version
-        minor = _minor(version)
+        minor = minor_of(version)
         versions.add(version)
         if minor and minor < OLDEST:
             fine = False
@@ -76,32 +75,12 @@ _GATES_UNREAD = Trouble(
 _DRA_GATE = "DynamicResourceAllocation"
 
 
-@dataclass(frozen=True, slots=True)
-class _KubeletGate:
-    """A gate that kubelets have, too: alpha and off until Kubernetes 1.`beta`; what is told of all gates of a stage
-    (AllAlpha, AllBeta) says nothing of it from 1.`stable` on. None: it is not stable yet.
-
-    Source: kubernetes-dra.md, table of gates; pkg/features/kube_features.go of Kubernetes.
-    """
-
-    beta: int
-    stable: int | None
-    loss: str
-
-    def is_on(self, name: str, minor: int, told: Mapping[str, bool]) -> bool:
-        """In a kubelet 1.`minor` that was told this; what it was told of the gate itself goes first."""
-        if name in told:
-            return told[name]
-        if minor < self.beta:
-            return told.get("AllAlpha", False)
-        return (self.stable is not None and minor >= self.stable) or told.get("AllBeta", True)
-
-
-_KUBELET_GATES = {
-    "DRAExtendedResource": _KubeletGate(36, 37, "pods that ask for nvidia.com/gpu do not get it there"),
-    "KubeletPodResourcesDynamicResources": _KubeletGate(34, 36, "the DCGM exporter cannot tell there who uses a GPU"),
-    "ResourceHealthStatus": _KubeletGate(36, None, "pods there do not show the health of their GPUs"),
+_LOSSES = {
+    "DRAExtendedResource": "pods that ask for nvidia.com/gpu do not get it there",
+    "KubeletPodResourcesDynamicResources": "the DCGM exporter cannot tell there who uses a GPU",
+    "ResourceHealthStatus": "pods there do not show the health of their GPUs",
 }
+"""Of gates that kubelets have, too."""
 
 
 def _kubelet_gates(cluster: Cluster) -> Iterator[Finding]:
@@ -112,22 +91,18 @@ def _kubelet_gates(cluster: Cluster) -> Iterator[Finding]:
     if without:
         yield _DRA_OFF.at(nodes=listed(without))
     fine, on_server = not without, dict(cluster.gates.items)
-    minors = {one.name: _minor(one.status.node_info.kubelet_version) for one in cluster.nodes.items}
-    for gate, known in _KUBELET_GATES.items():
+    minors = {one.name: minor_of(one.status.node_info.kubelet_version) for one in cluster.nodes.items}
+    for gate, loss in _LOSSES.items():
+        known = GATES[gate]
         off = sorted(
             one.node for one in cluster.kubelets.items if not known.is_on(gate, minors.get(one.node, 0), one.gates)
         )
         # Off on both sides is what the check `features` is about.
-        if off and on_server.get(gate, cluster.server.minor >= known.beta):
+        if off and on_server.get(gate, known.default(cluster.server.minor)):
             fine = False
-            yield _GATE_OFF.at(gate=gate, nodes=listed(off), loss=known.loss)
+            yield _GATE_OFF.at(gate=gate, nodes=listed(off), loss=loss)
     if fine:
         yield ok(f"{len(cluster.kubelets.items)} kubelet(s) have the feature gates that matter")
-
-
-def _minor(version: str) -> int:
-    parts = version.removeprefix("v").split(".")
-    return int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else 0
 
 
 _RUNTIME_OLD = Trouble(

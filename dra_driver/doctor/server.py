@@ -8,9 +8,7 @@ from dra_driver.api.meta import JsonObject
 from dra_driver.doctor.cluster import Cluster
 from dra_driver.doctor.findings import Check, Finding, Trouble, Unread, Verdict, listed, ok, unknown
 from dra_driver.doctor.objects import contains, differences
-
-OLDEST, NEWEST = 34, 37
-"""Kubernetes 1.N that this release is tested with."""
+from dra_driver.kubernetes import CURRENT, OLDEST
 
 _TOO_OLD = Trouble(
     "too-old",
@@ -21,7 +19,7 @@ _TOO_OLD = Trouble(
 _TOO_NEW = Trouble(
     "too-new",
     Verdict.WARNING,
-    f"Kubernetes {{version}} is newer than 1.{NEWEST}, the newest that release {{release}} was tested with",
+    f"Kubernetes {{version}} is newer than 1.{CURRENT}, the newest that release {{release}} was tested with",
     "see whether a newer release of the driver names this version",
 )
 
@@ -30,7 +28,7 @@ def _version(cluster: Cluster) -> Iterator[Finding]:
     version, minor = cluster.server.version, cluster.server.minor
     if minor < OLDEST:
         yield _TOO_OLD.at(version=version)
-    elif minor > NEWEST:
+    elif minor > CURRENT:
         yield _TOO_NEW.at(version=version, release=cluster.release)
     else:
         yield ok(f"Kubernetes {version}")

@@ -6,6 +6,7 @@ from typing import Any
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
+from dra_driver.kubernetes import OLDEST, FeatureGates
 from dra_driver.migration.claims import in_a_patch_of_the_pod, taken_name
 from dra_driver.migration.codes import NAME_TAKEN, NO_CLAIMS_HERE, SERVER_TOO_OLD, VIRTUAL_MACHINE, Severity
 from dra_driver.migration.kind_table import kind_of
@@ -21,10 +22,6 @@ from dra_driver.migration.model import (
 )
 from dra_driver.migration.strategy import knows_extended_resources
 from dra_driver.simulation.apiserver.dra_gates import drop_from_claim_spec
-from dra_driver.simulation.apiserver.feature_gates import FeatureGates
-
-_FIRST_MINOR = 34
-"""The first Kubernetes that serves resource.k8s.io/v1."""
 
 
 def why_too_old(template: JsonObject, options: Options) -> str | None:
@@ -32,8 +29,8 @@ def why_too_old(template: JsonObject, options: Options) -> str | None:
     minor = options.kubernetes_minor
     if minor is None:
         return None
-    if minor < _FIRST_MINOR:
-        return f"Kubernetes 1.{minor} does not serve resource.k8s.io/v1, which came with 1.{_FIRST_MINOR}"
+    if minor < OLDEST:
+        return f"Kubernetes 1.{minor} does not serve resource.k8s.io/v1, which came with 1.{OLDEST}"
     # A claim has its spec where a template has one more around it.
     spec = template["spec"].get("spec", template["spec"])
     kept = deepcopy(spec)

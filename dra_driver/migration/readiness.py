@@ -8,15 +8,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.kubernetes import GATES, OLDEST
 from dra_driver.migration.cutover_values import kept_resources
 from dra_driver.migration.model import Migration, Options, Target
 from dra_driver.migration.offering import Offering
 from dra_driver.migration.own_classes import made_by_values
 
-_FIRST = 34
-"""Kubernetes 1.34 serves resource.k8s.io/v1."""
-_BETA = 36
-"""Consumable capacity, partitionable devices and extended resources are on from 1.36 if nobody switched them off."""
 ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
 
 
@@ -87,12 +84,12 @@ def _count(number: int, word: str) -> str:
 
 
 def _version(minor: int | None) -> Check:
-    question = f"Kubernetes 1.{_FIRST} or newer"
+    question = f"Kubernetes 1.{OLDEST} or newer"
     if minor is None:
         return Check(question, Answer.UNKNOWN, "The version is not known.", "Say it with `--kubernetes`, or ask the "
                      "cluster with `--cluster`.")  # fmt: skip
-    answer = Answer.YES if minor >= _FIRST else Answer.NO
-    advice = "" if minor >= _FIRST else "Upgrade before anything else: there are no claims of version v1."
+    answer = Answer.YES if minor >= OLDEST else Answer.NO
+    advice = "" if minor >= OLDEST else "Upgrade before anything else: there are no claims of version v1."
     return Check(question, answer, f"It is 1.{minor}.", advice)
 
 
@@ -102,11 +99,13 @@ def _gate(name: str, minor: int | None, told: bool | None, why: str) -> Check:
         advice = "" if told else f"Switch {name} on in API server, controller manager, scheduler and kubelets."
         return Check(question, Answer.YES if told else Answer.NO, f"So it was said; needed, since {why}.", advice)
     if minor is None:
-        advice = f"It is on by default from 1.{_BETA}."
+        advice = f"It is on by default from 1.{GATES[name].on}."
         return Check(question, Answer.UNKNOWN, f"The version is not known; needed, since {why}.", advice)
-    if minor >= _BETA:
+    if GATES[name].default(minor):
         return Check(question, Answer.YES, f"On by default in 1.{minor}; needed, since {why}.")
-    advice = f"Upgrade to 1.{_BETA}, or switch {name} on in API server, controller manager, scheduler and kubelets."
+    advice = (
+        f"Upgrade to 1.{GATES[name].on}, or switch {name} on in API server, controller manager, scheduler and kubelets."
+    )
     return Check(question, Answer.NO, f"Off by default in 1.{minor}; needed, since {why}.", advice)
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from dra_driver.allocation.extended import IMPLICIT_PREFIX
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
+from dra_driver.kubernetes import GATES, OLDEST
 from dra_driver.migration import amounts as amounts_room
 from dra_driver.migration.alignment import aligned
 from dra_driver.migration.amounts import Amounts, amounts_of, is_gpu_resource
@@ -65,8 +66,6 @@ MOST_DEVICES = 32
 _MOST_UNITS = 1000
 """No node has as many, by far."""
 _KSERVE_CLASS = "serving.kserve.io/dra-device-class"
-_DRA_MINOR = 34
-_CONSUMABLE_MINOR = 36
 MOST_BYTES = 10 * 1024
 """Of one expression."""
 
@@ -357,14 +356,14 @@ class _Pod:
 
     def _server(self, found: Sequence[Demand]) -> None:
         """What the Kubernetes that is migrated to must have; nothing is said where it is not known."""
-        minor = self._options.kubernetes_minor
+        minor, gate = self._options.kubernetes_minor, GATES["DRAConsumableCapacity"]
         shares = [want.share for demand in found for want in _wants(demand) if want.share is not None]
-        if minor is None or minor >= _CONSUMABLE_MINOR:
+        if minor is None or gate.default(minor):
             return
-        if minor < _DRA_MINOR:
-            message = f"Kubernetes 1.{minor} has no resource.k8s.io/v1; 1.{_DRA_MINOR} is the first that has"
+        if minor < OLDEST:
+            message = f"Kubernetes 1.{minor} has no resource.k8s.io/v1; 1.{OLDEST} is the first that has"
         elif shares:
-            message = f"Kubernetes 1.{minor} gives no parts of devices (DRAConsumableCapacity is on from 1.36)"
+            message = f"Kubernetes 1.{minor} gives no parts of devices (DRAConsumableCapacity is on from 1.{gate.on})"
         else:
             return
         self._notes.say(SERVER_TOO_OLD, self._pod.path, message)

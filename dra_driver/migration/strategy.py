@@ -6,13 +6,13 @@ Source: the reference on migration sources, section 1 (targets T0 and T1).
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from dra_driver.kubernetes import GATES
 from dra_driver.migration.model import Choice, Form, Options, PodReading, PodSpecAt, Role, Share, StrategyOption, Target
 from dra_driver.migration.named import shared_group, strategy_of
 from dra_driver.migration.placement import BY_LABELS
 from dra_driver.migration.variables import sees_all
 
-_FIRST_MINOR = 36
-"""The first Kubernetes where DRAExtendedResource is on unless somebody switches it off."""
+_GATE = GATES["DRAExtendedResource"]
 
 
 def choose(pod: PodSpecAt, reading: PodReading, options: Options) -> Choice:
@@ -65,13 +65,13 @@ def _with_others(shares: Sequence[Share | None]) -> Choice:
 def knows_extended_resources(options: Options) -> bool:
     if options.extended_resource_gate is not None:
         return options.extended_resource_gate
-    return options.kubernetes_minor is None or options.kubernetes_minor >= _FIRST_MINOR
+    return options.kubernetes_minor is None or _GATE.default(options.kubernetes_minor)
 
 
 def _why_not(options: Options) -> str:
     if options.extended_resource_gate is False:
         return "feature gate DRAExtendedResource is off"
-    return f"Kubernetes 1.{options.kubernetes_minor}: feature gate DRAExtendedResource is off before 1.{_FIRST_MINOR}"
+    return f"Kubernetes 1.{options.kubernetes_minor}: feature gate DRAExtendedResource is off before 1.{_GATE.on}"
 
 
 def _without_claims(pod: PodSpecAt, reading: PodReading, options: Options) -> Choice:

@@ -6,7 +6,7 @@ Source: DRA's per-feature rules for disabled fields (kubernetes-dra.md, "What ha
 from collections.abc import Callable, Iterable, Iterator
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.apiserver.feature_gates import FeatureGates
+from dra_driver.kubernetes import FeatureGates
 
 type _Places = Callable[[JsonObject], Iterable[tuple[JsonObject, tuple[str, ...]]]]
 """The parts of an object that a gate covers: each with the names of its gated fields."""

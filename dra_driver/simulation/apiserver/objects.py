@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.kubernetes import FeatureGates
 from dra_driver.simulation.apiserver.admission import Admission, Asked, Change
 from dra_driver.simulation.apiserver.conversion import inward
 from dra_driver.simulation.apiserver.decode import Decoder, copy_json
-from dra_driver.simulation.apiserver.feature_gates import FeatureGates
 from dra_driver.simulation.apiserver.ownership import apply, record_update
 from dra_driver.simulation.apiserver.patch import through_maps
 from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.apiserver.feature_gates import FeatureGates
+from dra_driver.kubernetes import FeatureGates
 from dra_driver.simulation.apiserver.metadata import problems_of_metadata, problems_of_metadata_change
 from dra_driver.simulation.apiserver.resource_types import ResourceType
 from dra_driver.simulation.apiserver.status import Problem

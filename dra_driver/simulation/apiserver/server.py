@@ -15,11 +15,11 @@ from aiohttp import web
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.cel.server import Server
+from dra_driver.kubernetes import FeatureGates
 from dra_driver.simulation.apiserver import crds, discovery, openapi, subresources
 from dra_driver.simulation.apiserver.core_rules import core_rules
 from dra_driver.simulation.apiserver.dra_rules import dra_rules, selector_problem
 from dra_driver.simulation.apiserver.faults import Access, Fault, Faults, Write
-from dra_driver.simulation.apiserver.feature_gates import FeatureGates
 from dra_driver.simulation.apiserver.garbage import GarbageCollector
 from dra_driver.simulation.apiserver.handlers import Handlers, as_object, read_body
 from dra_driver.simulation.apiserver.objects import Objects

@@ -13,7 +13,6 @@ from support.reviews import BAD, CLASSES, GOOD, KINDS, VERSIONS, a_review, an_ob
 from support.wrong_configs import TABLE, TITLES
 
 from controller.webhook.review import Answer, Judge, NotAReview, answered, read_review
-from controller.webhook.service import KNOWN_MINORS
 from dra_driver.api.config import encode_config
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
@@ -21,7 +20,6 @@ from dra_driver.checking.check import check
 from dra_driver.checking.codes import Severity
 from dra_driver.checking.formats import sentence
 from dra_driver.checking.knowledge import Knowledge, sites_of_kinds, sites_of_models
-from dra_driver.cli import check as command
 from dra_driver.features import Gates
 from dra_driver.simulation.apiserver.decode import copy_json
 
@@ -284,10 +282,6 @@ def test_selectors_are_refused_only_where_the_cel_of_the_server_is_known() -> No
     newer = replace(JUDGE, knows_server=False)
     assert answer(obj, judge=newer).allowed
     assert not answer(an_object("DeviceClass", config(BAD)), judge=newer).allowed, "configs are ours in every version"
-
-
-def test_the_versions_that_are_known_are_those_of_check() -> None:
-    assert (KNOWN_MINORS[0], KNOWN_MINORS[-1]) == (command._OLDEST, command._NEWEST)
 
 
 def test_selectors_that_would_keep_a_processor_busy_are_not_tried_on_devices() -> None:
