@@ -13,7 +13,9 @@ import pytest_asyncio
 from support import real_api_server
 from support.api import Api
 from support.real_api_server import RealApiServer
+from support.versions import gates_on, simulated_minor
 
+from dra_driver.kubernetes import SEEN, minor_of
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from dra_driver.simulation.apiserver.watches import WatchSettings
 
@@ -37,12 +39,18 @@ def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
 
 @pytest.fixture
 def feature_gates() -> dict[str, bool]:
-    """Feature gates of the server; a module or test overrides this for others than the defaults."""
+    """Gates that are not as the newest version has them by default; a module or test overrides this."""
     return {}
 
 
 BETA_APIS = "resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true"
 SERVERS = ["simulated", *(["real"] if real_api_server.ASSETS in os.environ else [])]
+
+
+@pytest.fixture
+def kubernetes() -> str:
+    """The version of the simulated server; SIMULATED_KUBERNETES runs all contracts on another one."""
+    return SEEN[simulated_minor()]
 
 
 @pytest.fixture
@@ -55,6 +63,7 @@ def beta_apis() -> bool:
 async def api(
     request: pytest.FixtureRequest,
     real_server: Callable[..., RealApiServer],
+    kubernetes: str,
     feature_gates: dict[str, bool],
     beta_apis: bool,
 ) -> AsyncIterator[Api]:
@@ -68,12 +77,15 @@ async def api(
             has_controllers=real.has_controllers,
             ca_file=real.ca_file,
         ) as api:
+            api.minor = int((await api.get("/version"))["minor"])
             yield api
         return
+    gates = gates_on(minor_of(kubernetes), feature_gates)
     watch = WatchSettings(bookmark_interval_s=0.2)
-    server = SimulatedApiServer(feature_gates=feature_gates, beta_apis=beta_apis, watch=watch)
+    server = SimulatedApiServer(version=kubernetes, feature_gates=gates, beta_apis=beta_apis, watch=watch)
     await server.start()
     async with Api(server.url, simulated=server) as api:
+        api.minor = minor_of(kubernetes)
         yield api
     await server.stop()
 

@@ -13,7 +13,9 @@ import pytest_asyncio
 from support.api import APPLY, MERGE, STRATEGIC, Api, Refused
 from support.dra_objects import crd
 from support.real_api_server import ASSETS, RealApiServer, assets_folder
+from support.versions import gates_on, real_minor
 
+from dra_driver.kubernetes import SEEN
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
 REQUESTS = 60
@@ -23,9 +25,9 @@ _VOLATILE = ("uid", "resourceVersion", "creationTimestamp", "time", "deletionTim
 @pytest_asyncio.fixture
 async def twins(real_server: Callable[..., RealApiServer]) -> AsyncIterator[tuple[Api, Api]]:
     """A real and a simulated server."""
-    assets_folder()
     real = real_server({})
-    simulated = SimulatedApiServer()
+    minor = real_minor(assets_folder())
+    simulated = SimulatedApiServer(version=SEEN[minor], feature_gates=gates_on(minor, {}))
     await simulated.start()
     async with Api(real.url, token=real.token, ssl=real.ssl_context()) as first, Api(simulated.url) as second:
         yield first, second

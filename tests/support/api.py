@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 from support.real_api_server import ASSETS
 
+from dra_driver.kubernetes import CURRENT
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
 MERGE = "application/merge-patch+json"
@@ -67,6 +68,8 @@ class Api:
         self.simulated = simulated
         self.has_controllers = has_controllers
         self.ca_file = ca_file
+        self.minor = CURRENT
+        """Of the server's version."""
         self.warnings: list[str] = []
         """Warning headers of the last answer."""
 

@@ -14,11 +14,12 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from support import versions
 
 ASSETS = "KUBEBUILDER_ASSETS"
 _START_LIMIT_S = 90.0
@@ -52,7 +53,15 @@ class RealApiServer:
     ca_file: Path
     folder: Path
     has_controllers: bool
+    gates: Mapping[str, bool] = field(default_factory=dict)
+    """What was switched, as --feature-gates."""
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def gates_flag(self) -> tuple[str, ...]:
+        """The same for every component."""
+        gates = ",".join(f"{name}={str(on).lower()}" for name, on in self.gates.items())
+        return (f"--feature-gates={gates}",) if gates else ()
 
     def ssl_context(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self.ca_file))
@@ -67,23 +76,33 @@ class RealApiServer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def start(assets: Path, folder: Path, feature_gates: Mapping[str, bool] | None = None, apis: str = "") -> RealApiServer:
+def start(
+    assets: Path,
+    folder: Path,
+    feature_gates: Mapping[str, bool] | None = None,
+    apis: str = "",
+    *,
+    own_defaults: bool = False,
+) -> RealApiServer:
     """Starts etcd and kube-apiserver, waits until it answers, and gives it a controller manager when there is one.
 
-    `apis` is kube-apiserver's --runtime-config: APIs that are off by default.
+    `feature_gates` are switched in what the newest version has on, or in the server's `own_defaults`; `apis` is
+    kube-apiserver's --runtime-config: APIs that are off by default.
     """
+    gates = dict(feature_gates or {})
+    gates = gates if own_defaults else versions.gates_on(versions.real_minor(assets), gates)
     folder.mkdir(parents=True, exist_ok=True)
     key, tokens, token = folder / "sa.key", folder / "tokens.csv", secrets.token_hex(16)
     subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
     tokens.write_text(f"{token},admin,admin,system:masters\n")
     etcd_url, peer_url, port = f"http://127.0.0.1:{_free_port()}", f"http://127.0.0.1:{_free_port()}", _free_port()
-    server = RealApiServer(f"https://127.0.0.1:{port}", token, folder / "certs/apiserver.crt", folder, False)
+    server = RealApiServer(f"https://127.0.0.1:{port}", token, folder / "certs/apiserver.crt", folder, False, gates)
     etcd = ["--data-dir", str(folder / "etcd"), "--listen-client-urls", etcd_url, "--advertise-client-urls", etcd_url]
     spawn(server, "etcd", [str(assets / "etcd"), *etcd, "--listen-peer-urls", peer_url, "--log-level", "error"])
     spawn(
         server,
         "apiserver",
-        [str(assets / "kube-apiserver"), *_apiserver_flags(folder, etcd_url, port, feature_gates, apis)],
+        [str(assets / "kube-apiserver"), *_apiserver_flags(folder, etcd_url, port, server.gates_flag, apis)],
     )
     try:
         _wait_until_ready(server)
@@ -95,7 +114,7 @@ def start(assets: Path, folder: Path, feature_gates: Mapping[str, bool] | None =
     return server
 
 
-def _apiserver_flags(folder: Path, etcd_url: str, port: int, gates: Mapping[str, bool] | None, apis: str) -> list[str]:
+def _apiserver_flags(folder: Path, etcd_url: str, port: int, gates: Sequence[str], apis: str) -> list[str]:
     flags = {
         "etcd-servers": etcd_url,
         "secure-port": str(port),
@@ -112,9 +131,7 @@ def _apiserver_flags(folder: Path, etcd_url: str, port: int, gates: Mapping[str,
     }
     if apis:
         flags["runtime-config"] = apis
-    if gates:
-        flags["feature-gates"] = ",".join(f"{name}={str(on).lower()}" for name, on in gates.items())
-    return [f"--{name}={value}" for name, value in flags.items()]
+    return [*(f"--{name}={value}" for name, value in flags.items()), *gates]
 
 
 def spawn(server: RealApiServer, name: str, command: list[str]) -> None:
@@ -154,7 +171,7 @@ def _start_controllers(server: RealApiServer, assets: Path, key: Path) -> None:
         "secure-port": "0",
     }
     command = [str(assets / "kube-controller-manager"), *(f"--{name}={value}" for name, value in flags.items())]
-    spawn(server, "controllers", command)
+    spawn(server, "controllers", [*command, *server.gates_flag])
     server.has_controllers = True
 
 

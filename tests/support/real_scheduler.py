@@ -22,7 +22,7 @@ def start(folder: Path) -> RealApiServer:
     server = real_api_server.start(assets, folder)
     kubeconfig = folder / "kubeconfig"
     write_kubeconfig(server, kubeconfig)
-    common = [f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0"]
+    common = [f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0", *server.gates_flag]
     spawn(server, "scheduler", [str(assets / "kube-scheduler"), *common])
     claims = [*common, "--controllers=resourceclaim-controller"]
     spawn(server, "claims", [str(assets / "kube-controller-manager"), *claims])

@@ -8,7 +8,7 @@ from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType
-from dra_driver.simulation.apiserver.schema import definition_name, definitions
+from dra_driver.simulation.apiserver.schema import Definitions, definition_name
 
 _SCHEMAS = "#/components/schemas/"
 
@@ -59,22 +59,23 @@ def _add_schemas(kind: ResourceType, schemas: JsonObject) -> str:
         reverse = ".".join(reversed(resource.group.split(".")))
         name = f"{reverse}.{resource.version}.{resource.kind}"
     raw = {key: value for key, value in kind.schema.raw.items() if key != "$ref"}
-    schemas[name] = {**_expanded(raw, schemas), "x-kubernetes-group-version-kind": [gvk]}
+    expanded = _expanded(raw, schemas, kind.schema.definitions)
+    schemas[name] = {**expanded, "x-kubernetes-group-version-kind": [gvk]}
     return name
 
 
-def _expanded(value: Any, schemas: JsonObject) -> Any:
+def _expanded(value: Any, schemas: JsonObject, known: Definitions) -> Any:
     """Our compact references as OpenAPI writes them, with what they refer to added to `schemas`."""
     if isinstance(value, list):
-        return [_expanded(item, schemas) for item in value]
+        return [_expanded(item, schemas, known) for item in value]
     if not isinstance(value, dict):
         return value
     reference = value.get("$ref")
     if not isinstance(reference, str):
-        return {key: _expanded(item, schemas) for key, item in value.items()}
+        return {key: _expanded(item, schemas, known) for key, item in value.items()}
     if reference not in schemas:
         schemas[reference] = {}
-        schemas[reference] = _expanded(definitions()[reference], schemas)
+        schemas[reference] = _expanded(known[reference], schemas, known)
     target = {"$ref": _SCHEMAS + reference}
     return {"allOf": [target], "default": value["default"]} if "default" in value else target
 

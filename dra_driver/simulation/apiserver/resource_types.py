@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from dra_driver.api.meta import JsonObject, Resource
-from dra_driver.simulation.apiserver.schema import OPEN, Schema, builtin_schema
+from dra_driver.simulation.apiserver.schema import OPEN, Schema, builtin_schema, definition_name
 from dra_driver.simulation.apiserver.store import TypeKey
 from dra_driver.simulation.apiserver.tables import Column
 
@@ -51,7 +51,8 @@ class ResourceType:
         if self.custom or self.storage_api_version == self.resource.api_version:
             return self.schema
         group, _, version = self.storage_api_version.rpartition("/")
-        return builtin_schema(group, version, self.resource.kind)
+        name = definition_name(group, version, self.resource.kind)
+        return Schema({"$ref": name}, self.schema.definitions) if name else OPEN
 
     @property
     def returns_deleted(self) -> bool:
@@ -203,7 +204,7 @@ def _resource_rows(version: str, minor: int) -> tuple[_Row, ...]:
     return tuple(rows)
 
 
-def _builtin(row: _Row) -> ResourceType:
+def _builtin(row: _Row, minor: int) -> ResourceType:
     group, version, plural, kind, namespaced, short_names, categories, subresources, fields = row
     return ResourceType(
         Resource(group, version, plural, kind, namespaced),
@@ -212,7 +213,7 @@ def _builtin(row: _Row) -> ResourceType:
         tuple(categories.split()),
         frozenset(subresources.split()),
         tuple(fields.split()),
-        builtin_schema(group, version, kind),
+        builtin_schema(group, version, kind, minor),
     )
 
 
@@ -224,7 +225,7 @@ class Registry:
         rows = [*_ROWS, *(row for version in versions for row in _resource_rows(version, minor))]
         self._types: dict[tuple[str, str, str], ResourceType] = {}
         for row in rows:
-            self.add(_builtin(row))
+            self.add(_builtin(row, minor))
 
     def add(self, kind: ResourceType) -> None:
         """Serves `kind`, in place of an earlier definition of the same version."""

@@ -1,8 +1,8 @@
 """What fields a type has: one view over the schemas of built-in types and of CustomResourceDefinitions.
 
 Built-in schemas are data in `schemas/`: names, types and merge rules from the OpenAPI documents of kube-apiserver
-1.36.2 (see tests/contracts/extract_schemas.py); custom ones come from the CRD. Decoding, defaulting, patches,
-server-side apply and the OpenAPI documents all read this one form.
+1.36 (see tests/contracts/extract_schemas.py), less what older servers do not know; custom ones come from the CRD.
+Decoding, defaulting, patches, server-side apply and the OpenAPI documents all read this one form.
 """
 
 import json
@@ -11,30 +11,57 @@ from importlib.resources import files
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.kubernetes import CURRENT
 
 type Definitions = dict[str, JsonObject]
 
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+_API = "io.k8s.api."
+_LIST_VALUES = dict.fromkeys(("bools", "ints", "strings", "versions"), 36)
+_MAPPINGS = {"nodeAllocatableResourceMappings": 36}
+_CRD = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition"
+_NEWER: dict[str, dict[str, int]] = {
+    _API + "core.v1.NodeStatus": {"declaredFeatures": 35},
+    _API + "core.v1.PodCertificateProjection": {"userAnnotations": 35},
+    _API + "core.v1.PodSpec": {"schedulingGroup": 36},
+    _API + "core.v1.PodStatus": {
+        "allocatedResources": 35,
+        "resources": 35,
+        "nodeAllocatableResourceClaimStatuses": 36,
+    },
+    _API + "core.v1.ResourceHealth": {"message": 36},
+    _API + "core.v1.VolumeMountStatus": {"volumeStatus": 36},
+    _API + "resource.v1.Device": _MAPPINGS,
+    _API + "resource.v1.DeviceAttribute": _LIST_VALUES,
+    _API + "resource.v1beta1.BasicDevice": _MAPPINGS,
+    _API + "resource.v1beta1.DeviceAttribute": _LIST_VALUES,
+    _API + "resource.v1beta2.Device": _MAPPINGS,
+    _API + "resource.v1beta2.DeviceAttribute": _LIST_VALUES,
+    _CRD + "Condition": {"observedGeneration": 35},
+    _CRD + "Status": {"observedGeneration": 35},
+    "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta": {"shardInfo": 36},
+}
+"""Fields that servers older than this minor version do not know. `test_schemas.py` compares with each real server."""
 
 
 class Schema:
     """A schema and, lazily, those of its children. References are already followed."""
 
     def __init__(self, raw: JsonObject, definitions: Definitions | None = None) -> None:
-        self._definitions = definitions or {}
+        self.definitions = definitions or {}
         reference = raw.get("$ref")
         self.definition: str | None = reference if isinstance(reference, str) else None
         """Name of the definition behind a reference."""
-        self.raw: JsonObject = {**self._definitions[reference], **raw} if isinstance(reference, str) else raw
+        self.raw: JsonObject = {**self.definitions[reference], **raw} if isinstance(reference, str) else raw
 
     @cached_property
     def properties(self) -> dict[str, "Schema"]:
-        return {name: Schema(child, self._definitions) for name, child in self.raw.get("properties", {}).items()}
+        return {name: Schema(child, self.definitions) for name, child in self.raw.get("properties", {}).items()}
 
     @cached_property
     def items(self) -> "Schema | None":
         raw = self.raw.get("items")
-        return Schema(raw, self._definitions) if isinstance(raw, dict) else None
+        return Schema(raw, self.definitions) if isinstance(raw, dict) else None
 
     @cached_property
     def additional(self) -> "Schema | None":
@@ -42,7 +69,7 @@ class Schema:
         raw = self.raw.get("additionalProperties")
         if raw is True:
             return OPEN
-        return Schema(raw, self._definitions) if isinstance(raw, dict) else None
+        return Schema(raw, self.definitions) if isinstance(raw, dict) else None
 
     @cached_property
     def type(self) -> str:
@@ -99,13 +126,24 @@ OPEN = Schema({"x-kubernetes-preserve-unknown-fields": True, "type": "object"})
 
 
 @cache
-def definitions() -> Definitions:
-    """All definitions of built-in types, by their OpenAPI names."""
+def definitions(minor: int = CURRENT) -> Definitions:
+    """All definitions of built-in types, by their OpenAPI names, with the fields that a server 1.`minor` knows."""
+    if minor < CURRENT:
+        return {name: _without_newer(name, schema, minor) for name, schema in definitions().items()}
+    if minor > CURRENT:
+        return definitions()
     found: Definitions = {}
     for file in files(__package__).joinpath("schemas").iterdir():
         if file.name.endswith(".json"):
             found.update(json.loads(file.read_text()))
     return found
+
+
+def _without_newer(name: str, schema: JsonObject, minor: int) -> JsonObject:
+    newer = {field for field, since in _NEWER.get(name, {}).items() if minor < since}
+    if not newer:
+        return schema
+    return {**schema, "properties": {name: one for name, one in schema["properties"].items() if name not in newer}}
 
 
 @cache
@@ -126,10 +164,10 @@ def definition_name(group: str, version: str, kind: str) -> str | None:
 
 
 @cache
-def builtin_schema(group: str, version: str, kind: str) -> Schema:
-    """The schema of a built-in kind."""
+def builtin_schema(group: str, version: str, kind: str, minor: int = CURRENT) -> Schema:
+    """The schema of a built-in kind on a server 1.`minor`."""
     name = definition_name(group, version, kind)
-    return Schema({"$ref": name}, definitions()) if name else OPEN
+    return Schema({"$ref": name}, definitions(minor)) if name else OPEN
 
 
 @cache

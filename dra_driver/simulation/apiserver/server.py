@@ -15,7 +15,7 @@ from aiohttp import web
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.cel.server import Server
-from dra_driver.kubernetes import FeatureGates
+from dra_driver.kubernetes import CURRENT, SEEN, FeatureGates, minor_of
 from dra_driver.simulation.apiserver import crds, discovery, openapi, subresources
 from dra_driver.simulation.apiserver.core_rules import core_rules
 from dra_driver.simulation.apiserver.dra_rules import dra_rules, selector_problem
@@ -30,7 +30,7 @@ from dra_driver.simulation.apiserver.status import ApiError, path_not_found
 from dra_driver.simulation.apiserver.store import Store, encode
 from dra_driver.simulation.apiserver.watches import WatchSettings
 
-DEFAULT_VERSION = "v1.36.2"
+DEFAULT_VERSION = SEEN[CURRENT]
 _SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _ACCESSES_KEPT = 20_000
 _ONE_NAME = re.compile(r"metadata\.name==?([^,=]+)")
@@ -60,12 +60,15 @@ class SimulatedApiServer:
         now: Callable[[], datetime] = _now,
     ) -> None:
         self.version = version
-        minor = int(version.split(".")[1])
+        minor = minor_of(version)
         self.registry = Registry(minor, beta_apis=beta_apis)
         self.store = Store(history_size=history_size)
         gates = FeatureGates(minor, feature_gates)
         definitions = {crds.KEY: crds.DefinitionRules()}
-        judged = partial(selector_problem, server=Server.of(minor, stored=False))
+        cel = Server(
+            minor, gates.enabled("DRAConsumableCapacity"), gates.enabled("DRAListTypeAttributes"), stored=False
+        )
+        judged = partial(selector_problem, server=cel)
         rules = Rules({**core_rules(), **dra_rules(judged), **definitions}, crds.CustomRules())
         self.objects = Objects(self.store, self.registry, rules, gates, minor, now)
         self.writes: list[Write] = []
