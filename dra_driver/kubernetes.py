@@ -78,6 +78,7 @@ class FeatureGates:
     """The gates of one server. Raises ValueError for an override that a real server would refuse to start with."""
 
     def __init__(self, minor: int, overrides: Mapping[str, bool] | None = None) -> None:
+        self.minor = minor
         self._on = {name: gate.default(minor) for name, gate in GATES.items() if minor >= gate.alpha}
         for name, value in (overrides or {}).items():
             if name not in self._on:

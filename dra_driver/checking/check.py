@@ -274,7 +274,8 @@ def _judge_other(taken: _Taken, minor: int) -> None:
     if _has_errors(taken.report):
         return
     if taken.document.kind == "ResourceSlice":
-        report_problems(problems_of_slice(taken.spec, None, SliceLimits.of(minor)), taken.report)
+        problems = problems_of_slice(taken.spec, None, SliceLimits.of(minor))
+        report_problems([one.on(minor) for one in problems], taken.report)
     else:
         report_problems(problems_of_taint_rule(taken.spec, None), taken.report)
 

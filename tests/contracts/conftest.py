@@ -13,7 +13,7 @@ import pytest_asyncio
 from support import real_api_server
 from support.api import Api
 from support.real_api_server import RealApiServer
-from support.versions import gates_on, simulated_minor
+from support.versions import gates_on, real_minor, simulated_minor
 
 from dra_driver.kubernetes import SEEN, minor_of
 from dra_driver.simulation.apiserver import SimulatedApiServer
@@ -59,6 +59,14 @@ def beta_apis() -> bool:
     return False
 
 
+def _skip_where_another_version_is_asked_for(request: pytest.FixtureRequest) -> None:
+    """A test that names versions holds for a real server of one of them alone."""
+    asked = request.node.callspec.params.get("kubernetes")
+    minor = real_minor(real_api_server.assets_folder())
+    if asked is not None and minor_of(asked) != minor:
+        pytest.skip(f"the real server is 1.{minor}, not {asked}")
+
+
 @pytest_asyncio.fixture(params=SERVERS)
 async def api(
     request: pytest.FixtureRequest,
@@ -69,6 +77,7 @@ async def api(
 ) -> AsyncIterator[Api]:
     """The API of a server of each kind."""
     if request.param == "real":
+        _skip_where_another_version_is_asked_for(request)
         real = real_server(feature_gates, BETA_APIS if beta_apis else "")
         async with Api(
             real.url,

@@ -193,6 +193,12 @@ INVALID: dict[str, tuple[dict[str, Any], set[tuple[str, str]]]] = {
 }
 
 
+def one_of_items(api: Api, field: str, reason: str, *, key: str) -> tuple[str, str]:
+    """Servers before 1.35 report the field that is there twice instead of the item."""
+    old = api.minor < 35 and reason == "FieldValueDuplicate" and field.endswith("]")
+    return (f"{field}.{key}" if old else field), reason
+
+
 @pytest.mark.parametrize(("spec", "causes"), INVALID.values(), ids=INVALID.keys())
 async def test_what_is_outside_the_rules_is_refused_with_its_field(
     api: Api, namespace: str, spec: dict[str, Any], causes: set[tuple[str, str]]
@@ -200,7 +206,7 @@ async def test_what_is_outside_the_rules_is_refused_with_its_field(
     refusal = await api.refused("POST", claims(namespace), claim("a", spec))
     assert (refusal.status, refusal.reason) == (422, "Invalid")
     assert refusal.message.startswith('ResourceClaim.resource.k8s.io "a" is invalid: ')
-    assert causes <= refusal.causes
+    assert {one_of_items(api, *cause, key="name") for cause in causes} <= refusal.causes
 
 
 async def test_all_problems_are_reported_together(api: Api, namespace: str) -> None:
@@ -293,7 +299,7 @@ async def test_consumers_are_keyed_by_uid(api: Api, namespace: str) -> None:
     await status_patch(api, namespace, {"allocation": allocation(), "reservedFor": [consumer(0)]})
     twice = {"status": {"reservedFor": [consumer(0), {**consumer(1), "uid": "uid-0"}]}}
     refusal = await api.refused("PATCH", f"{claims(namespace)}/a/status", twice, MERGE)
-    assert refusal.causes == {("status.reservedFor[1]", "FieldValueDuplicate")}
+    assert refusal.causes == {one_of_items(api, "status.reservedFor[1]", "FieldValueDuplicate", key="uid")}
     changed = await status_patch(api, namespace, {"reservedFor": [consumer(1)]}, STRATEGIC)
     assert {one["uid"] for one in changed["status"]["reservedFor"]} == {"uid-0", "uid-1"}
     removal = {"reservedFor": [{"$patch": "delete", "uid": "uid-0"}]}

@@ -380,6 +380,11 @@ RULES = {
 }
 
 
+def in_words_of(api: Api, said: str) -> str:
+    """Servers before 1.35 name the type of a value that breaks a rule."""
+    return said.replace("Invalid value: ", 'Invalid value: "object": ') if api.minor < 35 else said
+
+
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
@@ -407,14 +412,14 @@ async def test_rules_of_a_schema_hold_for_objects_and_for_their_changes(
         await api.put(f"{things.path}/a", {**made, "spec": after})
     else:
         refusal = await api.refused("PUT", f"{things.path}/a", {**made, "spec": after})
-        assert (refusal.status, said in refusal.message) == (422, True), refusal.message
+        assert (refusal.status, in_words_of(api, said) in refusal.message) == (422, True), refusal.message
 
 
 async def test_a_new_object_is_held_to_the_rules_that_are_not_about_changes(api: Api, unique: str) -> None:
     things = await defined(api, unique, {"schema": {"openAPIV3Schema": RULES}})
     refusal = await api.refused("POST", things.path, things.thing(spec={"low": 10, "whole": {"a": "x"}}))
     assert refusal.status == 422
-    assert "spec: Invalid value: low is above high" in refusal.message
+    assert in_words_of(api, "spec: Invalid value: low is above high") in refusal.message
 
 
 async def test_what_was_wrong_before_a_rule_and_does_not_change_is_let_pass(api: Api, unique: str) -> None:

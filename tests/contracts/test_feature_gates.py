@@ -73,7 +73,9 @@ async def test_fields_of_requests_vanish(api: Api, namespace: str) -> None:
     spec = claim_spec(request(tolerations=[{"operator": "Exists"}], capacity={"requests": {"memory": "1Gi"}}))
     created = await api.post(claims(namespace), claim("a", spec))
     (stored,) = created["spec"]["devices"]["requests"]
-    assert stored == request(allocationMode="ExactCount", count=1)
+    # Kubernetes 1.34 keeps tolerations without a gate for them, and fails to drop the attribute of a constraint.
+    kept = {"tolerations": [{"operator": "Exists"}]} if api.minor < 35 else {}
+    assert stored == request(allocationMode="ExactCount", count=1, **kept)
 
 
 @gates_off
@@ -86,6 +88,9 @@ async def test_a_list_of_alternatives_leaves_a_request_without_form(api: Api, na
 @gates_off
 async def test_a_constraint_on_distinct_values_has_no_attribute_left(api: Api, namespace: str) -> None:
     spec = claim_spec(constraints=[{"distinctAttribute": "x.example/a"}])
+    if api.minor < 35:
+        assert (await api.post(claims(namespace), claim("a", spec)))["spec"]["devices"]["constraints"]
+        return
     refusal = await api.refused("POST", claims(namespace), claim("a", spec))
     assert ("spec.devices.constraints[0].matchAttribute", "FieldValueRequired") in refusal.causes
 
@@ -110,7 +115,8 @@ LISTS = device(attributes={"a": {"strings": ["x", "y"]}})
 
 async def test_a_list_attribute_without_its_gate_is_an_attribute_without_value(api: Api, unique: str) -> None:
     refusal = await api.refused("POST", SLICES, resource_slice(unique, LISTS))
-    assert ("spec.devices[0].attributes[a]", "FieldValueInvalid") in refusal.causes
+    reason = "FieldValueInvalid" if api.minor >= 35 else "FieldValueRequired"
+    assert ("spec.devices[0].attributes[a]", reason) in refusal.causes
 
 
 @gates_alpha

@@ -197,6 +197,8 @@ async def test_rows_carry_whole_objects_or_none_as_asked(api: Api, namespace: st
     ],
 )
 async def test_tables_have_the_columns_that_kubectl_shows(api: Api, path: str, columns: str) -> None:
+    if api.minor < 35 and path.endswith("/serviceaccounts"):
+        columns = "Name Secrets Age"
     table = await api.request("GET", path, headers=TABLE)
     assert [one["name"].replace(" ", "_") for one in table["columnDefinitions"]] == columns.split()
 

@@ -226,7 +226,7 @@ MODES = pytest.mark.parametrize(
 @MODES
 @pytest.mark.parametrize("policy", [DYNAMIC, OF_EVERY_KIND], ids=["partitions", "everything at once"])
 async def test_eight_gpus_of_every_kind_are_stored_as_published(
-    kube: Kube, unique: str, count: int, policy: PublishingPolicy, feature_gates: dict[str, bool]
+    api: Api, kube: Kube, unique: str, count: int, policy: PublishingPolicy, feature_gates: dict[str, bool]
 ) -> None:
     """Eight H100s, partitioned on demand, with shares and for virtual machines, as far as the server keeps it."""
     iommu = PassthroughFacts(iommu_group=7)
@@ -249,7 +249,8 @@ async def test_eight_gpus_of_every_kind_are_stored_as_published(
     assert (first.complaints, second.complaints, second.verbs) == ([], [], [])
     slices = await slices_of(kube, unique)
     if policy is DYNAMIC:
-        assert len(slices) == count
+        # Before 1.35 counters lie in the slice of their devices, so each GPU that has some has a slice of its own.
+        assert len(slices) == (8 if api.minor < 35 and count > 1 else count)
     devices = [device for item in slices for device in item["spec"].get("devices", ())]
     features = await server_features(kube, GPU_DRIVER, unique)
     wanted = described_devices(spec, policy, {}, GPU_DRIVER, features).devices
@@ -268,13 +269,13 @@ GATES = {
 
 @pytest.mark.parametrize("feature_gates", [{}, *({gate: False} for gate in GATES.values())], ids=str)
 async def test_a_probe_tells_what_the_server_keeps_and_leaves_nothing(
-    kube: Kube, unique: str, feature_gates: dict[str, bool]
+    api: Api, kube: Kube, unique: str, feature_gates: dict[str, bool]
 ) -> None:
     found = await server_features(kube, GPU_DRIVER, unique)
     assert {name: getattr(found, name) for name in GATES} == {
         name: feature_gates.get(gate, True) for name, gate in GATES.items()
     }
-    assert found.counters_apart
+    assert found.counters_apart is (api.minor >= 35)
     assert await slices_of(kube, unique) == []
 
 

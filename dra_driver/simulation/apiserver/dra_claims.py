@@ -39,7 +39,7 @@ def problems_of_claim_spec(spec: JsonObject, path: str, cel: CelCheck, *, consum
         32,
         f"{where}.requests",
         lambda one, at: _request(one, at, cel),
-        lambda one: one.get("name"),
+        "name",
     )
     problems += fields.listed(
         devices.get("constraints"),
@@ -69,7 +69,7 @@ def _request(request: JsonObject, path: str, cel: CelCheck) -> list[Problem]:
             8,
             f"{path}.firstAvailable",
             lambda one, at: fields.label(one.get("name", ""), f"{at}.name") + _exact(one, at, cel),
-            lambda one: one.get("name"),
+            "name",
         )
     return problems
 
@@ -159,7 +159,7 @@ def problems_of_status(status: JsonObject, old: JsonObject, spec: JsonObject, *,
     allocation, before = status.get("allocation"), old.get("allocation")
     reserved = status.get("reservedFor") or []
     path = "status.reservedFor"
-    problems = fields.unique_list(reserved, 256, path, _consumer, lambda one: one.get("uid"))
+    problems = fields.unique_list(reserved, 256, path, _consumer, "uid")
     allocated = {_device_key(one) for one in ((allocation or {}).get("devices") or {}).get("results") or ()}
     problems += fields.unique_list(
         status.get("devices"),

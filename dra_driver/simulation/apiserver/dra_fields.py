@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
@@ -21,7 +22,7 @@ from dra_driver.simulation.apiserver.status import (
 OPAQUE_LIMIT_BYTES = 10 * 1024
 _C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_TAINT_EFFECTS = ("NoExecute", "NoSchedule", "None")
+TAINT_EFFECTS = ("NoExecute", "NoSchedule", "None")
 
 
 def driver_name(name: str, path: str) -> list[Problem]:
@@ -71,8 +72,22 @@ def attribute_name(name: str, path: str) -> list[Problem]:
     domain, slash, own = name.rpartition("/")
     if not slash:
         return identifier(own, path)
-    problems = driver_name(domain, path) if domain else [invalid(path, "", "the domain must not be empty")]
-    return problems + (identifier(own, path) if own else [invalid(path, "", "the name must not be empty")])
+    problems = driver_name(domain, path) if domain else [_empty(path, "the domain must not be empty")]
+    return problems + (identifier(own, path) if own else [_empty(path, "the name must not be empty")])
+
+
+def _empty(path: str, why: str) -> Problem:
+    return replace(invalid(path, "", why), older=(35, required(path, why)))
+
+
+def key_of_map(name: str, path: str) -> list[Problem]:
+    """The attribute name of an entry of the map at `path`; servers before 1.36 report the entry, not the map."""
+    return [replace(one, older=(36, _at_entry(one, name))) for one in attribute_name(name, path)]
+
+
+def _at_entry(problem: Problem, name: str) -> Problem:
+    older = problem.older and (problem.older[0], _at_entry(problem.older[1], name))
+    return replace(problem, field=f"{problem.field}[{name}]", older=older)
 
 
 def full_attribute_name(name: str, path: str) -> list[Problem]:
@@ -95,7 +110,7 @@ def label_name(name: str, path: str) -> list[Problem]:
     return [invalid(path, name, why)] if why else []
 
 
-def taint(value: JsonObject, path: str) -> list[Problem]:
+def taint(value: JsonObject, path: str, effects: Sequence[str] = TAINT_EFFECTS) -> list[Problem]:
     """DeviceTaint."""
     problems = label_name(value.get("key", ""), f"{path}.key")
     if why := label_value(value.get("value", "")):
@@ -103,8 +118,8 @@ def taint(value: JsonObject, path: str) -> list[Problem]:
     effect = value.get("effect", "")
     if not effect:
         problems.append(required(f"{path}.effect"))
-    elif effect not in _TAINT_EFFECTS:
-        problems.append(not_supported(f"{path}.effect", effect, _TAINT_EFFECTS))
+    elif effect not in effects:
+        problems.append(not_supported(f"{path}.effect", effect, effects))
     return problems
 
 
@@ -120,8 +135,8 @@ def toleration(value: JsonObject, path: str) -> list[Problem]:
         problems.append(required(f"{path}.operator"))
     elif operator not in ("Equal", "Exists"):
         problems.append(not_supported(f"{path}.operator", operator, ("Equal", "Exists")))
-    if effect and effect not in _TAINT_EFFECTS:
-        problems.append(not_supported(f"{path}.effect", effect, _TAINT_EFFECTS))
+    if effect and effect not in TAINT_EFFECTS:
+        problems.append(not_supported(f"{path}.effect", effect, TAINT_EFFECTS))
     return problems
 
 
@@ -186,13 +201,13 @@ def listed(
     return [problem for index, item in enumerate(items) for problem in check(item, f"{path}[{index}]")]
 
 
-def repeated(keys: Sequence[object], path: str) -> list[Problem]:
-    """Keys of a list that must be unique."""
+def repeated(keys: Sequence[object], path: str, name: str = "") -> list[Problem]:
+    """Keys of a list that must be unique; `name` is the field that they are of."""
     seen: set[object] = set()
     problems = []
     for index, key in enumerate(keys):
         if key in seen:
-            problems.append(duplicate(f"{path}[{index}]", key))
+            problems.append(duplicate(f"{path}[{index}]", key, name))
         seen.add(key)
     return problems
 
@@ -202,12 +217,14 @@ def unique_list(
     limit: int | None,
     path: str,
     check: Callable[[Any, str], list[Problem]],
-    key: Callable[[Any], object],
+    key: Callable[[Any], object] | str,
 ) -> list[Problem]:
-    """`listed`, and no two items with the same key."""
+    """`listed`, and no two items with the same key, which is a field of each or made from it."""
     problems = listed(items, limit, path, check)
     if limit is not None and len(items or ()) > limit:
         return problems
+    if isinstance(key, str):
+        return problems + repeated([item.get(key) for item in items or ()], path, key)
     return problems + repeated([key(item) for item in items or ()], path)
 
 

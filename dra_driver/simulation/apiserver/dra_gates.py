@@ -84,6 +84,11 @@ _CLAIM_GATES: tuple[tuple[tuple[str, ...], _Places], ...] = (
     (("DRADeviceTaints",), _each_request("tolerations")),
     (("DRAConsumableCapacity",), _consumable_claim),
 )
+_CLAIM_GATES_34: tuple[tuple[tuple[str, ...], _Places], ...] = (
+    *_CLAIM_GATES[:2],
+    (("DRAConsumableCapacity",), _each_request("capacity")),
+)
+"""Kubernetes 1.34 keeps tolerations and `distinctAttribute` whatever its gates are."""
 
 
 def _results(status: JsonObject) -> Iterator[JsonObject]:
@@ -115,7 +120,7 @@ def drop_from_slice(obj: JsonObject, old: JsonObject | None, gates: FeatureGates
 
 def drop_from_claim_spec(spec: JsonObject, old: JsonObject | None, gates: FeatureGates) -> None:
     """The spec of a claim or of a template's claim."""
-    _drop(_CLAIM_GATES, spec, old, gates)
+    _drop(_CLAIM_GATES if gates.minor >= 35 else _CLAIM_GATES_34, spec, old, gates)
 
 
 def drop_from_status(status: JsonObject, old: JsonObject, gates: FeatureGates) -> None:

@@ -46,6 +46,11 @@ def _default_claim_spec(spec: JsonObject) -> None:
                 toleration.setdefault("operator", "Equal")
 
 
+def _distinct_values(situation: Situation) -> bool:
+    """Whether constraints may be about distinct values; 1.34 keeps and takes them in any case."""
+    return situation.minor < 35 or situation.gates.enabled("DRAConsumableCapacity")
+
+
 class SliceRules(TypeRules):
     """ResourceSlice."""
 
@@ -55,11 +60,13 @@ class SliceRules(TypeRules):
                 taint.setdefault("timeAdded", situation.now)
             for amount in (device.get("capacity") or {}).values():
                 amount.setdefault("value", "0")
+        if situation.minor < 35:
+            obj["spec"].setdefault("devices", None)
 
     def prepare(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> None:
         dra_gates.drop_from_slice(obj, old, situation.gates)
         driver = obj["spec"].get("driver", "")
-        if driver != driver.lower():
+        if driver != driver.lower() and situation.minor >= 35:
             situation.warnings.append(
                 f'spec.driver: driver names should be lowercase; "{driver}" contains uppercase characters'
             )
@@ -85,7 +92,7 @@ class ClaimRules(TypeRules):
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
         if old is not None:
             return _immutable_spec(obj, old)
-        consumable = situation.gates.enabled("DRAConsumableCapacity")
+        consumable = _distinct_values(situation)
         return self._admin(obj, situation) + problems_of_claim_spec(
             obj["spec"], "spec", self._cel, consumable=consumable
         )
@@ -128,7 +135,7 @@ class TemplateRules(TypeRules):
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
         if old is not None:
             return _immutable_spec(obj, old)
-        spec, consumable = obj["spec"], situation.gates.enabled("DRAConsumableCapacity")
+        spec, consumable = obj["spec"], _distinct_values(situation)
         problems = template_problems(spec.get("metadata") or {}, "spec.metadata")
         problems += problems_of_claim_spec(spec["spec"], "spec.spec", self._cel, consumable=consumable)
         for index, request in enumerate((spec["spec"].get("devices") or {}).get("requests") or ()):

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.quantity import Quantity
 from dra_driver.simulation.apiserver import dra_fields as fields
-from dra_driver.simulation.apiserver.metadata import dns_label, dns_subdomain
+from dra_driver.simulation.apiserver.dra_counters import consumption, counter_set, problems_beside_devices
+from dra_driver.simulation.apiserver.metadata import dns_subdomain
 from dra_driver.simulation.apiserver.status import Problem, forbidden, invalid, required, too_long, too_many
 
 _SEMVER = re.compile(
@@ -34,7 +36,8 @@ class SliceLimits:
     taints: int = 16
     attribute_values: int | None = 48
     counters_apart: bool = True
-    """Devices and shared counters exclude each other in one slice."""
+    """Devices and shared counters exclude each other in one slice; else devices use counter sets of their slice."""
+    effects: tuple[str, ...] = fields.TAINT_EFFECTS
 
     @classmethod
     def of(cls, minor: int) -> "SliceLimits":
@@ -42,7 +45,8 @@ class SliceLimits:
             return cls()
         if minor == 35:
             return cls(attribute_values=None)
-        return cls(advanced_devices=128, taints=4, attribute_values=None, counters_apart=False)
+        effects = ("NoExecute", "NoSchedule")
+        return cls(advanced_devices=128, taints=4, attribute_values=None, counters_apart=False, effects=effects)
 
 
 def problems_of_slice(spec: JsonObject, old: JsonObject | None, limits: SliceLimits) -> list[Problem]:
@@ -61,9 +65,11 @@ def problems_of_slice(spec: JsonObject, old: JsonObject | None, limits: SliceLim
         limits.advanced_devices if _is_advanced(devices or ()) else limits.devices,
         "spec.devices",
         lambda one, path: _device(one, before.get(one["name"]), path, per_device, limits),
-        lambda one: one["name"],
+        "name",
     )
-    problems += fields.unique_list(counters, 8, "spec.sharedCounters", _counter_set, lambda one: one["name"])
+    if not limits.counters_apart:
+        return problems + problems_beside_devices(devices or [], counters or [])
+    problems += fields.unique_list(counters, 8, "spec.sharedCounters", counter_set, "name")
     return problems
 
 
@@ -161,17 +167,19 @@ def _device(
         why = f"the total number of attribute values must not exceed {limits.attribute_values}"
         problems.append(invalid(path, values, why))
     for name, attribute in attributes.items():
-        problems += fields.attribute_name(name, f"{path}.attributes")
+        problems += fields.key_of_map(name, f"{path}.attributes")
         problems += _attribute(attribute, f"{path}.attributes[{name}]")
     shared = device.get("allowMultipleAllocations") is True
     for name, item in capacity.items():
-        problems += fields.attribute_name(name, f"{path}.capacity")
+        problems += fields.key_of_map(name, f"{path}.capacity")
         problems += _capacity(item, f"{path}.capacity[{name}]", shared)
     if old is None or old.get("taints") != device.get("taints"):
-        problems += fields.listed(device.get("taints"), limits.taints, f"{path}.taints", fields.taint)
-    problems += fields.unique_list(
-        device.get("consumesCounters"), 2, f"{path}.consumesCounters", _consumption, lambda one: one.get("counterSet")
-    )
+        problems += fields.listed(
+            device.get("taints"), limits.taints, f"{path}.taints", partial(fields.taint, effects=limits.effects)
+        )
+    if limits.counters_apart:
+        used, where = device.get("consumesCounters"), f"{path}.consumesCounters"
+        problems += fields.unique_list(used, 2, where, consumption, "counterSet")
     return problems + _device_selection(device, path, per_device) + fields.binding_conditions(device, path)
 
 
@@ -205,7 +213,9 @@ def _attribute(attribute: JsonObject, path: str) -> list[Problem]:
         problems += _version(item, f"{path}.versions[{index}]")
     given = [name for name in (*_SCALARS, *_LISTS) if attribute.get(name) is not None]
     if len(given) != 1:
-        problems.append(invalid(path, attribute if given else "", "exactly one value must be specified"))
+        why = "exactly one value must be specified"
+        older = None if given else (35, required(path, why))
+        problems.append(replace(invalid(path, attribute if given else "", why), older=older))
     return problems
 
 
@@ -293,21 +303,3 @@ def _steps(span: JsonObject, default: str, whole: str, path: str) -> list[Proble
             why = f"value is not a multiple of a given step ({span['step']}) from ({span['min']})"
             problems.append(invalid(f"{path}.step", value, why))
     return problems
-
-
-def _counters(counters: JsonObject, path: str) -> list[Problem]:
-    if not counters:
-        return [required(path)]
-    if len(counters) > 32:
-        return [too_many(path, len(counters), 32)]
-    return [invalid(path, name, why) for name in counters if (why := dns_label(name))]
-
-
-def _counter_set(value: JsonObject, path: str) -> list[Problem]:
-    problems = fields.required_label(value.get("name", ""), f"{path}.name")
-    return problems + _counters(value.get("counters") or {}, f"{path}.counters")
-
-
-def _consumption(value: JsonObject, path: str) -> list[Problem]:
-    problems = fields.required_label(value.get("counterSet", ""), f"{path}.counterSet")
-    return problems + _counters(value.get("counters") or {}, f"{path}.counters")

@@ -96,7 +96,7 @@ class Handlers:
 
     def _representation(self, request: web.Request, target: Target) -> Representation:
         accept, include = request.headers.get("Accept", ""), request.query.get("includeObject", "")
-        return Representation(target, accept, include, self._objects.now)
+        return Representation(target, accept, include, self._objects.now, self._objects.minor)
 
     def _subresource(self, request: web.Request, target: Target, body: object) -> web.Response:
         options, objects, given = _write_options(request), self._objects, as_object(body)

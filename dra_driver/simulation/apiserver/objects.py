@@ -383,7 +383,8 @@ class Objects:
 
     def _refuse(self, kind: ResourceType, obj: JsonObject, problems: list[Problem]) -> None:
         if problems:
-            raise invalid_object(kind.resource, obj["metadata"].get("name", ""), problems)
+            reported = [problem.on(self.minor) for problem in problems]
+            raise invalid_object(kind.resource, obj["metadata"].get("name", ""), reported)
 
     def _check_uid(self, kind: ResourceType, old: Entry, uid: str | None) -> None:
         actual = old.obj["metadata"]["uid"]

@@ -307,3 +307,17 @@ PRINTERS: dict[tuple[str, str], Printed] = {
 
 BY_NAME: Printed = ("Name,Age", _named)
 """For types that show nothing else."""
+
+
+def _service_account(obj: JsonObject, now: datetime) -> list[Cell]:
+    return [_name(obj), len(obj.get("secrets") or ()), _created(obj, now)]
+
+
+_BEFORE_1_35: Printed = ("Name,Secrets,Age", _service_account)
+
+
+def printed(key: tuple[str, str], minor: int) -> Printed:
+    """How a server 1.`minor` shows a built-in type."""
+    if minor < 35 and key == ("", "serviceaccounts"):
+        return _BEFORE_1_35
+    return PRINTERS.get(key, BY_NAME)

@@ -7,6 +7,7 @@ cost, `messageExpression` and `optionalOldSelf`. Source: Kubernetes' page on Cus
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -30,7 +31,7 @@ def problems_of_rules(value: Any, old: Any, schema: Schema) -> list[Problem]:
 
 def _problems(value: Any, old: Any, schema: Schema, path: str) -> Iterator[Problem]:
     for rule in schema.raw.get("x-kubernetes-validations", ()):
-        yield from _broken(rule, value, old, path)
+        yield from _broken(rule, value, old, path, schema.type)
     if isinstance(value, dict):
         for name, item in value.items():
             child = schema.child(name)
@@ -42,7 +43,7 @@ def _problems(value: Any, old: Any, schema: Schema, path: str) -> Iterator[Probl
             yield from _problems(item, _same_item(item, old, schema), schema.items, f"{path}[{index}]")
 
 
-def _broken(rule: dict[str, Any], value: Any, old: Any, path: str) -> Iterator[Problem]:
+def _broken(rule: dict[str, Any], value: Any, old: Any, path: str, kind: str) -> Iterator[Problem]:
     changes = _OLD.search(rule["rule"]) is not None
     if (changes and old is _MISSING) or (not changes and old == value):
         return
@@ -54,7 +55,9 @@ def _broken(rule: dict[str, Any], value: Any, old: Any, path: str) -> Iterator[P
     if not holds:
         where = f"{path}{rule.get('fieldPath', '')}".lstrip(".")
         said = str(rule.get("message", f"failed rule: {rule['rule']}")).strip()
-        yield _PROBLEMS.get(rule.get("reason", ""), _invalid)(where, said)
+        older = (35, Problem(where, "FieldValueInvalid", f'Invalid value: "{kind}": {said}'))
+        known = _PROBLEMS.get(rule.get("reason", ""))
+        yield known(where, said) if known else replace(_invalid(where, said), older=older)
 
 
 def _invalid(field: str, said: str) -> Problem:

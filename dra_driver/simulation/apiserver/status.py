@@ -3,6 +3,7 @@
 Everything below the HTTP layer raises `ApiError`; only the server turns it into a response.
 """
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,6 +65,14 @@ class Problem:
     field: str
     reason: str
     message: str
+    older: "tuple[int, Problem] | None" = dataclasses.field(default=None, compare=False)
+    """How servers older than this minor version report it."""
+
+    def on(self, minor: int) -> "Problem":
+        """As a server 1.`minor` reports it."""
+        if self.older is None or minor >= self.older[0]:
+            return self
+        return self.older[1].on(minor)
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message}"
@@ -88,9 +97,12 @@ def type_invalid(field: str, value: object, detail: str) -> Problem:
     return Problem(field, "FieldValueTypeInvalid", f"Invalid value: {_shown(value)}: {detail}")
 
 
-def duplicate(field: str, value: object) -> Problem:
-    """A value that must be unique appears again."""
-    return Problem(field, "FieldValueDuplicate", f"Duplicate value: {_shown(value)}")
+def duplicate(path: str, value: object, key: str = "") -> Problem:
+    """A value that must be unique appears again. `key` is the field of a list's item that must be: servers before 1.35
+    report that field instead of the item."""
+    message = f"Duplicate value: {_shown(value)}"
+    older = (35, Problem(f"{path}.{key}", "FieldValueDuplicate", message)) if key else None
+    return Problem(path, "FieldValueDuplicate", message, older)
 
 
 def not_supported(field: str, value: object, supported: Sequence[str]) -> Problem:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.simulation.apiserver.jsonpath import InvalidPath, find
-from dra_driver.simulation.apiserver.printers import BY_NAME, PRINTERS, Cell, age
+from dra_driver.simulation.apiserver.printers import Cell, age, printed
 from dra_driver.simulation.apiserver.store import Entry, TypeKey
 
 TABLE_API_VERSION = "meta.k8s.io/v1"
@@ -43,6 +43,7 @@ class TableForm:
     api_version: str
     custom: Sequence[Column] | None
     include: str
+    minor: int
 
     def definitions(self) -> list[JsonObject]:
         """The header."""
@@ -58,7 +59,7 @@ class TableForm:
                 for one in self.custom or (_AGE,)
             ]
         headers = []
-        for column in PRINTERS.get(self.key, BY_NAME)[0].split(","):
+        for column in printed(self.key, self.minor)[0].split(","):
             name, _, column_type = column.rstrip("*").partition(":")
             headers.append(_header(name, column_type or "string", int(column.endswith("*"))))
         return headers
@@ -72,7 +73,7 @@ class TableForm:
     def _cells(self, obj: JsonObject, now: datetime) -> list[Cell]:
         if self.custom is not None:
             return [obj["metadata"]["name"]] + [_custom_cell(one, obj, now) for one in self.custom or (_AGE,)]
-        return PRINTERS.get(self.key, BY_NAME)[1](obj, now)
+        return printed(self.key, self.minor)[1](obj, now)
 
     def table(
         self, entries: Sequence[Entry], metadata: JsonObject, now: datetime, *, header: bool = True
