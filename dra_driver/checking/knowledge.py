@@ -27,7 +27,7 @@ from dra_driver.features import Gates
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.slices.describe import Description, described_devices
 from dra_driver.slices.domains import domain_devices
-from dra_driver.slices.features import ALL_FEATURES
+from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
 from dra_driver.slices.offline import inventories_of, published_offline
 
 type Key = tuple[str, str]
@@ -234,6 +234,7 @@ def objects_of_model(
     node: str,
     policy: PublishingPolicy = PublishingPolicy.EVERYTHING,
     labels: Mapping[str, str] = MappingProxyType({}),
+    features: ServerFeatures = ALL_FEATURES,
 ) -> list[JsonObject]:
     """ResourceSlices that a node of this name would have, and its NodeInventory if that says what it does not offer.
     Raises InvalidInput for a model that does not exist.
@@ -242,15 +243,19 @@ def objects_of_model(
     """
     if model not in _models():
         raise InvalidInput(f"{model!r} is none of {', '.join(_models())}", about="--nodes")
-    return objects_of_inventory(_inventory(model), node, policy, labels)
+    return objects_of_inventory(_inventory(model), node, policy, labels, features)
 
 
 def objects_of_inventory(
-    inventory: NodeInventorySpec, node: str, policy: PublishingPolicy, labels: Mapping[str, str]
+    inventory: NodeInventorySpec,
+    node: str,
+    policy: PublishingPolicy,
+    labels: Mapping[str, str],
+    features: ServerFeatures = ALL_FEATURES,
 ) -> list[JsonObject]:
     """ResourceSlices and NodeInventory of a node of this name that reports this inventory."""
     inventory = inventory.model_copy(update={"node_name": node})
-    published = published_offline(inventory, policy, labels, "")
+    published = published_offline(inventory, policy, labels, "", features)
     slices = [
         {**slice_, "metadata": {"name": f"{node}-{one.driver}-{index}"}}
         for one in published

@@ -11,10 +11,19 @@ from typing import Annotated
 import typer
 
 from dra_driver.api.policy import PublishingPolicy
-from dra_driver.cli.demo import NodesOption, Publisher, PublisherOption, scenarios_in, wanted_nodes
+from dra_driver.cli.demo import (
+    SEEN_VERSIONS,
+    NodesOption,
+    Publisher,
+    PublisherOption,
+    VersionOption,
+    scenarios_in,
+    wanted_nodes,
+)
 from dra_driver.cli.output import messages
 from dra_driver.cli.plan import policy_of
 from dra_driver.errors import InvalidInput
+from dra_driver.kubernetes import SEEN, named_minor
 from dra_driver.publish.policy_file import read_policy
 from dra_driver.runtime.telemetry import configure_logging
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode
@@ -39,12 +48,14 @@ def cluster(
         int,
         typer.Option("--port", min=0, max=65535, help="Port of the API server on 127.0.0.1; 0 takes a free one."),
     ] = 0,
+    kubernetes: VersionOption = SEEN_VERSIONS[-1],
 ) -> None:
     """Start a simulated cluster with GPUs and keep it running until Ctrl-C.
 
     Prints the kubeconfig to use. Pods do not really run: what their containers would get is written to
     nodes/NODE/kubelet/pods/UID/containers.json. A node plugin or controller that is killed is started again.
     """
+    version = SEEN[named_minor(kubernetes, SEEN)]
     wanted = wanted_nodes(nodes, None)
     allowed = read_policy(policy) if policy is not None else _policy_of_examples()
     if folder is not None:
@@ -52,10 +63,10 @@ def cluster(
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidInput(f"this folder cannot be made: {error.strerror}", about=str(folder)) from error
-        asyncio.run(_keep(folder.resolve(), wanted, allowed, publisher, port))
+        asyncio.run(_keep(folder.resolve(), wanted, allowed, publisher, version, port))
         return
     with tempfile.TemporaryDirectory(prefix="dractl-") as place:
-        asyncio.run(_keep(Path(place), wanted, allowed, publisher, port))
+        asyncio.run(_keep(Path(place), wanted, allowed, publisher, version, port))
 
 
 def _policy_of_examples() -> PublishingPolicy:
@@ -63,7 +74,7 @@ def _policy_of_examples() -> PublishingPolicy:
 
 
 async def _keep(
-    folder: Path, nodes: Sequence[SimulatedNode], policy: PublishingPolicy, publisher: str, port: int
+    folder: Path, nodes: Sequence[SimulatedNode], policy: PublishingPolicy, publisher: str, version: str, port: int
 ) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -75,7 +86,13 @@ async def _keep(
         with messages.status("starting a simulated cluster") as status:
             cluster = await stack.enter_async_context(
                 SimulatedCluster.running(
-                    folder, nodes, publisher=publisher, policy=policy, port=port, progress=status.update
+                    folder,
+                    nodes,
+                    publisher=publisher,
+                    policy=policy,
+                    version=version,
+                    port=port,
+                    progress=status.update,
                 )
             )
         messages.print(f"A cluster with {len(nodes)} node(s) is running. In another terminal:\n")

@@ -23,10 +23,15 @@ from dra_driver.cli.output import Format, OutputOption, Status, messages, print_
 from dra_driver.cli.scenario import ContainerResult, Scenario
 from dra_driver.cli.usage import PublishedDevice
 from dra_driver.errors import DriverError, InvalidInput
+from dra_driver.kubernetes import CURRENT, SEEN, named_minor
 from dra_driver.runtime.telemetry import configure_logging
+from dra_driver.simulation.apiserver.dra_gates import as_kept, dropped_fields
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
+from dra_driver.slices.features import default_features
 
 DEFAULT_NODES = "dgx-h100,t4"
+SEEN_VERSIONS = tuple(f"1.{minor}" for minor in SEEN)
+_MISFIT = "does not fit on these nodes"
 
 
 class Publisher(StrEnum):
@@ -54,6 +59,10 @@ NodesOption = Annotated[
 PublisherOption = Annotated[
     Publisher, typer.Option("--publisher", help="Who writes ResourceSlices: controller, or node (no controller runs).")
 ]
+VersionOption = Annotated[
+    str,
+    typer.Option("--kubernetes", metavar=f"1.{CURRENT}", help=f"Version to behave like: {', '.join(SEEN_VERSIONS)}."),
+]
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for each step of each example.")]
 
 
@@ -73,25 +82,29 @@ def demo(
     nodes: NodesOption = None,
     output: OutputOption = Format.TABLE,
     publisher: PublisherOption = Publisher.CONTROLLER,
+    kubernetes: VersionOption = SEEN_VERSIONS[-1],
     timeout: TimeoutOption = 30.0,
 ) -> None:
     """Run the examples on a simulated cluster and show what each container got.
 
     API server, scheduler and kubelets are simulated; controller and node plugins are the real programs, on simulated
     GPUs. Nothing outside a temporary folder is touched. Exit status 0 only if every example ran and left nothing.
-    Bundled examples that do not fit on the nodes of --nodes are left out.
+    Bundled examples that do not fit on the nodes of --nodes are left out, and so are those that --kubernetes is too old
+    for.
     """
+    minor = named_minor(kubernetes, SEEN)
     found = scenarios_in(folder)
     wanted = wanted_nodes(nodes, folder)
     policy = plan.policy_of(document for scenario in found for document in scenario.policies)
     skipped = {one.name: why for one in found if (why := _why_not(one, publisher)) is not None}
-    if folder is None and nodes is not None:
-        fitting = fitting_examples(found, wanted, policy)
-        skipped |= {one.name: "does not fit on these nodes" for one in found if one.name not in (*fitting, *skipped)}
+    if folder is None and (nodes is not None or minor != CURRENT):
+        unfit = _unfit(found, wanted, policy, minor)
+        # On the nodes of the plan everything fits, since things are done to their GPUs that are not looked at here.
+        skipped = {name: why for name, why in unfit.items() if nodes is not None or why != _MISFIT} | skipped
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dractl-") as place, (Path(place) / "simulation.log").open("w") as log:
         configure_logging("info", "console", log)
-        outcomes = asyncio.run(_run(Path(place), wanted, publisher, policy, found, skipped, timeout))
+        outcomes = asyncio.run(_run(Path(place), wanted, publisher, policy, SEEN[minor], found, skipped, timeout))
     if output is Format.TABLE:
         _show(outcomes, time.monotonic() - started)
     else:
@@ -122,16 +135,35 @@ def wanted_nodes(nodes: str | None, folder: Path | None) -> tuple[SimulatedNode,
     return plan.nodes_of(top) or plan.nodes_of(top.parent) or parse_nodes(DEFAULT_NODES)
 
 
+def _unfit(
+    found: Sequence[Scenario], nodes: Sequence[SimulatedNode], policy: PublishingPolicy, minor: int
+) -> dict[str, str]:
+    """Why examples need newer servers, or other nodes."""
+    newest = fitting_examples(found, nodes, policy)
+    here = newest if minor == CURRENT else fitting_examples(found, nodes, policy, minor)
+    return {
+        **dict.fromkeys((one.name for one in found if one.name not in newest), _MISFIT),
+        **dict.fromkeys(newest - here, f"Kubernetes 1.{minor} does not offer what it needs by default"),
+        **{one.name: f"Kubernetes 1.{minor} drops a part of it by default" for one in found if _loses(one, minor)},
+    }
+
+
+def _loses(scenario: Scenario, minor: int) -> bool:
+    return any(dropped_fields(document, minor) for document in scenario.documents)
+
+
 def fitting_examples(
-    found: Sequence[Scenario], nodes: Sequence[SimulatedNode], policy: PublishingPolicy
+    found: Sequence[Scenario], nodes: Sequence[SimulatedNode], policy: PublishingPolicy, minor: int = CURRENT
 ) -> frozenset[str]:
     """Names of those whose pods get what they ask for on nodes that nobody uses, as the allocator says offline."""
+    from dra_driver.allocation.behaviour import Behaviour
     from dra_driver.allocation.loading import world_of
     from dra_driver.allocation.offline import allocate_all
 
-    shipped = [document.obj for document in shipped_classes()]
-    slices = [obj for one in nodes for obj in objects_of_node(one, policy)]
-    worlds = {one.name: world_of([*shipped, *slices, *one.documents]).world for one in found}
+    shipped = [as_kept(document.obj, minor) for document in shipped_classes()]
+    features, behaviour = default_features(minor), Behaviour.of(minor)
+    common = [*shipped, *(obj for one in nodes for obj in objects_of_node(one, policy, features))]
+    worlds = {one.name: world_of([*common, *one.documents], behaviour=behaviour).world for one in found}
     return frozenset(name for name, world in worlds.items() if all(one.node is not None for one in allocate_all(world)))
 
 
@@ -140,6 +172,7 @@ async def _run(
     nodes: Sequence[SimulatedNode],
     publisher: str,
     policy: PublishingPolicy,
+    version: str,
     found: Sequence[Scenario],
     skipped: Mapping[str, str],
     timeout_s: float,
@@ -147,7 +180,7 @@ async def _run(
     outcomes = []
     with messages.status("starting a simulated cluster") as status:
         async with SimulatedCluster.running(
-            place, nodes, publisher=publisher, policy=policy, progress=status.update
+            place, nodes, publisher=publisher, policy=policy, version=version, progress=status.update
         ) as cluster:
             for scenario in found:
                 if scenario.name in skipped:

@@ -16,6 +16,7 @@ from dra_driver.cli.files import read_files, shipped_classes
 from dra_driver.errors import InvalidInput
 from dra_driver.kubernetes import CURRENT, OLDEST, named_minor
 from dra_driver.names import names_record
+from dra_driver.slices.features import ALL_FEATURES, ServerFeatures
 
 if TYPE_CHECKING:
     from dra_driver.simulation.cluster import SimulatedNode
@@ -93,12 +94,14 @@ def world_in(files: Sequence[str], kubernetes: str, *, replicas: int = 1, models
     return loaded.world
 
 
-def objects_of_node(node: "SimulatedNode", policy: PublishingPolicy) -> list[JsonObject]:
+def objects_of_node(
+    node: "SimulatedNode", policy: PublishingPolicy, features: ServerFeatures = ALL_FEATURES
+) -> list[JsonObject]:
     """What a simulated node publishes while nobody uses it: of a profile's from memory, of a record's by looking."""
     from dra_driver.checking.knowledge import objects_of_inventory, objects_of_model
     from dra_driver.simulation.cluster import inventory_of_model
 
     if not names_record(node.profile):
-        return objects_of_model(node.profile, node.name, policy, dict(node.labels))
+        return objects_of_model(node.profile, node.name, policy, dict(node.labels), features)
     inventory = NodeInventorySpec.of(inventory_of_model(f"{node.profile}:{node.index}"))
-    return objects_of_inventory(inventory, node.name, policy, dict(node.labels))
+    return objects_of_inventory(inventory, node.name, policy, dict(node.labels), features)

@@ -1,12 +1,10 @@
 """What keeps claims from where they are wanted: servers that are too old, frameworks, virtual machines. Pure."""
 
 from collections.abc import Iterator
-from copy import deepcopy
-from typing import Any
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
-from dra_driver.kubernetes import OLDEST, FeatureGates
+from dra_driver.kubernetes import OLDEST
 from dra_driver.migration.claims import in_a_patch_of_the_pod, taken_name
 from dra_driver.migration.codes import NAME_TAKEN, NO_CLAIMS_HERE, SERVER_TOO_OLD, VIRTUAL_MACHINE, Severity
 from dra_driver.migration.kind_table import kind_of
@@ -21,7 +19,7 @@ from dra_driver.migration.model import (
     value_at,
 )
 from dra_driver.migration.strategy import knows_extended_resources
-from dra_driver.simulation.apiserver.dra_gates import drop_from_claim_spec
+from dra_driver.simulation.apiserver.dra_gates import dropped_fields
 
 
 def why_too_old(template: JsonObject, options: Options) -> str | None:
@@ -31,24 +29,10 @@ def why_too_old(template: JsonObject, options: Options) -> str | None:
         return None
     if minor < OLDEST:
         return f"Kubernetes 1.{minor} does not serve resource.k8s.io/v1, which came with 1.{OLDEST}"
-    # A claim has its spec where a template has one more around it.
-    spec = template["spec"].get("spec", template["spec"])
-    kept = deepcopy(spec)
-    drop_from_claim_spec(kept, None, FeatureGates(minor))
-    dropped = sorted(set(_keys(spec)) - set(_keys(kept)))
+    dropped = dropped_fields(template, minor)
     if not dropped:
         return None
     return f"Kubernetes 1.{minor} drops {', '.join(dropped)} from claims unless a feature gate is switched on"
-
-
-def _keys(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, one in value.items():
-            yield key
-            yield from _keys(one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from _keys(one)
 
 
 def too_old(workload: Workload, reason: str) -> Finding:

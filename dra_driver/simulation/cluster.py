@@ -175,6 +175,7 @@ class SimulatedCluster:
         *,
         publisher: str = "controller",
         policy: PublishingPolicy = PublishingPolicy.EVERYTHING,
+        version: str = DEFAULT_VERSION,
     ) -> None:
         self.folder = folder
         self.nodes = tuple(nodes)
@@ -182,7 +183,8 @@ class SimulatedCluster:
         self.policy = folder / "policy.yaml"
         self.policy.write_text(yaml.safe_dump(policy.to_wire(), sort_keys=False))
         self.kubeconfig = folder / "kubeconfig"
-        self.server = SimulatedApiServer()
+        self.version = version
+        self.server = SimulatedApiServer(version=version)
         self.controller = self._controller_process()
         self.plugins = {node.name: self._plugin_process(node) for node in nodes}
         self.kubelets: dict[str, SimulatedKubelet] = {}
@@ -201,11 +203,12 @@ class SimulatedCluster:
         *,
         publisher: str = "controller",
         policy: PublishingPolicy = PublishingPolicy.EVERYTHING,
+        version: str = DEFAULT_VERSION,
         port: int = 0,
         progress: Callable[[str], None] = lambda _: None,
     ) -> AsyncIterator["SimulatedCluster"]:
         """Start everything, wait until every node's devices are published, and stop everything at the end."""
-        cluster = cls(folder, nodes, publisher=publisher, policy=policy)
+        cluster = cls(folder, nodes, publisher=publisher, policy=policy, version=version)
         async with AsyncExitStack() as stack:
             cluster._forks = await stack.enter_async_context(Forks.running(_IMPORTED, _own_environment()))
             progress("starting the API server")
@@ -304,7 +307,7 @@ class SimulatedCluster:
                 await self.kube.create(DEVICE_CLASSES, document)
         await self.kube.create(NAMESPACES, {"metadata": {"name": DRIVER_NAMESPACE}})
         for node in self.nodes:
-            await self.kube.create(NODES, _node_object(node))
+            await self.kube.create(NODES, _node_object(node, self.version))
         await self.wait(self._inventories_served, "NodeInventory is not served", 10.0)
 
     async def _befall(self, node: SimulatedNode) -> None:
@@ -402,7 +405,7 @@ async def _background() -> AsyncIterator[list["asyncio.Task[None]"]]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _node_object(node: SimulatedNode) -> JsonObject:
+def _node_object(node: SimulatedNode, version: str) -> JsonObject:
     resources = {"cpu": "64", "memory": "512Gi", "pods": "110"}
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
@@ -439,7 +442,7 @@ def _node_object(node: SimulatedNode) -> JsonObject:
                 "osImage": "simulated",
                 "kernelVersion": "simulated",
                 "containerRuntimeVersion": "simulated://",
-                "kubeletVersion": DEFAULT_VERSION,
+                "kubeletVersion": version,
                 "kubeProxyVersion": "",
             },
         },

@@ -8,6 +8,7 @@ sends the probes.
 from dataclasses import dataclass
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.kubernetes import FeatureGates
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,18 @@ class ServerFeatures:
 
 ALL_FEATURES = ServerFeatures(partitionable=True, consumable=True, taints=True)
 """As Kubernetes 1.36 has them when nobody changed a gate."""
+
+
+def default_features(minor: int) -> ServerFeatures:
+    """Of a server 1.`minor` when nobody changed a gate."""
+    gates = FeatureGates(minor)
+    return ServerFeatures(
+        partitionable=gates.enabled("DRAPartitionableDevices"),
+        consumable=gates.enabled("DRAConsumableCapacity"),
+        taints=gates.enabled("DRADeviceTaints"),
+        counters_apart=minor >= 35,
+    )
+
 
 _PROBE = "gpu-dra-probe"
 

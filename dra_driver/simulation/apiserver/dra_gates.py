@@ -4,6 +4,8 @@ Source: DRA's per-feature rules for disabled fields (kubernetes-dra.md, "What ha
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
+from typing import Any
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.kubernetes import FeatureGates
@@ -136,6 +138,36 @@ def drop_from_class(spec: JsonObject, old: JsonObject | None, gates: FeatureGate
         old,
         gates,
     )
+
+
+def as_kept(obj: JsonObject, minor: int) -> JsonObject:
+    """What a server 1.`minor` with its default gates keeps of a new claim, template, class or slice."""
+    kept, gates = deepcopy(obj), FeatureGates(minor)
+    match obj.get("kind"):
+        case "ResourceClaim":
+            drop_from_claim_spec(kept["spec"], None, gates)
+        case "ResourceClaimTemplate":
+            drop_from_claim_spec(kept["spec"]["spec"], None, gates)
+        case "DeviceClass":
+            drop_from_class(kept["spec"], None, gates)
+        case "ResourceSlice":
+            drop_from_slice(kept, None, gates)
+    return kept
+
+
+def dropped_fields(obj: JsonObject, minor: int) -> list[str]:
+    """Names of the fields that `as_kept` is without, and of those that 1.34 keeps but does nothing with."""
+    return sorted(set(_names(obj)) - set(_names(as_kept(obj, max(minor, 35)))))
+
+
+def _names(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield name
+            yield from _names(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _names(one)
 
 
 def _drop(

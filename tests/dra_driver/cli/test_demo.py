@@ -1,6 +1,8 @@
 """Which examples `dractl demo` runs on nodes that somebody names."""
 
-from dra_driver.cli.demo import fitting_examples, scenarios_in
+import pytest
+
+from dra_driver.cli.demo import _unfit, fitting_examples, scenarios_in
 from dra_driver.cli.plan import policy_of
 from dra_driver.simulation.cluster import parse_nodes
 
@@ -23,3 +25,13 @@ def test_without_nvlink_there_is_no_pair_and_without_imex_no_domain() -> None:
     small = fitting("t4")
     assert {"one-gpu", "extended-resource"} <= small
     assert small.isdisjoint({"nvlink-pair", "compute-domain-two-trays", "mig-on-demand"})
+
+
+@pytest.mark.parametrize("minor", [34, 35])
+def test_an_older_kubernetes_is_not_asked_for_what_it_drops_or_does_not_offer(minor: int) -> None:
+    reasons = _unfit(FOUND, parse_nodes("dgx-h100"), POLICY, minor)
+    drops = {name for name, why in reasons.items() if why == f"Kubernetes 1.{minor} drops a part of it by default"}
+    assert drops == {"shares-memory-and-cores", "diagnose-a-sick-gpu"}
+    lacks = {name for name, why in reasons.items() if "does not offer" in why}
+    assert lacks >= {"extended-resource"}
+    assert {"one-gpu", "mps-one-claim", "preference-list", "admin-monitoring"}.isdisjoint(reasons)
