@@ -25,8 +25,6 @@ _LOG = "/tmp/nvidia-mps-log"
 _SHM = "/dev/shm"
 _SYSTEMD_RUN = ("/usr/bin/systemd-run", "/bin/systemd-run", "/run/current-system/sw/bin/systemd-run")
 _STOP_S = 10
-_CONTEXT = "system_u:system_r:spc_t:s0"
-"""The only type of the host's processes to whose sockets containers may connect. Source: container-selinux."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +69,8 @@ def plain_start(daemon: DaemonProcess, *, isolated: bool) -> Start:
     )
 
 
-def systemd_words(systemd_run: str, daemon: DaemonProcess, *, confined: bool = False) -> tuple[str, ...]:
-    """`systemd-run` with all that the unit needs. Source: systemd.exec(5), systemd-run(1); properties of v240.
-
-    `confined`: SELinux is on. The context has no leading "-", because only unit files know it: a transient unit takes
-    it as part of the context, and does not start.
-    """
+def systemd_words(systemd_run: str, daemon: DaemonProcess) -> tuple[str, ...]:
+    """`systemd-run` with all that the unit needs. Source: systemd.exec(5), systemd-run(1); properties of v240."""
     root = daemon.program.chroot
     properties = {
         "KillMode": "control-group",
@@ -87,7 +81,6 @@ def systemd_words(systemd_run: str, daemon: DaemonProcess, *, confined: bool = F
         "TemporaryFileSystem": _PRIVATE,
         "BindPaths": " ".join(f"{source}:{target}" for source, target in _binds(daemon)),
         **({"RootDirectory": root} if root else {}),
-        **({"SELinuxContext": _CONTEXT} if confined else {}),
     }
     return (
         systemd_run,
@@ -129,7 +122,7 @@ class SystemdLauncher:
         program = self._program()
         if program is None:
             raise NodeNotReady("the host has no systemd-run", about=daemon.about)
-        self._host.run(systemd_words(program, daemon, confined=self._host.confined), daemon.about)
+        self._host.run(systemd_words(program, daemon), daemon.about)
         return {"launcher": "systemd", "unit": f"{daemon.unit}.service"}
 
     def _program(self) -> str | None:
@@ -137,10 +130,16 @@ class SystemdLauncher:
 
 
 class HostLauncher:
-    """systemd where the host has it, and a process alone where that is not so or fails."""
+    """systemd where the host has it, and a process alone where that is not so or fails, or where SELinux is on.
+
+    With SELinux, containers may connect to a process of the host only if its type is `spc_t`. A process alone has the
+    type of the plugin, which is that one for privileged containers. A unit has `unconfined_service_t`, and no property
+    changes that: the policy lets systemd (`init_t`) start nothing as `spc_t`. Source: container.te and init.te of
+    container-selinux and Fedora's selinux-policy.
+    """
 
     def __init__(self, host: OnHost) -> None:
-        self._systemd = SystemdLauncher(host) if host.isolates else None
+        self._systemd = SystemdLauncher(host) if host.isolates and not host.confined else None
         self._plain = PlainLauncher(host)
 
     def start(self, daemon: DaemonProcess) -> Mapping[str, str]:
