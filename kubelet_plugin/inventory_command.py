@@ -123,7 +123,8 @@ def _node(host: str, host_root: Path, driver_root: str | None) -> Iterator[_Node
         simulated = open_simulated(Path(folder), host)
         source = NvmlSource(nvml_of(simulated), str(simulated.driver_root))
         files = HostFiles(simulated.root)
-        yield _Node(_node_name(host), Hardware(files, lambda: source), DriverInstallation(files))
+        installation = DriverInstallation(files, configured_root=simulated.configured_root)
+        yield _Node(_node_name(host), Hardware(files, lambda: source), installation)
 
 
 def _node_name(host: str) -> str:

@@ -74,6 +74,7 @@ from kubelet_plugin.tracing import ClaimSpans
 
 if TYPE_CHECKING:
     from dra_driver.publish import PoolPublisher
+    from kubelet_plugin.simulation.host import SimulatedHost
 
 
 _LAST_WORD_S = 5.0
@@ -155,14 +156,15 @@ class _Plugin:
 def _node(settings: Settings, runtime: ContainerRuntime) -> _Node:
     # A simulated host is a folder of the real one, and its files can be mounted from there.
     host = HostFiles(settings.host_root, runtime_root=str(settings.host_root.resolve()) if settings.simulate else "/")
+    simulated = _simulated(settings)
     driver = DriverInstallation(
         host,
-        configured_root=settings.driver_root,
+        configured_root=settings.driver_root or (simulated.configured_root if simulated is not None else None),
         configured_hook=settings.cdi_hook,
         shipped_hook=None if settings.simulate else ShippedHook(settings.state_dir),
     )
     journal = JournalStore(settings.state_dir)
-    open_nvml = _nvml(settings, driver)
+    open_nvml = installed_nvml(driver) if simulated is None else _nvml(simulated)
     programs = DriverPrograms(host, driver.root)
     host_imex = HostDaemon(host, programs) if Feature.HOST_IMEX in settings.feature_gates else None
     imex_state = (lambda: None) if host_imex is None else host_imex.state
@@ -454,18 +456,24 @@ def _publisher(
     return publisher
 
 
-def _nvml(settings: Settings, driver: DriverInstallation) -> OpenNvml:
-    """The real NVML of the driver root, or that of a profile or a record: nothing else knows which it is."""
+def _simulated(settings: Settings) -> "SimulatedHost | None":
+    """The node of a profile or a record, as it is or new; None on a real one."""
     if settings.simulate is None:
-        return installed_nvml(driver)
+        return None
 
     # Only here: a real node has no use for profiles.
     from kubelet_plugin.simulation.host import open_simulated
-    from kubelet_plugin.simulation.recorded.nvml import nvml_of
 
     # Without a number all nodes are given the same, as by a DaemonSet; no two of them have the same GPUs.
     simulated = open_simulated(settings.host_root, settings.simulate, settings.node_name)
     simulated.adopt_programs()
+    return simulated
+
+
+def _nvml(simulated: "SimulatedHost") -> OpenNvml:
+    """That of a simulated node: nothing else knows that it is."""
+    from kubelet_plugin.simulation.recorded.nvml import nvml_of
+
     return lambda: NvmlSource(nvml_of(simulated), str(simulated.driver_root))
 
 

@@ -14,6 +14,7 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.cdi.reading import decode as decode_cdi
@@ -47,6 +48,9 @@ from kubelet_plugin.node_effects import OursNow
 from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.holds import MpsDaemon, UnknownHold
 from kubelet_plugin.prepare.store import DAMAGED, JournalFile, JournalStore
+
+if TYPE_CHECKING:
+    from kubelet_plugin.simulation.host import SimulatedHost
 
 _CONTAINERD_FILES = (
     "/etc/containerd/config.toml",
@@ -82,23 +86,22 @@ class Machine:
         self.places = places
         self.host = HostFiles(places.host_root)
         self._ask = asking(places.host_root)
+        self._simulated = _simulated(places)
+        recorded = self._simulated.configured_root if self._simulated is not None else None
         self.installation = DriverInstallation(
             self.host,
-            configured_root=places.driver_root,
+            configured_root=places.driver_root or recorded,
             configured_hook=places.cdi_hook,
             shipped_hook=InstalledHook(places.state_dir),
         )
 
     def open_nvml(self) -> OpenNvml:
-        if self.places.simulate is None:
+        if self._simulated is None:
             return installed_nvml(self.installation)
 
-        # Only here: a real node has no use for profiles.
-        from kubelet_plugin.simulation.host import open_simulated
         from kubelet_plugin.simulation.recorded.nvml import nvml_of
 
-        simulated = open_simulated(self.places.host_root, self.places.simulate)
-        source = NvmlSource(nvml_of(simulated), str(simulated.driver_root))
+        source = NvmlSource(nvml_of(self._simulated), str(self._simulated.driver_root))
         return lambda: source
 
     def facts(self) -> NodeFacts:
@@ -291,6 +294,16 @@ class Machine:
                 yield from record.decode(errors="replace").splitlines()
         finally:
             os.close(descriptor)
+
+
+def _simulated(places: NodePlaces) -> "SimulatedHost | None":
+    if places.simulate is None:
+        return None
+
+    # Only here: a real node has no use for profiles.
+    from kubelet_plugin.simulation.host import open_simulated
+
+    return open_simulated(places.host_root, places.simulate)
 
 
 def _permission(error: OSError) -> str | None:

@@ -5,15 +5,14 @@ Nothing here asks a program to change anything, none gets any input, and each ha
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 from dra_driver.errors import NodeNotReady
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
+from kubelet_plugin.hardware.in_root import asking
 from kubelet_plugin.hardware.layouts import BINARY_FOLDERS
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.record.format import Answer
@@ -46,13 +45,12 @@ type Progress = Callable[[str], None]
 
 
 class ProgramsOfNode:
-    """`host` is the host's root for this process. `in_place`: programs run as they are, not in the host's root, because
-    the host is simulated."""
+    """`host` is the host's root for this process."""
 
-    def __init__(self, host: HostFiles, programs: DriverPrograms, *, in_place: bool) -> None:
+    def __init__(self, host: HostFiles, programs: DriverPrograms) -> None:
         self._host = host
         self._programs = programs
-        self._in_place = in_place or host.root == Path("/")
+        self._ask = asking(host.root)
 
     def answers(self, progress: Progress) -> Iterator[Answer]:
         """Of all programs that are there, one after the other."""
@@ -93,17 +91,15 @@ class ProgramsOfNode:
             hook = ["hook"] if name == "nvidia-ctk" else []
             questions += [[*hook, "--help"], *([*hook, command, "--help"] for command in _HOOK_COMMANDS)]
         for words in questions:
-            command = self._command(path)
-            if command is not None:
-                yield answer_of([*command, *words], path, words, {"PATH": f"{os.defpath}:/usr/sbin:/sbin"})
-
-    def _command(self, path: str) -> list[str] | None:
-        """How this process starts a program of the host. None: it cannot enter the host's root."""
-        if self._in_place:
-            resolved = self._host.resolve(path)
-            return [str(self._host.path(resolved))] if resolved is not None else None
-        chroot = shutil.which("chroot", path=f"{os.defpath}:/usr/sbin:/sbin")
-        return [chroot, str(self._host.root), path] if chroot is not None else None
+            started = time.monotonic()
+            answer = Answer(path=path, words=words)
+            try:
+                said = self._ask([path, *words])
+                answer.status, answer.output = said.status, said.output[:_MOST_OUTPUT]
+            except NodeNotReady as error:
+                answer.problem = str(error)
+            answer.ms = round(1000 * (time.monotonic() - started), 1)
+            yield answer
 
 
 def answer_of(

@@ -91,7 +91,7 @@ class NodeRecorder:
     def _answers(self) -> Iterator[Answer]:
         host = HostFiles(self._places.host_root)
         programs = DriverPrograms(host, self._installation.root)
-        return ProgramsOfNode(host, programs, in_place=self._places.simulate is not None).answers(self._progress)
+        return ProgramsOfNode(host, programs).answers(self._progress)
 
     def _ask_nvml(self) -> None:
         """In a thread that nobody waits for without a limit."""

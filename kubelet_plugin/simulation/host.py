@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from dra_driver.errors import InvalidInput
 from dra_driver.names import model_label, names_record
+from kubelet_plugin.hardware.layouts import DRIVER_ROOTS
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.record.format import read_record
 from kubelet_plugin.simulation import vfio
@@ -82,6 +83,12 @@ class SimulatedHost(GpuOperations):
     def driver_root(self) -> PurePosixPath:
         """The host folder below which the driver's files lie."""
         return driver_root(self.state)
+
+    @property
+    def configured_root(self) -> str | None:
+        """The driver root that a recorded node needs as a setting: None when it is found without."""
+        root = str(self.driver_root)
+        return root if self.state.recorded is not None and root not in DRIVER_ROOTS else None
 
     @property
     def library_folder(self) -> PurePosixPath:

@@ -7,16 +7,15 @@ that the simulation knows are its own. Links never lead out of the folder. `chec
 
 import posixpath
 import re
-import shlex
 import shutil
 import struct
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from kubelet_plugin.hardware.driver_files import LINKER_CACHE, linker_cache
+from kubelet_plugin.hardware.in_root import Answer, described_program
 from kubelet_plugin.hardware.sysfs import HostFiles, described_node
-from kubelet_plugin.record.format import Answer, File, Record
+from kubelet_plugin.record.format import File, Record
 from kubelet_plugin.simulation import vfio
 from kubelet_plugin.simulation.driver_files import CUDA_CLIENT
 from kubelet_plugin.simulation.kernel_files import boot_id
@@ -31,6 +30,7 @@ _OF_KERNEL = re.compile(r"/(proc|sys|dev)(/|$)")
 _OF_DRIVER = re.compile(r"nvidia|cuda|nvcuvid|nvoptix|vdpau|GLX|EGL|GLES|gbm|vulkan", re.IGNORECASE)
 _OF_TOOLKIT = re.compile(r"nvidia-(ctk|cdi-hook|container)")
 _OF_SIMULATION = re.compile(r"/sim(/|$)")
+_FOLDERS = ("/dev", "/etc", "/proc", "/run", "/sys", "/sys/bus/pci/drivers", "/tmp", "/var")
 _DEVICES, _BOOT_ID = "/proc/devices", "/proc/sys/kernel/random/boot_id"
 _INFORMATION = re.compile(r"/proc/driver/nvidia/gpus/([^/]+)/information")
 _MINOR = re.compile(r"(Device Minor:\s*)\d+")
@@ -41,10 +41,13 @@ class RecordedTree:
 
     def __init__(self, record: Record) -> None:
         self._record = record
-        self._files = tuple(one for one in record.files if not _OF_SIMULATION.match(one.path))
+        self._files = tuple(
+            one for one in record.files if not _OF_SIMULATION.match(one.path) and not _is_in_the_way(one)
+        )
 
     def write_all(self, root: Path) -> None:
         """Everything as it was recorded; then `adopt`, when the node's state is known."""
+        self._make_folders(root)
         for file in self._files:
             if not _of_process(file):
                 self._write(root, file, None)
@@ -60,8 +63,7 @@ class RecordedTree:
 
     def write_machine(self, root: Path, state: NodeState) -> None:
         """What is there without an NVIDIA driver."""
-        for folder in ("/dev", "/run", "/tmp", "/var", "/etc", "/sys/bus/pci/drivers"):
-            path(root, folder).mkdir(parents=True, exist_ok=True)
+        self._make_folders(root)
         for file in self._files:
             if not self._of_module(file) and not self._of_driver(file) and not _of_process(file):
                 self._write(root, file, state)
@@ -120,6 +122,10 @@ class RecordedTree:
         write(root, CUDA_CLIENT, script(CUDA_CLIENT.name, root) or "")
         path(root, CUDA_CLIENT).chmod(0o755)
 
+    def _make_folders(self, root: Path) -> None:
+        for folder in _FOLDERS:
+            path(root, folder).mkdir(parents=True, exist_ok=True)
+
     def _of_module(self, file: File) -> bool:
         if _OF_MODULE.match(file.path) is not None:
             return True
@@ -173,7 +179,12 @@ class RecordedTree:
         for program in sorted({one.path for one in self._record.programs}):
             resolved = files.resolve(program)
             if resolved is not None and not self._of_driver(File(path=str(resolved), kind="file")):
-                write(root, resolved, _answering(self._record.programs, program))
+                answers = {
+                    " ".join(one.words): Answer(one.status, one.output)
+                    for one in self._record.programs
+                    if one.path == program and one.status is not None
+                }
+                write(root, resolved, described_program(answers))
                 path(root, resolved).chmod(0o755)
 
 
@@ -184,6 +195,11 @@ def _upgraded(state: NodeState) -> bool:
 def _is_of_holder(file: File) -> bool:
     """Whether it is there because the NVIDIA driver has a function of the bus."""
     return (file.path.endswith("/driver") and (file.target or "").endswith("/nvidia")) or "/drm" in file.path
+
+
+def _is_in_the_way(file: File) -> bool:
+    """A link instead of a folder that every node has."""
+    return file.path in _FOLDERS and file.kind != "folder"
 
 
 def _of_process(file: File) -> bool:
@@ -232,17 +248,3 @@ def _write_stub(root: Path, where: str, file: File) -> None:
         stub.truncate(max(file.size, stub.tell()))
     if file.mode is not None and file.kind == "file":
         path(root, where).chmod(file.mode & 0o777 | 0o600)
-
-
-def _answering(programs: tuple[Answer, ...], program: str) -> str:
-    """A script that answers what the program answered, and 127 to all else."""
-    return "".join(
-        ["#!/bin/sh\n# recorded answers\n", 'case "$*" in\n', *_cases(programs, program), "esac\nexit 127\n"]
-    )
-
-
-def _cases(programs: tuple[Answer, ...], program: str) -> Iterator[str]:
-    for one in programs:
-        if one.path == program and one.status is not None:
-            output = shlex.quote(one.output)
-            yield f"{shlex.quote(' '.join(one.words))}) printf %s {output}; exit {one.status & 0xFF};;\n"

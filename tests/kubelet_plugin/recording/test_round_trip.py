@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import toolkit
 
 from dra_driver.doctor.node import NodePlaces
 from kubelet_plugin.discovery import Hardware, NvmlSource
 from kubelet_plugin.hardware.driver_root import DriverInstallation
+from kubelet_plugin.hardware.in_root import Answer, described_program
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.inventory_command import _data, _Node, _report
 from kubelet_plugin.record.format import Record, write_record
@@ -157,3 +159,15 @@ def test_a_record_without_names_is_the_same_node_under_other_names(tmp_path: Pat
             del gpu["uuid"], gpu["name"], gpu["serial"], gpu["fabric"]["clusterUUID"]
             gpu["nvlink"]["peers"] = len(gpu["nvlink"]["peers"])
     assert [spec["gpus"] for spec in (first, second)] == [first["gpus"]] * 2
+
+
+def test_a_hook_program_answers_again_what_it_answered(tmp_path: Path) -> None:
+    host = create_host(tmp_path / "host", "t4")
+    said = toolkit.recorded()["1.18.2/nvidia-cdi-hook"]
+    answers = {words: Answer(status, output) for words, (status, output) in said.items()}
+    (host.root / "usr/bin/nvidia-cdi-hook").write_text(described_program(answers))
+    places = NodePlaces(host_root=host.root, simulate="t4")
+    again = replayed(NodeRecorder(places).record(release="test", keep_names=True), tmp_path)
+    hooks = shown(host)["cdi"]["containerEdits"]["hooks"]
+    assert {hook["args"][1] for hook in hooks} >= {"enable-cuda-compat", "disable-device-node-modification"}
+    assert shown(again) == shown(host)
