@@ -29,14 +29,17 @@ _MAJOR, _CONTROL_MINOR, _MODESET_MINOR = 195, 255, 254
 def missing_nodes(host: HostFiles, dev_root: str) -> tuple[str, ...]:
     """Names below `/dev` of `dev_root`, sorted: nodes that are not there, or have other numbers than the kernel's.
 
-    That of modeset only if the kernel has its module loaded.
+    That of modeset only if the kernel has its module loaded. Those of GPUs only if none is there: a node that has some
+    of them may be a container that was given these GPUs and no others, while its kernel knows them all.
     """
     majors = host.device_majors()
     wanted = {_CONTROL: (_MAJOR, _CONTROL_MINOR), _UVM: (majors.get(_UVM), 0)}
     if _MODESET in majors:
         wanted[_MODESET] = (_MAJOR, _MODESET_MINOR)
     minors = (minor_at(host, address) for address in host.names(_GPUS))
-    wanted |= {f"nvidia{minor}": (_MAJOR, minor) for minor in minors if minor is not None}
+    gpus = {f"nvidia{minor}": (_MAJOR, minor) for minor in minors if minor is not None}
+    if not any(_is_right(host, dev_root, name, *numbers) for name, numbers in gpus.items()):
+        wanted |= gpus
     return tuple(sorted(name for name, numbers in wanted.items() if not _is_right(host, dev_root, name, *numbers)))
 
 

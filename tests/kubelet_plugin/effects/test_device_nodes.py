@@ -129,26 +129,27 @@ def test_unified_memory_alone_is_made_and_a_node_of_an_earlier_major_made_anew(n
     assert node.words == ["-u -c=0", "-u -c=0"]
 
 
-def test_a_gpu_whose_number_the_kernel_changed_gets_its_node(node: _Node) -> None:
+def test_a_gpu_without_node_beside_others_that_have_theirs_is_left_alone(node: _Node) -> None:
+    """A node in a container (kind) has nodes of its own GPUs only, and its /proc speaks of all of the machine."""
     node.remove("nvidia3", "nvidia5")
     assert node.nodes() is None
-    assert node.words == ["-c=3 -c=5"]
+    assert node.on_host.ran == []
 
 
 def test_what_cannot_be_made_is_tried_once_and_said_until_it_is_there(node: _Node) -> None:
     params = node.host.path("/proc/driver/nvidia/params")
     params.write_text(params.read_text().replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0"))
-    node.remove("nvidia-uvm*", "nvidia2")
+    node.remove("nvidia-uvm*", "nvidiactl")
     for _ in range(3):
         problem = node.nodes()
         assert problem is not None and (problem.subject, problem.reason) == ("device nodes", "Missing")
-        assert problem.message.startswith("/dev/nvidia-uvm, /dev/nvidia2: not there")
+        assert problem.message.startswith("/dev/nvidia-uvm, /dev/nvidiactl: not there")
         assert "ModifyDeviceFiles: 0" in problem.message
-        assert "`nvidia-modprobe -c=2 && nvidia-modprobe -u -c=0`" in problem.message
+        assert "`nvidia-modprobe -c=255 && nvidia-modprobe -u -c=0`" in problem.message
     assert len(node.words) == 2
     params.write_text(params.read_text().replace("ModifyDeviceFiles: 0", "ModifyDeviceFiles: 1"))
     node.host.reboot()
-    node.remove("nvidia-uvm*", "nvidia2")
+    node.remove("nvidia-uvm*", "nvidiactl")
     assert node.nodes() is None
 
 
