@@ -29,7 +29,6 @@ from controller.webhook.trust import (
     watched_configuration,
     watched_secret,
 )
-from dra_driver.allocation.selection import class_selector
 from dra_driver.api.meta import DEVICE_CLASSES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import DeviceClass
@@ -294,8 +293,7 @@ class Webhook:
         sites = await self._server.in_thread(lambda: _asked_once(sites_of_kinds(known, driver)))
         self._tired.clear()
         self._judged_kib = 0
-        for remembering in (compile_selector, class_selector):
-            remembering.cache_clear()
+        compile_selector.cache_clear()
         knowledge = replace(self._judge.knowledge, minor=known, sites=sites)
         self._judge = Judge(knowledge, knows_server=minor in KNOWN)
         self._version_known = True

@@ -4,12 +4,15 @@ Source: feature gates and structured allocator of 1.34 to 1.37.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
+
+from dra_driver.cel.server import Server
 
 from dra_driver import kubernetes
 from dra_driver.kubernetes import FeatureGates
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Behaviour:
     """A kube-scheduler: its minor version and the gates that are on. Gates that are always on have no field here."""
 
@@ -22,6 +25,12 @@ class Behaviour:
     """DRADeviceTaints: without it taints are ignored."""
     binding_conditions: bool
     """DRADeviceBindingConditions: without it devices that are attached after the decision are not used."""
+    list_attributes: bool = False
+    """DRAListTypeAttributes (alpha): without it an attribute that is a list is an error for every selector."""
+    admin_access: bool = True
+    """DRAAdminAccess: without it a request for admin access is an error."""
+    prioritized: bool = True
+    """DRAPrioritizedList: without it a request with alternatives is an error."""
 
     @classmethod
     def of(cls, minor: int, **gates: bool) -> "Behaviour":
@@ -45,6 +54,11 @@ class Behaviour:
     def fractional_steps(self) -> bool:
         """Steps of a request policy may be parts of one (DRAFractionalCapacityRange)."""
         return self.minor >= 37
+
+    @cached_property
+    def server(self) -> Server:
+        """What the scheduler's selectors are compiled for. It reads what is stored."""
+        return Server(self.minor, consumable_capacity=self.consumable, list_attributes=self.list_attributes)
 
     @property
     def empty_list_for_all(self) -> bool:

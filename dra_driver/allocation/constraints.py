@@ -5,87 +5,96 @@ Source: kubernetes/dynamic-resource-allocation, structured allocator, Kubernetes
 
 from collections.abc import Hashable, Sequence
 
+from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.allocation.snapshot import Candidate
 from dra_driver.api.resource import Constraint, ResourceClaim
-from dra_driver.cel.device import attribute_value
 from dra_driver.errors import InvalidInput
 from dra_driver.names import RequestName
 
 type Value = tuple[str, object]
 """Type and value of an attribute, so that the int 1 and the bool true differ."""
 
+_UNREADABLE = "unreadable"
+"""The type of what the scheduler cannot compare: it is equal to nothing but itself."""
+
 
 class _AttributeConstraint:
-    def __init__(self, requests: Sequence[str], attribute: str) -> None:
+    def __init__(self, requests: Sequence[str], attribute: str, behaviour: Behaviour) -> None:
         self.requests, self.attribute = requests, attribute
-        self._known: dict[Candidate, Value | None] = {}
+        self._lists = behaviour.server.list_values
+        self._known: dict[Candidate, frozenset[Value]] = {}
 
     def covers(self, name: RequestName) -> bool:
         return name.covered_by(self.requests)
 
-    def value(self, candidate: Candidate) -> Value | None:
-        """None when the device has no such attribute."""
+    def values(self, candidate: Candidate) -> frozenset[Value]:
+        """One for a plain attribute, those of a list, none when the device has no such attribute."""
         if candidate not in self._known:
-            self._known[candidate] = _attribute(candidate, self.attribute)
+            self._known[candidate] = _values(candidate, self.attribute, self._lists)
         return self._known[candidate]
 
 
 class MatchAttribute(_AttributeConstraint):
-    """Every covered device has the attribute, with one value."""
+    """Every covered device has the attribute, with one value that all of them have."""
 
-    def __init__(self, requests: Sequence[str], attribute: str) -> None:
-        super().__init__(requests, attribute)
-        self._values: list[Value] = []
+    def __init__(self, requests: Sequence[str], attribute: str, behaviour: Behaviour) -> None:
+        super().__init__(requests, attribute, behaviour)
+        self._common: list[frozenset[Value]] = []
+        """After each device, the values that it and those before it have."""
 
     def add(self, name: RequestName, candidate: Candidate) -> bool:
         if not self.covers(name):
             return True
-        value = self.value(candidate)
-        if value is None or (self._values and self._values[0] != value):
+        values = self.values(candidate)
+        common = values & self._common[-1] if self._common else values
+        if not common:
             return False
-        self._values.append(value)
+        self._common.append(common)
         return True
 
     def remove(self, name: RequestName) -> None:
         if self.covers(name):
-            self._values.pop()
+            self._common.pop()
 
     @property
     def state(self) -> Hashable:
         """All that later devices are compared with."""
-        return self._values[0] if self._values else None
+        return self._common[-1] if self._common else None
 
     def __str__(self) -> str:
         return f"matchAttribute {self.attribute}"
 
 
 class DistinctAttribute(_AttributeConstraint):
-    """Every covered device has the attribute, with a value that no other has.
+    """Every covered device has the attribute, with values that no other has.
 
-    Like upstream, one value is kept per request: in a request of three devices the first and the third may be equal.
+    Like upstream, the values of one device are kept per request: in a request of three devices the first and the third
+    may be equal.
     """
 
-    def __init__(self, requests: Sequence[str], attribute: str) -> None:
-        super().__init__(requests, attribute)
-        self._values: dict[str, Value] = {}
+    def __init__(self, requests: Sequence[str], attribute: str, behaviour: Behaviour) -> None:
+        super().__init__(requests, attribute, behaviour)
+        self._taken: dict[str, frozenset[Value]] = {}
 
     def add(self, name: RequestName, candidate: Candidate) -> bool:
         if not self.covers(name):
             return True
-        value = self.value(candidate)
-        if value is None or value in self._values.values():
+        values = self.values(candidate)
+        if not values or not all(values.isdisjoint(taken) for taken in self._taken.values()):
             return False
-        self._values[name.request] = value
+        if self._taken and any(kind == _UNREADABLE for kind, _ in values):
+            return False
+        self._taken[name.request] = values
         return True
 
     def remove(self, name: RequestName) -> None:
         if self.covers(name):
-            self._values.pop(name.request, None)
+            self._taken.pop(name.request, None)
 
     @property
     def state(self) -> Hashable:
         """All that later devices are compared with."""
-        return frozenset(self._values.items())
+        return frozenset(self._taken.items())
 
     def __str__(self) -> str:
         return f"distinctAttribute {self.attribute}"
@@ -94,26 +103,36 @@ class DistinctAttribute(_AttributeConstraint):
 type AnyConstraint = MatchAttribute | DistinctAttribute
 
 
-def constraints_of(claim: ResourceClaim) -> tuple[AnyConstraint, ...]:
-    return tuple(_constraint(claim, index, one) for index, one in enumerate(claim.spec.devices.constraints))
+def constraints_of(claim: ResourceClaim, behaviour: Behaviour) -> tuple[AnyConstraint, ...]:
+    constraints = claim.spec.devices.constraints
+    return tuple(_constraint(claim, index, one, behaviour) for index, one in enumerate(constraints))
 
 
-def _constraint(claim: ResourceClaim, index: int, constraint: Constraint) -> AnyConstraint:
+def _constraint(claim: ResourceClaim, index: int, constraint: Constraint, behaviour: Behaviour) -> AnyConstraint:
     if constraint.match_attribute is not None:
-        return MatchAttribute(constraint.requests, constraint.match_attribute)
+        return MatchAttribute(constraint.requests, constraint.match_attribute, behaviour)
     if constraint.distinct_attribute is not None:
-        return DistinctAttribute(constraint.requests, constraint.distinct_attribute)
+        return DistinctAttribute(constraint.requests, constraint.distinct_attribute, behaviour)
     about = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
     raise InvalidInput("neither matchAttribute nor distinctAttribute", about=about, field=f"constraints[{index}]")
 
 
-def _attribute(candidate: Candidate, name: str) -> Value | None:
+def _values(candidate: Candidate, name: str, lists: bool) -> frozenset[Value]:
     attributes = candidate.device.attributes
     domain, _, id_ = name.rpartition("/")
     attribute = attributes.get(name) or (attributes.get(id_) if domain == candidate.id.driver else None)
     if attribute is None:
-        return None
-    if attribute.version is not None:
-        return "version", attribute.version
-    value = attribute_value(attribute)
-    return (type(value).__name__, value)
+        return frozenset()
+    of_types = {
+        "int": (attribute.int_, attribute.ints),
+        "bool": (attribute.bool_, attribute.bools),
+        "string": (attribute.string, attribute.strings),
+        "version": (attribute.version, attribute.versions),
+    }
+    for kind, (_, values) in of_types.items():
+        if lists and values:
+            return frozenset((kind, value) for value in values)
+    for kind, (value, _) in of_types.items():
+        if value is not None:
+            return frozenset([(kind, value)])
+    return frozenset([(_UNREADABLE, candidate)])

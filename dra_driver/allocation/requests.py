@@ -90,8 +90,14 @@ def _alternatives(
         else [(RequestName(request.name, one.name), one) for one in request.first_available or ()]
     )
     about = f"claim {claim.metadata.namespace}/{claim.metadata.name}"
+    if request.first_available and not behaviour.prioritized:
+        message = f'request "{request.name}" has alternatives; kube-scheduler has DRAPrioritizedList switched off'
+        raise InvalidInput(message, about=about)
     found: list[Wanted] = []
     for name, spec in named:
+        if isinstance(spec, ExactRequest) and spec.admin_access is not None and not behaviour.admin_access:
+            message = f'request "{name}" asks for admin access; kube-scheduler has DRAAdminAccess switched off'
+            raise InvalidInput(message, about=about)
         device_class = classes.get(spec.device_class_name)
         if device_class is None:
             raise InvalidInput(f'request "{name}": there is no DeviceClass {spec.device_class_name}', about=about)

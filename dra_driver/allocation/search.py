@@ -92,7 +92,7 @@ class _Search:
         self.chosen: list[list[Chosen]] = [[] for _ in claims]
         self._listener = listener
         self._requests = checked_requests(claims, site.snapshot.classes, site.behaviour)
-        self._constraints = [constraints_of(claim) for claim in claims]
+        self._constraints = [constraints_of(claim, site.behaviour) for claim in claims]
         self._ledger = site.ledger()
         self._prospects = {
             wanted: Prospects(wanted, site, self._ledger)

@@ -4,19 +4,20 @@ What a selector reads of a device is seen in its text, as long as it names every
 that does more, such as looking through all attributes, nothing is known, and every device is a class of its own. Pure.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from dra_driver.api.resource import Attribute, Capacity, Device
-from dra_driver.cel.device import CelDevice, compile_selector
+from dra_driver.cel.device import CelDevice, compile_selector, unreadable_attribute, unreadable_error
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.parser import parse
+from dra_driver.cel.server import Server
 from dra_driver.cel.tree import Constant, Index, Name, Node, Select, children
 
 _MOST_CLASSES = 10_000
 """Remembered per selector; a selector on UUIDs has as many as there are devices."""
+_MOST_SELECTORS = 4096
 
 type _Kind = Literal["attributes", "capacity"]
 
@@ -30,28 +31,25 @@ class Read(NamedTuple):
 
 
 class ClassSelector:
-    """A selector that remembers what it said of devices like this one."""
+    """A selector that remembers what it answered for devices like this one."""
 
-    def __init__(self, expression: str) -> None:
+    def __init__(self, expression: str, server: Server) -> None:
         """Raises CelError when it does not compile."""
         # What is stored is compiled whatever it costs; a scheduler ends it when it really costs too much.
-        self._selector = compile_selector(expression, cost_limit=None)
+        self._selector = compile_selector(expression, server, cost_limit=None)
         self._reads = reads(parse(expression))
         self._known: dict[Hashable, bool | CelError] = {}
 
-    def matches(self, driver: str, device: Device) -> bool:
-        """Raises CelError when the evaluation fails."""
+    def answer(self, driver: str, device: Device) -> bool | CelError:
+        """The error is that of an evaluation that failed. All attributes of the device must be readable."""
         seen = self._seen(driver, device)
         if seen is None:
-            return self._selector.matches(CelDevice(driver, device))
+            return self._evaluated(driver, device)
         if seen not in self._known:
             if len(self._known) >= _MOST_CLASSES:
                 self._known.clear()
             self._known[seen] = self._evaluated(driver, device)
-        known = self._known[seen]
-        if isinstance(known, CelError):
-            raise known
-        return known
+        return self._known[seen]
 
     def _evaluated(self, driver: str, device: Device) -> bool | CelError:
         try:
@@ -73,15 +71,14 @@ class ClassSelector:
         return tuple(seen)
 
 
-class_selector = lru_cache(maxsize=4096)(ClassSelector)
-
-
 def _value(found: Attribute | Capacity | None) -> Hashable:
     if found is None:
         return None
     if isinstance(found, Capacity):
         return found.value
-    return found.int_, found.bool_, found.string, found.version
+    scalars: tuple[Hashable, ...] = (found.int_, found.bool_, found.string, found.version)
+    lists = (found.ints, found.bools, found.strings, found.versions)
+    return (scalars, *(None if one is None else tuple(one) for one in lists))
 
 
 def reads(root: Node) -> tuple[Read, ...] | None:
@@ -137,12 +134,42 @@ class Failure:
     error: CelError
 
 
-def verdict(expressions: Iterable[str], driver: str, device: Device) -> bool | Failure:
-    """Whether all selectors hold for the device. They are asked in order, and those after one that says no are not."""
-    for index, expression in enumerate(expressions):
-        try:
-            if not class_selector(expression).matches(driver, device):
+class Selectors:
+    """All selectors of one snapshot's claims and classes, as its scheduler compiles them.
+
+    Nothing outlives the snapshot, so no answer depends on what was asked before. A selector that does not compile is
+    remembered, too: it fails on every device, and compiling it may be what takes longest.
+    """
+
+    def __init__(self, server: Server, compiled: Callable[[str, Server], ClassSelector] = ClassSelector) -> None:
+        """`compiled` raises CelError for a selector that does not compile."""
+        self._server = server
+        self._compile = compiled
+        self._compiled: dict[str, ClassSelector | CelError] = {}
+
+    def verdict(self, expressions: Iterable[str], driver: str, device: Device) -> bool | Failure:
+        """Whether all selectors hold for the device. They are asked in order, and those after the first that does not
+        hold are not asked."""
+        unreadable = unreadable_attribute(device, self._server)
+        for index, expression in enumerate(expressions):
+            selector = self._selector(expression)
+            if isinstance(selector, CelError):
+                return Failure(index, selector)
+            if unreadable is not None:
+                return Failure(index, unreadable_error(unreadable, expression))
+            answer = selector.answer(driver, device)
+            if isinstance(answer, CelError):
+                return Failure(index, answer)
+            if not answer:
                 return False
-        except CelError as error:
-            return Failure(index, error)
-    return True
+        return True
+
+    def _selector(self, expression: str) -> ClassSelector | CelError:
+        if expression not in self._compiled:
+            if len(self._compiled) >= _MOST_SELECTORS:
+                self._compiled.clear()
+            try:
+                self._compiled[expression] = self._compile(expression, self._server)
+            except CelError as error:
+                self._compiled[expression] = error
+        return self._compiled[expression]

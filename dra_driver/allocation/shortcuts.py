@@ -71,8 +71,7 @@ type _Groups = Mapping[Value, Collection[Candidate]]
 def _by_value(problem: Problem, constraint: AnyConstraint, prospects: Prospects) -> _Groups:
     groups: dict[Value, set[Candidate]] = defaultdict(set)
     for candidate in _devices(problem, prospects):
-        value = constraint.value(candidate)
-        if value is not None:
+        for value in constraint.values(candidate):
             groups[value].add(candidate)
     return groups
 
@@ -249,7 +248,7 @@ def _look(problem: Problem, candidate: Candidate) -> Hashable:
     """What requests, constraints and counters see of the device."""
     place = problem.site.places[candidate]
     serves = tuple(place in one.eligible_set for one in problem.prospects.values())
-    values = tuple(constraint.value(candidate) for claim in problem.constraints for constraint in claim)
+    values = tuple(constraint.values(candidate) for claim in problem.constraints for constraint in claim)
     draws = tuple(sorted((id_.counter, needed) for id_, needed in candidate.consumes))
     return serves, values, draws, problem.ledger.stock(candidate)
 

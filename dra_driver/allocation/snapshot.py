@@ -16,7 +16,7 @@ from typing import NamedTuple
 from dra_driver.allocation.amounts import Amount, amount
 from dra_driver.allocation.behaviour import CURRENT, Behaviour
 from dra_driver.allocation.nodes import NodeView, selector_matches
-from dra_driver.allocation.selection import Failure, verdict
+from dra_driver.allocation.selection import Failure, Selectors
 from dra_driver.api.resource import (
     Allocation,
     Device,
@@ -128,6 +128,7 @@ class Pool:
     driver: str
     name: str
     candidates: tuple[Candidate, ...]
+    selectors: Selectors
     problem: str | None = None
     counters: Mapping[CounterId, Amount] = field(default_factory=dict)
     elsewhere: tuple[Candidate, ...] = ()
@@ -149,18 +150,18 @@ class Pool:
     def select(self, expressions: tuple[str, ...]) -> Selection:
         """Evaluated once; the answer is kept with the pool."""
         if expressions not in self._selections:
-            self._selections[expressions] = _select(self.candidates, expressions)
+            self._selections[expressions] = _select(self.candidates, self.selectors, expressions)
         return self._selections[expressions]
 
     def __str__(self) -> str:
         return f"{self.driver}/{self.name}"
 
 
-def _select(candidates: Iterable[Candidate], expressions: tuple[str, ...]) -> Selection:
+def _select(candidates: Iterable[Candidate], selectors: Selectors, expressions: tuple[str, ...]) -> Selection:
     matching: list[Candidate] = []
     failing: dict[Candidate, Failure] = {}
     for candidate in candidates:
-        found = verdict(expressions, candidate.id.driver, candidate.device)
+        found = selectors.verdict(expressions, candidate.id.driver, candidate.device)
         if found is True:
             matching.append(candidate)
         elif isinstance(found, Failure):
@@ -173,6 +174,7 @@ class Catalog:
 
     def __init__(self, slices: Sequence[PublishedSlice], behaviour: Behaviour = CURRENT) -> None:
         self.behaviour = behaviour
+        self._selectors = Selectors(behaviour.server)
         self._known: dict[PoolId, list[PublishedSlice]] = defaultdict(list)
         self._of_node: dict[str | None, list[PublishedSlice]] = defaultdict(list)
         """By the one node that they are for; those that may be for several are under None."""
@@ -225,7 +227,7 @@ class Catalog:
             everywhere = [one for one in self._known[id_] if one.spec.pool.generation == newest]
         if not _is_complete(everywhere):
             wanted = max(one.spec.pool.resource_slice_count for one in everywhere)
-            return Pool(*id_, (), f"is being updated: it has {len(everywhere)} of {wanted} slices")
+            return Pool(*id_, (), self._selectors, f"is being updated: it has {len(everywhere)} of {wanted} slices")
         mine = {one.name for one in current}
         return self._complete(current, [one for one in everywhere if one.name not in mine])
 
@@ -239,8 +241,8 @@ class Catalog:
         if problem is None and self.behaviour.partitionable:
             problem = _unknown_counter((*candidates, *others), counters)
         if problem is not None:
-            return Pool(*current[0].pool, (), f"is invalid: {problem}")
-        return Pool(*current[0].pool, candidates, None, counters, others)
+            return Pool(*current[0].pool, (), self._selectors, f"is invalid: {problem}")
+        return Pool(*current[0].pool, candidates, self._selectors, None, counters, others)
 
 
 def _is_beyond(one: PublishedSlice, behaviour: Behaviour) -> bool:

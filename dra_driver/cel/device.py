@@ -35,7 +35,7 @@ class _Domains[T](dict[str, dict[str, T]]):
 class CelDevice:
     """A device as selectors see it. Made once per device, used for any number of evaluations."""
 
-    __slots__ = ("allow_multiple_allocations", "attributes", "capacity", "driver", "list_attribute")
+    __slots__ = ("allow_multiple_allocations", "attributes", "capacity", "device", "driver")
 
     def __init__(self, driver: str, device: Device) -> None:
         """Raises ValueError for a quantity or version that is none; the API server does not store such a device."""
@@ -43,13 +43,10 @@ class CelDevice:
         self.attributes: _Domains[object] = _Domains()
         self.capacity: _Domains[Quantity] = _Domains()
         self.allow_multiple_allocations = bool(device.allow_multiple_allocations)
-        self.list_attribute: str | None = None
-        """An attribute that is a list, which a scheduler without DRAListTypeAttributes cannot read."""
+        self.device = device
         for name, attribute in device.attributes.items():
             domain, id_ = _qualified(name, driver)
-            value = self.attributes.setdefault(domain, {})[id_] = attribute_value(attribute)
-            if isinstance(value, tuple):
-                self.list_attribute = name
+            self.attributes.setdefault(domain, {})[id_] = attribute_value(attribute)
         for name, capacity in device.capacity.items():
             domain, id_ = _qualified(name, driver)
             self.capacity.setdefault(domain, {})[id_] = _quantity(capacity.value)
@@ -60,7 +57,7 @@ _quantity = lru_cache(maxsize=4096)(Quantity.parse)
 
 
 def attribute_value(attribute: Attribute) -> object:
-    """The value as CEL and constraints compare it: int, bool, str or Version, or a tuple of one of them."""
+    """The value as CEL compares it: int, bool, str or Version, or a tuple of one of them; None when it has none."""
     for values in (attribute.ints, attribute.bools, attribute.strings):
         if values is not None:
             return tuple(values)
@@ -72,6 +69,22 @@ def attribute_value(attribute: Attribute) -> object:
         if value is not None:
             return value
     return None
+
+
+def unreadable_attribute(device: Device, server: Server) -> str | None:
+    """An attribute without a value, or with a list that the server cannot read; None when all can be read."""
+    lists = server.list_values
+    for name, one in device.attributes.items():
+        if one.string is None and one.int_ is None and one.bool_ is None and one.version is None:
+            values = (one.ints, one.bools, one.strings, one.versions)
+            if not lists or all(value is None for value in values):
+                return name
+    return None
+
+
+def unreadable_error(name: str, expression: str) -> CelRuntimeError:
+    """What a selector answers for a device with an attribute that the server cannot read."""
+    return CelRuntimeError(f"attribute {name}: unsupported attribute value", expression, 0, len(expression))
 
 
 def _qualified(name: str, driver: str) -> tuple[str, str]:
@@ -100,15 +113,15 @@ class Selector:
         self.expression = checked.expression
         self.cost = cost
         self._checked = checked
-        self._lists = server.list_values
+        self._server = server
         self._program = Program(checked)
         self._metered = WatchedProgram(checked) if cost > _UNMETERED else None
         self._rounds = rounds_of(checked.root) if self._metered else {}
 
     def matches(self, device: CelDevice) -> bool:
         """Raises CelRuntimeError, which ends the scheduling attempt of the whole pod."""
-        if device.list_attribute is not None and not self._lists:
-            raise self._error(f"attribute {device.list_attribute}: unsupported attribute value")
+        if (name := unreadable_attribute(device.device, self._server)) is not None:
+            raise unreadable_error(name, self.expression)
         result = self._program.evaluate(device) if self._metered is None else self._evaluate(self._metered, device)
         if result is True or result is False:
             return bool(result)

@@ -13,6 +13,7 @@ from support.allocation import (
     snapshot,
 )
 
+from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.search import Allocated, NotAllocatable, allocate
 from dra_driver.allocation.snapshot import Snapshot
@@ -438,3 +439,60 @@ def test_the_reason_is_about_the_request_that_the_search_could_not_get_past() ->
 
 def test_no_claims_need_no_devices() -> None:
     assert allocate([], NODE, snapshot()) == Allocated(())
+
+
+# -- gates of the scheduler
+
+
+def test_a_request_with_alternatives_is_an_error_where_the_gate_is_off() -> None:
+    within = snapshot(gpus("a"), behaviour=Behaviour.of(36, prioritized=False))
+    with pytest.raises(InvalidInput, match="has alternatives; kube-scheduler has DRAPrioritizedList switched off"):
+        allocate([claim(first_of("gpu", alternative("one")))], NODE, within)
+
+
+def test_a_request_for_admin_access_is_an_error_where_the_gate_is_off() -> None:
+    within = snapshot(gpus("a"), behaviour=Behaviour.of(36, admin_access=False))
+    with pytest.raises(InvalidInput, match="admin access; kube-scheduler has DRAAdminAccess switched off"):
+        allocate([claim(exactly(adminAccess=True))], NODE, within)
+
+
+# -- attributes that are lists
+
+_LISTS = Behaviour.of(36, list_attributes=True)
+
+
+def linked(name: str, *links: str) -> dict[str, object]:
+    device = gpu(name)
+    device["attributes"] |= {"links": {"strings": list(links)}}
+    return device
+
+
+def together(*devices: dict[str, object], count: int, behaviour: Behaviour = _LISTS, **constraint: str) -> list[str]:
+    wanted = [exactly(f"r{index}") for index in range(count)]
+    return chosen(claim(*wanted, constraints=[constraint]), within=snapshot(published(*devices), behaviour=behaviour))
+
+
+def test_lists_match_where_all_devices_have_a_value_in_common() -> None:
+    devices = linked("a", "x", "y"), linked("b", "y", "z"), linked("c", "z", "x"), linked("d", "y")
+    assert together(*devices, count=3, matchAttribute=f"{DRIVER}/links") == ["r0=a", "r1=b", "r2=d"]
+
+
+def test_what_devices_have_in_common_is_found_again_after_one_is_taken_back() -> None:
+    """a and b have y in common; once b is taken back, x counts again."""
+    devices = linked("a", "x", "y"), linked("b", "y"), linked("c", "x"), linked("d", "x")
+    assert together(*devices, count=3, matchAttribute=f"{DRIVER}/links") == ["r0=a", "r1=c", "r2=d"]
+
+
+def test_lists_are_distinct_where_no_two_devices_have_a_value_in_common() -> None:
+    devices = linked("a", "x", "y"), linked("b", "y", "z"), linked("c", "z")
+    assert together(*devices, count=2, distinctAttribute=f"{DRIVER}/links") == ["r0=a", "r1=c"]
+
+
+def test_a_list_beside_a_plain_value_is_a_list_of_one() -> None:
+    plain = gpu("b", links="y")
+    assert together(linked("a", "x", "y"), plain, count=2, matchAttribute=f"{DRIVER}/links") == ["r0=a", "r1=b"]
+
+
+def test_a_list_stops_the_pod_where_the_gate_is_off() -> None:
+    with pytest.raises(InvalidInput, match="links: unsupported attribute value"):
+        together(linked("a", "x"), count=1, behaviour=Behaviour.of(36), matchAttribute=f"{DRIVER}/links")

@@ -5,11 +5,12 @@ import random
 import pytest
 from support.allocation import DRIVER, attribute
 
-from dra_driver.allocation.selection import ClassSelector, Read, reads
+from dra_driver.allocation.selection import ClassSelector, Failure, Read, Selectors, reads
 from dra_driver.api.resource import Device
 from dra_driver.cel.device import CelDevice, compile_selector
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.parser import parse
+from dra_driver.cel.server import CURRENT, Server
 
 OWN = f"device.attributes['{DRIVER}']"
 KIND, SIZE = Read("attributes", DRIVER, "kind"), Read("attributes", DRIVER, "size")
@@ -62,11 +63,9 @@ def a_device(random_: random.Random) -> Device:
     return Device.of({"name": "x", "attributes": dict(items), "capacity": capacity, **shareable})
 
 
-def outcome(selector: ClassSelector, driver: str, device: Device) -> bool | str:
-    try:
-        return selector.matches(driver, device)
-    except CelError as error:
-        return str(error)
+def outcome(selectors: Selectors, expression: str, driver: str, device: Device) -> bool | str:
+    answer = selectors.verdict([expression], driver, device)
+    return str(answer.error) if isinstance(answer, Failure) else answer
 
 
 def alone(expression: str, driver: str, device: Device) -> bool | str:
@@ -79,7 +78,52 @@ def alone(expression: str, driver: str, device: Device) -> bool | str:
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_every_device_gets_the_answer_that_it_would_get_alone(expression: str) -> None:
     random_ = random.Random(expression)
-    selector = ClassSelector(expression)
+    selectors = Selectors(CURRENT)
     for _ in range(300):
         driver, device = random_.choice([DRIVER, "other.example.com"]), a_device(random_)
-        assert outcome(selector, driver, device) == alone(expression, driver, device), device
+        assert outcome(selectors, expression, driver, device) == alone(expression, driver, device), device
+
+
+def lists(*values: str) -> Device:
+    return Device.of({"name": "x", "attributes": {"kind": {"string": "a"}, "models": {"strings": list(values)}}})
+
+
+def test_no_answer_depends_on_what_was_asked_before() -> None:
+    """A list is unreadable for 1.36, whatever the selector reads, and whether a device without one was asked first."""
+    selectors, expression = Selectors(CURRENT), f"{OWN}.kind == 'a'"
+    plain = Device.of({"name": "x", "attributes": {"kind": {"string": "a"}}})
+    for _ in range(2):
+        assert selectors.verdict([expression], DRIVER, plain) is True
+        failure = selectors.verdict([expression], DRIVER, lists("A100"))
+        assert isinstance(failure, Failure) and "models: unsupported attribute value" in str(failure.error)
+
+
+def test_devices_with_different_lists_are_told_apart() -> None:
+    selectors = Selectors(Server.of(36, list_attributes=True))
+    expression = f"{OWN}.models.exists(m, m == 'A100')"
+    answers = [selectors.verdict([expression], DRIVER, lists(model)) for model in ("A100", "T4", "A100")]
+    assert answers == [True, False, True]
+
+
+def test_a_list_is_read_by_a_scheduler_that_knows_lists() -> None:
+    assert Selectors(Server.of(37)).verdict(["true"], DRIVER, lists("A100")) is True
+
+
+def test_every_selector_fails_on_a_device_that_has_an_attribute_without_a_value() -> None:
+    device = Device.of({"name": "x", "attributes": {"kind": {}}})
+    failure = Selectors(Server.of(37)).verdict(["true"], DRIVER, device)
+    assert isinstance(failure, Failure) and "kind: unsupported attribute value" in str(failure.error)
+
+
+def test_a_selector_that_does_not_compile_is_compiled_once() -> None:
+    compiled: list[str] = []
+
+    def counting(expression: str, server: Server) -> ClassSelector:
+        compiled.append(expression)
+        return ClassSelector(expression, server)
+
+    selectors = Selectors(CURRENT, counting)
+    for name in ("a", "b", "c"):
+        device = Device.of({"name": name, "attributes": {"kind": {"string": name}}})
+        assert isinstance(selectors.verdict(["nothing > 1"], DRIVER, device), Failure)
+    assert compiled == ["nothing > 1"]
