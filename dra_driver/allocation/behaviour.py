@@ -6,9 +6,8 @@ Source: feature gates and structured allocator of 1.34 to 1.37.
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from dra_driver.cel.server import Server
-
 from dra_driver import kubernetes
+from dra_driver.cel.server import Server
 from dra_driver.kubernetes import FeatureGates
 
 
