@@ -235,6 +235,25 @@ def go_instances(board: str) -> dict[int, Instance]:
     return found
 
 
+def go_compute_instances(family: str) -> dict[str, dict[str, tuple[int, int]]]:
+    """What compute instances go-nvml's mock GPUs of a family (`a30`) can have: how many of how many multiprocessors.
+
+    By the words of the enumerations: `1_SLICE_REV1` for the GPU instance, `2_SLICE` for the compute instance.
+    """
+    text = (clone("go-nvml") / "pkg/nvml/mock/gpus" / f"{family}.go").read_text(encoding="utf-8")
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    for line in _block(text, rf"{family}_ComputeInstanceProfiles += ").splitlines():
+        if outer := re.search(r"nvml\.GPU_INSTANCE_PROFILE_(\w+): \{", line):
+            instance = found.setdefault(outer[1], {})
+        elif inner := re.search(r"nvml\.COMPUTE_INSTANCE_PROFILE_(\w+): \{", line):
+            kind = inner[1]
+        elif count := re.search(r"InstanceCount: +(\d+)", line):
+            instance[kind] = (int(count[1]), 0)
+        elif processors := re.search(r"MultiprocessorCount: +(\d+)", line):
+            instance[kind] = (instance[kind][0], int(processors[1]))
+    return found
+
+
 def _block(text: str, begin: str) -> str:
     """A literal of Go from its name to the brace that closes it at the same indentation."""
     found = re.search(rf"^(\t*)(?:var )?{begin}", text, re.MULTILINE)

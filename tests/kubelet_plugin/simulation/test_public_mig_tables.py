@@ -11,6 +11,7 @@ import pytest
 from support import public_sources
 
 from kubelet_plugin.simulation.mig_tables import MigProfile, load_mig_table, mig_table_names
+from kubelet_plugin.simulation.partitions import compute_profiles
 from kubelet_plugin.simulation.state import load_profile, profile_names
 
 
@@ -169,6 +170,15 @@ def test_every_model_has_the_table_that_the_mig_manager_expects_of_it() -> None:
         assert [profile.slices for profile in profiles] == [1, 2, 3][: len(names)]
 
 
+def test_compute_instances_are_those_that_nvidias_guide_lists() -> None:
+    """`nvidia-smi mig -lcip` of a 3g.20gb on an A100: three of 14, one of 28, one of 42 multiprocessors."""
+    table = load_mig_table("a100-40")
+    found = [
+        (one.kind, len(one.starts), one.multiprocessors) for one in compute_profiles(table, table.named("3g.20gb"))
+    ]
+    assert found == [(0, 3, 14), (1, 1, 28), (2, 1, 42)]
+
+
 class TestClones:
     def test_balanced(self) -> None:
         entries = public_sources.mig_parted()["all-balanced"]
@@ -193,6 +203,24 @@ class TestClones:
                     assert entry["mig-devices"] == {profile.name: profile.max_instances}
                     compared += 1
         assert compared >= 5
+
+    @pytest.mark.parametrize(("family", "name"), [("a30", "a30"), ("a100", "a100-40")])
+    def test_compute_instances_of_go_nvml(self, family: str, name: str) -> None:
+        """The mock's A100 has the profile with media beside each of one slice, which hardware does not list."""
+        words = {0: "1_SLICE", 1: "2_SLICE", 2: "3_SLICE", 3: "4_SLICE", 4: "7_SLICE"}
+        parents = words | {7: "1_SLICE_REV1", 8: "2_SLICE_REV1", 9: "1_SLICE_REV2"}
+        table = load_mig_table(name)
+        mine = {
+            parents[profile.kind]: {
+                words[one.kind]: (len(one.starts), one.multiprocessors) for one in compute_profiles(table, profile)
+            }
+            for profile in table.profiles
+        }
+        theirs = {
+            parent: {word: numbers for word, numbers in found.items() if not word.endswith("REV1")}
+            for parent, found in public_sources.go_compute_instances(family).items()
+        }
+        assert mine == theirs
 
     @pytest.mark.parametrize("board", GO_BOARDS)
     def test_go_nvml(self, board: str) -> None:
