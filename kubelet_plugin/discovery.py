@@ -145,6 +145,7 @@ class Hardware:
 
     def resume(self) -> None:
         """Sessions may be open again."""
+        self._opened_before = True  # by an earlier process, if not by this one
         self._released = None
 
     def look(self) -> NodeFacts:

@@ -79,7 +79,7 @@ def effects_of(
         GpuInstance: GpuInstances(hardware),
         ComputeInstance: ComputeInstances(hardware),
         ComputeMode: ComputeModes(hardware),
-        TimeSlice: TimeSlices(programs),
+        TimeSlice: TimeSlices(programs, hardware),
         MpsDaemon: daemons,
         VfioBinding: VfioBindings(
             machine.host,

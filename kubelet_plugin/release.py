@@ -24,7 +24,7 @@ from typing import Literal, Protocol
 import structlog
 from pydantic import AwareDatetime, Field, ValidationError
 
-from dra_driver.api.inventory import DriverFacts, GpuFacts
+from dra_driver.api.inventory import DriverFacts, GpuFacts, ImexFacts
 from dra_driver.api.meta import JsonObject, Model
 from dra_driver.errors import DriverError, HardwareError, InvalidInput
 from dra_driver.kube.watch import Reflector
@@ -84,6 +84,7 @@ class State(Model):
     back: str
     boot_id: str = Field(alias="bootID")
     driver: DriverFacts | None = None
+    imex: ImexFacts | None = None
     gpus: list[GpuFacts] = Field(default_factory=list)
 
     @property
@@ -185,7 +186,7 @@ class GpuRelease:
             return
         if state is None or state.release.is_over(self._now()):
             return
-        facts = NodeFacts(state.boot_id, state.driver, tuple(state.gpus), ())
+        facts = NodeFacts(state.boot_id, state.driver, tuple(state.gpus), (), imex=state.imex)
         self._pause.enter_context(self._watcher.paused())
         self._hardware.release(state.release.message, facts)
         self._current = state.release
@@ -268,6 +269,7 @@ class GpuRelease:
             back=release.back,
             boot_id=facts.boot_id,
             driver=facts.driver,
+            imex=facts.imex,
             gpus=list(facts.gpus),
         )
         content = state.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n"

@@ -139,7 +139,7 @@ class ClaimService:
         """The lost MIG devices that the last sweep knew of."""
         self._left = asyncio.Event()
         """A claim went and left something behind, which is to be cleared as soon as it can be."""
-        self._settings_lost = False
+        self._settings_lost = asyncio.Event()
         self._operations = Operations(driver, self._listener)
 
     @property
@@ -163,11 +163,14 @@ class ClaimService:
         """Sweep until cancelled: soon again while something is pending, else at the interval."""
         retry_s = _FIRST_RETRY_S
         while True:
-            if self._settings_lost:
-                self._settings_lost = False
+            if self._settings_lost.is_set():
+                self._settings_lost.clear()
                 self._told(await self._healer.reassert_settings())
             if self._pending:
-                await asyncio.sleep(retry_s)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(retry_s):
+                        await self._settings_lost.wait()
+                        continue
                 retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
             else:
                 retry_s = _FIRST_RETRY_S
@@ -194,7 +197,7 @@ class ClaimService:
 
     def settings_may_be_lost(self) -> None:
         """Nobody may have had the GPUs open, and the driver forgot what claims set. Called in the event loop."""
-        self._settings_lost = True
+        self._settings_lost.set()
         self._left.set()
 
     async def again(self, hold: Hold) -> None:

@@ -6,6 +6,7 @@ but the interval is touched, and only for GPUs of claims that asked for one. Cal
 """
 
 from dra_driver.errors import HardwareError
+from kubelet_plugin.effects.nvml_user import NvmlUser
 from kubelet_plugin.hardware.calls import Code
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.prepare.holds import GpuIdentity, Made, Records, TimeSlice
@@ -20,8 +21,9 @@ _GONE = (Code.NOT_FOUND, Code.DRIVER_NOT_LOADED, Code.GPU_IS_LOST)
 class TimeSlices:
     """Sets the time slice with the driver's nvidia-smi."""
 
-    def __init__(self, programs: DriverPrograms) -> None:
+    def __init__(self, programs: DriverPrograms, nvml: NvmlUser) -> None:
         self._programs = programs
+        self._nvml = nvml
 
     def before(self, hold: TimeSlice, records: Records) -> Made:
         """Nothing to remember: the way back is Default. Raises NodeNotReady when there is no nvidia-smi."""
@@ -46,4 +48,5 @@ class TimeSlices:
 
     def _set(self, gpu: GpuIdentity, interval: int) -> None:
         words = ("compute-policy", "-i", gpu.uuid, "--set-timeslice", str(interval))
-        self._programs.run("nvidia-smi", words, about=str(gpu))
+        # While our session is open: a GPU that is not persistent would forget it when nvidia-smi ends.
+        self._nvml.use(lambda _: self._programs.run("nvidia-smi", words, about=str(gpu)))

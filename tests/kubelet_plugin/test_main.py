@@ -25,9 +25,10 @@ from dra_driver.kube import kubelet_api
 from dra_driver.kube.client import Kube
 from dra_driver.kube.events import EVENTS_V1
 from dra_driver.kube.kubelet_api.generated import health_v1_pb2, registration_pb2
-from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, GPU_DRIVER, ClaimRef
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, CONFIG_API_VERSION, GPU_DRIVER, RELEASE_GPUS, ClaimRef
 from dra_driver.simulation.apiserver import SimulatedApiServer
 from kubelet_plugin.container_runtime import ContainerRuntime
+from kubelet_plugin.discovery import RELEASED
 from kubelet_plugin.domains.records import DomainName, Record, Records
 from kubelet_plugin.domains.wanted import WantedDevice
 from kubelet_plugin.main import _node
@@ -57,6 +58,17 @@ async def allocated(one: RealNode) -> ClaimRef:
     created = await one.kube.create(RESOURCE_CLAIMS, claim())
     await allocate(one.kube, created, result(one.node.devices[0]))
     return ClaimRef("default", "gpu", created["metadata"]["uid"])
+
+
+async def with_long_slices(one: RealNode) -> ClaimRef:
+    """A claim of the second GPU that sets its time slice."""
+    created = await one.kube.create(RESOURCE_CLAIMS, claim("long"))
+    sharing = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
+    parameters = {"apiVersion": CONFIG_API_VERSION, "kind": "GpuConfig", "sharing": sharing}
+    config = {"source": "FromClaim", "requests": [], "opaque": {"driver": GPU_DRIVER, "parameters": parameters}}
+    status = {"allocation": allocation(result(one.node.devices[1]), config=[config])}
+    await one.kube.merge_patch(RESOURCE_CLAIMS, "long", {"status": status}, namespace="default", subresource="status")
+    return ClaimRef("default", "long", created["metadata"]["uid"])
 
 
 async def test_without_a_driver_it_registers_and_serves_and_says_what_is_missing(one: RealNode) -> None:
@@ -488,3 +500,51 @@ async def test_a_collector_gets_the_spans_of_claims_with_their_requests(one: Rea
             assert await plugin.stop() == 0
     expected = {"prepare", "unprepare", "read_claim", "get resourceclaims", "write", "remove", "publish"}
     assert expected <= set(collector.names)
+
+
+async def test_gpus_are_released_by_the_process_and_by_the_next_one_after_it_was_killed(one: RealNode) -> None:
+    """From the node's annotation to nvidia-smi, which refuses to reset a GPU that any process has open."""
+
+    async def reset() -> int:
+        smi = one.node.host.root / "usr/bin/nvidia-smi"
+        process = await asyncio.create_subprocess_exec(smi, "--gpu-reset", stdout=asyncio.subprocess.DEVNULL)
+        return await process.wait()
+
+    async def annotate(value: str | None) -> None:
+        await one.kube.merge_patch(NODES, one.node.name, {"metadata": {"annotations": {RELEASE_GPUS: value}}})
+
+    async def reasons() -> list[str]:
+        return [problem["reason"] for problem in (await one.inventory())["spec"]["problems"]]
+
+    async def released() -> bool:
+        return RELEASED in await reasons()
+
+    async def back() -> bool:
+        return not await released()
+
+    def slices() -> list[int]:
+        return [gpu.time_slice for gpu in one.node.host.state.gpus[:2]]
+
+    one.node.host.run_persistenced(running=False)
+    ref, long = await allocated(one), await with_long_slices(one)
+    async with one.plugin() as plugin:
+        await plugin.ready()
+        await one.registered()
+        assert isinstance((await plugin.prepare(long))[long.uid], tuple) and slices() == [0, 3]
+        assert await reset() == 255
+        await annotate("true")
+        await eventually(released)
+        assert await reset() == 0 and slices() == [0, 0]
+        refusal = (await plugin.prepare(ref))[ref.uid]
+        assert isinstance(refusal, str) and f"kubectl annotate node node-1 {RELEASE_GPUS}-" in refusal
+        await plugin.kill()
+    async with one.plugin() as plugin:
+        await plugin.ready()
+        assert await reset() == 0
+        inventory = (await one.inventory())["spec"]
+        assert len(inventory["gpus"]) == len(one.node.devices) and inventory["summary"]["healthy"].startswith("0/")
+        await annotate(None)
+        await eventually(back)
+        assert isinstance((await plugin.prepare(ref))[ref.uid], tuple)
+        assert await reset() == 255
+        await eventually(lambda: slices() == [0, 3])

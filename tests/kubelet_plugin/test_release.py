@@ -247,7 +247,7 @@ async def test_a_release_ends_with_its_time_though_nobody_takes_it_back(tmp_path
 
 
 async def test_a_plugin_that_starts_meanwhile_opens_nothing_and_knows_the_gpus(tmp_path: Path, cluster: Kube) -> None:
-    async with Plugin(tmp_path, cluster).running() as plugin:
+    async with Plugin(tmp_path, cluster, "gb200").running() as plugin:
         await plugin.opened()
         await plugin.annotate("true")
         await plugin.released()
@@ -259,6 +259,7 @@ async def test_a_plugin_that_starts_meanwhile_opens_nothing_and_knows_the_gpus(t
         await other.until(lambda: other.release._node.synced.is_set())
         assert (await other.smi("-r"))[0] == 0
         assert [gpu.uuid for gpu in other.monitor.facts.gpus] == [gpu.uuid for gpu in before.gpus]
+        assert other.monitor.facts.imex == before.imex is not None
         assert RELEASED in other.problems and not opened
         await other.annotate(None)
         await other.taken_back()

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from support.nodes import Node
 
 from dra_driver.errors import HardwareError, NodeNotReady
 from kubelet_plugin.effects.timeslicing import TimeSlices
@@ -25,7 +26,7 @@ def host(tmp_path: Path) -> SimulatedHost:
 
 def _effect(host: SimulatedHost) -> TimeSlices:
     files = HostFiles(host.root)
-    return TimeSlices(DriverPrograms(files, lambda: find_driver_root(files)))
+    return TimeSlices(DriverPrograms(files, lambda: find_driver_root(files)), Node(host).hardware)
 
 
 def _gpu(host: SimulatedHost, index: int = 0) -> GpuIdentity:
@@ -54,6 +55,23 @@ def test_the_interval_is_set_on_one_gpu_and_taken_back(host: SimulatedHost, inte
     for _ in range(2):
         effect.undo(hold, _made(hold), _BOOT)
         assert not any(_slices(host))
+
+
+def test_a_gpu_that_is_not_persistent_keeps_it_while_we_have_it_open(host: SimulatedHost) -> None:
+    host.run_persistenced(running=False)
+    effect = _effect(host)
+    effect.make(TimeSlice(_gpu(host), "Long"), {})
+    Node(host).nvml().stop()  # somebody looks
+    assert _slices(host)[0] == 3
+
+
+def test_it_is_not_set_while_the_gpus_are_released(host: SimulatedHost) -> None:
+    hardware = Node(host).hardware
+    files = HostFiles(host.root)
+    effect = TimeSlices(DriverPrograms(files, lambda: find_driver_root(files)), hardware)
+    hardware.release("somebody resets them")
+    with pytest.raises(NodeNotReady, match="somebody resets them"):
+        effect.undo(TimeSlice(_gpu(host), "Long"), _made(TimeSlice(_gpu(host), "Long")), _BOOT)
 
 
 @pytest.mark.parametrize("layout", list(PLACES))
