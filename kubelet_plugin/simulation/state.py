@@ -156,6 +156,8 @@ class ComputeInstanceState(_Data):
     index: int
     """As which MIG device of the GPU NVML lists it; a number is given again when its device is gone."""
     compute_mode: int = 0
+    recorded: str | None = None
+    """The handle of the MIG device in the record; None of one that was made since."""
 
 
 class GpuInstanceState(_Data):

@@ -111,6 +111,7 @@ def _compute_instances(
                     slices=place["size"],
                     start=place["start"],
                     index=indices.get(uuid, len(indices) + len(found)),
+                    recorded=info["device"]["handle"],
                 )
     return list(found.values())
 
@@ -126,3 +127,12 @@ def _indices(answers: Answers, gpu: str) -> Iterator[tuple[str, int]]:
 def _listed(call: Any) -> list[Any]:
     """Handles in the array of a call that fills one: the count is the last argument, the array the one before."""
     return items(call.out[2])[: call.out[3]["value"]] if {2, 3} <= call.out.keys() else []
+
+
+def instance_handles(answers: Answers, gpu: str) -> dict[int, str]:
+    """For each profile that the GPU had instances of, the handle of one: what can be in those is asked of it."""
+    found: dict[int, str] = {}
+    for call in answers.of("nvmlDeviceGetGpuInstances", handle(gpu)):
+        for one in _listed(call):
+            found.setdefault(call.args[1], one["handle"])
+    return found

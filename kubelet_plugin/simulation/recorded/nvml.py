@@ -19,9 +19,11 @@ from kubelet_plugin.record.format import Call, read_record
 from kubelet_plugin.record.values import decoded, fill, pointed, shape
 from kubelet_plugin.simulation.host import SimulatedHost
 from kubelet_plugin.simulation.nvml import SimulatedNvml
-from kubelet_plugin.simulation.nvml_session import Crash, error
+from kubelet_plugin.simulation.nvml_session import Crash, Reference, error
+from kubelet_plugin.simulation.operations import mig_devices
 from kubelet_plugin.simulation.partitions import layout
 from kubelet_plugin.simulation.recorded.answers import Answers
+from kubelet_plugin.simulation.recorded.division import instance_handles
 from kubelet_plugin.simulation.recorded.start import RECORD, START
 from kubelet_plugin.simulation.state import GpuState, NodeState
 
@@ -33,7 +35,7 @@ _MEANINGS = {
     NOT_RECORDED: "not in the record: the node was not asked this when it was recorded; record it again",
     HUNG: "the call hung when the node was recorded",
 }
-_DEFINITIVE = "nvmlDeviceGet", "nvmlSystemGet"
+_DEFINITIVE = "nvmlDeviceGet", "nvmlSystemGet", "nvmlGpuInstanceGetComputeInstanceProfileInfo"
 
 _OF_STATE = frozenset(
     f"nvmlDeviceGet{name}"
@@ -44,6 +46,9 @@ _OF_STATE = frozenset(
     )
 ) | {"nvmlSystemGetProcessName"}
 """Answered by the state machine, always."""
+
+_OF_MIG_DEVICE = frozenset({"nvmlDeviceGetAttributes_v2"})
+"""Answered from the record of a MIG device that existed; other reads of MIG devices are the state machine's."""
 
 _IDENTITY = frozenset({"nvmlDeviceGetUUID", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetSerial"})
 """Whether there is an answer is the record's; the answer is the state's."""
@@ -82,6 +87,11 @@ class ReplayedNvml(SimulatedNvml):
         super().__init__(root)
         self._answers = Answers(read_record(root / RECORD).calls)
         start = NodeState.model_validate_json((root / START).read_bytes())
+        self._instances = {
+            gpu.recorded.name: instance_handles(self._answers, gpu.recorded.name)
+            for gpu in start.gpus
+            if gpu.recorded is not None
+        }
         self._start = {gpu.recorded.name: gpu for gpu in start.gpus if gpu.recorded is not None}
         self._driver = start.driver
         self._untold: set[str] = set()
@@ -105,9 +115,9 @@ class ReplayedNvml(SimulatedNvml):
         if not args:
             return by_state() if state.driver != self._driver else self._answer(name, args)
         reference = self._reference(args[0])
-        if reference.kind != "gpu" or not state.driver.privileged:
-            return by_state()
         gpu = state.gpu(reference.uuid)
+        if self._recorded_name(reference, gpu, name) is None or not state.driver.privileged:
+            return by_state()
         if self._superseded(name, gpu, args):
             return by_state()
         if name in _IDENTITY:
@@ -121,6 +131,21 @@ class ReplayedNvml(SimulatedNvml):
             raise Crash(name)
         return answer
 
+    def _recorded_name(self, reference: Reference, gpu: GpuState, function: str) -> str | None:
+        """The handle in the record that has the answer; None when the state machine has it."""
+        if gpu.recorded is None:
+            return None
+        match reference.kind:
+            case "gpu":
+                return gpu.recorded.name
+            case "gpu instance":
+                profiles = [one.profile for one in gpu.instances if one.number == reference.number]
+                return self._instances[gpu.recorded.name].get(profiles[0]) if profiles else None
+            case "mig" if function in _OF_MIG_DEVICE:
+                handles = (item.recorded for _, item in mig_devices(gpu) if item.uuid == reference.mig_uuid)
+                return next(handles, None)
+        return None
+
     def _superseded(self, name: str, gpu: GpuState, args: tuple[Any, ...]) -> bool:
         depends = _DEPENDS.get(name.removeprefix("nvmlDeviceGet"))
         others = [self.gpu_of(arg, name) for arg in args[1:] if isinstance(arg, pynvml.c_nvmlDevice_t)]
@@ -132,7 +157,8 @@ class ReplayedNvml(SimulatedNvml):
 
     def _answer(self, name: str, args: tuple[Any, ...]) -> Any:
         """The result of the recorded call, with its by-reference arguments filled. Raises NVMLError."""
-        call = self._answers.call(name, [shape(arg, self._named) for arg in args])
+        named = partial(self._named, name)
+        call = self._answers.call(name, [shape(arg, named) for arg in args])
         if call is None:
             self._report(name)
             raise error(NOT_RECORDED)
@@ -155,10 +181,10 @@ class ReplayedNvml(SimulatedNvml):
             self._untold.add(name)
             _log.warning("a call of NVML is not in the record", function=name)
 
-    def _named(self, handle: Any) -> str:
-        """A GPU's handle as the record calls it."""
-        gpu = self._file.latest.gpu(self._reference(handle).uuid)
-        return gpu.recorded.name if gpu.recorded is not None else ""
+    def _named(self, function: str, handle: Any) -> str:
+        """A handle as the record calls it."""
+        reference = self._reference(handle)
+        return self._recorded_name(reference, self._file.latest.gpu(reference.uuid), function) or ""
 
     def _handle(self, name: str) -> Any:
         for gpu in self._file.latest.gpus:

@@ -171,3 +171,22 @@ def test_a_hook_program_answers_again_what_it_answered(tmp_path: Path) -> None:
     hooks = shown(host)["cdi"]["containerEdits"]["hooks"]
     assert {hook["args"][1] for hook in hooks} >= {"enable-cuda-compat", "disable-device-node-modification"}
     assert shown(again) == shown(host)
+
+
+def test_of_a_mig_device_that_existed_the_driver_says_what_it_said(tmp_path: Path) -> None:
+    host = create_host(tmp_path / "host", "a30")
+    host.set_mig(0, 1)
+    host.make_instance(0, "2g.12gb")
+    record = recorded(host)
+    for call in record.calls:
+        if call.function == "nvmlDeviceGetAttributes_v2":
+            call.result["fields"]["multiprocessorCount"] = 27
+    again = replayed(record, tmp_path)
+    for one in (host, again):
+        one.make_instance(0, "1g.6gb")
+    counts = [
+        [device["multiprocessors"] for one in gpu["mig"]["instances"] for device in one["computeInstances"]]
+        for gpu in shown(again)["inventory"]["spec"]["gpus"]
+        if gpu["mig"]["enabled"]
+    ]
+    assert [sorted(each) for each in counts] == [[14, 27]]
