@@ -62,36 +62,37 @@ class ClusterSeen:
         )
 
 
-async def read_cluster(kube: Kube) -> ClusterSeen:
-    """Slices and claims must be there to be read; all else only makes the answer better."""
+async def read_cluster(kube: Kube, *, say: bool = True) -> ClusterSeen:
+    """Slices and claims must be there to be read; all else only makes the answer better. `say` what is left out."""
     _, minor = await kube.server_version()
     slices = [ResourceSlice.of(one) for one in (await kube.list(RESOURCE_SLICES)).items]
     claims = [ResourceClaim.of(one) for one in (await kube.list(RESOURCE_CLAIMS)).items]
     return ClusterSeen(
         tuple(slices),
         tuple(claims),
-        tuple(NodeView.of(one) for one in await readable(kube, NODES)),
-        tuple(NodeInventory.of(one) for one in await readable(kube, NODE_INVENTORIES)),
-        tuple(await readable(kube, PODS)),
-        tuple(DeviceTaintRule.of(one) for one in await _taint_rules(kube)),
+        tuple(NodeView.of(one) for one in await readable(kube, NODES, say=say)),
+        tuple(NodeInventory.of(one) for one in await readable(kube, NODE_INVENTORIES, say=say)),
+        tuple(await readable(kube, PODS, say=say)),
+        tuple(DeviceTaintRule.of(one) for one in await _taint_rules(kube, say=say)),
         # Fields of features that are switched off are not in the objects, so no gate needs to be known.
         Behaviour.of(minor, partitionable=True, consumable=True, taints=True),
     )
 
 
-async def readable(kube: Kube, resource: Resource) -> list[JsonObject]:
-    """All objects; none, with a message, where they do not exist or may not be read."""
+async def readable(kube: Kube, resource: Resource, *, say: bool = True) -> list[JsonObject]:
+    """All objects; none where they do not exist, or, with a message, where they may not be read."""
     try:
         return (await kube.list(resource)).items
     except NotFound:
         return []
     except Rejected as error:
-        messages.print(f"{resource.plural} are left out: {error}", markup=False, soft_wrap=True)
+        if say:
+            messages.print(f"{resource.plural} are left out: {error}", markup=False, soft_wrap=True)
         return []
 
 
-async def _taint_rules(kube: Kube) -> list[JsonObject]:
+async def _taint_rules(kube: Kube, *, say: bool) -> list[JsonObject]:
     for resource in _TAINT_RULES:
-        if found := await readable(kube, resource):
+        if found := await readable(kube, resource, say=say):
             return found
     return []

@@ -38,6 +38,8 @@ from dra_driver.kube.client import Kube
 _FORBIDDEN = (401, 403)
 _POLL_S = 0.3
 _GONE_WITHIN_S = 60.0
+_NOTHING = Request("gpu.nvidia.com", "true")
+"""Of a pod that is not made: to ask whether it could be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ async def proven_in_pods(
         # What was made is deleted at a SIGTERM, too; a SIGINT cancels by itself.
         with contextlib.suppress(ValueError, RuntimeError):
             loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    cluster = await read_cluster(kube)
+    cluster = await read_cluster(kube, say=False)
     known = any(inventory.metadata.name == node for inventory in cluster.inventories)
     if not known and not await _has_inventory(kube, node):
         return _all(not_tried(f"the driver reports no node {node} to this cluster", "dractl get nodes"))
@@ -76,10 +78,12 @@ async def proven_in_pods(
         return _all(place)
     try:
         await _remove_old(kube, place)
+        tried = pod_of("gpu-dra-proof", SHAPES[0], _NOTHING, node=node, image=place.image, secrets=())
+        await kube.create(PODS, tried, namespace=place.namespace, dry_run=True)
     except Rejected as error:
         if error.status in _FORBIDDEN:
             return _all(_not_allowed(place, error))
-        raise
+        return _all(failed(f"pods cannot be made in namespace {place.namespace}: {error.message}", "do what it says"))
     return tuple([await _one(kube, place, shape, driver, also, patience_s, tell) for shape in SHAPES])
 
 
@@ -141,7 +145,7 @@ async def _one(
     tell: Callable[[str], None],
 ) -> Proof:
     begun = time.monotonic()
-    cluster = await read_cluster(kube)
+    cluster = await read_cluster(kube, say=False)
     request = request_for(shape.what, _standings(cluster, place.node, driver), also, driver)
     if isinstance(request, Proof):
         return replace(request, name=shape.name)

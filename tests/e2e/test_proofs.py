@@ -6,6 +6,7 @@ import re
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.dractl import dractl
@@ -14,9 +15,11 @@ from support.places import SHORT
 
 from dra_driver.api.meta import PODS, RESOURCE_CLAIMS
 from dra_driver.cli.cluster_seen import read_cluster
-from dra_driver.cli.prove_pods import Place, _remove_old, _tried
+from dra_driver.cli.prove_pods import Place, _remove_old, _tried, proven_in_pods
 from dra_driver.doctor.proof_pods import LABEL, SHAPES, Request, pod_of
-from dra_driver.doctor.proofs import Outcome, Proof
+from dra_driver.doctor.proofs import IN_PODS, Outcome, Proof
+from dra_driver.errors import Rejected
+from dra_driver.kube.client import Kube
 from dra_driver.names import GPU_DRIVER
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode
 from kubelet_plugin.simulation.host import SimulatedHost
@@ -33,6 +36,7 @@ async def test_a_node_is_proven_through_its_cluster(monkeypatch: pytest.MonkeyPa
             before = cluster.hardware()
             await _everything_passes(cluster, Path(folder))
             await _nothing_is_left(cluster)
+            await _who_may_not_make_pods_is_told_so(cluster)
             await _a_fault_is_found(cluster)
             await _whoever_cancels_leaves_nothing(cluster)
             await _what_a_killed_run_left_goes(cluster)
@@ -76,6 +80,29 @@ async def _nothing_is_left(cluster: SimulatedCluster) -> None:
 async def _prove(cluster: SimulatedCluster, number: int) -> Proof:
     slices = (await read_cluster(cluster.kube)).slices
     return await _tried(cluster.kube, PLACE, SHAPES[number], WHOLE, slices, GPU_DRIVER, 30.0)
+
+
+class _Reader:
+    """A client whose user may not make anything."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kube, name)
+
+    async def create(self, *_: object, **__: object) -> None:
+        raise Rejected("pods is forbidden", about="pods", status=403)
+
+
+async def _who_may_not_make_pods_is_told_so(cluster: SimulatedCluster) -> None:
+    reader: Any = _Reader(cluster.kube)
+    proofs = await proven_in_pods(
+        reader, NODE.name, driver=GPU_DRIVER, also=(), image="simulated", patience_s=30.0, tell=lambda _: None
+    )
+    assert [one.name for one in proofs] == [name for name, _ in IN_PODS]
+    assert {one.outcome for one in proofs} == {Outcome.NOT_TRIED}
+    assert "you may not make pods in namespace default" in proofs[0].reason
 
 
 async def _a_fault_is_found(cluster: SimulatedCluster) -> None:
