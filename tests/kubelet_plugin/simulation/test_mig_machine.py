@@ -148,6 +148,7 @@ class Division(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "gpu"):
+            self.gpu.nvml.nvmlShutdown()  # an A100 does not switch while another session is open
             self.host.set_mig(self.index, 0)
 
 
