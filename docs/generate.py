@@ -19,6 +19,7 @@ from docs.from_code.attributes import attributes_page
 from docs.from_code.classes import classes_page
 from docs.from_code.domains import domain_events
 from docs.from_code.gates import gates_page
+from docs.from_code.kubernetes import versions_page
 from docs.from_code.policy import policy_page
 from docs.from_code.settings import settings_page
 from dra_driver.kube.client import Endpoint, Kube
@@ -208,6 +209,7 @@ PAGES = {
     "classes.md": classes_page,
     "events.md": events_page,
     "feature-gates.md": gates_page,
+    "kubernetes-versions.md": versions_page,
     "metrics.md": metrics_page,
     "policy.md": policy_page,
     "settings.md": settings_page,

@@ -16,6 +16,8 @@ KNOWN = range(34, 38)
 OLDEST = KNOWN[0]
 SEEN: Mapping[int, str] = {34: "v1.34.9", 35: "v1.35.6", 36: "v1.36.3"}
 """By minor version, the release whose real servers the simulation was compared with."""
+SEEN_ON = "2026-11-24"
+"""The day on which the contract tests last ran on these."""
 CURRENT = max(SEEN)
 """What is assumed where nobody names a version."""
 

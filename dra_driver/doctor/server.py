@@ -135,12 +135,14 @@ _KEPT = {
     ),
     "DRADeviceTaints": ("taints", "taints", "a GPU that is not healthy vanishes instead of being tainted"),
 }
-_OTHER_GATES = {
+_OTHER_LOSSES = {
     "DRAExtendedResource": "pods cannot ask for nvidia.com/gpu and get it by DRA",
     "DRAAdminAccess": "nobody can watch GPUs that others use (adminAccess)",
     "DRAResourceClaimDeviceStatus": "status.devices of claims stays empty",
     "ResourceHealthStatus": "pods do not show the health of their GPUs",
 }
+LOSSES = {gate: loss for gate, (_, _, loss) in _KEPT.items()} | _OTHER_LOSSES
+"""What this driver cannot do where a gate is off."""
 
 
 def _features(cluster: Cluster) -> Iterator[Finding]:
@@ -158,7 +160,7 @@ def _features(cluster: Cluster) -> Iterator[Finding]:
         elif kept is None and gates.get(gate) is False:
             fine = False
             yield _GATE_OFF.at(gate=gate, loss=loss)
-    for gate, loss in _OTHER_GATES.items():
+    for gate, loss in _OTHER_LOSSES.items():
         if gates.get(gate) is False:
             fine = False
             yield _GATE_OFF.at(gate=gate, loss=loss)

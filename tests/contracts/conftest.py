@@ -23,13 +23,15 @@ from dra_driver.simulation.apiserver.watches import WatchSettings
 @pytest.fixture(scope="session")
 def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RealApiServer]]:
     """Starts real servers on demand, one for each set of feature gates and of APIs that are off by default."""
-    running: dict[tuple[frozenset[tuple[str, bool]], str], RealApiServer] = {}
+    running: dict[object, RealApiServer] = {}
 
-    def started(gates: dict[str, bool], apis: str = "") -> RealApiServer:
-        key = frozenset(gates.items()), apis
+    def started(gates: dict[str, bool], apis: str = "", *, own_defaults: bool = False) -> RealApiServer:
+        key = frozenset(gates.items()), apis, own_defaults
         if key not in running:
             folder: Path = tmp_path_factory.mktemp("real")
-            running[key] = real_api_server.start(real_api_server.assets_folder(), folder, gates, apis)
+            running[key] = real_api_server.start(
+                real_api_server.assets_folder(), folder, gates, apis, own_defaults=own_defaults
+            )
         return running[key]
 
     yield started

@@ -10,6 +10,7 @@ import re
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.simulation.apiserver import dra_fields
+from dra_driver.simulation.apiserver.dra_gates import drop_from_pod_status
 from dra_driver.simulation.apiserver.metadata import dns_label, dns_subdomain
 from dra_driver.simulation.apiserver.rules import Situation, TypeRules
 from dra_driver.simulation.apiserver.status import (
@@ -104,7 +105,9 @@ class PodRules(TypeRules):
         status = obj["status"]
         if status.get("podIP"):
             status.setdefault("podIPs", [{"ip": status["podIP"]}])
-        status.setdefault("qosClass", old.get("status", {}).get("qosClass", "BestEffort"))
+        before = old.get("status", {})
+        status.setdefault("qosClass", before.get("qosClass", "BestEffort"))
+        drop_from_pod_status(status, before, situation.gates)
 
     def status_problems(self, obj: JsonObject, old: JsonObject, situation: Situation) -> list[Problem]:
         status, spec = obj["status"], obj["spec"]

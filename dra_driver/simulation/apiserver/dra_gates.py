@@ -115,6 +115,20 @@ _STATUS_GATES: tuple[tuple[tuple[str, ...], _Places], ...] = (
 )
 
 
+def _container_statuses(status: JsonObject) -> Iterator[JsonObject]:
+    for kind in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"):
+        yield from status.get(kind) or ()
+
+
+_POD_STATUS_GATES: tuple[tuple[tuple[str, ...], _Places], ...] = (
+    (("DRAExtendedResource",), lambda status: [(status, ("extendedResourceClaimStatus",))]),
+    (
+        ("ResourceHealthStatus",),
+        lambda status: ((one, ("allocatedResourcesStatus",)) for one in _container_statuses(status)),
+    ),
+)
+
+
 def drop_from_slice(obj: JsonObject, old: JsonObject | None, gates: FeatureGates) -> None:
     """ResourceSlice."""
     _drop(_SLICE_GATES, obj, old, gates)
@@ -128,6 +142,11 @@ def drop_from_claim_spec(spec: JsonObject, old: JsonObject | None, gates: Featur
 def drop_from_status(status: JsonObject, old: JsonObject, gates: FeatureGates) -> None:
     """The status of a claim."""
     _drop(_STATUS_GATES, status, old, gates)
+
+
+def drop_from_pod_status(status: JsonObject, old: JsonObject, gates: FeatureGates) -> None:
+    """The status of a pod."""
+    _drop(_POD_STATUS_GATES, status, old, gates)
 
 
 def drop_from_class(spec: JsonObject, old: JsonObject | None, gates: FeatureGates) -> None:

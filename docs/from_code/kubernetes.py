@@ -1,0 +1,67 @@
+"""kubernetes-versions.md: what each Kubernetes offers, as `dra_driver.kubernetes` has it."""
+
+from docs.from_code.tables import WRITTEN, page, table
+from dra_driver.doctor.server import LOSSES
+from dra_driver.kubernetes import GATES, KNOWN, OLDEST, SEEN, SEEN_ON, Gate
+from dra_driver.simulation.apiserver.dra_slices import SliceLimits
+
+
+def versions_page() -> str:
+    """The whole of kubernetes-versions.md."""
+    return page(
+        "# Kubernetes versions",
+        WRITTEN,
+        f"The driver needs Kubernetes 1.{OLDEST} or newer: the first that serves `resource.k8s.io/v1`. What it can do"
+        " there is decided by feature gates. The driver compares no versions: it asks the API server in a dry run what"
+        " of a ResourceSlice is kept, and publishes what fits. So a cluster with a gate switched on is used as a newer"
+        " one. `dractl doctor` names the gates that are off and what is missing because of them.",
+        "## Feature gates",
+        "Of kube-apiserver, kube-scheduler, kube-controller-manager and kubelet, as nobody has changed them.",
+        table(("Gate", "What it brings", *map(_head, KNOWN)), map(_row, GATES.items())),
+        "## What the driver does where a gate is off",
+        table(("Gate", "Without it"), ((f"`{gate}`", loss) for gate, loss in LOSSES.items())),
+        "## What else differs",
+        table(("Behavior", *(f"1.{minor}" for minor in SEEN)), _BEHAVIORS),
+        "## How this was seen",
+        f"On {SEEN_ON}, all contract tests ran against real API servers and controllers of Kubernetes {_releases()}: with"
+        " the gates of each version as they are by default, and with those switched on that are on in the newest. The"
+        " servers' own metrics name the gates, their stages and whether they are on; the table above is compared with"
+        " them. The column of 1.37 is from its documentation, and no server of it was seen.",
+        "To repeat it, set `KUBEBUILDER_ASSETS` to a folder with the binaries of one version, and run"
+        " `pytest tests/contracts tests/charts`. `SIMULATED_KUBERNETES=1.34` runs the same tests on the simulated API"
+        " server of that version, which `dractl cluster --kubernetes 1.34` and `dractl demo --kubernetes 1.34` start.",
+    )
+
+
+def _releases() -> str:
+    return ", ".join(version.removeprefix("v") for version in SEEN.values())
+
+
+def _head(minor: int) -> str:
+    return f"1.{minor}" if minor in SEEN else f"1.{minor} (not seen)"
+
+
+def _row(named: tuple[str, Gate]) -> tuple[str, ...]:
+    name, gate = named
+    return (f"`{name}`", gate.means, *(_cell(gate, minor) for minor in KNOWN))
+
+
+def _cell(gate: Gate, minor: int) -> str:
+    stage = gate.stage(minor)
+    return "-" if stage == "absent" else f"{'on' if gate.default(minor) else 'off'} ({stage})"
+
+
+_LIMITS = [SliceLimits.of(minor) for minor in SEEN]
+_BEHAVIORS = (
+    (
+        "Counter sets have slices of their own; else each GPU with counters has one",
+        *("yes" if one.counters_apart else "no" for one in _LIMITS),
+    ),
+    ("Most taints of a device", *(str(one.taints) for one in _LIMITS)),
+    ("Most devices of a slice with taints or counters", *(str(one.advanced_devices) for one in _LIMITS)),
+    ("Taints without effect (`None`)", *("yes" if "None" in one.effects else "refused" for one in _LIMITS)),
+    ("Tolerations in a claim while DRADeviceTaints is off", "kept, without effect", "dropped", "dropped"),
+    ("`distinctAttribute` while DRAConsumableCapacity is off", "kept, without effect", "dropped", "dropped"),
+    ("DeviceTaintRules are served in", "v1alpha3", "v1alpha3", "v1beta2"),
+    ("Upper case in a driver's name", "accepted", "warned about", "warned about"),
+)
