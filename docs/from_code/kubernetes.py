@@ -25,8 +25,8 @@ def versions_page() -> str:
         "## How this was seen",
         f"On {SEEN_ON}, all contract tests ran against real API servers and controllers of Kubernetes {_releases()}:"
         " with the gates of each version as they are by default, and with those switched on that are on in the newest."
-        " The servers' own metrics name the gates, their stages and whether they are on; the table above is compared with"
-        " them. The column of 1.37 is from its documentation, and no server of it was seen.",
+        " The servers' own metrics name the gates, their stages and whether they are on; the table above is compared"
+        " with them. The column of 1.37 is from its documentation, and no server of it was seen.",
         "To repeat it, set `KUBEBUILDER_ASSETS` to a folder with the binaries of one version, and run"
         " `pytest tests/contracts tests/charts`. `SIMULATED_KUBERNETES=1.34` runs the same tests on the simulated API"
         " server of that version, which `dractl cluster --kubernetes 1.34` and `dractl demo --kubernetes 1.34` start.",
