@@ -230,15 +230,16 @@ def test_a_runtime_that_only_has_a_socket_has_its_defaults(node: Node) -> None:
     assert (containerd.name, containerd.file, containerd.cdi) == ("containerd", "", None)
 
 
-def test_what_a_bundle_has_of_it_is_inventory_journal_cdi_files_and_the_drivers_lines(serving: Node) -> None:
+def test_what_a_bundle_has_of_it_is_inventory_journal_cdi_files_the_drivers_lines_and_a_record(serving: Node) -> None:
     serving.log("6,1,2,-;something else\n" + XID.format(79))
     files = {one.name: one for one in node_part().files(serving.places)}
     cdi = f"node/cdi/k8s.{GPU_DRIVER}-claim_{UID}.json"
-    assert set(files) == {"node/inventory.json", f"node/{JOURNAL}", cdi, "node/kernel.txt"}
+    assert set(files) == {"node/inventory.json", f"node/{JOURNAL}", cdi, "node/kernel.txt", "node/record.tar.gz"}
     assert all(one.problem is None for one in files.values())
     assert len(json.loads("".join(files["node/inventory.json"].lines))["spec"]["gpus"]) == 4
     assert json.loads("".join(files[cdi].lines)) == SPEC
     assert len(files["node/kernel.txt"].lines) == 1
+    assert (files["node/record.tar.gz"].content or b"")[:2] == b"\x1f\x8b"
     serving.places.state_dir.joinpath(JOURNAL).unlink()
     (journal,) = [one for one in NODE.files(serving.places) if one.name == f"node/{JOURNAL}"]
     assert journal == NodeFile(f"node/{JOURNAL}", problem="No such file or directory")
