@@ -6,6 +6,7 @@ Each is a function from the node to one `Proof`; a DriverError that it raises is
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 
 from dra_driver.api.inventory import GpuFacts
 from dra_driver.doctor.findings import listed
@@ -114,7 +115,7 @@ def written_slices(node: ProofNode) -> Proof:
     def write(gpu: GpuFacts) -> str | None:
         before = time_slice(node, gpu)
         if before is None:
-            raise _Unknown("nvidia-smi compute-policy --list does not say the time slice in words that are known")
+            raise _Unknown(_policies(node, gpu))
         words = ("compute-policy", "-i", gpu.uuid, "--set-timeslice", str(INTERVALS[before]))
         node.programs.run("nvidia-smi", words, about=str(identity(gpu)))
         after = time_slice(node, gpu)
@@ -124,7 +125,7 @@ def written_slices(node: ProofNode) -> Proof:
 
 
 class _Unknown(Exception):
-    """A value that cannot be read is not written."""
+    """What nvidia-smi said of a value: one that cannot be read is not written."""
 
 
 def _each_idle(node: ProofNode, what: str, write: Callable[[GpuFacts], str | None]) -> Proof:
@@ -142,7 +143,8 @@ def _each_idle(node: ProofNode, what: str, write: Callable[[GpuFacts], str | Non
             without.append(gpu.uuid)
             continue
         except _Unknown as unknown:
-            return not_tried(str(unknown))
+            why = not_tried(f"nvidia-smi does not say the {what} in words that are known; the archive has its answer")
+            return replace(why, texts={"answer": str(unknown)})
         tried += 1
         wrong += [problem] if problem is not None else []
     if wrong:
@@ -182,14 +184,17 @@ def tried_mps(node: ProofNode) -> Proof:
 
 def time_slice(node: ProofNode, gpu: GpuFacts) -> str | None:
     """What nvidia-smi says; None when it does not say it in words that are known, or the GPU has none."""
-    words = ("compute-policy", "-i", gpu.uuid, "--list")
     try:
-        found = set(time_slices(node.programs.run("nvidia-smi", words, about=str(identity(gpu)))))
+        found = set(time_slices(_policies(node, gpu)))
     except HardwareError as error:
         if error.code in NOT_THERE:
             return None
         raise
     return found.pop() if len(found) == 1 else None
+
+
+def _policies(node: ProofNode, gpu: GpuFacts) -> str:
+    return node.programs.run("nvidia-smi", ("compute-policy", "-i", gpu.uuid, "--list"), about=str(identity(gpu)))
 
 
 def _smi(node: ProofNode, *words: str) -> str:

@@ -186,7 +186,8 @@ def test_gpus_in_use_are_left_alone(simulated: Simulated) -> None:
 
 def test_a_time_slice_that_cannot_be_read_is_not_written(simulated: Simulated) -> None:
     simulated.wrap("nvidia-smi", _SMI.format("*--list*", "echo strange"))
-    assert harmless.written_slices(simulated.node()).outcome is Outcome.NOT_TRIED
+    proof = harmless.written_slices(simulated.node())
+    assert (proof.outcome, proof.texts) == (Outcome.NOT_TRIED, {"answer": "strange\n"})
     assert simulated.host.state.gpus[IDLE].time_slice == 0
 
 
