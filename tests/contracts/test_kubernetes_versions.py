@@ -67,7 +67,8 @@ async def of_claim_status(api: Api, name: str) -> bool:
 async def of_pod_status(api: Api, name: str) -> bool:
     await api.post("/api/v1/namespaces", {"metadata": {"name": name}})
     path = f"/api/v1/namespaces/{name}/pods"
-    spec = {"containers": [{"name": "main", "image": "x"}], "resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}
+    container = {"name": "main", "image": "x", "resources": {"claims": [{"name": "c"}]}}
+    spec = {"containers": [container], "resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}
     await api.post(path, {"metadata": {"name": "a"}, "spec": spec})
     health = {"name": "claim:c", "resources": [{"resourceID": "x", "health": "Healthy"}]}
     shown = {"name": "main", "image": "x", "imageID": "", "ready": True, "restartCount": 0}

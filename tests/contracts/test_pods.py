@@ -162,3 +162,21 @@ async def test_the_scheduler_records_the_claim_of_extended_resources(api: Api, n
     status["extendedResourceClaimStatus"]["requestMappings"][0]["resourceName"] = "other.example/gpu"
     refusal = await api.refused("PATCH", f"{pods(namespace)}/a/status", {"status": status}, MERGE)
     assert {field.rpartition(".")[2] for field, _ in refusal.causes} == {"resourceName"}
+
+
+@pytest.mark.parametrize(("name", "accepted"), [("claim:gpu/a", True), ("claim:gpu", False), ("claim:other", False)])
+async def test_health_is_of_what_the_container_asks_for(api: Api, namespace: str, name: str, accepted: bool) -> None:
+    body = pod("a")
+    body["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "gpu"}]
+    body["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu", "request": "a"}]}
+    await api.post(pods(namespace), body)
+    shown = {"name": "main", "image": "x", "imageID": "", "ready": True, "restartCount": 0}
+    health = {"name": name, "resources": [{"resourceID": "x", "health": "Healthy"}]}
+    status = {"containerStatuses": [{**shown, "allocatedResourcesStatus": [health]}]}
+    if accepted:
+        changed = await api.patch(f"{pods(namespace)}/a/status", {"status": status}, MERGE)
+        assert changed["status"]["containerStatuses"][0]["allocatedResourcesStatus"] == [health]
+        return
+    refusal = await api.refused("PATCH", f"{pods(namespace)}/a/status", {"status": status}, MERGE)
+    path = "status.containerStatuses[0].allocatedResourcesStatus[0].name"
+    assert (path, "FieldValueInvalid") in refusal.causes

@@ -7,6 +7,7 @@ validated in depth.
 import base64
 import itertools
 import re
+from collections.abc import Sequence
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.simulation.apiserver import dra_fields
@@ -123,6 +124,8 @@ class PodRules(TypeRules):
             if one.get("resourceName") not in asked:
                 why = "must match the extended resource name of a container's requests"
                 problems.append(invalid(f"{path}[{index}].resourceName", one.get("resourceName"), why))
+        for kind, names in (("container", "containers"), ("initContainer", "initContainers")):
+            problems += _health_problems(status.get(f"{kind}Statuses") or (), f"status.{kind}Statuses", spec.get(names))
         return problems
 
     def problems(self, obj: JsonObject, old: JsonObject | None, situation: Situation) -> list[Problem]:
@@ -136,6 +139,31 @@ class PodRules(TypeRules):
             "`spec.terminationGracePeriodSeconds`"
         )
         return [forbidden("spec", why)]
+
+
+def _health_problems(
+    statuses: Sequence[JsonObject], path: str, containers: Sequence[JsonObject] | None
+) -> list[Problem]:
+    """Of `allocatedResourcesStatus`: each is about something that its container asks for."""
+    asked = {one["name"]: _asked_by(one.get("resources") or {}) for one in containers or ()}
+    return [
+        invalid(
+            f"{path}[{index}].allocatedResourcesStatus[{number}].name",
+            health.get("name"),
+            "must match one of the container's resource claims or resource requests",
+        )
+        for index, status in enumerate(statuses)
+        for number, health in enumerate(status.get("allocatedResourcesStatus") or ())
+        if status.get("name") in asked and health.get("name") not in asked[status["name"]]
+    ]
+
+
+def _asked_by(resources: JsonObject) -> set[str]:
+    claims = resources.get("claims") or ()
+    named = {
+        f"claim:{one['name']}/{one['request']}" if one.get("request") else f"claim:{one['name']}" for one in claims
+    }
+    return named | set(resources.get("requests") or ())
 
 
 def _fixed_part(spec: JsonObject) -> JsonObject:
