@@ -38,6 +38,8 @@ _DEAREST = 2_000
 as many as a server lets through, 1,000,000, would keep a processor busy for minutes."""
 _DEEPEST = 100
 """Levels of an object. The API server stores none that are deeper than a few hundred, ours have a dozen."""
+_MOST_VALUES = 500_000
+"""Values of a body, about. Objects of a few MiB have fewer; a small value takes fifty times the memory of its text."""
 _MOST_WARNINGS = 10
 _LONGEST_MESSAGE = 8_000
 
@@ -99,6 +101,8 @@ def read_review(body: bytes) -> Review:
 
 
 def _request(body: bytes) -> JsonObject:
+    if sum(map(body.count, (b"[", b"{", b",", b":"))) > _MOST_VALUES:
+        _refuse(f"the body has more than {_MOST_VALUES} values")
     try:
         review = json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:

@@ -1,28 +1,40 @@
 """HTTPS for reviews: one path, certificates that change while it runs, and an end that cuts nobody off.
 
-Reviews are worked on in threads, for they take milliseconds that the rest of the process should not wait for. What is
-no review gets 400; when a review fails, which is a defect, aiohttp logs it and answers 500, and the failure policy
-decides.
+Threads work on reviews, so that probes and metrics are answered meanwhile. What is no review gets 400. If a review
+fails, which is a defect, aiohttp logs it and answers 500, and the failure policy decides.
+
+Memory and time are bounded, whoever sends what: `connections` limits connections, at most `_LARGE_BODIES` large bodies
+are read or worked on at a time, and a request is dropped at its deadline, or when its client goes, if no thread has
+begun with it. A thread that has begun cannot be stopped, so `stuck` is for the liveness probe.
 """
 
 import asyncio
 import json
 import os
+import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 from aiohttp import web
 
 from controller.webhook.certificates import ServingCertificate
 from controller.webhook.configuration import PATH
+from controller.webhook.connections import Connections
 from dra_driver.api.meta import JsonObject
 from dra_driver.errors import NodeNotReady
 
 _LARGEST = 8 * 1024 * 1024
 """Bytes of a review: two objects of at most 1.5 MiB as they are stored, which can be twice as much as JSON."""
+_SMALL = 128 * 1024
+"""Bytes of a body that waits for no other. Almost all are smaller than 10 KiB."""
+_LARGE_BODIES = 2
+"""Each can take 120 MiB while it is read and checked."""
 _READ_TIMEOUT_S = 10.0
+_STUCK_S = 60.0
+"""No review takes seconds, also not one of the largest objects."""
 _IDLE_S = 300.0
 """Longer than the API server keeps connections that it does not use (90 s): it must be the one that closes them, or it
 may send a request on one that is just being closed."""
@@ -36,13 +48,17 @@ type Respond = Callable[[bytes], JsonObject]
 class ReviewServer:
     """Listens where it is told; nobody can connect before the first `use`."""
 
-    def __init__(self, endpoint: str, respond: Respond, *, drain_s: float) -> None:
+    def __init__(self, endpoint: str, respond: Respond, *, drain_s: float, deadline_s: float = 30.0) -> None:
         """`drain_s` is how long requests are still answered after the end began: until the API server has heard that
-        this replica is no endpoint of the Service any more."""
+        this replica is no endpoint of the Service any more. `deadline_s` is how long the API server waits."""
         self._host, _, port = endpoint.rpartition(":")
         self._port = int(port)
         self._respond = respond
         self._drain_s = drain_s
+        self._deadline_s = deadline_s
+        self._large = asyncio.Semaphore(_LARGE_BODIES)
+        self._begun: dict[object, float] = {}
+        """When each review was begun that a thread works on now, in seconds of a monotonic clock."""
         self._draining = False
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="review")
         self._current: ssl.SSLContext | None = None
@@ -55,26 +71,33 @@ class ReviewServer:
         """Something else that takes long, where reviews are worked on."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
+    def stuck(self) -> str | None:
+        """That a review has taken much too long, or None."""
+        begun = min(list(self._begun.values()), default=None)
+        if begun is None or time.monotonic() - begun < _STUCK_S:
+            return None
+        return f"a review has not ended for {time.monotonic() - begun:.0f} s"
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[int]:
         """Answers the port. Raises NodeNotReady when it is taken."""
-        app = web.Application(client_max_size=_LARGEST)
+        connections = Connections(self._listening_context())
+        app = web.Application(client_max_size=_LARGEST, middlewares=[connections.watching()])
         app.router.add_post(PATH, self._review)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, keepalive_timeout=_IDLE_S)
         await runner.setup()
+        assert runner.server is not None
         try:
-            site = web.TCPSite(
-                runner, self._host.strip("[]") or None, self._port, ssl_context=self._listening_context()
-            )
-            await site.start()
-        except OSError as error:
-            await runner.cleanup()
-            raise NodeNotReady(f"cannot serve the webhook: {error}", about=f"port {self._port}") from error
-        try:
-            yield int(runner.addresses[0][1])
+            with _listening(self._host.strip("[]"), self._port) as listening:
+                accepting = asyncio.create_task(connections.accept(listening, runner.server))
+                try:
+                    yield int(listening.getsockname()[1])
+                finally:
+                    self._draining = True
+                    await asyncio.sleep(self._drain_s)
+                    accepting.cancel()
+                    await asyncio.wait([accepting])
         finally:
-            self._draining = True
-            await asyncio.sleep(self._drain_s)
             await runner.cleanup()
             self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -101,14 +124,37 @@ class ReviewServer:
         return response
 
     async def _answer(self, request: web.Request) -> tuple[int, JsonObject]:
+        small = request.content_length is not None and request.content_length <= _SMALL
         try:
-            async with asyncio.timeout(_READ_TIMEOUT_S):
-                body = await request.read()
-            return 200, await self.in_thread(lambda: self._respond(body))
+            async with asyncio.timeout(self._deadline_s), nullcontext() if small else self._large:
+                async with asyncio.timeout(_READ_TIMEOUT_S):
+                    body = await request.read()
+                return 200, await self.in_thread(lambda: self._timed(body))
         except TimeoutError:
-            return 408, {"message": "the body did not come in time"}
+            return 408, {"message": "the request was not read and reviewed in time"}
         except ValueError as error:
             return 400, {"message": str(error)}
+
+    def _timed(self, body: bytes) -> JsonObject:
+        review = object()
+        self._begun[review] = time.monotonic()
+        try:
+            return self._respond(body)
+        finally:
+            del self._begun[review]
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Without a host: on all addresses, IPv6 ones too if the node has any."""
+    family = socket.AF_INET6 if ":" in host or (not host and socket.has_dualstack_ipv6()) else socket.AF_INET
+    try:
+        listening = socket.create_server(
+            (host, port), family=family, backlog=128, dualstack_ipv6=family == socket.AF_INET6 and not host
+        )
+    except OSError as error:
+        raise NodeNotReady(f"cannot serve the webhook: {error}", about=f"port {port}") from error
+    listening.setblocking(False)
+    return listening
 
 
 def _bare_context() -> ssl.SSLContext:

@@ -2,8 +2,9 @@
 
 import asyncio
 import ssl
+import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -261,3 +262,102 @@ async def test_of_a_server_that_is_newer_than_this_release_the_newest_that_is_kn
     assert webhook._judge.knows_server and webhook._judge.knowledge.minor == 36
     await webhook._know(99)
     assert not webhook._judge.knows_server and webhook._judge.knowledge.minor == 37
+
+
+async def test_a_connection_without_a_request_makes_room_and_one_that_is_worked_on_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half a handshake, half a header, and an idle connection are all closed at the limit; API servers get through."""
+    monkeypatch.setattr("controller.webhook.connections.MOST_CONNECTIONS", 8)
+    certificate, begun, end = made(), threading.Event(), threading.Event()
+
+    def slow(body: bytes) -> JsonObject:
+        if body == b"slow":
+            begun.set()
+            assert end.wait(60)
+        return {}
+
+    async with served(certificate, slow) as (_, port), client(certificate) as session:
+        asking = asyncio.create_task(ask(session, port, b"slow"))
+        await asyncio.to_thread(begun.wait, 60)
+        half = []
+        for _ in range(20):
+            half.append(await asyncio.open_connection("127.0.0.1", port))
+            half.append(await half_a_header(certificate, port))
+        async with asyncio.timeout(60):
+            for _ in range(3):
+                async with client(certificate) as other:
+                    assert (await ask(other, port))[0] == 200
+            # All but the newest are closed.
+            for reader, _ in half[:30]:
+                with suppress(ConnectionError):
+                    assert await reader.read() == b""
+        end.set()
+        assert (await asking)[0] == 200
+        for _, writer in half:
+            writer.close()
+
+
+async def half_a_header(
+    certificate: ServingCertificate, port: int
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    context = ssl.create_default_context(cadata="\n".join(certificate.authority))
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    writer.write(b"POST /review HTTP/1.1\r\nHost: x\r\n")
+    return reader, writer
+
+
+async def test_a_connection_that_sends_no_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.webhook.connections.FIRST_REQUEST_S", 0.05)
+    certificate = made()
+    async with served(certificate) as (_, port):
+        monkeypatch.setattr("controller.webhook.connections.FIRST_REQUEST_S", 0.05)
+        plain, _ = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(60):
+            with suppress(ConnectionError):
+                assert await plain.read() == b""
+
+
+async def test_few_large_bodies_are_read_at_a_time_and_small_ones_do_not_wait_for_them() -> None:
+    certificate = made()
+    large = b"x" * 200_000
+    async with served(certificate) as (_, port), client(certificate) as session:
+
+        async def begins() -> AsyncIterator[bytes]:
+            yield large[:1000]
+            await forever.wait()
+
+        forever = asyncio.Event()
+        headers = {"Content-Length": str(len(large))}
+        waiting = [asyncio.create_task(ask(session, port, begins(), headers=headers)) for _ in range(6)]
+        async with asyncio.timeout(60):
+            assert (await ask(session, port, b"small"))[0] == 200
+        assert not any(task.done() for task in waiting)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        async with asyncio.timeout(60):
+            assert await ask(session, port, large) == (200, b'{"length": 200000}')
+
+
+async def test_a_review_that_waits_for_a_thread_is_dropped_at_its_deadline_and_one_that_never_ends_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("controller.webhook.server._STUCK_S", 0.0)
+    certificate, end, bodies = made(), threading.Event(), list[bytes]()
+
+    def hangs(body: bytes) -> JsonObject:
+        bodies.append(body)
+        assert end.wait(60)
+        return {}
+
+    server = ReviewServer("127.0.0.1:0", hangs, drain_s=0.0, deadline_s=0.5)
+    server.use(certificate)
+    assert server.stuck() is None, "nothing was begun"
+    async with server.running() as port, client(certificate) as session:
+        answers = await asyncio.gather(*(ask(session, port, b"%d" % number) for number in range(9)))
+        assert {status for status, _ in answers} == {408}
+        assert "has not ended" in (server.stuck() or "")
+        end.set()
+        await server.in_thread(lambda: None)
+        assert len(bodies) == 4, "the others were dropped"
