@@ -18,6 +18,7 @@ from typing import NoReturn
 from controller.webhook.kinds import Kind, judged, kind_of
 from dra_driver.api.documents import Document, Reading, read_documents
 from dra_driver.api.meta import JsonObject
+from dra_driver.cel.cost import LIMIT
 from dra_driver.cel.device import compile_selector
 from dra_driver.cel.errors import CelError
 from dra_driver.checking.check import check
@@ -213,11 +214,12 @@ def is_quick(expressions: Iterable[str], knowledge: Knowledge) -> bool:
 
 
 def _cost(expression: str, knowledge: Knowledge) -> int:
-    """The most that it can cost on one device; nothing where it cannot be compiled, for then it is not tried."""
+    """The most that it can cost on one device. One that does not compile counts as the most expensive: it would be
+    compiled, or judged otherwise, for nothing."""
     try:
         return compile_selector(expression, knowledge.server).cost
     except CelError:
-        return 0
+        return LIMIT
 
 
 def expressions_in(spec: object) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from dra_driver.cel.call_costs import CHARACTER, LIST_COST, MAP_COST, TEXTS, Operand, Operands, allocating, own_cost
 from dra_driver.cel.checked import Checked
+from dra_driver.cel.overloads import MOST_COST
 from dra_driver.cel.sizes import NONE, UNKNOWN, Inside, Path, Size, device_size, fixed, within
 from dra_driver.cel.tree import (
     Bind,
@@ -36,7 +37,7 @@ from dra_driver.cel.tree import (
 )
 from dra_driver.cel.types import Type, is_dynamic
 
-LIMIT = 1_000_000
+LIMIT = MOST_COST
 """An expression that may cost more is not stored; an evaluation that costs more is ended."""
 
 _SCALARS = frozenset({"bool", "double", "duration", "int", "timestamp", "uint"})

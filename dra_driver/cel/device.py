@@ -16,7 +16,8 @@ from dra_driver.cel.cost import LIMIT, estimate
 from dra_driver.cel.errors import CelCostError, CelRuntimeError, CelTypeError
 from dra_driver.cel.evaluate import Program, WatchedProgram
 from dra_driver.cel.functions import functions_of
-from dra_driver.cel.metering import Meter, OverLimit, rounds_of
+from dra_driver.cel.metering import Meter, rounds_of
+from dra_driver.cel.overloads import OverLimit
 from dra_driver.cel.parser import parse
 from dra_driver.cel.server import CURRENT, Server
 from dra_driver.cel.types import ANY, BOOL, DYN, QUANTITY, STRING, Type, map_of, type_name
@@ -122,14 +123,16 @@ class Selector:
         """Raises CelRuntimeError, which ends the scheduling attempt of the whole pod."""
         if (name := unreadable_attribute(device.device, self._server)) is not None:
             raise unreadable_error(name, self.expression)
-        result = self._program.evaluate(device) if self._metered is None else self._evaluate(self._metered, device)
+        result = self._evaluate(device)
         if result is True or result is False:
             return bool(result)
         raise self._error(f"the result must be bool, not {type_name(result)}")
 
-    def _evaluate(self, program: WatchedProgram, device: CelDevice) -> object:
+    def _evaluate(self, device: CelDevice) -> object:
         try:
-            return program.evaluate(device, Meter(self._checked, LIMIT, self._rounds))
+            if self._metered is None:
+                return self._program.evaluate(device)
+            return self._metered.evaluate(device, Meter(self._checked, LIMIT, self._rounds))
         except OverLimit:
             raise self._error("operation cancelled: actual cost limit exceeded") from None
 

@@ -1,7 +1,7 @@
 """What can be wrong with an expression, and where: every error knows the character it points at.
 
-CelSyntaxError, CelTypeError and CelCostError are found before any device is looked at; CelRuntimeError is about one
-evaluation.
+CelSyntaxError, CelTypeError, CelNotJudged and CelCostError are found before any device is looked at; CelRuntimeError is
+about one evaluation.
 """
 
 from collections.abc import Iterable
@@ -54,6 +54,19 @@ class CelSyntaxError(CelError):
         "The text is not an expression of CEL: a bracket, a quote or an operator is missing or too many.",
         "Correct it at the character that is named.",
     )
+
+
+class CelNotJudged(CelError):
+    """The expression may be right, and has a part of CEL that is not known here. Only an API server can judge it."""
+
+    help = Help(
+        Move.USER,
+        "The expression has a part of CEL that this program does not know, so it is not judged.",
+        "Ask an API server: `kubectl apply --dry-run=server`. Or write it without that part.",
+    )
+
+    def __init__(self, why: str, expression: str, start: int, end: int) -> None:
+        super().__init__(f"not judged: {why}", expression, start, end)
 
 
 class CelTypeError(CelError):

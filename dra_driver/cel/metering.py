@@ -13,6 +13,7 @@ from dra_driver.cel.call_costs import CHARACTER, LIST_COST, MAP_COST, Operand, O
 from dra_driver.cel.checked import Checked
 from dra_driver.cel.cost import STARTS, STEPS
 from dra_driver.cel.errors import CelRuntimeError
+from dra_driver.cel.overloads import OverLimit
 from dra_driver.cel.sizes import fixed
 from dra_driver.cel.tree import (
     Bind,
@@ -29,10 +30,6 @@ from dra_driver.cel.tree import (
     children,
 )
 from dra_driver.cel.values import Address, Optional, Prefix
-
-
-class OverLimit(Exception):
-    """No CelRuntimeError, which `&&` and `||` would take for an error of one part."""
 
 
 class Meter:

@@ -17,6 +17,24 @@ class Failed(Exception):
     """A run-time error of a function; the evaluation adds where it happened."""
 
 
+class OverLimit(Exception):
+    """The evaluation costs more than a server allows.
+
+    No CelRuntimeError, because `&&` and `||` would take that for an error of one part.
+    """
+
+
+MOST_COST = 1_000_000
+"""An evaluation that costs more is ended. A list costs a unit for each item, a text one for ten characters."""
+MOST_CHARACTERS = 10 * MOST_COST
+
+
+def affordable(size: int, most: int) -> None:
+    """Raises OverLimit for a result that is over the limit by its size alone, before it is built."""
+    if size > most:
+        raise OverLimit
+
+
 @dataclass(frozen=True, slots=True)
 class Overload:
     """One signature. For a method the first parameter is what it is called on."""

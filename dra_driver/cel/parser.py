@@ -5,9 +5,10 @@ access, index and call. `has`, `cel.bind`, comprehensions and `optMap` are recog
 names and not values. Source: CEL language definition, grammar and macros.
 """
 
+import sys
 from typing import Literal
 
-from dra_driver.cel.errors import CelSyntaxError
+from dra_driver.cel.errors import CelError, CelNotJudged, CelSyntaxError
 from dra_driver.cel.lexer import Token, tokens
 from dra_driver.cel.tree import (
     Bind,
@@ -25,20 +26,34 @@ from dra_driver.cel.tree import (
     Node,
     OptionalMap,
     Select,
-    depth,
+    children,
 )
 from dra_driver.cel.values import INT_MAX, INT_MIN, UINT_MAX, Uint
 
 MAX_LENGTH = 10 * 1024
 """Bytes; the API server refuses longer selectors."""
 
-_MAX_NESTING = 50
-_MAX_DEPTH = 150
-"""Of parentheses and of the tree. Deeper than anything that a person writes; Python's own stack is the reason."""
+_MOST_LEVELS = 250
+"""Of each rule of the grammar within itself, and of operations within each other; so many an API server takes."""
 
-_RELATIONS = frozenset({"<", "<=", ">", ">=", "==", "!=", "in"})
-_SUMS = frozenset({"+", "-"})
-_PRODUCTS = frozenset({"*", "/", "%"})
+type _Rule = Literal["expression", "relation", "sum"]
+
+_LEVELS: dict[_Rule, tuple[frozenset[str], ...]] = {
+    "relation": (frozenset({"<", "<=", ">", ">=", "==", "!=", "in"}),),
+    "sum": (frozenset({"+", "-"}), frozenset({"*", "/", "%"})),
+}
+"""Operators between two operands, the weaker ones first."""
+
+_FRAMES = 20_000
+"""Python frames for an expression as deep as an API server takes: parsing one needs ten times its depth."""
+_MESSAGES = frozenset(
+    f"google.protobuf.{name}"
+    for name in (
+        *("BoolValue", "BytesValue", "DoubleValue", "FloatValue", "Int32Value", "Int64Value", "StringValue"),
+        *("UInt32Value", "UInt64Value", "Any", "Duration", "Empty", "ListValue", "Struct", "Timestamp", "Value"),
+    )
+)
+"""Types that an API server builds messages of."""
 _RESERVED = frozenset(
     {
         *("as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop"),
@@ -64,10 +79,31 @@ def parse(expression: str) -> Node:
         raise CelSyntaxError(f"longer than {MAX_LENGTH} bytes", expression, 0)
     if not expression.strip():
         raise CelSyntaxError("the expression is empty", expression, 0)
+    if sys.getrecursionlimit() < _FRAMES:
+        # For good: trees as deep as their text are checked and evaluated later, and by other threads. Python's frames
+        # are on the heap, and C's stack has a limit of its own.
+        sys.setrecursionlimit(_FRAMES)
     tree = _Parser(expression).whole()
-    if depth(tree) > _MAX_DEPTH:
-        raise CelSyntaxError(f"more than {_MAX_DEPTH} operations within each other", expression, tree.start, tree.end)
+    if _operations(tree) > _MOST_LEVELS:
+        raise CelSyntaxError(f"more than {_MOST_LEVELS} operations within each other", expression, tree.start, tree.end)
     return tree
+
+
+def _operations(root: Node) -> int:
+    """Operations within each other, as an API server counts them: without `!`, `-x`, `&&`, `||` and functions."""
+    deepest, todo = 0, [(root, 0)]
+    while todo:
+        node, above = todo.pop()
+        counts = isinstance(node, Select | Index | Conditional | Comprehension | Bind | OptionalMap) or (
+            isinstance(node, Call) and (node.target is not None or node.function in _INFIX)
+        )
+        depth = above + counts
+        deepest = max(deepest, depth)
+        todo += [(child, depth) for child in children(node)]
+    return deepest
+
+
+_INFIX = frozenset(sign for levels in _LEVELS.values() for level in levels for sign in level)
 
 
 class _Parser:
@@ -75,7 +111,7 @@ class _Parser:
         self._text = expression
         self._tokens = tokens(expression)
         self._position = 0
-        self._depth = 0
+        self._depths: dict[_Rule, int] = dict.fromkeys(("expression", "relation", "sum"), 0)
 
     # -- tokens
 
@@ -117,17 +153,20 @@ class _Parser:
             raise self._error(f"expected an operator or the end of the expression, found {self._found()}")
         return node
 
+    def _deeper(self, rule: _Rule) -> None:
+        self._depths[rule] += 1
+        if self._depths[rule] > _MOST_LEVELS:
+            raise self._error(f"nested more than {_MOST_LEVELS} levels deep")
+
     def _expression(self) -> Node:
-        self._depth += 1
-        if self._depth > _MAX_NESTING:
-            raise self._error(f"nested more than {_MAX_NESTING} levels deep")
+        self._deeper("expression")
         condition = self._logical("||")
         if self._skip("?"):
             then = self._logical("||")
             self._expect(":", "of the conditional `? :`")
             otherwise = self._expression()
             condition = Conditional(condition, then, otherwise, start=condition.start, end=otherwise.end)
-        self._depth -= 1
+        self._depths["expression"] -= 1
         return condition
 
     def _logical(self, operator: Literal["&&", "||"]) -> Node:
@@ -139,16 +178,24 @@ class _Parser:
         return Logical(operator, tuple(parts), start=parts[0].start, end=parts[-1].end)
 
     def _operand_of(self, operator: Literal["&&", "||"]) -> Node:
-        return self._logical("&&") if operator == "||" else self._binary(_RELATIONS)
+        return self._logical("&&") if operator == "||" else self._infix("relation", 0)
 
-    def _binary(self, operators: frozenset[str]) -> Node:
-        stronger = {_RELATIONS: _SUMS, _SUMS: _PRODUCTS}.get(operators)
-        left = self._binary(stronger) if stronger else self._unary()
-        while self._next.kind in ("sign", "name") and self._next.text in operators:
+    def _infix(self, rule: _Rule, weakest: int) -> Node:
+        """Operands and the operators of `rule` between them, from the level `weakest` on."""
+        self._deeper(rule)
+        left = self._infix("sum", 0) if rule == "relation" else self._unary()
+        while (level := self._level(rule)) >= weakest:
             operator = self._take()
-            right = self._binary(stronger) if stronger else self._unary()
+            right = self._infix(rule, level + 1)
             left = Call(operator.text, None, (left, right), operator.start, start=left.start, end=right.end)
+        self._depths[rule] -= 1
         return left
+
+    def _level(self, rule: _Rule) -> int:
+        """How strong the next operator is; -1 when it is none of the rule."""
+        if self._next.kind not in ("sign", "name"):
+            return -1
+        return next((place for place, signs in enumerate(_LEVELS[rule]) if self._next.text in signs), -1)
 
     def _unary(self) -> Node:
         signs: list[Token] = []
@@ -158,9 +205,10 @@ class _Parser:
             signs.append(self._take())
         negative = bool(signs) and signs[-1].text == "-" and self._is_number(self._next)
         node = self._member(signs.pop() if negative else None)
-        for sign in reversed(signs):
-            node = Call(f"{sign.text}_", None, (node,), sign.start, start=sign.start, end=node.end)
-        return node
+        if len(signs) % 2 == 0:  # an API server leaves out pairs of signs, whatever follows
+            return node
+        sign = signs[-1]
+        return Call(f"{sign.text}_", None, (node,), sign.start, start=sign.start, end=node.end)
 
     @staticmethod
     def _is_number(token: Token) -> bool:
@@ -174,9 +222,15 @@ class _Parser:
             elif self._at("["):
                 node = self._index(node)
             elif self._at("{"):
-                raise self._error("messages cannot be built here; maps are written `{key: value}`")
+                raise self._message(node)
             else:
                 return node
+
+    def _message(self, node: Node) -> CelError:
+        name = _dotted(node)
+        if name in _MESSAGES:
+            return CelNotJudged(f"`{name}{{…}}` is not known here", self._text, node.start, self._next.end)
+        return self._error(f"there is no message type `{name}`; maps are written `{{key: value}}`")
 
     def _after_dot(self, operand: Node) -> Node:
         optional = self._skip("?")
@@ -324,3 +378,12 @@ class _Parser:
         if not isinstance(node, Name):
             raise CelSyntaxError("a variable must be a simple name", self._text, node.start, node.end)
         return node.name
+
+
+def _dotted(node: Node) -> str:
+    """`a.b.c` as a name; its end when it begins with something else."""
+    fields: list[str] = []
+    while isinstance(node, Select):
+        fields.insert(0, node.field)
+        node = node.operand
+    return ".".join([node.name, *fields] if isinstance(node, Name) else fields)

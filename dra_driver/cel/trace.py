@@ -13,7 +13,8 @@ from dra_driver.cel.cost import LIMIT
 from dra_driver.cel.device import CelDevice, checked_selector
 from dra_driver.cel.errors import CelRuntimeError
 from dra_driver.cel.evaluate import WatchedProgram
-from dra_driver.cel.metering import Meter, OverLimit, rounds_of
+from dra_driver.cel.metering import Meter, rounds_of
+from dra_driver.cel.overloads import OverLimit
 from dra_driver.cel.server import CURRENT, Server
 from dra_driver.cel.tree import (
     Bind,

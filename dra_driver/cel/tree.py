@@ -147,12 +147,3 @@ def children(node: Node) -> Iterator[Node]:
             for child in item if isinstance(item, tuple) else (item,):
                 if isinstance(child, Node):
                     yield child
-
-
-def depth(node: Node) -> int:
-    """Nodes on the longest way down, found without recursion."""
-    deepest, level = 0, [node]
-    while level:
-        deepest += 1
-        level = [child for parent in level for child in children(parent)]
-    return deepest

@@ -93,6 +93,12 @@ SELECTOR = Code(
     _ERROR,
     "The CEL expression of a selector cannot be compiled, costs too much, or its result is no truth value.",
 )
+NOT_JUDGED = Code(
+    "not-judged",
+    _WARNING,
+    "The CEL expression of a selector has a part that this program does not know. An API server may accept it: ask one "
+    "with `kubectl apply --dry-run=server`.",
+)
 SELECTOR_FAILS = Code(
     "selector-fails",
     _WARNING,
@@ -134,8 +140,8 @@ POLICY = Code("policy", _ERROR, "A PublishingPolicy that the driver would refuse
 CODES: tuple[Code, ...] = (
     UNREADABLE, API_VERSION, DEPRECATED, UNKNOWN_FIELD, WRONG_TYPE, MISSING_FIELD, INVALID, TOO_MANY, DUPLICATE, TWICE,
     TEMPLATE_TAKEN, DEPRECATED_FIELD, NEEDS_GATE, TOO_NEW, UNKNOWN_REQUEST, UNUSED_REQUEST, UNKNOWN_CLAIM,
-    UNUSED_CLAIM, NOT_FOUND, MISNAMED, SELECTOR, SELECTOR_FAILS, UNKNOWN_ATTRIBUTE, CONFIG, CONFIG_KIND, UNKNOWN_DRIVER,
-    NEVER_FITS, ADMIN_ACCESS, EXTENDED_RESOURCE, POLICY,
+    UNUSED_CLAIM, NOT_FOUND, MISNAMED, SELECTOR, NOT_JUDGED, SELECTOR_FAILS, UNKNOWN_ATTRIBUTE, CONFIG, CONFIG_KIND,
+    UNKNOWN_DRIVER, NEVER_FITS, ADMIN_ACCESS, EXTENDED_RESOURCE, POLICY,
 )  # fmt: skip
 
 FILE = Path(__file__).parents[2] / "docs" / "check.md"

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from dra_driver.api.fields import meant
 from dra_driver.cel.device import compile_selector
-from dra_driver.cel.errors import CelError
+from dra_driver.cel.errors import CelError, CelNotJudged
 from dra_driver.cel.parser import parse
 from dra_driver.cel.server import Server
 from dra_driver.cel.tree import Bind, Call, Constant, Index, Name, Node, Select, children
-from dra_driver.checking.codes import SELECTOR, UNKNOWN_ATTRIBUTE
+from dra_driver.checking.codes import NOT_JUDGED, SELECTOR, UNKNOWN_ATTRIBUTE
 from dra_driver.checking.findings import Report
 from dra_driver.names import DEVICE_ATTRIBUTES, GPU_DRIVER, STANDARD_DOMAIN
 
@@ -63,7 +63,8 @@ def check_selector(expression: str, path: str, report: Report, server: Server, n
     try:
         compile_selector(expression, server)
     except CelError as error:
-        report.find(SELECTOR, path, error.message, fix=suggested_in(error.message), offset=error.start)
+        code = NOT_JUDGED if isinstance(error, CelNotJudged) else SELECTOR
+        report.find(code, path, error.message, fix=suggested_in(error.message), offset=error.start)
         return False
     for kind, domain, id_, start in _read(parse(expression)):
         problem = names.problem(kind, domain, id_)

@@ -11,7 +11,7 @@ from typing import Any
 
 from dra_driver.cel.library.strings import quoted
 from dra_driver.cel.library.times import duration_text, timestamp_text
-from dra_driver.cel.overloads import Failed, Library, method
+from dra_driver.cel.overloads import MOST_CHARACTERS, Failed, Library, affordable, method
 from dra_driver.cel.types import DYN, STRING, list_of, type_name
 from dra_driver.cel.values import Duration, Timestamp
 
@@ -70,6 +70,7 @@ def _format(text: str, values: Sequence[Any]) -> str:
 
 def _clause(letter: str, precision: int, value: Any) -> str:
     need(letter, type_name(value))
+    affordable(precision, MOST_CHARACTERS)
     return _SHOW[letter](value, precision)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from dra_driver.cel.overloads import Failed, Library, Overload, function, method
+from dra_driver.cel.overloads import MOST_COST, Failed, Library, Overload, affordable, function, method
 from dra_driver.cel.types import (
     BOOL,
     BYTES,
@@ -119,6 +119,11 @@ def sorted_by(items: Items, keys: Items) -> Items:
     return tuple(items[place] for place in sorted(range(len(items)), key=keys.__getitem__))
 
 
+def _range(count: int) -> Items:
+    affordable(count, MOST_COST)
+    return tuple(range(count))
+
+
 def _contains(items: Items, wanted: Items) -> bool:
     return all(any(equality(item, one) for item in items) for one in wanted)
 
@@ -170,7 +175,7 @@ LISTS_OF_1_34: Library = {
     "distinct": [method(_LIST, _distinct, _LIST)],
     "reverse": [method(_LIST, lambda items: items[::-1], _LIST)],
     "sort": [method(list_of(kind), lambda items: sorted_by(items, items), list_of(kind)) for kind in COMPARABLE],
-    "lists.range": [function(list_of(INT), lambda count: tuple(range(count)), INT)],
+    "lists.range": [function(list_of(INT), _range, INT)],
 }
 
 SETS: Library = {

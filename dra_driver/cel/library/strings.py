@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from dra_driver.cel.overloads import Failed, Library, function, method
+from dra_driver.cel.overloads import MOST_CHARACTERS, Failed, Library, affordable, function, method
 from dra_driver.cel.types import INT, STRING, list_of
 
 
@@ -29,6 +29,8 @@ def _parts(text: str, separator: str, limit: int = -1) -> tuple[str, ...]:
 
 
 def _replaced(text: str, old: str, new: str, limit: int = -1) -> str:
+    count = text.count(old) if limit < 0 else min(text.count(old), limit)
+    affordable(len(text) + count * (len(new) - len(old)), MOST_CHARACTERS)
     return text.replace(old, new, limit)
 
 
@@ -37,6 +39,7 @@ def _joined(texts: Sequence[object], separator: str = "") -> str:
     known = [text for text in texts if isinstance(text, str)]
     if len(known) != len(texts):
         raise Failed("join needs a list of strings")
+    affordable(sum(map(len, known)) + len(known) * len(separator), MOST_CHARACTERS)
     return separator.join(known)
 
 

@@ -12,7 +12,7 @@ from support.configs import configs as good_configs
 from support.reviews import BAD, CLASSES, GOOD, KINDS, VERSIONS, a_review, an_object, body_of, config
 from support.wrong_configs import TABLE, TITLES
 
-from controller.webhook.review import Answer, Judge, NotAReview, answered, read_review
+from controller.webhook.review import Answer, Judge, NotAReview, answered, is_quick, read_review
 from dra_driver.api.config import encode_config
 from dra_driver.api.documents import read_documents
 from dra_driver.api.meta import JsonObject
@@ -291,6 +291,21 @@ def test_selectors_that_would_keep_a_processor_busy_are_not_tried_on_devices() -
     assert not answer(an_object("ResourceClaim", mig, selectors=("true",))).allowed
     assert answer(an_object("ResourceClaim", mig, selectors=(dear,))).allowed, "of which kind it is was not looked for"
     assert not answer(an_object("ResourceClaim", config(BAD), selectors=(dear,))).allowed
+
+
+@pytest.mark.parametrize("expression", ["nothing > 1", "(", "google.protobuf.BoolValue{}"])
+def test_selectors_that_do_not_compile_are_the_most_expensive(expression: str) -> None:
+    assert not is_quick([expression], JUDGE.knowledge)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["(" * 200 + "true" + ")" * 200, "1" + " + 1" * 240 + " > 0", "!" * 9000 + "true", "google.protobuf.BoolValue{}"],
+)
+def test_no_limit_of_ours_refuses_a_selector_that_a_server_stores(expression: str) -> None:
+    given = answer(an_object("DeviceClass", selectors=(expression,)))
+    assert given.allowed
+    assert any("not judged" in one for one in given.warnings) == ("google" in expression)
 
 
 # -- what is sent

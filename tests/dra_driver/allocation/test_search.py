@@ -496,3 +496,9 @@ def test_a_list_beside_a_plain_value_is_a_list_of_one() -> None:
 def test_a_list_stops_the_pod_where_the_gate_is_off() -> None:
     with pytest.raises(InvalidInput, match="links: unsupported attribute value"):
         together(linked("a", "x"), count=1, behaviour=Behaviour.of(36), matchAttribute=f"{DRIVER}/links")
+
+
+def test_a_selector_that_is_not_judged_is_called_so() -> None:
+    wanted = exactly("gpu", "google.protobuf.BoolValue{value: true}")
+    with pytest.raises(InvalidInput, match="not judged: `google"):
+        allocate([claim(wanted)], NODE, snapshot(gpus("a")))

@@ -66,3 +66,17 @@ def test_the_limit_is_no_error_that_another_part_outweighs() -> None:
 def test_an_evaluation_that_skips_parts_costs_less_than_its_estimate() -> None:
     expression = "device.driver == 'a' && device.attributes['a'].all(id, id.contains('abc'))"
     assert trace(expression, DEVICE).cost < compile_selector(expression).cost
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "lists.range(100000000).size() > 0 || true",
+        "'%.999999999f'.format([1.0]).size() > 0 || true",
+        "cel.bind(a, lists.range(90000).map(x, 'aaaaaaaaaa').join(), a.replace('a', a)).size() > 0 || true",
+        "cel.bind(a, lists.range(90000).map(x, 'a'), a.join(a.join('a'))).size() > 0 || true",
+    ],
+)
+def test_what_is_too_large_is_not_built(expression: str) -> None:
+    with pytest.raises(CelRuntimeError, match="actual cost limit exceeded"):
+        compile_selector(expression, cost_limit=None).matches(DEVICE)

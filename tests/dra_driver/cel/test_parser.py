@@ -2,8 +2,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.cel.errors import CelSyntaxError
+from dra_driver.api.resource import Device
+from dra_driver.cel.device import CelDevice, compile_selector
+from dra_driver.cel.errors import CelNotJudged, CelSyntaxError
 from dra_driver.cel.parser import parse
+from dra_driver.cel.trace import trace
 from dra_driver.cel.tree import (
     Bind,
     Call,
@@ -50,7 +53,8 @@ def shape(node: Node) -> object:
         ("a || b && c", ("||", "a", ("&&", "b", "c"))),
         ("a && b && c", ("&&", "a", "b", "c")),
         ("!a.b", ("!_", ("a", "b"))),
-        ("--a", ("-_", ("-_", "a"))),
+        ("--a", "a"),
+        ("---a", ("-_", "a")),
         ("-1 + -x", ("+", -1, ("-_", "x"))),
         ("a ? b : c ? d : e", ("?:", "a", "b", ("?:", "c", "d", "e"))),
         ("a in b.c", ("in", "a", ("b", "c"))),
@@ -127,13 +131,12 @@ def test_a_method_that_is_called_like_a_macro_is_a_method_with_another_number_of
         ("1 + 18446744073709551616u", 5, "does not fit in 64 bits"),
         ("while", 1, "`while` is a reserved word"),
         ("!-a", 2, "`-` cannot follow `!`"),
-        ("Foo{a: 1}", 4, "messages cannot be built"),
+        ("Foo{a: 1}", 4, "there is no message type `Foo`"),
         ("has(a)", 5, "has() needs a field"),
         ('has(a.b["c"])', 5, 'write `"c" in a.b`'),
         ("a.all(1, true)", 7, "a variable must be a simple name"),
         ("a.b &&\n  c d", 5, "expected an operator or the end"),
-        ("(" * 60 + "a" + ")" * 60, 51, "nested more than 50 levels deep"),
-        ("+".join("a" * 200), 1, "operations within each other"),
+        ("(" * 250 + "a" + ")" * 250, 251, "nested more than 250 levels deep"),
     ],
 )
 def test_errors_point_at_the_character(text: str, column: int, message: str) -> None:
@@ -172,3 +175,41 @@ def test_any_text_is_a_tree_or_a_syntax_error_inside_of_the_text(text: str) -> N
         assert error.excerpt.count("^") >= 1
     else:
         assert 0 <= root.start < root.end <= len(text)
+
+
+@pytest.mark.parametrize(
+    ("deepest", "too_deep"),
+    [
+        ("(" * 249 + "true" + ")" * 249, "(" * 250 + "true" + ")" * 250),
+        ("+".join("1" * 250) + " > 0", "+".join("1" * 251) + " > 0"),
+        ("true" + " == true" * 250, "true" + " == true" * 251),
+        ("[" * 250 + "]" * 250 + " == []", "[" * 251 + "]" * 251 + " == []"),
+        ("'a'" + ".trim()" * 249 + " == 'a'", "'a'" + ".trim()" * 250 + " == 'a'"),
+        ("!(" * 249 + "true" + ")" * 249, "!(" * 250 + "true" + ")" * 250),
+        ("true ? true : " * 249 + "false", "true ? true : " * 250 + "false"),
+        ("dyn(" * 249 + "true" + ")" * 249 + " == true", "dyn(" * 250 + "true" + ")" * 250 + " == true"),
+        ("[1].all(x, " * 248 + "true" + ")" * 248, "[1].all(x, " * 250 + "true" + ")" * 250),
+        ("1+(" * 124 + "1" + ")" * 124 + " > 0", "1+(" * 125 + "1" + ")" * 125 + " > 0"),
+    ],
+)
+def test_an_expression_may_be_as_deep_as_an_api_server_takes_it(deepest: str, too_deep: str) -> None:
+    """The figures are a real API server's: it stores the first expression of each pair, and refuses the second."""
+    device = CelDevice("gpu.nvidia.com", Device.of({"name": "gpu"}))
+    compile_selector(deepest).matches(device)
+    trace(deepest, device)
+    with pytest.raises(CelSyntaxError, match="250"):
+        compile_selector(too_deep)
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [("!" * 9000 + "true", True), ("!" * 9001 + "true", False), ("-" * 9000 + "1 == 1", True), ("!!1 == 1", True)],
+)
+def test_pairs_of_signs_are_nothing(expression: str, expected: bool) -> None:
+    assert compile_selector(expression).matches(CelDevice("a.example", Device.of({"name": "gpu"}))) is expected
+
+
+@pytest.mark.parametrize("expression", ["google.protobuf.BoolValue{}", ".google.protobuf.Int64Value{value: 5} == 5"])
+def test_messages_that_an_api_server_builds_are_not_judged(expression: str) -> None:
+    with pytest.raises(CelNotJudged, match="not judged: `google"):
+        parse(expression)
