@@ -379,6 +379,13 @@ STORIES = (
     ),
     Story(codes.SELECTOR, BETA % "device.driver ==", '"', "", BETA % "device.driver != ''"),
     Story(
+        codes.NOT_JUDGED,
+        selecting("google.protobuf.BoolValue{value: true}"),
+        "google.protobuf",
+        "not judged: `google.protobuf.BoolValue{…}` is not known here",
+        selecting("device.driver != ''"),
+    ),
+    Story(
         codes.SELECTOR_FAILS,
         DEVICE_CLASS + f"  selectors: [{{cel: {{expression: '{ATTRIBUTE}.profile == \"1g.10gb\"'}}}}]",
         'device.attributes["gpu.nvidia.com"',
