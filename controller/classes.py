@@ -16,7 +16,7 @@ import structlog
 
 from dra_driver.api.meta import DEVICE_CLASSES, JsonObject
 from dra_driver.api.resource import Device
-from dra_driver.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from dra_driver.errors import AlreadyExists, ClusterError, Conflict, NotFound, Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
 from dra_driver.runtime.tracing import OFF, Tracer
@@ -27,7 +27,8 @@ LABEL = "app.kubernetes.io/managed-by"
 OWNER = "gpu-dra-controller"
 
 _DOMAIN = "mig.nvidia.com"
-_PROFILE = re.compile(r"([1-8]c\.)?[1-8]g\.\d+gb([+-][a-z.]+)*")
+_PROFILE = re.compile(r"([1-8]c\.)?[1-8]g\.\d{1,5}gb([+-][a-z]+(\.[a-z]+)*)*")
+_LONGEST = 63
 
 
 def class_name(profile: str) -> str:
@@ -42,7 +43,7 @@ def profiles_of(devices: Iterable[Device]) -> frozenset[str]:
         kind, profile = device.attributes.get("type"), device.attributes.get("profile")
         if kind is not None and kind.string == "mig" and profile is not None and profile.string is not None:
             found.add(profile.string)
-    return frozenset(profile for profile in found if _PROFILE.fullmatch(profile))
+    return frozenset(profile for profile in found if len(profile) <= _LONGEST and _PROFILE.fullmatch(profile))
 
 
 def wanted_class(profile: str, driver: str, *, extended_resource: bool) -> JsonObject:
@@ -115,6 +116,8 @@ class ProfileClasses:
         self._news.set()
 
     async def _settle(self) -> None:
+        """Raises ClusterError: at once when the API server is away, at the end when it refused a class."""
+        refused: Rejected | None = None
         for profile in sorted(frozenset().union(*self._published.values())):
             wanted = wanted_class(profile, self._driver, extended_resource=self._extended_resources)
             observed = self._classes.objects.get(("", wanted["metadata"]["name"]))
@@ -130,6 +133,10 @@ class ProfileClasses:
                     _log.info("class put right", name=wanted["metadata"]["name"])
             except (AlreadyExists, Conflict, NotFound):
                 continue  # the watch is about to show what changed, and then this runs again
+            except Rejected as error:
+                refused = refused or error  # the other profiles get their classes first
+        if refused is not None:
+            raise refused
 
     def _leave(self, name: str) -> None:
         if name not in self._told:

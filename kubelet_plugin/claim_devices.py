@@ -15,7 +15,7 @@ from datetime import datetime
 from google.protobuf.message import DecodeError
 
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
-from dra_driver.errors import ClusterError, Conflict, NotFound
+from dra_driver.errors import ClusterError, Conflict, NotFound, Unreachable
 from dra_driver.kube.client import Kube
 from dra_driver.kube.kubelet_api.generated.claim_v1_pb2 import (
     AllocatedDeviceStatus,
@@ -43,9 +43,16 @@ def in_order(entries: Iterable[JsonObject]) -> Entries:
 
 
 def entries_of(claim: JsonObject, driver: str) -> Entries:
-    """Those of a driver that a claim has."""
+    """Those of a driver that a claim has. Raises Unreachable where the API server would have no such list."""
     devices = (claim.get("status") or {}).get("devices") or ()
-    return in_order(one for one in devices if one["driver"] == driver)
+    try:
+        entries = in_order(entry for entry in devices if entry["driver"] == driver)
+        for entry in entries:
+            for condition in entry.get("conditions") or ():
+                _condition(condition)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise Unreachable(f"the answer is none of an API server: status.devices: {error!r}") from error
+    return entries
 
 
 def with_entries(message: bytes, driver: str, entries: Entries, said: Collection[Key]) -> bytes | None:

@@ -11,6 +11,7 @@ hardware does it inside `Hardware.use`, so that a look never falls between a cha
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -42,6 +43,9 @@ PATIENCE_S = 60.0
 
 TURN_S = 30.0
 """How long whoever changes hardware waits for a look, or for another change, to end."""
+
+_LAST_TURN_S = 5.0
+"""The same from when the plugin ends: an NVML that hangs must not keep it from ending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,7 @@ class Hardware:
         self._warnings = warnings
         self._turn_s = turn_s
         self._turn = threading.RLock()
+        self._ending = threading.Event()
         self._session: _Session | None = None
         self._opened_before = False
         self._reopened: Callable[[], None] = lambda: None
@@ -231,9 +236,23 @@ class Hardware:
         if session is not None:
             session.nvml.stop()
 
+    def end(self) -> None:
+        """The plugin ends: nobody waits long for a turn from now on."""
+        self._ending.set()
+
+    def _acquired(self) -> bool:
+        """Also those that wait already hear of the end."""
+        deadline = time.monotonic() + self._turn_s
+        while (rest := deadline - time.monotonic()) > 0:
+            if self._ending.is_set():
+                return self._turn.acquire(timeout=min(_LAST_TURN_S, rest))
+            if self._turn.acquire(timeout=min(1.0, rest)):
+                return True
+        return False
+
     @contextmanager
     def _my_turn(self) -> Iterator[None]:
-        if not self._turn.acquire(timeout=self._turn_s):
+        if not self._acquired():
             raise HardwareError(
                 f"NVML has been busy for {self._turn_s:g} s with an earlier call, which may hang; if this goes on, see"
                 " NVRM in the kernel log: the GPU or the node may have to be reset",

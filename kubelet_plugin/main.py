@@ -30,7 +30,7 @@ from dra_driver.kube.watch import Reflector
 from dra_driver.runtime import memory
 from dra_driver.runtime.debug import Section
 from dra_driver.runtime.files import listed
-from dra_driver.runtime.tasks import forever, run_service, until_signal
+from dra_driver.runtime.tasks import exit_after, forever, run_service, until_signal
 from dra_driver.runtime.telemetry import configure_logging, status_server, tell_build
 from dra_driver.runtime.tracing import OFF, Tracer, open_tracer
 from kubelet_plugin.container_files import ContainerFilesOfNode
@@ -76,6 +76,9 @@ if TYPE_CHECKING:
     from dra_driver.publish import PoolPublisher
     from kubelet_plugin.simulation.host import SimulatedHost
 
+
+_LONGEST_END_S = 20.0
+"""How long the plugin finishes what it began. What needs longer hangs in NVML, and is healed at the next start."""
 
 _LAST_WORD_S = 5.0
 """How long an Event may keep a plugin that cannot work from ending."""
@@ -151,6 +154,8 @@ class _Plugin:
     """By name: what runs as long as the plugin, and is begun anew when it fails."""
     metrics: CollectorRegistry
     debug: Mapping[str, Section] | None
+    ends: Callable[[], None]
+    """Called when a signal asks the plugin to end, before it finishes what it began."""
 
 
 def _node(settings: Settings, runtime: ContainerRuntime) -> _Node:
@@ -259,7 +264,13 @@ def _composed(settings: Settings, cluster: _Cluster, node: _Node) -> _Plugin:
         loops=loops,
         metrics=metrics,
         debug=sections(watch.facts, journal, errors) if settings.debug_pages else None,
+        ends=partial(_end, node.hardware),
     )
+
+
+def _end(hardware: Hardware) -> None:
+    hardware.end()
+    exit_after(_LONGEST_END_S)
 
 
 def _heard(cluster: _Cluster, errors: LastErrors) -> list[ClaimListener]:
@@ -336,7 +347,7 @@ async def _live(settings: Settings, plugin: _Plugin) -> None:
         async with serving(plugin.dra, plugin.registration, plugin.claims):
             tasks.create_task(forever("registration", plugin.registration.watch))
             memory.settle()
-            await until_signal()
+            await until_signal(plugin.ends)
 
 
 async def _domains(

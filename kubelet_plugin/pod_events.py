@@ -422,7 +422,7 @@ class _File:
             content = read_if_present(self._path)
             raw: dict[str, Any] = {} if content is None else json.loads(content)
             return {uid: tuple(_told(one) for one in those) for uid, those in raw.items()}
-        except (NodeNotReady, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (NodeNotReady, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             _log.warning("what pods were told cannot be read and is forgotten", file=str(self._path), error=repr(error))
             return {}
 

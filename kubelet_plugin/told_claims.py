@@ -41,7 +41,7 @@ class ToldClaims:
             content = read_if_present(self._path)
             raw: dict[str, Any] = {} if content is None else json.loads(content)
             self._told = {uid: _told(uid, one) for uid, one in raw.items()} | self._told
-        except (NodeNotReady, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (NodeNotReady, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             _log.warning(
                 "what claims were told cannot be read and is forgotten", file=str(self._path), error=str(error)
             )

@@ -22,8 +22,8 @@ _LONGEST_WAIT_S = 60.0
 def decoded(content: bytes, about: str) -> Any:
     try:
         return json.loads(content)
-    except ValueError as error:
-        # A proxy's page, or an answer that was cut short: nothing that the API server said.
+    except (ValueError, RecursionError) as error:
+        # A proxy's page, an answer that was cut short, lists in lists in lists: nothing that the API server said.
         raise Unreachable(f"the answer is not JSON: {content[:80]!r}", about=about) from error
 
 
@@ -31,15 +31,45 @@ def an_object(answer: Any, about: str) -> JsonObject:
     """What was decoded, if it can be an object or a list of them; raises Unreachable for what a proxy may answer."""
     if isinstance(answer, dict) and isinstance(answer.get("metadata"), dict):
         return answer
-    raise Unreachable(f"the answer is none of an API server: {str(answer)[:80]!r}", about=about)
+    raise Unreachable(f"the answer is none of an API server: {_excerpt(answer)}", about=about)
+
+
+def a_stored_object(answer: Any, about: str) -> JsonObject:
+    """As `an_object`, with the name, UID and version that each stored object has, and parts of the usual types."""
+    metadata = an_object(answer, about)["metadata"]
+    texts = [metadata.get(key) for key in ("name", "uid", "resourceVersion")]
+    parts = [metadata.get("labels"), metadata.get("annotations"), *map(answer.get, ("spec", "status", "data"))]
+    owners = metadata.get("ownerReferences") or []
+    if (
+        all(isinstance(text, str) and text for text in texts)
+        and isinstance(metadata.get("namespace") or "", str)
+        and all(part is None or isinstance(part, dict) for part in parts)
+        and isinstance(owners, list)
+        and all(isinstance(owner, dict) for owner in owners)
+    ):
+        return answer  # type: ignore[no-any-return]
+    raise Unreachable(f"the answer is none of an API server: {_excerpt(answer)}", about=about)
+
+
+def a_list(answer: Any, about: str) -> list[JsonObject]:
+    """The objects of a list. Raises Unreachable for what is none."""
+    items = an_object(answer, about).get("items") or []
+    if not isinstance(items, list):
+        raise Unreachable(f"the answer is none of an API server: {_excerpt(answer)}", about=about)
+    return [a_stored_object(item, about) for item in items]
 
 
 def an_event(answer: Any, about: str) -> tuple[str, JsonObject]:
     """Type and object of a watch's line. Raises Unreachable for what is none, and what a line of type ERROR says."""
     if not isinstance(answer, dict) or not isinstance(answer.get("object"), dict):
-        raise Unreachable(f"the line is none of a watch: {str(answer)[:80]!r}", about=about)
+        raise Unreachable(f"the line is none of a watch: {_excerpt(answer)}", about=about)
+    if answer.get("type") == "BOOKMARK":
+        bookmark = an_object(answer["object"], about)
+        if not bookmark["metadata"].get("resourceVersion"):
+            raise Unreachable(f"the line is none of a watch: {_excerpt(answer)}", about=about)
+        return "BOOKMARK", bookmark
     if answer.get("type") != "ERROR":
-        return str(answer.get("type")), an_object(answer["object"], about)
+        return str(answer.get("type")), a_stored_object(answer["object"], about)
     status = answer["object"]
     code = status.get("code")
     raise refusal(code if isinstance(code, int) else 500, status, None, about)
@@ -48,11 +78,18 @@ def an_event(answer: Any, about: str) -> tuple[str, JsonObject]:
 def error_of(response: aiohttp.ClientResponse, content: bytes, about: str) -> ClusterError:
     try:
         status = _status(content) if response.content_type == PROTOBUF else json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         status = {"message": content.decode(errors="replace")[:500].strip()}
     if not isinstance(status, dict):
         status = {}
     return refusal(response.status, status, response.headers.get("Retry-After"), about)
+
+
+def _excerpt(answer: Any) -> str:
+    try:
+        return repr(str(answer)[:80])
+    except RecursionError:
+        return "too many levels"
 
 
 def _status(content: bytes) -> JsonObject:

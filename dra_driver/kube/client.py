@@ -21,7 +21,16 @@ from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.errors import (
     ClusterError,
 )
-from dra_driver.kube.answers import PROTOBUF, an_event, an_object, decoded, error_of, unreachable
+from dra_driver.kube.answers import (
+    PROTOBUF,
+    a_list,
+    a_stored_object,
+    an_event,
+    an_object,
+    decoded,
+    error_of,
+    unreachable,
+)
 from dra_driver.kube.endpoint import Endpoint, endpoint_from
 
 __all__ = ["Endpoint", "Kube", "Listing", "WatchEvent", "endpoint_from"]
@@ -130,8 +139,7 @@ class Kube:
         query, headers = {"fieldManager": self._field_manager}, {"Content-Type": PROTOBUF}
         body = envelope.enveloped(resource, message)
         content = await self._exchange("PUT", path, query, body, headers, about, "update", resource)
-        stored: JsonObject = decoded(content, about)
-        return stored
+        return a_stored_object(decoded(content, about), about)
 
     async def list(
         self,
@@ -161,7 +169,8 @@ class Kube:
         query = _selectors(label_selector, field_selector) | {"limit": str(limit)}
         while True:
             page = await self._request("GET", resource, namespace=namespace, query=query)
-            yield Listing(page.get("items") or [], page["metadata"].get("resourceVersion", ""))
+            items = a_list(page, _about(resource, None, namespace))
+            yield Listing(items, page["metadata"].get("resourceVersion") or "")
             if not (position := page["metadata"].get("continue")):
                 return
             query["continue"] = position
@@ -341,7 +350,10 @@ class Kube:
         path = resource.path(namespace, name, subresource)
         verb = _VERBS.get(method) or ("list" if name is None else "get")
         answer = await self._send(method, path, query, body, content_type, about, verb, resource)
-        return {} if method == "DELETE" else an_object(answer, about)
+        if method == "DELETE":
+            return {}
+        is_stored = verb != "list" and not (query or {}).get("dryRun") and (method != "POST" or subresource is None)
+        return a_stored_object(answer, about) if is_stored else an_object(answer, about)
 
     async def _send(
         self,

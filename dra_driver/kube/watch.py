@@ -19,13 +19,15 @@ from typing import Any, Never
 import structlog
 
 from dra_driver.api.meta import JsonObject, Resource
-from dra_driver.errors import ClusterError, Gone
+from dra_driver.errors import ClusterError, DriverError, Gone
 from dra_driver.kube.client import Kube
 
 _log = structlog.get_logger(__name__)
 
 _SHORTEST_WATCH_S = 1.0
 """A watch that ends sooner, without an event, is a failure: a broken proxy must not be asked in a tight loop."""
+
+_UNREADABLE = (KeyError, TypeError, AttributeError, ValueError, RecursionError, DriverError)
 
 type Key = tuple[str, str]
 """Namespace (empty for cluster-scoped objects) and name."""
@@ -70,8 +72,8 @@ class Backoff:
 class Mirror[T]:
     """What `keep` makes of the objects of one collection, by key. `synced` is set by the first listing, and stays.
 
-    `keep` must not raise: of an object that makes no sense it keeps a value that says so. `page_size` bounds how many
-    objects are in memory at once while listing.
+    An object that `keep` cannot read stays as it was known before, and is named in the log; the others are followed.
+    `page_size` bounds how many objects are in memory at once while listing.
     """
 
     def __init__(
@@ -193,11 +195,15 @@ class Mirror[T]:
 
     def _learn(self, obj: JsonObject, *, listed: bool) -> None:
         key, version = key_of(obj), str(obj["metadata"].get("resourceVersion"))
-        if key in self.objects and self._versions.get(key) == version:
+        if self._versions.get(key) == version:
             return
-        before, after = self.objects.get(key), self._keep(obj)
-        self.objects[key] = after
         self._versions[key] = version
+        try:
+            before, after = self.objects.get(key), self._keep(obj)
+        except _UNREADABLE as error:
+            _log.warning("an object makes no sense", resource=self._resource.plural, key=key, error=repr(error))
+            return
+        self.objects[key] = after
         self._on_change(MirrorChange(key, before, after, listed))
 
     def _forget(self, key: Key, *, listed: bool) -> None:

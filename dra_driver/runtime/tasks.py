@@ -1,7 +1,9 @@
 """Running a service: tasks that must not end, and the signals that end it in order."""
 
 import asyncio
+import os
 import signal
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
@@ -16,8 +18,8 @@ class Stopped(Exception):
     """A signal asked the service to end."""
 
 
-async def until_signal() -> None:
-    """Waits for SIGTERM or SIGINT, then raises Stopped, which ends the task group that it runs in.
+async def until_signal(then: Callable[[], None] = lambda: None) -> None:
+    """Waits for SIGTERM or SIGINT, calls `then`, and raises Stopped, which ends the task group that it runs in.
 
     From here on a signal cancels nothing that is not in that group.
     """
@@ -26,7 +28,23 @@ async def until_signal() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
     await asked.wait()
+    then()
     raise Stopped
+
+
+def exit_after(seconds: float) -> None:
+    """End the process then, with status 0, whatever it does: a thread that hangs in a library cannot be ended.
+
+    Only a service that heals at its next start what it left unfinished may do so.
+    """
+
+    def end() -> None:
+        _log.error("the service ends although some of its work hangs", after_s=seconds)
+        os._exit(0)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
 
 
 async def forever(name: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> NoReturn:

@@ -114,7 +114,7 @@ class Records:
             return None
         try:
             return _record(json.loads(content))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             aside = path.with_suffix(_DAMAGED)
             rename(path, aside)
             _log.error("a record cannot be read and was put aside", file=str(aside), error=repr(error))

@@ -74,9 +74,8 @@ class JournalFile:
         return seen.journal
 
     def remove_leftovers(self) -> None:
-        """Remove temporary files of processes that were killed. Raises NodeNotReady."""
-        for name in (JOURNAL, DAMAGED):
-            remove_temporaries(self._folder, name)
+        """Remove temporary files of processes that were killed, of all files in the folder. Raises NodeNotReady."""
+        remove_temporaries(self._folder, "")
 
     def transact(self, changes: Sequence[Change]) -> list[Journal | DriverError]:
         """Apply the changes in order, each on the result of those before, and make them durable in one write.

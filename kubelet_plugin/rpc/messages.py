@@ -58,8 +58,8 @@ class DeviceHealth:
 
 
 def claims_of(request: Any) -> list[ClaimRef]:
-    """The claims that a prepare or unprepare request names, in its order."""
-    return [ClaimRef(claim.namespace, claim.name, claim.uid) for claim in request.claims]
+    """The claims that a prepare or unprepare request names, in its order; one that it names twice counts once."""
+    return list({claim.uid: ClaimRef(claim.namespace, claim.name, claim.uid) for claim in request.claims}.values())
 
 
 def prepare_response(version: DraVersion, claims: Sequence[ClaimRef], prepared: Prepared) -> Any:

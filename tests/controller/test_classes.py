@@ -8,9 +8,9 @@ import pytest
 from support.spans import Recorder
 
 from controller.classes import LABEL, OWNER, ProfileClasses, class_name, is_profile_class, profiles_of, wanted_class
-from dra_driver.api.meta import DEVICE_CLASSES, JsonObject
+from dra_driver.api.meta import DEVICE_CLASSES, JsonObject, Resource
 from dra_driver.api.resource import Attribute, Device
-from dra_driver.errors import NotFound
+from dra_driver.errors import NotFound, Rejected
 from dra_driver.kube.client import Kube
 from dra_driver.names import is_dns_subdomain
 from dra_driver.runtime.tracing import OFF, Tracer
@@ -143,3 +143,24 @@ async def test_each_pass_over_the_classes_is_a_span(kube: Kube) -> None:
         await here.has("1g.10gb.mig.nvidia.com")
     spans = [span for span in recorder.spans if span.name == "keep classes"]
     assert {dict(span.attributes or {})["gpu_dra.outcome"] for span in spans} == {"ok"}
+
+
+@pytest.mark.parametrize("profile", ["1g.0gb+a..b", "1g.0gb+a.", "1g.10gb+.", "1g.10gb+" + 80 * "a", "1g.1000000gb"])
+def test_what_cannot_name_a_class_is_no_profile(profile: str) -> None:
+    assert profiles_of([mig("a", profile)]) == frozenset()
+
+
+async def test_a_class_that_is_refused_keeps_no_other_from_being_made(
+    kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = kube.create
+
+    async def refusing(resource: Resource, wanted: JsonObject) -> JsonObject:
+        if wanted["metadata"]["name"].startswith("1g"):
+            raise Rejected("a policy refuses it", about="DeviceClass", status=422)
+        return await create(resource, wanted)
+
+    monkeypatch.setattr(kube, "create", refusing)
+    async with keeping(kube) as here:
+        here.classes.published("node-a", [mig("a", "1g.10gb"), mig("b", "2g.20gb")])
+        await here.has("2g.20gb.mig.nvidia.com")

@@ -13,10 +13,11 @@ from dra_driver.api.inventory import HealthCondition, HealthFacts
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject, Resource
 from dra_driver.api.policy import HealthPolicy
 from dra_driver.devices.model import Kind, Partition
-from dra_driver.errors import ClusterError, Conflict, DeviceInUse, Rejected
+from dra_driver.errors import ClusterError, Conflict, DeviceInUse, Rejected, Unreachable
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.names import GPU_DRIVER, ClaimRef
 from dra_driver.simulation.apiserver import SimulatedApiServer
+from kubelet_plugin.claim_devices import entries_of
 from kubelet_plugin.device_status import Condition, DeviceStatusWriter, GpuClaims, Refusal, wanted_status
 from kubelet_plugin.discovery import NodeFacts
 from kubelet_plugin.prepare.checkpoint import Journal
@@ -291,7 +292,11 @@ async def test_one_that_cannot_be_read_at_the_start_is_cleared_later(scene: Scen
     assert await scene.devices() == []
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"a": 1}', '{"a": {"namespace": "x", "name": "y", "devices": [1]}}'])
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", '{"a": 1}', '{"a": {"namespace": "x", "name": "y", "devices": [1]}}', 100_000 * "[" + 100_000 * "]"],
+    ids=lambda content: content[:50],
+)
 async def test_a_memory_that_makes_no_sense_is_forgotten(scene: Scene, content: str) -> None:
     (scene.folder / "told.json").write_text(content)
     scene.holds()
@@ -512,3 +517,19 @@ async def test_several_changes_are_one_write(scene: Scene) -> None:
     await asyncio.sleep(0.5)
     task.cancel()
     assert len(scene.server.writes) - before == 1
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        [7],
+        [{}],
+        [{"driver": GPU_DRIVER}],
+        [{"driver": GPU_DRIVER, "pool": "p", "device": "d", "conditions": [{}]}],
+        [{"driver": GPU_DRIVER, "pool": "p", "device": "d", "conditions": 7}],
+    ],
+    ids=str,
+)
+async def test_statuses_that_no_api_server_has_are_read_again(devices: object) -> None:
+    with pytest.raises(Unreachable, match=r"status\.devices"):
+        entries_of({"status": {"devices": devices}}, GPU_DRIVER)

@@ -13,6 +13,7 @@ from support.nodes import Node, a_node
 
 from dra_driver.api.inventory import DriverFacts, Problem
 from dra_driver.errors import HardwareError, NodeNotReady
+from kubelet_plugin import discovery
 from kubelet_plugin.discovery import Discovery, Hardware, NodeFacts, NvmlSource, _with_silent
 from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles
@@ -362,6 +363,26 @@ class TestChangingHardware:
         done.set()
         hanging.join(10)
         assert hardware.use(lambda nvml: nvml.driver("/")).root == "/"
+
+    def test_who_waits_for_a_turn_when_the_plugin_ends_waits_no_longer(
+        self, node: Node, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(discovery, "_LAST_TURN_S", 0.01)
+        hardware = Hardware(node.files, node.open_nvml, turn_s=600.0)
+        begun, done = threading.Event(), threading.Event()
+
+        def hang(nvml: Nvml) -> None:
+            begun.set()
+            done.wait(10)
+
+        hanging = threading.Thread(target=lambda: hardware.use(hang))
+        hanging.start()
+        assert begun.wait(10)
+        hardware.end()
+        with pytest.raises(HardwareError, match="which may hang"):
+            hardware.use(lambda nvml: nvml.driver("/"))
+        done.set()
+        hanging.join(10)
 
     def test_a_session_that_is_over_is_replaced_and_the_change_done(self, node: Node) -> None:
         hardware = node.hardware

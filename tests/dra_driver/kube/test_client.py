@@ -150,6 +150,51 @@ async def test_a_line_that_is_none_of_a_watch_ends_it_and_it_is_tried_again(line
             await anext(client.watch(NODES, resource_version="1"))
 
 
+METADATA = {"name": "n", "uid": "u", "resourceVersion": "1"}
+DEEP = 100_000 * "[" + 100_000 * "]"
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        {"metadata": {key: value for key, value in METADATA.items() if key != lacking}}
+        for lacking in ("name", "uid", "resourceVersion")
+    ]
+    + [{"metadata": METADATA | {key: 7}} for key in ("name", "namespace", "uid", "labels", "ownerReferences")]
+    + [{"metadata": METADATA | {"ownerReferences": [None]}}, {"metadata": METADATA, "spec": []}]
+    + [{"metadata": METADATA, "status": "Success"}, 7, None],
+    ids=str,
+)
+async def test_an_object_that_no_api_server_stores_is_tried_again_wherever_it_is_read(obj: Any) -> None:
+    async with talking_to(answering(200, obj)) as client:
+        for request in (client.get(NODES, "a"), client.create(NODES, node("a")), client.merge_patch(NODES, "a", {})):
+            with pytest.raises(Unreachable, match="none of"):
+                await request
+    async with talking_to(answering(200, {"metadata": {}, "items": [obj]})) as client:
+        with pytest.raises(Unreachable, match="none of"):
+            await client.list(NODES)
+    async with talking_to(answering(200, json.dumps({"type": "ADDED", "object": obj}) + "\n")) as client:
+        with pytest.raises(Unreachable, match="none of"):
+            await anext(client.watch(NODES, resource_version="1"))
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_an_answer_of_a_hundred_thousand_levels_is_tried_again(status: int) -> None:
+    async with talking_to(answering(status, DEEP + "\n")) as client:
+        with pytest.raises(Unreachable):
+            await client.get(NODES, "a")
+        with pytest.raises(Unreachable):
+            await anext(client.watch(NODES, resource_version="1"))
+
+
+async def test_a_bookmark_has_a_version_and_no_name() -> None:
+    async with talking_to(
+        answering(200, json.dumps({"type": "BOOKMARK", "object": {"metadata": {}}}) + "\n")
+    ) as client:
+        with pytest.raises(Unreachable, match="none of"):
+            await anext(client.watch(NODES, resource_version="1"))
+
+
 async def test_a_message_of_any_form_is_a_text() -> None:
     async with talking_to(answering(422, {"kind": "Status", "message": {"odd": 1}})) as client:
         with pytest.raises(Rejected, match="odd"):
@@ -214,7 +259,7 @@ async def test_an_expired_position_is_gone_whether_told_by_status_or_by_event(
 
 
 async def test_watch_events_may_be_of_any_size_and_cut_anywhere() -> None:
-    big = {"type": "ADDED", "object": {"metadata": {"name": "n", "resourceVersion": "1"}, "data": "é" * 300_000}}
+    big = {"type": "ADDED", "object": {"metadata": METADATA, "message": "é" * 300_000}}
     lines = b"".join(json.dumps(each, ensure_ascii=False).encode() + b"\n" for each in (big, big, big))
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -226,14 +271,16 @@ async def test_watch_events_may_be_of_any_size_and_cut_anywhere() -> None:
 
     async with talking_to(handler) as client:
         events = [event async for event in client.watch(NODES, resource_version="1")]
-    assert [len(event.object["data"]) for event in events] == [300_000] * 3
+    assert [len(event.object["message"]) for event in events] == [300_000] * 3
 
 
 async def test_a_watch_that_breaks_off_is_tried_again() -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        await response.write(b'{"type": "ADDED", "object": {"metadata": {"name": "n"}}}\n{"type": "AD')
+        await response.write(
+            json.dumps({"type": "ADDED", "object": {"metadata": METADATA}}).encode() + b'\n{"type": "AD'
+        )
         assert request.transport is not None
         request.transport.abort()
         return response
@@ -250,7 +297,7 @@ async def test_every_request_carries_the_token_of_the_moment() -> None:
 
     async def handler(request: web.Request) -> web.StreamResponse:
         seen.append(request.headers.get("Authorization"))
-        return web.json_response({"metadata": {}})
+        return web.json_response({"metadata": METADATA})
 
     tokens = iter(["Bearer one", "Bearer two", None])
     async with talking_to(handler, token=lambda: next(tokens)) as client:
@@ -261,7 +308,7 @@ async def test_every_request_carries_the_token_of_the_moment() -> None:
 
 async def test_a_server_behind_a_path_is_reached() -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
-        return web.json_response({"metadata": {}, "path": request.path})
+        return web.json_response({"metadata": METADATA, "path": request.path})
 
     async with talking_to(handler, path="/k8s/clusters/c-1") as client:
         assert (await client.get(NODES, "a"))["path"] == "/k8s/clusters/c-1/api/v1/nodes/a"
@@ -272,7 +319,7 @@ async def test_writes_say_who_writes(kube: Kube) -> None:
 
     async def handler(request: web.Request) -> web.StreamResponse:
         seen.append((request.method, request.query.get("fieldManager"), request.headers["User-Agent"]))
-        return web.json_response({"metadata": {}})
+        return web.json_response({"metadata": METADATA})
 
     async with talking_to(handler) as client:
         await client.create(NODES, node("a"))

@@ -19,7 +19,7 @@ NONE_LEFT = Rejected("the script has ended")
 
 
 def obj(name: str, version: int) -> JsonObject:
-    return {"metadata": {"name": name, "resourceVersion": str(version)}}
+    return {"metadata": {"name": name, "uid": name, "resourceVersion": str(version)}}
 
 
 class Script:
@@ -234,3 +234,19 @@ async def test_a_real_watch_is_followed_through_an_outage_and_a_lost_history(
         await api_server.start()
         await kube.create(NODES, node("c"))
         await becomes(reflector, ["b", "c"])
+
+
+async def test_an_object_that_cannot_be_read_costs_the_others_nothing() -> None:
+    """It stays as it was known; the log names it once for each version."""
+    followed = Followed(listing(3, obj("a", 1), obj("b", 2)), [event("MODIFIED", "a", 4), event("MODIFIED", "b", 5)])
+
+    def keep(item: JsonObject) -> str:
+        if item["metadata"]["resourceVersion"] == "4":
+            raise KeyError("spec")
+        return str(item["metadata"]["resourceVersion"])
+
+    followed.mirror = Mirror(followed.script, NODES, keep=keep, sleep=followed._sleep)
+    with capture_logs() as logs:
+        await followed.run()
+    assert followed.mirror.objects == {("", "a"): "1", ("", "b"): "5"}
+    assert [line["key"] for line in logs if line["event"] == "an object makes no sense"] == [("", "a")]

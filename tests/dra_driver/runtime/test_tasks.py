@@ -4,6 +4,8 @@ import asyncio
 import gc
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -105,3 +107,15 @@ def test_a_service_that_fails_before_its_parts_had_a_turn_leaves_nothing_behind(
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 1
     assert err == ""
+
+
+def test_a_thread_that_hangs_does_not_keep_the_process_from_ending() -> None:
+    script = """
+import threading
+from dra_driver.runtime.tasks import exit_after
+threading.Thread(target=threading.Event().wait).start()
+exit_after(0.05)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0
+    assert "some of its work hangs" in ended.stdout + ended.stderr

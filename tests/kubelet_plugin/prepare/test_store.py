@@ -295,3 +295,16 @@ async def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
 
     with pytest.raises(NodeNotReady, match=str(tmp_path / "file")):
         await JournalStore(tmp_path / "file" / "state").commit(entering(an_entry()))
+
+
+async def test_leftovers_of_every_file_beside_the_journal_are_removed(tmp_path: Path) -> None:
+    """Health, told claims, pods' events: a plugin that was killed while it wrote any of them."""
+    left = [
+        tmp_path / f".{name}.0a1b2c.tmp" for name in ("claims.journal", "health.json", "told-claims.json", "x.json")
+    ]
+    for path in left:
+        path.write_text("half")
+    store = JournalStore(tmp_path)
+    await store.put_aside_damage()
+    await store.close()
+    assert [path for path in left if path.exists()] == []

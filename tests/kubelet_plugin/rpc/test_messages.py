@@ -32,6 +32,15 @@ def test_a_request_becomes_claims_in_its_order(version: DraVersion) -> None:
 
 
 @every_version
+def test_a_claim_that_is_named_twice_is_answered_once(version: DraVersion) -> None:
+    request = version.messages.NodePrepareResourcesRequest(
+        claims=2 * [version.messages.Claim(namespace="default", uid=ONE.uid, name=ONE.name)]
+    )
+    response = prepare_response(version, claims_of(request), {ONE.uid: (DEVICE,)})
+    assert len(response.claims[ONE.uid].devices) == 1
+
+
+@every_version
 def test_each_claim_is_answered_on_its_own(version: DraVersion) -> None:
     refusal = DeviceInUse("is held by claim b", about=str(OTHER))
     response = prepare_response(version, [ONE, OTHER], {ONE.uid: (DEVICE,), OTHER.uid: refusal})
