@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from dra_driver.api.inventory import DriverFacts, GpuFacts, ImexFacts, Problem
+from dra_driver.api.inventory import MOST_GPUS, MOST_PROBLEMS, MOST_WARNINGS, DriverFacts, GpuFacts, ImexFacts, Problem
 from dra_driver.devices.fabric import fabric_of
 from dra_driver.errors import HardwareError, NodeNotReady
 from kubelet_plugin.hardware.calls import NvmlLibrary, load_library, problem_of, session_over
@@ -155,7 +155,7 @@ class Hardware:
 
     def look(self) -> NodeFacts:
         """The facts now. Raises NodeNotReady only when the kernel does not even tell its boot id."""
-        return replace(self._seen(), warnings=tuple(sorted(self._warnings(), key=_by_subject)))
+        return _bounded(replace(self._seen(), warnings=tuple(sorted(self._warnings(), key=_by_subject))))
 
     def _seen(self) -> NodeFacts:
         with self._turn:
@@ -463,6 +463,20 @@ class _Session:
     nvml: Nvml
     driver_root: str
     fingerprint: _Fingerprint
+
+
+def _bounded(facts: NodeFacts) -> NodeFacts:
+    """No more than a NodeInventory can have; a machine with more is reported in part."""
+    problems = facts.problems
+    if (total := len(facts.gpus)) > MOST_GPUS:
+        message = f"{total - MOST_GPUS} of {total} GPUs are not offered: an inventory can have {MOST_GPUS}"
+        problems = (Problem(subject="GPUs", reason="TooMany", message=message), *problems)
+    return replace(
+        facts,
+        gpus=facts.gpus[:MOST_GPUS],
+        problems=problems[:MOST_PROBLEMS],
+        warnings=facts.warnings[:MOST_WARNINGS],
+    )
 
 
 def _problems(readings: GpuReadings, pci: Sequence[PciFacts], ours: Ours) -> tuple[Problem, ...]:

@@ -21,6 +21,7 @@ from dra_driver.names import INVENTORY_GROUP
 
 MOST_GPUS = 64
 MOST_PROBLEMS = 128
+MOST_WARNINGS = 16
 _LONGEST_TEXT = 1024
 
 
@@ -299,7 +300,7 @@ class NodeInventorySpec(Model):
     imex: ImexFacts | None = None
     """None where the driver knows no IMEX channels."""
     problems: list[Problem] = Field(default_factory=list, max_length=MOST_PROBLEMS)
-    warnings: list[Problem] = Field(default_factory=list, max_length=16)
+    warnings: list[Problem] = Field(default_factory=list, max_length=MOST_WARNINGS)
     """What containers go without on this node although its GPUs are offered. Sorted by subject."""
     registrations: list[Registration] = Field(default_factory=list, max_length=16)
     summary: Summary

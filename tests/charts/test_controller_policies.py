@@ -277,7 +277,7 @@ def test_the_controller_tells_events_in_its_own_name_about_domains(render: Rende
     [
         ({}, set()),
         ({"featureGates": {"MigProfileClasses": False, "MigExtendedResources": False}}, {"classes"}),
-        ({"featureGates": {"ComputeDomains": False}}, {"nodes", "daemons", "domains", "templates", "reports"}),
+        ({"featureGates": {"ComputeDomains": False}}, {"nodes", "daemons", "domains", "templates"}),
     ],
 )
 def test_a_policy_is_there_where_the_permission_is(values: Values, missing: set[str], render: Render) -> None:

@@ -46,6 +46,15 @@ class TestLooking:
         assert [gpu.minor for gpu in after.gpus] != [gpu.minor for gpu in before.gpus]
         assert after.boot_id != before.boot_id
 
+    def test_of_more_gpus_than_an_inventory_can_have_the_first_are_reported(
+        self, node: Node, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        every = node.hardware.look().gpus
+        monkeypatch.setattr("kubelet_plugin.discovery.MOST_GPUS", 3)
+        facts = node.hardware.look()
+        assert facts.gpus == every[:3]
+        assert ("GPUs", "TooMany") in reasons(facts)
+
     def test_looking_twice_at_a_quiet_node_sees_the_same(self, node: Node) -> None:
         hardware = node.hardware
         assert hardware.look() == hardware.look() == node.hardware.look()

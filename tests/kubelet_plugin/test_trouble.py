@@ -17,11 +17,11 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-async def test_of_a_hundred_claims_and_as_many_that_want_the_same_each_gpu_goes_to_one(bench: Bench) -> None:
+async def test_of_64_claims_and_as_many_that_want_the_same_each_gpu_goes_to_one(bench: Bench) -> None:
     """All at once, asked for twice and in another order; and all go at once."""
-    bench.facts = FakeFacts(node_facts(100))
-    claims = [bench.api.put(a_claim(a_ref(f"claim-{number}"), a_result(number))) for number in range(100)]
-    rivals = [bench.api.put(a_claim(a_ref(f"rival-{number}"), a_result(number))) for number in range(100)]
+    bench.facts = FakeFacts(node_facts(64))
+    claims = [bench.api.put(a_claim(a_ref(f"claim-{number}"), a_result(number))) for number in range(64)]
+    rivals = [bench.api.put(a_claim(a_ref(f"rival-{number}"), a_result(number))) for number in range(64)]
     async with bench.plugin() as service:
         calls = (claims, rivals, claims[::-1], rivals[::-1])
         answers = await asyncio.gather(*(service.prepare(one) for one in calls))
@@ -31,7 +31,7 @@ async def test_of_a_hundred_claims_and_as_many_that_want_the_same_each_gpu_goes_
                 assert isinstance(answer, DeviceInUse)
             else:
                 given.setdefault(answer[0].device, set()).add(uid)
-        assert len(given) == 100 and all(len(holders) == 1 for holders in given.values())
+        assert len(given) == 64 and all(len(holders) == 1 for holders in given.values())
         await asyncio.gather(service.unprepare(claims + rivals), service.unprepare(rivals), service.unprepare(claims))
         assert service.held == {} and bench.claims_with_file == set()
 
