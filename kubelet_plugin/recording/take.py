@@ -68,6 +68,7 @@ class NodeRecorder:
         self._files = RecordingFiles(places.host_root, self._looked)
         self._installation = DriverInstallation(self._files, configured_root=places.driver_root)
         self._source: NvmlSource | None = None
+        self._find = self._open()
 
     def record(self, *, release: str, keep_names: bool) -> Record:
         """Everything. Raises NodeNotReady only when the kernel does not even report its boot id."""
@@ -122,13 +123,14 @@ class NodeRecorder:
     def _discover(self) -> None:
         """As the plugin does, up to what containers need."""
         self._progress("asking NVML and the kernel what discovery asks")
-        with closing(Hardware(self._files, self._opened(self._open()))) as hardware:
+        with closing(Hardware(self._files, self._opened(self._find))) as hardware:
             facts = hardware.look()
             for problem in facts.problems:
                 self._notes.add(problem.subject, problem.message)
             ContainerFilesOfNode(self._installation)(facts)
 
     def _open(self) -> OpenNvml:
+        """The library to ask. A simulated node that is not there yet is made."""
         if self._places.simulate is None:
             return installed_nvml(self._installation)
         from kubelet_plugin.simulation.host import open_simulated

@@ -61,6 +61,12 @@ def test_the_command_makes_a_file_that_other_commands_take_for_a_node(host: Simu
     assert file.read_bytes() == before
 
 
+def test_a_simulated_node_that_is_not_there_yet_is_made(tmp_path: Path) -> None:
+    places = NodePlaces(host_root=tmp_path / "new", simulate="t4")
+    made = NodeRecorder(places, ask_programs=False).record(release="0", keep_names=True)
+    assert next(call.result for call in made.calls if call.function == "nvmlDeviceGetCount") == 4
+
+
 def test_a_bundle_of_a_node_has_its_record(host: SimulatedHost, tmp_path: Path) -> None:
     import tarfile
 
