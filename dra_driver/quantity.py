@@ -122,7 +122,8 @@ class Version:
         return cls(int(match[1]), int(match[2]), int(match[3]), prerelease, match[5] or "")
 
     def _precedence(self) -> tuple[object, ...]:
-        identifiers = tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in self.prerelease)
+        # Without leading zeros numbers compare as their lengths do, then as texts; Python converts no 4300 digits.
+        identifiers = tuple((0, len(part), part) if part.isdigit() else (1, 0, part) for part in self.prerelease)
         return (self.major, self.minor, self.patch, not self.prerelease, identifiers)
 
     def __eq__(self, other: object) -> bool:

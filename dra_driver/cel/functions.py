@@ -44,7 +44,7 @@ from dra_driver.cel.types import (
     type_name,
     type_value,
 )
-from dra_driver.cel.values import ABSENT, INT_MAX, INT_MIN, UINT_MAX, Optional, Uint, equality, find
+from dra_driver.cel.values import ABSENT, INT_MAX, INT_MIN, UINT_MAX, Optional, Uint, decimal, equality, find
 
 
 def equals(left: object, right: object) -> bool:
@@ -102,13 +102,13 @@ def _uint_of_double(value: float) -> Uint:
 def _int_of_text(text: str) -> int:
     if not re.fullmatch(r"[+-]?[0-9]+", text):
         raise Failed(f"not an integer: {text!r}")
-    return _whole(int(text))
+    return _whole(decimal(text))
 
 
 def _uint_of_text(text: str) -> Uint:
     if not re.fullmatch(r"[0-9]+", text):
         raise Failed(f"not an unsigned integer: {text!r}")
-    return _unsigned(int(text))
+    return _unsigned(decimal(text))
 
 
 def _double_of_text(text: str) -> float:

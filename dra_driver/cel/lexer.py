@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dra_driver.cel.errors import CelSyntaxError
-from dra_driver.cel.values import Uint
+from dra_driver.cel.values import Uint, decimal
 
 type Kind = Literal["name", "constant", "sign", "end"]
 
@@ -66,7 +66,7 @@ def _token(text: str, start: int) -> Token:
     if match := _FLOAT.match(text, start):
         return Token("constant", match.group(), start, match.end(), float(match.group()))
     if match := _INTEGER.match(text, start):
-        number = int(match[1], 16 if match[1].startswith("0x") else 10)
+        number = int(match[1], 16) if match[1].startswith("0x") else decimal(match[1])
         return Token("constant", match.group(), start, match.end(), Uint(number) if match[2] else number)
     for sign in _SIGNS:
         if text.startswith(sign, start):

@@ -11,6 +11,17 @@ from ipaddress import IPv4Address, IPv6Address
 from dra_driver.quantity import Quantity, Version
 
 INT_MIN, INT_MAX, UINT_MAX = -(2**63), 2**63 - 1, 2**64 - 1
+_MOST_DIGITS = 40
+_FAR_TOO_LARGE = int(1e40)
+
+
+def decimal(text: str) -> int:
+    """The number of decimal digits with or without a sign. Of one that is far too large only the magnitude counts:
+    Python converts no more than 4300 digits."""
+    digits = text.lstrip("+-").lstrip("0")
+    if len(digits) > _MOST_DIGITS:
+        return -_FAR_TOO_LARGE if text.startswith("-") else _FAR_TOO_LARGE
+    return int(f"{'-' if text.startswith('-') else ''}{digits or '0'}")
 
 
 class Uint(int):

@@ -9,6 +9,7 @@ the official `kubernetes` package. That package is imported only for a kubeconfi
 
 import json
 import socket
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -96,10 +97,9 @@ class Kube:
         timeout = aiohttp.ClientTimeout(total=_REQUEST_TIMEOUT_S, sock_connect=_CONNECT_TIMEOUT_S)
         self._session = aiohttp.ClientSession(
             base_url=self._endpoint.server.rstrip("/") + "/",
-            connector=aiohttp.TCPConnector(
-                ssl=self._endpoint.tls or True, limit=_CONNECTIONS, ttl_dns_cache=30, socket_factory=_socket
-            ),
+            connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ttl_dns_cache=30, socket_factory=_socket),
             headers={"User-Agent": self._user_agent, "Accept": "application/json"},
+            proxy=self._endpoint.proxy,
             timeout=timeout,
             json_serialize=lambda value: json.dumps(value, separators=(",", ":")),
         )
@@ -284,7 +284,7 @@ class Kube:
         )
         try:
             async with self._open().get(
-                _url(resource, namespace), params=query, headers=self._authorization(), timeout=timeout
+                _url(resource, namespace), params=query, headers=self._authorization(), timeout=timeout, ssl=self._tls()
             ) as response:
                 self._answered("watch", resource, response.status)
                 if response.status != 200:
@@ -314,7 +314,7 @@ class Kube:
         about, read = f"GET {path}", 0
         try:
             async with self._open().get(
-                path.lstrip("/"), params=query, headers=self._authorization() | {"Accept": "*/*"}
+                path.lstrip("/"), params=query, headers=self._authorization() | {"Accept": "*/*"}, ssl=self._tls()
             ) as response:
                 self._answered("get", None, response.status)
                 if response.status >= 300:
@@ -389,6 +389,7 @@ class Kube:
                     params=query,
                     data=data,
                     headers={**self._authorization(), **headers, **more},
+                    ssl=self._tls(),
                 ) as response:
                     content = await response.read()
                     self._answered(verb, resource, response.status)
@@ -403,6 +404,10 @@ class Kube:
         if self._session is None:
             raise RuntimeError("Kube is used outside its `async with` block")
         return self._session
+
+    def _tls(self) -> ssl.SSLContext | bool:
+        """For each request: connections of a certificate that was replaced are not used again."""
+        return self._endpoint.context() or True
 
     def _authorization(self) -> dict[str, str]:
         token = self._endpoint.token()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dra_driver.errors import InvalidInput, NodeNotReady
-from dra_driver.kube.credentials import Endpoint, TokenFile, trusting
+from dra_driver.kube.credentials import Endpoint, TlsFiles, TokenFile, trusting
 
 __all__ = ["Endpoint", "default_kubeconfigs", "endpoint_from", "pod_namespace"]
 
@@ -55,9 +55,9 @@ def _in_pod() -> Endpoint:
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         raise NodeNotReady("not running in a pod; name a kubeconfig with --kubeconfig", about="API server")
-    authority = f"[{host}]" if ":" in host else host
+    authority, authority_file = f"[{host}]" if ":" in host else host, _SERVICE_ACCOUNT / "ca.crt"
     try:
-        tls = trusting((_SERVICE_ACCOUNT / "ca.crt").read_text())
+        tls = TlsFiles([authority_file], lambda: trusting(authority_file.read_text()))
     except OSError as error:
         raise NodeNotReady(f"the pod has no service account: {error}", about="API server") from error
     return Endpoint(f"https://{authority}:{port}", tls, TokenFile(_SERVICE_ACCOUNT / "token"))
@@ -84,11 +84,14 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
     from kubernetes import client, config
     from kubernetes.config.config_exception import ConfigException
 
+    from dra_driver.kube.kubeconfig import proxy_of
+
     configuration = client.Configuration()
     try:
         context = context or _current(files)
         config.load_kube_config(_joined(files), context=context, client_configuration=configuration)
         tls = _tls(configuration) if configuration.host.startswith("https:") else None
+        proxy = proxy_of(configuration.proxy)
     except (ConfigException, yaml.YAMLError, OSError, ValueError) as error:
         raise InvalidInput(str(error) or "cannot be read", about=f"kubeconfig {_joined(files)}") from error
     except (KeyError, TypeError, AttributeError) as error:
@@ -99,7 +102,7 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
         settings = configuration.auth_settings().values()
         return next((one["value"] for one in settings if one["in"] == "header" and one["value"]), None)
 
-    return Endpoint(configuration.host, tls, token)
+    return Endpoint(configuration.host, tls, token, proxy)
 
 
 def _tls(configuration: "object") -> ssl.SSLContext:

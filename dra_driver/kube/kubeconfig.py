@@ -14,11 +14,12 @@ from typing import Any
 
 import yaml
 
-from dra_driver.kube.credentials import Endpoint, TokenFile, trusting
+from dra_driver.kube.credentials import Endpoint, TlsFiles, TokenFile, trusting
 
-_CLUSTER = {"server", "certificate-authority", "certificate-authority-data", "extensions"}
+_CLUSTER = {"server", "certificate-authority", "certificate-authority-data", "extensions", "proxy-url"}
 _USER = {"client-certificate", "client-certificate-data", "client-key", "client-key-data", "token", "extensions"}
 _TOKEN_FILE = {"tokenFile", "extensions"}
+_FILES = ("certificate-authority", "client-certificate", "client-key")
 
 
 def plain_endpoint(path: Path, context: str | None) -> Endpoint | None:
@@ -31,13 +32,24 @@ def plain_endpoint(path: Path, context: str | None) -> Endpoint | None:
         if not (cluster.keys() <= _CLUSTER and (user.keys() <= _USER or user.keys() <= _TOKEN_FILE)):
             return None
         server = str(cluster["server"])
-        tls = _tls(path.parent, cluster, user) if server.startswith("https:") else None
+        files = [path.parent / entry[field] for entry in (cluster, user) for field in _FILES if entry.get(field)]
+        tls = TlsFiles(files, lambda: _tls(path.parent, cluster, user)) if server.startswith("https:") else None
+        proxy = proxy_of(cluster.get("proxy-url"))
         if "tokenFile" in user:
-            return Endpoint(server, tls, TokenFile(path.parent / user["tokenFile"]))
+            return Endpoint(server, tls, TokenFile(path.parent / user["tokenFile"]), proxy)
         header = f"Bearer {user['token']}" if user.get("token") else None
-        return Endpoint(server, tls, lambda: header)
+        return Endpoint(server, tls, lambda: header, proxy)
     except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):
         return None
+
+
+def proxy_of(url: str | None) -> str | None:
+    """The proxy of a `proxy-url`. Raises ValueError for one that cannot be used."""
+    if not url:
+        return None
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"proxy-url {url!r} is not supported; name a proxy with http:// or https://")
+    return url
 
 
 def _named(config: Any, kind: str, field: str, name: str) -> dict[str, Any]:

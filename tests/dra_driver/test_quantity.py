@@ -127,3 +127,11 @@ def test_every_dotted_number_makes_a_valid_version(text: str) -> None:
 @pytest.mark.parametrize(("count", "text"), [(0, "0"), (1000, "1k"), (1024, "1Ki"), (625000, "625k"), (2**30, "1Gi")])
 def test_bytes_are_written_as_the_server_writes_them(count: int, text: str) -> None:
     assert str(Quantity.of_bytes(count)) == canonical_quantity(text) == text
+
+
+def test_versions_of_thousands_of_digits_are_refused_or_compared() -> None:
+    with pytest.raises(ValueError, match="digits"):
+        Version.parse(5000 * "9" + ".0.0")
+    longer, shorter = (Version.parse("1.0.0-" + digits * "9") for digits in (5001, 5000))
+    assert shorter < longer
+    assert Version.parse("1.0.0-9") < Version.parse("1.0.0-10")

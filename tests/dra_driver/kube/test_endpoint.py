@@ -5,6 +5,8 @@ import shutil
 import ssl
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import yaml
 from aiohttp import web
 
 from dra_driver.errors import InvalidInput, NodeNotReady, Unreachable
+from dra_driver.kube import endpoint
 from dra_driver.kube.client import Kube
 from dra_driver.kube.endpoint import default_kubeconfigs, endpoint_from
 from dra_driver.kube.kubeconfig import plain_endpoint
@@ -33,8 +36,8 @@ def kubeconfig(folder: Path, user: dict[str, Any], **cluster: Any) -> Path:
 
 
 def test_a_token_of_the_kubeconfig_is_sent(tmp_path: Path) -> None:
-    endpoint = endpoint_from(kubeconfig(tmp_path, {"token": "secret"}))
-    assert (endpoint.server, endpoint.token(), endpoint.tls) == ("http://127.0.0.1:1", "Bearer secret", None)
+    read = endpoint_from(kubeconfig(tmp_path, {"token": "secret"}))
+    assert (read.server, read.token(), read.tls) == ("http://127.0.0.1:1", "Bearer secret", None)
 
 
 def test_an_exec_plugin_gives_the_token(tmp_path: Path) -> None:
@@ -94,14 +97,14 @@ def test_a_kubeconfig_that_is_not_there_is_told_with_what_to_do(tmp_path: Path) 
 def test_a_token_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("one\n")
-    endpoint = endpoint_from(kubeconfig(tmp_path, {"tokenFile": "token"}))
-    assert endpoint.token() == "Bearer one"
+    read = endpoint_from(kubeconfig(tmp_path, {"tokenFile": "token"}))
+    assert read.token() == "Bearer one"
     (tmp_path / "next").write_text("two\n")
     (tmp_path / "next").replace(file)
-    assert endpoint.token() == "Bearer two"
+    assert read.token() == "Bearer two"
     file.unlink()
     with pytest.raises(Unreachable, match="cannot read the token"):
-        endpoint.token()
+        read.token()
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +150,95 @@ async def test_certificates_prove_both_sides(certificates: Path, inline: bool) -
         await runner.cleanup()
 
 
+def a_certificate(folder: Path, name: str) -> None:
+    """A server's key and a certificate that vouches for itself, as `name`.key and `name`.crt."""
+    command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -keyout {name}.key -out {name}.crt"
+    more = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*command.split(), *more], cwd=folder, check=True, capture_output=True)
+
+
+@asynccontextmanager
+async def a_server(folder: Path, name: str, port: int = 0) -> AsyncIterator[int]:
+    """One that answers its version, with the certificate of that name; its port."""
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(folder / f"{name}.crt", folder / f"{name}.key")
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"major": "1", "minor": "36"})
+
+    app = web.Application()
+    app.router.add_get("/version", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls, reuse_address=True).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("in_pod", [True, False])
+async def test_an_authority_that_is_rotated_is_followed_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, in_pod: bool
+) -> None:
+    """And the one before is trusted no longer. A file that is no certificate leaves what was read before."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl program to make a certificate")
+    for name in ("old", "new"):
+        a_certificate(tmp_path, name)
+
+    def trust(content: bytes) -> None:
+        (tmp_path / "next").write_bytes(content)
+        (tmp_path / "next").replace(tmp_path / "ca.crt")
+
+    trust((tmp_path / "old.crt").read_bytes())
+    (tmp_path / "token").write_text("t")
+    async with a_server(tmp_path, "old") as port:
+        monkeypatch.setattr(endpoint, "_SERVICE_ACCOUNT", tmp_path)
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(port))
+        url = f"https://127.0.0.1:{port}"
+        config = kubeconfig(tmp_path, {}, server=url, **{"certificate-authority": "ca.crt"})
+        kube = Kube(endpoint_from(None if in_pod else config))
+        await kube.__aenter__()
+        assert await kube.server_version() == (1, 36)
+        trust(b"half a certif")
+        assert await kube.server_version() == (1, 36)
+    async with kube, a_server(tmp_path, "new", port):
+        with pytest.raises(Unreachable):
+            await kube.server_version()
+        trust((tmp_path / "new.crt").read_bytes())
+        assert await kube.server_version() == (1, 36)
+    async with kube, a_server(tmp_path, "old", port):
+        with pytest.raises(Unreachable, match="cannot trust"):
+            await kube.server_version()
+
+
+async def test_the_proxy_of_a_kubeconfig_is_used(tmp_path: Path) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        assert request.url.host == "api.invalid"
+        return web.json_response({"major": "1", "minor": "36"})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    proxy = {"proxy-url": f"http://127.0.0.1:{runner.addresses[0][1]}"}
+    try:
+        for more in ({}, {"tls-server-name": "other"}):  # read here, and by the official package
+            config = kubeconfig(tmp_path, {}, server="http://api.invalid:6443", **proxy, **more)
+            async with Kube(endpoint_from(config)) as kube:
+                assert await kube.server_version() == (1, 36)
+    finally:
+        await runner.cleanup()
+
+
+def test_a_proxy_that_cannot_be_used_is_a_mistake_that_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"proxy-url 'socks5://proxy' is not supported"):
+        endpoint_from(kubeconfig(tmp_path, {}, **{"proxy-url": "socks5://proxy"}))
+
+
 @pytest.mark.parametrize(
     ("user", "cluster"),
     [
@@ -154,7 +246,6 @@ async def test_certificates_prove_both_sides(certificates: Path, inline: bool) -
         ({"auth-provider": {"name": "gcp"}}, {}),
         ({"username": "u", "password": "p"}, {}),
         ({}, {"insecure-skip-tls-verify": True}),
-        ({}, {"proxy-url": "http://proxy"}),
         ({}, {"tls-server-name": "other"}),
         ({"client-certificate-data": "***"}, {"server": "https://127.0.0.1:1"}),
         ({}, {"certificate-authority": "missing.pem", "server": "https://127.0.0.1:1"}),
