@@ -5,7 +5,7 @@ prints (documented in docs/explain.md, stable). Pure.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from dra_driver.allocation.domains import domain_findings
@@ -13,6 +13,7 @@ from dra_driver.allocation.findings import Finding, findings_of
 from dra_driver.allocation.holders import holder_of
 from dra_driver.allocation.judge import Judge
 from dra_driver.allocation.policies import policy_findings
+from dra_driver.allocation.search import Limit
 from dra_driver.allocation.suggest import Suggestion, suggestions
 from dra_driver.allocation.verdicts import Code, DeviceVerdict, NodeVerdict
 from dra_driver.allocation.world import Key, Pod, PodClaim, Unread, World, claim_key, claims_of
@@ -152,29 +153,39 @@ def _never() -> bool:
 
 
 def explain_pod(
-    world: World, key: Key, *, devices_of: Collection[str] | None = (), enough: Callable[[], bool] = _never
+    world: World,
+    key: Key,
+    *,
+    devices_of: Collection[str] | None = (),
+    enough: Callable[[], bool] = _never,
+    limit: Limit = Limit(),  # noqa: B008 - it is immutable
 ) -> Explanation:
     """Raises InvalidInput when the world has no such pod.
 
     `devices_of` names the nodes of which every device is told; None is all nodes. `enough` is asked between attempts
-    at finding what would fit, and ends them.
+    at finding what would fit, and ends them. `limit` is that of the search on each node.
     """
     pod = world.pods.get(key)
     if pod is None:
         raise InvalidInput(f"there is no such pod{_elsewhere(key, world.pods)}", about=f"pod {'/'.join(key)}")
     entries = claims_of(world, pod)
-    return _explained(world, "Pod", key, pod, entries, devices_of, enough)
+    return _explained(world, "Pod", key, pod, entries, devices_of, enough, limit)
 
 
 def explain_claim(
-    world: World, key: Key, *, devices_of: Collection[str] | None = (), enough: Callable[[], bool] = _never
+    world: World,
+    key: Key,
+    *,
+    devices_of: Collection[str] | None = (),
+    enough: Callable[[], bool] = _never,
+    limit: Limit = Limit(),  # noqa: B008 - it is immutable
 ) -> Explanation:
     """As `explain_pod`, of a claim alone: a pod that uses it may have more wishes."""
     claim = world.claims.get(key)
     if claim is None:
         raise InvalidInput(f"there is no such claim{_elsewhere(key, world.claims)}", about=f"claim {'/'.join(key)}")
     entry = PodClaim("", claim)
-    return _explained(world, "ResourceClaim", key, None, (entry,), devices_of, enough)
+    return _explained(world, "ResourceClaim", key, None, (entry,), devices_of, enough, limit)
 
 
 def _elsewhere(key: Key, known: Iterable[Key]) -> str:
@@ -190,10 +201,11 @@ def _explained(
     entries: tuple[PodClaim, ...],
     devices_of: Collection[str] | None,
     enough: Callable[[], bool],
+    limit: Limit,
 ) -> Explanation:
     claims = tuple({claim_key(one.claim): one.claim for one in entries if one.claim is not None}.values())
     answer = _answer(pod, claims)
-    judge = Judge(world, pod, claims)
+    judge = Judge(world, pod, claims, limit)
     verdicts: tuple[NodeVerdict, ...] = ()
     if answer is None:
         verdicts = tuple(judge.node(node) for node in world.nodes.values())
@@ -207,7 +219,7 @@ def _explained(
     if answer is None:
         answer = Answer.FITS if any(one.fits for one in verdicts) and not stopped else Answer.WAITS
         if answer is Answer.WAITS and verdicts and not _is_hopeless(findings):
-            found = suggestions(world, pod, entries, verdicts, enough)
+            found = suggestions(world, pod, entries, verdicts, replace(limit, enough=enough))
     return Explanation(
         kind,
         *key,

@@ -20,7 +20,7 @@ from dra_driver.allocation.prospects import Site
 from dra_driver.allocation.requests import Alternatives, Wanted, checked_requests
 from dra_driver.allocation.resources import shortage_on
 from dra_driver.allocation.scarcity import scarce_sentence
-from dra_driver.allocation.search import Allocated, NotAllocatable, allocate
+from dra_driver.allocation.search import Allocated, Limit, NotAllocatable, Undecided, allocate
 from dra_driver.allocation.selection import reads
 from dra_driver.allocation.snapshot import Candidate, Pool, Usage
 from dra_driver.allocation.usage import Ledger
@@ -37,8 +37,10 @@ from dra_driver.quantity import Quantity
 class Judge:
     """Looks at the nodes of a world for one pod, or for a claim of no pod."""
 
-    def __init__(self, world: World, pod: Pod | None, claims: Sequence[ResourceClaim]) -> None:
+    def __init__(self, world: World, pod: Pod | None, claims: Sequence[ResourceClaim], limit: Limit) -> None:
+        """`limit` is that of the search on each node."""
         self._world = world
+        self._limit = limit
         self._pod = pod
         self._claims = claims
         self.holders = Holders(world)
@@ -56,12 +58,14 @@ class Judge:
         if extended is not None:
             wanted.append(ResourceClaim.of(extended_claim(pod, extended.requests)))
         try:
-            result = allocate(wanted, node, self._world.snapshot)
+            result = allocate(wanted, node, self._world.snapshot, limit=self._limit)
         except (InvalidInput, NodeNotReady) as error:
             code = Code.POOL if isinstance(error, NodeNotReady) else Code.ERROR
             return NodeVerdict(node.name, code, Sentence(str(error)))
         if isinstance(result, Allocated):
             return NodeVerdict(node.name, Code.FITS, Sentence("fits"), allocations=result.allocations)
+        if isinstance(result, Undecided):
+            return NodeVerdict(node.name, Code.NOT_DECIDED, Sentence(result.reason))
         return self._devices_of(node, wanted, result)
 
     def _unfit(self, node: NodeView) -> NodeVerdict | None:

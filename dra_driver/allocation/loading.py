@@ -126,8 +126,7 @@ class _Builder:
         if adder is not None:
             self._guarded(adder, obj, kind)
         else:
-            for pod in pods_of_workload(obj):
-                self._guarded(self._add_pod, pod, kind)
+            self._guarded(self._add_workload, obj, kind)
 
     def _guarded(self, adder: Any, obj: JsonObject, kind: str) -> None:
         metadata = obj.get("metadata")
@@ -139,6 +138,10 @@ class _Builder:
             self.problems.append(InvalidInput(str(error), about=about, problems=error.problems))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             self.problems.append(InvalidInput(f"not a valid {kind}: {_what(error)}", about=about))
+
+    def _add_workload(self, obj: JsonObject) -> None:
+        for pod in pods_of_workload(obj):
+            self._guarded(self._add_pod, pod, str(obj.get("kind")))
 
     def _add_resourceclaim(self, obj: JsonObject) -> None:
         claim = ResourceClaim.of(obj, about="ResourceClaim")
@@ -229,16 +232,16 @@ def _what(error: Exception) -> str:
 
 def pods_of_workload(obj: JsonObject, *, replicas: int = 1) -> Iterator[JsonObject]:
     """The pods that a Deployment, Job, JobSet and the like would make, at most `replicas` of each kind of pod, called
-    `<name>-0` and so on."""
+    `<name>-0` and so on. Raises InvalidInput for one without metadata."""
     if not isinstance(obj.get("spec"), dict):
         return
-    namespace, name = key_of(obj)
     for suffix, spec, number in _pod_makers(obj):
         template = spec.get("template")
         if isinstance(template, dict) and isinstance(template.get("spec"), dict) and "containers" in template["spec"]:
+            namespace, name = key_of(obj)
             for index in range(min(number, replicas)):
                 metadata = {
-                    **(template.get("metadata") or {}),
+                    **_map(template.get("metadata")),
                     "name": f"{name}{suffix}-{index}",
                     "namespace": namespace,
                 }

@@ -12,6 +12,7 @@ from dra_driver.allocation.domain_nodes import IN_ANOTHER, is_in_another
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.placement import Placement, highest_score, place_on, unallocated
 from dra_driver.allocation.resources import shortage_on
+from dra_driver.allocation.search import Limit
 from dra_driver.allocation.world import Key, Pod, World, claim_key, claims_of
 from dra_driver.api.resource import Allocation, ResourceClaim
 from dra_driver.errors import InvalidInput, NodeNotReady
@@ -40,12 +41,15 @@ class Placed:
         return f"{self.namespace}/{self.name}"
 
 
-def allocate_all(world: World) -> tuple[Placed, ...]:
-    """Waiting pods in the order in which they are in the world, then claims that no pod uses and that have nothing."""
-    return tuple(_placed(world))
+def allocate_all(world: World, limit: Limit = Limit()) -> tuple[Placed, ...]:  # noqa: B008 - it is immutable
+    """Waiting pods in the order in which they are in the world, then claims that no pod uses and that have nothing.
+
+    `limit` is that of each search: one for each pod or claim and node.
+    """
+    return tuple(_placed(world, limit))
 
 
-def _placed(world: World) -> Iterator[Placed]:
+def _placed(world: World, limit: Limit) -> Iterator[Placed]:
     used: set[Key] = set()
     for pod in world.pods.values():
         claims = claims_of(world, pod)
@@ -57,11 +61,11 @@ def _placed(world: World) -> Iterator[Placed]:
             yield Placed("Pod", *pod.key, None, reasons=dict.fromkeys(missing, 0))
             continue
         found = [one.claim for one in claims if one.claim is not None]
-        placed, world = _place(world, pod, _without_twice(found))
+        placed, world = _place(world, pod, _without_twice(found), limit)
         yield placed
     for key, claim in list(world.claims.items()):
         if key not in used and claim.status.allocation is None:
-            placed, world = _place(world, None, [claim])
+            placed, world = _place(world, None, [claim], limit)
             yield placed
 
 
@@ -69,11 +73,11 @@ def _without_twice(claims: Sequence[ResourceClaim]) -> list[ResourceClaim]:
     return list({claim_key(claim): claim for claim in claims}.values())
 
 
-def _place(world: World, pod: Pod | None, claims: Sequence[ResourceClaim]) -> tuple[Placed, World]:
+def _place(world: World, pod: Pod | None, claims: Sequence[ResourceClaim], limit: Limit) -> tuple[Placed, World]:
     """With the world in which it was placed."""
     kind, key = ("Pod", pod.key) if pod is not None else ("ResourceClaim", claim_key(claims[0]))
     try:
-        best, reasons = _best(world, pod, claims)
+        best, reasons = _best(world, pod, claims, limit)
     except (InvalidInput, NodeNotReady) as error:
         return Placed(kind, *key, None, reasons={str(error): 0}), world
     if best is None:
@@ -99,12 +103,14 @@ def _extended_holder(pod: Pod, allocation: Allocation) -> ResourceClaim:
     return _allocated(ResourceClaim.model_validate({"metadata": metadata}), allocation)
 
 
-def _best(world: World, pod: Pod | None, claims: Sequence[ResourceClaim]) -> tuple[Placement | None, dict[str, int]]:
+def _best(
+    world: World, pod: Pod | None, claims: Sequence[ResourceClaim], limit: Limit
+) -> tuple[Placement | None, dict[str, int]]:
     """The best node, by preference lists, then by name; and why the others are none."""
     best: Placement | None = None
     reasons: dict[str, int] = {}
     for node in world.nodes.values():
-        found = placement_of(world, pod, claims, node)
+        found = placement_of(world, pod, claims, node, limit)
         if isinstance(found, str):
             reasons[found] = reasons.get(found, 0) + 1
         elif best is None or found.score > best.score:
@@ -118,7 +124,13 @@ NO_POD = {"metadata": {"name": ""}, "spec": {"containers": [], "tolerations": [{
 """Stands for the pod of a claim that none uses: it may run anywhere."""
 
 
-def placement_of(world: World, pod: Pod | None, claims: Sequence[ResourceClaim], node: NodeView) -> Placement | str:
+def placement_of(
+    world: World,
+    pod: Pod | None,
+    claims: Sequence[ResourceClaim],
+    node: NodeView,
+    limit: Limit = Limit(),  # noqa: B008 - it is immutable
+) -> Placement | str:
     """The placement on one node, or why there is none. Raises what `allocate` raises."""
     if pod is not None:
         others = (one.obj for one in world.pods_by_node.get(node.name, ()))
@@ -128,4 +140,4 @@ def placement_of(world: World, pod: Pod | None, claims: Sequence[ResourceClaim],
     channels = (pool.name for pool in world.catalog.pools(node) if pool.driver == COMPUTE_DOMAIN_DRIVER)
     if is_in_another(claims, channels, world.domains_of_pools):
         return IN_ANOTHER
-    return place_on(pod.obj if pod is not None else NO_POD, claims, node, world.snapshot)
+    return place_on(pod.obj if pod is not None else NO_POD, claims, node, world.snapshot, limit=limit)

@@ -15,7 +15,7 @@ from dra_driver.allocation.extended import (
 )
 from dra_driver.allocation.nodes import NodeView, provides, selector_matches, unfit_for
 from dra_driver.allocation.result import ShareIds, derived_share_id
-from dra_driver.allocation.search import Allocated, allocate
+from dra_driver.allocation.search import Allocated, Limit, allocate
 from dra_driver.allocation.snapshot import Snapshot
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.resource import Allocation, DeviceClass, ResourceClaim
@@ -41,6 +41,7 @@ def place_on(
     snapshot: Snapshot,
     *,
     share_ids: ShareIds = derived_share_id,
+    limit: Limit = Limit(),  # noqa: B008 - it is immutable
 ) -> Placement | str:
     """The placement on one node, or why there is none. Raises what `allocate` raises."""
     if problem := unfit_for(pod, node):
@@ -53,7 +54,7 @@ def place_on(
     wanted = unallocated(claims)
     if extended is not None:
         wanted.append(ResourceClaim.of(extended_claim(pod, extended.requests)))
-    result = allocate(wanted, node, snapshot, share_ids=share_ids)
+    result = allocate(wanted, node, snapshot, share_ids=share_ids, limit=limit)
     if not isinstance(result, Allocated):
         return result.reason
     return Placement(node.name, result.allocations, extended, score(wanted, result.allocations))

@@ -28,6 +28,20 @@ MAX_RESULTS = 32
 """Devices in one claim; the API has no room for more."""
 
 
+MOST_STEPS = 500_000
+"""Devices tried in one search: about what kube-scheduler tries in the ten seconds that it takes for one node."""
+_STEPS_BETWEEN = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How long one search may go on. `steps` are devices tried, so that the same input ends in the same way everywhere;
+    `enough` is asked now and then, and ends the search when it is true."""
+
+    steps: int = MOST_STEPS
+    enough: Callable[[], bool] = lambda: False
+
+
 @dataclass(frozen=True, slots=True)
 class Allocated:
     """One allocation per claim, in the order of the claims."""
@@ -50,6 +64,10 @@ class NotAllocatable:
         return f"NotAllocatable({self.reason!r})"
 
 
+class Undecided(NotAllocatable):
+    """The search reached its limit: whether the claims fit is not known."""
+
+
 def allocate(
     claims: Sequence[ResourceClaim],
     node: NodeView,
@@ -57,16 +75,25 @@ def allocate(
     *,
     share_ids: ShareIds = derived_share_id,
     listener: Listener = SILENT,
+    limit: Limit = Limit(),
 ) -> Allocated | NotAllocatable:
     """Devices for all of `claims` on `node`, or why there are none. `share_ids` names shares of devices.
+
+    The answer is `Undecided` where the search reaches its limit.
 
     Some things keep the pod from every node, because kube-scheduler gives up on the whole attempt then. Raises
     InvalidInput: a class that does not exist, a selector that does not compile or fails on a device, a constraint
     that one of "all" devices violates, a claim of more than 32 devices. Raises NodeNotReady: a request for all
     devices while a pool is being updated.
     """
-    search = _Search(claims, Site(node, snapshot), listener)
-    if not search.succeeds():
+    search = _Search(claims, Site(node, snapshot), listener, limit)
+    try:
+        succeeds = search.succeeds()
+    except _LimitReached as reached:
+        reason = str(reached)
+        listener.gave_up(reason)
+        return Undecided(lambda: reason)
+    if not succeeds:
         return NotAllocatable(search.reasons.sentence)
     return Allocated(
         tuple(
@@ -74,6 +101,9 @@ def allocate(
             for claim, chosen in zip(claims, search.chosen, strict=True)
         )
     )
+
+
+_ADVICE = "kube-scheduler may not decide in time either: make the claim simpler, or raise the limit"
 
 
 class _TooMany(Exception):
@@ -84,11 +114,17 @@ class _Impossible(Exception):
     """No way leads anywhere."""
 
 
+class _LimitReached(Exception):
+    """The search took too long."""
+
+
 class _Search:
     """One attempt on one node. State is what was chosen so far; every step can be taken back."""
 
-    def __init__(self, claims: Sequence[ResourceClaim], site: Site, listener: Listener) -> None:
+    def __init__(self, claims: Sequence[ResourceClaim], site: Site, listener: Listener, limit: Limit) -> None:
         self.site = site
+        self._limit = limit
+        self._steps = 0
         self.chosen: list[list[Chosen]] = [[] for _ in claims]
         self._listener = listener
         self._requests = checked_requests(claims, site.snapshot.classes, site.behaviour)
@@ -236,7 +272,8 @@ class _Search:
     # -- one device
 
     def _try(self, claim: int, request: int, wanted: Wanted, candidate: Candidate) -> bool:
-        """Choose the device if it may be chosen; otherwise note why not."""
+        """Choose the device if it may be chosen; otherwise note why not. Raises _LimitReached."""
+        self._count_step()
         refusal = self._refusal(claim, wanted, candidate) or self._violated(claim, wanted, candidate)
         if refusal is not None:
             self.reasons.note(claim, request, wanted, candidate, refusal)
@@ -250,6 +287,13 @@ class _Search:
         self.chosen[claim].append(Chosen(wanted, candidate))
         self._listener.chose(wanted, candidate)
         return True
+
+    def _count_step(self) -> None:
+        self._steps += 1
+        if self._steps > self._limit.steps:
+            raise _LimitReached(f"not decided: the search was ended after {self._limit.steps} steps; {_ADVICE}")
+        if self._steps % _STEPS_BETWEEN == 0 and self._limit.enough():
+            raise _LimitReached(f"not decided: the search ran out of time after {self._steps} steps; {_ADVICE}")
 
     def _undo(self, claim: int, wanted: Wanted) -> None:
         candidate = self.chosen[claim].pop().candidate

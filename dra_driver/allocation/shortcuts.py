@@ -47,6 +47,7 @@ def impossible(problem: Problem) -> str | None:
     """Why no choice can serve the requests, if that can be seen without searching."""
     return (
         _too_few_that_match(problem)
+        or _too_few_that_differ(problem)
         or _too_few_devices(problem)
         or next((why for one in problem.certain if (why := _too_little_room(problem, one))), None)
         or _too_little_of_a_counter(problem)
@@ -63,6 +64,45 @@ def _too_few_that_match(problem: Problem) -> str | None:
                 if not any(_group_is_enough(problem, covered, groups, value) for value in groups[0]):
                     return _match_sentence(constraint, covered, groups)
     return None
+
+
+def _too_few_that_differ(problem: Problem) -> str | None:
+    """A distinctAttribute that has too few values for the requests that it covers.
+
+    In the end each request has a value of its own: that of its last device. `_paired` finds the most requests that can
+    have one.
+    """
+    for claim, constraints in zip(problem.requests, problem.constraints, strict=True):
+        for constraint in constraints:
+            if not isinstance(constraint, DistinctAttribute):
+                continue
+            covered = [problem.prospects[one[0]] for one in claim if len(one) == 1 and constraint.covers(one[0].name)]
+            values = [frozenset(_by_value(problem, constraint, one)) for one in covered]
+            known = len(frozenset[Value]().union(*values))
+            # While its devices are chosen, a request of several needs two values besides those of the requests before.
+            needed = max((place + min(one.count, 2) for place, one in enumerate(covered)), default=0)
+            if needed > known or _paired(values) < len(covered):
+                return (
+                    f"{len(covered)} requests need devices with different {constraint.attribute}; "
+                    f"their devices have {known} values"
+                )
+    return None
+
+
+def _paired(choices: Sequence[Collection[Value]]) -> int:
+    """To how many of the requests a value can be given, no value twice (bipartite matching)."""
+    owner: dict[Value, int] = {}
+
+    def give(request: int, tried: set[Value]) -> bool:
+        for value in choices[request]:
+            if value not in tried:
+                tried.add(value)
+                if value not in owner or give(owner[value], tried):
+                    owner[value] = request
+                    return True
+        return False
+
+    return sum(give(request, set()) for request in range(len(choices)))
 
 
 type _Groups = Mapping[Value, Collection[Candidate]]

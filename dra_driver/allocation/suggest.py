@@ -4,7 +4,7 @@ Ideas come from what kept devices away; each is tried on the nodes that came nea
 suggested. Distances order them: 0 is waiting, 1 and more is changing a request, the more the further.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -27,6 +27,7 @@ from dra_driver.allocation.judge import Judge
 from dra_driver.allocation.nodes import untolerated
 from dra_driver.allocation.offline import placement_of
 from dra_driver.allocation.requests import Wanted
+from dra_driver.allocation.search import Limit
 from dra_driver.allocation.verdicts import Code, DeviceVerdict, NodeVerdict
 from dra_driver.allocation.world import Pod, PodClaim, World, claim_key
 from dra_driver.api.resource import ResourceClaim, Toleration
@@ -84,14 +85,14 @@ def suggestions(
     pod: Pod | None,
     entries: Sequence[PodClaim],
     verdicts: Sequence[NodeVerdict],
-    enough: Callable[[], bool],
+    limit: Limit,
 ) -> tuple[Suggestion, ...]:
-    """At most MOST, the nearest first. `enough` is asked before each attempt and ends the search for more."""
+    """At most MOST, the nearest first. `limit` is that of each attempt; its `enough` ends the search for more, too."""
     asked = _Asked(world, pod, entries)
     nearest = _nearest(verdicts)
     failing = [one for one in nearest if one.code is Code.ERROR]
     if failing:
-        return tuple(asked.mended(failing, nearest, enough))[:1]
+        return tuple(asked.mended(failing, nearest, limit))[:1]
     found: dict[str, Suggestion] = {}
     tries = 0
     satisfied: set[tuple[Kind, str]] = set()
@@ -101,10 +102,10 @@ def suggestions(
         if idea.kind is Kind.CLASS and found:
             break  # another class is another kind of device: better than nothing only
         for node in nearest:
-            if tries >= _MOST_TRIES or enough():
+            if tries >= _MOST_TRIES or limit.enough():
                 return tuple(found.values())
             tries += 1
-            if _fits(idea, node.node):
+            if _fits(idea, node.node, limit):
                 found[idea.text] = Suggestion(idea.kind, idea.text, idea.change, node.node, idea.distance)
                 satisfied.add((idea.kind, scope))
                 break
@@ -125,9 +126,9 @@ def _nearest(verdicts: Sequence[NodeVerdict]) -> list[NodeVerdict]:
     return found[:_MOST_NODES]
 
 
-def _fits(idea: _Idea, name: str) -> bool:
+def _fits(idea: _Idea, name: str, limit: Limit) -> bool:
     try:
-        return not isinstance(placement_of(idea.world, idea.pod, idea.claims, idea.world.nodes[name]), str)
+        return not isinstance(placement_of(idea.world, idea.pod, idea.claims, idea.world.nodes[name], limit), str)
     except (InvalidInput, NodeNotReady):
         return False
 
@@ -353,13 +354,13 @@ class _Asked:
                 yield self._idea(Kind.CAPACITY, text, change, 1 + ratio, changed), str(device.wanted.name)
 
     def mended(
-        self, failing: Sequence[NodeVerdict], nodes: Sequence[NodeVerdict], enough: Callable[[], bool]
+        self, failing: Sequence[NodeVerdict], nodes: Sequence[NodeVerdict], limit: Limit
     ) -> Iterator[Suggestion]:
         """Changes of a selector that fails on devices: the name that was probably meant, or a look before the leap.
 
         One device that a selector fails on stops the pod everywhere, so the change must help on all nodes.
         """
-        judge = Judge(self._world, self._pod, self._claims)
+        judge = Judge(self._world, self._pod, self._claims, limit)
         for verdict in failing:
             for device in judge.devices(self._world.nodes[verdict.node]):
                 if device.error is None or device.selector is None:
@@ -368,9 +369,9 @@ class _Asked:
                     device.wanted.expressions[device.selector], device.error
                 ):
                     idea = self._mended(device, expression, said, distance)
-                    if enough():
+                    if limit.enough():
                         return
-                    if idea is not None and (node := _first_fitting(idea, nodes)) is not None:
+                    if idea is not None and (node := _first_fitting(idea, nodes, limit)) is not None:
                         yield Suggestion(idea.kind, idea.text, idea.change, node, idea.distance)
                         return
 
@@ -432,12 +433,12 @@ def _is_of_other_use(class_name: str) -> bool:
     return any(part in class_name for part in _OF_OTHER_USE)
 
 
-def _first_fitting(idea: _Idea, nodes: Sequence[NodeVerdict]) -> str | None:
+def _first_fitting(idea: _Idea, nodes: Sequence[NodeVerdict], limit: Limit) -> str | None:
     """The first node on which it fits, if no node fails."""
     found: str | None = None
     for verdict in nodes:
         try:
-            placed = placement_of(idea.world, idea.pod, idea.claims, idea.world.nodes[verdict.node])
+            placed = placement_of(idea.world, idea.pod, idea.claims, idea.world.nodes[verdict.node], limit)
         except (InvalidInput, NodeNotReady):
             return None
         if found is None and not isinstance(placed, str):

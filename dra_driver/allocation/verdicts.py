@@ -40,6 +40,8 @@ class Code(StrEnum):
     COMBINATION = "combination"
     # of the whole attempt
     ERROR = "error"
+    NOT_DECIDED = "not-decided"
+    """The search reached its limit."""
 
 
 _NOT_MEANT = (Code.CLASS, Code.SELECTOR, Code.GATE, Code.NODE, Code.TOO_SMALL)

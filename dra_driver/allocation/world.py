@@ -19,6 +19,7 @@ from dra_driver.api.inventory import Limitation
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.pods import claim_entries, generated_claims, is_done, is_scheduled
 from dra_driver.api.resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate
+from dra_driver.errors import InvalidInput
 
 type Key = tuple[str, str]
 """Namespace and name."""
@@ -171,7 +172,10 @@ def claim_key(claim: ResourceClaim) -> Key:
 
 
 def key_of(obj: JsonObject) -> Key:
-    metadata = obj["metadata"]
+    """Raises InvalidInput for an object without metadata, which only a file can have."""
+    metadata = obj.get("metadata")
+    if not isinstance(metadata, dict):
+        raise InvalidInput("metadata is missing, or is not a map; add metadata.name", about=str(obj.get("kind")))
     return str(metadata.get("namespace") or DEFAULT_NAMESPACE), str(metadata.get("name") or "")
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dra_driver.allocation.search import Allocated, allocate
+from dra_driver.allocation.search import Allocated, Undecided, allocate
 from dra_driver.allocation.selection import Failure
 from dra_driver.allocation.snapshot import Candidate, Selection, Snapshot
 from dra_driver.api.meta import JsonObject, ObjectMeta
 from dra_driver.api.resource import DeviceClass, DeviceRequest, ResourceClaim, ResourceClaimSpec
-from dra_driver.checking.codes import NEVER_FITS, SELECTOR_FAILS, Severity
+from dra_driver.checking.codes import NEVER_FITS, NOT_JUDGED, SELECTOR, SELECTOR_FAILS, Severity
 from dra_driver.checking.knowledge import Knowledge, Site
 from dra_driver.checking.world import ClaimPart, ClassPart, Manifests
 from dra_driver.errors import DriverError
@@ -110,7 +110,7 @@ def check_claim_fit(part: ClaimPart, manifests: Manifests) -> None:
     # How many there are to have all of depends on what an administrator made of the GPUs.
     open_ = {RequestName.of(one.name).request for one in wishes if one.wants_all and _matches(one, knowledge)}
     wishes = [one for one in wishes if RequestName.of(one.name).request not in open_]
-    if not fine or not wishes or any(one.code == "selector" for one in part.report.findings):
+    if not fine or not wishes or any(one.code in (SELECTOR.name, NOT_JUDGED.name) for one in part.report.findings):
         return
     spec = _only(claim, [wish.name for wish in wishes])
     if not _fits(spec, manifests):
@@ -199,7 +199,8 @@ def _refusal(spec: ResourceClaimSpec, site: Site, manifests: Manifests, name: st
         answer = allocate([claim], site.node, Snapshot(site.catalog, manifests.all_classes()))
     except DriverError as error:
         return error.message
-    return None if isinstance(answer, Allocated) else answer.reason
+    # Of a claim that takes too long nothing is known, so nothing is said against it.
+    return None if isinstance(answer, Allocated | Undecided) else answer.reason
 
 
 def _report_misfit(part: ClaimPart, spec: ResourceClaimSpec, wishes: Sequence[_Wish], manifests: Manifests) -> None:

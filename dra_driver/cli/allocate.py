@@ -6,8 +6,20 @@ from typing import Annotated
 import typer
 
 from dra_driver.allocation.offline import Placed, allocate_all
+from dra_driver.allocation.search import MOST_STEPS
 from dra_driver.api.resource import AllocatedDevice
-from dra_driver.cli.offline import CURRENT_VERSION, FilesOption, KubernetesOption, ModelsOption, SlicesOption, world_in
+from dra_driver.cli.offline import (
+    CURRENT_VERSION,
+    LONGEST_S,
+    FilesOption,
+    KubernetesOption,
+    ModelsOption,
+    SlicesOption,
+    StepsOption,
+    TimeoutOption,
+    limit_of,
+    world_in,
+)
 from dra_driver.cli.output import Cell, Format, OutputOption, Sheet, Status, print_data, show
 from dra_driver.errors import InvalidInput
 
@@ -22,6 +34,8 @@ def allocate(
     models: ModelsOption = None,
     output: OutputOption = Format.TABLE,
     kubernetes: KubernetesOption = CURRENT_VERSION,
+    steps: StepsOption = MOST_STEPS,
+    timeout_s: TimeoutOption = LONGEST_S,
     quiet: QuietOption = False,
 ) -> None:
     """The devices that each claim would get, on the nodes and slices in the files; nothing is asked or changed.
@@ -32,7 +46,7 @@ def allocate(
     world = world_in([*files, *slices], kubernetes, replicas=_MOST_REPLICAS, models=models)
     if not world.slices:
         raise InvalidInput("there is no ResourceSlice; give some with --slices or --nodes", about=", ".join(files))
-    placed = allocate_all(world)
+    placed = allocate_all(world, limit_of(steps, timeout_s))
     if not placed:
         raise InvalidInput("there is no waiting pod and no claim without devices", about=", ".join(files))
     if not quiet:

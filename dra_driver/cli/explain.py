@@ -1,18 +1,30 @@
 """`dractl explain`: why a pod or claim waits, and what would fit; of a cluster, or of files."""
 
 import shutil
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from dra_driver.allocation.explain import Answer, Explanation, explain_claim, explain_pod
+from dra_driver.allocation.search import MOST_STEPS, Limit
 from dra_driver.allocation.wording import sentences
 from dra_driver.allocation.world import Key, World, claim_key, claims_of
 from dra_driver.cli.cluster_options import ContextOption, KubeconfigOption
-from dra_driver.cli.offline import CURRENT_VERSION, FilesOption, KubernetesOption, ModelsOption, SlicesOption, world_in
+from dra_driver.cli.offline import (
+    CURRENT_VERSION,
+    LONGEST_S,
+    FilesOption,
+    KubernetesOption,
+    ModelsOption,
+    SlicesOption,
+    StepsOption,
+    TimeoutOption,
+    deadline,
+    limit_of,
+    world_in,
+)
 from dra_driver.cli.output import Format, OutputOption, Status, print_data
 from dra_driver.errors import InvalidInput
 
@@ -61,6 +73,8 @@ def explain(
     node: NodeOption = [],  # noqa: B006 - as above
     output: OutputOption = Format.TABLE,
     kubernetes: KubernetesOption = CURRENT_VERSION,
+    steps: StepsOption = MOST_STEPS,
+    timeout_s: TimeoutOption = LONGEST_S,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
@@ -80,7 +94,7 @@ def explain(
         from dra_driver.cli.live import ask_world  # files need no HTTP client
 
         world = ask_world(kubeconfig, context, namespace or "default")
-    found = _explanations(world, subject, namespace, None if devices else tuple(node))
+    found = _explanations(world, subject, namespace, None if devices else tuple(node), limit_of(steps, timeout_s))
     _print(found, output)
     if any(one.answer is Answer.WAITS for one in found):
         raise SystemExit(Status.NO)
@@ -101,7 +115,7 @@ def _subject(kind: str, name: str | None) -> tuple[Kind, str]:
 
 
 def _explanations(
-    world: World, subject: tuple[Kind, str] | None, namespace: str | None, nodes: Sequence[str] | None
+    world: World, subject: tuple[Kind, str] | None, namespace: str | None, nodes: Sequence[str] | None, limit: Limit
 ) -> list[Explanation]:
     unknown = [one for one in nodes or () if one not in world.nodes]
     if unknown:
@@ -109,9 +123,9 @@ def _explanations(
     subjects = _subjects(world, namespace) if subject is None else [(subject[0], (namespace or "default", subject[1]))]
     if not subjects:
         raise InvalidInput("there is no pod and no claim that waits", about="the files")
-    enough = _deadline()
+    enough = deadline(_LONGEST_S)
     return [
-        (explain_pod if kind is Kind.POD else explain_claim)(world, key, devices_of=nodes, enough=enough)
+        (explain_pod if kind is Kind.POD else explain_claim)(world, key, devices_of=nodes, enough=enough, limit=limit)
         for kind, key in subjects
     ]
 
@@ -125,11 +139,6 @@ def _subjects(world: World, namespace: str | None) -> list[tuple[Kind, Key]]:
     claims = [key for key, one in world.claims.items() if one.status.allocation is None and key not in used]
     found = [*((Kind.POD, pod.key) for pod in waiting), *((Kind.CLAIM, key) for key in claims)]
     return [(kind, key) for kind, key in found if namespace in (None, key[0])]
-
-
-def _deadline() -> Callable[[], bool]:
-    end = time.monotonic() + _LONGEST_S
-    return lambda: time.monotonic() > end
 
 
 def _print(found: Sequence[Explanation], output: Format) -> None:

@@ -1,12 +1,14 @@
 """A world from files: manifests, slices and whatever else lies in them, for commands that ask no cluster."""
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.allocation.loading import Loaded, pods_of_workload, world_of
+from dra_driver.allocation.search import Limit
 from dra_driver.allocation.world import World
 from dra_driver.api.documents import Document
 from dra_driver.api.inventory import NodeInventorySpec
@@ -42,7 +44,26 @@ ModelsOption = Annotated[
 KubernetesOption = Annotated[
     str, typer.Option("--kubernetes", help="Version of the cluster, as 1.36: it decides what schedulers can do.")
 ]
+StepsOption = Annotated[
+    int,
+    typer.Option("--steps", min=1, help="Devices to try for one pod or claim on one node, before it is not decided."),
+]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="After this time, what is left is not decided.")
+]
+LONGEST_S = 60.0
 CURRENT_VERSION = f"1.{CURRENT}"
+
+
+def limit_of(steps: int, timeout_s: float) -> Limit:
+    """From now on."""
+    return Limit(steps, deadline(timeout_s))
+
+
+def deadline(after_s: float) -> Callable[[], bool]:
+    """Whether so much time has gone by since this was called."""
+    end = time.monotonic() + after_s
+    return lambda: time.monotonic() > end
 
 
 def behaviour_of(version: str) -> Behaviour:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from support.allocation import (
     DRIVER,
@@ -15,7 +17,7 @@ from support.allocation import (
 
 from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.allocation.nodes import NodeView
-from dra_driver.allocation.search import Allocated, NotAllocatable, allocate
+from dra_driver.allocation.search import Allocated, Limit, NotAllocatable, Undecided, allocate
 from dra_driver.allocation.snapshot import Snapshot
 from dra_driver.api.resource import Allocation, ResourceClaim
 from dra_driver.errors import InvalidInput, NodeNotReady
@@ -502,3 +504,71 @@ def test_a_selector_that_is_not_judged_is_called_so() -> None:
     wanted = exactly("gpu", "google.protobuf.BoolValue{value: true}")
     with pytest.raises(InvalidInput, match="not judged: `google"):
         allocate([claim(wanted)], NODE, snapshot(gpus("a")))
+
+
+# -- limits
+
+
+def many(count: int, attribute: str, values: int, requests: int, **limit: Any) -> Allocated | NotAllocatable:
+    """`requests` of one device each, with different values of which there are `values`."""
+    devices = [gpu(f"gpu-{index:02}", **{attribute: f"z{index % values}"}) for index in range(count)]
+    wanted = [exactly(f"r{index}") for index in range(requests)]
+    constraints = [{"distinctAttribute": f"{DRIVER}/{attribute}"}]
+    return allocate([claim(*wanted, constraints=constraints)], NODE, snapshot(published(*devices)), **limit)
+
+
+def test_more_requests_than_values_are_refused_without_a_search() -> None:
+    result = many(48, "zone", 15, 16, limit=Limit(steps=300))
+    assert isinstance(result, NotAllocatable) and not isinstance(result, Undecided)
+    assert "16 requests need devices with different gpu.nvidia.com/zone; their devices have 15 values" in result.reason
+
+
+def test_values_that_cannot_be_given_to_all_requests_are_found_without_a_search() -> None:
+    """Each request alone has enough, and all values together are enough; three requests share two of them."""
+    devices = [gpu(f"gpu-{index:02}", zone=f"z{index % 12}") for index in range(48)]
+    own = f"device.attributes['{DRIVER}']"
+    few = [exactly(f"few{index}", f"{own}.zone in ['z0', 'z1']") for index in range(3)]
+    wanted = [*(exactly(f"r{index}") for index in range(8)), *few]
+    asked = claim(*wanted, constraints=[{"distinctAttribute": f"{DRIVER}/zone"}])
+    result = allocate([asked], NODE, snapshot(published(*devices)), limit=Limit(steps=100))
+    assert isinstance(result, NotAllocatable) and not isinstance(result, Undecided)
+
+
+def test_a_request_for_several_devices_needs_two_values_beside_those_before_it() -> None:
+    constraints = [{"distinctAttribute": f"{DRIVER}/zone"}]
+    devices = [gpu(f"gpu-{index:02}", zone=f"z{index % 3}") for index in range(24)]
+    asked = claim(exactly("one"), exactly("two"), exactly("three", count=4), constraints=constraints)
+    result = allocate([asked], NODE, snapshot(published(*devices)), limit=Limit(steps=100))
+    assert isinstance(result, NotAllocatable) and not isinstance(result, Undecided)
+
+
+def test_as_many_values_as_requests_are_enough() -> None:
+    assert isinstance(many(15, "zone", 15, 15), Allocated)
+
+
+def test_a_search_ends_at_its_limit_of_steps_and_says_so() -> None:
+    result = many(15, "zone", 15, 15, limit=Limit(steps=14))
+    assert isinstance(result, Undecided)
+    assert result.reason.startswith("not decided: the search was ended after 14 steps")
+
+
+def hard() -> Snapshot:
+    """Every 10 of 20 devices draw one unit too much of two counters together, which no bound sees."""
+    left = {"c": {"value": str(10 * 1000 + 95)}, "d": {"value": str(10 * 1000 + 94)}}
+    draws = [{"c": {"value": str(1000 + index)}, "d": {"value": str(1019 - index)}} for index in range(20)]
+    devices = [
+        gpu(f"gpu-{index:02}") | {"consumesCounters": [{"counterSet": "card", "counters": counters}]}
+        for index, counters in enumerate(draws)
+    ]
+    sets = published(name="counters", count=2, sharedCounters=[{"name": "card", "counters": left}])
+    return snapshot(sets, published(*devices, count=2))
+
+
+def test_a_search_ends_when_its_time_is_over_and_says_so() -> None:
+    result = allocate([claim(exactly(count=10))], NODE, hard(), limit=Limit(enough=lambda: True))
+    assert isinstance(result, Undecided) and "ran out of time after 1000 steps" in result.reason
+
+
+def test_the_same_search_ends_with_the_same_step() -> None:
+    reasons = {allocate([claim(exactly(count=10))], NODE, hard(), limit=Limit(steps=2_000)).reason for _ in range(2)}
+    assert len(reasons) == 1 and "after 2000 steps" in reasons.pop()

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from dra_driver.cli.main import app
 from dra_driver.cli.output import Status
+from dra_driver.errors import DriverError
 
 type Obj = dict[str, Any]
 
@@ -95,3 +96,24 @@ def test_a_version_that_has_no_claims_is_refused(tmp_path: Path, version: str) -
     result = _run(tmp_path, _slice("node-1"), _claim("one"), options=("--kubernetes", version))
     assert result.exit_code != Status.DONE
     assert "--kubernetes" in str(result.exception)
+
+
+def test_a_claim_that_takes_too_many_steps_is_called_not_decided(tmp_path: Path) -> None:
+    result = _run(
+        tmp_path, _claim("big", 4), _slice("a", *(gpu(f"gpu-{index}") for index in range(4))), options=("--steps", "3")
+    )
+    assert result.exit_code == Status.NO
+    assert "not decided: the search was ended after 3 steps" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "metadata", [None, [], "a", 3, {}, {"name": None}, {"name": 3}, {"name": "a", "namespace": []}]
+)
+@pytest.mark.parametrize("kind", ["Pod", "Deployment", "CronJob", "JobSet", "ResourceClaim", "Node", "DeviceClass"])
+def test_an_object_without_a_name_is_a_mistake_in_the_file_and_no_traceback(
+    tmp_path: Path, kind: str, metadata: object
+) -> None:
+    workload = _deployment("a", 1, "t")
+    obj = {**workload, "kind": kind, "metadata": metadata}
+    result = _run(tmp_path, obj, _claim("b"), _slice("a", gpu("gpu-0")))
+    assert result.exception is None or isinstance(result.exception, SystemExit | DriverError), result.exception
