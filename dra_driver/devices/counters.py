@@ -56,17 +56,21 @@ def engines_left(mig: MigFacts) -> dict[str, int]:
     return left
 
 
-def fits_beside_foreign(offer: Offer, mig: MigFacts) -> bool:
-    """Whether a partition can be made at all, the GPU instances of somebody else being as they are."""
+def fitting_beside_foreign(partitions: Sequence[Offer], mig: MigFacts) -> list[Offer]:
+    """Those that can be made at all, the GPU instances of somebody else being as they are."""
     if not mig.instances:
-        return True
+        return list(partitions)
+    left = engines_left(mig)
+    foreign = [Partition(instance.profile, instance.start, instance.size) for instance in mig.instances]
+    return [offer for offer in partitions if _fits_beside(offer, left, foreign)]
+
+
+def _fits_beside(offer: Offer, left: Amounts, foreign: Sequence[Partition]) -> bool:
     if offer.partition is None or offer.profile is None:
         return False
-    left = engines_left(mig)
-    return all(amount <= left[name] for name, amount in engines(offer.profile).items()) and not any(
-        offer.partition.overlaps(Partition(instance.profile, instance.start, instance.size))
-        for instance in mig.instances
-    )
+    if any(amount > left[name] for name, amount in engines(offer.profile).items()):
+        return False
+    return not any(map(offer.partition.overlaps, foreign))
 
 
 def memory_slices(profiles: Sequence[MigProfileFacts]) -> int:

@@ -107,6 +107,17 @@ class Cause(Enum):
         "Two devices have one name, or a name is no DNS label.",
         "report it with `dractl bundle`: the driver makes these names",
     )
+    TOO_MANY_DEVICES = (
+        "TooManyDevices",
+        "The policy asks for more devices of the node than the driver publishes for one node.",
+        "lower `replicas` of `sharing` rules, or name fewer `profiles` and `computeInstances` in `mig` rules",
+    )
+    NOT_UNDERSTOOD = (
+        "NotUnderstood",
+        "The NodeInventory makes no sense, so the devices of the node stay as they were published before.",
+        "check that the images of the plugin on {node} and of the controller have one version; if they do,"
+        " `kubectl delete nodeinventory {node}`: the plugin of the node makes it again",
+    )
 
     def __init__(self, reason: str, meaning: str, fix: str) -> None:
         self.reason = reason

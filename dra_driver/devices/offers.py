@@ -23,13 +23,17 @@ from dra_driver.api.inventory import (
     NodeInventorySpec,
 )
 from dra_driver.api.policy import MigRule, PublishingPolicy, Rule, SharingRule
-from dra_driver.devices.counters import fits_beside_foreign
+from dra_driver.devices.counters import fitting_beside_foreign
 from dra_driver.devices.exclusion import unsupported
 from dra_driver.devices.limitations import Cause, Note
 from dra_driver.devices.mig import compute_parts
 from dra_driver.devices.model import Kind, Offer, Partition
 from dra_driver.devices.packing import by_size, placement_order
 from dra_driver.names import is_dns_label
+
+MOST_DEVICES = 4096
+"""Of one node: 16 GPUs with 128 shares each are half of it. So one node's inventory does not keep a publisher from the
+others, whoever wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,16 @@ def offers(inventory: NodeInventorySpec, policy: PublishingPolicy, labels: Mappi
     offered: dict[str, Offer] = {}
     withheld: dict[str, Offer] = {}
     notes: list[Note] = []
-    for gpu in inventory.gpus:
+    devices = 0
+    for position, gpu in enumerate(inventory.gpus):
         published = policy.publishes(inventory.node_name, labels, gpu)
         look = _Look(inventory.node_name, labels, policy, gpu)
         found, reasons = look.offers(), look.notes
+        devices += len(found)
+        if devices > MOST_DEVICES:
+            text = f"is not published because the node would have more than {MOST_DEVICES} devices"
+            notes += [Note(Cause.TOO_MANY_DEVICES, text, omitted) for omitted in inventory.gpus[position:]]
+            break
         if published:
             notes += reasons
         for offer in found:
@@ -126,7 +136,7 @@ class _Look:
         possible = list(self._partitions(mig, rule))
         if not possible:
             self._note(Cause.NO_SUCH_PROFILE, "no MIG profile of this GPU is one that the rule names", rule)
-        partitions = [offer for offer in possible if fits_beside_foreign(offer, mig)]
+        partitions = fitting_beside_foreign(possible, mig)
         # Whoever switched MIG mode on wants it on: it is never switched off to give the full GPU away.
         return partitions if mig.enabled or mig.instances else [*partitions, self._full()]
 

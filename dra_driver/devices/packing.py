@@ -8,7 +8,7 @@ that breaks the fewest places of the largest profiles (then of the next smaller 
 Pure; a table is a few dozen placements, and the inventory's model bounds it.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 from dra_driver.api.inventory import MigProfileFacts
@@ -18,6 +18,9 @@ type Slices = tuple[int, int]
 type _Shape = tuple[int, int, tuple[int, ...]]
 """Compute slices, memory slices and starts of a profile. Profiles of one shape that differ in engines only (`+me`,
 `+gfx`) are one way to use a place."""
+
+_MOST_SHAPES = 16
+"""The largest ones, to which harm is done first. No GPU has more than 12."""
 
 
 def placement_order(profile: MigProfileFacts, profiles: Sequence[MigProfileFacts]) -> tuple[int, ...]:
@@ -29,10 +32,13 @@ def placement_order(profile: MigProfileFacts, profiles: Sequence[MigProfileFacts
 @lru_cache(maxsize=256)
 def _order(size: int, starts: tuple[int, ...], shapes: frozenset[_Shape]) -> tuple[int, ...]:
     # A cluster has few models of GPUs, and asks this for each device of each GPU.
+    largest = sorted(shapes, reverse=True)[:_MOST_SHAPES]
+    breaks = {start: [_broken((start, size), shape) for shape in largest] for start in starts}
+    whole = [(1 << len(shape[2])) - 1 for shape in largest]
     order: list[int] = []
     while left := [start for start in starts if start not in order]:
-        taken = [(start, size) for start in order]
-        order.append(min(left, key=lambda start: (_harm((start, size), taken, shapes), -start)))
+        order.append(min(left, key=lambda start: (_harm(breaks[start], whole, largest), -start)))
+        whole = [places & ~broken for places, broken in zip(whole, breaks[order[-1]], strict=True)]
     return tuple(order)
 
 
@@ -45,17 +51,19 @@ def overlap(one: Slices, other: Slices) -> bool:
     return one[0] < other[0] + other[1] and other[0] < one[0] + one[1]
 
 
-def _harm(place: Slices, taken: Collection[Slices], shapes: Collection[_Shape]) -> tuple[int, ...]:
-    """How many placements `place` breaks that `taken` left whole, for each shape of profile, the largest first."""
+def _broken(place: Slices, shape: _Shape) -> int:
+    """Bit n: whether `place` overlaps the n-th place of the shape."""
+    _, size, starts = shape
+    end = place[0] + place[1]
+    return sum(1 << number for number, start in enumerate(starts) if start < end and place[0] < start + size)
+
+
+def _harm(broken: Sequence[int], whole: Sequence[int], shapes: Sequence[_Shape]) -> tuple[int, ...]:
+    """How many of the `whole` places would be `broken`, for each size of the shapes, the largest first."""
     harm: dict[tuple[int, int], int] = {}
-    for slices, size, starts in shapes:
-        broken = [
-            start
-            for start in starts
-            if overlap(place, (start, size)) and not any(overlap((start, size), other) for other in taken)
-        ]
-        harm[slices, size] = max(harm.get((slices, size), 0), len(broken))
-    return tuple(harm[shape] for shape in sorted(harm, reverse=True))
+    for (slices, size, _), bits, places in zip(shapes, broken, whole, strict=True):
+        harm[slices, size] = max(harm.get((slices, size), 0), (bits & places).bit_count())
+    return tuple(harm.values())
 
 
 def _engines(profile: MigProfileFacts) -> int:

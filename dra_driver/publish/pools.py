@@ -2,8 +2,8 @@
 
 Nothing is written when nothing differs, and what a write changed is known at once, so no pool is ever written twice for
 one reason. Pools fail, wait and are retried on their own. An inventory that cannot be understood leaves its pool as it
-is. What is published depends on what the API server keeps, so that is found out before the first pool, again every few
-hours, and when a write shows that it changed.
+is, and its status says why. What is published depends on what the API server keeps, so that is found out before the
+first pool, again every few hours, and when a write shows that it changed.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from dra_driver.api.inventory import Limitation, NodeInventorySpec, confirmation
 from dra_driver.api.meta import NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import Device
-from dra_driver.devices.limitations import limitations_of
+from dra_driver.devices.limitations import Cause, Note, limitations_of
 from dra_driver.errors import ClusterError, Conflict, InvalidInput, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.events import News
@@ -330,7 +330,12 @@ class PoolPublisher:
         if not observed and not await self._plugin_lives(inventory):
             # Whatever the facts are, now they are not published; so they need not be looked at.
             return False
-        wanted, limitations = self._wanted(inventory, observed)
+        try:
+            wanted, limitations = self._wanted(inventory, observed)
+        except InvalidInput as error:
+            note = Note(Cause.NOT_UNDERSTOOD, f"the inventory is not understood: {error}")
+            await self._statuses.write(inventory, limitations_of([note], self._policy, self.driver, pool))
+            raise
         writes = slice_writes(wanted, observed)
         creates = any(isinstance(write, CreateSlice) for write in writes)
         if creates and not await self._plugin_lives(inventory):

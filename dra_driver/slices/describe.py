@@ -95,9 +95,14 @@ def _illness(offer: Offer, policy: PublishingPolicy, features: ServerFeatures) -
 
 def _conditions(offer: Offer) -> tuple[HealthCondition, ...]:
     """What has befallen the device. A partition that is made on demand is new each time."""
+    return affecting(offer.gpu.health.conditions, _instance(offer))
+
+
+def _instance(offer: Offer) -> str | None:
+    """UUID of the MIG device; empty for a partition that is made on demand, None for a GPU."""
     if offer.kind is not Kind.MIG:
-        return affecting(offer.gpu.health.conditions, None)
-    return affecting(offer.gpu.health.conditions, offer.existing.uuid if offer.existing is not None else "")
+        return None
+    return offer.existing.uuid if offer.existing is not None else ""
 
 
 class _View:
@@ -117,6 +122,8 @@ class _View:
         self._driver_name = driver_name
         self._features = features
         self._domains = nvlink_domains(inventory.gpus)
+        self._known_taints: dict[tuple[str, str | None], list[Taint]] = {}
+        """By GPU and instance: a GPU can have hundreds of partitions that feel the same."""
         self.notes: list[Note] = []
 
     def gpu(self, published: Sequence[Offer]) -> DescribedGpu:
@@ -153,6 +160,12 @@ class _View:
     def _taints(self, offer: Offer) -> list[Taint]:
         if not self._features.taints:
             return []
+        key = offer.gpu.uuid, _instance(offer)
+        if key not in self._known_taints:
+            self._known_taints[key] = self._found_taints(offer)
+        return self._known_taints[key]
+
+    def _found_taints(self, offer: Offer) -> list[Taint]:
         found = taints(_conditions(offer), self._policy.health, self._driver_name)
         # Servers of Kubernetes 1.34 refuse a taint that keeps nobody away.
         return found if self._features.counters_apart else [taint for taint in found if taint.effect != "None"]

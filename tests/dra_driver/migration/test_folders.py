@@ -1,10 +1,6 @@
 """What kustomize builds together, and that large trees take no longer for each file than small ones."""
 
-import sys
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
-
+from support.calls import calls
 from support.kustomize import CLAIMS, Files, deployment, listed
 
 from dra_driver.api.documents import read_documents
@@ -57,25 +53,9 @@ def large(pairs: int) -> Files:
 
 def test_twice_the_tree_is_twice_the_work() -> None:
     """Counted, not timed: how often something of ours or of the standard library is called."""
-    few, many = (_calls(lambda pairs=pairs: migrate(_sources(pairs), CLAIMS)) for pairs in (15, 30))
+    few, many = (calls(lambda pairs=pairs: migrate(_sources(pairs), CLAIMS)) for pairs in (15, 30))
     assert many < 2.2 * few
 
 
 def _sources(pairs: int) -> list[Source]:
     return [Source(file, text) for file, text in large(pairs).items()]
-
-
-def _calls(work: Callable[[], object]) -> int:
-    count = 0
-
-    def counted(_frame: FrameType, event: str, _value: Any) -> None:
-        nonlocal count
-        count += event == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(counted)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-    return count

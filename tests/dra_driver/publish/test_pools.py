@@ -472,8 +472,12 @@ async def test_an_inventory_that_makes_no_sense_leaves_its_pool_and_the_others_a
         assert [line for line in scene.narrator.told if "not understood" in line] == [
             "node-a: not understood: NodeInventory node-a: nodeName: speaks for another node: 'node-b'"
         ]
+        (limitation,) = (await scene.status("node-a")).limitations
+        assert limitation.reason == "NotUnderstood" and "speaks for another node" in limitation.message
         await scene.kube.merge_patch(NODE_INVENTORIES, "node-a", {"spec": {"nodeName": "node-a", "gpus": []}})
         await scene.publishes(node_a=[], node_b=[A.name, B.name])
+        await scene.rests()
+        assert (await scene.status("node-a")).limitations == []
 
 
 async def test_an_inventory_that_no_node_owns_is_not_published(scene: Scene) -> None:
