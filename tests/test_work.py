@@ -1,8 +1,8 @@
 """Work that others choose stays bounded: what nodes, tenants and files send, as large as the API allows it.
 
 Each row is a pure function with an input of a size, half and whole. Twice the input is at most about twice the work,
-and the whole input is at most `most` calls; a processor does some millions in a second. Calls are counted, so that the result is
-the same on every machine.
+and the whole input is at most `most` calls; a processor does some millions in a second. Calls are counted, so that the
+result is the same on every machine.
 """
 
 from collections.abc import Callable
