@@ -16,11 +16,13 @@ from typing import Literal
 
 type QuantityFormat = Literal["DecimalSI", "BinarySI", "DecimalExponent"]
 
-_QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]|[eE][+-]?[0-9]{1,3})?")
+_QUANTITY = re.compile(r"([+-]?)([0-9]*)(\.?[0-9]*)(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]|[eE][+-]?[0-9]{1,3})?")
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _DECIMAL_SUFFIX = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _NANO = 10**9
+_MOST_DIGITS = 18
+"""Of numbers that an API server keeps as integers of 64 bits."""
 
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 _IDENTIFIER = rf"(?:{_NUMBER}|[0-9]*[a-zA-Z-][0-9a-zA-Z-]*)"
@@ -37,6 +39,8 @@ class Quantity:
 
     value: Fraction
     format: QuantityFormat = field(default="DecimalSI", compare=False)
+    is_int64: bool = field(default=True, compare=False)
+    """Whether an API server keeps it as an integer of 64 bits: by how it is written, not by its value."""
 
     @classmethod
     def parse(cls, text: str) -> "Quantity":
@@ -45,14 +49,20 @@ class Quantity:
         More precision than a billionth is rounded away from zero, as the API server does.
         """
         match = _QUANTITY.fullmatch(text)
-        if match is None:
+        if match is None or not text:
             raise ValueError(f"not a quantity: {text!r}")
-        number, suffix = Fraction(match[1].rstrip(".")), match[2] or ""
-        if suffix in _DECIMAL:
-            return cls(_to_nano(number * Fraction(10) ** _DECIMAL[suffix]))
-        if suffix in _BINARY:
-            return cls(_to_nano(number * 1024 ** _BINARY.index(suffix)), "BinarySI")
-        return cls(_to_nano(number * Fraction(10) ** int(suffix[1:])), "DecimalExponent")
+        # Without digits it is 0: `G` is a quantity of the API server's, too.
+        sign, whole, fraction, suffix = match[1], match[2].lstrip("0"), match[3][1:], match[4] or ""
+        number = Fraction(f"{sign}{whole or 0}.{fraction or 0}")
+        digits = len(whole or "0") + len(fraction)
+        if suffix and suffix in _BINARY:
+            power = _BINARY.index(suffix)
+            fits = not fraction and 15 - digits - power * 3 - 1 >= 0
+            return cls(_to_nano(number * 1024**power), "BinarySI", fits)
+        exponent = _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
+        fits = digits <= _MOST_DIGITS and exponent >= len(fraction)
+        value = _to_nano(number * Fraction(10) ** exponent)
+        return cls(value, "DecimalSI" if suffix in _DECIMAL else "DecimalExponent", fits)
 
     @classmethod
     def of_bytes(cls, count: int) -> "Quantity":

@@ -8,13 +8,14 @@ What is known only during evaluation is DYN and passes.
 from collections.abc import Mapping, Sequence
 
 from dra_driver.cel.checked import Checked, Environment
-from dra_driver.cel.errors import CelTypeError, closest
+from dra_driver.cel.errors import CelNotJudged, CelTypeError, closest
 from dra_driver.cel.functions import LAZY_METHODS, first_version_with
 from dra_driver.cel.library.formatting import clauses, need, need_count
 from dra_driver.cel.library.lists import COMPARABLE
 from dra_driver.cel.library.regexes import compiled_pattern
 from dra_driver.cel.library.times import duration, timestamp
 from dra_driver.cel.overloads import Failed, Overload
+from dra_driver.cel.parser import MESSAGES
 from dra_driver.cel.tree import (
     Bind,
     Call,
@@ -30,6 +31,7 @@ from dra_driver.cel.tree import (
     Node,
     OptionalMap,
     Select,
+    children,
 )
 from dra_driver.cel.types import (
     ANY,
@@ -71,6 +73,8 @@ class _Checker:
         self._objects = {one.type: one for one in environment.variables.values()}
         self._scope: list[tuple[str, Type]] = [(name, one.type) for name, one in environment.variables.items()]
         self.found.slots = len(self._scope)
+        self._mixed = 0
+        """How many calls of `format` are around: in their arguments the items of literals may have several types."""
         self._literals: dict[Node, object] = {}
         """Values of literals, and of conversions of literals, which a server makes when it compiles."""
 
@@ -136,6 +140,8 @@ class _Checker:
         if dotted in TYPE_NAMES:
             self.found.constants[node] = TYPE_NAMES[dotted]
             return TYPE
+        if dotted in MESSAGES:
+            raise CelNotJudged(f"`{dotted}` is not known here", self._expression, *_span(node))
         operand = self.type_of(node.operand)
         chained = operand.name == "optional_type"
         if chained:
@@ -208,19 +214,12 @@ class _Checker:
         if not candidates:
             raise self._unknown(node)
         operands = ((node.target,) if node.target else ()) + node.arguments
-        given = [self._mixed(one) if node.function == "format" else self.type_of(one) for one in operands]
+        self._mixed += node.function == "format"
+        given = [self.type_of(one) for one in operands]
+        self._mixed -= node.function == "format"
         result = self._resolved(node, node.function, candidates, given, node)
         self._check_literals(node, operands)
         return result
-
-    def _mixed(self, node: Node) -> Type:
-        """The type of an argument whose items, when it is a list, need not have one type."""
-        if not isinstance(node, ListLiteral):
-            return self.type_of(node)
-        for item in node.items:
-            self.type_of(item)
-        self.found.types[node] = list_of(DYN)
-        return list_of(DYN)
 
     def _check_literals(self, node: Call, operands: Sequence[Node]) -> None:
         """Patterns, times and format texts that are literals are looked at now, not for every device."""
@@ -237,15 +236,27 @@ class _Checker:
                     duration(text)
                 case "timestamp", [Constant(value=str(text)) as place]:
                     timestamp(text)
+                case "timestamp", [Constant(value=int(seconds)) as place]:
+                    self.found.overloads[node][0].run(seconds)
                 case "format", [Constant(value=str(text)) as place, ListLiteral(items=items)]:
                     letters = clauses(text)
                     need_count(len(letters), len(items))
                     for letter, place in zip(letters, items, strict=True):
-                        kind = self.found.types[place]
-                        if not is_dynamic(kind):
-                            need(letter, kind.name)
+                        self._must_be_shown(letter, place)
         except Failed as error:
             raise self._error(str(error), *_span(place)) from None
+
+    def _must_be_shown(self, letter: str, node: Node) -> None:
+        """Of an attribute the API server does not know the type, and refuses it. `dyn(…)` puts the question off."""
+        kind = self.found.types[node]
+        if kind not in (DYN, FREE):
+            try:
+                need(letter, kind.name)
+            except Failed as error:
+                hint = "; write dyn(…) around the attribute" if kind == ANY else ""
+                raise self._error(f"{error}{hint}", *_span(node)) from None
+        for item in children(node) if letter == "s" and isinstance(node, ListLiteral | MapLiteral) else ():
+            self._must_be_shown(letter, item)
 
     def _qualified(self, node: Call) -> str | None:
         """`optional.of(x)` is a function with a dotted name unless `optional` is a variable."""
@@ -310,7 +321,9 @@ class _Checker:
         for place, node in enumerate(nodes):
             kind = self._unwrapped(node) if place in optional else self.type_of(node)
             result = kind if common is None else joined(common, kind)
-            if result is None or (common is not None and not _alike(common, kind)):
+            if self._mixed and (result is None or (common is not None and not _alike(common, kind))):
+                result = DYN
+            elif result is None or (common is not None and not _alike(common, kind)):
                 message = f"{what} must have one type, not {common} and {kind}"
                 mixed = common is not None and is_dynamic(common) != is_dynamic(kind)
                 raise self._error(f"{message}; write dyn(…) around each" if mixed else message, *_span(node))
@@ -419,6 +432,9 @@ def _elements(node: Comprehension, target: Type) -> list[tuple[str, Type]]:
 
 def _alike(left: Type, right: Type) -> bool:
     """Not whether one type fits the other, but whether they are of one kind."""
+    if left.name == right.name == "optional_type":
+        inner = left.parameters[0], right.parameters[0]
+        return FREE in inner or is_dynamic(inner[0]) == is_dynamic(inner[1])
     return left.name == right.name or FREE in (left, right)
 
 

@@ -153,6 +153,8 @@ class _Compiler:
                 if not value.present:
                     return ABSENT
                 value = value.value
+            if optional and not attribute and not isinstance(value, Mapping | tuple):
+                return ABSENT  # an API server finds nothing in a number or text, and has an error for a list
             found = Optional(getattr(value, attribute)) if attribute else self._member(node, value, field)
             if optional or chained:
                 return found
@@ -216,6 +218,8 @@ class _Compiler:
     def _call(self, node: Call) -> Run:
         if node.function in LAZY_METHODS and node.target is not None:
             return self._lazy(node, node.target)
+        if node.function == "in" and isinstance(node.arguments[1], ListLiteral) and not node.arguments[1].items:
+            return lambda frame: False  # an API server leaves the other side alone, even if it would fail
         overloads = self._checked.overloads[node]
         with_target = bool(overloads and overloads[0].is_method)
         operands = ((node.target,) if with_target and node.target else ()) + node.arguments
@@ -334,7 +338,7 @@ class _Compiler:
                 key = key_of(frame)
                 if type_name(key) not in ("string", "int", "uint", "bool"):
                     raise self._error(f"unsupported key type: {type_name(key)}", place)
-                if find(built, key).present:
+                if type(key) is not bool and find(built, key).present:  # an API server lets the last bool win
                     raise self._error(f"duplicate key: {key}", place)
                 value = self._maybe(value_of(frame), place) if may_lack else Optional(value_of(frame))
                 if value.present:

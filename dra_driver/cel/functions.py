@@ -8,6 +8,7 @@ Source: CEL language definition, standard definitions; k8s.io/apiserver environm
 """
 
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -158,16 +159,23 @@ _ORDERED = tuple((left, right) for left in _NUMERIC for right in _NUMERIC) + tup
 
 
 def _comparison(run: Callable[[Any, Any], bool]) -> list[Overload]:
-    return [function(BOOL, run, left, right) for left, right in _ORDERED]
+    def of_doubles(left: Any, right: Any) -> bool:
+        """Beside a double every number is one, even where 64 bits have digits that a double lacks."""
+        a, b = float(left), float(right)
+        if math.isnan(a) or math.isnan(b):
+            raise Failed("NaN values cannot be ordered")
+        return run(a, b)
+
+    return [function(BOOL, of_doubles if DOUBLE in (left, right) else run, left, right) for left, right in _ORDERED]
 
 
 _OPERATORS: Library = {
     "==": [function(BOOL, equals, A, A)],
     "!=": [function(BOOL, lambda a, b: equality(a, b) is not True, A, A)],
-    "<": _comparison(lambda a, b: a < b),
-    "<=": _comparison(lambda a, b: a <= b),
-    ">": _comparison(lambda a, b: a > b),
-    ">=": _comparison(lambda a, b: a >= b),
+    "<": _comparison(operator.lt),
+    "<=": _comparison(operator.le),
+    ">": _comparison(operator.gt),
+    ">=": _comparison(operator.ge),
     "in": [
         function(BOOL, lambda item, items: any(equality(item, own) for own in items), A, list_of(A)),
         function(BOOL, lambda key, entries: find(entries, key).present, A, map_of(A, B)),

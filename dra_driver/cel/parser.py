@@ -46,7 +46,7 @@ _LEVELS: dict[_Rule, tuple[frozenset[str], ...]] = {
 
 _FRAMES = 20_000
 """Python frames for an expression as deep as an API server takes: parsing one needs ten times its depth."""
-_MESSAGES = frozenset(
+MESSAGES = frozenset(
     f"google.protobuf.{name}"
     for name in (
         *("BoolValue", "BytesValue", "DoubleValue", "FloatValue", "Int32Value", "Int64Value", "StringValue"),
@@ -228,7 +228,7 @@ class _Parser:
 
     def _message(self, node: Node) -> CelError:
         name = _dotted(node)
-        if name in _MESSAGES:
+        if name in MESSAGES:
             return CelNotJudged(f"`{name}{{…}}` is not known here", self._text, node.start, self._next.end)
         return self._error(f"there is no message type `{name}`; maps are written `{{key: value}}`")
 

@@ -7,6 +7,7 @@ tuple, a map is a dict; quantities and versions are `Quantity` and `Version`, ti
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
+from typing import Any
 
 from dra_driver.quantity import Quantity, Version
 
@@ -112,7 +113,7 @@ def equality(left: object, right: object) -> bool | None:
         return left is right
     kind = type(left)
     if kind in _NUMBERS or type(right) in _NUMBERS:
-        return left == right if kind in _NUMBERS and type(right) in _NUMBERS else _unlike(left)
+        return _equal_numbers(left, right) if kind in _NUMBERS and type(right) in _NUMBERS else _unlike(left)
     if isinstance(left, Mapping) and isinstance(right, Mapping):
         return _equal_maps(left, right)
     if kind is not type(right):
@@ -122,6 +123,11 @@ def equality(left: object, right: object) -> bool | None:
     if isinstance(left, Optional) and isinstance(right, Optional):
         return left.present == right.present and equality(left.value, right.value)
     return left == right
+
+
+def _equal_numbers(left: Any, right: Any) -> bool:
+    """Beside a double every number is one, even where 64 bits have digits that a double lacks."""
+    return float(left) == float(right) if float in (type(left), type(right)) else bool(left == right)
 
 
 def _unlike(left: object) -> bool | None:

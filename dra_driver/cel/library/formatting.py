@@ -13,17 +13,19 @@ from dra_driver.cel.library.strings import quoted
 from dra_driver.cel.library.times import duration_text, timestamp_text
 from dra_driver.cel.overloads import MOST_CHARACTERS, Failed, Library, affordable, method
 from dra_driver.cel.types import DYN, STRING, list_of, type_name
-from dra_driver.cel.values import Duration, Timestamp
+from dra_driver.cel.values import INT_MAX, Duration, Timestamp, TypeValue
 
 _CLAUSE = re.compile(r"%(?:\.([0-9]+))?(.?)", re.DOTALL)
 _WHOLE = frozenset({"int", "uint"})
+_DOUBLE = frozenset({"double", "string"})
+"""A text may stand for what is not a number: NaN, Infinity, -Infinity."""
 _SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 SHOWN: Mapping[str, frozenset[str]] = {
     "s": frozenset({
-        "string", "bool", "bytes", "int", "uint", "double", "map", "list", "null_type", "duration", "timestamp"
+        "string", "bool", "bytes", "int", "uint", "double", "map", "list", "null_type", "duration", "timestamp", "type"
     }),
-    "d": _WHOLE, "f": frozenset({"double"}), "e": frozenset({"double"}), "o": _WHOLE, "b": _WHOLE | {"bool"},
+    "d": _WHOLE, "f": _DOUBLE, "e": _DOUBLE, "o": _WHOLE, "b": _WHOLE | {"bool"},
     "x": _WHOLE | {"string", "bytes"}, "X": _WHOLE | {"string", "bytes"},
 }  # fmt: skip
 """By clause: the types that it can show."""
@@ -43,6 +45,8 @@ def _pieces(text: str) -> Iterator[tuple[str, str, int]]:
             raise Failed("unexpected end of string")
         if letter not in SHOWN and letter != "%":
             raise Failed(f"could not parse formatting clause: unrecognized formatting clause {letter!r}")
+        if precision and int(precision) > INT_MAX:
+            raise Failed(f"could not parse formatting clause: precision {precision} does not fit in 64 bits")
         yield text[position : match.start()], letter, int(precision) if precision else 6
         position = match.end()
 
@@ -80,10 +84,21 @@ def _plain(value: Any, _: int) -> str:
         case str():
             return value
         case bytes():
-            return value.decode(errors="replace")
+            return _text_of(value)
         case float():
             return short_double(value)
+        case Duration():
+            return duration_text(value)
+        case Timestamp():
+            return timestamp_text(value)
     return _inner(value)
+
+
+def _text_of(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise Failed("invalid UTF-8 in bytes, cannot convert to string") from None
 
 
 def _inner(value: object) -> str:
@@ -95,15 +110,17 @@ def _inner(value: object) -> str:
         case int():
             return str(int(value))
         case float():
-            return _fixed(value, 6)
+            return f"{value:.6f}" if math.isfinite(value) else f'"{short_double(value)}"'
         case str():
             return quoted(value)
         case bytes():
-            return f'b"{value.decode(errors="replace")}"'
+            return f'b"{_text_of(value)}"'
         case Duration():
-            return duration_text(value)
+            return f'duration("{duration_text(value)}")'
         case Timestamp():
-            return timestamp_text(value)
+            return f'timestamp("{timestamp_text(value)}")'
+        case TypeValue():
+            return value.name
         case tuple():
             return f"[{', '.join(map(_inner, value))}]"
         case Mapping():
@@ -126,7 +143,20 @@ def short_double(value: float) -> str:
     return f"{'-' if value < 0 else ''}{digits[0]}{fraction}e{power:+03d}"
 
 
-def _fixed(value: float, precision: int) -> str:
+_NAMED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def _double(value: float | str) -> float:
+    """Some texts stand for numbers that have no literal."""
+    if isinstance(value, str):
+        if value not in _NAMED:
+            raise Failed(f"only NaN, Infinity and -Infinity are numbers, not {value!r}")
+        return _NAMED[value]
+    return value
+
+
+def _fixed(value: float | str, precision: int) -> str:
+    value = _double(value)
     if value != value:
         return "NaN"
     if value in (float("inf"), float("-inf")):
@@ -134,10 +164,11 @@ def _fixed(value: float, precision: int) -> str:
     return f"{value:.{precision}f}"
 
 
-def _scientific(value: float, _: int) -> str:
-    """Six digits whatever the clause says, as a real API server has it."""
+def _scientific(value: float | str, precision: int) -> str:
+    """Six digits whatever the clause says, as a real API server has it; of what is no number it makes the width."""
+    value = _double(value)
     if not math.isfinite(value):
-        return _fixed(value, 6)
+        return _fixed(value, 6).rjust(precision)
     digits, exponent = f"{value:.6e}".split("e")
     return f"{digits}×10{exponent.removeprefix('+').translate(_SUPERSCRIPT)}"
 

@@ -32,7 +32,7 @@ def _is(parse: Callable[[str], object]) -> Callable[[str], bool]:
 
 
 def _is_integer(quantity: Quantity) -> bool:
-    return quantity.value.denominator == 1 and INT_MIN <= quantity.value <= INT_MAX
+    return quantity.is_int64 and quantity.value.denominator == 1 and INT_MIN <= quantity.value <= INT_MAX
 
 
 def _as_integer(quantity: Quantity) -> int:
@@ -89,7 +89,7 @@ def _order_of_quantities(left: Quantity, right: Quantity) -> int:
 QUANTITIES: Library = {
     "quantity": [function(QUANTITY, _quantity, STRING)],
     "isQuantity": [function(BOOL, _is(Quantity.parse), STRING)],
-    "sign": [method(INT, lambda quantity: _order(quantity.value, 0), QUANTITY)],
+    "sign": [function(INT, lambda quantity: _order(quantity.value, 0), QUANTITY)],
     "isInteger": [method(BOOL, _is_integer, QUANTITY)],
     "asInteger": [method(INT, _as_integer, QUANTITY)],
     "asApproximateFloat": [method(DOUBLE, lambda quantity: float(quantity.value), QUANTITY)],

@@ -19,6 +19,22 @@ def _substring(text: str, start: int, end: int | None = None) -> str:
     return text[start:last]
 
 
+def _index_from(text: str, part: str, start: int) -> int:
+    """The first place of `part` from `start` on; -1 when there is none. An empty part is wherever it is looked for."""
+    if start < 0:
+        raise Failed(f"index out of range: {start}")
+    return text.find(part, start) if part else start
+
+
+def _last_index_from(text: str, part: str, start: int) -> int:
+    """The last place of `part` that is not after `start`."""
+    if start < 0:
+        raise Failed(f"index out of range: {start}")
+    if not part:
+        return start
+    return text.rfind(part, 0, start + len(part)) if start < len(text) else -1
+
+
 def _parts(text: str, separator: str, limit: int = -1) -> tuple[str, ...]:
     if limit == 0:
         return ()
@@ -68,8 +84,8 @@ STRINGS: Library = {
     "trim": [method(STRING, str.strip, STRING)],
     "charAt": [method(STRING, _character, STRING, INT)],
     "substring": [method(STRING, _substring, STRING, INT), method(STRING, _substring, STRING, INT, INT)],
-    "indexOf": [method(INT, str.find, STRING, STRING)],
-    "lastIndexOf": [method(INT, str.rfind, STRING, STRING)],
+    "indexOf": [method(INT, str.find, STRING, STRING), method(INT, _index_from, STRING, STRING, INT)],
+    "lastIndexOf": [method(INT, str.rfind, STRING, STRING), method(INT, _last_index_from, STRING, STRING, INT)],
     "replace": [
         method(STRING, _replaced, STRING, STRING, STRING),
         method(STRING, _replaced, STRING, STRING, STRING, INT),
