@@ -230,6 +230,10 @@ class Hardware:
         """Raises NodeNotReady when the kernel does not tell."""
         return self._host.boot_id()
 
+    def bound(self, pci_bus_id: str) -> bool:
+        """Whether the nvidia driver has the GPU, as the kernel says, whatever NVML says."""
+        return self._host.pci(pci_bus_id).driver == "nvidia"
+
     def close(self) -> None:
         """Give the NVML session back. Looking again starts a new one."""
         session, self._session = self._session, None

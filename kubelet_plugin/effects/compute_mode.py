@@ -12,7 +12,8 @@ from kubelet_plugin.hardware.nvml import Nvml
 from kubelet_plugin.prepare.holds import ComputeMode, Made, Records
 
 _GONE = (Code.NOT_FOUND, Code.DRIVER_NOT_LOADED, Code.GPU_IS_LOST)
-"""A GPU that comes back from any of them has the default mode."""
+"""Perhaps: NVML says so, too, when one of its queries failed. A GPU that the driver lost comes back with the default
+mode."""
 
 
 class ComputeModes:
@@ -57,7 +58,7 @@ class ComputeModes:
         try:
             self._nvml.use(restore)
         except HardwareError as error:
-            if error.code not in _GONE:
+            if error.code not in _GONE or self._nvml.bound(hold.gpu.pci_bus_id):
                 raise
 
 

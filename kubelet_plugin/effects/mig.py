@@ -91,7 +91,9 @@ class MigModes:
                     return  # it was taken out of the node
                 raise
             mode = gpu.mode()
-            if mode is None or not (mode.on or mode.pending):
+            if mode is None:
+                raise _unknown(hold.gpu)
+            if not (mode.on or mode.pending):
                 return
             if record.boot_id != boot_id and gpu.switchable():
                 return  # ours ended with its boot; this one is somebody's
@@ -154,7 +156,7 @@ class GpuInstances:
 
         def destroy(nvml: Nvml) -> None:
             gpu = nvml.mig(hold.gpu.uuid)
-            found = _at_place(hold, _instances_if_on(gpu))
+            found = gpu.instance_at(hold.profile_id, hold.start)
             if found is None:
                 return
             if found.devices:
@@ -164,6 +166,8 @@ class GpuInstances:
                 return
             with_users = f"{found} cannot be taken back, because programs still use it{_named(gpu.processes())}"
             _refusing(hold.gpu, Code.IN_USE, with_users, lambda: gpu.destroy_gpu_instance(found))
+            if gpu.instance_at(hold.profile_id, hold.start) is not None:
+                raise _stays(str(found), hold.gpu)
 
         _patiently(lambda: self._nvml.use(destroy), self._sleep)
 
@@ -201,10 +205,13 @@ class ComputeInstances:
         if records[hold].boot_id != boot_id:
             return  # no instance outlives a boot
 
+        def there(gpu: MigGpu) -> LiveComputeInstance | None:
+            parent = gpu.instance_at(hold.parent.profile_id, hold.parent.start, _sizes(hold))
+            return _ours(hold, parent, records[hold]) if parent is not None else None
+
         def destroy(nvml: Nvml) -> None:
             gpu = nvml.mig(hold.parent.gpu.uuid)
-            parent = _at_place(hold.parent, _instances_if_on(gpu))
-            device = _ours(hold, parent, records[hold]) if parent is not None else None
+            device = there(gpu)
             if device is None:
                 return
             with_users = (
@@ -212,8 +219,29 @@ class ComputeInstances:
                 f"{_named(gpu.processes())}; it is tried again until they end"
             )
             _refusing(hold.parent.gpu, Code.IN_USE, with_users, lambda: gpu.destroy_compute_instance(device))
+            if there(gpu) is not None:
+                raise _stays(f"MIG device {device}", hold.parent.gpu)
 
         _patiently(lambda: self._nvml.use(destroy), self._sleep)
+
+
+def _sizes(hold: ComputeInstance) -> tuple[int, ...]:
+    """In compute slices; a whole GPU instance's are in the first number of its profile's name."""
+    return (hold.slices if hold.slices is not None else int(hold.parent.profile.partition("g")[0]),)
+
+
+def _unknown(identity: GpuIdentity) -> HardwareError:
+    return HardwareError(
+        "NVML does not say now whether MIG mode is on; it is tried again", about=str(identity), code=Code.NOT_FOUND
+    )
+
+
+def _stays(what: str, identity: GpuIdentity) -> HardwareError:
+    return HardwareError(
+        f"{what} is still there although NVML took it back, or says that it is gone; it is tried again",
+        about=str(identity),
+        code=Code.NOT_FOUND,
+    )
 
 
 def _stands(record: HoldRecord, boot_id: str) -> bool:
@@ -392,7 +420,7 @@ def _is_at(device: LiveComputeInstance, hold: ComputeInstance, parent: LiveGpuIn
 
 
 def _refusing(identity: GpuIdentity, code: Code, message: str, act: Callable[[], None]) -> None:
-    """`act`, whose refusal with `code` means what `message` says. Gone already is fine."""
+    """`act`, whose refusal with `code` means what `message` says. Gone already is fine; callers look whether it is."""
     try:
         act()
     except HardwareError as error:

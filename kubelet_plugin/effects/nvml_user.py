@@ -12,3 +12,6 @@ class NvmlUser(Protocol):
     def use[T](self, work: Callable[[Nvml], T]) -> T: ...
 
     def boot_id(self) -> str: ...
+
+    def bound(self, pci_bus_id: str) -> bool:
+        """Whether the nvidia driver has the GPU, as the kernel says, whatever NVML says."""

@@ -15,7 +15,8 @@ INTERVALS = {"Default": 0, "Short": 1, "Medium": 2, "Long": 3}
 """Our words, and nvidia-smi's numbers. Source: `nvidia-smi compute-policy --help`."""
 
 _GONE = (Code.NOT_FOUND, Code.DRIVER_NOT_LOADED, Code.GPU_IS_LOST)
-"""nvidia-smi ends with NVML's number. A GPU that comes back from any of them has the default interval."""
+"""Perhaps: NVML, with whose number nvidia-smi ends, says so, too, when one of its queries failed. A GPU that the driver
+lost comes back with the default interval."""
 
 
 class TimeSlices:
@@ -43,7 +44,7 @@ class TimeSlices:
         try:
             self._set(hold.gpu, INTERVALS["Default"])
         except HardwareError as error:
-            if error.code not in _GONE:
+            if error.code not in _GONE or self._nvml.bound(hold.gpu.pci_bus_id):
                 raise
 
     def _set(self, gpu: GpuIdentity, interval: int) -> None:

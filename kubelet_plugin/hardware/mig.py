@@ -11,7 +11,7 @@ instances are the driver's choice, and are given out again; only a compute insta
 
 import ctypes
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,6 +173,35 @@ class MigGpu:
                     found[instance.id] = instance
         return tuple(sorted(found.values(), key=lambda one: (one.start, one.id)))
 
+    def instance_at(self, profile_id: int, start: int, wanted: Collection[int] = ()) -> LiveGpuInstance | None:
+        """The GPU instance of a profile at a place, None only if there is none. `wanted` are the sizes of compute
+        instances that must not be missed in it.
+
+        Raises HardwareError for whatever is not answered, unlike `instances`: what is not seen here is forgotten.
+        """
+        mode = self._calls.call(self._about, self._calls.library.nvmlDeviceGetMigMode, self._handle)
+        if mode[0] != 1:
+            return None
+        profile = next((one for one in self._read_profiles(needed=True) if one.facts.id == profile_id), None)
+        if profile is None:
+            self._profiles = ()
+            raise self._unanswered(f"GPU instance profile {profile_id}")
+        for handle in self._listed(profile, sure=True):
+            info = self._calls.call(self._about, self._calls.library.nvmlGpuInstanceGetInfo, handle)
+            if info.placement.start == start:
+                facts = profile.facts
+                devices = self._devices(handle, facts.name, facts.slices, sure=wanted)
+                size = info.placement.size
+                return LiveGpuInstance(info.id, facts.name, facts.slices, start, size, devices, handle)
+        return None
+
+    def _unanswered(self, what: str) -> HardwareError:
+        return HardwareError(
+            f"NVML does not answer for {what} now, so what is left cannot be taken back yet; it is tried again",
+            about=self._about,
+            code=Code.NOT_FOUND,
+        )
+
     def create_gpu_instance(self, profile_id: int, start: int, size: int) -> int:
         """At this place; returns its id. Raises HardwareError: INSUFFICIENT_RESOURCES when something is in the way."""
         placement = pynvml.c_nvmlGpuInstancePlacement_t(start, size)
@@ -305,15 +334,15 @@ class MigGpu:
             self._calls.call(self._about, ask, self._handle, profile_id, found, ctypes.byref(count))
         return [(one.start, one.size) for one in found[: count.value]]
 
-    def _listed(self, profile: _Profile) -> list[Any]:
-        """Handles of the GPU instances of one profile."""
+    def _listed(self, profile: _Profile, *, sure: bool = False) -> list[Any]:
+        """Handles of the GPU instances of one profile. Raises HardwareError; if `sure`, for every failure."""
         handles = (pynvml.c_nvmlGpuInstance_t * max(profile.facts.max_instances, _MOST_INSTANCES))()
         count = ctypes.c_uint(len(handles))
         ask = self._calls.library.nvmlDeviceGetGpuInstances
         try:
             self._calls.call(self._about, ask, self._handle, profile.facts.id, handles, ctypes.byref(count))
         except HardwareError as error:
-            if error.code in _GONE:
+            if error.code in _GONE and not sure:
                 return []
             raise
         return list(handles[: count.value])
@@ -338,28 +367,35 @@ class MigGpu:
                 return None
             raise
 
-    def _devices(self, gpu_instance: Any, profile: str, slices: int | None) -> tuple[LiveComputeInstance, ...]:
+    def _devices(
+        self, gpu_instance: Any, profile: str, slices: int | None, *, sure: Collection[int] = ()
+    ) -> tuple[LiveComputeInstance, ...]:
+        """Raises HardwareError; also for every failure about compute instances of the sizes that are to be seen for
+        `sure`."""
         found = {}
         compute_profiles = self._compute_profiles_for(gpu_instance, profile)
+        if missing := set(sure) - {one.slices for one in compute_profiles}:
+            self._compute_profiles.pop(profile, None)
+            raise self._unanswered(f"compute instances of {min(missing)} slices")
         for compute_profile in compute_profiles:
-            for handle in self._compute_handles(gpu_instance, compute_profile.id):
+            for handle in self._compute_handles(gpu_instance, compute_profile.id, sure=compute_profile.slices in sure):
                 try:
                     device = self._device(handle, profile, slices, compute_profiles)
                 except HardwareError as error:
-                    if error.code in _GONE:
+                    if error.code in _GONE and compute_profile.slices not in sure:
                         continue
                     raise
                 found[device.facts.id] = device
         return tuple(sorted(found.values(), key=lambda device: (device.facts.start, device.facts.id)))
 
-    def _compute_handles(self, gpu_instance: Any, profile_id: int) -> list[Any]:
+    def _compute_handles(self, gpu_instance: Any, profile_id: int, *, sure: bool) -> list[Any]:
         handles = (pynvml.c_nvmlComputeInstance_t * _MOST_INSTANCES)()
         count = ctypes.c_uint(len(handles))
         ask = self._calls.library.nvmlGpuInstanceGetComputeInstances
         try:
             self._calls.call(self._about, ask, gpu_instance, profile_id, handles, ctypes.byref(count))
         except HardwareError as error:
-            if error.code in _GONE:
+            if error.code in _GONE and not sure:
                 return []
             raise
         return list(handles[: count.value])

@@ -101,12 +101,12 @@ def test_a_refused_change_is_an_error_about_the_gpu(
     assert _mode(host) == 0
 
 
-@pytest.mark.parametrize("gone", ["gpu", "driver", "bus"])
+@pytest.mark.parametrize("gone", ["driver", "bus"])
 def test_a_gpu_that_is_gone_has_no_mode_to_take_back(
     host: SimulatedHost, files: HostFiles, effect: ComputeModes, gone: str
 ) -> None:
     hold, boot = ComputeMode(identity(host), 3), files.boot_id()
     record = HoldRecord(HoldState.UNDOING, boot, Made((("was", "0"),)))
     effect.make(hold, {hold: record})
-    {"gpu": lambda: host.lose_gpu(0), "driver": host.unload_driver, "bus": lambda: host.bind(0, "vfio-pci")}[gone]()
+    {"driver": host.unload_driver, "bus": lambda: host.bind(0, "vfio-pci")}[gone]()
     effect.undo(hold, {hold: record}, boot)

@@ -92,11 +92,14 @@ def test_a_gpu_that_cannot_do_it_is_named_with_what_the_driver_said(host: Simula
     assert not any(_slices(host))
 
 
-def test_a_lost_gpu_cannot_be_set_and_has_nothing_to_take_back(host: SimulatedHost) -> None:
+def test_a_lost_gpu_cannot_be_set_and_what_it_has_is_taken_back_when_it_is_well_again(host: SimulatedHost) -> None:
     hold = TimeSlice(_gpu(host), "Short")
     host.lose_gpu(0)
     with pytest.raises(HardwareError, match="lost"):
         _effect(host).make(hold, {})
+    with pytest.raises(HardwareError, match="lost"):
+        _effect(host).undo(hold, _made(hold), _BOOT)
+    host.lose_gpu(0, 0)
     _effect(host).undo(hold, _made(hold), _BOOT)
 
 
