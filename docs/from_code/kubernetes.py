@@ -23,7 +23,9 @@ def versions_page() -> str:
         "## What else differs",
         table(("Behavior", *(f"1.{minor}" for minor in SEEN)), _BEHAVIORS),
         "## How this was seen",
-        f"On {SEEN_ON}, all contract tests ran against real API servers and controllers of Kubernetes {_releases()}:"
+        "Which of several devices that fit a scheduler takes is compared with 1.36 alone; schedulers of 1.34 and 1.35"
+        " choose otherwise in rare cases of several pools and shared devices.",
+        f"On {SEEN_ON}, the contract tests ran against real API servers and controllers of Kubernetes {_releases()}:"
         " with the gates of each version as they are by default, and with those switched on that are on in the newest."
         " The servers' own metrics name the gates, their stages and whether they are on; the table above is compared"
         " with them. The column of 1.37 is from its documentation, and no server of it was seen.",
@@ -63,5 +65,6 @@ _BEHAVIORS = (
     ("Tolerations in a claim while DRADeviceTaints is off", "kept, without effect", "dropped", "dropped"),
     ("`distinctAttribute` while DRAConsumableCapacity is off", "kept, without effect", "dropped", "dropped"),
     ("DeviceTaintRules are served in", "v1alpha3", "v1alpha3", "v1beta2"),
+    ("With DRADeviceTaints, the scheduler also needs `resource.k8s.io/v1alpha3` to be served", "yes", "no", "no"),
     ("Upper case in a driver's name", "accepted", "warned about", "warned about"),
 )

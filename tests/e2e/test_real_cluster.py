@@ -110,6 +110,8 @@ def asks_for_gpus(container: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_runs_with_its_devices_inside_and_leaves_nothing(services: Services, example: str) -> None:
+    if example == "extended-resource" and "extendedResourceName" not in get("deviceclass", "gpu.nvidia.com")["spec"]:
+        pytest.skip("this API server drops extendedResourceName: the gate DRAExtendedResource is off")
     pods = apply(example)
     try:
         wait_running(pods)

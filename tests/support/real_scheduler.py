@@ -19,7 +19,8 @@ def start(folder: Path) -> RealApiServer:
     for name in ("kube-scheduler", "kube-controller-manager"):
         if not (assets / name).exists():
             pytest.skip(f"{assets} has no {name}")
-    server = real_api_server.start(assets, folder)
+    # A scheduler of 1.34 with device taints waits for ever where their rules are not served.
+    server = real_api_server.start(assets, folder, apis="resource.k8s.io/v1alpha3=true")
     kubeconfig = folder / "kubeconfig"
     write_kubeconfig(server, kubeconfig)
     common = [f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0", *server.gates_flag]
