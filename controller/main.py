@@ -35,7 +35,7 @@ from dra_driver.runtime.tracing import Tracer, open_tracer
 from dra_driver.slices.domains import domain_devices
 
 if TYPE_CHECKING:
-    from controller.webhook.service import Webhook
+    from controller.webhook.process import WebhookProcess
 
 type Job = Callable[[], Coroutine[Any, Any, Any]]
 """Runs until it is cancelled."""
@@ -80,9 +80,9 @@ async def run(settings: Settings) -> None:
         if domains is not None:
             metrics.register(DomainCollector(domains.statuses))
         metrics.register(PublishedPools(lambda: [one for one in (slices.publisher, devices.publisher) if one]))
-        webhook = _webhook(kube, settings, policy, metrics)
+        webhook = _webhook_process(settings, metrics)
         election = _election(kube, settings)
-        led = partial(_all_of, _of_leader(slices, domains, devices, webhook))
+        led = partial(_all_of, _of_leader(slices, domains, devices, _webhook_lead(kube, settings)))
         work = led if election is None else partial(election.lead, led)
         async with (
             nullcontext() if webhook is None else webhook.serving(),
@@ -102,8 +102,6 @@ async def run(settings: Settings) -> None:
         ):
             tasks.create_task(forever("leading", work))
             tasks.create_task(forever("news", events.run))
-            if webhook is not None:
-                tasks.create_task(forever("the webhook", webhook.run))
             memory.settle()
             await until_signal()
 
@@ -132,14 +130,14 @@ def _domain_devices(
 
 
 def _of_leader(
-    slices: PublishedSlices, domains: DomainKeeper | None, devices: PublishedSlices, webhook: "Webhook | None"
+    slices: PublishedSlices, domains: DomainKeeper | None, devices: PublishedSlices, webhook: Job | None
 ) -> Mapping[str, Job]:
     """What only one replica does."""
     jobs: dict[str, Job] = {"publishing": slices.run}
     if domains is not None:
         jobs |= {"domains": domains.run, "devices of domains": devices.run}
     if webhook is not None:
-        jobs["the webhook's configuration"] = webhook.lead
+        jobs["the webhook's configuration"] = webhook
     return jobs
 
 
@@ -154,21 +152,25 @@ def _classes(kube: Kube, settings: Settings, tracer: Tracer) -> ProfileClasses |
     return ProfileClasses(kube, settings.driver_name, extended_resources=extended_resources, tracer=tracer)
 
 
-def _webhook(kube: Kube, settings: Settings, policy: PublishingPolicy, metrics: CollectorRegistry) -> "Webhook | None":
+def _webhook_process(settings: Settings, metrics: CollectorRegistry) -> "WebhookProcess | None":
     if settings.webhook is None:
         return None
-    # What it needs costs 30 MB of memory.
-    from controller.webhook.service import Webhook, WebhookMetrics, plan_of
+    from controller.webhook.process import WebhookProcess
+
+    process = WebhookProcess(sys.argv[1:], drain_s=settings.webhook.drain_s)
+    metrics.register(process)
+    return process
+
+
+def _webhook_lead(kube: Kube, settings: Settings) -> Job | None:
+    if settings.webhook is None:
+        return None
+    # Without a webhook nobody needs what makes certificates.
+    from controller.webhook.leading import lead
+    from controller.webhook.plan import plan_of
 
     plan = plan_of(settings.webhook, settings.lease_namespace, settings.driver_name, settings.feature_gates)
-    return Webhook(
-        kube,
-        plan,
-        driver=settings.driver_name,
-        policy=policy,
-        gates=settings.feature_gates,
-        metrics=WebhookMetrics(metrics),
-    )
+    return partial(lead, kube, plan)
 
 
 def _domains(

@@ -39,7 +39,7 @@ _DEAREST = 2_000
 as many as a server lets through, 1,000,000, would keep a processor busy for minutes."""
 _DEEPEST = 100
 """Levels of an object. The API server stores none that are deeper than a few hundred, ours have a dozen."""
-_MOST_VALUES = 500_000
+_MOST_VALUES = 250_000
 """Values of a body, about. Objects of a few MiB have fewer; a small value takes fifty times the memory of its text."""
 _MOST_WARNINGS = 10
 _LONGEST_MESSAGE = 8_000

@@ -1,29 +1,27 @@
-"""The webhook as a part of the controller: every replica answers, the leader keeps the configuration.
+"""The webhook of one replica: it answers reviews. `leading` is what the replica does besides that leads.
 
-Entered by `main`: `serving` for as long as the process lives, `run` beside the other parts, `lead` while leading.
+Entered by `worker`: `serving` for as long as the process lives, `run` beside it.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NoReturn
-from urllib.parse import urlsplit
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from controller.settings import WebhookSettings
-from controller.webhook.certificates import Lifetimes
-from controller.webhook.configuration import ServiceAddress, Wish, is_armed
+from controller.webhook.configuration import is_armed
+from controller.webhook.leading import LOOK_S, until
+from controller.webhook.plan import Plan
 from controller.webhook.review import Judge, NotAReview, answered, is_quick, read_review
 from controller.webhook.served import Served
 from controller.webhook.server import ReviewServer
 from controller.webhook.trust import (
     CertificateKeeper,
-    ConfigurationKeeper,
     Issuing,
     told,
     watched_configuration,
@@ -36,61 +34,17 @@ from dra_driver.cel.device import compile_selector
 from dra_driver.checking.fit import class_expressions
 from dra_driver.checking.knowledge import Knowledge, Sites, sites_of_kinds
 from dra_driver.errors import ClusterError, InvalidInput
-from dra_driver.features import Feature, Gates
+from dra_driver.features import Gates
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Mirror, MirrorChange
 from dra_driver.kubernetes import KNOWN
-from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 
 _log = structlog.get_logger(__name__)
 
-_LOOK_S = 60.0
-"""Between looks at the clock: whether a certificate is due, whether an authority can be forgotten."""
 _VERSION_S = 600.0
 _REMEMBERED_KIB = 2_000
 """Of bodies. Compiled selectors are kept, and their answers with the devices that were asked, so that a claim that
 comes again is quick; after so much all is forgotten, for a selector takes eighty times the memory of its text."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What `main` was told of the webhook. `issued_here`: we make the certificate; else somebody else fills the
-    Secret. `names` are those under which the API server calls."""
-
-    endpoint: str
-    wish: Wish
-    secret_namespace: str
-    secret_name: str
-    issued_here: bool
-    names: tuple[str, ...]
-    drain_s: float
-    settle_s: float = 5.0
-    times: Lifetimes = field(default_factory=Lifetimes)
-
-
-def plan_of(settings: WebhookSettings, namespace: str, driver: str, gates: Gates) -> Plan:
-    """From what the process was told. The driver of domains has no settings: its name is part of the API. With the gate
-    off the name is somebody else's, and so are configs for it."""
-    domains = Feature.COMPUTE_DOMAINS in gates
-    address: ServiceAddress | str = settings.url or ServiceAddress(namespace, settings.service)
-    host = urlsplit(settings.url).hostname if settings.url else f"{settings.service}.{namespace}.svc"
-    return Plan(
-        endpoint=settings.endpoint,
-        wish=Wish(
-            name=settings.configuration,
-            drivers=(driver, COMPUTE_DOMAIN_DRIVER) if domains else (driver,),
-            address=address,
-            failure_policy=settings.failure_policy,
-            timeout_s=settings.timeout_s,
-            exempt=settings.exempt_namespaces,
-            keeps_domains=domains,
-        ),
-        secret_namespace=namespace,
-        secret_name=settings.secret,
-        issued_here=settings.issued_here,
-        names=(host or "",),
-        drain_s=settings.drain_s,
-    )
 
 
 class WebhookMetrics:
@@ -136,7 +90,7 @@ class Webhook:
         metrics: WebhookMetrics,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
-        look_s: float = _LOOK_S,
+        look_s: float = LOOK_S,
     ) -> None:
         self._kube = kube
         self._plan = plan
@@ -145,7 +99,6 @@ class Webhook:
         self._clock = clock
         self._look_s = look_s
         self._news = asyncio.Event()
-        self._leader_news = asyncio.Event()
         self._secret = watched_secret(kube, plan.secret_namespace, plan.secret_name, self._changed)
         self._configuration = watched_configuration(kube, plan.wish.name, self._changed)
         self._classes: Mirror[DeviceClass | None] = Mirror(
@@ -160,7 +113,7 @@ class Webhook:
         """Set when there is much to forget."""
         self._loop = asyncio.get_running_loop()
         self._version_known = False
-        self._server = ReviewServer(plan.endpoint, self.respond, drain_s=plan.drain_s)
+        self._server = ReviewServer(plan.endpoint, self.respond, drain_s=plan.drain_s, deadline_s=plan.wish.timeout_s)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[int]:
@@ -178,23 +131,9 @@ class Webhook:
             await self._follow_certificate()
         raise AssertionError
 
-    async def lead(self) -> NoReturn:
-        """Keep the configuration, until cancelled; `run` goes on beside it."""
-        keeper = ConfigurationKeeper(self._kube, self._configuration, self._plan.wish, self._now)
-        retry = Backoff(first_s=0.2, longest_s=30.0)
-        while True:
-            self._leader_news.clear()
-            again = False
-            try:
-                # What others have is what they are about to serve: it is trusted before anybody serves it.
-                again = await keeper.settle(await self._certificates.certificate())
-                retry.reset()
-            except ClusterError as error:
-                _log.warning("the API server cannot be told whom to ask", error=str(error))
-                await asyncio.sleep(retry.next_s(error.retry_after_s or 0.0))
-                continue
-            if not again:
-                await _until(self._leader_news, self._look_s)
+    def stuck(self) -> str | None:
+        """That a review has taken much too long, or None."""
+        return self._server.stuck()
 
     def problem(self) -> str | None:
         """Why this replica should not be asked, or None; for the readiness probe."""
@@ -232,7 +171,6 @@ class Webhook:
 
     def _changed(self) -> None:
         self._news.set()
-        self._leader_news.set()
         self._metrics.armed.set(is_armed(self._configuration.object))
 
     async def _follow_certificate(self) -> NoReturn:
@@ -250,7 +188,7 @@ class Webhook:
             except ClusterError as error:
                 wait_s = retry.next_s(error.retry_after_s or 0.0)
                 _log.warning("the certificate cannot be renewed", error=str(error), retry_s=wait_s)
-            await _until(self._news, wait_s)
+            await until(self._news, wait_s)
 
     def _serve(self, served: Served) -> float:
         """How long to wait for the next look."""
@@ -260,7 +198,6 @@ class Webhook:
             self._metrics.expires.set(current.until.timestamp())
             _log.info("a certificate is served", until=current.until.isoformat())
         self._served = served
-        self._leader_news.set()
         wait_s = served.wait_s(self._clock(), self._plan.settle_s)
         return self._look_s if wait_s is None else min(wait_s, self._look_s)
 
@@ -285,7 +222,7 @@ class Webhook:
                 continue
             retry.reset()
             await self._know(minor)
-            await _until(self._tired, _VERSION_S)
+            await until(self._tired, _VERSION_S)
 
     async def _know(self, minor: int) -> None:
         known = min(max(minor, KNOWN[0]), KNOWN[-1])
@@ -311,9 +248,3 @@ def _typed(obj: JsonObject) -> DeviceClass | None:
         return DeviceClass.of(obj)
     except InvalidInput:
         return None
-
-
-async def _until(news: asyncio.Event, at_most_s: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(at_most_s):
-            await news.wait()

@@ -88,6 +88,7 @@ MARKED: Mapping[str, Any] = {
     "webhook.exemptNamespaces": ["marked-namespace"],
     "webhook.port": 19443,
     "webhook.drain": 37,
+    "networkPolicy.webhookFrom": [{"ipBlock": {"cidr": "10.77.0.0/28"}}],
     "networkPolicy.metricsFrom": [{"namespaceSelector": {"matchLabels": {"who": "marked-monitoring"}}}],
     "networkPolicy.apiServerCIDRs": ["192.0.2.77/32"],
     "networkPolicy.apiServerPorts": [16443],

@@ -1,14 +1,18 @@
 """The chart's part of the webhook: what it makes, what it leaves to the controller, and what it takes away when."""
 
+import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,8 @@ from support.reviews import BAD, an_object, config
 from controller import uninstall
 from controller.settings import WebhookSettings, read_settings
 from controller.webhook.configuration import CONFIGURATIONS, ServiceAddress
-from controller.webhook.service import plan_of
+from controller.webhook.plan import plan_of
+from controller.webhook.worker import MEMORY_BYTES
 from dra_driver.api.meta import Resource
 from dra_driver.errors import Rejected
 from dra_driver.features import Gates
@@ -345,10 +350,9 @@ def test_the_program_fills_in_what_the_chart_made_with_the_permissions_of_the_ch
         until(lambda: "refuse.deviceclasses.gpu.nvidia.com" in refusal(cluster, bad), process)
         # Slices, lease and webhook get ready each in its own time.
         until(lambda: page(port, "/readyz") == "ok", process, lambda: page(port, "/readyz"))
-        metrics = page(port, "/metrics").splitlines()
-        assert "gpu_dra_webhook_armed 1.0" in metrics
+        until(lambda: "gpu_dra_webhook_armed 1.0" in page(port, "/metrics").splitlines(), process)
         refused = 'gpu_dra_webhook_reviews_total{kind="DeviceClass",result="refused"}'
-        assert any(line.startswith(refused) for line in metrics)
+        until(lambda: refused in page(port, "/metrics"), process)
         if isinstance(cluster, ServerThread):
             may = [one for one in granted(release, ours(release, "Deployment")) if one.resource in WATCHED]
             did = [one for one in done_by(cluster.server.accesses, CONTROLLER) if one.resource in WATCHED]
@@ -360,3 +364,92 @@ def test_the_program_fills_in_what_the_chart_made_with_the_permissions_of_the_ch
     found = cluster.objects("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration")
     assert not [one for one in found if "gpu-dra" in one["metadata"]["name"]]
     helm.uninstall()
+
+
+def test_the_webhooks_process_stays_small_comes_back_and_goes_with_the_controller_which_notices_nothing(
+    server: ServerThread, helm: Helm, tmp_path: Path
+) -> None:
+    """1,000 half requests and 64 bodies of 8 MiB, while the controller leads; after that the same process answers."""
+    release = helm.install({**ON, "cleanup": {"install": False}})
+    bad = an_object("DeviceClass", config(BAD), metadata={"name": "bad"})
+    with controller(as_the_pod(server, release, tmp_path), release) as (process, port):
+        until(lambda: page(port, "/readyz") == "ok", process, lambda: page(port, "/readyz"))
+        until(lambda: "refuse.deviceclasses.gpu.nvidia.com" in refusal(server, bad), process)
+        worker = worker_of(process)
+        asked = urllib.parse.urlsplit(webhooks(server)[0]["clientConfig"]["url"]).port
+        before = lease(server)
+        assert asked is not None
+        with ExitStack() as open_connections, ThreadPoolExecutor(16) as clients:
+            for number in range(1000):
+                open_connections.callback(half_a_request(asked, number).close)
+            assert page(port, "/healthz") == "ok"
+            list(clients.map(large_body, [asked] * 64))
+            assert page(port, "/healthz") == "ok"
+            until(lambda: lease(server)["renewTime"] > before["renewTime"], process)
+            until(lambda: "refuse.deviceclasses.gpu.nvidia.com" in refusal(server, bad), process)
+        assert worker_of(process) == worker, "it was not started again"
+        assert peak_bytes(worker) < MEMORY_BYTES, peak_bytes(worker)
+        assert peak_bytes(process.pid) < 256 * 2**20
+        os.kill(worker, signal.SIGKILL)
+        until(lambda: worker_of(process) not in (0, worker), process)
+        worker = worker_of(process)
+        until(lambda: page(port, "/readyz") == "ok", process, lambda: page(port, "/readyz"))
+        assert "refuse.deviceclasses.gpu.nvidia.com" in refusal(server, bad)
+        after = lease(server)
+        assert (after["holderIdentity"], after["leaseTransitions"]) == (
+            before["holderIdentity"],
+            before["leaseTransitions"],
+        )
+        process.kill()
+        process.wait()
+        deadline = time.monotonic() + 60
+        while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not Path(f"/proc/{worker}").exists(), "it ends with the controller"
+
+
+def worker_of(process: subprocess.Popen[bytes]) -> int:
+    """0 while there is none."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return int(children[0]) if children else 0
+
+
+def lease(server: ServerThread) -> Object:
+    (found,) = server.objects("coordination.k8s.io/v1", "Lease")
+    spec: Object = found["spec"]
+    return spec
+
+
+def peak_bytes(process: int) -> int:
+    status = dict(line.split(":\t") for line in Path(f"/proc/{process}/status").read_text().splitlines())
+    return int(status["VmHWM"].split()[0]) * 1024
+
+
+def unchecked() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def half_a_request(port: int, number: int) -> socket.socket:
+    """Every tenth one has shaken hands and sent half a header."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+    if number % 10:
+        return connection
+    with suppress(OSError):
+        connection = unchecked().wrap_socket(connection)
+        connection.sendall(b"POST /review HTTP/1.1\r\nHost: x\r\n")
+    return connection
+
+
+def large_body(port: int) -> int:
+    """The status that it gets; 0 where the connection is closed before."""
+    body = b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":[' + b"[]," * 2_700_000 + b"[]]}"
+    request = urllib.request.Request(f"https://127.0.0.1:{port}/review", data=body)
+    try:
+        urllib.request.urlopen(request, timeout=60, context=unchecked())
+    except urllib.error.HTTPError as refused:
+        return refused.code
+    except OSError:
+        return 0
+    return 200

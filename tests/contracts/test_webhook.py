@@ -19,7 +19,9 @@ from support.reviews import BAD, GOOD, KINDS, VERSIONS, an_object, config
 
 from controller.webhook.certificates import Lifetimes, certificate_in
 from controller.webhook.configuration import OVERLAP, Wish, is_armed, trusted_in
-from controller.webhook.service import Plan, Webhook, WebhookMetrics
+from controller.webhook.leading import lead
+from controller.webhook.plan import Plan
+from controller.webhook.service import Webhook, WebhookMetrics
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.features import Gates
 from dra_driver.kube.client import Endpoint, Kube
@@ -51,13 +53,16 @@ class Clock:
 @dataclass
 class Replica:
     webhook: Webhook
+    kube: Kube
+    plan: Plan
+    clock: Clock
     port: int
     metrics: CollectorRegistry
     stack: AsyncExitStack
     leading: asyncio.Task[Any] | None = None
 
     def lead(self) -> None:
-        self.leading = asyncio.create_task(self.webhook.lead())
+        self.leading = asyncio.create_task(lead(self.kube, self.plan, now=self.clock, look_s=0.2))
 
 
 @dataclass
@@ -125,7 +130,7 @@ class Install:
             )
             port = await stack.enter_async_context(webhook.serving())
             running = asyncio.create_task(webhook.run())
-            found = Replica(webhook, port, registry, stack)
+            found = Replica(webhook, kube, plan, self.clock, port, registry, stack)
             self.replicas.append(found)
             try:
                 yield found

@@ -131,6 +131,7 @@ VARIANTS: dict[str, Values] = {
         "networkPolicy": {
             "install": True,
             "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
+            "webhookFrom": [{"ipBlock": {"cidr": "10.0.0.0/28"}}],
             "apiServerCIDRs": ["10.0.0.1/32", "fd00::1/128"],
             "apiServerPorts": [6443],
         }

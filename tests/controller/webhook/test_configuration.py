@@ -24,8 +24,8 @@ from controller.webhook.configuration import (
     wanted_webhooks,
 )
 from controller.webhook.kinds import KINDS as ROWS
+from controller.webhook.plan import plan_of
 from controller.webhook.review import Judge, read_review
-from controller.webhook.service import plan_of
 from dra_driver.api.meta import JsonObject
 from dra_driver.checking.knowledge import Knowledge
 from dra_driver.features import Gates

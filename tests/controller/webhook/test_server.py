@@ -17,9 +17,10 @@ from prometheus_client import CollectorRegistry
 from support.reviews import BAD, GOOD, a_review, an_object, body_of, config
 
 from controller.webhook.certificates import Lifetimes, ServingCertificate, new_certificate
+from controller.webhook.plan import Plan
 from controller.webhook.served import Served
 from controller.webhook.server import ReviewServer
-from controller.webhook.service import Plan, Webhook, WebhookMetrics
+from controller.webhook.service import Webhook, WebhookMetrics
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.cel.device import compile_selector

@@ -1,0 +1,113 @@
+"""The webhook's process, seen from the controller: started, watched, started again.
+
+What anybody sends to the webhook is read, parsed and judged in that process alone (`worker`), under a memory limit of
+its own. So nothing of it can delay the controller's event loop, on which its lease depends, or take its memory. The
+process reports twice a second what probes and metrics show. It is started again when it ends, and killed when it has
+reported nothing for a while. It ends with the controller, also when that is killed, because its input is closed then.
+"""
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import NoReturn
+
+import structlog
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from dra_driver.kube.watch import Backoff
+
+_log = structlog.get_logger(__name__)
+
+_SILENT_S = 60.0
+"""Reports come twice a second; a busy node may delay them."""
+_LONGEST_REPORT = 4 * 1024 * 1024
+_END_S = 5.0
+"""For a process that ends, besides the time for which it still answers."""
+
+
+class WebhookProcess(Collector):
+    """One at a time. `arguments` are those of the controller, which the process reads, too."""
+
+    def __init__(self, arguments: Sequence[str], *, drain_s: float) -> None:
+        self._command = (sys.executable, "-m", "controller.webhook.worker", *arguments)
+        self._drain_s = drain_s
+        self._problem: str | None = "the webhook's process has not reported yet"
+        self._families: tuple[Metric, ...] = ()
+        self._process: Process | None = None
+        self._retry = Backoff(first_s=0.2, longest_s=30.0)
+
+    def problem(self) -> str | None:
+        """Why this replica should not be asked, or None; for the readiness probe."""
+        return self._problem
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics of its last report."""
+        return self._families
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Serve during the block, and `drain_s` longer."""
+        running = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            # While the process ends it is not to be started again.
+            running.cancel()
+            await asyncio.wait([running])
+            await self._end()
+
+    async def _run(self) -> NoReturn:
+        while True:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=PIPE, stdout=PIPE, limit=_LONGEST_REPORT
+            )
+            reason = await self._follow(process)
+            with suppress(ProcessLookupError):
+                process.kill()
+            status = await process.wait()
+            pause_s = self._retry.next_s()
+            self._problem = f"the webhook's process has ended: {reason}"
+            _log.error(
+                "the webhook's process is started again", reason=reason, status=status, pause_s=round(pause_s, 1)
+            )
+            await asyncio.sleep(pause_s)
+
+    async def _follow(self, process: Process) -> str:
+        """Take its reports; why there are no more."""
+        assert process.stdout is not None
+        while True:
+            try:
+                async with asyncio.timeout(_SILENT_S):
+                    line = await process.stdout.readline()
+            except TimeoutError:
+                return f"it has reported nothing for {_SILENT_S:.0f} s"
+            if not line:
+                return "it closed its output"
+            self._take(json.loads(line))
+
+    def _take(self, report: dict[str, str | None]) -> None:
+        self._problem = report["problem"]
+        self._families = tuple(text_string_to_metric_families(report["metrics"] or ""))
+        if self._problem is None:
+            self._retry.reset()
+
+    async def _end(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        with suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            async with asyncio.timeout(self._drain_s + _END_S):
+                # Its last reports are read, so that it does not wait for that.
+                await process.communicate()
+        except TimeoutError:
+            _log.warning("the webhook's process does not end and is killed")
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()

@@ -1,0 +1,91 @@
+"""Entry point of the webhook's process, which `process` starts: it answers reviews, under a memory limit.
+
+Its arguments are the controller's. It gives way to the controller: it has a lower priority, and is the first to go when
+memory is short. Standard output is for reports, standard input says whether the controller lives.
+"""
+
+# isort: off
+import dra_driver.runtime.lean  # noqa: F401 - before structlog is imported by anything
+
+# isort: on
+import asyncio
+import json
+import os
+import resource
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from controller.settings import Settings, WebhookSettings, from_process
+from controller.webhook.plan import plan_of
+from controller.webhook.service import Webhook, WebhookMetrics
+from dra_driver.kube.client import Kube, endpoint_from
+from dra_driver.publish.policy_file import read_policy
+from dra_driver.runtime import memory
+from dra_driver.runtime.tasks import Stopped, forever, run_service, until_signal
+from dra_driver.runtime.telemetry import configure_logging
+
+MEMORY_BYTES = 320 * 1024 * 1024
+"""Of data. It needs 80 MiB, and with as many connections and large bodies as it takes, 250."""
+_NICE = 5
+_REPORT_EVERY_S = 0.5
+
+
+def main() -> None:
+    memory.limit_allocator()
+    settings = from_process()
+    configure_logging(settings.log_level, settings.log_format)
+    if settings.webhook is None:
+        sys.exit("the controller has no webhook: set --webhook-endpoint")
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    os.nice(_NICE)
+    # Some container runtimes do not let a process do this; the limit above holds without it.
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    sys.exit(run_service(run(settings, settings.webhook)))
+
+
+async def run(settings: Settings, webhook_settings: WebhookSettings) -> None:
+    """Ends with Stopped after a signal, or when the controller is gone."""
+    policy = read_policy(settings.policy, settings.feature_gates)
+    metrics = CollectorRegistry()
+    async with Kube(endpoint_from(settings.kubeconfig), user_agent="gpu-dra-controller") as kube:
+        webhook = Webhook(
+            kube,
+            plan_of(webhook_settings, settings.lease_namespace, settings.driver_name, settings.feature_gates),
+            driver=settings.driver_name,
+            policy=policy,
+            gates=settings.feature_gates,
+            metrics=WebhookMetrics(metrics),
+        )
+        async with webhook.serving(), asyncio.TaskGroup() as tasks:
+            tasks.create_task(forever("the webhook", webhook.run))
+            tasks.create_task(forever("reports", lambda: _report(webhook, metrics)))
+            tasks.create_task(_while_the_controller_lives())
+            memory.settle()
+            await until_signal()
+
+
+async def _report(webhook: Webhook, metrics: CollectorRegistry) -> NoReturn:
+    """A review that never ends is the end of this process: a thread cannot be stopped."""
+    while (stuck := webhook.stuck()) is None:
+        report = {"problem": webhook.problem(), "metrics": generate_latest(metrics).decode()}
+        sys.stdout.buffer.write(json.dumps(report).encode() + b"\n")
+        sys.stdout.buffer.flush()
+        await asyncio.sleep(_REPORT_EVERY_S)
+    raise RuntimeError(stuck)
+
+
+async def _while_the_controller_lives() -> NoReturn:
+    reader = asyncio.StreamReader()
+    pipe: BinaryIO = sys.stdin.buffer
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    await reader.read()
+    raise Stopped
+
+
+if __name__ == "__main__":
+    main()
