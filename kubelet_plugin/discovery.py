@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -29,6 +30,9 @@ from kubelet_plugin.hardware.nvml import GpuReadings, Nvml
 from kubelet_plugin.hardware.sysfs import HostFiles, PciFacts
 from kubelet_plugin.hardware.vfio import bound_elsewhere, is_vfio, passthrough_facts
 from kubelet_plugin.prepare.ours import NOTHING, Lost, Ours, lost, without_ours
+
+if TYPE_CHECKING:
+    from kubelet_plugin.simulation.host import SimulatedHost
 
 _log = structlog.get_logger(__name__)
 
@@ -86,6 +90,21 @@ def installed_nvml(installation: DriverInstallation) -> OpenNvml:
     def find() -> NvmlSource:
         root = installation.root()
         return NvmlSource(load_library(root.nvml_library), root.path)
+
+    return find
+
+
+def simulated_nvml(host: "SimulatedHost") -> OpenNvml:
+    """That of a simulated node, which is looked for as a real one is: nothing else knows that it is simulated."""
+    # Only here: a real node has no use for profiles.
+    from kubelet_plugin.simulation.recorded.nvml import nvml_of
+
+    installation = DriverInstallation(HostFiles(host.root), configured_root=host.configured_root)
+    library = nvml_of(host)
+
+    def find() -> NvmlSource:
+        installation.root()
+        return NvmlSource(library, str(host.driver_root))
 
     return find
 

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
+from dra_driver.cli.doctor import HostRootOption
 from dra_driver.cli.output import Status, messages
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import InvalidInput, NodeNotReady
@@ -28,9 +29,6 @@ _GPU_NODE = re.compile(r"nvidia\d+")
 _POLL_S = 0.2
 _HERE = NodePlaces()
 
-HostRootOption = Annotated[
-    Path, typer.Option("--host-root", help="Where the host's root is; /host in the plugin's pod.")
-]
 KubeletRootOption = Annotated[Path, typer.Option("--kubelet-root", help="Kubelet's folder, the same in both.")]
 DriverOption = Annotated[str, typer.Option("--driver-name", help="The plugin's setting of that name.")]
 PatienceOption = Annotated[
@@ -48,8 +46,11 @@ def gpus() -> None:
 @app.command()
 def release(
     for_: Annotated[
-        str, typer.Option("--for", metavar="TIME", help="When they are taken back by themselves: 90s, 30m, 2h.")
-    ] = "30m",
+        str | None,
+        typer.Option(
+            "--for", metavar="TIME", help="When they are taken back by themselves: 90s, 30m, 2h.", show_default="30m"
+        ),
+    ] = None,
     until_resumed: Annotated[
         bool, typer.Option("--until-resumed", help="Not before `dractl gpus resume`, also over restarts and boots.")
     ] = False,
@@ -59,8 +60,10 @@ def release(
     patience_s: PatienceOption = 60.0,
 ) -> None:
     """Let the plugin close all GPUs of this node, and wait until it has; no claim is prepared meanwhile."""
+    if until_resumed and for_ is not None:
+        raise InvalidInput("leave one of the two out: with --until-resumed no time ends it", about="--for")
     folder = _folder(kubelet_root, driver_name)
-    until = None if until_resumed else datetime.now(UTC).replace(microsecond=0) + _duration(for_)
+    until = None if until_resumed else datetime.now(UTC).replace(microsecond=0) + _duration(for_ or "30m")
     request = Request(until=until)
     write_durably(folder / REQUEST, request.model_dump_json(exclude_none=True).encode() + b"\n", mode=0o600)
     deadline = time.monotonic() + patience_s

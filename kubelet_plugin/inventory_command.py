@@ -31,12 +31,11 @@ from dra_driver.publish.policy_file import read_policy
 from dra_driver.quantity import Quantity
 from dra_driver.slices.offline import Published, published_offline
 from kubelet_plugin.container_files import ContainerFilesOfNode
-from kubelet_plugin.discovery import Hardware, NodeFacts, NvmlSource, installed_nvml
+from kubelet_plugin.discovery import Hardware, NodeFacts, installed_nvml, simulated_nvml
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles
 from kubelet_plugin.reporter import wanted_spec
 from kubelet_plugin.simulation.host import open_simulated, parse_simulated
-from kubelet_plugin.simulation.recorded.nvml import nvml_of
 from kubelet_plugin.simulation.state import profile_names
 
 _REAL = "real"
@@ -121,10 +120,9 @@ def _node(host: str, host_root: Path, driver_root: str | None) -> Iterator[_Node
         return
     with tempfile.TemporaryDirectory(prefix="gpu-dra-") as folder:
         simulated = open_simulated(Path(folder), host)
-        source = NvmlSource(nvml_of(simulated), str(simulated.driver_root))
         files = HostFiles(simulated.root)
         installation = DriverInstallation(files, configured_root=simulated.configured_root)
-        yield _Node(_node_name(host), Hardware(files, lambda: source), installation)
+        yield _Node(_node_name(host), Hardware(files, simulated_nvml(simulated)), installation)
 
 
 def _node_name(host: str) -> str:

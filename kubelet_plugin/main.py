@@ -37,7 +37,7 @@ from kubelet_plugin.container_files import ContainerFilesOfNode
 from kubelet_plugin.container_runtime import ContainerRuntime, lacking
 from kubelet_plugin.debug import LastErrors, sections
 from kubelet_plugin.device_status import DeviceStatusWriter, GpuClaims
-from kubelet_plugin.discovery import Discovery, Hardware, NodeFacts, NvmlSource, OpenNvml, installed_nvml
+from kubelet_plugin.discovery import Discovery, Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.effects.device_nodes import DeviceNodes
 from kubelet_plugin.effects.mps import MpsDaemons
@@ -169,7 +169,7 @@ def _node(settings: Settings, runtime: ContainerRuntime) -> _Node:
         shipped_hook=None if settings.simulate else ShippedHook(settings.state_dir),
     )
     journal = JournalStore(settings.state_dir)
-    open_nvml = installed_nvml(driver) if simulated is None else _nvml(simulated)
+    open_nvml = installed_nvml(driver) if simulated is None else simulated_nvml(simulated)
     programs = DriverPrograms(host, driver.root)
     host_imex = HostDaemon(host, programs) if Feature.HOST_IMEX in settings.feature_gates else None
     imex_state = (lambda: None) if host_imex is None else host_imex.state
@@ -479,13 +479,6 @@ def _simulated(settings: Settings) -> "SimulatedHost | None":
     simulated = open_simulated(settings.host_root, settings.simulate, settings.node_name)
     simulated.adopt_programs()
     return simulated
-
-
-def _nvml(simulated: "SimulatedHost") -> OpenNvml:
-    """That of a simulated node: nothing else knows that it is."""
-    from kubelet_plugin.simulation.recorded.nvml import nvml_of
-
-    return lambda: NvmlSource(nvml_of(simulated), str(simulated.driver_root))
 
 
 if __name__ == "__main__":

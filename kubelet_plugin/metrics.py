@@ -18,7 +18,7 @@ from dra_driver.api.inventory import GpuFacts
 from dra_driver.errors import DriverError
 from dra_driver.kube.events import EventRecorder
 from dra_driver.names import ClaimRef
-from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.discovery import RELEASED, NodeFacts
 from kubelet_plugin.monitor import SeenFacts
 from kubelet_plugin.prepare.checkpoint import Journal, Journals
 from kubelet_plugin.prepare.claims import PodsOfClaims
@@ -225,8 +225,8 @@ def _hardware(facts: NodeFacts) -> Iterator[Metric]:
     gpus.add_metric(["healthy"], healthy)
     gpus.add_metric(["unhealthy"], len(facts.gpus) - healthy)
     yield gpus
-    problems = "Things that keep a GPU, or all of them, from being offered."
-    yield GaugeMetricFamily("gpu_dra_problems", problems, value=len(facts.problems))
+    problems = "Things that keep a GPU, or all of them, from being offered, but for a release that somebody asked for."
+    yield GaugeMetricFamily("gpu_dra_problems", problems, value=sum(one.reason != RELEASED for one in facts.problems))
     info = _family("gpu_dra_gpu_info", "1 for each GPU, with what it is.", "gpu", "device", "product", "pci_bus_id")
     memory = _family("gpu_dra_gpu_memory_bytes", "Memory of each GPU that has its own.", "gpu", "device")
     conditions = _family(

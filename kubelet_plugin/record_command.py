@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from dra_driver.cli.doctor import HostRootOption
 from dra_driver.cli.output import messages
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import InvalidInput
@@ -24,9 +25,6 @@ OutOption = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help=
 KeepNamesOption = Annotated[
     bool,
     typer.Option("--keep-names", help="Keep UUIDs, serial numbers, addresses and the machine's name as they are."),
-]
-HostRootOption = Annotated[
-    Path, typer.Option("--host-root", help="Where the host's root is; /host in the plugin's pod.")
 ]
 DriverRootOption = Annotated[
     str | None, typer.Option("--driver-root", help="Folder of the NVIDIA driver; default: it is looked for.")

@@ -127,10 +127,12 @@ def doctor(
     """
     if from_ is not None and node:
         raise InvalidInput("a bundle has its own node; leave one of the two out", about="--from and --node")
+    if not node and (driver_root is not None or cdi_hook is not None or simulate is not None):
+        raise InvalidInput("need --node", about="--driver-root, --cdi-hook and --simulate")
     places = NodePlaces(host_root, kubelet_root, cdi_root, driver or GPU_DRIVER, driver_root, cdi_hook, simulate)
     if prove:
         if from_ is not None or not (node or on):
-            raise InvalidInput("wants --node, --on NODE, or both", about="--prove")
+            raise InvalidInput("needs --node, --on NODE, or both, and no --from", about="--prove")
         # Only here: nobody else needs what makes pods.
         from dra_driver.cli.prove import Pods, node_name
         from dra_driver.cli.prove import prove as prove_node
@@ -139,7 +141,7 @@ def doctor(
         prove_node(places if node else None, pods, also or (), archive, output)
         return
     if also or on or image or archive:
-        raise InvalidInput("goes with --prove", about="--also, --on, --image and --archive")
+        raise InvalidInput("need --prove", about="--also, --on, --image and --archive")
     if from_ is not None:
         report = report_of_bundle(from_)
     elif node:

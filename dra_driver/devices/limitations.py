@@ -12,6 +12,7 @@ from enum import Enum
 from dra_driver.api.conditions import Condition, dated
 from dra_driver.api.inventory import POLICY_FOLLOWED, GpuFacts, Limitation, NodeInventoryStatus
 from dra_driver.api.policy import PublishingPolicy
+from dra_driver.names import RELEASE_GPUS
 
 _MOST = 50
 _LONGEST = 1024
@@ -24,9 +25,10 @@ class Cause(Enum):
     RESET_NEEDED = (
         "ResetNeeded",
         "A `mig` rule asks for MIG on demand, and this model switches MIG mode only by a reset of the GPU.",
-        "drain {node} and stop all that has the GPUs open, this driver's plugin, too;"
+        f"drain {{node}}; `kubectl annotate node {{node}} {RELEASE_GPUS}=true`, so that the plugin closes the GPUs;"
         " then on {node}: `nvidia-smi -i {addresses} -mig 1`;"
-        " if it says that a reset is pending: `nvidia-smi --gpu-reset -i {addresses}`, or reboot {node}",
+        " if it says that a reset is pending: `nvidia-smi --gpu-reset -i {addresses}`, or reboot {node};"
+        f" at last `kubectl annotate node {{node}} {RELEASE_GPUS}-` and uncordon {{node}}; docs/reset.md says more",
     )
     NO_MIG = (
         "NoMig",

@@ -22,7 +22,7 @@ from dra_driver.doctor.findings import Unread
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import DriverError, InvalidInput, NodeNotReady
 from kubelet_plugin.container_files import ContainerFilesOfNode
-from kubelet_plugin.discovery import Hardware, NodeFacts, NvmlSource, OpenNvml, installed_nvml
+from kubelet_plugin.discovery import Hardware, NodeFacts, OpenNvml, installed_nvml, simulated_nvml
 from kubelet_plugin.doctor.runtime_config import containerd_seen, crio_seen, imports
 from kubelet_plugin.doctor.seen import (
     CdiFileSeen,
@@ -98,11 +98,7 @@ class Machine:
     def open_nvml(self) -> OpenNvml:
         if self._simulated is None:
             return installed_nvml(self.installation)
-
-        from kubelet_plugin.simulation.recorded.nvml import nvml_of
-
-        source = NvmlSource(nvml_of(self._simulated), str(self._simulated.driver_root))
-        return lambda: source
+        return simulated_nvml(self._simulated)
 
     def facts(self) -> NodeFacts:
         """Of the hardware, without what is ours; problems are among them."""

@@ -162,7 +162,10 @@ class HostFiles:
         """Differs after every boot. Raises NodeNotReady when the kernel's file is not there."""
         boot_id = self.read_text("/proc/sys/kernel/random/boot_id")
         if not boot_id:
-            raise NodeNotReady("cannot be read", about=f"file {self.path('/proc/sys/kernel/random/boot_id')}")
+            raise NodeNotReady(
+                "cannot be read; the host root must be the / of this machine, with its /proc",
+                about=f"file {self.path('/proc/sys/kernel/random/boot_id')}",
+            )
         return boot_id
 
     def kernel_driver_version(self) -> str | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import DriverError
 from kubelet_plugin.container_files import ContainerFilesOfNode
-from kubelet_plugin.discovery import Hardware, NvmlSource, OpenNvml, installed_nvml
+from kubelet_plugin.discovery import Hardware, NvmlSource, OpenNvml, installed_nvml, simulated_nvml
 from kubelet_plugin.hardware.driver_programs import DriverPrograms
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.sysfs import HostFiles
@@ -46,7 +46,9 @@ class _Notes:
     lines: list[str] = field(default_factory=list)
 
     def add(self, what: str, why: object) -> None:
-        self.lines.append(" ".join(f"{what}: {why}".split()))
+        line = " ".join(f"{what}: {why}".split())
+        if not any(known.startswith(line) for known in self.lines):
+            self.lines.append(line)
 
 
 class NodeRecorder:
@@ -134,11 +136,8 @@ class NodeRecorder:
         if self._places.simulate is None:
             return installed_nvml(self._installation)
         from kubelet_plugin.simulation.host import open_simulated
-        from kubelet_plugin.simulation.recorded.nvml import nvml_of
 
-        host = open_simulated(self._places.host_root, self._places.simulate)
-        source = NvmlSource(nvml_of(host), str(host.driver_root))
-        return lambda: source
+        return simulated_nvml(open_simulated(self._places.host_root, self._places.simulate))
 
     def _opened(self, find: OpenNvml) -> OpenNvml:
         def opened() -> NvmlSource:

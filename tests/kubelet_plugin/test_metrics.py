@@ -15,7 +15,7 @@ from dra_driver.api.resource import ResourceClaim
 from dra_driver.devices.model import Kind, Partition
 from dra_driver.errors import DeviceInUse, NodeNotReady
 from dra_driver.names import ClaimRef
-from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.discovery import RELEASED, NodeFacts
 from kubelet_plugin.metrics import CallMetrics, ClaimedDevice, MeasuredClaims, NodeCollector
 from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.claims import PodsOfClaims
@@ -171,8 +171,11 @@ class Node:
 
 
 def test_gpus_problems_and_held_claims_are_gauges() -> None:
-    problem = Problem(subject="GPU at index 3", reason="GpuIsLost", message="gone")
-    registry = Node(node_facts(7, problems=[problem]), Journal({"uid": an_entry()})).registry()
+    problems = [
+        Problem(subject="GPU at index 3", reason="GpuIsLost", message="gone"),
+        Problem(subject="GPUs", reason=RELEASED, message="somebody asked for it, so it is no problem to be alerted of"),
+    ]
+    registry = Node(node_facts(7, problems=problems), Journal({"uid": an_entry()})).registry()
     assert lines(registry, "gpu_dra_gpus", "gpu_dra_problems", "gpu_dra_claims_held") == [
         'gpu_dra_gpus{health="healthy"} 7.0',
         'gpu_dra_gpus{health="unhealthy"} 0.0',

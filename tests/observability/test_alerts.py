@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from dra_driver.devices.model import Kind
 from dra_driver.kube.metrics import ApiCalls
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.runtime.telemetry import tell_build
-from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.discovery import RELEASED, NodeFacts
 from kubelet_plugin.metrics import ClaimTimes, NodeCollector
 from kubelet_plugin.prepare.checkpoint import Journal
 from kubelet_plugin.prepare.holds import GpuIdentity, HoldRecord, HoldState, TimeSlice
@@ -152,6 +152,10 @@ def ill(type_: str) -> NodeFacts:
     return node_facts([a_gpu(0, health=HealthFacts(healthy=False, conditions=[bad]))])
 
 
+def released() -> NodeFacts:
+    return replace(ill("Released"), problems=(Problem(subject="GPUs", reason=RELEASED, message="m"),))
+
+
 def unreadable() -> NodeFacts:
     return node_facts(1, problems=[Problem(subject="GPU at index 3", reason="GpuIsLost", message="gone")])
 
@@ -222,6 +226,7 @@ CASES = [
     Case("GpuDraUnprepareFailing", 12, lambda: [*plugin(), *controller(), *claims("unprepare", "HardwareError")]),
     Case("GpuDraPrepareSlow", 20, lambda: [*slow(), *controller()]),
     Case("GpuDraGpuTainted", 3, lambda: [*plugin(ill("Xid")), *controller()]),
+    Case("GpuDraGpusReleased", 241, lambda: [*plugin(released()), *controller()]),
     Case("GpuDraNotOffered", 11, lambda: [*plugin(unreadable()), *controller()]),
     Case("GpuDraComputeDomainNotReady", 31, lambda: [*HEALTHY, *domain("FabricIncomplete")]),
     Case("GpuDraComputeDomainNotReady", 31, lambda: [*HEALTHY, *domain("NodesJoining", "DaemonsNotReady")]),

@@ -143,7 +143,14 @@ def test_a_server_that_cannot_be_reached_ends_with_status_3(
 
 
 @pytest.mark.parametrize(
-    "arguments", [("doctor", "--node", "--from", "x"), ("doctor", "--from", "FILE"), ("bundle", "-o", "FILE")]
+    "arguments",
+    [
+        ("doctor", "--node", "--from", "x"),
+        ("doctor", "--from", "FILE"),
+        ("bundle", "-o", "FILE"),
+        ("doctor", "--simulate", "t4"),
+        ("doctor", "--on", "n"),
+    ],
 )
 def test_mistakes_in_what_is_asked_end_with_status_2(
     arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]

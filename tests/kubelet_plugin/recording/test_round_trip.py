@@ -8,7 +8,7 @@ import pytest
 from support import toolkit
 
 from dra_driver.doctor.node import NodePlaces
-from kubelet_plugin.discovery import Hardware, NvmlSource
+from kubelet_plugin.discovery import Hardware, simulated_nvml
 from kubelet_plugin.hardware.driver_root import DriverInstallation
 from kubelet_plugin.hardware.in_root import Answer, described_program
 from kubelet_plugin.hardware.sysfs import HostFiles
@@ -16,7 +16,6 @@ from kubelet_plugin.inventory_command import _data, _Node, _report
 from kubelet_plugin.record.format import Record, write_record
 from kubelet_plugin.recording.take import NodeRecorder
 from kubelet_plugin.simulation.host import SimulatedHost, create_host
-from kubelet_plugin.simulation.recorded.nvml import nvml_of
 from kubelet_plugin.simulation.state import load_profile, profile_names
 
 DIVISIBLE = [name for name in profile_names() if load_profile(name).gpu.mig is not None]
@@ -36,9 +35,8 @@ def replayed(record: Record, folder: Path, index: int = 0, machine: str = "") ->
 
 def shown(host: SimulatedHost, *, boot: bool = True) -> Any:
     """Inventory, slices and CDI edits. Without `boot` but for the boot id, which is another one after each boot."""
-    source = NvmlSource(nvml_of(host), str(host.driver_root))
     files = HostFiles(host.root)
-    found: Any = _data(_report(_Node("node", Hardware(files, lambda: source), DriverInstallation(files))))
+    found: Any = _data(_report(_Node("node", Hardware(files, simulated_nvml(host)), DriverInstallation(files))))
     if not boot:
         del found["inventory"]["spec"]["bootID"]
     return found

@@ -61,6 +61,25 @@ def test_the_command_makes_a_file_that_other_commands_take_for_a_node(host: Simu
     assert file.read_bytes() == before
 
 
+def test_in_the_plugins_pod_the_host_is_recorded_and_not_the_container(host: SimulatedHost, tmp_path: Path) -> None:
+    file = tmp_path / "node.tar.gz"
+    env = {"GPU_DRA_HOST_ROOT": str(host.root)}
+    assert CliRunner().invoke(app, ["record", "-o", str(file)], env=env).exit_code == 0
+    assert read_record(file).about.driver_root == "/"
+
+
+def test_a_node_without_a_driver_has_the_same_problem_when_it_is_replayed(host: SimulatedHost, tmp_path: Path) -> None:
+    host.unload_driver()
+    host.remove_driver_files()
+    file = tmp_path / "node.tar.gz"
+    words = ("--host-root", str(host.root))
+    done = run("record", *words, "-o", str(file))
+    problem = "driver: DriverNotFound: libnvidia-ml.so.<version> is in no library folder"
+    assert done.stderr.count("is in no library folder") == 1, "a problem is reported once"
+    for shown in (run("inventory", *words), run("inventory", "--host", str(file))):
+        assert problem in " ".join(shown.stderr.split())
+
+
 def test_a_simulated_node_that_is_not_there_yet_is_made(tmp_path: Path) -> None:
     places = NodePlaces(host_root=tmp_path / "new", simulate="t4")
     made = NodeRecorder(places, ask_programs=False).record(release="0", keep_names=True)
