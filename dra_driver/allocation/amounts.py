@@ -44,6 +44,14 @@ def consumed(requested: str | None, capacity: Capacity, behaviour: Behaviour) ->
     return quantity(requested)
 
 
+def most(capacity: Capacity) -> str:
+    """The largest amount that the policy gives to one claim; all of it without a policy."""
+    policy = capacity.request_policy or {}
+    highest = (policy.get("validRange") or {}).get("max")
+    given: list[str] = [*(policy.get("validValues") or ()), *([highest] if highest else [])]
+    return min(capacity.value, max(given, key=quantity), key=quantity) if given else capacity.value
+
+
 def _in_range(requested: Quantity, valid: Mapping[str, Any], behaviour: Behaviour) -> Quantity | None:
     """Up to the next step from the minimum; None beyond the maximum."""
     found, least = requested, quantity(valid["min"])

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 
 from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.allocation.snapshot import Candidate
+from dra_driver.allocation.trace import Cause, Refusal
 from dra_driver.api.resource import Constraint, ResourceClaim
 from dra_driver.errors import InvalidInput
 from dra_driver.names import RequestName
@@ -26,6 +27,11 @@ class _AttributeConstraint:
 
     def covers(self, name: RequestName) -> bool:
         return name.covered_by(self.requests)
+
+    def refusal(self, candidate: Candidate) -> Refusal:
+        """Of a device that could not be added."""
+        why = f"against {self}" if self.values(candidate) else f"without attribute {self.attribute}, which {self} needs"
+        return Refusal(Cause.CONSTRAINT, why)
 
     def values(self, candidate: Candidate) -> frozenset[Value]:
         """One for a plain attribute, those of a list, none when the device has no such attribute."""

@@ -16,6 +16,7 @@ from dra_driver.allocation.verdicts import Code, NodeVerdict
 from dra_driver.allocation.world import Pod, PodClaim, World, claim_key, claims_of
 from dra_driver.api.pods import is_owned_by
 from dra_driver.api.resource import ExactRequest, ResourceClaim, SubRequest
+from dra_driver.cel.errors import CelError, CelNotJudged, CelRuntimeError
 from dra_driver.names import ADMIN_ACCESS_LABEL
 from dra_driver.quantity import Quantity
 
@@ -48,7 +49,7 @@ def findings_of(
         *_of_places(known),
         *_of_resources(world, pod),
         *_of_scheduler(pod, verdicts),
-        *_of_errors(verdicts),
+        *_of_errors(world, known, verdicts),
         *_of_quotas(world, claims),
         *_of_gates(world),
         *_of_pools(world, verdicts),
@@ -73,6 +74,10 @@ def _of_pod(pod: Pod | None) -> Iterator[Finding]:
 def _of_entries(world: World, pod: Pod | None, claims: Sequence[PodClaim]) -> Iterator[Finding]:
     for one in claims:
         if one.claim is None and one.missing is not None:
+            if one.invalid:
+                text, fix = one.missing, "Correct it; dractl check says what is wrong with it."
+                yield Finding("invalid-claim", f"pod {pod}, claim entry {one.entry}", text, fix, stops=True)
+                continue
             if one.template is not None and "Template" in one.missing:
                 kind, code = "ResourceClaimTemplate", "missing-template"
             else:
@@ -234,21 +239,32 @@ def _of_resources(world: World, pod: Pod | None) -> Iterator[Finding]:
             yield Finding("unknown-resource", f"pod {pod}", text, fix, stops=True)
 
 
-def _of_errors(verdicts: Sequence[NodeVerdict]) -> Iterator[Finding]:
-    errors: dict[str, list[str]] = defaultdict(list)
+def _of_errors(world: World, claims: Sequence[ResourceClaim], verdicts: Sequence[NodeVerdict]) -> Iterator[Finding]:
+    if any(spec.device_class_name not in world.classes for claim in claims for _, spec in _requests(claim)):
+        return  # a class that is missing has a finding of its own, and ends every attempt
+    errors: dict[str, list[NodeVerdict]] = defaultdict(list)
     for verdict in verdicts:
         if verdict.code is Code.ERROR:
-            errors[verdict.text].append(verdict.node)
-    for text, nodes in errors.items():
+            errors[verdict.text].append(verdict)
+    for text, failing in errors.items():
         about, text = _split_about(text)
-        if "there is no DeviceClass" in text:
-            continue  # has a finding of its own
-        if " on device " in text.partition("\n")[0]:
-            where = f"This stops the pod on every node, not only on {some(nodes)}."
-            fix = f"{where} Guard the lookup: has(…) && …, or compare only where the attribute exists."
-            yield Finding("selector-error", about, text, fix, stops=True)
+        cause = failing[0].error.__cause__ if failing[0].error is not None else None
+        if isinstance(cause, CelError):
+            where = f"This stops the pod on every node, not only on {some([one.node for one in failing])}."
+            yield Finding("selector-error", about, text, f"{where} {_mending(cause)}", stops=True)
         else:
             yield Finding("invalid-claim", about, text, "Change the claim; trying again will not help.", stops=True)
+
+
+def _mending(error: CelError) -> str:
+    match error:
+        case CelNotJudged():
+            return "Ask an API server whether it takes the expression: kubectl apply --dry-run=server."
+        case CelRuntimeError(name=str()):
+            return "Guard the lookup: has(…) && …, or compare only where the attribute exists."
+        case CelRuntimeError():
+            return "Change the expression so that it has a value for every device."
+    return "Correct the expression; dractl check shows where it is wrong."
 
 
 def _split_about(text: str) -> tuple[str, str]:

@@ -23,6 +23,7 @@ from dra_driver.allocation.scarcity import scarce_sentence
 from dra_driver.allocation.search import Allocated, Limit, NotAllocatable, Undecided, allocate
 from dra_driver.allocation.selection import reads
 from dra_driver.allocation.snapshot import Candidate, Pool, Usage
+from dra_driver.allocation.trace import Cause
 from dra_driver.allocation.usage import Ledger
 from dra_driver.allocation.verdicts import HELD, Code, DeviceVerdict, NodeVerdict, Sentence, after, joined, nearness
 from dra_driver.allocation.world import Pod, World
@@ -61,7 +62,7 @@ class Judge:
             result = allocate(wanted, node, self._world.snapshot, limit=self._limit)
         except (InvalidInput, NodeNotReady) as error:
             code = Code.POOL if isinstance(error, NodeNotReady) else Code.ERROR
-            return NodeVerdict(node.name, code, Sentence(str(error)))
+            return NodeVerdict(node.name, code, Sentence(str(error)), error=error)
         if isinstance(result, Allocated):
             return NodeVerdict(node.name, Code.FITS, Sentence("fits"), allocations=result.allocations)
         if isinstance(result, Undecided):
@@ -99,12 +100,7 @@ class Judge:
         """Each request alone would find enough, together they do not."""
         verdicts = [one for alternatives in requests for wanted in alternatives for one in view.request(wanted)]
         text = result.reason
-        if "against " in text or "devices with one " in text:
-            code = Code.CONSTRAINT
-        elif "counter" in text:
-            code = Code.COUNTERS
-        else:
-            code = Code.COMBINATION
+        code = next((code for cause, code in _TOGETHER if cause in result.causes), Code.COMBINATION)
         kept = [one for one in verdicts if one.is_meant and one.holders]
         holders = [holder for one in kept for holder in one.holders]
         if code is Code.COUNTERS and not holders:
@@ -125,6 +121,10 @@ class Judge:
             for wanted in alternatives
             for verdict in view.request(wanted)
         )
+
+
+_TOGETHER = ((Cause.CONSTRAINT, Code.CONSTRAINT), (Cause.COUNTERS, Code.COUNTERS))
+"""What keeps requests from being served together, the first one that is among the causes."""
 
 
 def _node_code(text: str) -> Code:

@@ -77,6 +77,7 @@ def world_of(
         quotas=tuple(builder.quotas),
         registered=builder.registered,
         limitations=builder.limitations,
+        invalid=builder.invalid,
         behaviour=behaviour,
         unread=tuple(unread),
         live=live,
@@ -119,6 +120,7 @@ class _Builder:
         self.registered: dict[str, frozenset[str]] = {}
         self.limitations: dict[str, tuple[Limitation, ...]] = {}
         self.problems: list[InvalidInput] = []
+        self.invalid: dict[tuple[str, Key], str] = {}
 
     def add(self, obj: JsonObject) -> None:
         kind = str(obj.get("kind"))
@@ -135,9 +137,14 @@ class _Builder:
         try:
             adder(obj)
         except InvalidInput as error:
-            self.problems.append(InvalidInput(str(error), about=about, problems=error.problems))
+            self._left_out(obj, kind, InvalidInput(str(error), about=about, problems=error.problems))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            self.problems.append(InvalidInput(f"not a valid {kind}: {_what(error)}", about=about))
+            self._left_out(obj, kind, InvalidInput(f"not a valid {kind}: {_what(error)}", about=about))
+
+    def _left_out(self, obj: JsonObject, kind: str, problem: InvalidInput) -> None:
+        self.problems.append(problem)
+        if isinstance(obj.get("metadata"), dict):
+            self.invalid[kind, key_of(obj)] = problem.message
 
     def _add_workload(self, obj: JsonObject) -> None:
         for pod in pods_of_workload(obj):

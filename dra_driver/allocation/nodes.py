@@ -93,12 +93,14 @@ def unfit_for(pod: JsonObject, node: NodeView) -> str | None:
 
 
 def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> str | None:
-    """The first taint, as `key=value`, that keeps something without these tolerations away; None when none does."""
+    """All taints, as `key=value`, that keep something without these tolerations away; None when none does."""
     accepted = tuple(tolerations)
-    for taint in taints:
-        if taint.effect in ("NoSchedule", "NoExecute") and not any(tolerates(one, taint) for one in accepted):
-            return f"{taint.key}={taint.value}" if taint.value else taint.key
-    return None
+    hard = [
+        f"{taint.key}={taint.value}" if taint.value else taint.key
+        for taint in taints
+        if taint.effect in ("NoSchedule", "NoExecute") and not any(tolerates(one, taint) for one in accepted)
+    ]
+    return " and ".join(dict.fromkeys(hard)) or None
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dra_driver.allocation.prospects import Prospects, Site
 from dra_driver.allocation.requests import Alternatives, Wanted
 from dra_driver.allocation.snapshot import Candidate
-from dra_driver.allocation.trace import Refusal
+from dra_driver.allocation.trace import Cause, Refusal
 
 
 class Reasons:
@@ -17,7 +17,7 @@ class Reasons:
         self._prospects = prospects
         self._furthest = (-1, -1)
         self._notes: dict[Wanted, dict[Candidate, Refusal]] = {}
-        self._shown: str | None = None
+        self._shown: Refusal | None = None
 
     def reached(self, claim: int, request: int, wanted: Wanted) -> dict[Candidate, Refusal] | None:
         """Where to note refusals for this request; None when the search got further than that."""
@@ -38,7 +38,7 @@ class Reasons:
         """No device was tried: this request finds too few, whatever the others get."""
         self._notes = {wanted: {} for wanted in alternatives}
 
-    def impossible(self, why: str) -> None:
+    def impossible(self, why: Refusal) -> None:
         """No solution exists, by a sentence of its own."""
         self._shown = why
 
@@ -48,8 +48,15 @@ class Reasons:
         if usable == 0:
             return "; ".join(problems) or "no devices are published for it"
         if self._shown is not None:
-            return "; ".join([self._shown, *problems])
+            return "; ".join([self._shown.text, *problems])
         return "; ".join([*(self._refused(wanted, notes) for wanted, notes in self._notes.items()), *problems])
+
+    def causes(self) -> frozenset[Cause]:
+        """Why devices were refused that `sentence` counts."""
+        if self._shown is not None:
+            return frozenset([self._shown.cause])
+        refusals = (self._all_refusals(self._prospects[wanted], notes) for wanted, notes in self._notes.items())
+        return frozenset(one.cause for each in refusals for one in each)
 
     def _refused(self, wanted: Wanted, notes: Mapping[Candidate, Refusal]) -> str:
         prospects, usable = self._prospects[wanted], len(self._site.candidates)

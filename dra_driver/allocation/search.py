@@ -52,13 +52,18 @@ class Allocated:
 class NotAllocatable:
     """The claims do not fit on this node now. Most nodes of a cluster are never asked why."""
 
-    def __init__(self, explain: Callable[[], str]) -> None:
-        self._explain = explain
+    def __init__(self, reasons: Reasons) -> None:
+        self._reasons = reasons
 
     @cached_property
     def reason(self) -> str:
         """A sentence without the node's name."""
-        return self._explain()
+        return self._reasons.sentence()
+
+    @cached_property
+    def causes(self) -> frozenset[Cause]:
+        """What `reason` is about."""
+        return self._reasons.causes()
 
     def __repr__(self) -> str:
         return f"NotAllocatable({self.reason!r})"
@@ -66,6 +71,10 @@ class NotAllocatable:
 
 class Undecided(NotAllocatable):
     """The search reached its limit: whether the claims fit is not known."""
+
+    def __init__(self, reasons: Reasons, reason: str) -> None:
+        super().__init__(reasons)
+        self.reason = reason
 
 
 def allocate(
@@ -92,9 +101,9 @@ def allocate(
     except _LimitReached as reached:
         reason = str(reached)
         listener.gave_up(reason)
-        return Undecided(lambda: reason)
+        return Undecided(search.reasons, reason)
     if not succeeds:
-        return NotAllocatable(search.reasons.sentence)
+        return NotAllocatable(search.reasons)
     return Allocated(
         tuple(
             allocation_of(claim, chosen, search.site, share_ids)
@@ -111,7 +120,11 @@ class _TooMany(Exception):
 
 
 class _Impossible(Exception):
-    """No way leads anywhere."""
+    """No way leads anywhere, because of `refusal`."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.text)
+        self.refusal = refusal
 
 
 class _LimitReached(Exception):
@@ -165,7 +178,7 @@ class _Search:
         except _TooMany:
             return False
         except _Impossible as why:
-            self.reasons.impossible(str(why))
+            self.reasons.impossible(why.refusal)
             self._listener.gave_up(str(why))
             return False
 
@@ -332,7 +345,7 @@ class _Search:
                         f'request "{wanted.name}" asks for all devices, but {candidate.id} is against {constraint}'
                     )
                     raise InvalidInput(message, about=wanted.about)
-                return Refusal(Cause.CONSTRAINT, f"against {constraint}")
+                return constraint.refusal(candidate)
         return None
 
     # -- shortcuts

@@ -16,6 +16,7 @@ from dra_driver.allocation.constraints import AnyConstraint, DistinctAttribute, 
 from dra_driver.allocation.prospects import Prospects, Site
 from dra_driver.allocation.requests import Alternatives, Wanted
 from dra_driver.allocation.snapshot import Candidate, CounterId, CounterSetId
+from dra_driver.allocation.trace import Cause, Refusal
 from dra_driver.allocation.usage import Ledger
 
 type Twins = tuple[int, int | None]
@@ -43,15 +44,16 @@ class Problem:
 # -- bounds
 
 
-def impossible(problem: Problem) -> str | None:
+def impossible(problem: Problem) -> Refusal | None:
     """Why no choice can serve the requests, if that can be seen without searching."""
-    return (
-        _too_few_that_match(problem)
-        or _too_few_that_differ(problem)
-        or _too_few_devices(problem)
-        or next((why for one in problem.certain if (why := _too_little_room(problem, one))), None)
-        or _too_little_of_a_counter(problem)
+    bounds = (
+        (Cause.CONSTRAINT, _too_few_that_match),
+        (Cause.CONSTRAINT, _too_few_that_differ),
+        (Cause.CHOSEN, _too_few_devices),
+        (Cause.COUNTERS, _too_little_room_for_one),
+        (Cause.COUNTERS, _too_little_of_a_counter),
     )
+    return next((Refusal(cause, why) for cause, bound in bounds if (why := bound(problem)) is not None), None)
 
 
 def _too_few_that_match(problem: Problem) -> str | None:
@@ -130,9 +132,13 @@ def _match_sentence(constraint: AnyConstraint, covered: Sequence[Prospects], gro
     needed = sum(one.count for one in covered)
     sizes = Counter({value: len({c for group in groups for c in group.get(value, ())}) for value in groups[0]})
     largest = sizes.most_common(1)
-    found = f'the largest group has {largest[0][1]} ("{largest[0][0][1]}")' if largest else "no device has it"
+    found = f'the largest group has {largest[0][1]} ("{_text(largest[0][0][1])}")' if largest else "no device has it"
     whose = f"{covered[0].wanted} needs" if len(covered) == 1 else f"{len(covered)} requests need"
     return f"{whose} {needed} devices with one {constraint.attribute}; {found}"
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _too_few_devices(problem: Problem) -> str | None:
@@ -148,6 +154,10 @@ def _too_few_devices(problem: Problem) -> str | None:
 def _may_repeat(problem: Problem, requests: Iterable[Prospects], candidates: Iterable[Candidate]) -> bool:
     """Whether one device may serve more than one request."""
     return any(one.wanted.admin_access for one in requests) or any(map(problem.ledger.shares, candidates))
+
+
+def _too_little_room_for_one(problem: Problem) -> str | None:
+    return next((why for one in problem.certain if (why := _too_little_room(problem, one))), None)
 
 
 def _too_little_room(problem: Problem, prospects: Prospects) -> str | None:

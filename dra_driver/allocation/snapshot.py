@@ -227,7 +227,7 @@ class Catalog:
             everywhere = [one for one in self._known[id_] if one.spec.pool.generation == newest]
         if not _is_complete(everywhere):
             wanted = max(one.spec.pool.resource_slice_count for one in everywhere)
-            return Pool(*id_, (), self._selectors, f"is being updated: it has {len(everywhere)} of {wanted} slices")
+            return Pool(*id_, (), self._selectors, _incomplete(len(everywhere), wanted))
         mine = {one.name for one in current}
         return self._complete(current, [one for one in everywhere if one.name not in mine])
 
@@ -253,6 +253,12 @@ def _is_beyond(one: PublishedSlice, behaviour: Behaviour) -> bool:
 
 def _is_complete(slices: Sequence[PublishedSlice]) -> bool:
     return {one.spec.pool.resource_slice_count for one in slices} == {len(slices)}
+
+
+def _incomplete(number: int, wanted: int) -> str:
+    if number < wanted:
+        return f"is being updated: it has {number} of {wanted} slices"
+    return f"is being updated: it has {number} slices, which do not agree that there are {number}"
 
 
 def _twice(candidates: Sequence[Candidate]) -> str | None:

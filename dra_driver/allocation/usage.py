@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 
-from dra_driver.allocation.amounts import Amount, amount, consumed
+from dra_driver.allocation.amounts import Amount, amount, consumed, most
 from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.allocation.requests import Wanted
 from dra_driver.allocation.snapshot import UNUSED, Candidate, CounterId, Pool, PoolId, PoolUsage, Usage
@@ -103,7 +103,8 @@ class Ledger:
             requested = wanted.capacity.get(name)
             taking = consumed(requested, one, self._behaviour)
             if taking is None or taking.value > amount(one.value):
-                return Refusal(Cause.CAPACITY, f"with less than {requested} of {name}")
+                few = f"with at most {most(one)} of {name} for one claim" if one.request_policy else None
+                return Refusal(Cause.CAPACITY, few or f"with less than {requested} of {name}")
             if self._taken(candidate, name) + taking.value > amount(one.value):
                 return Refusal(Cause.CAPACITY, f"without enough {name} left")
         return None

@@ -10,6 +10,7 @@ from dra_driver.allocation.requests import Wanted
 from dra_driver.allocation.snapshot import Candidate
 from dra_driver.api.resource import Allocation
 from dra_driver.cel.errors import CelError
+from dra_driver.errors import DriverError
 
 
 class Code(StrEnum):
@@ -115,6 +116,8 @@ class NodeVerdict:
     request: str | None = None
     devices: tuple[DeviceVerdict, ...] = ()
     allocations: tuple[Allocation, ...] = ()
+    error: DriverError | None = None
+    """What ended the attempt."""
 
     @property
     def text(self) -> str:

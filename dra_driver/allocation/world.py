@@ -109,6 +109,8 @@ class World:
     quotas: tuple[Quota, ...] = ()
     registered: Mapping[str, frozenset[str]] = field(default_factory=dict)
     limitations: Mapping[str, tuple[Limitation, ...]] = field(default_factory=dict)
+    invalid: Mapping[tuple[str, Key], str] = field(default_factory=dict)
+    """What is wrong with claims and templates that were left out, by kind and key."""
     """What the policy asks for and a node does not offer, by node, as its inventory says."""
     behaviour: Behaviour = CURRENT
     unread: tuple[Unread, ...] = ()
@@ -194,6 +196,8 @@ class PodClaim:
     missing: str | None = None
     template: str | None = None
     generated: bool = False
+    invalid: bool = False
+    """Whether what is missing exists, and is not valid."""
 
 
 def claims_of(world: World, pod: Pod) -> tuple[PodClaim, ...]:
@@ -214,12 +218,18 @@ def claims_of(world: World, pod: Pod) -> tuple[PodClaim, ...]:
 
 def _named(world: World, pod: Pod, entry: str, name: str, template: str | None) -> PodClaim:
     claim = world.claims.get((pod.namespace, name))
+    if claim is None and (wrong := world.invalid.get(("ResourceClaim", (pod.namespace, name)))) is not None:
+        return PodClaim(entry, None, f"ResourceClaim {pod.namespace}/{name}: {wrong}", template, invalid=True)
     missing = f"there is no ResourceClaim {pod.namespace}/{name}" if claim is None else None
     return PodClaim(entry, claim, missing, template)
 
 
 def _generated(world: World, pod: Pod, entry: str, template: str) -> PodClaim:
     known = world.templates.get((pod.namespace, template))
+    wrong = world.invalid.get(("ResourceClaimTemplate", (pod.namespace, template)))
+    if known is None and wrong is not None:
+        text = f"ResourceClaimTemplate {pod.namespace}/{template}: {wrong}"
+        return PodClaim(entry, None, text, template, invalid=True)
     if known is None:
         return PodClaim(entry, None, f"there is no ResourceClaimTemplate {pod.namespace}/{template}", template)
     metadata = {"name": f"{pod.name}-{entry}", "namespace": pod.namespace, "uid": f"{pod.uid or pod.name}-{entry}"}

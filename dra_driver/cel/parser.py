@@ -44,6 +44,7 @@ _LEVELS: dict[_Rule, tuple[frozenset[str], ...]] = {
 }
 """Operators between two operands, the weaker ones first."""
 
+_USUAL_LEVELS = 50
 _FRAMES = 20_000
 """Python frames for an expression as deep as an API server takes: parsing one needs ten times its depth."""
 MESSAGES = frozenset(
@@ -79,14 +80,19 @@ def parse(expression: str) -> Node:
         raise CelSyntaxError(f"longer than {MAX_LENGTH} bytes", expression, 0)
     if not expression.strip():
         raise CelSyntaxError("the expression is empty", expression, 0)
-    if sys.getrecursionlimit() < _FRAMES:
-        # For good: trees as deep as their text are checked and evaluated later, and by other threads. Python's frames
-        # are on the heap, and C's stack has a limit of its own.
-        sys.setrecursionlimit(_FRAMES)
     tree = _Parser(expression).whole()
-    if _operations(tree) > _MOST_LEVELS:
+    operations = _operations(tree)
+    if operations > _USUAL_LEVELS:
+        _make_room()
+    if operations > _MOST_LEVELS:
         raise CelSyntaxError(f"more than {_MOST_LEVELS} operations within each other", expression, tree.start, tree.end)
     return tree
+
+
+def _make_room() -> None:
+    """For an expression that is deeper than Python's usual limit allows. It stays so: the tree is checked and evaluated
+    later, and by other threads. Python's frames are on the heap, and C's stack has a limit of its own."""
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), _FRAMES))
 
 
 def _operations(root: Node) -> int:
@@ -155,6 +161,8 @@ class _Parser:
 
     def _deeper(self, rule: _Rule) -> None:
         self._depths[rule] += 1
+        if self._depths[rule] > _USUAL_LEVELS:
+            _make_room()
         if self._depths[rule] > _MOST_LEVELS:
             raise self._error(f"nested more than {_MOST_LEVELS} levels deep")
 

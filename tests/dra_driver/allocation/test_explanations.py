@@ -1,0 +1,153 @@
+"""What an explanation says, and what to do: by values, for what was said wrongly or weakly once."""
+
+from typing import Any
+
+import pytest
+from support.allocation import (
+    DRIVER,
+    NODE,
+    alternative,
+    claim,
+    device_class,
+    exactly,
+    first_of,
+    gpu,
+    published,
+    snapshot,
+)
+
+from dra_driver.allocation.behaviour import CURRENT
+from dra_driver.allocation.constraints import constraints_of
+from dra_driver.allocation.explain import Explanation, explain_claim, explain_pod
+from dra_driver.allocation.loading import world_of
+from dra_driver.allocation.search import NotAllocatable, allocate
+from dra_driver.allocation.trace import Cause
+from dra_driver.allocation.verdicts import Code
+from dra_driver.errors import InvalidInput
+
+type Obj = dict[str, Any]
+
+
+def shareable(value: str, policy: Obj) -> Obj:
+    capacity = {"units": {"value": value, "requestPolicy": policy}}
+    return gpu("gpu-0") | {"allowMultipleAllocations": True, "capacity": capacity}
+
+
+@pytest.mark.parametrize(
+    ("device", "wanted", "reason"),
+    [
+        (
+            shareable("10", {"default": "2", "validRange": {"min": "2", "max": "4", "step": "2"}}),
+            "6",
+            "with at most 4 of units for one claim",
+        ),
+        (shareable("1", {"default": "0", "validValues": ["0"]}), "1", "with at most 0 of units for one claim"),
+        (shareable("5", {"default": "1"}), "6", "with at most 5 of units for one claim"),
+        (gpu("gpu-0", memory="5"), "6", "without capacity units"),
+    ],
+)
+def test_what_a_policy_gives_is_not_what_the_device_has(device: Obj, wanted: str, reason: str) -> None:
+    asked = claim(exactly(capacity={"requests": {"units": wanted}}))
+    result = allocate([asked], NODE, snapshot(published(device)))
+    assert isinstance(result, NotAllocatable) and reason in result.reason
+
+
+def test_a_missing_attribute_is_called_missing() -> None:
+    constraints = [{"matchAttribute": f"{DRIVER}/link"}]
+    asked = claim(exactly("a"), exactly("b"), constraints=constraints)
+    within = snapshot(published(gpu("gpu-0", link="x"), gpu("gpu-1"), gpu("gpu-2", link="y")))
+    result = allocate([asked], NODE, within)
+    assert isinstance(result, NotAllocatable) and result.causes == {Cause.CONSTRAINT}
+    # A device that may end the attempt forbids bounds, so that the search itself gives the reason.
+    asked = claim(exactly("a"), exactly("b", allocationMode="All"), constraints=constraints)
+    with pytest.raises(InvalidInput, match="against matchAttribute"):
+        allocate([asked], NODE, within)
+
+
+def test_a_device_without_the_attribute_of_a_constraint_is_refused_because_of_it() -> None:
+    (constraint,) = constraints_of(claim(constraints=[{"matchAttribute": f"{DRIVER}/link"}]), CURRENT)
+    with_it, without = published(gpu("gpu-0", link="x"), gpu("gpu-1")).candidates
+    assert constraint.refusal(with_it).text == f"against matchAttribute {DRIVER}/link"
+    assert constraint.refusal(without).text == (
+        f"without attribute {DRIVER}/link, which matchAttribute {DRIVER}/link needs"
+    )
+
+
+def test_all_taints_are_named() -> None:
+    taints = [{"key": "a", "value": "1", "effect": "NoSchedule"}, {"key": "b", "effect": "NoExecute"}]
+    result = allocate([claim()], NODE, snapshot(published(gpu("gpu-0", taints=taints))))
+    assert isinstance(result, NotAllocatable) and "tainted a=1 and b" in result.reason
+
+
+def test_slices_that_do_not_agree_on_their_number_are_called_so() -> None:
+    slices = published(gpu("gpu-0"), name="s-0", count=1), published(gpu("gpu-1"), name="s-1", count=1)
+    result = allocate([claim()], NODE, snapshot(*slices))
+    assert isinstance(result, NotAllocatable)
+    assert "it has 2 slices, which do not agree that there are 2" in result.reason
+
+
+# -- of whole worlds
+
+
+def explained(*objects: Obj, claim_of: str | None = None) -> Explanation:
+    """Of the pod `pod`, or of the claim."""
+    given = [device_class().to_wire() | {"kind": "DeviceClass"}, _slice(), *objects]
+    world = world_of(given).world
+    return explain_claim(world, ("default", claim_of)) if claim_of else explain_pod(world, ("default", "pod"))
+
+
+def _slice() -> Obj:
+    devices = [gpu("gpu-0"), gpu("gpu-1")]
+    pool = {"name": "node-1", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": DRIVER, "nodeName": "node-1", "pool": pool, "devices": devices}
+    return {"kind": "ResourceSlice", "metadata": {"name": "slice"}, "spec": spec}
+
+
+def _claim(*requests: Obj, **devices: Any) -> Obj:
+    return claim(*requests, **devices).to_wire() | {"kind": "ResourceClaim"}
+
+
+_POD = {
+    "kind": "Pod",
+    "metadata": {"name": "pod"},
+    "spec": {"containers": [{"name": "c"}], "resourceClaims": [{"name": "gpu", "resourceClaimName": "claim"}]},
+}
+
+
+def test_a_claim_that_is_not_valid_is_not_called_missing() -> None:
+    wrong = _claim()
+    wrong["spec"]["devices"]["requests"] = "none"
+    (finding,) = explained(_POD, wrong).findings
+    assert finding.code == "invalid-claim" and finding.fix.startswith("Correct it")
+
+
+@pytest.mark.parametrize(
+    ("expression", "advice"),
+    [
+        (f"device.attributes['{DRIVER}'].none == 'a'", "Guard the lookup"),
+        ("device.nothing == 'a'", "Correct the expression"),
+        ("1 / 0 == 1", "has a value for every device"),
+        ("google.protobuf.BoolValue{value: true}", "Ask an API server"),
+    ],
+)
+def test_the_advice_is_for_what_is_wrong_with_the_selector(expression: str, advice: str) -> None:
+    finding = next(one for one in explained(_claim(exactly("gpu", expression)), claim_of="claim").findings)
+    assert finding.code == "selector-error" and advice in finding.fix
+
+
+def test_the_code_of_a_combination_does_not_depend_on_names() -> None:
+    """A request may be called counter, and its reason has its name."""
+    both = _claim(first_of("a", alternative("one", count=2)), first_of("counter", alternative("one")))
+    (group,) = explained(both, claim_of="claim").groups
+    assert "counter/one" in group.text and group.code is Code.COMBINATION
+
+
+def test_a_missing_class_is_found_once() -> None:
+    given = explained(_claim(exactly("gpu", class_name="none")), claim_of="claim")
+    assert [one.code for one in given.findings] == ["missing-class"]
+
+
+def test_what_ends_an_attempt_keeps_its_cause() -> None:
+    with pytest.raises(InvalidInput) as raised:
+        allocate([claim(exactly("gpu", "1 / 0 == 1"))], NODE, snapshot(published(gpu("gpu-0"))))
+    assert raised.value.__cause__ is not None
