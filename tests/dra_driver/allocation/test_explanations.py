@@ -137,7 +137,10 @@ def test_the_advice_is_for_what_is_wrong_with_the_selector(expression: str, advi
 
 def test_the_code_of_a_combination_does_not_depend_on_names() -> None:
     """A request may be called counter, and its reason has its name."""
-    both = _claim(first_of("a", alternative("one", count=2)), first_of("counter", alternative("one")))
+    both = _claim(
+        first_of("a", alternative("one", count=2), alternative("two", count=2)),
+        first_of("counter", alternative("one"), alternative("two")),
+    )
     (group,) = explained(both, claim_of="claim").groups
     assert "counter/one" in group.text and group.code is Code.COMBINATION
 
