@@ -5,13 +5,21 @@ and the whole input is at most `most` calls; a processor does some millions in a
 result is the same on every machine.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import pytest
+import yaml
 from support.calls import calls
 from support.inventories import gpu, inventory_spec, mig
+from support.mig import gpu_of
+from support.reviews import BAD, CLASSES, a_review, an_object, body_of, config
 
+from controller.webhook.review import Judge, NotAReview, read_review
+from dra_driver.api.config import GpuConfig, decode_config
+from dra_driver.api.documents import read_documents
 from dra_driver.api.inventory import (
     MOST_GPUS,
     ComputeInstanceFacts,
@@ -21,14 +29,21 @@ from dra_driver.api.inventory import (
     MigProfileFacts,
     NodeInventorySpec,
 )
-from dra_driver.api.policy import MigRule, PublishingPolicy
+from dra_driver.api.meta import JsonObject
+from dra_driver.api.policy import GpuSelection, MigRule, PublishingPolicy, decode_policy
 from dra_driver.cel.device import compile_selector
+from dra_driver.cel.errors import CelError
+from dra_driver.checking.check import check
+from dra_driver.checking.knowledge import Knowledge, sites_of_kinds
 from dra_driver.devices import packing
 from dra_driver.devices.limitations import limitations_of
 from dra_driver.devices.offers import MOST_DEVICES, offers
-from dra_driver.names import GPU_DRIVER
+from dra_driver.errors import InvalidInput
+from dra_driver.names import COMPUTE_DOMAIN_DRIVER, GPU_DRIVER
 from dra_driver.slices.describe import Description, described_devices
+from dra_driver.slices.domains import domain_devices
 from dra_driver.slices.features import ALL_FEATURES
+from dra_driver.slices.layout import Places, slice_layout
 
 DYNAMIC = PublishingPolicy(mig=[MigRule(mode="Dynamic")])
 
@@ -98,9 +113,129 @@ def describing_gpus(size: int) -> Callable[[], object]:
     return lambda: described(inventory)
 
 
+def reading_inventory(size: int) -> Callable[[], object]:
+    wire = node(size).to_wire()
+    return lambda: NodeInventorySpec.of(wire)
+
+
+def laying_out(size: int) -> Callable[[], object]:
+    gpus = described(inventory_spec("n", [gpu_of("h100-80", number) for number in range(size)])).gpus
+    return lambda: slice_layout(gpus, Places(), ALL_FEATURES)
+
+
+def describing_domains(size: int) -> Callable[[], object]:
+    inventory = node(size)
+    return lambda: domain_devices(inventory, DYNAMIC, {}, COMPUTE_DOMAIN_DRIVER, ALL_FEATURES)
+
+
+def following_rules(size: int) -> Callable[[], object]:
+    rules = [MigRule(mode="Dynamic", gpus=GpuSelection(names=[f"other-{number}"])) for number in range(size)]
+    policy, inventory = PublishingPolicy(mig=rules), inventory_spec("n", [gpu_of("h100-80")])
+    return lambda: described_devices(inventory, policy, {}, GPU_DRIVER, ALL_FEATURES)
+
+
+def a_claim(requests: int, selectors: Sequence[str]) -> JsonObject:
+    claim = an_object("ResourceClaim", *(config(BAD) for _ in range(requests)), selectors=tuple(selectors))
+    (request,) = claim["spec"]["devices"]["requests"]
+    claim["spec"]["devices"]["requests"] = [{**request, "name": f"r{number}"} for number in range(requests)]
+    return claim
+
+
+JUDGE = Judge(Knowledge(36, sites_of_kinds(), CLASSES))
+
+
+def reviewing(size: int) -> Callable[[], object]:
+    """A claim of 1.5 MB: as many requests and selectors as the API allows."""
+    terms = " || ".join(["device.driver == 'x'"] * 60)
+    body = body_of(a_review(a_claim(size, [f"{number} == 0 || {terms}" for number in range(32)])))
+
+    def refused() -> None:
+        assert not JUDGE.answer(read_review(body)).allowed, "configs are judged all the same"
+
+    return refused
+
+
+def reviewing_selectors(size: int) -> Callable[[], object]:
+    """As much text of selectors as is looked at."""
+    terms = " || ".join(["device.driver == 'x'"] * 40)
+    body = body_of(a_review(a_claim(1, [f"{number} == 0 || {terms}" for number in range(size)])))
+    return lambda: JUDGE.answer(read_review(body))
+
+
+def refusing(size: int) -> Callable[[], object]:
+    body = b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":[' + b"[]," * size + b"[]]}"
+
+    def refused() -> None:
+        with pytest.raises(NotAReview):
+            read_review(body)
+
+    return refused
+
+
+def compiling(expression: Callable[[int], str]) -> Callable[[int], Callable[[], object]]:
+    def made(size: int) -> Callable[[], object]:
+        text = expression(size)
+        assert len(text) <= 10 * 1024, "no API server stores a longer one"
+
+        def compiled() -> None:
+            with suppress(CelError):
+                compile_selector(text)
+
+        return compiled
+
+    return made
+
+
+def reading_policy(size: int) -> Callable[[], object]:
+    rule = "- {mode: Dynamic, gpus: {names: [gpu-1]}, profiles: [1g.10gb]}\n"
+    text = "apiVersion: dra.gpu/v1alpha1\nkind: PublishingPolicy\nmig:\n" + rule * size
+    return lambda: decode_policy(text, about="policy")
+
+
+def reading_config(size: int) -> Callable[[], object]:
+    parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig"}
+    parameters |= {f"unknown{number:04}": "x" for number in range(size)}
+    assert len(json.dumps(parameters)) <= 10 * 1024, "no API server stores larger ones"
+
+    def refused() -> None:
+        with pytest.raises(InvalidInput):
+            decode_config(parameters, GpuConfig, field="parameters")
+
+    return refused
+
+
+def checking(size: int) -> Callable[[], object]:
+    text = yaml.safe_dump_all(an_object("ResourceClaim", config(BAD), metadata={"name": f"c{n}"}) for n in range(size))
+    return lambda: check(read_documents(text, "a.yaml"), JUDGE.knowledge)
+
+
+def pattern(size: int) -> str:
+    return f"device.driver.matches('{'(a|aa)+' * size}')"
+
+
 TABLE = {
+    # From a node.
+    "read an inventory": Work(reading_inventory, (32, MOST_GPUS), 50_000),
     "describe the MIG profiles of a GPU": Work(describing, (32, 64), 1_000_000),
     "describe the GPUs of a node": Work(describing_gpus, (2, MOST_GPUS), 3_000_000),
+    "describe domains": Work(describing_domains, (32, MOST_GPUS), 50_000),
+    "lay out devices in slices": Work(laying_out, (32, MOST_GPUS), 50_000),
+    # From a tenant.
+    "review a claim": Work(reviewing, (16, 32), 200_000),
+    "review selectors": Work(reviewing_selectors, (16, 32), 2_000_000),
+    "refuse a review": Work(refusing, (41_000, 82_000), 1_000_000),
+    "compile conditions": Work(compiling(lambda size: "true" + " && true" * size), (600, 1200), 1_000_000),
+    "compile negations": Work(compiling(lambda size: "!" * size + "true"), (5000, 10_000), 1_000_000),
+    "compile parentheses": Work(compiling(lambda size: "(" * size + "true" + ")" * size), (2500, 5000), 1_000_000),
+    "compile a list": Work(compiling(lambda size: f"1 in [{'1, ' * size}1]"), (1500, 3000), 1_000_000),
+    "compile a pattern": Work(
+        compiling(lambda size: f"device.driver.matches('{'(a|aa)+' * size}')"), (600, 1200), 1_000_000
+    ),
+    "read a config": Work(reading_config, (250, 500), 100_000),
+    # From a file. Files have no limit, so only the growth counts.
+    "read a policy": Work(reading_policy, (50, 100), 1_000_000),
+    "follow rules of a policy": Work(following_rules, (500, 1000), 1_000_000),
+    "check claims of a file": Work(checking, (50, 100), 10_000_000),
 }
 
 

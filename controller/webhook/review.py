@@ -13,7 +13,7 @@ Source: `AdmissionReview` of admission.k8s.io/v1.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from controller.webhook.kinds import Kind, judged, kind_of
 from dra_driver.api.documents import Document, Reading, read_documents
@@ -37,6 +37,9 @@ _REVIEWED = ("CREATE", "UPDATE")
 _DEAREST = 2_000
 """Units of CEL cost of all selectors of an object, beyond which they are not tried on devices. Usual ones cost 5 to 50;
 as many as a server lets through, 1,000,000, would keep a processor busy for minutes."""
+_MOST_SELECTOR_TEXT = 32 * 1024
+"""Characters of all selectors of an object, beyond which they are left to the server, which has compiled them before it
+asks. Usual ones have some hundred; as many as an object can have would take half a minute."""
 _DEEPEST = 100
 """Levels of an object. The API server stores none that are deeper than a few hundred, ours have a dozen."""
 _MOST_VALUES = 250_000
@@ -177,7 +180,10 @@ class Judge:
             return Answer(review.uid, (f"{review.api_version} {kind.kind} cannot be judged; known are {known}",))
         if kind.ours and Feature.COMPUTE_DOMAINS not in self.knowledge.gates:
             return Answer(review.uid, () if self._others_keep_domains() else (_NO_DOMAINS,))
-        found = check(Reading((_document(judged(review.obj)),), ()), self._knowledge_for(review.obj))
+        obj = judged(review.obj)
+        if sum(map(len, expressions_in(obj.get("spec")))) > _MOST_SELECTOR_TEXT:
+            obj = _without_selectors(obj)
+        found = check(Reading((_document(obj),), ()), self._knowledge_for(obj))
         said = [one for one in found if one.severity is Severity.WARNING and one.code not in _SAID_BY_SERVER]
         return Answer(
             review.uid,
@@ -235,6 +241,19 @@ def expressions_in(spec: object) -> tuple[str, ...]:
                 found.append(cel["expression"])
             todo += one.values()
     return tuple(found)
+
+
+def _without_selectors(value: Any) -> Any:
+    """Configs stay as they are."""
+    if isinstance(value, list):
+        return [_without_selectors(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: item if key == "parameters" else _without_selectors(item)
+        for key, item in value.items()
+        if key != "selectors"
+    }
 
 
 _NO_DOMAINS = (
