@@ -305,6 +305,8 @@ class ClaimService:
             if entry is None:
                 notes.repeated = True
                 await self._executor.remove_orphan(ref.uid)
+                if left_behind(self._journal.current.held, self._journal.current.holds):
+                    self._left.set()
             else:
                 notes.devices = _devices(entry)
                 # A claim without holds can be released on a node that knows nothing of itself.

@@ -100,6 +100,24 @@ def write_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     flush_folder(path.parent)
 
 
+def append_durably(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Add `content` to the file, which is made with `mode` if it is not there, on a line of its own. Raises
+    NodeNotReady; then a part of the content may be there, without an end of line after it."""
+    with _translated(path, "cannot be written"):
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, mode)
+        try:
+            size = os.fstat(fd).st_size
+            torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+            rest = memoryview(b"\n" * torn + content)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        if not size:
+            _flush_folder(path.parent)
+
+
 def remove(path: Path) -> bool:
     """Remove the file `path`; False when there was none. A power cut may bring it back. Raises NodeNotReady."""
     with _translated(path, "cannot be removed"):

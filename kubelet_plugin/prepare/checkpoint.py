@@ -19,7 +19,6 @@ The rules between releases, so that two of them can share the file during a roll
 * The header counts entries and records, so that a file that lost its end is noticed.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -36,6 +35,8 @@ from kubelet_plugin.prepare.hold_lines import (
     from_plain,
     hold_from_wire,
     hold_to_wire,
+    line_of,
+    object_of,
     plain,
     record_from_wire,
     record_to_wire,
@@ -48,7 +49,6 @@ VERSION = 2
 """2: holds, parts of GPUs, shares."""
 
 _FULL_GPUS_ONLY = 1
-_CHECKSUM_DIGITS = 32
 _CDI_FILE = "cdi-file"
 
 
@@ -144,7 +144,7 @@ def encode(journal: Journal) -> bytes:
         incomplete=journal.incomplete,
         holds=len(journal.holds) or None,
     )
-    lines = [_line(_merged(header, journal.extra))]
+    lines = [line_of(_merged(header, journal.extra))]
     lines += [_entry_line(journal.held[uid]) for uid in sorted(journal.held)]
     lines += sorted(_record_line(hold, record) for hold, record in journal.holds.items())
     return b"".join(lines)
@@ -170,7 +170,7 @@ def decode(content: bytes) -> Journal:
     header: _Header | None = None
     extra = ""
     try:
-        found = _checked(first)
+        found = object_of(first)
         header, extra = _Header.model_validate(found), _extra(found, _Header)
     except (ValueError, ValidationError) as error:
         damage.append(Damage(first, f"header: {_reason(error)}"))
@@ -206,7 +206,7 @@ def _found(lines: Iterable[bytes]) -> tuple[dict[str, Entry], dict[Hold, HoldRec
     damage: list[Damage] = []
     for line in lines:
         try:
-            obj = _checked(line)
+            obj = object_of(line)
             if "hold" in obj:
                 hold, record = record_from_wire(obj)
                 holds[hold] = record
@@ -218,31 +218,15 @@ def _found(lines: Iterable[bytes]) -> tuple[dict[str, Entry], dict[Hold, HoldRec
     return held, holds, damage
 
 
-def _line(obj: dict[str, Any]) -> bytes:
-    text = json.dumps(obj, separators=(",", ":"), sort_keys=True).encode()
-    return b"%s %s\n" % (_checksum(text), text)
-
-
-def _checksum(text: bytes) -> bytes:
-    return hashlib.sha256(text).hexdigest()[:_CHECKSUM_DIGITS].encode()
-
-
-def _checked(line: bytes) -> dict[str, Any]:
-    checksum, _, text = line.partition(b" ")
-    if checksum != _checksum(text):
-        raise ValueError("the checksum does not fit")
-    return _OBJECT.validate_json(text)
-
-
 @lru_cache(maxsize=256)
 def _entry_line(entry: Entry) -> bytes:
     """Remembered, because every write contains all entries and changes few of them."""
-    return _line(_entry_to_wire(entry))
+    return line_of(_entry_to_wire(entry))
 
 
 @lru_cache(maxsize=256)
 def _record_line(hold: Hold, record: HoldRecord) -> bytes:
-    return _line(record_to_wire(hold, record))
+    return line_of(record_to_wire(hold, record))
 
 
 def _entry_to_wire(entry: Entry) -> dict[str, Any]:

@@ -5,6 +5,7 @@ field that this release does not know, is kept whole as `UnknownHold`: its claim
 undone. A field at its default is not written, so a later release may add fields that older ones never meet.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -50,6 +51,28 @@ class _Record(Model):
     state: HoldState
     boot_id: str = Field(alias="bootID")
     made: dict[str, str] = Field(default_factory=dict)
+
+
+_CHECKSUM_DIGITS = 32
+_OBJECT = TypeAdapter(dict[str, Any])
+
+
+def line_of(obj: Mapping[str, Any]) -> bytes:
+    """An object as a line with its checksum: see `kubelet_plugin.prepare.checkpoint`."""
+    text = _text(obj).encode()
+    return b"%s %s\n" % (_checksum(text), text)
+
+
+def object_of(line: bytes) -> dict[str, Any]:
+    """What `line_of` made this of, without its end. Raises ValueError."""
+    checksum, _, text = line.partition(b" ")
+    if checksum != _checksum(text):
+        raise ValueError("the checksum does not fit")
+    return _OBJECT.validate_json(text)
+
+
+def _checksum(text: bytes) -> bytes:
+    return hashlib.sha256(text).hexdigest()[:_CHECKSUM_DIGITS].encode()
 
 
 RECORD_FIELDS = frozenset(info.alias or name for name, info in _Record.model_fields.items())

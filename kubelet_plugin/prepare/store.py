@@ -18,13 +18,15 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dra_driver.errors import DriverError, NodeNotReady
 from dra_driver.runtime.files import read_if_present, remove_temporaries, write_durably
 from kubelet_plugin.prepare.checkpoint import Damage, Journal, decode, encode
+from kubelet_plugin.prepare.hold_log import HOLD_LOG, HoldLog
+from kubelet_plugin.prepare.holds import described
 
 JOURNAL = "claims.journal"
 DAMAGED = "claims.damaged"
@@ -59,6 +61,9 @@ class JournalFile:
         self._seen: _Seen | None = None
         self._known: Journal | None = None
         """As it was in the file when there was one last."""
+        self._log = HoldLog(folder)
+        self._compared = False
+        """Whether the journal was compared with the log of holds since it was found damaged or missing."""
 
     @property
     def exists(self) -> bool:
@@ -84,7 +89,7 @@ class JournalFile:
         Raises NodeNotReady when the disk refuses; then none of the changes counts, and memory is as the disk.
         """
         with self._locked():
-            before = self._put_aside(self.current())
+            before, _ = self._compared_with_log(self.current())
             after = before
             outcomes: list[Journal | DriverError] = []
             for change in changes:
@@ -94,20 +99,45 @@ class JournalFile:
                 except DriverError as refusal:
                     outcomes.append(refusal)
             if after != before:
+                self._log.changed(before.holds, after.holds)
                 self._write(after)
+                # A hold that stays in the log is undone once more after the next start, which changes nothing.
+                with suppress(NodeNotReady):
+                    self._log.gone(before.holds, after.holds)
         return outcomes
 
-    def _put_aside(self, journal: Journal) -> Journal:
-        """Lines that cannot be trusted go to the side file first, then out of the journal; a crash between repeats."""
-        if not journal.damage:
-            return journal
-        side = self._folder / DAMAGED
-        write_durably(
-            side, (read_if_present(side) or b"") + b"".join(b"%s\n" % one.line for one in journal.damage if one.line)
+    def settle(self) -> tuple[Damage, ...]:
+        """Put right what was damaged, or is missing from one of the two records. Raises NodeNotReady, Unreadable."""
+        self.remove_leftovers()
+        with self._locked():
+            _, damage = self._compared_with_log(self.current())
+        return damage
+
+    def _compared_with_log(self, journal: Journal) -> tuple[Journal, tuple[Damage, ...]]:
+        """The journal without damage and with the holds that only the log has, and what was wrong.
+
+        Lines that cannot be trusted go to the side file first, then out of the journal; a crash between repeats.
+        """
+        if self._compared and not journal.damage and self.exists:
+            return journal, ()
+        logged, bad = self._log.read()
+        lost = {hold: record for hold, record in logged.items() if hold not in journal.holds}
+        # Without a journal the claims of these holds are lost, too.
+        incomplete = journal.incomplete or (bool(lost) and not self.exists)
+        whole = replace(journal, damage=(), holds={**journal.holds, **lost}, incomplete=incomplete)
+        if lines := [one.line for one in journal.damage if one.line]:
+            side = self._folder / DAMAGED
+            write_durably(side, (read_if_present(side) or b"") + b"".join(b"%s\n" % line for line in lines))
+        if lost or journal.damage:
+            self._write(whole)
+        if bad or logged.keys() != whole.holds.keys():
+            self._log.rewrite(whole.holds)
+        self._compared = True
+        return whole, (
+            *journal.damage,
+            *(Damage(b"", f"{described(hold)} was missing and is known from {HOLD_LOG}") for hold in lost),
+            *([Damage(b"", f"{bad} lines of {HOLD_LOG} cannot be read")] if bad else []),
         )
-        clean = replace(journal, damage=())
-        self._write(clean)
-        return clean
 
     def _write(self, journal: Journal) -> None:
         # Forgotten first: should the write fail halfway, the disk is asked which of the two it has.
@@ -185,15 +215,10 @@ class JournalStore:
         return await asyncio.shield(future)
 
     async def put_aside_damage(self) -> tuple[Damage, ...]:
-        """Move what cannot be read to the side file; the answer says what and why. Called at start.
-
-        What killed processes were writing is removed.
+        """Move what cannot be read to the side file, and take from the log of holds what the journal lost; the answer
+        says what and why. Called at start. What killed processes were writing is removed.
         """
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._file.remove_leftovers)
-        damage = self.current.damage
-        if damage:
-            await self.commit(lambda journal: journal)
-        return damage
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._file.settle)
 
     async def close(self) -> None:
         """Wait for the writes that were begun."""

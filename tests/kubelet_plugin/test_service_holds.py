@@ -511,3 +511,41 @@ async def test_no_claim_is_prepared_while_the_gpus_are_released_and_prepared_one
         assert other.uid not in service.held
         bench.facts.facts = seen
         await prepare_one(service, other)
+
+
+def _cut(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def _flip_all(path: Path) -> None:
+    path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
+
+
+@pytest.mark.parametrize("wrong", [Path.unlink, _cut, _flip_all, lambda path: path.write_bytes(b"")])
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_journal_that_is_lost_leaves_nothing_on_the_hardware(
+    bench: HoldBench, wrong: Any, *, gone: bool
+) -> None:
+    """Partitions, time slices, compute modes and MPS daemons: of claims that stand, and of claims that are gone."""
+    mps = {"strategy": "MPS"}
+    refs = [bench.claim("part", PART), bench.long("slice"), bench.claim("daemon", device_name(2), sharing=mps)]
+    async with bench.plugin() as service:
+        for ref in refs:
+            await prepare_one(service, ref)
+    made = bench.hardware.holds
+    assert len(made) >= 6
+    wrong(bench.state / JOURNAL)
+    if gone:
+        for ref in refs:
+            bench.api.remove(ref)
+    async with bench.plugin() as service:
+        await service.sweep()
+        if not gone:
+            assert bench.hardware.holds == made
+            for ref in refs:
+                await prepare_one(service, ref)
+                await unprepare_one(service, ref)
+        await service.sweep()
+    assert bench.hardware.holds == frozenset()
+    assert bench.journal.holds == {}
