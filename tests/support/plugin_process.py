@@ -18,6 +18,7 @@ import grpc
 
 from dra_driver.kube.kubelet_api.generated import dra_v1_pb2 as dra
 from dra_driver.names import GPU_DRIVER, ClaimRef, gpu_device_names
+from kubelet_plugin.prepare.hold_log import HOLD_LOG, HoldLog
 from kubelet_plugin.simulation.host import SimulatedHost
 
 _SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/"
@@ -143,11 +144,16 @@ class NodeUnderTest:
         """Content of everything in the journal's and the CDI folder, by path; empty lock files are not content.
 
         What the plugin remembers of the GPUs' health, and of what claims were told, is left out: it is written in the
-        background, when it is seen and before it is told.
+        background, when it is seen and before it is told. Of the log of holds counts which of them are there.
         """
         found = [path for folder in (self.state, self.cdi) for path in folder.rglob("*") if path.is_file()]
         found = [path for path in found if not any(memory in path.name for memory in _MEMORIES)]
-        return {str(path.relative_to(self.folder)): path.read_bytes() for path in found if path.stat().st_size}
+        files = {str(path.relative_to(self.folder)): path.read_bytes() for path in found if path.stat().st_size}
+        for path in found:
+            if path.name == HOLD_LOG and path.stat().st_size:
+                holds = sorted(map(repr, HoldLog(path.parent).read()[0]))
+                files[str(path.relative_to(self.folder))] = repr(holds).encode()
+        return files
 
     def cdi_files(self) -> set[str]:
         return {path.name for path in self.cdi.iterdir()}
