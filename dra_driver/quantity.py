@@ -41,6 +41,8 @@ class Quantity:
     format: QuantityFormat = field(default="DecimalSI", compare=False)
     is_int64: bool = field(default=True, compare=False)
     """Whether an API server keeps it as an integer of 64 bits: by how it is written, not by its value."""
+    is_computed: bool = field(default=False, compare=False)
+    """Whether CEL made it by adding or subtracting; an API server's `==` does not know it on its right."""
 
     @classmethod
     def parse(cls, text: str) -> "Quantity":

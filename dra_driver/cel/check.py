@@ -50,6 +50,7 @@ from dra_driver.cel.types import (
     list_of,
     map_of,
     optional_of,
+    type_name,
     type_of_constant,
 )
 
@@ -228,10 +229,8 @@ class _Checker:
             match node.function, operands:
                 case "matches" | "find" | "findAll", [_, Constant(value=str(pattern)) as place, *_]:
                     compiled_pattern(pattern)
-                case name, [argument] if node.target is None and name in _CONVERSIONS and argument in self._literals:
-                    overload, *others = self.found.overloads[node]
-                    if not others and self._literals[argument] is not None:
-                        self._literals[node] = overload.run(self._literals[argument])
+                case name, [argument] if node.target is None and name in _CONVERSIONS and self._is_literal(argument):
+                    self._literals[node] = self._converted(node, argument)
                 case "duration", [Constant(value=str(text)) as place]:
                     duration(text)
                 case "timestamp", [Constant(value=str(text)) as place]:
@@ -245,6 +244,16 @@ class _Checker:
                         self._must_be_shown(letter, place)
         except Failed as error:
             raise self._error(str(error), *_span(place)) from None
+
+    def _converted(self, node: Call, argument: Node) -> object:
+        """Raises Failed."""
+        while isinstance(argument, Call) and argument.function == "dyn":
+            (argument,) = argument.arguments
+        kind = {ListLiteral: "list", MapLiteral: "map"}.get(type(argument)) or type_name(self._literals[argument])
+        for overload in self.found.overloads[node]:
+            if overload.parameters[0].name == kind:
+                return overload.run(self._literals[argument])
+        raise Failed(f"no such overload: {node.function}({kind})")
 
     def _must_be_shown(self, letter: str, node: Node) -> None:
         """Of an attribute the API server does not know the type, and refuses it. `dyn(…)` puts the question off."""

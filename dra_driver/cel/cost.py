@@ -204,8 +204,8 @@ class _Estimator:
             [overload.parameters for overload in overloads],
         )
         own, size = own_cost(node, call, is_method=is_method)
-        if node.function == "in" and isinstance(operands[-1], ListLiteral) and not operands[-1].items:
-            own = 0  # the answer is no, and nothing is compared
+        if node.function == "in" and described[-1].kind.name == "list" and described[-1].size.most == 0:
+            own = 0  # the list is empty, and nothing is compared
         if size is not None:
             self.sizes[node] = size
         if node.function == "+":

@@ -104,9 +104,9 @@ _NUMBERS = (int, Uint, float)
 def equality(left: object, right: object) -> bool | None:
     """CEL's `==`: numbers by value across their types, else values of different types differ.
 
-    None for a value of one of Kubernetes' own types on the left of something else: for Kubernetes that is an error
-    ("no such overload"), while the same two the other way round are simply not equal. Inside of lists and maps it
-    counts as equal.
+    None for a value of one of Kubernetes' own types on the left of something else, or of a quantity that was added or
+    subtracted: for Kubernetes that is an error ("no such overload"), while the same two the other way round can be
+    compared. Inside of lists and maps it counts as equal.
     Source: cel-go's Equal of lists, maps and optionals; Equal of Quantity and Semver in k8s.io/apiserver.
     """
     if left is None or right is None:
@@ -118,6 +118,8 @@ def equality(left: object, right: object) -> bool | None:
         return _equal_maps(left, right)
     if kind is not type(right):
         return _unlike(left)
+    if isinstance(right, Quantity) and right.is_computed:
+        return None
     if isinstance(left, tuple) and isinstance(right, tuple):
         return len(left) == len(right) and all(equality(*pair) is not False for pair in zip(left, right, strict=True))
     if isinstance(left, Optional) and isinstance(right, Optional):

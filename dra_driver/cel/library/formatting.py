@@ -161,7 +161,7 @@ def _fixed(value: float | str, precision: int) -> str:
         return "NaN"
     if value in (float("inf"), float("-inf")):
         return "∞" if value > 0 else "-∞"
-    return f"{value:.{precision}f}"
+    return f"{value:,.{precision}f}"
 
 
 def _scientific(value: float | str, precision: int) -> str:

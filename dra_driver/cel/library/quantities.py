@@ -41,8 +41,16 @@ def _as_integer(quantity: Quantity) -> int:
     return int(quantity.value)
 
 
-def _plus(quantity: Quantity, other: Fraction | int) -> Quantity:
-    return Quantity(quantity.value + other, quantity.format)
+def _plus(quantity: Quantity, other: Quantity, sign: int = 1) -> Quantity:
+    total = quantity.value + sign * other.value
+    # Nothing takes the form of what is added to it, and adds nothing to the form of what it is added to.
+    parts = [other] if quantity.value == 0 else [quantity] if other.value == 0 else [quantity, other]
+    is_int64 = all(one.is_int64 for one in parts) and INT_MIN <= total <= INT_MAX
+    return Quantity(total, quantity.format, is_int64, is_computed=True)
+
+
+def _whole(number: int) -> Quantity:
+    return Quantity(Fraction(number))
 
 
 @lru_cache(maxsize=1024)
@@ -94,12 +102,12 @@ QUANTITIES: Library = {
     "asInteger": [method(INT, _as_integer, QUANTITY)],
     "asApproximateFloat": [method(DOUBLE, lambda quantity: float(quantity.value), QUANTITY)],
     "add": [
-        method(QUANTITY, lambda a, b: _plus(a, b.value), QUANTITY, QUANTITY),
-        method(QUANTITY, _plus, QUANTITY, INT),
+        method(QUANTITY, _plus, QUANTITY, QUANTITY),
+        method(QUANTITY, lambda a, b: _plus(a, _whole(b)), QUANTITY, INT),
     ],
     "sub": [
-        method(QUANTITY, lambda a, b: _plus(a, -b.value), QUANTITY, QUANTITY),
-        method(QUANTITY, lambda a, b: _plus(a, -b), QUANTITY, INT),
+        method(QUANTITY, lambda a, b: _plus(a, b, -1), QUANTITY, QUANTITY),
+        method(QUANTITY, lambda a, b: _plus(a, _whole(b), -1), QUANTITY, INT),
     ],
     **_compared(QUANTITY, _order_of_quantities),
 }
