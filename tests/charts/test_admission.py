@@ -352,8 +352,38 @@ def domain_and_daemons(release: Release) -> tuple[Object, Object]:
         "spec": {"channel": {"resourceClaimTemplate": {"name": "train"}}},
     }
     stored = {**domain, "metadata": {**domain["metadata"], "uid": "11111111-2222-4333-8444-555555555555"}}
-    settings = DaemonSettings(NAMESPACE, given["daemon-image"], service_account=given["daemon-service-account"])
+    settings = DaemonSettings(
+        NAMESPACE,
+        given["daemon-image"],
+        service_account=given["daemon-service-account"],
+        resources=json.loads(given["daemon-resources"]),
+    )
     return domain, daemon_set(ComputeDomain.of(stored), settings)
+
+
+def worse_daemons(daemons: Object) -> dict[str, Object]:
+    """DaemonSets that a stolen token of the controller might make, and a part of what the policy says."""
+
+    def changed(pod: Object, metadata: Object | None = None) -> Object:
+        template = daemons["spec"]["template"]
+        template = {"metadata": {**template["metadata"], **(metadata or {})}, "spec": {**template["spec"], **pod}}
+        return {**daemons, "spec": {**daemons["spec"], "template": template}}
+
+    (container,) = daemons["spec"]["template"]["spec"]["containers"]
+
+    def contained(**parts: Any) -> Object:
+        return changed({"containers": [{**container, **parts}]})
+
+    context, resources = container["securityContext"], container["resources"]
+    return {
+        "as much as is set": contained(resources={**resources, "requests": {"cpu": "64", "memory": "96Mi"}}),
+        "that are set": contained(resources={**resources, "limits": {"nvidia.com/gpu": "1"}}),
+        "priority that is set": changed({"priorityClassName": "system-cluster-critical"}),
+        "no annotations": changed({}, {"annotations": {"cdi.k8s.io/a": "nvidia.com/gpu=all"}}),
+        "security settings": changed({"securityContext": {"seLinuxOptions": {"type": "spc_t"}}}),
+        "no other command": contained(command=["/bin/sh"]),
+        "without privileges": contained(securityContext={**context, "seccompProfile": {"type": "Unconfined"}}),
+    }
 
 
 async def test_for_compute_domains_the_controller_labels_nodes_and_makes_harmless_daemons(
@@ -419,6 +449,9 @@ async def test_what_a_stolen_token_of_the_controller_is_good_for(real_server: Re
             mine = wanted_class("1g.10gb", DRIVER, extended_resource=False)
             stolen = {**mine, "metadata": {"name": "stolen"}}
             await until_enforced(controller, stolen, CLASSES, "of MIG profiles alone")
+            expression = f"device.driver == '{DRIVER}' && false || device.driver == 'other'"
+            loose = {**mine, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
+            assert "configure nothing" in await refusal(controller.post(CLASSES, loose))
             await controller.post(CLASSES, mine)
             listed = await controller.get(CLASSES)
             (whole,) = [one for one in listed["items"] if one["metadata"]["name"] == "gpu.nvidia.com"]
@@ -437,6 +470,10 @@ async def test_what_a_stolen_token_of_the_controller_is_good_for(real_server: Re
             template["spec"] = {**daemons["spec"]["template"]["spec"], "containers": [container]}
             worse = {**daemons, "spec": {**daemons["spec"], "template": template}}
             assert "are told no Secrets" in await refusal(controller.post(place, worse))
+            for message, other in worse_daemons(daemons).items():
+                assert message in await refusal(controller.post(place, other)), message
+            await controller.post(place, daemons)
+            await admin.delete(f"{place}/{daemons['metadata']['name']}")
 
             made = workload_template(ComputeDomain.of({**domain, "metadata": daemons["metadata"] | {"uid": "1"}}))
             made["metadata"] = {"name": "train", "labels": made["metadata"]["labels"]}

@@ -81,6 +81,29 @@ WORSE: list[Object] = [
     {"runtimeClassName": "nvidia"},
     {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpu-dra-driver-test"}]},
     {"resourceClaims": [{"name": "gpu", "resourceClaimName": "of-somebody"}]},
+    {"priorityClassName": "system-cluster-critical"},
+    {"priorityClassName": None},
+    {"tolerations": [{"key": "a", "operator": "Exists"}]},
+    {"nodeSelector": None},
+    {"nodeSelector": {"a": "b"}},
+    {"nodeName": "node-1"},
+    {"affinity": {"nodeAffinity": {}}},
+    {"schedulerName": "another"},
+    {"hostUsers": False},
+    {"shareProcessNamespace": True},
+    {"imagePullSecrets": [{"name": "others"}]},
+    {"volumes": [{"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}]},
+    {"volumes": [{"name": "tmp", "emptyDir": {}}]},
+    *(
+        {"securityContext": context}
+        for context in (
+            {"seLinuxOptions": {"type": "spc_t"}},
+            {"seccompProfile": {"type": "Unconfined"}},
+            {"appArmorProfile": {"type": "Unconfined"}},
+            {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]},
+            {"supplementalGroups": [0]},
+        )
+    ),
 ]
 WORSE_CONTAINERS: list[Object] = [
     {"image": "other"},
@@ -100,8 +123,28 @@ WORSE_CONTAINERS: list[Object] = [
     {"env": [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "others", "key": "password"}}}]},
     {"env": [{"name": "KEY", "valueFrom": {"configMapKeyRef": {"name": "others", "key": "password"}}}]},
     {"envFrom": [{"secretRef": {"name": "others"}}]},
+    {"command": ["/bin/sh"]},
+    {"command": None},
+    {"args": ["--domain=a/b", "--log-file=/x"]},
+    {"ports": [{"containerPort": 80, "hostPort": 80}]},
+    {"lifecycle": {"postStart": {"exec": {"command": ["sh"]}}}},
+    {"workingDir": "/"},
+    {"livenessProbe": {"exec": {"command": ["sh"]}}},
+    {"readinessProbe": {"httpGet": {"host": "10.0.0.1", "port": 80}}},
+    {"resources": {"limits": {"nvidia.com/gpu": "8"}}},
+    {"resources": {"requests": {"ephemeral-storage": "1Gi"}}},
     # NVIDIA's runtime, where it is the node's default, gives such a container all GPUs.
     {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]},
+]
+
+
+WORSE_CONTEXTS: list[Object] = [
+    {"seLinuxOptions": {"type": "spc_t"}},
+    {"seccompProfile": {"type": "Unconfined"}},
+    {"appArmorProfile": {"type": "Unconfined"}},
+    {"procMount": "Unmasked"},
+    {"readOnlyRootFilesystem": False},
+    {"runAsGroup": 0},
 ]
 
 
@@ -113,7 +156,8 @@ def test_of_daemon_sets_the_controller_makes_daemons_without_privileges(render: 
 
     def changed(**pod: Any) -> Object:
         made = a_daemon_set(release)
-        made["spec"]["template"]["spec"].update(pod)
+        wanted = {**made["spec"]["template"]["spec"], **pod}
+        made["spec"]["template"]["spec"] = {key: value for key, value in wanted.items() if value is not None}
         return made
 
     assert allowed(a_daemon_set(release))
@@ -123,7 +167,15 @@ def test_of_daemon_sets_the_controller_makes_daemons_without_privileges(render: 
     (container,) = a_daemon_set(release)["spec"]["template"]["spec"]["containers"]
     for worse in WORSE_CONTAINERS:
         kept = {key: value for key, value in {**container, **worse}.items() if value is not None}
-        assert not allowed(changed(containers=[container, kept])), worse
+        assert not allowed(changed(containers=[kept])), worse
+    for worse in WORSE_CONTEXTS:
+        kept = {**container, "securityContext": {**container["securityContext"], **worse}}
+        assert not allowed(changed(containers=[kept])), worse
+    assert not allowed(changed(containers=[container, {**container, "name": "b"}]))
+    assert not allowed(changed(containers=[])), "an API server refuses that by itself, too"
+    annotated = a_daemon_set(release)
+    annotated["spec"]["template"]["metadata"]["annotations"] = {"cdi.k8s.io/a": "nvidia.com/gpu=all"}
+    assert not allowed(annotated)
     other = a_daemon_set(release)
     other["metadata"]["name"] = "miner"
     assert not allowed(other)
@@ -191,6 +243,16 @@ def test_of_device_classes_the_controller_writes_those_of_mig_profiles(render: R
     for spec in (
         {"selectors": anything},
         {},
+        *(
+            {"selectors": [{"cel": {"expression": expression}}]}
+            for expression in (
+                f"device.driver == '{DRIVER}' && false || device.driver == 'other'",
+                f"{mine['spec']['selectors'][0]['cel']['expression']} || true",
+                f"{mine['spec']['selectors'][0]['cel']['expression']}\n|| true",
+            )
+        ),
+        {"selectors": [*mine["spec"]["selectors"], *anything]},
+        {**mine["spec"], "extendedResourceName": "nvidia.com/mig-1g.10gb/x"},
         {**mine["spec"], "config": [{"opaque": {"driver": DRIVER, "parameters": {}}}]},
         {**mine["spec"], "extendedResourceName": "nvidia.com/gpu"},
     ):

@@ -53,5 +53,6 @@ def refusals(
     return [
         one.get("message") or _evaluated(one["messageExpression"], data)
         for one in spec["validations"]
-        if not _evaluated(one["expression"], data)
+        # Google's evaluator does not know quantities; the tests on a real API server try those conditions.
+        if "quantity(" not in one["expression"] and not _evaluated(one["expression"], data)
     ]

@@ -347,3 +347,29 @@ spec:
 {{- end -}}
 {{- join "\n      && " $same -}}
 {{- end }}
+
+{{/* A condition: none of these fields is set. Of a list of where they are, and their names. A field that the API server
+does not know is not set. */}}
+{{- define "gpu-dra.none" -}}
+{{- $where := first . -}}
+{{- $unset := list -}}
+{{- range rest . -}}
+{{- $unset = append $unset (printf "!has(%s.%s)" $where .) -}}
+{{- end -}}
+{{- join " && " $unset -}}
+{{- end }}
+
+{{/* Resources of a container as a map of expressions: from name to amount, both text. */}}
+{{- define "gpu-dra.amounts" -}}
+{{- $amounts := list -}}
+{{- range $name, $amount := . -}}
+{{- $amounts = append $amounts (printf "'%s': '%s'" $name (toString $amount)) -}}
+{{- end -}}
+{{- printf "{%s}" (join ", " $amounts) -}}
+{{- end }}
+
+{{/* A regular expression: the selector of a class of a MIG profile, as the controller writes it. */}}
+{{- define "gpu-dra.profileSelector" -}}
+{{- $driver := .Values.driverName | replace "." "[.]" -}}
+{{- printf "^device[.]driver == '%s' && device[.]attributes\\['%s'\\][.]type == 'mig' && device[.]attributes\\['%s'\\][.]profile == '[a-z0-9.+-]+'$" $driver $driver $driver -}}
+{{- end }}
