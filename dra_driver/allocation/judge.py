@@ -5,7 +5,7 @@ then what keeps it away now (in use, counters, taints, constraints). So a device
 small. Sentences do not name the node, so that nodes with one reason form a group.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 
@@ -22,7 +22,7 @@ from dra_driver.allocation.resources import shortage_on
 from dra_driver.allocation.scarcity import scarce_sentence
 from dra_driver.allocation.search import Allocated, Limit, NotAllocatable, Undecided, allocate
 from dra_driver.allocation.selection import reads
-from dra_driver.allocation.snapshot import Candidate, Pool, Usage
+from dra_driver.allocation.snapshot import Candidate, Pool, PoolId, PublishedSlice, Usage
 from dra_driver.allocation.trace import Cause
 from dra_driver.allocation.usage import Ledger
 from dra_driver.allocation.verdicts import HELD, Code, DeviceVerdict, NodeVerdict, Sentence, after, joined, nearness
@@ -86,7 +86,7 @@ class Judge:
     def _devices_of(self, node: NodeView, claims: Sequence[ResourceClaim], result: NotAllocatable) -> NodeVerdict:
         view = _View(Site(node, self._world.snapshot), self.holders, self._misses)
         if not view.site.candidates:
-            return _without_devices(view.site)
+            return _without_devices(view.site, self._world.slices)
         requests = [one for claim in checked_requests(claims, self._world.classes, view.behaviour) for one in claim]
         for alternatives in requests:
             verdicts = [view.request(wanted) for wanted in alternatives]
@@ -140,11 +140,22 @@ def _where(claim: ResourceClaim) -> str:
     return f" ({', '.join(pools)})" if pools else ""
 
 
-def _without_devices(site: Site) -> NodeVerdict:
+def _without_devices(site: Site, slices: Sequence[PublishedSlice]) -> NodeVerdict:
     problems = [f"pool {pool} {pool.problem}" for pool in site.pools if pool.problem is not None]
     if problems:
         return NodeVerdict(site.node.name, Code.POOL, Sentence("; ".join(problems)))
+    newest: dict[PoolId, int] = {}
+    for one in slices:
+        newest[one.pool] = max(one.spec.pool.generation, newest.get(one.pool, 0))
+    old = sorted({"/".join(one.pool) for one in slices if _is_old(one, newest) and one.is_for(site.node)})
+    if old:
+        text = f"pool {', '.join(old)} has a newer generation of slices, and none of them is for this node"
+        return NodeVerdict(site.node.name, Code.POOL, Sentence(text))
     return NodeVerdict(site.node.name, Code.NO_DEVICES, Sentence("no devices are published for it"))
+
+
+def _is_old(slice_: PublishedSlice, newest: Mapping[PoolId, int]) -> bool:
+    return slice_.spec.pool.generation < newest[slice_.pool]
 
 
 def _too_few(wanted: Wanted, verdicts: Sequence[DeviceVerdict]) -> bool:
@@ -212,7 +223,7 @@ class _View:
         if (short := self._ledger.short_of_counters(candidate)) is not None:
             holders = self.sharers(candidate)
             text = f"{short.text}, beside {listed_holders(holders)}" if holders else short.text
-            return DeviceVerdict(wanted, candidate, Code.COUNTERS, text, holders)
+            return DeviceVerdict(wanted, candidate, Code.COUNTERS, text, holders, scarce=short.text)
         taints = self.site.snapshot.taints(candidate) if self.behaviour.taints else ()
         if taints and (taint := untolerated(taints, wanted.tolerations)) is not None:
             return DeviceVerdict(wanted, candidate, Code.TAINT, f"tainted {taint}")

@@ -63,7 +63,9 @@ def _group_of_devices(code: Code, text: str, members: Sequence[DeviceVerdict], s
     noun = "device" if len(members) == 1 else "devices"
     if not text:
         holders = tuple(holder for one in members for holder in one.holders)
-        scarce = members[0].scarce if len(members) == 1 else None
+        # Of counters all devices are short in the same words; of a capacity each has its own rest.
+        alike = len(members) == 1 or (code is Code.COUNTERS and len({one.scarce for one in members}) == 1)
+        scarce = members[0].scarce if alike else None
         lead = f"{scarce}, beside" if scarce is not None else _LEADS[code]
         return Sentence(f"{number}{noun} {lead} {HELD}", (holders,))
     return Sentence(f"{number}{noun} {text}" if number or code is not Code.TAINT else text)

@@ -106,7 +106,8 @@ class Ledger:
                 few = f"with at most {most(one)} of {name} for one claim" if one.request_policy else None
                 return Refusal(Cause.CAPACITY, few or f"with less than {requested} of {name}")
             if self._taken(candidate, name) + taking.value > amount(one.value):
-                return Refusal(Cause.CAPACITY, f"without enough {name} left")
+                beside = " beside the pod's other requests" if self._shares.get(candidate) else ""
+                return Refusal(Cause.CAPACITY, f"without enough {name} left{beside}")
         return None
 
     def consumption(self, wanted: Wanted, candidate: Candidate) -> dict[str, Quantity]:

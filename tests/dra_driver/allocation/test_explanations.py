@@ -89,16 +89,16 @@ def test_slices_that_do_not_agree_on_their_number_are_called_so() -> None:
 # -- of whole worlds
 
 
-def explained(*objects: Obj, claim_of: str | None = None) -> Explanation:
-    """Of the pod `pod`, or of the claim."""
-    given = [device_class().to_wire() | {"kind": "DeviceClass"}, _slice(), *objects]
+def explained(*objects: Obj, claim_of: str | None = None, slices: int = 1) -> Explanation:
+    """Of the pod `pod`, or of the claim. `slices` is how many the pool of node-1 says it has."""
+    given = [device_class().to_wire() | {"kind": "DeviceClass"}, _slice(slices), *objects]
     world = world_of(given).world
     return explain_claim(world, ("default", claim_of)) if claim_of else explain_pod(world, ("default", "pod"))
 
 
-def _slice() -> Obj:
+def _slice(count: int = 1) -> Obj:
     devices = [gpu("gpu-0"), gpu("gpu-1")]
-    pool = {"name": "node-1", "generation": 1, "resourceSliceCount": 1}
+    pool = {"name": "node-1", "generation": 1, "resourceSliceCount": count}
     spec = {"driver": DRIVER, "nodeName": "node-1", "pool": pool, "devices": devices}
     return {"kind": "ResourceSlice", "metadata": {"name": "slice"}, "spec": spec}
 
@@ -154,3 +154,22 @@ def test_what_ends_an_attempt_keeps_its_cause() -> None:
     with pytest.raises(InvalidInput) as raised:
         allocate([claim(exactly("gpu", "1 / 0 == 1"))], NODE, snapshot(published(gpu("gpu-0"))))
     assert raised.value.__cause__ is not None
+
+
+def test_slices_that_were_replaced_are_called_so() -> None:
+    """A newer slice of the same pool is for another node."""
+    newer = _slice()
+    newer["metadata"]["name"], newer["spec"]["nodeName"] = "newer", "node-2"
+    newer["spec"]["pool"] = {**newer["spec"]["pool"], "generation": 2}
+    given = explained(newer, _claim(exactly(count=3)), claim_of="claim", slices=2)
+    group = next(one for one in given.groups if one.nodes == ("node-1",))
+    assert group.code is Code.POOL
+    assert group.text == f"pool {DRIVER}/node-1 has a newer generation of slices, and none of them is for this node"
+
+
+def test_what_the_pod_takes_itself_is_named() -> None:
+    device = shareable("3", {"default": "1"})
+    both = [exactly(name, capacity={"requests": {"units": "2"}}) for name in ("a", "b")]
+    result = allocate([claim(*both)], NODE, snapshot(published(device)))
+    assert isinstance(result, NotAllocatable)
+    assert "without enough units left beside the pod's other requests" in result.reason
