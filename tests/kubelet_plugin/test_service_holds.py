@@ -237,20 +237,30 @@ async def test_hardware_of_a_claim_that_is_being_taken_back_is_waited_for(bench:
     assert set(bench.journal.held) == {heir.uid}
 
 
-async def test_a_lost_gpu_keeps_no_claim_and_is_put_right_when_it_is_back(bench: HoldBench) -> None:
+@pytest.mark.parametrize(
+    "code",
+    [
+        Code.GPU_IS_LOST,
+        Code.RESET_REQUIRED,
+        Code.NOT_FOUND,
+        Code.DRIVER_NOT_LOADED,
+        Code.LIB_RM_VERSION_MISMATCH,
+    ],
+)
+async def test_a_lost_gpu_keeps_no_claim_and_is_put_right_when_it_is_back(bench: HoldBench, code: Code) -> None:
     ref, other = bench.claim("train", PART), bench.claim("next", OTHER_PART)
     async with bench.plugin() as service:
         await prepare_one(service, ref)
-        bench.hardware.failures = [HardwareError("GPU is lost", code=Code.GPU_IS_LOST)]
+        bench.hardware.failures = [HardwareError("out of reach", code=code)]
         await unprepare_one(service, ref)
 
         assert (bench.journal.held, bench.files) == ({}, [])
         assert bench.hardware.holds == set(bench.journal.holds)
         assert {record.state for record in bench.journal.holds.values()} == {HoldState.UNDOING}
-        bench.hardware.failures = [HardwareError("GPU is lost", code=Code.GPU_IS_LOST)]
+        bench.hardware.failures = [HardwareError("out of reach", code=code)]
         with pytest.raises(NodeNotReady, match="was left by a claim that is gone"):
             await prepare_one(service, other)
-        bench.hardware.failures = [HardwareError("GPU is lost", code=Code.GPU_IS_LOST)]
+        bench.hardware.failures = [HardwareError("out of reach", code=code)]
         assert len((await service.sweep()).pending) == 1
         await service.sweep()
 

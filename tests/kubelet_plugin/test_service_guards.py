@@ -1,0 +1,73 @@
+"""Guards of the claim service that are met only when two things go wrong at once."""
+
+import os
+from pathlib import Path
+
+import pytest
+from support.claims import a_claim, a_gpu, a_ref, a_result, node_facts
+from support.prepared import Bench, prepare_one
+
+from dra_driver.errors import Unreachable
+from dra_driver.names import ClaimRef
+from kubelet_plugin.effects.cdi_files import CdiFiles
+
+AWAY = Unreachable("cannot reach the API server: connection refused")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+async def prepared(bench: Bench) -> ClaimRef:
+    ref = bench.api.put(a_claim(a_ref(), a_result(0)))
+    async with bench.plugin() as service:
+        await prepare_one(service, ref)
+    return ref
+
+
+async def test_a_claim_of_an_earlier_boot_is_not_answered_from_the_journal(bench: Bench) -> None:
+    """Where the CDI folder outlives a boot: its file may name what is another GPU now."""
+    ref = await prepared(bench)
+    bench.facts.facts = node_facts([a_gpu(0)], boot_id="boot-2")
+    bench.api.away = AWAY
+    async with bench.plugin() as service:
+        assert bench.claims_with_file == {ref.uid}
+        with pytest.raises(Unreachable):
+            await prepare_one(service, ref)
+
+
+async def test_a_claim_that_stands_again_at_the_second_question_is_not_released(bench: Bench) -> None:
+    """A sweep reads all claims, and then acts: meanwhile one may have been allocated as before, and prepared."""
+    ref = await prepared(bench)
+    claim = bench.api.objects[ref.namespace, ref.name]
+    questions: list[str] = []
+
+    async def deallocated_at_first(name: str) -> None:
+        questions.append(name)
+        without = {**claim, "status": {}}
+        bench.api.objects[ref.namespace, ref.name] = without if len(questions) == 1 else claim
+
+    async with bench.plugin(stale_after_s=0.0) as service:
+        bench.api.before_answer = deallocated_at_first
+        report = await service.sweep()
+        assert list(service.held) == [ref.uid]
+    assert len(questions) == 2
+    assert any("stands again" in sentence for sentence in report.done)
+    assert bench.claims_with_file == {ref.uid}
+
+
+def test_a_published_file_has_its_name_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it a power cut takes the file of a claim that kubelet was told is prepared."""
+    flushed: list[Path] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{descriptor}").resolve())
+        real(descriptor)
+
+    cdi = CdiFiles(tmp_path, "gpu.nvidia.com")
+    staged = [cdi.stage(uid, b"{}") for uid in ("uid-1", "uid-2")]
+    monkeypatch.setattr(os, "fsync", fsync)
+    cdi.publish(staged)
+    assert flushed == [tmp_path.resolve()]
