@@ -10,6 +10,7 @@ to turn back, so no other asks for it. Pure.
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from dra_driver.allocation.amounts import Amount
 from dra_driver.allocation.constraints import AnyConstraint, DistinctAttribute, MatchAttribute, Value
@@ -79,6 +80,10 @@ def _too_few_that_differ(problem: Problem) -> str | None:
             if not isinstance(constraint, DistinctAttribute):
                 continue
             covered = [problem.prospects[one[0]] for one in claim if len(one) == 1 and constraint.covers(one[0].name)]
+            if (
+                why := next(filter(None, (_too_few_turns(problem, constraint, one) for one in covered)), None)
+            ) is not None:
+                return why
             values = [frozenset(_by_value(problem, constraint, one)) for one in covered]
             known = len(frozenset[Value]().union(*values))
             # While its devices are chosen, a request of several needs two values besides those of the requests before.
@@ -89,6 +94,23 @@ def _too_few_that_differ(problem: Problem) -> str | None:
                     f"their devices have {known} values"
                 )
     return None
+
+
+def _too_few_turns(problem: Problem, constraint: DistinctAttribute, prospects: Prospects) -> str | None:
+    """A request for more devices than the value changes along its devices.
+
+    They are chosen in their order, and each differs from the one before it. With lists that is not so simple.
+    """
+    values = [own for one in _devices(problem, prospects) if (own := constraint.values(one))]
+    if any(len(own) > 1 for own in values):
+        return None
+    turns = sum(before != own for before, own in pairwise(values)) + bool(values)
+    if prospects.count <= turns:
+        return None
+    return (
+        f"{prospects.wanted} needs {prospects.count} devices that differ in {constraint.attribute} each from the one "
+        f"before; in their order there are {turns}"
+    )
 
 
 def _paired(choices: Sequence[Collection[Value]]) -> int:

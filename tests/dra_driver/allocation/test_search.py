@@ -542,6 +542,16 @@ def test_a_request_for_several_devices_needs_two_values_beside_those_before_it()
     assert isinstance(result, NotAllocatable) and not isinstance(result, Undecided)
 
 
+def test_devices_of_one_request_differ_from_those_before_them_in_their_order() -> None:
+    """15 + 8 + 2 devices of 48 with 6 values, those with one value side by side."""
+    devices = [gpu(f"gpu-{index:02}", zone=f"z{index // 8}") for index in range(48)]
+    wanted = [exactly("a", count=15), exactly("b", count=8), exactly("c", count=2)]
+    asked = claim(*wanted, constraints=[{"distinctAttribute": f"{DRIVER}/zone"}])
+    result = allocate([asked], NODE, snapshot(published(*devices)), limit=Limit(steps=500))
+    assert isinstance(result, NotAllocatable) and not isinstance(result, Undecided)
+    assert "in their order there are 6" in result.reason
+
+
 def test_as_many_values_as_requests_are_enough() -> None:
     assert isinstance(many(15, "zone", 15, 15), Allocated)
 
