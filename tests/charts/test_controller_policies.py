@@ -11,6 +11,7 @@ from support.helm import NAMESPACE, Object, Release
 from support.policies import refusals
 
 from controller.classes import wanted_class
+from controller.settings import read_settings
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.domains.names import FINALIZER
 from dra_driver.domains.objects import DaemonSettings, daemon_set, daemon_template, workload_template
@@ -56,8 +57,7 @@ def test_of_a_node_the_controller_changes_the_label_of_its_domain(render: Render
 
 def settings_of(release: Release) -> DaemonSettings:
     arguments = release.one("Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
-    given = dict(one.removeprefix("--").split("=", 1) for one in arguments if "=" in one)
-    return DaemonSettings(NAMESPACE, given["daemon-image"], service_account=given["daemon-service-account"])
+    return read_settings([*arguments, f"--lease-namespace={NAMESPACE}"], {}).daemons
 
 
 def a_domain() -> ComputeDomain:
@@ -179,6 +179,24 @@ def test_of_daemon_sets_the_controller_makes_daemons_without_privileges(render: 
     other = a_daemon_set(release)
     other["metadata"]["name"] = "miner"
     assert not allowed(other)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"imagePullSecrets": [{"name": "a"}, {"name": "b"}]},
+        {"computeDomains": {"priorityClassName": "", "resources": {"requests": None}}},
+        {"computeDomains": {"resources": {"limits": {"cpu": 1, "memory": "1Gi"}}}, "logLevel": "debug"},
+        {"driverName": "gpu.example.com", "image": {"repository": "registry.example.com/a", "tag": "b"}},
+    ],
+)
+def test_the_controllers_own_daemons_and_classes_pass_whatever_is_set(values: Values, render: Render) -> None:
+    release = render(values)
+    assert refusals(release, "-daemons", CONTROLLER, None, new=a_daemon_set(release)) == []
+    driver = values.get("driverName", DRIVER)
+    for profile in ("1g.10gb", "1c.2g.20gb+me", "1g.5gb+me.all", "2g.20gb-me"):
+        made = wanted_class(profile, driver, extended_resource=True)
+        assert refusals(release, "-classes", CONTROLLER, None, new=made) == []
 
 
 def test_of_daemon_sets_the_controller_takes_down_those_of_domains(render: Render) -> None:
