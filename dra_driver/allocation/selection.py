@@ -134,6 +134,25 @@ class Failure:
     error: CelError
 
 
+@dataclass(frozen=True, slots=True)
+class Readability:
+    """The first attribute that a scheduler cannot read: one that knows lists, and one that does not."""
+
+    with_lists: str | None
+    without_lists: str | None
+
+    @classmethod
+    def of(cls, device: Device) -> "Readability":
+        without = unreadable_attribute(device, lists=False)
+        return _READABLE if without is None else cls(unreadable_attribute(device, lists=True), without)
+
+    def unreadable(self, server: Server) -> str | None:
+        return self.with_lists if server.list_values else self.without_lists
+
+
+_READABLE = Readability(None, None)
+
+
 class Selectors:
     """All selectors of one snapshot's claims and classes, as its scheduler compiles them.
 
@@ -147,10 +166,12 @@ class Selectors:
         self._compile = compiled
         self._compiled: dict[str, ClassSelector | CelError] = {}
 
-    def verdict(self, expressions: Iterable[str], driver: str, device: Device) -> bool | Failure:
+    def verdict(
+        self, expressions: Iterable[str], driver: str, device: Device, attributes: "Readability | None" = None
+    ) -> bool | Failure:
         """Whether all selectors hold for the device. They are asked in order, and those after the first that does not
-        hold are not asked."""
-        unreadable = unreadable_attribute(device, self._server)
+        hold are not asked. `attributes` are what is known of the device's already."""
+        unreadable = (attributes or Readability.of(device)).unreadable(self._server)
         for index, expression in enumerate(expressions):
             selector = self._selector(expression)
             if isinstance(selector, CelError):

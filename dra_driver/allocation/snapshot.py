@@ -16,7 +16,7 @@ from typing import NamedTuple
 from dra_driver.allocation.amounts import Amount, amount
 from dra_driver.allocation.behaviour import CURRENT, Behaviour
 from dra_driver.allocation.nodes import NodeView, selector_matches
-from dra_driver.allocation.selection import Failure, Selectors
+from dra_driver.allocation.selection import Failure, Readability, Selectors
 from dra_driver.api.resource import (
     Allocation,
     Device,
@@ -66,6 +66,11 @@ class Candidate:
             for one in self.device.consumes_counters or ()
             for name, value in one.counters.items()
         )
+
+    @cached_property
+    def readability(self) -> Readability:
+        """Found once: looking at all attributes takes longer than most selectors."""
+        return Readability.of(self.device)
 
     @cached_property
     def counter_sets(self) -> tuple[CounterSetId, ...]:
@@ -161,7 +166,7 @@ def _select(candidates: Iterable[Candidate], selectors: Selectors, expressions: 
     matching: list[Candidate] = []
     failing: dict[Candidate, Failure] = {}
     for candidate in candidates:
-        found = selectors.verdict(expressions, candidate.id.driver, candidate.device)
+        found = selectors.verdict(expressions, candidate.id.driver, candidate.device, candidate.readability)
         if found is True:
             matching.append(candidate)
         elif isinstance(found, Failure):

@@ -72,9 +72,8 @@ def attribute_value(attribute: Attribute) -> object:
     return None
 
 
-def unreadable_attribute(device: Device, server: Server) -> str | None:
-    """An attribute without a value, or with a list that the server cannot read; None when all can be read."""
-    lists = server.list_values
+def unreadable_attribute(device: Device, *, lists: bool) -> str | None:
+    """An attribute without a value, or, for a server that does not know `lists`, with one; None when there is none."""
     for name, one in device.attributes.items():
         if one.string is None and one.int_ is None and one.bool_ is None and one.version is None:
             values = (one.ints, one.bools, one.strings, one.versions)
@@ -121,7 +120,7 @@ class Selector:
 
     def matches(self, device: CelDevice) -> bool:
         """Raises CelRuntimeError, which ends the scheduling attempt of the whole pod."""
-        if (name := unreadable_attribute(device.device, self._server)) is not None:
+        if (name := unreadable_attribute(device.device, lists=self._server.list_values)) is not None:
             raise unreadable_error(name, self.expression)
         result = self._evaluate(device)
         if result is True or result is False:
