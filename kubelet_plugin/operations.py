@@ -1,7 +1,8 @@
 """Calls of kubelet, claim by claim: each claim is answered on its own, and what became of it is told.
 
 Both drivers of the plugin's process enter here with what they do for a claim. Every operation ends with one line in
-the log, and with a word to the `listener`. When kubelet gives up a call, what was begun is finished in the background.
+the log, and with a word to the `listener`. When kubelet gives up a call, what only waits is dropped (`Notes.wanted`),
+and what was begun is finished in the background.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 import structlog
 
 from dra_driver.api.resource import ResourceClaim
-from dra_driver.errors import DriverError
+from dra_driver.errors import DriverError, NodeNotReady
 from dra_driver.names import ClaimRef
 from kubelet_plugin.prepare.claims import names_of_pods
 from kubelet_plugin.prepare.listener import AllocatedTo, Call, ClaimListener, Operation
@@ -22,12 +23,19 @@ _log = structlog.get_logger(__name__)
 class Notes:
     """What is found out of a claim while something is done about it."""
 
-    __slots__ = ("devices", "pods", "repeated")
+    __slots__ = ("devices", "given_up", "pods", "repeated")
 
     def __init__(self) -> None:
+        self.given_up = False
+        """Whether nobody waits for the answer any more."""
         self.pods: tuple[str, ...] = ()
         self.devices: tuple[AllocatedTo, ...] = ()
         self.repeated = False
+
+    def wanted(self, claim: ClaimRef) -> None:
+        """Raises NodeNotReady when kubelet has given up the call: it comes again, and its claims may be others then."""
+        if self.given_up:
+            raise NodeNotReady("kubelet gave up this call before anything was begun; it tries again", about=str(claim))
 
     def read(self, claim: ResourceClaim, driver: str) -> None:
         self.pods = names_of_pods(claim)
@@ -49,8 +57,14 @@ class Operations:
 
     async def each[T](self, call: Call, claims: Sequence[ClaimRef], act: Act[T]) -> dict[str, T | DriverError]:
         """The answer for each claim, or why there is none, by claim UID."""
-        tasks = [self.begin(self._one(call, claim, act)) for claim in {claim.uid: claim for claim in claims}.values()]
-        return dict(await asyncio.shield(asyncio.gather(*tasks)))
+        notes = {claim: Notes() for claim in {claim.uid: claim for claim in claims}.values()}
+        tasks = [self.begin(self._one(call, claim, act, notes[claim])) for claim in notes]
+        try:
+            return dict(await asyncio.shield(asyncio.gather(*tasks)))
+        except asyncio.CancelledError:
+            for each in notes.values():
+                each.given_up = True
+            raise
 
     def begin[T](self, work: Coroutine[None, None, T]) -> asyncio.Task[T]:
         """Something that is finished whoever gives up waiting for it."""
@@ -64,10 +78,10 @@ class Operations:
         while self._begun:
             await asyncio.gather(*self._begun, return_exceptions=True)
 
-    async def _one[T](self, call: Call, claim: ClaimRef, act: Act[T]) -> tuple[str, T | DriverError]:
+    async def _one[T](self, call: Call, claim: ClaimRef, act: Act[T], notes: Notes) -> tuple[str, T | DriverError]:
         """The claim's UID and its answer; also the only place that tells how an operation ended."""
         self._listener.began(call, claim)
-        notes, started = Notes(), time.perf_counter()
+        started = time.perf_counter()
         answer: T | DriverError
         try:
             answer = await act(claim, notes)

@@ -9,7 +9,10 @@ own, different claims run side by side, and one claim has one turn at a time, wh
   prepared is answered from the journal, so that kubelet's restart does not need the API server twice.
 * A repeated prepare writes nothing; it looks whether the CDI file is still as it was left.
 * Unprepare never asks the API server: the object may be gone.
-* When kubelet gives up a call, what was begun is finished in the background, and its retry finds the result.
+* The API server is asked before a claim's turn, once for all calls that wait for the same claim, so that an unprepare
+  waits for none of them. After a release it is asked again, in the turn.
+* When kubelet gives up a call, a prepare that only waits is dropped. What was begun on the node is finished in the
+  background, and kubelet's retry finds the result.
 """
 
 import asyncio
@@ -29,7 +32,7 @@ from kubelet_plugin.discovery import RELEASED, NodeFacts
 from kubelet_plugin.monitor import SeenFacts
 from kubelet_plugin.operations import Notes, Operations
 from kubelet_plugin.prepare.answer import PreparedDevice
-from kubelet_plugin.prepare.claims import ClaimApi, ClaimReader, PodsOfClaims, explained
+from kubelet_plugin.prepare.claims import ClaimApi, ClaimReader, ClaimReads, PodsOfClaims, explained
 from kubelet_plugin.prepare.execute import CdiFolder, Executor
 from kubelet_plugin.prepare.heal import Healer
 from kubelet_plugin.prepare.holds import Effects, Hold
@@ -141,6 +144,7 @@ class ClaimService:
         """A claim went and left something behind, which is to be cleared as soon as it can be."""
         self._settings_lost = asyncio.Event()
         self._operations = Operations(driver, self._listener)
+        self._reads = ClaimReads(self._claims)
 
     @property
     def held(self) -> Held:
@@ -240,13 +244,20 @@ class ClaimService:
         well_formed(ref)
         for sentence in (await self._healer.complete()).done:
             _log.warning("put right", what=sentence)
+        held = self._journal.current.held.get(ref.uid)
+        prepared = held is not None and await self._is_prepared(held, self._view.node())
+        with suppress(DriverError), timed(self._listener.step_ended, "read_claim"):
+            answer = await self._reads.of(ref, patience_s=0.0 if prepared else self._api_patience_s)
+            answer.claim()  # what it raises is the step's outcome, and the claim's in its turn
         async with self._executor.turn(ref.uid):
+            notes.wanted(ref)
             node = self._view.node()
             entry = self._journal.current.held.get(ref.uid)
             prepared = entry is not None and await self._is_prepared(entry, node)
+            # Kubelet, or a sweep, released it since the API server was asked.
+            released = answer.outdated or (held is not None and entry is None)
             try:
-                with timed(self._listener.step_ended, "read_claim"):
-                    claim = await self._claims.read(ref, patience_s=0.0 if prepared else self._api_patience_s)
+                claim = await self._claims.read(ref) if released else answer.claim()
             except ClusterError as error:
                 if prepared and entry is not None:
                     _log.warning("answered from the journal", claim=str(ref), error=str(error))
@@ -301,6 +312,7 @@ class ClaimService:
 
     async def _unprepare(self, ref: ClaimRef, notes: Notes) -> None:
         async with self._executor.turn(ref.uid):
+            self._reads.released(ref.uid)
             entry = self._journal.current.held.get(ref.uid)
             if entry is None:
                 notes.repeated = True

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject, Resource
 from dra_driver.api.resource import ResourceClaim
@@ -132,6 +133,59 @@ class ClaimReader:
         if self._saw is not None:
             self._saw(claim)
         return claim
+
+
+class _Releases:
+    """How often a claim was released, and the question about it that is under way."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.asked: tuple[ClaimRef, float, ClaimRead] | None = None
+
+
+class ClaimRead:
+    """What the API server answers about one claim."""
+
+    def __init__(self, releases: _Releases, asking: asyncio.Task[ResourceClaim | None]) -> None:
+        self._releases = releases
+        self._released_before = releases.count
+        self.asking = asking
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the claim was released since the API server was asked."""
+        return self._releases.count != self._released_before
+
+    def claim(self) -> ResourceClaim | None:
+        """None when there is none. Raises what asking raised."""
+        return self.asking.result()
+
+
+class ClaimReads:
+    """One question for all who wait for the same claim; lives in one event loop."""
+
+    def __init__(self, claims: ClaimReader) -> None:
+        self._claims = claims
+        self._of_claims: WeakValueDictionary[str, _Releases] = WeakValueDictionary()
+        """Each lives as long as somebody has an answer about the claim."""
+
+    async def of(self, ref: ClaimRef, *, patience_s: float) -> ClaimRead:
+        """The answer, or the error, of a question that was not answered when this was called."""
+        releases = self._of_claims.setdefault(ref.uid, _Releases())
+        if releases.asked is not None:
+            claim, patient_s, read = releases.asked
+            if (claim, patient_s) == (ref, patience_s) and not read.asking.done() and not read.outdated:
+                await asyncio.wait([read.asking])
+                return read
+        read = ClaimRead(releases, asyncio.create_task(self._claims.read(ref, patience_s=patience_s)))
+        releases.asked = ref, patience_s, read
+        await asyncio.wait([read.asking])
+        return read
+
+    def released(self, claim_uid: str) -> None:
+        """What was answered before about this claim may be true no more."""
+        if (releases := self._of_claims.get(claim_uid)) is not None:
+            releases.count += 1
 
 
 def _has_device(claim: JsonObject, driver: str, pool: str) -> bool:

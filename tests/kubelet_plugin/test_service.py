@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,7 @@ from dra_driver.errors import (
     Unreachable,
 )
 from dra_driver.names import CONFIG_API_VERSION, ClaimRef
-from dra_driver.runtime.files import TEMPORARY_SUFFIX
+from dra_driver.runtime.files import TEMPORARY_SUFFIX, StagedFile
 from kubelet_plugin.effects.cdi_files import CdiFiles
 from kubelet_plugin.prepare.answer import PreparedDevice
 from kubelet_plugin.prepare.checkpoint import decode
@@ -642,14 +643,64 @@ class TestCancelled:
 
         assert bench.claims_with_file == {ref.uid}
 
-    async def test_closing_waits_for_what_was_begun(self, bench: Bench) -> None:
+    async def test_what_only_waited_for_the_api_server_is_dropped(self, bench: Bench) -> None:
+        ref = bench.api.put(a_claim(a_ref(), a_result(0)))
+        asked, go_on = asyncio.Event(), asyncio.Event()
+
+        async def answer_slowly(_: str) -> None:
+            asked.set()
+            await go_on.wait()
+
+        async with bench.plugin() as service:
+            bench.api.before_answer = answer_slowly
+            call = asyncio.ensure_future(service.prepare([ref]))
+            await asked.wait()
+            call.cancel()
+            await asyncio.sleep(0)
+            go_on.set()
+        assert bench.files == []
+
+    async def test_calls_for_one_claim_wait_for_one_answer_and_its_release_for_none(self, bench: Bench) -> None:
+        ref = bench.api.put(a_claim(a_ref(), a_result(0)))
+        asked, go_on = asyncio.Event(), asyncio.Event()
+
+        async def answer_slowly(_: str) -> None:
+            asked.set()
+            await go_on.wait()
+
+        async with bench.plugin() as service:
+            before, bench.api.before_answer = bench.api.reads, answer_slowly
+            calls = [asyncio.ensure_future(prepare_one(service, ref)) for _ in range(3)]
+            await asked.wait()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert bench.api.reads - before == 1
+            async with asyncio.timeout(10):
+                await unprepare_one(service, ref)
+            go_on.set()
+            answers = await asyncio.gather(*calls)
+            assert answers[0] == answers[1] == answers[2]
+            # The release overtook the answer: each asked again in its turn.
+            assert bench.api.reads - before == 4
+
+    async def test_closing_waits_for_what_was_begun(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         ref = bench.api.put(a_claim(a_ref(), a_result(0)))
         service = bench.service()
         await service.start()
+        begun, go_on = threading.Event(), threading.Event()
+        stage = bench.cdi.stage
+
+        def slowly(uid: str, content: bytes) -> StagedFile:
+            begun.set()
+            go_on.wait(10)
+            return stage(uid, content)
+
+        monkeypatch.setattr(bench.cdi, "stage", slowly)
         call = asyncio.ensure_future(service.prepare([ref]))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await asyncio.to_thread(begun.wait, 10)
         call.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
 
         await service.close()
 
