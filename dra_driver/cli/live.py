@@ -32,6 +32,8 @@ _TAINT_RULES = tuple(
 _OPTIONAL = (NODE_INVENTORIES.plural, COMPUTE_DOMAINS.plural, _QUOTAS.plural, "devicetaintrules")
 """Kinds that a cluster need not have."""
 _FORBIDDEN = (401, 403)
+_LISTS = frozenset({"ints", "bools", "strings", "versions"})
+"""Fields of attributes that only a server with DRAListTypeAttributes keeps."""
 
 
 def ask_world(kubeconfig: Path | None, context: str | None, namespace: str) -> World:
@@ -100,6 +102,10 @@ def _each_once(objects: Iterable[JsonObject]) -> list[JsonObject]:
     return list(found.values())
 
 
+def _has_list(device: JsonObject) -> bool:
+    return any(not _LISTS.isdisjoint(one) for one in (device.get("attributes") or {}).values())
+
+
 def _behaviour(minor: int, objects: Iterable[JsonObject]) -> Behaviour:
     """Of the version with its default gates, and those that must be on, since the server kept what they are for."""
     behaviour = Behaviour.of(minor)
@@ -114,6 +120,7 @@ def _behaviour(minor: int, objects: Iterable[JsonObject]) -> Behaviour:
                 or any(one.get("consumesCounters") for one in devices),
                 consumable=behaviour.consumable or any(one.get("allowMultipleAllocations") for one in devices),
                 taints=behaviour.taints or any(one.get("taints") for one in devices),
+                list_attributes=behaviour.list_attributes or any(map(_has_list, devices)),
             )
         elif obj["kind"] == "DeviceTaintRule" and not behaviour.taints:
             behaviour = replace(behaviour, taints=True)

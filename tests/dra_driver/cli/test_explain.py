@@ -27,7 +27,7 @@ from dra_driver.api.meta import (
     JsonObject,
     Resource,
 )
-from dra_driver.cli.live import live_world
+from dra_driver.cli.live import _behaviour, live_world
 from dra_driver.cli.main import app
 from dra_driver.cli.output import Status
 from dra_driver.errors import InvalidInput, Rejected
@@ -329,3 +329,10 @@ def test_every_code_is_documented() -> None:
     source = "".join(Path(module.__file__).read_text() for module in (findings, domains, policies))
     codes = set(re.findall(r'Finding\(\s*"([a-z-]+)"', source)) | {"missing-claim", "missing-template"}
     assert [code for code in sorted(codes) if code not in text] == []
+
+
+def test_a_server_that_keeps_lists_has_a_scheduler_that_reads_them() -> None:
+    listed = gpu("gpu-0")
+    listed["attributes"] = {"models": {"strings": ["a", "b"]}}
+    assert not _behaviour(36, [_slice("a", gpu("gpu-0"))]).server.list_values
+    assert _behaviour(36, [_slice("a", listed)]).server.list_values
