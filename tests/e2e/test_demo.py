@@ -73,12 +73,12 @@ spec:
     [
         (["demo", "--nodes", "h100!"], "--nodes: 'h100!' is not PROFILE or PROFILE:NUMBER"),
         (["demo", "-f", "/nowhere"], "/nowhere: there is no such folder"),
-        (["demo", "--nodes", "t5"], "--nodes: 't5' is none of a30,"),
+        (["demo", "--nodes", "t5"], "--nodes: 't5' is none of a10,"),
         (["demo", "--publisher", "nobody"], "'nobody' is not one of 'controller', 'node'"),
         (["demo", "--timeout", "-1"], "--timeout"),
         (["cluster", "--port", "99999"], "--port"),
         (["cluster", "--folder", "/dev/null"], "/dev/null: this folder cannot be made: File exists"),
-        (["inventory", "--host", "t4:x"], "--host t4:x: 'x' is not the number of a node"),
+        (["inventory", "--host", "t4:x"], "simulated node t4:x: 'x' is not the number of a node"),
     ],
 )
 def test_a_mistake_is_answered_in_one_line_with_status_2(

@@ -80,9 +80,15 @@ class DeviceHealth:
 def allocated_resources_status(
     pod: JsonObject, container: JsonObject, records: Sequence[ClaimRecord], health: DeviceHealth
 ) -> list[JsonObject]:
-    """`allocatedResourcesStatus` of one container: each claim, or request of one, that it refers to."""
+    """`allocatedResourcesStatus` of one container: each claim, or request of one, that it refers to.
+
+    A real kubelet reports nothing about the claim that was made for extended resources, and an API server refuses it.
+    """
+    asked = {claim["name"] for claim in (container.get("resources") or {}).get("claims") or ()}
     statuses: dict[str, list[JsonObject]] = {}
     for name, driver, device in container_devices(pod, container, records):
+        if name.partition("/")[0] not in asked:
+            continue
         known = health.of(driver, device.pool, device.device)
         resource: JsonObject = {"resourceID": _resource_id(driver, device), "health": known.word}
         if known.message:

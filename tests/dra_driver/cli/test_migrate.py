@@ -387,6 +387,8 @@ class ForbiddenKinds:
             return {"major": "1", "minor": "36", "gitVersion": "v1.36.0"}
         node = {"metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
         deployment, _ = yaml.safe_load_all(TRANSLATOR)
+        for stored in (node, deployment):
+            stored["metadata"] |= {"uid": "u-1", "resourceVersion": "1"}
         items = {"nodes": [node], "deployments": [deployment]}.get(plural, [])
         return {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items}
 
