@@ -5,6 +5,7 @@ the plugin's folder, which is at the same path in both; see `kubelet_plugin.rele
 the entry point group `gpu_dra.commands`.
 """
 
+import os
 import re
 import time
 from datetime import UTC, datetime, timedelta
@@ -29,7 +30,9 @@ _GPU_NODE = re.compile(r"nvidia\d+")
 _POLL_S = 0.2
 _HERE = NodePlaces()
 
-KubeletRootOption = Annotated[Path, typer.Option("--kubelet-root", help="Kubelet's folder, the same in both.")]
+KubeletRootOption = Annotated[
+    Path, typer.Option("--kubelet-root", readable=False, help="Kubelet's folder, the same in both.")
+]
 DriverOption = Annotated[str, typer.Option("--driver-name", help="The plugin's setting of that name.")]
 PatienceOption = Annotated[
     float, typer.Option("--patience", metavar="SECONDS", min=0.0, help="How long the plugin is waited for.")
@@ -117,9 +120,9 @@ def status(
 
 def _folder(kubelet_root: Path, driver_name: str) -> Path:
     folder = NodePlaces(kubelet_root=kubelet_root, driver=driver_name).state_dir
-    if not folder.is_dir():
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise InvalidInput(
-            "there is no such folder; run this on the node, as root, with the --kubelet-root of the plugin",
+            "is not there, or not yours to write to; run this on the node, as root, with the plugin's --kubelet-root",
             about=str(folder),
         )
     return folder

@@ -4,6 +4,7 @@ The command line finds it through the entry point group `gpu_dra.commands`. It r
 with the host's root somewhere else, and changes nothing.
 """
 
+import os
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -46,7 +47,7 @@ def record(
 
     Needs to be root. Changes nothing. Anybody can replay the file: dractl inventory --host FILE.
     """
-    if output.exists():
+    if os.path.lexists(output):
         raise InvalidInput("exists already; name another one with --output", about=f"file {output}")
     if simulate is not None and host_root == Path("/"):
         raise InvalidInput("needs a folder for the simulated host: --host-root", about="--simulate")

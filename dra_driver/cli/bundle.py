@@ -1,5 +1,6 @@
 """`dractl bundle`: a support archive without secrets, of a cluster or of this node; changes nothing."""
 
+import os
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -65,7 +66,7 @@ def bundle(
 
     What cannot be read is in its errors.txt. `dractl doctor --from FILE` judges it again.
     """
-    if output.exists():
+    if os.path.lexists(output):
         raise InvalidInput("is there already; name another one with --output", about=f"file {output}")
     anonymity = Anonymity() if anonymize else None
     with tempfile.TemporaryDirectory(prefix="gpu-dra-bundle-") as folder:

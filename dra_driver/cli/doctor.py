@@ -57,8 +57,12 @@ HostRootOption = Annotated[
         help="Where the root of this machine is mounted; the plugin's pod sets GPU_DRA_HOST_ROOT to it.",
     ),
 ]
-KubeletRootOption = Annotated[Path, typer.Option("--kubelet-root", help="With --node: kubelet's folder.")]
-CdiRootOption = Annotated[Path, typer.Option("--cdi-root", help="With --node: the folder of the driver's CDI files.")]
+KubeletRootOption = Annotated[
+    Path, typer.Option("--kubelet-root", readable=False, help="With --node: kubelet's folder.")
+]
+CdiRootOption = Annotated[
+    Path, typer.Option("--cdi-root", readable=False, help="With --node: the folder of the driver's CDI files.")
+]
 DriverRootOption = Annotated[
     str | None,
     typer.Option("--driver-root", help="With --node: folder of the NVIDIA driver; default: it is looked for."),

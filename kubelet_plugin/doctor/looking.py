@@ -138,11 +138,11 @@ class Machine:
             imex_unit=host.resolve(f"{_WANTED_BY}/nvidia-imex.service") is not None,
             runtimes=tuple(self._runtimes()),
             cdi_root=str(places.cdi_root),
-            cdi_root_there=places.cdi_root.is_dir(),
+            cdi_root_there=os.access(places.cdi_root, os.F_OK),
             cdi_files=tuple(self._cdi_files()),
             journal=journal,
             registry=str(self._registry),
-            registry_there=self._registry.is_dir(),
+            registry_there=os.access(self._registry, os.F_OK),
             sockets=sockets,
             mps_left=left,
             xids=xids,
@@ -233,7 +233,7 @@ class Machine:
 
     def _journal(self) -> tuple[JournalSeen, tuple[str, ...]]:
         folder = self.places.state_dir
-        aside = (folder / DAMAGED).exists()
+        aside = os.access(folder / DAMAGED, os.F_OK)
         try:
             journal = JournalFile(folder).current()
         except DriverError as error:

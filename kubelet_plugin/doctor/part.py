@@ -1,6 +1,7 @@
 """What the entry point group `gpu_dra.doctor` names: looks, judges, and has files for a bundle."""
 
 import json
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from importlib.metadata import version
@@ -48,7 +49,7 @@ class Node:
         yield _file("node/inventory.json", lambda: _inventory(machine))
         for name in (JOURNAL, DAMAGED):
             path = places.state_dir / name
-            if path.exists() or name == JOURNAL:
+            if os.access(path, os.F_OK) or name == JOURNAL:
                 yield _file(f"node/{name}", partial(_lines, path.read_bytes))
         cdi = CdiFiles(places.cdi_root, places.driver)
         try:

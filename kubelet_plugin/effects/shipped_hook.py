@@ -8,6 +8,7 @@ container that starts meanwhile runs the old program or the new one. During a ro
 last decides. Uninstalling leaves it there, because pods keep their GPUs and their containers may start again.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -31,7 +32,7 @@ class InstalledHook:
 
     def install(self) -> None:
         """Nothing is written. Raises NodeNotReady when there is none."""
-        if not self._file.exists():
+        if not os.access(self._file, os.F_OK):
             raise NodeNotReady("is not there: no plugin of an image with nvidia-cdi-hook has run here", about=self.path)
 
 
@@ -45,7 +46,7 @@ class ShippedHook(InstalledHook):
 
     def install(self) -> None:
         """Put it there, unless this process has done so. Raises NodeNotReady."""
-        if self._installed and self._file.exists():
+        if self._installed and os.access(self._file, os.F_OK):
             return
         content = read_if_present(self._image_file)
         if content is None:

@@ -30,6 +30,7 @@ from dra_driver.errors import InvalidInput, NodeNotReady
 
 FORMAT = 1
 FOLDER = "gpu-dra-record"
+_IN_BUNDLE = "gpu-dra-bundle/node/record.tar.gz"
 _ABOUT, _NVML, _FILES, _PROGRAMS = "record.json", "nvml.json", "files.json", "programs.json"
 _MOST_MEMBERS = 32
 _MOST_BYTES = 256 * 2**20
@@ -189,6 +190,8 @@ def read_record(path: Path) -> Record:
             members = dict(_read(tar, path))
     except FileNotFoundError as error:
         raise _refused(path, "does not exist; make one on a node with `dractl record`") from error
+    except PermissionError as error:
+        raise _refused(path, "may not be read by you; run this as its owner or as root") from error
     except (OSError, EOFError, tarfile.TarError, ValueError, RecursionError) as error:
         raise _refused(
             path, f"is no record of `dractl record`, or a damaged one ({error}); record the node again"
@@ -216,6 +219,8 @@ def _read(tar: tarfile.TarFile, path: Path) -> Iterator[tuple[str, Any]]:
     left = _MOST_BYTES
     for number, member in enumerate(tar):
         name = member.name.removeprefix(f"{FOLDER}/")
+        if member.name.startswith("gpu-dra-bundle/"):
+            raise _refused(path, f"is a bundle; its record is a file in it: tar xzf {path} {_IN_BUNDLE}")
         if number >= _MOST_MEMBERS or not member.isfile() or "/" in name or not name.endswith(".json"):
             raise _refused(path, f"has a member that no record has: {member.name!r}; record the node again")
         left -= member.size

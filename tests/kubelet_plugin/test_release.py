@@ -322,7 +322,7 @@ class TestDractl:
             (["release", "--for", "soon"], "is not a time such as"),
             (["release", "--for", "5m", "--until-resumed"], "leave one of the two out"),
             (["release", "--patience", "0"], "has not confirmed"),
-            (["release", "--kubelet-root", "/no/such"], "run this on the node"),
+            (["release", "--kubelet-root", "/no/such"], "run this on the node, as root"),
         ],
     )
     async def test_what_cannot_be_is_said(self, tmp_path: Path, cluster: Kube, words: list[str], error: str) -> None:
