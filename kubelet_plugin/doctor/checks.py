@@ -406,15 +406,17 @@ CHECKS: tuple[Check[NodeSeen], ...] = (
         "whether the journal of prepared claims can be read, and is of this boot.",
         _journal,
         (_UNREADABLE, _DAMAGED, _PUT_ASIDE, _EARLIER_BOOT),
+        ("journal",),
     ),
     Check(
         "node-sockets",
         "whether the plugin listens where kubelet looks for it.",
         _sockets,
         (_NO_REGISTRY, _NO_SOCKET, _DEAF),
+        ("sockets",),
     ),
     Check("node-xids", "Xids in the kernel's log since the boot.", _xids, (_XIDS,), ("xids",)),
-    Check("node-mps", "MPS daemons that belong to no claim.", _mps, (_DAEMON_LEFT,)),
-    Check("node-disk", "room for the journal.", _disk, (_DISK_FULL, _NO_STATE)),
+    Check("node-mps", "MPS daemons that belong to no claim.", _mps, (_DAEMON_LEFT,), ("mps_left",)),
+    Check("node-disk", "room for the journal.", _disk, (_DISK_FULL, _NO_STATE), ("free_bytes",)),
 )
 """In the order in which they are answered."""

@@ -149,6 +149,7 @@ class Machine:
             kernel_log=kernel_log,
             state_dir=str(places.state_dir),
             free_bytes=_free(places.state_dir),
+            kubelet_folder=self._kubelet_folder(),
         )
 
     # -- the driver
@@ -244,6 +245,16 @@ class Machine:
         )
         damage = tuple(one.reason for one in journal.damage)
         return JournalSeen(entries, damage, aside), _mps_left(folder / "mps", journal)
+
+    def _kubelet_folder(self) -> Unread | None:
+        folder = self.places.kubelet_root
+        try:
+            os.scandir(folder).close()
+        except PermissionError:
+            return Unread(f"folder {folder}", "permission denied", f"read {folder}")
+        except OSError:  # it is not there, which is a finding of its own
+            return None
+        return None
 
     @property
     def _registry(self) -> Path:

@@ -152,9 +152,11 @@ class NodeSeen:
     state_dir: str
     free_bytes: int | None
     """On the disk of the journal; None when it is not there."""
+    kubelet_folder: Unread | None = None
+    """Why what is below kubelet's folder could not be read."""
 
     def unread(self, field: str) -> Unread | None:
-        return self.kernel_log if field == "xids" else None
+        return self.kernel_log if field == "xids" else self.kubelet_folder
 
     def to_wire(self) -> JsonObject:
         found: JsonObject = _ADAPTER.dump_python(self, mode="json", by_alias=True)

@@ -1,10 +1,11 @@
 """What is seen of a machine: a simulated host, with the plugin's folders filled as the plugin fills them."""
 
 import json
+import os
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -182,6 +183,31 @@ def test_without_driver_plugin_and_folders_it_is_all_said_at_once() -> None:
         "node-sockets/no-registry",
         "node-disk/no-folder",
     }
+
+
+def test_without_the_rights_to_kubelets_folder_nothing_is_said_of_what_is_in_it(tmp_path: Path) -> None:
+    """And nobody is advised to move a journal away that is only not readable for him."""
+    places = NodePlaces(kubelet_root=tmp_path / "kubelet", cdi_root=tmp_path / "cdi")
+    places.kubelet_root.mkdir()
+    NODE.look(places)  # whatever has to be imported is
+    with without_rights(places.kubelet_root):
+        seen = NODE.look(places)
+    verdicts = {one.check: one.verdict for one in NODE.findings(seen)}
+    checks = ("node-rights", "node-journal", "node-sockets", "node-mps", "node-disk")
+    assert {verdicts[name] for name in checks} == {Verdict.UNKNOWN}
+
+
+@contextmanager
+def without_rights(folder: Path) -> Iterator[None]:
+    """As another user than root, to whom `folder` is closed."""
+    user = os.geteuid()
+    folder.chmod(0)
+    os.seteuid(user or 65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        folder.chmod(0o700)
 
 
 def test_only_a_simulated_kernel_may_be_without_a_log(serving: Node) -> None:

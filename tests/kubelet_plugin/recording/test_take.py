@@ -80,6 +80,13 @@ def test_a_node_without_a_driver_has_the_same_problem_when_it_is_replayed(host: 
         assert problem in " ".join(shown.stderr.split())
 
 
+def test_a_bundle_that_is_taken_for_a_record_says_where_its_record_is(host: SimulatedHost, tmp_path: Path) -> None:
+    file = tmp_path / "bundle.tar.gz"
+    run("bundle", "--node", "--host-root", str(host.root), "--simulate", "t4", "--output", str(file))
+    with pytest.raises(InvalidInput, match=r"tar xzf .* gpu-dra-bundle/node/record.tar.gz"):
+        read_record(file)
+
+
 def test_a_simulated_node_that_is_not_there_yet_is_made(tmp_path: Path) -> None:
     places = NodePlaces(host_root=tmp_path / "new", simulate="t4")
     made = NodeRecorder(places, ask_programs=False).record(release="0", keep_names=True)
