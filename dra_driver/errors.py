@@ -201,7 +201,8 @@ class CorruptState(DriverError):
     help = Help(
         Move.ADMINISTRATOR,
         "The journal of the node, `claims.journal`, is damaged or not for this release. Lines that cannot be"
-        " trusted are put aside into `claims.damaged` beside it; the others are used.",
+        " trusted are put aside into `claims.damaged` beside it; the others are used."
+        " What was made of the hardware is known from `holds.log` beside it, too.",
         "The message names the file. Look at the disk of the node. Claims that are not in the journal any "
         "more are prepared anew when kubelet asks; pods that run are not touched. After a downgrade by more "
         "than one release: [upgrade.md](upgrade.md#downgrade).",
