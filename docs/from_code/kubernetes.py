@@ -53,6 +53,7 @@ def _cell(gate: Gate, minor: int) -> str:
     return "-" if stage == "absent" else f"{'on' if gate.default(minor) else 'off'} ({stage})"
 
 
+_CUT = "one, then what the first alternative still lacks"
 _LIMITS = [SliceLimits.of(minor) for minor in SEEN]
 _BEHAVIORS = (
     (
@@ -67,4 +68,11 @@ _BEHAVIORS = (
     ("DeviceTaintRules are served in", "v1alpha3", "v1alpha3", "v1beta2"),
     ("With DRADeviceTaints, the scheduler also needs `resource.k8s.io/v1alpha3` to be served", "yes", "no", "no"),
     ("Upper case in a driver's name", "accepted", "warned about", "warned about"),
+    ("The scheduler tries pools and their slices", "in any order", "in any order", "by name"),
+    ("One request may get several shares of one device", "yes", "yes", "no"),
+    ("Shares that other claims hold count against the counters of their pool", "no", "no", "yes"),
+    ("Shares of one device draw on counters", "each", "the first", "the first"),
+    ("A later alternative (`firstAvailable`) that asks for all devices gets", *(_CUT, _CUT), "all"),
+    ("An allocation has the tolerations of its request", "no", "yes", "yes"),
+    ("An init container has devices of its own for an extended resource", "yes", "no", "no"),
 )

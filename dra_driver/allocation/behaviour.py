@@ -50,6 +50,41 @@ class Behaviour:
         return self.minor >= 35
 
     @property
+    def repeats(self) -> bool:
+        """One request may get several shares of one device. From 1.36 on it gets each device once."""
+        return self.minor < 36 and self.consumable
+
+    @property
+    def any_order(self) -> bool:
+        """The devices of one request are tried in every order, not only in that of their names."""
+        return self.minor < 36
+
+    @property
+    def counts_shares(self) -> bool:
+        """Devices that other claims have shares of draw on counters. Up to 1.35 nobody counts them."""
+        return self.minor >= 36
+
+    @property
+    def draws_per_share(self) -> bool:
+        """Each share of a device draws on counters, not only the first."""
+        return self.minor < 35
+
+    @property
+    def copies_tolerations(self) -> bool:
+        """An allocation says which tolerations its request has."""
+        return self.minor >= 35
+
+    @property
+    def init_containers_reuse(self) -> bool:
+        """Init containers use the extended resources of the containers after them, instead of devices of their own."""
+        return self.minor >= 35
+
+    @property
+    def later_all_is_cut(self) -> bool:
+        """An alternative that asks for all devices and is not the first goes on as the first after one device."""
+        return self.minor < 36
+
+    @property
     def fractional_steps(self) -> bool:
         """Steps of a request policy may be parts of one (DRAFractionalCapacityRange)."""
         return self.minor >= 37

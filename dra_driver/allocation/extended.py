@@ -6,6 +6,7 @@ Source: kube-scheduler's dynamicresources plugin, Kubernetes 1.36; KEP-5004.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from dra_driver import kubernetes
 from dra_driver.api.meta import RESOURCE_CLAIMS, JsonObject
 from dra_driver.api.pods import EXTENDED_CLAIM_ANNOTATION, owner_reference
 from dra_driver.api.resource import DeviceClass, DeviceRequest, ExactRequest
@@ -111,17 +112,17 @@ def _is_extended(name: str) -> bool:
     return bool(slash) and not own
 
 
-def extended_requests(pod: JsonObject, classes: Mapping[str, str]) -> ExtendedRequests:
+def extended_requests(pod: JsonObject, classes: Mapping[str, str], *, reuse: bool = True) -> ExtendedRequests:
     """The requests and mappings for the resources in `classes` (resource name to class name).
 
     An init container that ends may use what later containers ask for, and of all init containers that need more, one
-    request of the largest amount serves all.
+    request of the largest amount serves all. Without `reuse` each has devices of its own.
     """
     requests: list[DeviceRequest] = []
     mappings: list[RequestMapping] = []
     for resource, class_name in sorted(classes.items()):
-        lasting = {one.index: (one, one.amounts[resource]) for one in _containers(pod) if _wants(one, resource, False)}
-        brief = [one for one in _containers(pod) if _wants(one, resource, True)]
+        lasting = {one.index: (one, one.amounts[resource]) for one in _containers(pod) if _lasts(one, resource, reuse)}
+        brief = [one for one in _containers(pod) if one.amounts.get(resource) and one.index not in lasting]
         for container, amount in lasting.values():
             requests.append(_request(container, resource, class_name, amount))
             mappings.append(RequestMapping(container.name, resource, _request_name(container, resource)))
@@ -137,8 +138,8 @@ def extended_requests(pod: JsonObject, classes: Mapping[str, str]) -> ExtendedRe
 type _Lasting = Mapping[int, tuple[_Container, int]]
 
 
-def _wants(container: _Container, resource: str, ends: bool) -> bool:
-    return container.ends == ends and container.amounts.get(resource, 0) > 0
+def _lasts(container: _Container, resource: str, reuse: bool) -> bool:
+    return not (container.ends and reuse) and container.amounts.get(resource, 0) > 0
 
 
 def _beyond(container: _Container, resource: str, lasting: _Lasting) -> int:
@@ -170,8 +171,10 @@ def _request(container: _Container, resource: str, class_name: str, count: int) 
     return DeviceRequest(name=_request_name(container, resource), exactly=exactly)
 
 
-def extended_claim(pod: JsonObject, requests: Sequence[DeviceRequest]) -> JsonObject:
-    """The claim that the scheduler makes for a pod's extended resources."""
+def extended_claim(
+    pod: JsonObject, requests: Sequence[DeviceRequest], *, minor: int = kubernetes.CURRENT
+) -> JsonObject:
+    """The claim that the scheduler of Kubernetes 1.`minor` makes for a pod's extended resources."""
     return {
         "apiVersion": RESOURCE_CLAIMS.api_version,
         "kind": RESOURCE_CLAIMS.kind,
@@ -179,7 +182,7 @@ def extended_claim(pod: JsonObject, requests: Sequence[DeviceRequest]) -> JsonOb
             "generateName": f"{pod['metadata']['name']}-extended-resources-"[:_NAME_LENGTH],
             "namespace": pod["metadata"]["namespace"],
             "annotations": {EXTENDED_CLAIM_ANNOTATION: "true"},
-            "ownerReferences": [owner_reference(pod)],
+            "ownerReferences": [owner_reference(pod, minor=minor)],
         },
         "spec": {"devices": {"requests": [one.to_wire() for one in requests]}},
     }

@@ -52,7 +52,7 @@ class Judge:
         if (unfit := self._unfit(node)) is not None:
             return unfit
         pod = self._pod.obj if self._pod is not None else NO_POD
-        extended = extended_on(pod, node, self._world.classes)
+        extended = extended_on(pod, node, self._world.classes, self._world.behaviour)
         if isinstance(extended, str):
             return NodeVerdict(node.name, Code.EXTENDED_RESOURCE, Sentence(extended))
         wanted = unallocated(self._claims)

@@ -6,6 +6,7 @@ The part of a scheduler that is about devices; simulated scheduler, offline allo
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.allocation.extended import (
     ExtendedRequests,
     class_by_resource,
@@ -48,7 +49,7 @@ def place_on(
         return problem
     if (elsewhere := allocated_elsewhere(claims, node)) is not None:
         return f"claim {elsewhere.metadata.name} is allocated to devices of another node"
-    extended = extended_on(pod, node, snapshot.classes)
+    extended = extended_on(pod, node, snapshot.classes, snapshot.catalog.behaviour)
     if isinstance(extended, str):
         return extended
     wanted = unallocated(claims)
@@ -73,7 +74,9 @@ def allocated_elsewhere(claims: Sequence[ResourceClaim], node: NodeView) -> Reso
     return None
 
 
-def extended_on(pod: JsonObject, node: NodeView, classes: Mapping[str, DeviceClass]) -> ExtendedRequests | str | None:
+def extended_on(
+    pod: JsonObject, node: NodeView, classes: Mapping[str, DeviceClass], behaviour: Behaviour
+) -> ExtendedRequests | str | None:
     """What DRA must serve on this node; None for nothing, a text for resources that the node has not."""
     by_class = class_by_resource(classes.values())
     served: dict[str, str] = {}
@@ -85,7 +88,7 @@ def extended_on(pod: JsonObject, node: NodeView, classes: Mapping[str, DeviceCla
         if resource not in by_class:
             return f"no {resource}"
         served[resource] = by_class[resource]
-    return extended_requests(pod, served) if served else None
+    return extended_requests(pod, served, reuse=behaviour.init_containers_reuse) if served else None
 
 
 def score(claims: Sequence[ResourceClaim], allocations: Sequence[Allocation]) -> int:

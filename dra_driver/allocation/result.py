@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
@@ -10,7 +11,6 @@ from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.prospects import Site
 from dra_driver.allocation.requests import Wanted
 from dra_driver.allocation.snapshot import Candidate
-from dra_driver.allocation.usage import Ledger
 from dra_driver.api.resource import AllocatedConfig, AllocatedDevice, Allocation, DeviceAllocation, ResourceClaim
 from dra_driver.names import DeviceId
 
@@ -31,17 +31,20 @@ def derived_share_id(claim: ResourceClaim, request: str, device: DeviceId) -> st
 
 
 def allocation_of(claim: ResourceClaim, chosen: Sequence[Chosen], site: Site, share_ids: ShareIds) -> Allocation:
-    ledger = site.ledger()
     used = list(dict.fromkeys(one.wanted for one in chosen))
+    before = [chosen[:place].count(one) for place, one in enumerate(chosen)]
     config = [*_class_configs(used, site), *_claim_configs(claim, used)]
     return Allocation(
-        devices=DeviceAllocation(results=[_result(one, ledger, share_ids) for one in chosen], config=config),
+        devices=DeviceAllocation(results=list(map(partial(_result, site, share_ids), chosen, before)), config=config),
         node_selector=_node_selector([one.candidate for one in chosen], site.node),
     )
 
 
-def _result(chosen: Chosen, ledger: Ledger, share_ids: ShareIds) -> AllocatedDevice:
+def _result(site: Site, share_ids: ShareIds, chosen: Chosen, before: int) -> AllocatedDevice:
+    """`before` is how many shares of the device the request has already."""
     wanted, candidate = chosen.wanted, chosen.candidate
+    share_of = f"{wanted.name}#{before}" if before else str(wanted.name)
+    ledger = site.ledger()
     shared = ledger.shares(candidate)
     consumed = ledger.consumption(wanted, candidate) if shared else {}
     return AllocatedDevice(
@@ -50,10 +53,10 @@ def _result(chosen: Chosen, ledger: Ledger, share_ids: ShareIds) -> AllocatedDev
         pool=candidate.id.pool,
         device=candidate.id.device,
         admin_access=True if wanted.admin_access else None,
-        tolerations=list(wanted.tolerations) or None,
+        tolerations=(list(wanted.tolerations) or None) if site.behaviour.copies_tolerations else None,
         binding_conditions=candidate.device.binding_conditions,
         binding_failure_conditions=candidate.device.binding_failure_conditions,
-        share_id=share_ids(wanted.claim, str(wanted.name), candidate.id) if shared else None,
+        share_id=share_ids(wanted.claim, share_of, candidate.id) if shared else None,
         consumed_capacity={name: str(one) for name, one in consumed.items()} or None,
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from dra_driver.allocation.constraints import constraints_of
+from dra_driver.allocation.constraints import DistinctAttribute, constraints_of
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.prospects import Prospects, Site
 from dra_driver.allocation.reasons import Reasons
@@ -159,7 +159,12 @@ class _Search:
         """By claim and request, those after it that have no alternatives; made together with `_symmetry`."""
         self._dead_ends: set[Hashable] = set()
         """States from which the search went on in vain."""
-        self._may_skip = not self._may_fail_hard()
+        self._repeats = site.behaviour.repeats and any(map(self._ledger.shares, site.candidates))
+        """Whether a request may get one device twice. The shortcuts know no such thing."""
+        self._may_skip = not self._may_fail_hard() and not self._repeats
+        distinct = any(isinstance(one, DistinctAttribute) for each in self._constraints for one in each)
+        self._any_order = site.behaviour.any_order and (self._repeats or distinct)
+        """Whether trying the devices of a request in every order can make a difference."""
         self.reasons = Reasons(site, self._prospects)
 
     def _may_fail_hard(self) -> bool:
@@ -247,11 +252,12 @@ class _Search:
     def _goes_on(self, claim: int, request: int, wanted: Wanted, taken: int, start: int) -> bool:
         """Whether some device for the next place leads to a solution."""
         prospects, failed = self._prospects[wanted], set[Twins]()
+        onward = self._onward(claim, request, wanted)
         for candidate, next_start in self._tries(prospects, taken, start):
             if (failed and self._twins(candidate) in failed) or not self._try(claim, request, wanted, candidate):
                 continue
             try:
-                if self._leaves_room(claim, request) and self._devices(claim, request, wanted, taken + 1, next_start):
+                if self._leaves_room(claim, request) and self._devices(claim, request, onward, taken + 1, next_start):
                     return True
             except _TooMany:
                 self._undo(claim, wanted)
@@ -260,6 +266,12 @@ class _Search:
             if (twins := self._twins(candidate)) is not None:
                 failed.add(twins)
         return False
+
+    def _onward(self, claim: int, request: int, wanted: Wanted) -> Wanted:
+        """What is asked for after a device for `wanted`."""
+        if wanted.wants_all and self.site.behaviour.later_all_is_cut:
+            return self._requests[claim][request][0]
+        return wanted
 
     def _tries(self, prospects: Prospects, taken: int, start: int) -> Iterator[tuple[Candidate, int]]:
         """Devices for the next place, each with the number from which the place after it goes on."""
@@ -272,7 +284,7 @@ class _Search:
         if self._may_skip and not self._is_room_for(needed, places):
             return
         for place in places:
-            yield self.site.candidates[place], place + 1
+            yield self.site.candidates[place], 0 if self._any_order else place + 1
 
     def _is_room_for(self, needed: int, places: Sequence[int]) -> bool:
         if len(places) < needed:

@@ -32,7 +32,8 @@ class Ledger:
     @cached_property
     def left(self) -> dict[PoolId, dict[CounterId, Amount]]:
         """Of the counters of each pool that has some; negative when they are overdrawn."""
-        return {pool.id: _left(pool, self.usage_of(pool.id)) for pool in self._pools if pool.counters}
+        counts_shares = self._behaviour.counts_shares
+        return {pool.id: _left(pool, self.usage_of(pool.id), counts_shares) for pool in self._pools if pool.counters}
 
     @cached_property
     def _blocked(self) -> dict[PoolId, str | None]:
@@ -70,9 +71,11 @@ class Ledger:
         return tuple(sorted((name, one.value) for name, one in self.consumption(wanted, candidate).items()))
 
     def draws(self, candidate: Candidate) -> bool:
-        """Whether choosing the device draws on counters: a shareable one does only with its first share."""
+        """Whether choosing the device draws on counters: a shareable one does with its first share."""
         if not candidate.consumes:
             return False
+        if self._behaviour.draws_per_share:
+            return True
         return not (self._shares.get(candidate) or (candidate.shareable and self._consumed_by_claims(candidate)))
 
     def left_for(self, candidate: Candidate) -> Mapping[CounterId, Amount]:
@@ -149,10 +152,10 @@ class Ledger:
             left[id_] += sign * needed
 
 
-def _left(pool: Pool, usage: PoolUsage) -> dict[CounterId, Amount]:
+def _left(pool: Pool, usage: PoolUsage, counts_shares: bool) -> dict[CounterId, Amount]:
     """What claims leave of the pool's counters, on whatever node their devices are."""
     left = dict(pool.counters)
-    for name in {*usage.whole, *usage.shared} if usage.shared else usage.whole:
+    for name in {*usage.whole, *usage.shared} if usage.shared and counts_shares else usage.whole:
         for id_, needed in pool.draws.get(name, ()):
             left[id_] -= needed
     return left

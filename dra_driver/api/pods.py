@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from dra_driver import kubernetes
 from dra_driver.api.meta import JsonObject
 
 POD_CLAIM_ANNOTATION = "resource.kubernetes.io/pod-claim-name"
@@ -50,8 +51,8 @@ def is_owned_by(obj: JsonObject, owner: JsonObject) -> bool:
     return any(one["uid"] == owner["metadata"]["uid"] and one.get("controller") for one in references)
 
 
-def owner_reference(pod: JsonObject) -> JsonObject:
-    """The reference that makes an object go with its pod."""
+def owner_reference(pod: JsonObject, *, minor: int = kubernetes.CURRENT) -> JsonObject:
+    """The reference that makes an object go with its pod, as Kubernetes 1.`minor` writes it."""
     metadata = pod["metadata"]
     return {
         "apiVersion": "v1",
@@ -59,4 +60,5 @@ def owner_reference(pod: JsonObject) -> JsonObject:
         "name": metadata["name"],
         "uid": metadata["uid"],
         "controller": True,
+        **({"blockOwnerDeletion": True} if minor < 35 else {}),
     }

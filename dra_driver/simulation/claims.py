@@ -11,6 +11,7 @@ from typing import Never
 
 import structlog
 
+from dra_driver import kubernetes
 from dra_driver.api.meta import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, JsonObject
 from dra_driver.api.pods import (
     CLAIM_FINALIZER,
@@ -43,6 +44,7 @@ class SimulatedClaimController:
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
+        self._minor = kubernetes.CURRENT
         self._queue = WorkQueue(lambda: Backoff(first_s=0.05, longest_s=5.0))
         self._pods = Reflector(kube, PODS, on_change=self._pod_changed)
         self._claims = Reflector(kube, RESOURCE_CLAIMS, on_change=self._claim_changed)
@@ -52,6 +54,7 @@ class SimulatedClaimController:
         """UID of the pod, and message; as long as the pod exists."""
 
     async def run(self) -> Never:
+        _, self._minor = await self._kube.server_version()
         async with asyncio.TaskGroup() as group:
             await follow((self._pods, self._claims, self._templates), group)
             group.create_task(self._queue.work(self._handle, workers=4))
@@ -135,7 +138,7 @@ class SimulatedClaimController:
             await self._complain(pod, f"there is no ResourceClaimTemplate {template_name}")
             return None
         try:
-            return await self._kube.create(RESOURCE_CLAIMS, _claim_of_template(pod, entry, template))
+            return await self._kube.create(RESOURCE_CLAIMS, _claim_of_template(pod, entry, template, self._minor))
         except Rejected as error:
             await self._complain(pod, f"ResourceClaimTemplate {template_name} makes no valid claim: {error}")
             return None
@@ -224,7 +227,7 @@ def _claim_names(pod: JsonObject) -> list[str]:
     return [name for name in (*named, *generated_claims(pod).values()) if name]
 
 
-def _claim_of_template(pod: JsonObject, entry: str, template: JsonObject) -> JsonObject:
+def _claim_of_template(pod: JsonObject, entry: str, template: JsonObject, minor: int) -> JsonObject:
     spec, metadata = template["spec"], template["spec"].get("metadata") or {}
     annotations = (metadata.get("annotations") or {}) | {POD_CLAIM_ANNOTATION: entry}
     return {
@@ -235,7 +238,7 @@ def _claim_of_template(pod: JsonObject, entry: str, template: JsonObject) -> Jso
             "namespace": pod["metadata"]["namespace"],
             "annotations": annotations,
             "labels": metadata.get("labels") or {},
-            "ownerReferences": [owner_reference(pod)],
+            "ownerReferences": [owner_reference(pod, minor=minor)],
         },
         "spec": deepcopy(spec["spec"]),
     }

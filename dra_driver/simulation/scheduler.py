@@ -315,7 +315,9 @@ class SimulatedScheduler:
             self._remember(await self._kube.replace(RESOURCE_CLAIMS, changed, subresource="status"))
 
     async def _commit_extended(self, pod: JsonObject, extended: ExtendedRequests, allocation: Allocation) -> None:
-        claim = self._remember(await self._kube.create(RESOURCE_CLAIMS, extended_claim(pod, extended.requests)))
+        assert self._behaviour is not None, "run() sets it"
+        wanted = extended_claim(pod, extended.requests, minor=self._behaviour.minor)
+        claim = self._remember(await self._kube.create(RESOURCE_CLAIMS, wanted))
         await self._reserve(pod, claim, allocation)
         status = {
             "resourceClaimName": claim["metadata"]["name"],

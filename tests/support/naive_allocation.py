@@ -4,6 +4,7 @@ It works on API objects, on the pools of one node that are complete and valid, a
 `dra_driver.allocation` but selectors and quantities. `leaks` adds defects of kube-scheduler up to 1.36.2: counters
 that were drawn for a device stay drawn when the device is then refused for a taint or a constraint, or when it is a
 shareable one that is taken back; and one without any capacity that was taken once counts as in use ever after.
+`minor` is of the Kubernetes whose rules apply.
 """
 
 from collections import defaultdict
@@ -20,7 +21,7 @@ from dra_driver.quantity import Quantity
 
 type Obj = dict[str, Any]
 type CounterKey = tuple[str, str, str]
-"""Pool, set, counter."""
+"""Pool (in 1.34: slice), set, counter."""
 
 
 class Stop(Exception):
@@ -37,6 +38,8 @@ class Published:
     pool: str
     device: Obj
     cel: CelDevice
+    counted: str
+    """Whose counters it draws on: its pool's; in 1.34 its slice's."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -49,7 +52,7 @@ class Published:
     def draws(self) -> Iterator[tuple[CounterKey, Fraction]]:
         for one in self.device.get("consumesCounters") or ():
             for name, counter in one["counters"].items():
-                yield (self.pool, one["counterSet"], name), _value(counter["value"])
+                yield (self.counted, one["counterSet"], name), _value(counter["value"])
 
     def attribute(self, name: str) -> object:
         attributes = self.device.get("attributes") or {}
@@ -69,26 +72,34 @@ class Reference:
         held: Sequence[Obj] = (),
         *,
         leaks: bool = False,
+        minor: int = 36,
         most_steps: int = 1_000_000,
     ) -> None:
         self._claims, self._classes, self._leaks, self._steps_left = claims, classes, leaks, most_steps
+        self._minor = minor
         ordered = sorted(slices, key=lambda one: (one["spec"]["driver"], one["spec"]["pool"]["name"], _name(one)))
         self.devices = [
-            Published(spec["driver"], spec["pool"]["name"], device, CelDevice(spec["driver"], Device.of(device)))
-            for spec in (one["spec"] for one in ordered)
+            Published(
+                spec["driver"],
+                spec["pool"]["name"],
+                device,
+                CelDevice(spec["driver"], Device.of(device)),
+                self._counted(one),
+            )
+            for one, spec in ((one, one["spec"]) for one in ordered)
             for device in spec.get("devices") or ()
         ]
         self._whole: set[object] = set()
         self._given: dict[object, dict[str, Fraction]] = {}
         self._hold(held)
         self._left: dict[CounterKey, Fraction] = {
-            (one["spec"]["pool"]["name"], counters["name"], name): _value(counter["value"])
+            (self._counted(one), counters["name"], name): _value(counter["value"])
             for one in slices
             for counters in one["spec"].get("sharedCounters") or ()
             for name, counter in counters["counters"].items()
         }
         for one in self.devices:
-            if one.key in self._whole or one.key in self._given:
+            if one.key in self._whole or (minor >= 36 and one.key in self._given):
                 self._draw(one, -1)
         self._mine: dict[object, list[int]] = defaultdict(list)
         self._shares: dict[object, list[dict[str, Fraction]]] = defaultdict(list)
@@ -97,6 +108,9 @@ class Reference:
         self._covered: dict[tuple[int, int], list[tuple[str, object]]] = defaultdict(list)
         self.results: list[list[tuple[str, Published, dict[str, Fraction]]]] = [[] for _ in claims]
         """Request, device and consumed capacity, for each claim."""
+
+    def _counted(self, slice_: Obj) -> str:
+        return _name(slice_) if self._minor < 35 else str(slice_["spec"]["pool"]["name"])
 
     def _hold(self, held: Sequence[Obj]) -> None:
         for result in (result for one in held for result in one["devices"]["results"]):
@@ -137,7 +151,10 @@ class Reference:
             undo = self._take(claim, name, spec, self.devices[place])
             if undo is None:
                 continue
-            if self._go(claim, request, alternative, taken + 1, place + 1):
+            onward, next_start = alternative, place + 1
+            if self._minor < 36:
+                onward, next_start = (0 if alternative and every is not None else alternative), 0
+            if self._go(claim, request, onward, taken + 1, next_start):
                 return True
             undo()
         return False
@@ -160,7 +177,7 @@ class Reference:
         if consumed is None:
             return None
         in_use = self._given.get(one.key) or self._shares[one.key] or one.key in self._never_forgotten
-        draws = not (one.shareable and in_use)
+        draws = self._minor < 35 or not (one.shareable and in_use)
         if draws and not self._draw_if_enough(one):
             return None
         if not self._tolerated(spec, one) or not self._allowed(claim, name, spec, one):
@@ -216,7 +233,7 @@ class Reference:
         if not one.device.get("consumesCounters"):
             return True
         self._draw(one, -1)
-        if any(amount < 0 for key, amount in self._left.items() if key[0] == one.pool):
+        if any(amount < 0 for key, amount in self._left.items() if key[0] == one.counted):
             self._draw(one, 1)
             return False
         return True

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support import real_api_server
 from support.real_api_server import RealApiServer, spawn, write_kubeconfig
+from support.versions import real_minor
 
 from dra_driver.kube.client import Endpoint, Kube
 from dra_driver.kube.endpoint import endpoint_from
@@ -19,8 +20,10 @@ def start(folder: Path) -> RealApiServer:
     for name in ("kube-scheduler", "kube-controller-manager"):
         if not (assets / name).exists():
             pytest.skip(f"{assets} has no {name}")
-    # A scheduler of 1.34 with device taints waits for ever where their rules are not served.
-    server = real_api_server.start(assets, folder, apis="resource.k8s.io/v1alpha3=true")
+    # A scheduler of 1.34 with device taints waits for ever where their rules are not served. With shares, it ends when
+    # a request's second device is in a slice of one: it looks for the capacity of that slice's second device.
+    gates = {"DRAConsumableCapacity": False} if real_minor(assets) < 35 else {}
+    server = real_api_server.start(assets, folder, gates, apis="resource.k8s.io/v1alpha3=true")
     kubeconfig = folder / "kubeconfig"
     write_kubeconfig(server, kubeconfig)
     common = [f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0", *server.gates_flag]

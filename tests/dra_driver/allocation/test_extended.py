@@ -115,3 +115,18 @@ def test_the_claim_belongs_to_the_pod() -> None:
             },
         }
     ]
+
+
+def test_in_1_34_an_init_container_has_devices_of_its_own() -> None:
+    asks = {"resources": {"requests": {"example.com/gpu": "1"}}}
+    spec = {"initContainers": [{"name": "setup", **asks}], "containers": [{"name": "main", **asks}]}
+    pod = {"metadata": {"name": "pod", "namespace": "team", "uid": "uid"}, "spec": spec}
+    apart = extended_requests(pod, {"example.com/gpu": "gpu"}, reuse=False)
+    assert [one.name for one in apart.requests] == ["container-0-request-0", "container-1-request-0"]
+    assert [(one.container, one.request) for one in apart.mappings] == [
+        ("setup", "container-0-request-0"),
+        ("main", "container-1-request-0"),
+    ]
+    assert len(extended_requests(pod, {"example.com/gpu": "gpu"}).requests) == 1
+    (owner,) = extended_claim(pod, apart.requests, minor=34)["metadata"]["ownerReferences"]
+    assert owner["blockOwnerDeletion"] is True

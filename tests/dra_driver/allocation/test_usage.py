@@ -182,6 +182,57 @@ def test_within_a_request_every_share_is_of_another_device() -> None:
     assert names(apart, within=snapshot(different)) == ["a", "b"]
 
 
+def test_up_to_1_35_a_request_may_get_several_shares_of_one_device() -> None:
+    old = Behaviour.of(35, consumable=True)
+    slices = published(*(shareable(name, {"default": "30Gi"}) for name in "ab"))
+    wanted = claim(exactly(count=3))
+    given = allocate([wanted], NODE, snapshot(slices, behaviour=old))
+    assert isinstance(given, Allocated)
+    results = given.allocations[0].devices.results
+    assert [one.device for one in results] == ["a", "a", "b"]
+    assert len({one.share_id for one in results}) == 3
+    assert "needs 3 devices" in refusal(wanted, within=snapshot(slices))
+    without = snapshot(slices, behaviour=Behaviour.of(35))
+    assert names(claim(exactly(count=2)), within=without) == ["a", "b"]
+
+
+def test_up_to_1_35_shares_that_other_claims_hold_leave_counters_as_they_are() -> None:
+    part = shareable("part", {"default": "20Gi"}) | {"consumesCounters": partition("x", m=2)["consumesCounters"]}
+    slices, taken = card(partition("whole", m=2), part, m=2), [held("part", memory="20Gi")]
+    whole = claim(exactly("gpu", "!device.allowMultipleAllocations"))
+    old = Behaviour.of(35, partitionable=True, consumable=True)
+    assert names(whole, within=snapshot(*slices, held=taken, behaviour=old)) == ["whole"]
+    assert "short of counter m" in refusal(whole, within=snapshot(*slices, held=taken))
+
+
+def test_in_1_34_each_share_draws_on_counters() -> None:
+    part = shareable("part", {"default": "20Gi"}) | {"consumesCounters": partition("x", m=1)["consumesCounters"]}
+    shares = claim(exactly("one"), exactly("two"))
+    for minor, given in ((34, False), (35, True)):
+        behaviour = Behaviour.of(minor, partitionable=True, consumable=True)
+        beside = (published(part, sharedCounters=[counters(m=1)]),) if minor == 34 else card(part, m=1)
+        fits = isinstance(allocate([shares], NODE, snapshot(*beside, behaviour=behaviour)), Allocated)
+        assert fits == given
+
+
+def test_in_1_34_an_allocation_does_not_say_what_its_request_tolerates() -> None:
+    wanted = claim(exactly(tolerations=[{"operator": "Exists"}]))
+    for minor, given in ((34, None), (35, [{"operator": "Exists"}])):
+        behaviour = Behaviour.of(minor, taints=True)
+        result = allocate([wanted], NODE, snapshot(published(gpu("a")), behaviour=behaviour))
+        assert isinstance(result, Allocated)
+        (one,) = result.allocations[0].to_wire()["devices"]["results"]
+        assert one.get("tolerations") == given
+
+
+def test_up_to_1_35_a_later_alternative_for_all_devices_goes_on_as_the_first_one() -> None:
+    none = {"name": "none", "deviceClassName": "gpu", "selectors": [{"cel": {"expression": "false"}}]}
+    every = {"name": "every", "deviceClassName": "gpu", "allocationMode": "All"}
+    wanted = claim({"name": "any", "firstAvailable": [none, every]})
+    for minor, given in ((35, ["a"]), (36, ["a", "b"])):
+        assert names(wanted, within=snapshot(published(gpu("a"), gpu("b")), behaviour=Behaviour.of(minor))) == given
+
+
 def test_a_claim_that_names_no_capacity_of_a_device_without_policy_takes_all_of_it() -> None:
     within = snapshot(published(shareable("a"), gpu("b")))
     assert names(claim(), claim(name="other"), within=within) == ["a", "b"]
