@@ -22,6 +22,7 @@ import yaml
 
 from dra_driver import bundled
 from dra_driver.cli.plan import POLICY_KIND
+from dra_driver.kubernetes import minor_of
 from dra_driver.names import GPU_DRIVER
 from kubelet_plugin import health_file
 
@@ -46,6 +47,10 @@ def kubectl(*arguments: str, content: str | None = None, check: bool = True) -> 
 
 def get(*arguments: str) -> Any:
     return json.loads(kubectl("get", *arguments, "-o", "json"))
+
+
+def server_minor() -> int:
+    return minor_of(json.loads(kubectl("version", "-o", "json"))["serverVersion"]["gitVersion"])
 
 
 def until(condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
