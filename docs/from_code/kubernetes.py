@@ -72,7 +72,7 @@ _RUNS = (
     ("Contract tests with kube-scheduler and the claim controller", *_ALL),
     ("Random claims, decided by kube-scheduler: pods", "142", "524", "142"),
     ("Chart tests with kube-apiserver", *_ALL),
-    ("Examples of whole GPUs with kubelet and containerd", "not run", "yes", "yes"),
+    ("Examples of whole GPUs with kubelet and containerd", *_ALL),
     (
         "Examples of MIG, shares, MPS and VFIO with kubelet and containerd",
         "yes, but for shares by amounts",
