@@ -5,9 +5,10 @@
 #   docker buildx build --platform linux/amd64,linux/arm64 --build-arg BASE=… --push -t … .
 #
 # BASE, and GO, in which the hook program is built, are pinned by whoever builds: a digest here would be old before anybody
-# reads it, and a tag alone can change under one's hands. What is installed upon it is pinned, file by file. Anything with CPython 3.12 or newer and glibc will do;
-# wheels of all dependencies exist for both architectures, so nothing is compiled. `make image-check` does the same without
-# a registry: it installs into a clean virtual environment, starts every entry point, and tells the size.
+# reads it, and a tag alone can change. What is installed on top is pinned, file by file. Anything with CPython 3.12 or
+# newer and glibc will do; wheels of all dependencies exist for both architectures, so nothing is compiled.
+# `make image-check` does the same without a registry: it installs into a clean virtual environment, starts every entry
+# point, and reports the size.
 ARG BASE=python:3.13-slim-bookworm
 ARG GO=golang:1.25-bookworm
 

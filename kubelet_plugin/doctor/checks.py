@@ -400,6 +400,7 @@ CHECKS: tuple[Check[NodeSeen], ...] = (
         "whether each prepared claim has its CDI file, and each of our files a claim.",
         _cdi,
         (_NO_FOLDER, _BROKEN, _ORPHAN, _FILE_MISSING),
+        ("journal",),
     ),
     Check(
         "node-journal",

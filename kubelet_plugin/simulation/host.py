@@ -35,6 +35,7 @@ from kubelet_plugin.simulation.state import (
     Profile,
     StateFile,
     load_profile,
+    profile_names,
 )
 from kubelet_plugin.simulation.tree import device_folders
 from kubelet_plugin.simulation.tree import link as _link
@@ -231,9 +232,16 @@ def _recorded_host(root: Path, file: Path, node_index: int, machine: str) -> Sim
 
 
 def open_host(root: Path, profile: str, node_index: int = 0, machine: str = "") -> SimulatedHost:
-    """The node below `root` as it is, or a new one when there is none: a restarted plugin finds its machine again."""
+    """The node below `root` as it is, or a new one when there is none: a restarted plugin finds its machine again.
+
+    Raises InvalidInput when the node there is of another profile.
+    """
     host = SimulatedHost(root)
-    return host if host.exists else create_host(root, profile, node_index, machine=machine)
+    if not host.exists:
+        return create_host(root, profile, node_index, machine=machine)
+    if profile in profile_names() and (there := host.state.profile) != profile:
+        raise InvalidInput(f"has a simulated {there}, not {profile}: name another folder", about=f"folder {root}")
+    return host
 
 
 def open_simulated(root: Path, wanted: str, machine: str = "") -> SimulatedHost:

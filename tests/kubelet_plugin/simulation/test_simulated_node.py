@@ -87,6 +87,12 @@ class TestIdentity:
         assert not {gpu.uuid for gpu in first.gpus} & {gpu.uuid for gpu in second.gpus}
         assert [gpu.fabric for gpu in first.gpus] == [gpu.fabric for gpu in second.gpus]
 
+    def test_a_folder_with_a_node_of_another_profile_is_refused(self, tmp_path: Path) -> None:
+        open_host(tmp_path, "t4")
+        with pytest.raises(InvalidInput, match="has a simulated t4, not a30"):
+            open_host(tmp_path, "a30")
+        assert open_host(tmp_path, "t4").state.profile == "t4"
+
     def test_opening_finds_the_node_as_it_was_left(self, tmp_path: Path) -> None:
         open_host(tmp_path, "t4").lose_gpu(1)
         assert [gpu.fault for gpu in open_host(tmp_path, "t4").state.gpus] == [None, 15, None, None]
