@@ -48,7 +48,10 @@ ELSEWHERE = {"disaggregated-inference-pair", "gpu-and-nic-one-pcie-root", "nvlin
 
 UNFIT = {
     "by-memory-and-architecture": ("t4", "4 not selected by the request"),
-    "nvlink-pair": ("l40s", "8 against matchAttribute gpu.nvidia.com/nvlinkDomain"),
+    "nvlink-pair": (
+        "l40s",
+        "8 without attribute gpu.nvidia.com/nvlinkDomain, which matchAttribute gpu.nvidia.com/nvlinkDomain needs",
+    ),
 }
 """Profile of a node that does not fit, and what the waiting pod is told."""
 

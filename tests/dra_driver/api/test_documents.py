@@ -1,6 +1,7 @@
 """Documents know where their fields stand, and one that cannot be read hides no other."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -181,7 +182,8 @@ def test_what_cannot_be_read_says_where_and_why(text: str | bytes, place: tuple[
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{a: " * 100_000, "- " * 50_000 + "1", "a: " + "[" * 300 + "]" * 300])
 def test_abysses_are_refused(text: str) -> None:
-    assert "nested deeper" in problem(text).message
+    # PyYAML has a limit of its own since 6.0.4.
+    assert re.search("nested deeper|maximum nesting depth", problem(text).message)
 
 
 def test_a_bomb_of_anchors_is_refused() -> None:

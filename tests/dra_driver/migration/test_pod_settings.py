@@ -125,10 +125,10 @@ def test_conditions_of_images_become_selectors(value: str, expression: str | Non
         ("cuda>=12.5", lambda labels: float(labels["nvidia.com/cuda.runtime-version.full"]) >= 12.5),
         ("driver<570", lambda labels: int(labels["nvidia.com/cuda.driver.major"]) < 570),
         ("arch>=9.0", lambda labels: int(labels["nvidia.com/gpu.compute.major"]) >= 9),
-        ("brand=tesla", lambda labels: labels["nvidia.com/gpu.product"].startswith("Tesla")),
+        ("brand=tesla", lambda labels: labels["nvidia.com/gpu.product"].startswith("Tesla-V100")),
         (
             "arch=8.0,driver>=1 cuda<1",
-            lambda labels: labels["nvidia.com/gpu.product"][:9] in ("NVIDIA-A1", "NVIDIA-A3"),
+            lambda labels: labels["nvidia.com/gpu.product"].startswith(("NVIDIA-A100", "NVIDIA-A30")),
         ),
     ],
 )
