@@ -22,7 +22,7 @@ type Json = dict[str, Any]
 
 REPOSITORY = Path(__file__).parents[1]
 CHART = REPOSITORY / "charts" / "gpu-dra-driver"
-KUBERNETES = REPOSITORY / "dra_driver" / "simulation" / "apiserver" / "schemas"
+KUBERNETES = REPOSITORY / "dra_driver" / "apirules" / "schemas"
 COPIES = {"crds": REPOSITORY / "dra_driver" / "api" / "crds", "deviceclasses": REPOSITORY / "deviceclasses"}
 
 _ANNOTATION = "@schema "

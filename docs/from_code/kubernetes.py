@@ -1,9 +1,9 @@
 """kubernetes-versions.md: what each Kubernetes offers, as `dra_driver.kubernetes` has it."""
 
 from docs.from_code.tables import WRITTEN, page, table
+from dra_driver.apirules.dra_slices import SliceLimits
 from dra_driver.doctor.server import LOSSES
 from dra_driver.kubernetes import GATES, KNOWN, OLDEST, SEEN, SEEN_ON, Gate
-from dra_driver.simulation.apiserver.dra_slices import SliceLimits
 
 
 def versions_page() -> str:

@@ -3,9 +3,9 @@
 from typing import Any
 
 from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
+from dra_driver.apirules.metadata import dns_label
 from dra_driver.authoring.writing import Noted
 from dra_driver.errors import InvalidInput
-from dra_driver.simulation.apiserver.metadata import dns_label
 
 MOST_NODES = 1000
 _LONGEST_NAME = 50

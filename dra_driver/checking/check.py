@@ -8,6 +8,10 @@ from dra_driver.api.documents import Document, Reading
 from dra_driver.api.fields import meant, shown
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
+from dra_driver.apirules.conversion import inward
+from dra_driver.apirules.dra_slices import SliceLimits, problems_of_slice, problems_of_taint_rule
+from dra_driver.apirules.metadata import problems_of_metadata, template_problems
+from dra_driver.apirules.schema import Schema, builtin_schema, definition_name, definitions
 from dra_driver.checking.claims import check_claim, check_class, report_problems
 from dra_driver.checking.codes import ADMIN_ACCESS, API_VERSION, DEPRECATED, MISSING_FIELD, POLICY, TWICE, Severity
 from dra_driver.checking.configs import check_configs, check_configs_of_claim
@@ -21,10 +25,6 @@ from dra_driver.checking.selectors import KnownNames, fix_of
 from dra_driver.checking.world import ClaimPart, ClassPart, Manifests, PodPart, key_of, typed_claim, typed_class
 from dra_driver.errors import InvalidInput
 from dra_driver.names import ADMIN_ACCESS_LABEL
-from dra_driver.simulation.apiserver.conversion import inward
-from dra_driver.simulation.apiserver.dra_slices import SliceLimits, problems_of_slice, problems_of_taint_rule
-from dra_driver.simulation.apiserver.metadata import problems_of_metadata, template_problems
-from dra_driver.simulation.apiserver.schema import Schema, builtin_schema, definition_name, definitions
 
 _GROUP = "resource.k8s.io"
 _POLICY = ("dra.gpu/v1alpha1", "PublishingPolicy")

@@ -11,6 +11,9 @@ from dra_driver.allocation.domains import with_uid
 from dra_driver.api.computedomain import ComputeDomain
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import COMPUTE_DOMAINS, JsonObject
+from dra_driver.apirules.metadata import dns_subdomain, problems_of_metadata
+from dra_driver.apirules.schema import Schema
+from dra_driver.apirules.status import Problem, invalid
 from dra_driver.checking.claims import report_problems
 from dra_driver.checking.codes import DEPRECATED_FIELD, TEMPLATE_TAKEN, Severity
 from dra_driver.checking.fields import Cleaner
@@ -19,9 +22,6 @@ from dra_driver.checking.knowledge import Key
 from dra_driver.checking.world import ClaimPart, Manifests, typed_claim
 from dra_driver.domains.objects import workload_template
 from dra_driver.errors import InvalidInput
-from dra_driver.simulation.apiserver.metadata import dns_subdomain, problems_of_metadata
-from dra_driver.simulation.apiserver.schema import Schema
-from dra_driver.simulation.apiserver.status import Problem, invalid
 
 DOMAIN = (COMPUTE_DOMAINS.api_version, COMPUTE_DOMAINS.kind)
 _TEMPLATE = "spec.channel.resourceClaimTemplate.name"

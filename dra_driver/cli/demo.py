@@ -15,6 +15,7 @@ from dra_driver import bundled
 from dra_driver.api.meta import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import ResourceClaim, ResourceSlice
+from dra_driver.apirules.dra_gates import as_kept, dropped_fields
 from dra_driver.cli import plan
 from dra_driver.cli import scenario as scenarios
 from dra_driver.cli.files import shipped_classes
@@ -25,7 +26,6 @@ from dra_driver.cli.usage import PublishedDevice
 from dra_driver.errors import DriverError, InvalidInput
 from dra_driver.kubernetes import CURRENT, SEEN, named_minor
 from dra_driver.runtime.telemetry import configure_logging
-from dra_driver.simulation.apiserver.dra_gates import as_kept, dropped_fields
 from dra_driver.simulation.cluster import SimulatedCluster, SimulatedNode, parse_nodes
 from dra_driver.slices.features import default_features
 

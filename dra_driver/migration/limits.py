@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
+from dra_driver.apirules.dra_gates import dropped_fields
 from dra_driver.kubernetes import OLDEST
 from dra_driver.migration.claims import in_a_patch_of_the_pod, taken_name
 from dra_driver.migration.codes import NAME_TAKEN, NO_CLAIMS_HERE, SERVER_TOO_OLD, VIRTUAL_MACHINE, Severity
@@ -19,7 +20,6 @@ from dra_driver.migration.model import (
     value_at,
 )
 from dra_driver.migration.strategy import knows_extended_resources
-from dra_driver.simulation.apiserver.dra_gates import dropped_fields
 
 
 def why_too_old(template: JsonObject, options: Options) -> str | None:

@@ -2,7 +2,7 @@
 
 Run with a folder of `/openapi/v3/<group version>` documents, saved as `<group version with '/' as '_'>.json`:
 
-    python tests/contracts/extract_schemas.py FOLDER dra_driver/simulation/apiserver/schemas
+    python tests/contracts/extract_schemas.py FOLDER dra_driver/apirules/schemas
 
 Only names, types and merge rules are kept, no descriptions. One definition per line, so that a difference between
 two Kubernetes versions is readable. `test_schemas.py` compares the result with a real server.

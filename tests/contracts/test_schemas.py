@@ -11,8 +11,8 @@ from support.api import Api
 from support.real_api_server import RealApiServer
 from support.versions import real_minor
 
+from dra_driver.apirules.schema import definitions
 from dra_driver.kubernetes import CURRENT
-from dra_driver.simulation.apiserver.schema import definitions
 
 
 def extractor() -> ModuleType:

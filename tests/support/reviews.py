@@ -7,7 +7,7 @@ from typing import Any
 from support.shipped import classes
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.apiserver.conversion import outward
+from dra_driver.apirules.conversion import outward
 
 VERSIONS = ("v1", "v1beta2", "v1beta1")
 KINDS = ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass")

@@ -21,6 +21,7 @@ import aiohttp
 
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import LabelSelector
+from dra_driver.apirules.status import ApiError, denied
 from dra_driver.cel.check import check
 from dra_driver.cel.checked import Environment, ObjectType
 from dra_driver.cel.errors import CelError
@@ -30,7 +31,6 @@ from dra_driver.cel.parser import parse
 from dra_driver.cel.server import Server
 from dra_driver.cel.types import DYN
 from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType
-from dra_driver.simulation.apiserver.status import ApiError, denied
 from dra_driver.simulation.apiserver.store import Entry, Store
 
 _CONFIGURATIONS = ("admissionregistration.k8s.io", "validatingwebhookconfigurations")

@@ -10,11 +10,10 @@ import re
 from collections.abc import Sequence
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.apiserver import dra_fields
-from dra_driver.simulation.apiserver.dra_gates import drop_from_pod_status
-from dra_driver.simulation.apiserver.metadata import dns_label, dns_subdomain
-from dra_driver.simulation.apiserver.rules import Situation, TypeRules
-from dra_driver.simulation.apiserver.status import (
+from dra_driver.apirules import dra_fields
+from dra_driver.apirules.dra_gates import drop_from_pod_status
+from dra_driver.apirules.metadata import dns_label, dns_subdomain
+from dra_driver.apirules.status import (
     Problem,
     duplicate,
     forbidden,
@@ -23,6 +22,7 @@ from dra_driver.simulation.apiserver.status import (
     not_supported,
     required,
 )
+from dra_driver.simulation.apiserver.rules import Situation, TypeRules
 from dra_driver.simulation.apiserver.store import TypeKey
 
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from dra_driver.api.meta import JsonObject, Resource
+from dra_driver.apirules.schema import custom_schema
+from dra_driver.apirules.status import Problem, forbidden, invalid, not_supported, required
 from dra_driver.simulation.apiserver.resource_types import ResourceType
 from dra_driver.simulation.apiserver.rules import Situation, TypeRules
-from dra_driver.simulation.apiserver.schema import custom_schema
 from dra_driver.simulation.apiserver.schema_rules import problems_of_rules
-from dra_driver.simulation.apiserver.status import Problem, forbidden, invalid, not_supported, required
 from dra_driver.simulation.apiserver.structural import problems_of_custom
 from dra_driver.simulation.apiserver.tables import Column
 

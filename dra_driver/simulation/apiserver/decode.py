@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.apirules.schema import Schema, metadata_schema
+from dra_driver.apirules.status import bad_request
 from dra_driver.quantity import canonical_quantity
-from dra_driver.simulation.apiserver.schema import Schema, metadata_schema
-from dra_driver.simulation.apiserver.status import bad_request
 
 _EMBEDDED = ("apiVersion", "kind", "metadata")
 

@@ -1,22 +1,22 @@
 """The rules of resource.k8s.io: defaults, dropped fields, immutability, and who may ask for admin access."""
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.cel.device import compile_selector
-from dra_driver.cel.errors import CelError
-from dra_driver.cel.server import Server
-from dra_driver.names import ADMIN_ACCESS_LABEL
-from dra_driver.simulation.apiserver import dra_gates
-from dra_driver.simulation.apiserver.dra_claims import (
+from dra_driver.apirules import dra_gates
+from dra_driver.apirules.dra_claims import (
     CelCheck,
     problems_of_claim_spec,
     problems_of_class_spec,
     problems_of_status,
 )
-from dra_driver.simulation.apiserver.dra_fields import admin_access_denied, conditions, same
-from dra_driver.simulation.apiserver.dra_slices import SliceLimits, problems_of_slice, problems_of_taint_rule
-from dra_driver.simulation.apiserver.metadata import template_problems
+from dra_driver.apirules.dra_fields import admin_access_denied, conditions, same
+from dra_driver.apirules.dra_slices import SliceLimits, problems_of_slice, problems_of_taint_rule
+from dra_driver.apirules.metadata import template_problems
+from dra_driver.apirules.status import Problem, invalid
+from dra_driver.cel.device import compile_selector
+from dra_driver.cel.errors import CelError
+from dra_driver.cel.server import Server
+from dra_driver.names import ADMIN_ACCESS_LABEL
 from dra_driver.simulation.apiserver.rules import Situation, TypeRules
-from dra_driver.simulation.apiserver.status import Problem, invalid
 from dra_driver.simulation.apiserver.store import TypeKey
 
 _GROUP = "resource.k8s.io"

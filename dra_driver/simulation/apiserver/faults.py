@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from dra_driver.simulation.apiserver.status import ApiError
+from dra_driver.apirules.status import ApiError
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.apirules.schema import OPEN, Schema
 from dra_driver.simulation.apiserver.decode import copy_json
-from dra_driver.simulation.apiserver.schema import OPEN, Schema
 
 type Path = tuple[str, ...]
 

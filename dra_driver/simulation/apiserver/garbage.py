@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Iterator
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.apirules.status import ApiError
 from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, WriteOptions, copied
 from dra_driver.simulation.apiserver.resource_types import ResourceType
-from dra_driver.simulation.apiserver.status import ApiError
 from dra_driver.simulation.apiserver.store import Entry, TypeKey
 
 type _Place = tuple[TypeKey, str, str]

@@ -7,6 +7,7 @@ import yaml
 from aiohttp import web
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.apirules.status import ApiError, bad_request, method_not_allowed
 from dra_driver.simulation.apiserver import crds, discovery, protobuf, subresources
 from dra_driver.simulation.apiserver.admission import Asked, Unasked, ask
 from dra_driver.simulation.apiserver.decode import copy_json
@@ -16,7 +17,6 @@ from dra_driver.simulation.apiserver.patch import json_patch, merge_patch, strat
 from dra_driver.simulation.apiserver.representation import Representation
 from dra_driver.simulation.apiserver.requests import Target, list_query
 from dra_driver.simulation.apiserver.resource_types import ResourceType
-from dra_driver.simulation.apiserver.status import ApiError, bad_request, method_not_allowed
 from dra_driver.simulation.apiserver.store import Entry, encode
 from dra_driver.simulation.apiserver.watches import WatchSettings, WatchStream
 

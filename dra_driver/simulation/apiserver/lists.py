@@ -5,8 +5,8 @@ import json
 from dataclasses import dataclass
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.apirules.status import ApiError, bad_request, expired
 from dra_driver.simulation.apiserver.requests import ListQuery, Target
-from dra_driver.simulation.apiserver.status import ApiError, bad_request, expired
 from dra_driver.simulation.apiserver.store import Entry, Store
 
 _CONTINUE_EXPIRED = (

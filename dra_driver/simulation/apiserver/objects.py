@@ -11,15 +11,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.kubernetes import FeatureGates
-from dra_driver.simulation.apiserver.admission import Admission, Asked, Change
-from dra_driver.simulation.apiserver.conversion import inward
-from dra_driver.simulation.apiserver.decode import Decoder, copy_json
-from dra_driver.simulation.apiserver.ownership import apply, record_update
-from dra_driver.simulation.apiserver.patch import through_maps
-from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType
-from dra_driver.simulation.apiserver.rules import Rules, Situation
-from dra_driver.simulation.apiserver.status import (
+from dra_driver.apirules.conversion import inward
+from dra_driver.apirules.status import (
     MODIFIED,
     ApiError,
     Problem,
@@ -32,6 +25,13 @@ from dra_driver.simulation.apiserver.status import (
     not_found,
     precondition_failed,
 )
+from dra_driver.kubernetes import FeatureGates
+from dra_driver.simulation.apiserver.admission import Admission, Asked, Change
+from dra_driver.simulation.apiserver.decode import Decoder, copy_json
+from dra_driver.simulation.apiserver.ownership import apply, record_update
+from dra_driver.simulation.apiserver.patch import through_maps
+from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType
+from dra_driver.simulation.apiserver.rules import Rules, Situation
 from dra_driver.simulation.apiserver.store import Entry, Store
 
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"

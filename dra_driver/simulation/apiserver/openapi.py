@@ -7,8 +7,8 @@ that look there find what they need in version 3 first.
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.apirules.schema import Definitions, definition_name
 from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType
-from dra_driver.simulation.apiserver.schema import Definitions, definition_name
 
 _SCHEMAS = "#/components/schemas/"
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dra_driver.api.meta import JsonObject, Resource
+from dra_driver.apirules.schema import Schema
+from dra_driver.apirules.status import ApiError
 from dra_driver.simulation.apiserver.fieldsets import (
     Path,
     decode_fields,
@@ -20,8 +22,6 @@ from dra_driver.simulation.apiserver.fieldsets import (
     without,
 )
 from dra_driver.simulation.apiserver.resource_types import ResourceType
-from dra_driver.simulation.apiserver.schema import Schema
-from dra_driver.simulation.apiserver.status import ApiError
 
 _META_OWNED = (
     "name",

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.apirules.schema import OPEN, Schema
+from dra_driver.apirules.status import ApiError, bad_request
 from dra_driver.simulation.apiserver.decode import copy_json
-from dra_driver.simulation.apiserver.schema import OPEN, Schema
-from dra_driver.simulation.apiserver.status import ApiError, bad_request
 
 
 def merge_patch(target: Any, patch: Any) -> Any:

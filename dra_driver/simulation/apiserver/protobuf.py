@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.apirules.status import ApiError, bad_request
 from dra_driver.simulation.apiserver.protobuf_shapes import CLAIM, KINDS, Inline, Shape
-from dra_driver.simulation.apiserver.status import ApiError, bad_request
 
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"

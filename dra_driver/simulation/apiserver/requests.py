@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dra_driver.apirules.status import ApiError, bad_request
 from dra_driver.simulation.apiserver.resource_types import Registry, ResourceType
 from dra_driver.simulation.apiserver.selectors import (
     Predicate,
@@ -11,7 +12,6 @@ from dra_driver.simulation.apiserver.selectors import (
     field_selector,
     label_selector,
 )
-from dra_driver.simulation.apiserver.status import ApiError, bad_request
 
 
 @dataclass(frozen=True, slots=True)

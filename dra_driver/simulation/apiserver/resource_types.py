@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from dra_driver.api.meta import JsonObject, Resource
-from dra_driver.simulation.apiserver.schema import OPEN, Schema, builtin_schema, definition_name
+from dra_driver.apirules.schema import OPEN, Schema, builtin_schema, definition_name
 from dra_driver.simulation.apiserver.store import TypeKey
 from dra_driver.simulation.apiserver.tables import Column
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.apirules.metadata import problems_of_metadata, problems_of_metadata_change
+from dra_driver.apirules.status import Problem
 from dra_driver.kubernetes import FeatureGates
-from dra_driver.simulation.apiserver.metadata import problems_of_metadata, problems_of_metadata_change
 from dra_driver.simulation.apiserver.resource_types import ResourceType
-from dra_driver.simulation.apiserver.status import Problem
 from dra_driver.simulation.apiserver.store import Store, TypeKey
 
 type Follower = Callable[[ResourceType, JsonObject, bool], None]

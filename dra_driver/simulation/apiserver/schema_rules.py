@@ -11,14 +11,14 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from dra_driver.apirules.schema import Schema
+from dra_driver.apirules.status import Problem, forbidden, required
 from dra_driver.cel.check import check
 from dra_driver.cel.checked import Environment, ObjectType
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.evaluate import Program
 from dra_driver.cel.parser import parse
 from dra_driver.cel.types import DYN
-from dra_driver.simulation.apiserver.schema import Schema
-from dra_driver.simulation.apiserver.status import Problem, forbidden, required
 
 _OLD = re.compile(r"\boldSelf\b")
 _MISSING: Any = object()

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.apiserver.status import bad_request
+from dra_driver.apirules.status import bad_request
 
 type Predicate = Callable[[JsonObject], bool]
 

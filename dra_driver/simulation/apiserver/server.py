@@ -14,6 +14,7 @@ from pathlib import Path
 from aiohttp import web
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.apirules.status import ApiError, path_not_found
 from dra_driver.cel.server import Server
 from dra_driver.kubernetes import CURRENT, SEEN, FeatureGates, minor_of
 from dra_driver.simulation.apiserver import crds, discovery, openapi, subresources
@@ -26,7 +27,6 @@ from dra_driver.simulation.apiserver.objects import Objects
 from dra_driver.simulation.apiserver.requests import Target, resolve
 from dra_driver.simulation.apiserver.resource_types import Registry
 from dra_driver.simulation.apiserver.rules import Rules
-from dra_driver.simulation.apiserver.status import ApiError, path_not_found
 from dra_driver.simulation.apiserver.store import Store, encode
 from dra_driver.simulation.apiserver.watches import WatchSettings
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.apiserver.conversion import outward
-from dra_driver.simulation.apiserver.status import expired
+from dra_driver.apirules.conversion import outward
+from dra_driver.apirules.status import expired
 
 type TypeKey = tuple[str, str]
 """API group and plural: versions of one type share their objects."""

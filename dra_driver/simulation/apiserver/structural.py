@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from dra_driver.simulation.apiserver.schema import Schema
-from dra_driver.simulation.apiserver.status import (
+from dra_driver.apirules.schema import Schema
+from dra_driver.apirules.status import (
     Problem,
     duplicate,
     invalid,

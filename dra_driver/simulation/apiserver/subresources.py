@@ -1,10 +1,10 @@
 """Subresources that are requests of their own: binding and eviction of pods, scale, finalize of namespaces, reviews."""
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.apirules.status import ApiError, bad_request, conflict
 from dra_driver.simulation.apiserver.objects import DeleteOptions, Objects, WriteOptions, copied, timestamp
 from dra_driver.simulation.apiserver.patch import merge_patch
 from dra_driver.simulation.apiserver.requests import Target
-from dra_driver.simulation.apiserver.status import ApiError, bad_request, conflict
 from dra_driver.simulation.apiserver.store import Entry
 
 

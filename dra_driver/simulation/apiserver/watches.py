@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.apirules.status import ApiError
 from dra_driver.simulation.apiserver.requests import ListQuery, Target
-from dra_driver.simulation.apiserver.status import ApiError
 from dra_driver.simulation.apiserver.store import Entry, Event, Store, Subscription, encode
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"

@@ -4,9 +4,9 @@ import pytest
 from support.api import Api
 from support.dra_objects import SLICES, device, resource_slice
 
+from dra_driver.apirules.dra_slices import SliceLimits
 from dra_driver.kubernetes import FeatureGates
 from dra_driver.simulation.apiserver import SimulatedApiServer
-from dra_driver.simulation.apiserver.dra_slices import SliceLimits
 
 
 @pytest.mark.parametrize(

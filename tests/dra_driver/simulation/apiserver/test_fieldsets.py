@@ -5,6 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_driver.apirules.schema import Schema
 from dra_driver.simulation.apiserver.fieldsets import (
     ABSENT,
     Path,
@@ -15,7 +16,6 @@ from dra_driver.simulation.apiserver.fieldsets import (
     merged,
     without,
 )
-from dra_driver.simulation.apiserver.schema import Schema
 
 TEXT = {"type": "string"}
 SCHEMA = Schema(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_driver.apirules.schema import builtin_schema
+from dra_driver.apirules.status import ApiError
 from dra_driver.simulation.apiserver.patch import merge_patch, strategic_merge
-from dra_driver.simulation.apiserver.schema import builtin_schema
-from dra_driver.simulation.apiserver.status import ApiError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from dra_driver.apirules.schema import Schema, builtin_schema
+from dra_driver.apirules.status import ApiError
 from dra_driver.simulation.apiserver.protobuf import decode, encode
 from dra_driver.simulation.apiserver.protobuf_shapes import CLAIM, Inline, Shape
-from dra_driver.simulation.apiserver.schema import Schema, builtin_schema
-from dra_driver.simulation.apiserver.status import ApiError
 
 
 def field(number: int, value: bytes | str | int) -> bytes:

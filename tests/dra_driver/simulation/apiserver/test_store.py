@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dra_driver.simulation.apiserver.status import ApiError
+from dra_driver.apirules.status import ApiError
 from dra_driver.simulation.apiserver.store import Event, Store, Subscription
 
 THINGS = ("x.example", "things")

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.apiserver import dra_fields as fields
-from dra_driver.simulation.apiserver.metadata import dns_label
-from dra_driver.simulation.apiserver.status import Problem, invalid, required, too_many
+from dra_driver.apirules import dra_fields as fields
+from dra_driver.apirules.metadata import dns_label
+from dra_driver.apirules.status import Problem, invalid, required, too_many
 
 _MOST = 32
 """Of a set or a use of one; before 1.35 of all sets of a slice, and of all uses of a device."""

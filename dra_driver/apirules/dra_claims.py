@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Mapping
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.apiserver import dra_fields as fields
-from dra_driver.simulation.apiserver.metadata import dns_subdomain, qualified_name
-from dra_driver.simulation.apiserver.status import Problem, forbidden, invalid, not_supported, required, too_long
+from dra_driver.apirules import dra_fields as fields
+from dra_driver.apirules.metadata import dns_subdomain, qualified_name
+from dra_driver.apirules.status import Problem, forbidden, invalid, not_supported, required, too_long
 
 type RequestNames = Mapping[str, frozenset[str]]
 """Request name to the names of its alternatives (empty for an exact request)."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.apiserver.metadata import dns_label, dns_subdomain, label_value, qualified_name
-from dra_driver.simulation.apiserver.status import (
+from dra_driver.apirules.metadata import dns_label, dns_subdomain, label_value, qualified_name
+from dra_driver.apirules.status import (
     Problem,
     duplicate,
     forbidden,

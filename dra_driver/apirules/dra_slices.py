@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from dra_driver.api.meta import JsonObject
+from dra_driver.apirules import dra_fields as fields
+from dra_driver.apirules.dra_counters import consumption, counter_set, problems_beside_devices
+from dra_driver.apirules.metadata import dns_subdomain
+from dra_driver.apirules.status import Problem, forbidden, invalid, required, too_long, too_many
 from dra_driver.quantity import Quantity
-from dra_driver.simulation.apiserver import dra_fields as fields
-from dra_driver.simulation.apiserver.dra_counters import consumption, counter_set, problems_beside_devices
-from dra_driver.simulation.apiserver.metadata import dns_subdomain
-from dra_driver.simulation.apiserver.status import Problem, forbidden, invalid, required, too_long, too_many
 
 _SEMVER = re.compile(
     r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"

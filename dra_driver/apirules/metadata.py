@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from dra_driver.api.meta import JsonObject
-from dra_driver.simulation.apiserver.status import Problem, forbidden, invalid, required, too_long
+from dra_driver.apirules.status import Problem, forbidden, invalid, required, too_long
 
 type NameRule = Callable[[str], str | None]
 """What is wrong with a name, or None."""
