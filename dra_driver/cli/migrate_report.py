@@ -222,8 +222,6 @@ def write_reports(report: Report, folder: Path) -> None:
     write_extra(folder, "report.md", markdown(report))
     write_extra(folder, "report.json", json_text(report))
     migration = report.migration
-    for one in migration.settings:
-        write_extra(folder, one.file, one.text)
     if migration.policy is not None:
         write_extra(folder, "publishing-policy.yaml", _yaml(migration.policy))
     if migration.workloads or migration.policy is not None or migration.chart_values:

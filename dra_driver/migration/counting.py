@@ -1,19 +1,21 @@
 """What the workloads of a run become, for objects that count, limit or queue them; and what is done with such objects.
 
-Entered from `dra_driver.migration.quotas`, which gives each object to its room. Pure.
+Entered from `dra_driver.migration.quotas`, which gives each object to its handler. Pure.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
+
+import yaml
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.amounts import is_whole_or_mig
 from dra_driver.migration.claims import class_name
-from dra_driver.migration.codes import Code
+from dra_driver.migration.codes import QUOTA, Code, Severity
 from dra_driver.migration.kind_table import is_known
 from dra_driver.migration.kinds import pods_of
 from dra_driver.migration.labels import Hints
@@ -52,12 +54,6 @@ class Unit:
     dimension: str
     one: Fraction
 
-    def written(self, number: Fraction) -> str:
-        """`100` of one mebibyte is `100Mi`."""
-        amount = number * self.one
-        whole = amount / _MEBIBYTE
-        return f"{whole}Mi" if self.dimension == MEMORY and whole.denominator == 1 else str(Quantity(amount))
-
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -76,8 +72,16 @@ class State:
 class World:
     """All workloads of a run, as they were decided."""
 
-    def __init__(self, workloads: Sequence[Workload], meaning: Meaning, options: Options) -> None:
+    def __init__(
+        self,
+        workloads: Sequence[Workload],
+        meaning: Meaning,
+        options: Options,
+        names_in_kueue: Mapping[str, str] | None = None,
+    ) -> None:
         self.workloads = workloads
+        self.names_in_kueue = names_in_kueue or {}
+        """Names by which Kueue counts classes."""
         self.meaning = meaning
         self.options = options
         self._of_workloads = {one.pod.document for one in workloads}
@@ -195,3 +199,13 @@ def amount_of(value: object) -> Quantity | None:
 def dicts(value: object) -> list[JsonObject]:
     """Of a list, with nothing in the place of what is no map; of anything else, none."""
     return [one if isinstance(one, dict) else {} for one in value] if isinstance(value, list) else []
+
+
+def goes_on_counting(found: Found, path: Path, resource: str) -> None:
+    message = f"{resource} goes on counting: workloads stay with the extended resource"
+    found.say(QUOTA, path, message, severity=Severity.INFO, advice="")
+
+
+def pasted(obj: JsonObject) -> str:
+    """YAML for people, to put into an object of theirs."""
+    return str(yaml.safe_dump(obj, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110))

@@ -15,12 +15,12 @@ from dra_driver.migration.codes import NOT_EDITABLE, Severity
 from dra_driver.migration.commuting import Strayed, strayed
 from dra_driver.migration.json_patches import Whole, patched, too_wide, with_patches
 from dra_driver.migration.kserve import for_other_namespaces
-from dra_driver.migration.kueue_configuration import holds_configuration
 from dra_driver.migration.kustomize import Kustomization, kustomizations, labels_of_a_patch
 from dra_driver.migration.model import Change, Finding, Migration, Options, Path, Source, ref_of
 from dra_driver.migration.output import Output
 from dra_driver.migration.plans import Plan, labelled, wanted_plans
 from dra_driver.migration.publishing import publishing
+from dra_driver.migration.queues import names_in_kueue
 from dra_driver.migration.selecting import Key
 from dra_driver.migration.surroundings import Meaning
 from dra_driver.migration.undo import changes
@@ -60,8 +60,6 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
     out = Output(sources, kustomized)
     out.take(_with_counted(plans, counted), options)
     counting = tuple(_as_it_came(counted, out.plans))
-    for new in counted.objects:
-        out.add(new)
     offered = publishing(meaning, out.demands, options)
     said = _unsaid((one for plan in out.plans for one in plan.all_findings), counting)
     workloads = tuple(workload for plan in out.plans for workload in plan.all_workloads)
@@ -84,7 +82,6 @@ def migrate(sources: Sequence[Source], options: Options, side: Sequence[Source] 
         offered.policy,
         offered.values,
         offered.reasons,
-        counted.settings,
         tuple(one for plan in out.plans for one in _changes(plan)),
     )
 
@@ -145,9 +142,9 @@ def _changes(plan: Plan) -> Iterator[Change]:
 def _counted(given: _Given, known: Iterable[Document], plans: Iterable[Plan]) -> quotas.QuotaResult:
     """What quotas and queues are to say once these plans are carried out."""
     workloads = [workload for plan in plans for workload in plan.all_workloads]
-    deciding = [one for one in known if not delivers(one) or holds_configuration(one)]
+    deciding = [one for one in known if not delivers(one)]
     changeable = frozenset(one for one in given.documents if not is_sealed(one))
-    return quotas.rewrite(deciding, workloads, given.meaning, given.options, changeable)
+    return quotas.rewrite(deciding, workloads, given.meaning, given.options, changeable, names_in_kueue(known))
 
 
 def _with_counted(plans: Sequence[Plan], counted: quotas.QuotaResult) -> list[Plan]:

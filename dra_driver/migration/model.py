@@ -77,6 +77,8 @@ class Finding:
     """What to do about it; empty where nothing is to be done."""
     fixed: bool = False
     """Whether what we wrote takes care of it."""
+    paste: str = ""
+    """YAML that a person adds to the object, or to what the advice names; empty: there is none."""
 
 
 def title_of(document: Document) -> str:
@@ -110,10 +112,11 @@ def finding(
     advice: str | None = None,
     severity: Severity | None = None,
     fixed: bool = False,
+    paste: str = "",
 ) -> Finding:
     """Of a field of a document. `advice` None is that of the code."""
-    said = code.advice if advice is None else advice
-    return Finding(code, severity or code.severity, ref_of(document), place_of(document, path), message, said, fixed)
+    said, place = code.advice if advice is None else advice, place_of(document, path)
+    return Finding(code, severity or code.severity, ref_of(document), place, message, said, fixed, paste)
 
 
 # -- edits
@@ -421,8 +424,6 @@ class Migration:
     chart_values: JsonObject | None = None
     reasons: tuple[str, ...] = ()
     """What a person should know about policy and values, a sentence each."""
-    settings: tuple[Source, ...] = ()
-    """For programs other than `kubectl`, and so no manifests: what is to be merged into their configuration."""
     changes: tuple[Change, ...] = ()
     """Of the fields in `files`, but for the annotation that remembers them."""
 

@@ -1,19 +1,18 @@
 """Objects by which autoscalers make nodes, and what they make of claims: Karpenter, Cluster Autoscaler. Pure.
 
-A node of the driver has no `nvidia.com/gpu` in its capacity, by which both of them count, limit and wait.
-Source: Karpenter 1.14 (provisioning, node initialization, limits; AWS's provider describes no devices); Cluster
-Autoscaler 1.36 (its processor of GPU nodes, the annotations of Cluster API, the flags).
+A node of the driver has no `nvidia.com/gpu` in its capacity, by which both of them count, limit and wait. Nothing of
+theirs is edited: findings say what to change. Source: Karpenter 1.14 (provisioning, node initialization, limits; AWS's
+provider describes no devices); Cluster Autoscaler 1.36 (its processor of GPU nodes, the annotations of Cluster API).
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 from dra_driver.api.documents import Document
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.codes import AUTOSCALER, DOUBLE_ALLOCATION, Code, Severity
-from dra_driver.migration.counting import Found, World, dicts
-from dra_driver.migration.model import Finding, Path, Put, Remove, Target, finding, value_at
+from dra_driver.migration.codes import AUTOSCALER, DOUBLE_ALLOCATION, Severity
+from dra_driver.migration.counting import Found, World, dicts, pasted
+from dra_driver.migration.model import Finding, Path, Target, finding, value_at
 from dra_driver.migration.offering import OFFERED_BY
 
 _GPU = "nvidia.com/gpu"
@@ -27,44 +26,39 @@ def _becomes(world: World, target: Target) -> bool:
     return target in targets or not targets
 
 
-def _say(found: Found, path: Path, message: str, advice: str = "", code: Code = AUTOSCALER, **more: Any) -> None:
-    found.say(code, path, message, advice=advice, **more)
-
-
 # -- Karpenter
 
 
 def _node_pool(found: Found, world: World) -> None:
-    spec = value_at(found.obj, ("spec", "template"))
-    if not isinstance(spec, dict) or not _makes_gpu_nodes(found.obj):
-        return
     template: Path = ("spec", "template")
+    if not isinstance(value_at(found.obj, template), dict) or not _makes_gpu_nodes(found.obj):
+        return
     if _becomes(world, Target.CLAIMS):
-        _say(
-            found,
-            template,
+        message = (
             "Karpenter makes no nodes for pods with claims: before 1.14 never, since then only with "
-            "IGNORE_DRA_REQUESTS=false and devices that the cloud's provider describes, which AWS's does not in 1.14",
+            "IGNORE_DRA_REQUESTS=false and devices that the cloud's provider describes, which AWS's does not in 1.14"
+        )
+        advice = (
             "Keep nodes for these pods by `replicas` of a NodePool or a node group of the cloud, or leave the "
-            "workloads with the extended resource (`--strategy extended`).",
+            "workloads with the extended resource (strategy extended)."
         )
+        found.say(AUTOSCALER, template, message, advice=advice)
     if _becomes(world, Target.EXTENDED):
-        _say(
-            found,
-            template,
-            f"Karpenter makes nodes for {_GPU}, then waits until the node has it, which one of the driver never does: "
-            "the NodeClaim stays uninitialized, and is not consolidated",
-            "Count on nodes that run until they expire (`expireAfter`), or keep such pools with the device plugin.",
+        message = (
+            f"Karpenter makes nodes for {_GPU}, then waits until the node has it, which a node of the driver never "
+            "does: the NodeClaim stays uninitialized, and is not consolidated"
         )
-    if value_at(spec, ("metadata", "labels", OFFERED_BY)) is None:
-        _say(
-            found,
-            (*template, "metadata"),
-            f"nodes that are made during the cut-over have no label {OFFERED_BY}, so nobody offers their GPUs",
-            f"Give the pool `spec.template.metadata.labels: {{{OFFERED_BY}: device-plugin}}` before the cut-over, and "
-            "`driver` after it; each change replaces its nodes, in the pace of `spec.disruption.budgets`.",
-            severity=Severity.INFO,
+        advice = "Count on nodes that run until they expire (`expireAfter`), or keep such pools with the device plugin."
+        found.say(AUTOSCALER, template, message, advice=advice)
+    if value_at(found.obj, (*template, "metadata", "labels", OFFERED_BY)) is None:
+        label = {"spec": {"template": {"metadata": {"labels": {OFFERED_BY: "device-plugin"}}}}}
+        message = f"nodes that are made during the cut-over have no label {OFFERED_BY}, so nobody offers their GPUs"
+        advice = (
+            "Give the pool this label before the cut-over, and `driver` instead of `device-plugin` after it; each "
+            "change replaces its nodes, in the pace of `spec.disruption.budgets`."
         )
+        path = (*template, "metadata")
+        found.say(AUTOSCALER, path, message, advice=advice, severity=Severity.INFO, paste=pasted(label))
     _limits(found, ("spec", "limits"))
 
 
@@ -76,14 +70,11 @@ def _limits(found: Found, path: Path) -> None:
     where = (*path, _GPU)
     nodes = _nodes_of(found.obj, limits[_GPU])
     if "nodes" in limits:
-        _say(found, where, f"{message}, and count by `nodes` only", severity=Severity.INFO)
-    elif nodes is None:
-        advice = "Limit the pool by `nodes` (from Karpenter 1.11 on) or cpu, too: its nodes have no one number of GPUs."
-        _say(found, where, message, advice)
-    else:
-        found.edits.append(Put((*path, "nodes"), str(nodes)))
-        advice = "Needs Karpenter 1.11; before, limit the pool by cpu."
-        _say(found, where, f"{message}; `nodes: {nodes}` beside it is as many GPUs", advice, fixed=True)
+        found.say(AUTOSCALER, where, f"{message}, and count by `nodes` only", severity=Severity.INFO, advice="")
+        return
+    advice = "Limit the pool by `nodes` (Karpenter 1.11 and newer) or by cpu, too."
+    same = pasted({"spec": {"limits": {"nodes": str(nodes)}}}) if nodes is not None else ""
+    found.say(AUTOSCALER, where, message, advice=advice, paste=same)
 
 
 def _nodes_of(pool: JsonObject, limit: object) -> int | None:
@@ -106,39 +97,37 @@ def _makes_gpu_nodes(pool: JsonObject) -> bool:
     return any(_OF_GPUS.match(key) for key in (*keys, *_keys(limits), *_keys(labels)))
 
 
+def _keys(value: object) -> Iterator[str]:
+    yield from map(str, value if isinstance(value, dict) else ())
+
+
 def _provisioner(found: Found, world: World) -> None:
     """Karpenter before its v1beta1."""
     _limits(found, ("spec", "limits", "resources"))
 
 
 def _node_overlay(found: Found, world: World) -> None:
-    capacity = value_at(found.obj, ("spec", "capacity"))
-    for resource in capacity if isinstance(capacity, dict) else ():
-        if not _OF_GPUS.match(str(resource)):
-            continue
-        path: Path = ("spec", "capacity", str(resource))
+    for resource in filter(_OF_GPUS.match, _keys(value_at(found.obj, ("spec", "capacity")))):
         message = f"{resource} is what Karpenter expects of nodes; an overlay describes no devices for claims"
-        _say(found, path, message, "Keep nodes for pods with claims by `replicas` of a NodePool.")
+        advice = "Keep nodes for pods with claims by `replicas` of a NodePool."
+        found.say(AUTOSCALER, ("spec", "capacity", resource), message, advice=advice)
 
 
 def _node_class(found: Found, world: World) -> None:
     """Of AWS. Bottlerocket's variants with GPUs run a device plugin of their own."""
     terms = dicts(value_at(found.obj, ("spec", "amiSelectorTerms")))
     index = next((at for at, one in enumerate(terms) if str(one.get("alias")).startswith("bottlerocket@")), None)
-    family = value_at(found.obj, ("spec", "amiFamily")) == "Bottlerocket"
     data = value_at(found.obj, ("spec", "userData"))
     off = isinstance(data, str) and re.search(r"kubelet-device-plugins\.nvidia\][^\[]*enabled\s*=\s*false", data)
-    if (index is not None or family) and not off:
-        _say(
-            found,
-            ("spec", "amiFamily") if index is None else ("spec", "amiSelectorTerms", index, "alias"),
-            "Bottlerocket runs a device plugin as a service of the system on nodes with NVIDIA's GPUs, whatever "
-            "DaemonSets select",
-            "Put `enabled = false` under `[settings.kubelet-device-plugins.nvidia]` into spec.userData of the class of "
-            "the driver's nodes, with a Bottlerocket that has the setting, or take another AMI for them.",
-            code=DOUBLE_ALLOCATION,
-            severity=Severity.WARNING,
-        )
+    if off or (index is None and value_at(found.obj, ("spec", "amiFamily")) != "Bottlerocket"):
+        return
+    path: Path = ("spec", "amiFamily") if index is None else ("spec", "amiSelectorTerms", index, "alias")
+    message = "Bottlerocket runs a device plugin as a system service on nodes with NVIDIA GPUs, whatever is deployed"
+    advice = (
+        "Put `enabled = false` under `[settings.kubelet-device-plugins.nvidia]` into spec.userData of the class of "
+        "the driver's nodes, with a Bottlerocket that has the setting, or take another AMI for them."
+    )
+    found.say(DOUBLE_ALLOCATION, path, message, advice=advice, severity=Severity.WARNING)
 
 
 # -- Cluster Autoscaler
@@ -148,39 +137,23 @@ _CAPACITY = "capacity.cluster-autoscaler.kubernetes.io/"
 
 def _machines(found: Found, world: World) -> None:
     """Cluster API says by annotations what nodes of a group that has none will have."""
-    base: Path = ("metadata", "annotations")
-    annotations = value_at(found.obj, base)
-    gpu_type = (*base, f"{_CAPACITY}gpu-type")
-    if not isinstance(annotations, dict) or annotations.get(gpu_type[-1]) != _GPU:
+    path: Path = ("metadata", "annotations")
+    annotations = value_at(found.obj, path)
+    gpu_type, driver = f"{_CAPACITY}gpu-type", f"{_CAPACITY}dra-driver"
+    if not isinstance(annotations, dict) or annotations.get(gpu_type) != _GPU:
         return
-    driver = (*base, f"{_CAPACITY}dra-driver")
-    if not _becomes(world, Target.CLAIMS):
-        if _becomes(world, Target.EXTENDED):
-            message = f"the autoscaler goes on making nodes for {_GPU}, and takes them for unready without it"
-            advice = "Leave the label cluster-api/accelerator off the group's nodes."
-            _say(found, gpu_type, message, advice)
-        return
-    if driver[-1] in annotations:
-        return
-    found.edits.append(Put(driver, world.options.driver))
-    if _becomes(world, Target.EXTENDED):
-        message = (
-            f"{driver[-1]} says that nodes of the group have devices of {world.options.driver}, {_GPU} is there, too"
-        )
-        advice = f"Give pods with {_GPU} a group of their own: the autoscaler means one of both."
-        _say(found, gpu_type, message, advice, fixed=True)
-    else:
-        found.edits.append(Remove(gpu_type))
-        message = f"{_GPU} became {driver[-1]}: the autoscaler counts devices of {world.options.driver} in new nodes"
+    if _becomes(world, Target.CLAIMS) and driver not in annotations:
+        message = f"the Cluster Autoscaler expects {_GPU} of new nodes of this group, and no devices for claims"
         advice = (
-            "It gives them the attribute `type` only: for claims with other selectors keep a node of the group "
-            "(minimum size 1), of which it learns the rest."
+            f"Replace {gpu_type} by this annotation; pods that still ask for {_GPU} need a group of their own. The "
+            "autoscaler gives new nodes the attribute `type` only: for claims with other selectors keep one node."
         )
-        _say(found, gpu_type, message, advice, fixed=True, severity=Severity.WARNING)
-
-
-def _keys(value: object) -> Iterator[str]:
-    yield from map(str, value if isinstance(value, dict) else ())
+        paste = pasted({"metadata": {"annotations": {driver: world.options.driver}}})
+        found.say(AUTOSCALER, (*path, gpu_type), message, advice=advice, paste=paste)
+    elif _becomes(world, Target.EXTENDED) and not _becomes(world, Target.CLAIMS):
+        message = f"the autoscaler goes on making nodes for {_GPU}, and takes them for not ready without it"
+        advice = "Leave the label cluster-api/accelerator off the group's nodes."
+        found.say(AUTOSCALER, (*path, gpu_type), message, advice=advice)
 
 
 _GPU_LABELS: Mapping[str, str] = {
@@ -220,6 +193,7 @@ def labels_of_nodes(nodes: Iterable[Document]) -> Iterator[Finding]:
 
 _IMAGE = re.compile(r"(?:^|/)cluster-autoscaler(?:-\w+)?:v1\.(\d+)\.")
 _FLAG = "--enable-dynamic-resource-allocation"
+_FIRST_WITH_FLAG, _FIRST_WITH_CLAIMS = 32, 35
 
 
 def _autoscaler(found: Found, world: World) -> None:
@@ -227,39 +201,22 @@ def _autoscaler(found: Found, world: World) -> None:
     where: Path = ("spec", "template", "spec", "containers")
     for index, container in enumerate(dicts(value_at(found.obj, where))):
         match = _IMAGE.search(str(container.get("image")))
-        if match is None or not _becomes(world, Target.CLAIMS):
+        minor = int(match[1]) if match is not None else _FIRST_WITH_CLAIMS
+        if minor >= _FIRST_WITH_CLAIMS or not _becomes(world, Target.CLAIMS):
             continue
-        minor = int(match[1])
         image = (*where, index, "image")
+        given = [container.get(part) for part in ("args", "command")]
+        words = [str(word) for listed in given if isinstance(listed, list) for word in listed]
         if minor < _FIRST_WITH_FLAG:
-            message = f"Cluster Autoscaler 1.{minor} makes no nodes for claims"
-            _say(found, image, message, f"Take the release of your Kubernetes, 1.{_FIRST_WITH_CLAIMS} or newer.")
-        elif minor < _FIRST_WITH_CLAIMS:
-            _switched_on(found, (*where, index), container, minor)
+            advice = f"Take the release of your Kubernetes, 1.{_FIRST_WITH_CLAIMS} or newer."
+            found.say(AUTOSCALER, image, f"Cluster Autoscaler 1.{minor} makes no nodes for claims", advice=advice)
+        elif not any(word.startswith(_FLAG) and not word.endswith("=false") for word in words):
+            message = f"Cluster Autoscaler 1.{minor} makes nodes for claims with {_FLAG}=true only"
+            advice = "Add the flag, and let its ClusterRole read resourceclaims, resourceslices and deviceclasses."
+            found.say(AUTOSCALER, image, message, advice=advice)
 
 
-_FIRST_WITH_FLAG = 32
-_FIRST_WITH_CLAIMS = 35
-"""From here on it cannot be switched off."""
-
-
-def _switched_on(found: Found, path: Path, container: JsonObject, minor: int) -> None:
-    given = {part: container.get(part) for part in ("args", "command")}
-    words = [str(word) for listed in given.values() if isinstance(listed, list) for word in listed]
-    if any(word.startswith(_FLAG) and not word.endswith("=false") for word in words):
-        return
-    part = "args" if isinstance(given["args"], list) else "command"
-    listed = given[part]
-    message = f"Cluster Autoscaler 1.{minor} makes nodes for claims with {_FLAG}"
-    if isinstance(listed, list) and not any(word.startswith(_FLAG) for word in words):
-        found.edits.append(Put((*path, part, len(listed)), f"{_FLAG}=true"))
-        advice = "Let its ClusterRole read resourceclaims, resourceslices and deviceclasses of resource.k8s.io."
-        _say(found, (*path, part), f"{message}, which was added", advice, fixed=True)
-    else:
-        _say(found, (*path, part), message, f"Set {_FLAG}=true.")
-
-
-ROOMS: Mapping[tuple[str, str], Callable[[Found, World], None]] = {
+HANDLERS: Mapping[tuple[str, str], Callable[[Found, World], None]] = {
     ("karpenter.sh", "NodePool"): _node_pool,
     ("karpenter.sh", "Provisioner"): _provisioner,
     ("karpenter.sh", "NodeOverlay"): _node_overlay,

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dra_driver.api.documents import Document
 from dra_driver.authoring.writing import Noted, written
 from dra_driver.migration.edit import Rewriting, rewritten
-from dra_driver.migration.kueue_configuration import holds_configuration
 from dra_driver.migration.kustomize import is_kustomization
 from dra_driver.migration.model import Edit, NewObject, Options, Put
 from dra_driver.migration.plans import Plan
@@ -20,7 +19,7 @@ def edited(plans: Iterable[Plan], options: Options) -> Rewriting:
     edits: dict[Document, tuple[Edit, ...]] = {}
     for plan in plans:
         wanted = plan.all_edits
-        if wanted and options.keep_undo and not _is_undone_by_names(plan.document):
+        if wanted and options.keep_undo and not is_kustomization(plan.document):
             wanted = (*wanted, remembered(plan.document.obj, wanted))
         wanted = (*wanted, *_of_lists(plan, options))
         for one in plan.embedded:
@@ -45,11 +44,6 @@ def _of_lists(plan: Plan, options: Options) -> Iterator[Edit]:
     entries = [*(one.entry(plan.document) for one in plan.relisted), *(one.entry for one in plan.narrowed)]
     if entries and options.keep_undo:
         yield remembered_lists(plan.document, entries)
-
-
-def _is_undone_by_names(document: Document) -> bool:
-    """What has no annotations of its own."""
-    return is_kustomization(document) or holds_configuration(document)
 
 
 def _by_text(plans: Iterable[Plan]) -> list[list[Plan]]:

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from dra_driver.api.documents import Document
-from dra_driver.migration import kueue, kueue_configuration, node_pools, queues
+from dra_driver.migration import node_pools, queues
 from dra_driver.migration.amounts import is_strange, profile_of
-from dra_driver.migration.changes import ANNOTATION, changed, plain
+from dra_driver.migration.changes import ANNOTATION
 from dra_driver.migration.codes import AUTOSCALER, INVALID_AMOUNT, NOT_EDITABLE, QUOTA, UNKNOWN_RESOURCE, Severity
 from dra_driver.migration.counting import MENTION, Found, World, amount_of
 from dra_driver.migration.crossing import crossings
-from dra_driver.migration.kueue_configuration import holds_configuration
 from dra_driver.migration.limit_ranges import limit_range
 from dra_driver.migration.meaning import Meaning
 from dra_driver.migration.model import (
@@ -28,7 +27,6 @@ from dra_driver.migration.model import (
     Path,
     Put,
     Remove,
-    Source,
     Workload,
     value_at,
 )
@@ -43,14 +41,11 @@ _REQUESTS = "requests."
 
 @dataclass(frozen=True, slots=True)
 class QuotaResult:
-    """`beside`: objects that stand beside a document, in its file; `objects` are for the whole cluster."""
+    """`beside`: objects that stand beside a document, in its file."""
 
     edits: tuple[DocumentEdits, ...] = ()
-    objects: tuple[NewObject, ...] = ()
     findings: tuple[Finding, ...] = ()
     beside: Mapping[Document, tuple[NewObject, ...]] = field(default_factory=dict)
-    settings: tuple[Source, ...] = ()
-    """For programs other than `kubectl`."""
 
 
 def rewrite(
@@ -59,41 +54,30 @@ def rewrite(
     meaning: Meaning,
     options: Options,
     changeable: Collection[Document] | None = None,
+    names_in_kueue: Mapping[str, str] | None = None,
 ) -> QuotaResult:
     """`workloads` are all of the run, as they were decided. Documents that are not `changeable` are read for what they
     say; None: all are."""
-    world = World(workloads, meaning, options)
-    kueues = _Kueue(documents, world)
-    findings: list[Finding] = [*crossings(workloads), *takers_of_the_rest(workloads), *kueues.findings]
+    world = World(workloads, meaning, options, names_in_kueue)
+    findings: list[Finding] = [*crossings(workloads), *takers_of_the_rest(workloads), *queues.not_admitted(world)]
     edits: list[DocumentEdits] = []
-    objects: list[NewObject] = []
     beside: dict[Document, tuple[NewObject, ...]] = {}
     for document in documents:
         found = Found(document)
-        _look_at(found, world, kueues)
+        handler = _HANDLERS.get((_group(document), document.kind))
+        if handler is not None:
+            handler(found, world)
+        elif not world.is_workload(document):
+            _mentions(found, world)
         if changeable is not None and document not in changeable:
-            instead = tuple(kueues.instead(found))
-            objects += instead
-            findings += found.findings if instead else map(_not_done, found.findings)
+            findings += map(_not_done, found.findings)
             continue
         findings += found.findings
         if found.objects:
             beside[document] = tuple(found.objects)
         if found.edits:
             edits.append(DocumentEdits(document, tuple(found.edits), found.reason))
-    return QuotaResult(tuple(edits), tuple(objects), tuple(findings), beside, kueues.settings)
-
-
-def _look_at(found: Found, world: World, kueues: "_Kueue") -> None:
-    document = found.document
-    kueues.configure(found)
-    room = _ROOMS.get((_group(document), document.kind))
-    if room is not None:
-        room(found, world)
-    elif _is_queue(document):
-        kueues.queue(found, world)
-    elif not world.is_workload(document):
-        _mentions(found, world)
+    return QuotaResult(tuple(edits), tuple(findings), beside)
 
 
 def _not_done(one: Finding) -> Finding:
@@ -104,56 +88,9 @@ def _not_done(one: Finding) -> Finding:
     return replace(one, fixed=False, severity=Severity.WARNING, advice=advice)
 
 
-class _Kueue:
-    """Of one run: what the configurations of Kueue are to say, and which names its queues are to use."""
-
-    def __init__(self, documents: Sequence[Document], world: World) -> None:
-        self._minor = kueue_configuration.minor_version(documents)
-        self._configured = kueue_configuration.configurations(documents)
-        given = {name: of for one in self._configured for name, of in one.classes.items()}
-        self._names = kueue.names(documents, world, given)
-        self._said: list[kueue.ClassMapping] = []
-        self.findings = tuple(kueue.queued(world, self._minor, self._names))
-
-    @property
-    def settings(self) -> tuple[Source, ...]:
-        """What is to be merged into a configuration that is not among the documents."""
-        mappings = self._names.mappings
-        if self._configured or not mappings:
-            return ()
-        return (kueue_configuration.configuration_file(mappings, self._minor),)
-
-    def configure(self, found: Found) -> None:
-        for one in self._configured:
-            if one.document is found.document:
-                kueue_configuration.configure(found, one, self._names.mappings, self._minor)
-
-    def queue(self, found: Found, world: World) -> None:
-        kueue.queue(found, world, self._names)
-        if not self._configured:
-            missing = [
-                one
-                for one in self._names.mappings
-                if one not in self._said and kueue.covers(found.document, one, self._names)
-            ]
-            kueue_configuration.say_missing(found, missing)
-            self._said += missing
-
-    def instead(self, found: Found) -> Iterator[NewObject]:
-        """The ConfigMap with the configuration as it is to be, where it was only given for what it says."""
-        if found.document.kind == "ConfigMap" and found.edits and holds_configuration(found.document):
-            obj = plain(changed(found.obj, found.edits))
-            metadata = {key: value for key, value in obj["metadata"].items() if key in ("name", "namespace", "labels")}
-            yield NewObject({**obj, "metadata": metadata}, "", "Kueue's configuration, with the classes of claims.")
-
-
 def _group(document: Document) -> str:
     group, slash, _ = document.api_version.rpartition("/")
     return group if slash else ""
-
-
-def _is_queue(document: Document) -> bool:
-    return _group(document) == kueue.GROUP and document.kind in ("ClusterQueue", "Cohort")
 
 
 # -- ResourceQuota
@@ -330,18 +267,9 @@ def _texts(value: object, path: Path) -> Iterator[tuple[Path, str]]:
         yield path, value
 
 
-_ROOMS: Mapping[tuple[str, str], Callable[[Found, World], None]] = {
+_HANDLERS: Mapping[tuple[str, str], Callable[[Found, World], None]] = {
     ("", "ResourceQuota"): _resource_quota,
     ("", "LimitRange"): limit_range,
-    (kueue.GROUP, "ResourceFlavor"): kueue.resource_flavor,
-    ("scheduling.volcano.sh", "Queue"): queues.volcano_queue,
-    ("scheduling.volcano.sh", "PodGroup"): queues.pod_group,
-    ("scheduling.x-k8s.io", "PodGroup"): queues.pod_group,
-    ("scheduling.x-k8s.io", "ElasticQuota"): queues.elastic_quota,
-    ("scheduling.sigs.k8s.io", "ElasticQuota"): queues.elastic_quota,
-    ("nos.nebuly.com", "ElasticQuota"): queues.elastic_quota,
-    ("nos.nebuly.com", "CompositeElasticQuota"): queues.elastic_quota,
-    ("scheduling.run.ai", "Queue"): queues.kai_queue,
-    ("run.ai", "Project"): queues.runai_project,
-    **node_pools.ROOMS,
+    **queues.HANDLERS,
+    **node_pools.HANDLERS,
 }

@@ -119,6 +119,7 @@ def _finding(one: Finding) -> JsonObject:
         "message": one.message,
         "advice": one.advice or None,
         "fixed": one.fixed,
+        "paste": one.paste or None,
     }
 
 
@@ -255,6 +256,7 @@ def schema() -> JsonObject:
         message=_TEXT,
         advice=_MAYBE,
         fixed={"type": "boolean"},
+        paste=_MAYBE,
     )
     sums = {**{f"{one}s": _COUNT for one in Severity}, "workloads": _map(**targets)}
     whole = _map(

@@ -33,18 +33,25 @@ def _of_code(code: Code, findings: Sequence[Finding]) -> Iterator[str]:
     yield ""
     common = {one.advice for one in findings}
     together = len(common) == 1
-    alike: dict[tuple[str, str, bool], list[Finding]] = {}
+    alike: dict[tuple[str, str, bool, str], list[Finding]] = {}
     for one in sorted(findings, key=lambda one: (one.place.file, one.place.line, one.message)):
-        alike.setdefault((one.message, one.advice, one.fixed), []).append(one)
+        alike.setdefault((one.message, one.advice, one.fixed, one.paste), []).append(one)
     for some in alike.values():
         if len(some) > _FEW:
             yield _in_all_places(some, together)
         else:
             yield from (_in_one_place(one, together) for one in some)
+        yield from _to_paste(some[0].paste)
     undone = any(not one.fixed for one in findings)
     if together and (advice := common.pop()) not in _NO_ADVICE and (undone or advice != code.advice):
         yield ""
         yield escaped(advice)
+
+
+def _to_paste(text: str) -> Iterator[str]:
+    """Below the line of a list that it belongs to."""
+    if text:
+        yield from ("", "  ```yaml", *(f"  {line}" for line in text.splitlines()), "  ```")
 
 
 def _in_one_place(one: Finding, together: bool) -> str:

@@ -19,7 +19,6 @@ from dra_driver.migration.claims import MANAGED_BY, OWNER
 from dra_driver.migration.codes import NOT_EDITABLE
 from dra_driver.migration.edit import rewritten
 from dra_driver.migration.embedded import manifests_in
-from dra_driver.migration.kueue_configuration import unmapped
 from dra_driver.migration.kustomize import is_kustomization, is_names_file, kustomizations, texts_in
 from dra_driver.migration.model import (
     Change,
@@ -213,7 +212,6 @@ def _back(document: Document, findings: list[Finding]) -> Iterator[Edit]:
         findings += inner.findings
         if inner.changed:
             yield Put(path, inner.files[0].after)
-    yield from unmapped(document)
     if value_at(document.obj, _WHERE) is None or is_kustomization(document):
         return
     runs = _runs(document.obj)

@@ -299,7 +299,7 @@ def test_a_class_that_answers_to_a_shared_name_is_the_class_of_the_shares() -> N
     assert found.needs_claims == "extended resources do not tell shares from whole devices"
 
 
-def test_quotas_and_queues_of_chosen_names_go_over() -> None:
+def test_quotas_and_queues_of_chosen_names_count_claims() -> None:
     quota = {
         "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q", "namespace": "team"},
         "spec": {"hard": {"requests.nvidia.com/small": "8"}},
@@ -319,8 +319,8 @@ def test_quotas_and_queues_of_chosen_names_go_over() -> None:
     after = {one.file: yaml.safe_load_all(one.after) for one in result.files}
     (changed,) = after["f1.yaml"]
     assert changed["spec"]["hard"] == {"shared.gpu.nvidia.com.deviceclass.resource.k8s.io/devices": "8"}
-    (covered,) = after["f2.yaml"]
-    assert covered["spec"]["resourceGroups"][0]["coveredResources"] == ["dra.gpu/shared"]
+    (paste,) = [one.paste for one in result.findings if one.object.kind == "ClusterQueue"]
+    assert "coveredResources: [nvidia.com/small, dra.gpu/shared]" in paste
     assert [one.choice.target for one in result.workloads] == [Target.CLAIMS]
 
 

@@ -133,7 +133,7 @@ def test_what_was_only_given_for_what_it_says_is_not_called_done() -> None:
     (document,) = documents_of(limit_range(max={GPU: 4}))
     asking: list[Any] = [workload(CLAIMS)]
     result = rewrite([document], asking, meaning_of(), Options(), frozenset())
-    assert (result.edits, result.beside, result.objects) == ((), {}, ())
+    assert (result.edits, result.beside) == ((), {})
     assert [(one.fixed, "given for what it says" in one.advice) for one in result.findings] == [(False, True)]
 
 

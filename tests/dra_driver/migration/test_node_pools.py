@@ -73,17 +73,16 @@ def test_a_pool_without_gpus_is_passed_over() -> None:
         (("8",), "1k", None),
     ],
 )
-def test_a_limit_of_gpus_becomes_one_of_nodes_where_nodes_are_alike(
+def test_a_limit_of_gpus_is_as_many_nodes_if_nodes_are_alike(
     counts: tuple[str, ...], limit: Any, nodes: str | None
 ) -> None:
-    after, said = done(pool(template=requirement(COUNT, *counts), limits={"nvidia.com/gpu": limit}))
-    assert after["spec"]["limits"] == {"nvidia.com/gpu": limit, **({"nodes": nodes} if nodes else {})}
-    assert said[-1].fixed is (nodes is not None)
+    _, said = done(pool(template=requirement(COUNT, *counts), limits={"nvidia.com/gpu": limit}))
+    assert yaml.safe_load(said[-1].paste) == ({"spec": {"limits": {"nodes": nodes}}} if nodes else None)
 
 
-def test_a_limit_of_nodes_that_is_there_stays() -> None:
+def test_a_limit_of_nodes_that_is_there_is_enough() -> None:
     limits = {"nvidia.com/gpu": "64", "nodes": "5"}
-    assert done(pool(template=requirement(COUNT, "8"), limits=limits))[0]["spec"]["limits"] == limits
+    assert done(pool(template=requirement(COUNT, "8"), limits=limits))[1][-1].severity == "info"
 
 
 def test_provisioners_of_old_have_their_limits_elsewhere() -> None:
@@ -142,10 +141,9 @@ def machines(**annotations: str) -> dict[str, Any]:
     }
 
 
-def test_machines_of_cluster_api_say_the_driver_instead_of_the_resource() -> None:
-    after, (said,) = done(machines(gpu_type="nvidia.com/gpu", gpu_count="8"))
-    assert after == machines(gpu_count="8", dra_driver="gpu.nvidia.com")
-    assert said.fixed
+def test_machines_of_cluster_api_are_to_say_the_driver_instead_of_the_resource() -> None:
+    _, (said,) = done(machines(gpu_type="nvidia.com/gpu", gpu_count="8"))
+    assert yaml.safe_load(said.paste)["metadata"] == {"annotations": {f"{CAPACITY}/dra-driver": "gpu.nvidia.com"}}
 
 
 def test_machines_go_on_with_the_resource_where_all_workloads_do() -> None:
@@ -159,8 +157,8 @@ def test_machines_without_gpus_of_nvidia_are_passed_over(obj: Mapping[str, Any])
     assert done(obj)[1] == []
 
 
-def autoscaler(image: str, *words: str, part: str = "command") -> dict[str, Any]:
-    container = {"name": "cluster-autoscaler", "image": image, part: ["./cluster-autoscaler", *words]}
+def autoscaler(image: str, *words: str) -> dict[str, Any]:
+    container = {"name": "cluster-autoscaler", "image": image, "command": ["./cluster-autoscaler", *words]}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -172,19 +170,11 @@ def autoscaler(image: str, *words: str, part: str = "command") -> dict[str, Any]
 FLAG = "--enable-dynamic-resource-allocation"
 
 
-@pytest.mark.parametrize("part", ["command", "args"])
-def test_the_cluster_autoscaler_is_told_to_look_at_claims(part: str) -> None:
-    obj = autoscaler("registry.example.com/cluster-autoscaler:v1.33.0", "--v=4", part=part)
-    wanted = autoscaler("registry.example.com/cluster-autoscaler:v1.33.0", "--v=4", f"{FLAG}=true", part=part)
-    after, (said,) = done(obj)
-    assert after["spec"] == wanted["spec"]
-    assert said.fixed
-
-
 @pytest.mark.parametrize(
     ("image", "words", "said"),
     [
         ("cluster-autoscaler:v1.31.2", (), 1),
+        ("cluster-autoscaler:v1.33.0", (), 1),
         ("cluster-autoscaler:v1.35.0", (), 0),
         ("cluster-autoscaler:v1.34.0", (f"{FLAG}=true",), 0),
         ("cluster-autoscaler:v1.34.0", (FLAG,), 0),
@@ -192,9 +182,7 @@ def test_the_cluster_autoscaler_is_told_to_look_at_claims(part: str) -> None:
         ("some-other:v1.31.0", (), 0),
     ],
 )
-def test_the_cluster_autoscaler_is_left_where_nothing_can_be_written(
-    image: str, words: tuple[str, ...], said: int
-) -> None:
+def test_the_cluster_autoscaler_of_old_releases_is_told(image: str, words: tuple[str, ...], said: int) -> None:
     obj = autoscaler(image, *words)
     after, findings = done(obj)
     assert after == obj
