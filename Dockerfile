@@ -1,16 +1,15 @@
-# syntax=docker/dockerfile:1
 # One image for the node plugin, the controller, IMEX daemons, the cleanup job and dractl.
 #
-#   docker build --build-arg BASE=python:3.13-slim-bookworm@sha256:… -t REGISTRY/gpu-dra-driver:0.1.0 .
-#   docker buildx build --platform linux/amd64,linux/arm64 --build-arg BASE=… --push -t … .
+#   docker build -t REGISTRY/gpu-dra-driver:0.1.0 .
+#   docker buildx build --platform linux/amd64,linux/arm64 --sbom=true --provenance=mode=max --push -t … .
 #
-# BASE, and GO, in which the hook program is built, are pinned by whoever builds: a digest here would be old before anybody
-# reads it, and a tag alone can change. What is installed on top is pinned, file by file. Anything with CPython 3.12 or
-# newer and glibc will do; wheels of all dependencies exist for both architectures, so nothing is compiled.
+# BASE and GO, in which the hook program is built, are pinned by the digests of their indexes, which have both
+# architectures; `make bases` renews them. What is installed on top is pinned, file by file. Any base with CPython 3.12 or
+# newer and glibc works; wheels of all dependencies exist for both architectures, so nothing is compiled.
 # `make image-check` does the same without a registry: it installs into a clean virtual environment, starts every entry
 # point, and reports the size.
-ARG BASE=python:3.13-slim-bookworm
-ARG GO=golang:1.25-bookworm
+ARG BASE=python:3.13-slim-bookworm@sha256:2325bb286ec344af3e5898cc224b5844e2707ac6e26b1632516fd3edc84a5e26
+ARG GO=golang:1.25-bookworm@sha256:3b4a11519ad929d1e1d261a12cff056f0c85b735253d7d861346b9c6f8b36437
 
 # The hook program for hosts that have none: nvidia-cdi-hook of NVIDIA's container toolkit (Apache-2.0), from its source.
 # The module proxy gives it, Go's checksum database vouches for it and for all that it is made of, and TOOLKIT_SUM pins it.

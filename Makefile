@@ -1,5 +1,5 @@
 # `make demo` and `make test` set up what they need; `make check` is all that CI runs.
-.PHONY: help demo test check format lint types contracts generate lock bench image-check clean
+.PHONY: help demo test check format lint types contracts generate lock bases sbom scan bench image-check clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -61,6 +61,26 @@ lock: $(VENV)/.dev  ## requirements*.txt: the exact files that the image is made
 	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
 	  | $(LOCK) --output-file requirements-build.txt -
 
+# The digest of an index, which has all architectures: a platform's own digest builds for that platform only.
+bases:  ## Dockerfile: today's digests of the images that it builds on; needs Docker
+	@for tag in $$(sed -nE 's/^ARG (BASE|GO)=([^@]*)(@.*)?$$/\2/p' Dockerfile); do \
+	  digest=$$(docker buildx imagetools inspect --format '{{.Manifest.Digest}}' "$$tag") \
+	  && echo "$$digest" | grep -qE '^sha256:[0-9a-f]{64}$$' \
+	  || { echo "$$tag: no digest; Docker with buildx and a way to its registry are needed" >&2; exit 1; }; \
+	  sed -i -E "s#^(ARG (BASE|GO)=$$tag)(@.*)?\$$#\1@$$digest#" Dockerfile && echo "$$tag@$$digest"; \
+	done
+
+sbom: $(VENV)/tools/.installed  ## build/sbom.cdx.json: the Python packages of the image, as CycloneDX
+	@mkdir -p build && $(VENV)/tools/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+	  --output-file build/sbom.cdx.json requirements.txt && echo build/sbom.cdx.json
+
+# A package that the database does not know fails the scan (--strict): silence would look like safety.
+scan: $(VENV)/tools/.installed  ## known vulnerabilities of the Python packages of the image; asks PyPI's database
+	@for file in requirements.txt requirements-build.txt; do \
+	  $(VENV)/tools/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off --requirement $$file \
+	  || { echo "$$file: vulnerable, or not scanned; without access to PyPI's JSON API nothing is scanned" >&2; exit 1; }; \
+	done
+
 bench: $(VENV)/.dev  ## the figures of the README, measured on this machine
 	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
@@ -80,6 +100,12 @@ $(VENV)/bin/python:
 
 # Without compiling what is installed: most of it is never imported, and what is, compiles itself at its first use.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+
+$(VENV)/tools/.installed: | $(VENV)/bin/python
+	@echo "installing what sbom and scan need (once)"
+	@$(BIN)/python -m venv $(VENV)/tools
+	@$(VENV)/tools/bin/python -m pip install --quiet --disable-pip-version-check 'cyclonedx-bom>=7.5,<8' 'pip-audit>=2.10,<3' \
+	  && touch $@
 
 $(VENV)/.cli: pyproject.toml | $(VENV)/bin/python
 	@echo "installing what dractl needs (once)"

@@ -23,7 +23,7 @@ from dra_driver.features import Feature
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.events import EventRecorder
 from dra_driver.kube.leader import LeaderElection
-from dra_driver.kube.metrics import ApiCalls
+from dra_driver.kube.metrics import ApiCalls, DroppedEvents
 from dra_driver.names import COMPUTE_DOMAIN_DRIVER
 from dra_driver.publish.metrics import PublishedPools, PublishingCounters
 from dra_driver.publish.policy_file import read_policy
@@ -64,6 +64,7 @@ async def run(settings: Settings) -> None:
     ):
         counters = PublishingCounters(metrics)
         events = EventRecorder(kube, controller=f"{settings.driver_name}/controller", instance=settings.identity)
+        metrics.register(DroppedEvents(events.dropped))
         slices = PublishedSlices(
             kube,
             settings.driver_name,

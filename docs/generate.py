@@ -23,7 +23,7 @@ from docs.from_code.kubernetes import versions_page
 from docs.from_code.policy import policy_page
 from docs.from_code.settings import settings_page
 from dra_driver.kube.client import Endpoint, Kube
-from dra_driver.kube.metrics import ApiCalls
+from dra_driver.kube.metrics import ApiCalls, DroppedEvents
 from dra_driver.names import GPU_DRIVER
 from dra_driver.publish import PoolPublisher
 from dra_driver.publish.metrics import PublishedPools, PublishingCounters
@@ -78,6 +78,7 @@ def plugin_families() -> list[Family]:
     registry = _Recorded()
     tell_build(registry, "kubelet-plugin")
     ApiCalls(registry)
+    registry.register(DroppedEvents({}))
     ClaimTimes(registry)
     CallMetrics(registry)
     registry.register(NodeCollector(_Nothing(), _Nothing(), node="node", driver=GPU_DRIVER))
@@ -89,6 +90,7 @@ def publisher_families() -> list[Family]:
     registry = _Recorded()
     tell_build(registry, "controller")
     ApiCalls(registry)
+    registry.register(DroppedEvents({}))
     PublishingCounters(registry)
     publisher = PoolPublisher(Kube(Endpoint(server="http://localhost")), GPU_DRIVER)
     registry.register(PublishedPools(lambda: [publisher]))
@@ -175,7 +177,7 @@ def events_page() -> str:
             "",
             "Pods are told once what befalls a device that they hold, and once that it is over: all pods of a shared",
             "claim, but no monitors (admin access). Pods that get a shared claim after its device fell ill hear of it",
-            "within a minute. A node tells at most 20 pods at once and then about two a second; what has ended before",
+            "within a minute. A node tells at most 20 pods at once and then one a second; what has ended before",
             "a pod's turn comes is not told, nor is something new that comes back within 30 seconds. A plugin that",
             "restarts repeats nothing. A claim that is reserved for a PodGroup as a whole does not name its pods:",
             "those of a node are asked of its kubelet (PodResources), once a minute and only where there is such a",

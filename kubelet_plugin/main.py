@@ -25,7 +25,7 @@ from dra_driver.errors import InvalidInput, NodeNotReady, Unreachable
 from dra_driver.features import Feature
 from dra_driver.kube.client import Kube, endpoint_from
 from dra_driver.kube.events import EventRecorder
-from dra_driver.kube.metrics import ApiCalls
+from dra_driver.kube.metrics import ApiCalls, DroppedEvents
 from dra_driver.kube.watch import Reflector
 from dra_driver.runtime import memory
 from dra_driver.runtime.debug import Section
@@ -105,6 +105,7 @@ async def run(settings: Settings) -> None:
         ) as kube,
     ):
         events = EventRecorder(kube, controller=f"{settings.driver_name}/kubelet-plugin", instance=settings.node_name)
+        metrics.register(DroppedEvents(events.dropped))
         policy = await _policy(settings, events)
         runtime = ContainerRuntime(kube, settings.node_name)
         await runtime.refresh()

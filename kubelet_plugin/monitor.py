@@ -16,7 +16,7 @@ from typing import Protocol
 
 import structlog
 
-from dra_driver.api.inventory import GpuFacts, HealthCondition, HealthFacts, Problem
+from dra_driver.api.inventory import MOST_CONDITIONS, GpuFacts, HealthCondition, HealthFacts, Problem
 from dra_driver.api.policy import HealthPolicy
 from dra_driver.devices.health import Severity, judged, worst, xid_condition
 from dra_driver.errors import NodeNotReady
@@ -193,9 +193,11 @@ class HealthMonitor:
             )
         else:
             self._since = {key: since for key, since in self._since.items() if key[1] != "Released"}
-        gpus = tuple(self._with_health(present[uuid], conditions, more) for uuid in _by_address(present))
+        of_gpus = {uuid: self._conditions_of(present[uuid], conditions, more) for uuid in _by_address(present)}
+        gpus = tuple(self._with_health(present[uuid], holding) for uuid, holding in of_gpus.items())
         problems = tuple(one for one in seen.problems if one not in [problem for _, problem in lost])
-        self._publish(replace(seen, gpus=gpus, problems=problems))
+        crowded = (_left_out(present[uuid], holding) for uuid, holding in of_gpus.items())
+        self._publish(replace(seen, gpus=gpus, problems=(*problems, *filter(None, crowded))))
 
     def _readings(self, seen: NodeFacts) -> dict[str, Reading]:
         readings = {gpu.uuid: reading_of(gpu, seen.health.get(gpu.uuid, HealthReading())) for gpu in seen.gpus}
@@ -205,19 +207,24 @@ class HealthMonitor:
             readings[one.gpu_uuid] = replace(reading, troubles=(*reading.troubles, trouble))
         return readings
 
-    def _with_health(
+    def _conditions_of(
         self, gpu: GpuFacts, conditions: Conditions, more: Sequence[Mapping[str, Sequence[HealthCondition]]]
-    ) -> GpuFacts:
-        found = [*gpu.health.conditions, *conditions.of(gpu.uuid), *self._own_conditions(gpu)]
+    ) -> list[HealthCondition]:
+        """The most severe first, by the policy; of those the oldest."""
+        holding = [*gpu.health.conditions, *conditions.of(gpu.uuid), *self._own_conditions(gpu)]
         for source in more:
-            found += source.get(gpu.uuid, ())
-        found.sort(key=lambda one: (one.type, one.value or "", one.instance or ""))
-        bad = worst([one for one in found if one.instance is None], self._policy)
+            holding += source.get(gpu.uuid, ())
+        return sorted(holding, key=lambda each: (_SEVERITIES.index(judged(each, self._policy)), each.since))
+
+    def _with_health(self, gpu: GpuFacts, holding: Sequence[HealthCondition]) -> GpuFacts:
+        bad = worst([each for each in holding if each.instance is None], self._policy)
         health = HealthFacts(
             healthy=bad is None,
             reason=None if bad is None else bad.type,
             message=None if bad is None else bad.message,
-            conditions=found,
+            conditions=sorted(
+                holding[:MOST_CONDITIONS], key=lambda each: (each.type, each.value or "", each.instance or "")
+            ),
         )
         return gpu.model_copy(update={"health": health})
 
@@ -288,6 +295,19 @@ class HealthMonitor:
         self._news.set()
         for listener in list(self._listeners):
             listener(facts)
+
+
+_SEVERITIES: tuple[Severity | None, ...] = ("Critical", "Warning", "Info", None)
+
+
+def _left_out(gpu: GpuFacts, holding: Sequence[HealthCondition]) -> Problem | None:
+    if len(holding) <= MOST_CONDITIONS:
+        return None
+    names = ", ".join(" ".join(filter(None, (each.type, each.value))) for each in holding[MOST_CONDITIONS:])
+    message = (
+        f"{len(holding) - MOST_CONDITIONS} of {len(holding)} conditions are not reported, the least severe: {names}"
+    )
+    return Problem(subject=f"health of GPU {gpu.pci_bus_id}", reason="TooManyConditions", message=message)
 
 
 def _lost(seen: NodeFacts, known: Sequence[GpuFacts]) -> list[tuple[GpuFacts, Problem]]:

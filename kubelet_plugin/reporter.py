@@ -11,14 +11,27 @@ the one before, until the older plugin is gone.
 """
 
 import asyncio
+import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 
 import structlog
 
-from dra_driver.api.inventory import NodeInventorySpec, Registration, confirmation_annotation, summary_of
-from dra_driver.api.meta import NODE_INVENTORIES, NODES, JsonObject
+from dra_driver.api.inventory import (
+    MOST_BYTES,
+    MOST_GPUS,
+    MOST_PROBLEMS,
+    HealthFacts,
+    NodeInventorySpec,
+    Problem,
+    Registration,
+    confirmation_annotation,
+    summary_of,
+)
+from dra_driver.api.meta import NODE_INVENTORIES, NODES, JsonObject, Model
 from dra_driver.errors import Conflict, DriverError, NotFound
 from dra_driver.kube.client import Kube
 from dra_driver.kube.watch import Backoff, Change, Reflector
@@ -31,6 +44,8 @@ _TICK = timedelta(microseconds=1)
 _CREDIBLE_AHEAD = timedelta(days=1)
 """Clocks differ, but not by days: a later time in the object is nobody's registration."""
 _COMPLAIN_AGAIN_S = 600.0
+_SHORT = 40
+"""Characters of a health message in an inventory that would be too large."""
 _QUIET_S = 600.0
 """After as long without interference, the next repair is quick again."""
 
@@ -228,7 +243,47 @@ class Reporter:
 
 
 def wanted_spec(node_name: str, facts: NodeFacts, registered: dict[str, datetime]) -> JsonObject:
-    """What the NodeInventory of `node_name` should say, as it goes over the wire. Same input, same output."""
+    """What the NodeInventory of `node_name` should say, as it goes over the wire: at most `MOST_BYTES`, with a problem
+    that names what is left out. Same input, same output."""
+    few = len(facts.gpus) <= MOST_GPUS and len(facts.problems) <= MOST_PROBLEMS
+    spec = _wire(node_name, facts if few else _fitted(facts), registered)
+    return spec if _bytes(spec) <= MOST_BYTES else _wire(node_name, _fitted(facts), registered)
+
+
+def _fitted(facts: NodeFacts) -> NodeFacts:
+    """Short messages, and the first GPUs and problems. What a policy decides by stays whole: a GPU that does not fit is
+    not offered at all."""
+    short = [gpu.model_copy(update={"health": _in_short(gpu.health)}) for gpu in facts.gpus[:MOST_GPUS]]
+    gpus = short[: _how_many_fit(short, MOST_BYTES // 2)]
+    problems = facts.problems[: min(_how_many_fit(facts.problems, MOST_BYTES // 4), MOST_PROBLEMS - 1)]
+    parts = ["the ends of health messages"]
+    if without := [gpu.pci_bus_id for gpu in facts.gpus[len(gpus) :]]:
+        parts.append(f"{len(without)} of {len(facts.gpus)} GPUs, which are not offered: {', '.join(without)}")
+    if more := len(facts.problems) - len(problems):
+        parts.append(f"{more} problems")
+    message = f"An inventory has at most {MOST_BYTES // 1024} KiB. Left out: {'; '.join(reversed(parts))}."
+    return replace(
+        facts,
+        gpus=tuple(gpus),
+        problems=(Problem(subject="NodeInventory", reason="TooLarge", message=message), *problems),
+    )
+
+
+def _in_short(health: HealthFacts) -> HealthFacts:
+    conditions = [each.model_copy(update={"message": each.message[:_SHORT]}) for each in health.conditions]
+    return health.model_copy(update={"conditions": conditions})
+
+
+def _how_many_fit(items: Sequence[Model], most: int) -> int:
+    sizes = accumulate(_bytes(item.to_wire()) for item in items)
+    return sum(size <= most for size in sizes)
+
+
+def _bytes(wire: JsonObject) -> int:
+    return len(json.dumps(wire, ensure_ascii=False).encode(errors="replace"))
+
+
+def _wire(node_name: str, facts: NodeFacts, registered: dict[str, datetime]) -> JsonObject:
     return NodeInventorySpec(
         node_name=node_name,
         boot_id=facts.boot_id,

@@ -7,7 +7,8 @@ in the `status` what of the policy this node cannot follow. Where there is nothi
 An optional field is None when the hardware has no such thing or did not say (NVML's NOT_SUPPORTED, sysfs' -1).
 
 Every list, text and number has a bound, well above what hardware has, in the model and in the
-CustomResourceDefinition. So the publisher's work for one inventory is bounded, whoever wrote it.
+CustomResourceDefinition. So the publisher's work for one inventory is bounded, whoever wrote it. A plugin writes at
+most `MOST_BYTES`, and a publisher reads at most `MOST_READ_BYTES`; with its status, an API server takes that.
 """
 
 from collections.abc import Sequence
@@ -22,6 +23,11 @@ from dra_driver.names import INVENTORY_GROUP
 MOST_GPUS = 64
 MOST_PROBLEMS = 128
 MOST_WARNINGS = 16
+MOST_CONDITIONS = 64
+"""Of one GPU."""
+MOST_BYTES = 768 * 1024
+"""Of the spec as JSON. etcd takes 1.5 MiB for an object (--max-request-bytes), the status and metadata included."""
+MOST_READ_BYTES = 1024 * 1024
 _LONGEST_TEXT = 1024
 
 
@@ -193,7 +199,7 @@ class HealthFacts(Model):
     healthy: bool = True
     reason: Word | None = None
     message: Text | None = None
-    conditions: list[HealthCondition] = Field(default_factory=list, max_length=64)
+    conditions: list[HealthCondition] = Field(default_factory=list, max_length=MOST_CONDITIONS)
     """Sorted by type, value and instance."""
 
 

@@ -1,17 +1,18 @@
 """Kubernetes Events (events.k8s.io/v1): what a user must know about an object, where `kubectl describe` shows it.
 
-`EventRecorder.tell` only takes note, so it can be called anywhere in the event loop; `run` writes. What is told again
-becomes the series of the Event that there is, written at most once a minute. An object that has ever new things told
-about it for one reason, and a process that tells too much, are cut short. Events are news, not state: what cannot be
-written is dropped, and a cluster that does not allow them is asked again ten minutes later.
+`EventRecorder.tell` only takes note, so it can be called anywhere in the event loop; `run` writes. A repeated Event
+becomes a series, written at most once a minute. Nothing floods the API server: all writes of a process share one token
+bucket, and each object has a bucket for its new Events, with the figures of client-go's spam filter (25, then one in
+five minutes). Events are news, not state: what exceeds a limit or cannot be written is dropped and counted (`dropped`),
+and a cluster that does not allow Events is asked again ten minutes later.
 
-Who has the same to say to many, and must neither drop nor repeat it, waits for each with `write_once`.
+A caller with the same Event for many objects, who must not repeat it, waits for each with `write_once`.
 """
 
 import asyncio
 import hashlib
 import secrets
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,6 +35,10 @@ _LONGEST_NOTE = 1024
 _LONGEST_NAME = 230
 _WAITING = 100
 _REMEMBERED = 512
+_OBJECTS = 4096
+_PER_OBJECT = 25
+_PER_OBJECT_EVERY_S = 300.0
+"""Source: client-go tools/record events_cache.go, defaultSpamBurst and defaultSpamQPS."""
 _NOT_ALLOWED_PAUSE_S = 600.0
 _NEVER = float("inf")
 
@@ -79,6 +84,39 @@ class News:
     since: str = ""
 
 
+class _Bucket:
+    """A token bucket. Seconds are those of the event loop."""
+
+    def __init__(self, size: int, every_s: float) -> None:
+        self._size = size
+        self._every_s = every_s
+        self._tokens = float(size)
+        self._at = _clock()
+
+    def wait_s(self) -> float:
+        """Take a token; how long until it is there."""
+        self._fill()
+        self._tokens -= 1.0
+        return max(0.0, -self._tokens * self._every_s)
+
+    def take(self) -> bool:
+        """Take a token if there is one."""
+        self._fill()
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+    def _fill(self) -> None:
+        now = _clock()
+        self._tokens = min(self._size, self._tokens + (now - self._at) / self._every_s)
+        self._at = now
+
+
+type Dropped = Literal["object", "process", "refused"]
+"""Why an Event was not written: its object had too many, the process had too many, or the API server refused it."""
+
+
 @dataclass(slots=True)
 class _Told:
     """An Event that was told lately. `written` is how often, as the server knows."""
@@ -94,8 +132,8 @@ class EventRecorder:
     """Writes the Events of one process. `tell` from the event loop, `run` until cancelled.
 
     `window_s`: for how long the same thing told again counts to the same Event. `series_every_s`: between two writes of
-    a series. `burst` and `pause_s`: so many new Events at once, then one for each pause; `per_reason`: so many
-    different ones about one object for one reason within a window.
+    a series. `burst` and `pause_s`: the bucket of the process; `per_reason`: so many different Events about one object
+    for one reason within a window.
     """
 
     def __init__(
@@ -118,14 +156,15 @@ class EventRecorder:
         self._window_s = window_s
         self._series_every_s = series_every_s
         self._burst = burst
-        self._tokens = float(burst)
         self._pause_s = pause_s
+        self._bucket: _Bucket | None = None
+        self._objects: OrderedDict[Regarding, _Bucket] = OrderedDict()
         self._per_reason = per_reason
         self._told: OrderedDict[News, _Told] = OrderedDict()
         self._waiting: deque[News] = deque()
         self._changed = asyncio.Event()
         self._silent_until = 0.0
-        self.dropped = 0
+        self.dropped: Counter[Dropped] = Counter()
         """Events that were told and not written."""
 
     def tell(self, news: News) -> None:
@@ -137,8 +176,11 @@ class EventRecorder:
             told.count += 1
             told.last = now
             self._told.move_to_end(news)
-        elif len(self._waiting) >= _WAITING or self._says_too_much(news):
-            self.dropped += 1
+        elif len(self._waiting) >= _WAITING:
+            self.dropped["process"] += 1
+            return
+        elif self._says_too_much(news):
+            self.dropped["object"] += 1
             return
         else:
             suffix = _digest(news.reason, news.note, news.since) if news.since else secrets.token_hex(8)
@@ -150,7 +192,10 @@ class EventRecorder:
         """Write an Event now, in its turn among all others; not again while the server has the one of that object and
         `key`, whoever wrote it. Raises Unreachable; what is not allowed is dropped."""
         if self._silent():
-            self.dropped += 1
+            self.dropped["refused"] += 1
+            return
+        if not self._bucket_of(news.regarding).take():
+            self.dropped["object"] += 1
             return
         await self._token()
         await self._attempt(news, self._write(news, _event_name(news, _digest(news.regarding.uid, key))))
@@ -181,6 +226,7 @@ class EventRecorder:
                 self._waiting.popleft()
         for news, told in list(self._told.items()):
             if self._due_at(told) <= _clock() and not self._silent():
+                await self._token()
                 await self._attempt(news, self._continue(news, told))
 
     async def _create(self, news: News, told: _Told) -> None:
@@ -215,7 +261,7 @@ class EventRecorder:
                 self._silent_until = _clock() + _NOT_ALLOWED_PAUSE_S
                 self._drop()
             else:
-                self.dropped += 1
+                self.dropped["refused"] += 1
 
     def _object(self, news: News, name: str) -> JsonObject:
         return {
@@ -243,15 +289,17 @@ class EventRecorder:
                 await self._changed.wait()
 
     async def _token(self) -> None:
-        if self._tokens >= 1.0:
-            self._tokens -= 1.0
-            if self._tokens < 1.0:
-                asyncio.get_running_loop().call_later(self._burst * self._pause_s, self._refill)
-            return
-        await asyncio.sleep(self._pause_s)
+        if self._bucket is None:
+            self._bucket = _Bucket(self._burst, self._pause_s)
+        if wait_s := self._bucket.wait_s():
+            await asyncio.sleep(wait_s)
 
-    def _refill(self) -> None:
-        self._tokens = float(self._burst)
+    def _bucket_of(self, regarding: Regarding) -> _Bucket:
+        bucket = self._objects.setdefault(regarding, _Bucket(_PER_OBJECT, _PER_OBJECT_EVERY_S))
+        self._objects.move_to_end(regarding)
+        if len(self._objects) > _OBJECTS:
+            self._objects.popitem(last=False)
+        return bucket
 
     def _due_at(self, told: _Told) -> float:
         """By the event loop's clock; never, when the server knows all of it."""
@@ -261,8 +309,8 @@ class EventRecorder:
         return 0.0 if told.written == 1 else told.written_at + self._series_every_s
 
     def _says_too_much(self, news: News) -> bool:
-        same = [one for one in self._told if (one.regarding, one.reason) == (news.regarding, news.reason)]
-        return len(same) >= self._per_reason
+        same = [other for other in self._told if (other.regarding, other.reason) == (news.regarding, news.reason)]
+        return len(same) >= self._per_reason or not self._bucket_of(news.regarding).take()
 
     def _forget(self, now: datetime) -> None:
         """What was not told again within the window begins anew; whatever the server does not know yet stays."""
@@ -277,7 +325,7 @@ class EventRecorder:
         return _clock() < self._silent_until
 
     def _drop(self) -> None:
-        self.dropped += len(self._waiting)
+        self.dropped["refused"] += len(self._waiting)
         self._waiting.clear()
         self._told.clear()
 

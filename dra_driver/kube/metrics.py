@@ -1,8 +1,14 @@
-"""What Prometheus may know of calls to the API server: counted where they end, for `dra_driver.kube.client.Kube`."""
+"""What Prometheus may know of calls to the API server: counted where they end, for `dra_driver.kube.client.Kube`; and
+of Events that `dra_driver.kube.events` dropped."""
+
+from collections.abc import Iterator, Mapping
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import CounterMetricFamily, Metric
 
 from dra_driver.api.meta import Resource
+from dra_driver.kube.events import Dropped
 
 
 class ApiCalls:
@@ -29,3 +35,20 @@ class ApiCalls:
         self._answers.labels(verb, plural, code).inc()
         if status is None or (status >= 400 and status not in (404, 409, 410)):
             self._errors.labels(verb, code).inc()
+
+
+class DroppedEvents:
+    """Reads what an EventRecorder dropped."""
+
+    def __init__(self, dropped: Mapping[Dropped, int]) -> None:
+        self._dropped = dropped
+
+    def collect(self) -> Iterator[Metric]:
+        meaning = (
+            "Kubernetes Events that were not written: `object` had too many of them, the `process` had too many, or the"
+            " API server `refused` them."
+        )
+        family = CounterMetricFamily("gpu_dra_events_dropped", meaning, labels=["limit"])
+        for limit in get_args(Dropped.__value__):
+            family.add_metric([limit], self._dropped.get(limit, 0))
+        yield family

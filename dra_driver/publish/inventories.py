@@ -8,7 +8,7 @@ import json
 import zlib
 from dataclasses import dataclass
 
-from dra_driver.api.inventory import NodeInventorySpec, NodeInventoryStatus, confirmation_annotation
+from dra_driver.api.inventory import MOST_READ_BYTES, NodeInventorySpec, NodeInventoryStatus, confirmation_annotation
 from dra_driver.api.meta import NODES, JsonObject
 from dra_driver.errors import InvalidInput
 from dra_driver.slices.diff import NodeRef
@@ -24,6 +24,8 @@ class KeptInventory:
     registration: str | None
     asked: str | None
     packed: bytes
+    size: int
+    """Bytes of the spec as JSON. Of one that is too large, nothing is packed."""
     packed_status: bytes | None = None
 
     def node(self) -> NodeRef:
@@ -34,6 +36,8 @@ class KeptInventory:
 
     def facts(self) -> NodeInventorySpec:
         """Raises InvalidInput that lists what cannot be understood."""
+        if self.size > MOST_READ_BYTES:
+            raise InvalidInput(f"has {self.size} bytes; at most {MOST_READ_BYTES} are read", about=self._about())
         spec = NodeInventorySpec.of(json.loads(zlib.decompress(self.packed)), about=self._about())
         if spec.node_name != self.name:
             raise InvalidInput(f"speaks for another node: {spec.node_name!r}", about=self._about(), field="nodeName")
@@ -56,6 +60,7 @@ def kept_inventory(obj: JsonObject, driver: str) -> KeptInventory:
     """Never raises: what makes no sense is found by `facts`."""
     metadata = obj["metadata"]
     spec = obj.get("spec")
+    text = _text(spec)
     annotations = metadata.get("annotations") or {}
     owners = [
         owner["uid"]
@@ -68,13 +73,14 @@ def kept_inventory(obj: JsonObject, driver: str) -> KeptInventory:
         owner_uid=owners[0] if owners else None,
         registration=_registration(spec, driver),
         asked=annotations.get(confirmation_annotation(driver)),
-        packed=_packed(spec),
-        packed_status=_packed(obj["status"]) if obj.get("status") else None,
+        packed=zlib.compress(text, level=1) if len(text) <= MOST_READ_BYTES else b"",
+        size=len(text),
+        packed_status=zlib.compress(_text(obj["status"]), level=1) if obj.get("status") else None,
     )
 
 
-def _packed(value: object) -> bytes:
-    return zlib.compress(json.dumps(value, separators=(",", ":")).encode(), level=1)
+def _text(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
 
 
 def _registration(spec: object, driver: str) -> str | None:

@@ -299,7 +299,7 @@ async def test_a_plugin_tells_events_in_its_own_name_and_of_nodes_about_its_own(
                     await events.write_once(news, "one")
                     events.tell(news)
                     await events.write()
-                    return 2 - events.dropped
+                    return 2 - events.dropped["refused"]
 
                 pod, claim = Regarding.pod("default", "a", "1"), Regarding.claim(ClaimRef("default", "a", "1"))
                 assert [await told(one) for one in (pod, claim, Regarding.node("node-1"))] == [2, 2, 2]
@@ -502,7 +502,7 @@ async def test_what_a_stolen_token_of_the_controller_is_good_for(real_server: Re
                 domain_of = Regarding(version, kind, "train", "1", "default")
                 for about in (domain_of, Regarding.node("node-1"), Regarding.pod("default", "a", "1")):
                     await events.write_once(News(about, "Warning", "DomainNotReady", "Watch", "It waits."), "one")
-                assert events.dropped == 1
+                assert events.dropped["refused"] == 1
             await admin.delete(EVENTS)
 
 

@@ -1,5 +1,6 @@
 """The image, as far as it can be checked where no registry is reached: the same install, the same entry points."""
 
+import json
 import os
 import re
 import subprocess
@@ -65,6 +66,52 @@ def test_what_is_copied_is_there() -> None:
 
 def test_the_base_is_an_argument_for_every_stage() -> None:
     assert re.findall(r"^FROM (\S+)", DOCKERFILE, re.M) == ["${GO}", "${BASE}", "${BASE}"]
+
+
+def test_bases_are_pinned_by_digest() -> None:
+    bases = re.findall(r"^ARG (BASE|GO)=(\S+)$", DOCKERFILE, re.M)
+    assert [name for name, image in bases if re.fullmatch(r"[a-z]+:[\w.-]+@sha256:[0-9a-f]{64}", image)] == [
+        "BASE",
+        "GO",
+    ]
+    assert "# syntax=" not in DOCKERFILE, "a frontend of another image is one more base"
+
+
+@pytest.mark.parametrize("digest", ["sha256:" + "5a" * 32, ""])
+def test_the_pins_are_renewed_by_make_bases_or_stay(digest: str, tmp_path: Path) -> None:
+    for name in ("Makefile", "Dockerfile"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text(f'#!/bin/sh\n[ "$1 $2 $3" = "buildx imagetools inspect" ] && echo {digest}\n')
+    docker.chmod(0o755)
+    environment = {"PATH": f"{docker.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["make", "bases"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    pins = [f"python:3.13-slim-bookworm@{digest}", f"golang:1.25-bookworm@{digest}"]
+    if digest:
+        assert done.stdout.split() == pins
+        assert re.findall(r"^ARG (?:BASE|GO)=(\S+)$", (tmp_path / "Dockerfile").read_text(), re.M) == pins
+    else:
+        assert done.returncode != 0 and "python:3.13-slim-bookworm: no digest; Docker" in done.stderr
+        assert (tmp_path / "Dockerfile").read_text() == DOCKERFILE
+
+
+def test_a_release_is_checked_listed_and_scanned_before_it_is_pushed() -> None:
+    release = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yaml").read_text())
+    (job,) = release["jobs"].values()
+    steps = [step.get("run", "") for step in job["steps"]]
+    order = [next(n for n, run in enumerate(steps) if words in run) for words in (".ci/run", "sbom", "scan", "--push")]
+    assert order == sorted(order)
+    assert all(re.fullmatch(r"\S+@[0-9a-f]{40}", step["uses"]) for step in job["steps"] if "uses" in step)
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
+    assert {*re.findall(r"^make (\w+)$", "\n".join(steps), re.M)} <= {*targets}
+
+
+def test_the_sbom_lists_what_is_locked(tree: Installed) -> None:
+    subprocess.run(["make", "sbom"], cwd=ROOT, check=True, capture_output=True)
+    listed = json.loads((ROOT / "build" / "sbom.cdx.json").read_text())["components"]
+    locked = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "requirements.txt").read_text(), re.M)
+    assert sorted((part["name"], part["version"]) for part in listed) == sorted(locked)
 
 
 def test_the_hook_program_of_the_image_is_pinned_and_is_one_that_was_tried() -> None:

@@ -1,6 +1,7 @@
 """The publisher and the leader election do on a real API server what they do on the simulated one."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -13,7 +14,16 @@ from support.inventories import compute_instance, gpu, gpu_instance, inventory_o
 from support.mig import gpu_of
 
 from dra_driver.api.crd import FILE
-from dra_driver.api.inventory import HealthFacts, PassthroughFacts, confirmation_annotation
+from dra_driver.api.inventory import (
+    MOST_BYTES,
+    MOST_CONDITIONS,
+    MOST_GPUS,
+    HealthFacts,
+    NodeInventorySpec,
+    PassthroughFacts,
+    Problem,
+    confirmation_annotation,
+)
 from dra_driver.api.meta import CRDS, LEASES, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject
 from dra_driver.api.policy import MigRule, PublishingPolicy
 from dra_driver.devices.health import xid_condition
@@ -26,6 +36,8 @@ from dra_driver.publish.probe import server_features
 from dra_driver.slices.describe import described_devices
 from dra_driver.slices.diff import is_complete, observed_slice
 from dra_driver.slices.offline import published_offline
+from kubelet_plugin.discovery import NodeFacts
+from kubelet_plugin.reporter import wanted_spec
 
 PATIENCE_S = 30.0
 
@@ -100,6 +112,21 @@ async def slices_of(kube: Kube, node: str) -> list[JsonObject]:
 
 async def devices_of(kube: Kube, node: str) -> list[str]:
     return [device["name"] for item in await slices_of(kube, node) for device in item["spec"].get("devices") or ()]
+
+
+async def test_the_largest_inventory_of_a_plugin_is_stored(kube: Kube, unique: str) -> None:
+    text = "\u8a9e" * 1024
+    xid = xid_condition(79, since="2026-01-01T00:00:00Z")
+    xids = [xid.model_copy(update={"value": str(number), "message": text}) for number in range(MOST_CONDITIONS)]
+    sick = gpu_of("h100-80", 0).model_copy(update={"health": HealthFacts(healthy=False, conditions=xids)})
+    problems = (Problem(subject="driver", reason="R", message=text),) * 128
+    spec = wanted_spec(unique, NodeFacts("boot", None, (sick,) * MOST_GPUS, problems), {GPU_DRIVER: datetime.now(UTC)})
+    assert len(json.dumps(spec, ensure_ascii=False).encode()) > MOST_BYTES * 2 // 3
+    node = await kube.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": unique}})
+    owned = inventory_object(NodeInventorySpec.of(spec), node["metadata"]["uid"])
+    stored = await kube.create(NODE_INVENTORIES, owned)
+    assert stored["spec"] == spec
+    await kube.delete(NODE_INVENTORIES, unique)
 
 
 async def test_a_pool_is_published_changed_wiped_restored_and_withdrawn(kube: Kube, unique: str) -> None:

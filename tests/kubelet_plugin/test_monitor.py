@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.nodes import Node, a_node
 
-from dra_driver.api.inventory import GpuFacts, HealthCondition
+from dra_driver.api.inventory import MOST_CONDITIONS, GpuFacts, HealthCondition
 from dra_driver.api.policy import HealthPolicy
 from kubelet_plugin.discovery import Discovery, Hardware
 from kubelet_plugin.health_file import NAME, HealthFile
@@ -122,6 +122,23 @@ async def test_an_xid_is_a_condition_of_that_gpu_and_outlives_a_restart(watched:
     await watched.turn()
     watched.start()
     assert await watched.conditions(2) == [("Xid", "95")]
+
+
+async def test_a_gpu_with_more_conditions_than_an_inventory_has_keeps_the_worst_and_the_rest_is_named(
+    watched: Watched,
+) -> None:
+    for number in range(1000, 1100):
+        watched.xid(3, number)
+    watched.clock.pass_(1)
+    watched.xid(3, 79)
+    facts = await watched.monitor.observe()
+    health = facts.gpus[3].health
+    assert len(health.conditions) == MOST_CONDITIONS
+    assert (health.healthy, health.reason) == (False, "Xid")
+    assert "79" in [condition.value for condition in health.conditions]
+    (problem,) = facts.problems
+    assert (problem.subject, problem.reason) == (f"health of GPU {facts.gpus[3].pci_bus_id}", "TooManyConditions")
+    assert problem.message.startswith("37 of 101 conditions are not reported") and "Xid 1063" in problem.message
 
 
 async def test_a_programs_own_fault_is_no_condition_unless_the_policy_makes_it_one(tmp_path: Path) -> None:

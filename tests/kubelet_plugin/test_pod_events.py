@@ -71,7 +71,7 @@ class Node:
 
     def plugin(self) -> PodEvents:
         """As it starts."""
-        recorder = EventRecorder(self.kube, controller="gpu.nvidia.com/kubelet-plugin", instance=NODE, pause_s=0.0)
+        recorder = EventRecorder(self.kube, controller="gpu.nvidia.com/kubelet-plugin", instance=NODE, burst=10_000)
         source = GpuTroubles(self, self, HealthPolicy())
         self.users = PodsOfClaims()
         reader = ClaimReader(self.api, saw=self.users.saw)
@@ -393,7 +393,7 @@ async def test_two_hundred_pods_are_told_in_the_pace_of_the_recorder(node: Node,
     sleep = asyncio.sleep
 
     async def counted(seconds: float) -> None:
-        pauses.append(seconds)
+        pauses.append(round(seconds, 6))
         await sleep(0)
 
     class Created:
@@ -412,6 +412,7 @@ async def test_two_hundred_pods_are_told_in_the_pace_of_the_recorder(node: Node,
         members=node.members,
     )
     monkeypatch.setattr("dra_driver.kube.events.asyncio.sleep", counted)
+    monkeypatch.setattr("dra_driver.kube.events._clock", lambda: sum(pauses))
     await events.look()
     assert (len(names), pauses) == (200, [1.0] * 180), "20 at once, then one a second"
     assert node.api.reads == 1

@@ -1,6 +1,7 @@
 """The NodeInventory in the cluster stays true, and is written only when it is not."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,10 +13,19 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from support.mig import gpu_of
 from support.nodes import Node, a_node
 
 from dra_driver.api.crd import FILE
-from dra_driver.api.inventory import NodeInventory, confirmation_annotation
+from dra_driver.api.inventory import (
+    MOST_BYTES,
+    HealthCondition,
+    HealthFacts,
+    NodeInventory,
+    NodeInventorySpec,
+    Problem,
+    confirmation_annotation,
+)
 from dra_driver.api.meta import CRDS, NODE_INVENTORIES, NODES, JsonObject
 from dra_driver.errors import Gone, NotFound
 from dra_driver.kube.client import Endpoint, Kube
@@ -374,6 +384,39 @@ def test_the_same_facts_and_registrations_give_the_same_bytes_in_any_order(times
     backwards = dict(reversed(times.items()))
     assert wanted_spec(NODE, facts, times) == wanted_spec(NODE, facts, backwards)
     assert str(wanted_spec(NODE, facts, times)) == str(wanted_spec(NODE, facts, backwards))
+
+
+def sick(gpus: int, conditions: int, problems: int = 0) -> NodeFacts:
+    """With the longest messages, in a script of three bytes for a character."""
+    gpu = gpu_of("h100-80", 0)
+    text = "\u8a9e" * 1024
+    xid = HealthCondition(type="Xid", severity="Critical", message=text, since="2026-01-01T00:00:00Z")
+    xids = [xid.model_copy(update={"value": str(number)}) for number in range(conditions)]
+    health = HealthFacts(healthy=False, conditions=xids)
+    named = [gpu.model_copy(update={"pci_bus_id": f"0000:{n:02x}:00.0", "health": health}) for n in range(gpus)]
+    told = [Problem(subject=f"GPU at index {number}", reason="GpuIsLost", message=text) for number in range(problems)]
+    return NodeFacts("boot", None, tuple(named), tuple(told))
+
+
+def test_an_inventory_that_would_be_too_large_keeps_all_that_a_policy_decides_by() -> None:
+    spec = NodeInventorySpec.of(wanted_spec(NODE, sick(8, 64), {}))
+    assert [len(gpu.health.conditions) for gpu in spec.gpus] == [64] * 8
+    (problem,) = spec.problems
+    assert (problem.subject, problem.reason) == ("NodeInventory", "TooLarge")
+    assert problem.message == "An inventory has at most 768 KiB. Left out: the ends of health messages."
+
+
+@pytest.mark.parametrize(("gpus", "conditions", "problems"), [(64, 64, 128), (70, 1, 0), (1, 0, 400)])
+def test_whatever_a_node_has_its_inventory_is_bounded(gpus: int, conditions: int, problems: int) -> None:
+    wire = wanted_spec(NODE, sick(gpus, conditions, problems), {"gpu.nvidia.com": NOON})
+    assert len(json.dumps(wire, ensure_ascii=False).encode()) <= MOST_BYTES
+    spec = NodeInventorySpec.of(wire)
+    assert spec.problems[0].reason == "TooLarge"
+    if left_out := gpus - len(spec.gpus):
+        named = f"{left_out} of {gpus} GPUs, which are not offered: 0000:{len(spec.gpus):02x}:00.0"
+        assert named in spec.problems[0].message
+    if problems > len(spec.problems):
+        assert f"{problems - len(spec.problems) + 1} problems" in spec.problems[0].message
 
 
 async def test_a_registered_plugin_gives_a_sign_of_life_when_a_publisher_asks_for_it(scene: Scene) -> None:

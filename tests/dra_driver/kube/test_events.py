@@ -13,6 +13,7 @@ from dra_driver.api.meta import JsonObject, Resource
 from dra_driver.errors import NotFound, Rejected, Unreachable
 from dra_driver.kube.client import Kube
 from dra_driver.kube.events import EVENTS_V1, EventRecorder, News, Regarding
+from dra_driver.kube.metrics import DroppedEvents
 from dra_driver.names import ClaimRef
 from dra_driver.simulation.apiserver import SimulatedApiServer
 
@@ -134,7 +135,48 @@ async def test_one_object_cannot_flood_for_one_reason() -> None:
     events.tell(news("another", reason="GpuHealthy"))
     await events.write()
     assert [one["note"] for one in writes.created] == ["at 0", "at 1", "at 2", "at 3", "at 4", "another"]
-    assert events.dropped == 45
+    assert events.dropped == {"object": 45}
+
+
+async def test_one_object_cannot_flood_with_ever_other_reasons_nor_can_one_that_waits_for_each_write() -> None:
+    writes = Writes()
+    events = recorder(writes, burst=1000)
+    for number in range(30):
+        events.tell(news(reason=f"Reason{number}"))
+    await events.write()
+    assert (len(writes.created), events.dropped) == (25, {"object": 5})
+    for number in range(30):
+        await events.write_once(news(regarding=CLAIM), f"key {number}")
+    assert (len(writes.created), events.dropped) == (50, {"object": 10})
+
+
+async def test_all_writes_of_a_process_share_one_pace(monkeypatch: Any) -> None:
+    """New Events, those that somebody waits for, and series."""
+    clock = asyncio.get_running_loop().time()
+    sleep = asyncio.sleep
+
+    async def skipped(seconds: float) -> None:
+        nonlocal clock
+        clock += seconds
+        await sleep(0)
+
+    monkeypatch.setattr("dra_driver.kube.events.asyncio.sleep", skipped)
+    monkeypatch.setattr("dra_driver.kube.events._clock", lambda: clock)
+    began, writes = clock, Writes()
+    events = recorder(writes, burst=10)
+    nodes = [news(regarding=Regarding.node(f"node-{number}")) for number in range(20)]
+    for _ in range(2):
+        for each in nodes:
+            events.tell(each)
+        await events.write()
+    for number in range(10):
+        await events.write_once(news(regarding=Regarding.node(f"other-{number}")), "key")
+    assert (len(writes.created), len(writes.patched), clock - began) == (30, 20, 40.0)
+
+
+def test_prometheus_counts_what_was_dropped() -> None:
+    (family,) = DroppedEvents({"object": 3}).collect()
+    assert {one.labels["limit"]: one.value for one in family.samples} == {"object": 3, "process": 0, "refused": 0}
 
 
 async def test_after_a_burst_events_are_written_slowly_and_too_many_are_dropped() -> None:
@@ -142,7 +184,7 @@ async def test_after_a_burst_events_are_written_slowly_and_too_many_are_dropped(
     events = recorder(writes, burst=3, pause_s=0.1)
     for number in range(120):
         events.tell(news(regarding=Regarding.node(f"node-{number}")))
-    assert events.dropped == 20
+    assert events.dropped == {"process": 20}
     async with running(events):
         await asyncio.sleep(0.05)
         assert len(writes.created) == 3
@@ -159,7 +201,7 @@ async def test_a_cluster_that_does_not_allow_events_is_left_alone() -> None:
     await events.write()
     events.tell(news("third"))
     await events.write()
-    assert (writes.created, events.dropped) == ([], 3)
+    assert (writes.created, events.dropped) == ([], {"refused": 3})
 
 
 async def test_an_api_server_that_is_away_gets_them_later() -> None:

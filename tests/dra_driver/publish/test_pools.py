@@ -26,6 +26,7 @@ from dra_driver.api.inventory import (
 )
 from dra_driver.api.meta import CRDS, NODE_INVENTORIES, NODES, RESOURCE_SLICES, JsonObject, Resource
 from dra_driver.api.policy import MigRule, PublishingPolicy, decode_policy
+from dra_driver.devices.health import xid_condition
 from dra_driver.errors import ClusterError, InvalidInput, Rejected
 from dra_driver.kube.client import Endpoint, Kube, WatchEvent
 from dra_driver.kube.events import News
@@ -459,6 +460,23 @@ async def test_a_refused_write_is_tried_again(scene: Scene, method: str, status:
         await scene.kube.delete(NODE_INVENTORIES, "node-a")
         await scene.publishes()
         assert scene.writes() == ["create", "update", "delete"]
+
+
+async def test_an_inventory_that_is_too_large_is_not_read_and_its_pool_stays(scene: Scene) -> None:
+    await scene.node("node-a", A)
+    async with publishing(scene):
+        await scene.publishes(node_a=[A.name])
+        xid = xid_condition(79, since="2026-01-01T00:00:00Z").model_copy(update={"message": "x" * 1024})
+        sick = HealthFacts(healthy=False, conditions=[xid] * 64)
+        await scene.reports("node-a", *(gpu(number, health=sick) for number in range(16)))
+
+        async def noted() -> bool:
+            return bool((await scene.status("node-a")).limitations)
+
+        await scene.until(noted)
+        (limitation,) = (await scene.status("node-a")).limitations
+        assert limitation.reason == "NotUnderstood" and "at most 1048576 are read" in limitation.message
+        await scene.publishes(node_a=[A.name])
 
 
 async def test_an_inventory_that_makes_no_sense_leaves_its_pool_and_the_others_alone(scene: Scene) -> None:
