@@ -176,7 +176,9 @@ async def test_all_writes_of_a_process_share_one_pace(monkeypatch: Any) -> None:
 
 def test_prometheus_counts_what_was_dropped() -> None:
     (family,) = DroppedEvents({"object": 3}).collect()
-    assert {one.labels["limit"]: one.value for one in family.samples} == {"object": 3, "process": 0, "refused": 0}
+    counts = {(sample.name, sample.labels["limit"]): sample.value for sample in family.samples}
+    limits = {"object": 3, "process": 0, "refused": 0}
+    assert counts == {("gpu_dra_events_dropped_total", limit): number for limit, number in limits.items()}
 
 
 async def test_after_a_burst_events_are_written_slowly_and_too_many_are_dropped() -> None:
