@@ -1,6 +1,6 @@
 """Edits made on plain data: what an object is to be, and the edits that lead back. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,3 +133,31 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     return type(one) is type(other) and bool(one == other or (one != one and other != other))
+
+
+# -- what they change
+
+
+class _Absent:
+    """Instead of a value where there is none."""
+
+
+ABSENT = _Absent()
+
+
+def differences(was: Any, now: Any, path: Path = ()) -> Iterator[tuple[Path, Any, Any]]:
+    """The places that differ, in the new object's paths. A list that lost an item differs as a whole."""
+    if same(was, now):
+        return
+    if was and isinstance(was, dict) and isinstance(now, dict):
+        for key in {**was, **now}:
+            yield from differences(was.get(key, ABSENT), now.get(key, ABSENT), (*path, key))
+    elif was and isinstance(was, list) and isinstance(now, Items) and _kept_all(was, now):
+        for index, value in enumerate(now):
+            yield from differences(was[index] if index < len(was) else ABSENT, value, (*path, index))
+    else:
+        yield path, was, now
+
+
+def _kept_all(was: list[Any], now: Items) -> bool:
+    return now.origin[: len(was)] == tuple(range(len(was)))

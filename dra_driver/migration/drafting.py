@@ -4,36 +4,35 @@ Texts in it are drafted like documents: manifests in a ConfigMap or a workflow, 
 of GPUs and cannot be converted is named in a finding, never passed over.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from dra_driver.api.documents import Document, Reading, read_documents
 from dra_driver.migration import reading
 from dra_driver.migration.amounts import strange_resources
-from dra_driver.migration.building import operations_in
 from dra_driver.migration.codes import NOT_EDITABLE, UNKNOWN_RESOURCE, Severity
 from dra_driver.migration.definitions import kept
 from dra_driver.migration.embedded import manifests_in, why_no_claims
 from dra_driver.migration.kind_table import is_known
 from dra_driver.migration.kinds import (
     choosing_patches_in,
+    embedded_in,
     is_part_of_an_object,
     pods_by_shape,
     pods_of,
     with_written_places,
 )
-from dra_driver.migration.kustomize import is_kustomization, target_of, texts_in
+from dra_driver.migration.kustomize import is_kustomization
 from dra_driver.migration.limits import virtual_machines
 from dra_driver.migration.model import (
     Choice,
-    ContainerAt,
     Finding,
     Form,
     Options,
     Path,
     PodReading,
     PodSpecAt,
+    Target,
     finding,
     path_text,
     value_at,
@@ -69,27 +68,22 @@ class Draft:
     document: Document
     asking: list[Asking] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    containers: list[ContainerAt] = field(default_factory=list)
-    """Of all its pods, also those that ask for nothing."""
-    patch: bool = False
-    target: Mapping[str, Any] | None = None
-    """Of a patch, where its kustomization says what it is for."""
-    hindered: str | None = None
-    """Why nothing that it is a part of is migrated, as a sentence."""
     inner: list[tuple[Path, int, str, "list[Draft]"]] = field(default_factory=list)
 
 
-def drafted(document: Document, meaning: Meaning, options: Options, *, patch: bool) -> Draft:
-    """`patch`: a kustomization has the file, or the text, among its patches."""
-    draft = Draft(document, patch=patch)
+def drafted(document: Document, meaning: Meaning, options: Options, *, render: str | None = None) -> Draft:
+    """`render`: the document is a patch, and these are the commands that migrate what is made with it."""
+    draft = Draft(document)
     if is_sealed(document) or delivers(document):
         draft.findings += sealed_findings(document) if is_sealed(document) else delivery_findings(document)
         return draft
-    draft.findings += values_findings(document) if not is_kustomization(document) else ()
+    if is_kustomization(document):
+        return draft
+    draft.findings += values_findings(document)
     owner = _owner(document)
-    draft.patch = patch or is_part_of_an_object(document)
-    for pod in pods_of(document, options, patch=draft.patch):
-        draft.containers += pod.containers
+    if render is None and is_part_of_an_object(document):
+        render = "`kubectl kustomize FOLDER | dractl migrate -`"
+    for pod in pods_of(document, options, patch=render is not None):
         pod = meaning.bases.completed(pod)
         read = with_written_places(reading.demands(pod, meaning, options), pod)
         pod, read = kept(pod, read, meaning.definitions, options)
@@ -103,6 +97,8 @@ def drafted(document: Document, meaning: Meaning, options: Options, *, patch: bo
         draft.findings += read.findings
         if read.demands:
             draft.asking.append(Asking(pod, read, choose(pod, read, options)))
+    if render is not None:
+        _left_to_render(draft, render, options)
     draft.findings += virtual_machines(document)
     if not options.unknown_kinds:
         draft.findings += _of_unknown_kind(document, meaning, options)
@@ -111,17 +107,27 @@ def drafted(document: Document, meaning: Meaning, options: Options, *, patch: bo
     for path in choosing_patches_in(document):
         message = "is a text that chooses GPUs and was left as it is"
         draft.findings.append(finding(NOT_EDITABLE, document, path, message, advice=_ABOUT_CHOOSING))
-    texts = dict(texts_in(document))
+    texts = dict(embedded_in(document))
     for path, text in texts.items():
-        # What becomes of JSON patches is known when all that they are for is.
-        if not is_kustomization(document) or operations_in(text) is None:
-            _draft_text(draft, path, text, meaning, options)
+        _draft_text(draft, path, text, meaning, options)
     manifests = dict(manifests_in(document))
     for path in gpu_texts(document.obj):
         known = path in texts or (path in manifests and _draft_manifest(draft, path, manifests[path], meaning, options))
         if not known:
             draft.findings.append(_left_text(document, path))
     return draft
+
+
+def _left_to_render(draft: Draft, render: str, options: Options) -> None:
+    """A patch is never edited: what asks by it for more than extended resources is migrated once it is rendered."""
+    if any(one.choice.target is Target.CLAIMS for one in draft.asking):
+        message = "is a patch that asks for GPUs in a way that needs claims, and was left as it is"
+        draft.findings.append(finding(NOT_EDITABLE, draft.document, (), message, advice=render_first(render)))
+    without_claims(draft, "it is a patch; render, then migrate", options)
+
+
+def render_first(commands: str) -> str:
+    return f"Render, then migrate: {commands}."
 
 
 def _of_the_operator(document: Document) -> Finding:
@@ -183,16 +189,12 @@ def _draft_text(draft: Draft, path: Path, text: str, meaning: Meaning, options: 
     if read.problems or not read.documents or any(not one.kind for one in read.documents):
         draft.findings.append(_left_text(draft.document, path))
         return
-    patch = is_kustomization(draft.document)
-    inner = [drafted(document, meaning, options, patch=patch) for document in read.documents]
-    for one in inner:
-        one.target = target_of(draft.document, path) if patch else None
-    _hold(draft, path, text, inner)
+    _hold(draft, path, text, [drafted(document, meaning, options) for document in read.documents])
 
 
 def _draft_manifest(draft: Draft, path: Path, text: str, meaning: Meaning, options: Options) -> bool:
     """Of a ConfigMap. False: something in it speaks of GPUs, and is no pod."""
-    inner = [drafted(one, meaning, options, patch=False) for one in _read_text(draft, path, text).documents]
+    inner = [drafted(one, meaning, options) for one in _read_text(draft, path, text).documents]
     if any(_has_gpu_keys(one.document.obj) and not (one.asking or one.findings) for one in inner):
         return False
     for one in inner:
@@ -210,12 +212,18 @@ def _has_gpu_keys(value: object) -> bool:
 
 def keep_extended(draft: Draft, place: str, options: Options) -> None:
     """Of a text, at this place as half a sentence: its pods have no claims, unless a person named them."""
-    draft.asking = [_unclaimed(one, place, options) for one in draft.asking]
+    for index, one in enumerate(draft.asking):
+        reason = why_no_claims(one.pod, place, options)
+        if reason is not None:
+            draft.asking[index] = _unclaimed(one, reason, options)
 
 
-def _unclaimed(one: Asking, place: str, options: Options) -> Asking:
-    reason = why_no_claims(one.pod, place, options) if one.pod.form is not Form.NONE else None
-    if reason is None:
+def without_claims(draft: Draft, reason: str, options: Options) -> None:
+    draft.asking = [_unclaimed(one, reason, options) for one in draft.asking]
+
+
+def _unclaimed(one: Asking, reason: str, options: Options) -> Asking:
+    if one.pod.form is Form.NONE:
         return one
     pod = replace(one.pod, form=Form.NONE, why_no_claims=reason)
     return replace(one, pod=pod, choice=choose(pod, one.reading, options))

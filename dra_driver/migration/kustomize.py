@@ -1,41 +1,31 @@
-"""Kustomizations: which files are patches, and where objects go that a patch needs. Pure.
+"""Kustomizations: which files are their patches, and which files each of them builds together. Pure.
 
-A patch is a part of an object, so what it asks for is migrated like any other; but a new object cannot stand beside it,
-since every document of a patch is one. It goes into a file of its own, which the kustomization lists. Prefixes and
-suffixes change the names of templates; a file of kustomize's own settings makes it change them in pods, too.
+Kustomize itself is not emulated: `dra_driver.migration.overlays` says which objects must be rendered first.
 """
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import PurePosixPath
-from typing import Any
 
-from dra_driver.api.documents import Document, normalized
-from dra_driver.migration.claims import Claims
-from dra_driver.migration.codes import NOT_EDITABLE, Severity
-from dra_driver.migration.kinds import embedded_in
-from dra_driver.migration.model import DocumentEdits, Finding, Path, Put, finding, value_at
+from dra_driver.api.documents import Document
 
 _GROUP = "kustomize.config.k8s.io/"
 _NAMES = ("kustomization.yaml", "kustomization.yml", "Kustomization")
-CLAIMS_FILE = "gpu-claims.yaml"
-NAMES_FILE = "gpu-names.yaml"
-_INLINE = (("patches", "patch"), ("patchesJson6902", "patch"))
+PATCH_FIELDS = ("patches", "patchesStrategicMerge", "patchesJson6902")
 
 
 @lru_cache(maxsize=4096)
 def _folder_of(file: str) -> PurePosixPath:
-    """Kept: each kustomization is compared with each document, and paths are slow to take apart."""
+    """Cached because each kustomization is compared with each document, and splitting paths is slow."""
     return PurePosixPath(file).parent
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kustomization:
     document: Document
-    patches: Mapping[str, Mapping[str, Any] | None]
-    """Files, as the sources name them, and what each is for; None: the object that it names itself."""
+    patches: frozenset[str]
+    """Files with patches or replacements, as the sources name them."""
     texts: frozenset[str] = frozenset()
     """Files that become values of ConfigMaps and Secrets."""
 
@@ -43,13 +33,9 @@ class Kustomization:
     def folder(self) -> PurePosixPath:
         return _folder_of(self.document.file)
 
-    @property
-    def claims_file(self) -> str:
-        return str(self.folder / CLAIMS_FILE)
-
-    @property
-    def names_file(self) -> str:
-        return str(self.folder / NAMES_FILE)
+    def file(self, name: str) -> str:
+        """A file that it names, as the sources name it."""
+        return str(resolved(self.folder / name))
 
 
 def is_kustomization_file(file: str) -> bool:
@@ -57,7 +43,7 @@ def is_kustomization_file(file: str) -> bool:
 
 
 def is_kustomization(document: Document) -> bool:
-    named = PurePosixPath(document.file).name in _NAMES
+    named = is_kustomization_file(document.file)
     if not document.kind:
         return named
     ours = document.api_version.startswith(_GROUP) or (named and not document.api_version)
@@ -66,38 +52,34 @@ def is_kustomization(document: Document) -> bool:
 
 def kustomizations(documents: Sequence[Document]) -> tuple[Kustomization, ...]:
     return tuple(
-        Kustomization(document, dict(_patch_files(document)), frozenset(_text_files(document)))
+        Kustomization(document, frozenset(_patch_files(document)), frozenset(_text_files(document)))
         for document in documents
         if is_kustomization(document)
     )
 
 
-def _patch_files(document: Document) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
-    folder = PurePosixPath(document.file).parent
-    for name in ("patches", "patchesStrategicMerge", "patchesJson6902"):
-        listed = document.obj.get(name)
-        for index, one in enumerate(listed if isinstance(listed, list) else ()):
-            path = one.get("path") if isinstance(one, dict) else one
+def entries(document: Document, field: str) -> list[object]:
+    """Of a field that holds a list; empty where it holds something else."""
+    listed = document.obj.get(field)
+    return listed if isinstance(listed, list) else []
+
+
+def _patch_files(document: Document) -> Iterator[str]:
+    for field in (*PATCH_FIELDS, "replacements"):
+        for entry in entries(document, field):
+            path = entry.get("path") if isinstance(entry, dict) else entry
             if isinstance(path, str) and "\n" not in path:
-                yield str(resolved(folder / path)), target_of(document, (name, index))
+                yield str(resolved(_folder_of(document.file) / path))
 
 
 def _text_files(document: Document) -> Iterator[str]:
     """An entry is a file, or a key and a file."""
-    folder = PurePosixPath(document.file).parent
-    for name in ("configMapGenerator", "secretGenerator"):
-        listed = document.obj.get(name)
-        for one in listed if isinstance(listed, list) else ():
-            files = one.get("files") if isinstance(one, dict) else None
+    for field in ("configMapGenerator", "secretGenerator"):
+        for entry in entries(document, field):
+            files = entry.get("files") if isinstance(entry, dict) else None
             for file in files if isinstance(files, list) else ():
                 if isinstance(file, str):
-                    yield str(resolved(folder / file.rpartition("=")[2]))
-
-
-def target_of(document: Document, path: Path) -> Mapping[str, Any] | None:
-    """What the entry of a kustomization, at the path or around it, is for."""
-    target = value_at(document.obj, (*path[:2], "target")) if len(path) > 1 else None
-    return target if isinstance(target, dict) else None
+                    yield str(resolved(_folder_of(document.file) / file.rpartition("=")[2]))
 
 
 def resolved(path: PurePosixPath) -> PurePosixPath:
@@ -111,122 +93,84 @@ def resolved(path: PurePosixPath) -> PurePosixPath:
     return PurePosixPath(*parts)
 
 
-def texts_in(document: Document) -> Iterator[tuple[Path, str]]:
-    """Manifests and patches that an object holds as strings, and that are edited there."""
-    yield from embedded_in(document)
-    if is_kustomization(document):
-        yield from _inline_patches(document)
+# -- what is built together
+
+type Builds = tuple[int, ...]
+"""Numbers of kustomizations, in their order."""
 
 
-def _inline_patches(document: Document) -> Iterator[tuple[Path, str]]:
-    """Strategic patches that are written into the kustomization itself."""
-    for name, field in _INLINE:
-        listed = document.obj.get(name)
-        for index, one in enumerate(listed if isinstance(listed, list) else ()):
-            text = one.get(field) if isinstance(one, dict) else None
-            if isinstance(text, str):
-                yield (name, index, field), text
-    listed = document.obj.get("patchesStrategicMerge")
-    for index, one in enumerate(listed if isinstance(listed, list) else ()):
-        if isinstance(one, str) and "\n" in one:
-            yield ("patchesStrategicMerge", index), one
+class Folders:
+    """All kustomizations by their folders. What each builds is worked out once, because trees can have hundreds."""
 
+    def __init__(self, kustomized: Sequence[Kustomization]) -> None:
+        self.all = tuple(kustomized)
+        self._by_folder = {one.folder: one for one in self.all}
+        self._applied: dict[PurePosixPath, tuple[PurePosixPath, ...]] = {}
 
-def listing(one: Kustomization) -> DocumentEdits | None:
-    """What makes the kustomization apply the claims file; None: it does already."""
-    resources = one.document.obj.get("resources")
-    there = resources if isinstance(resources, list) else []
-    if CLAIMS_FILE in there:
-        return None
-    reason = f"{CLAIMS_FILE} has the templates that patches name"
-    return DocumentEdits(one.document, (Put(("resources", len(there)), CLAIMS_FILE),), reason)
+    def at(self, folder: PurePosixPath) -> Kustomization | None:
+        return self._by_folder.get(folder)
 
+    def applied(self, folder: PurePosixPath) -> tuple[PurePosixPath, ...]:
+        """The folder itself, and those that it builds on."""
+        if folder not in self._applied:
+            found: dict[PurePosixPath, None] = {}
+            pending = [folder]
+            while pending:
+                one = pending.pop()
+                if one not in found:
+                    found[one] = None
+                    pending += self._below.get(one, ())
+            self._applied[folder] = tuple(found)
+        return self._applied[folder]
 
-def lists(one: Kustomization, file: str) -> bool:
-    """Whether it has the file among its resources."""
-    listed = one.document.obj.get("resources")
-    names = listed if isinstance(listed, list) else ()
-    return any(isinstance(name, str) and str(resolved(one.folder / name)) == file for name in names)
+    def built_with(self, file: str) -> list[frozenset[str]]:
+        """For each folder that is applied by itself: the files of which it builds something together with this one."""
+        return [self._files[self.all.index(top)] for top in self.tops(file)]
 
+    def builders(self, file: str) -> Iterator[Kustomization]:
+        """Kustomizations that build something of the file."""
+        yield from (self.all[number] for number in self._builds_of.get(file, ()))
 
-def renames(one: Kustomization) -> Path | None:
-    """The field by which it gives objects other names; None: it does not."""
-    return next(((field,) for field in ("namePrefix", "nameSuffix") if value_at(one.document.obj, (field,))), None)
+    def scope(self, one: Kustomization) -> frozenset[str]:
+        """Files of which there may be objects that it changes. A component changes all that it is built with."""
+        if one.document.kind == "Component":
+            return frozenset().union(*(self._files[number] for number in self._builds_of[one.document.file]))
+        return self._files[self.all.index(one)]
 
+    def tops(self, file: str) -> list[Kustomization]:
+        """Those that build something of the file and that no other builds on."""
+        users = [one for one in self.builders(file) if one.document.kind != "Component"]
+        return [one for one in users if one.folder not in self._built_on] or users
 
-def naming_fields(claims: Claims) -> tuple[str, ...] | None:
-    """Where the pod names its template, as kustomize's field specifications have it; None: in a text, such as a patch
-    that Argo makes, where kustomize changes no names."""
-    found = []
-    for edit in claims.edits:
-        if isinstance(edit, Put) and claims.ref.name in str(edit.value):
-            if not isinstance(edit.value, dict):
-                return None
-            parts = (part.replace("/", "\\/") for part in edit.path if isinstance(part, str))
-            found.append("/".join((*parts, "resourceClaimTemplateName")))
-    return tuple(found)
+    @cached_property
+    def _built_on(self) -> frozenset[PurePosixPath]:
+        return frozenset(folder for folders in self._below.values() for folder in folders)
 
+    @cached_property
+    def _below(self) -> dict[PurePosixPath, list[PurePosixPath]]:
+        """Of each folder those that it names, also where no kustomization is."""
+        found: dict[PurePosixPath, list[PurePosixPath]] = {}
+        for one in self.all:
+            names = (name for field in ("resources", "bases", "components") for name in entries(one.document, field))
+            paths = [name for name in names if isinstance(name, str) and ":" not in name]
+            found[one.folder] = [resolved(one.folder / path) for path in paths]
+        return found
 
-def name_references(fields: Iterable[str], there: str) -> str:
-    """What is to be added to the names file so that templates are renamed in these fields, too."""
-    known = set(re.findall(r"^  - path: (.+)$", there, re.MULTILINE))
-    lines = [f"  - path: {one}\n" for one in sorted(set(fields) - known)]
-    return ("" if there or not lines else _NAMES_HEAD) + "".join(lines)
+    @cached_property
+    def _files(self) -> list[frozenset[str]]:
+        """Of each kustomization: all that it builds something of."""
+        own: dict[PurePosixPath, frozenset[str]] = {}
+        for one in self.all:
+            listed = (one.file(name) for name in entries(one.document, "resources") if isinstance(name, str))
+            files = {one.document.file, *one.patches, *one.texts, *listed}
+            own[one.folder] = own.get(one.folder, frozenset()) | files
+        nothing: frozenset[str] = frozenset()
+        return [nothing.union(*(own.get(at, nothing) for at in self.applied(one.folder))) for one in self.all]
 
-
-_NAMES_HEAD = """\
-# Where pods name their ResourceClaimTemplates, for which kustomize has prefixes and suffixes, too.
-nameReference:
-- group: resource.k8s.io
-  kind: ResourceClaimTemplate
-  fieldSpecs:
-"""
-
-
-def is_names_file(file: str, text: str) -> bool:
-    """Whether it is a names file that the migration wrote, and nothing else."""
-    return PurePosixPath(file).name == NAMES_FILE and normalized(text).startswith(_NAMES_HEAD)
-
-
-def configured(one: Kustomization) -> DocumentEdits | None:
-    """What makes the kustomization heed the names file; None: it does already."""
-    listed = one.document.obj.get("configurations")
-    there = listed if isinstance(listed, list) else []
-    if NAMES_FILE in there:
-        return None
-    return DocumentEdits(one.document, (Put(("configurations", len(there)), NAMES_FILE),))
-
-
-def unlisted(one: Kustomization, reason: str) -> Finding:
-    """Of a file that the kustomization is to have, and cannot be made to."""
-    message = f"{reason}, so what was written beside it is not listed"
-    advice = (
-        f"Correct it, and list {CLAIMS_FILE} among `resources`, and {NAMES_FILE}, if it is there, in `configurations`."
-    )
-    return finding(NOT_EDITABLE, one.document, (), message, advice=advice, severity=Severity.ERROR)
-
-
-def renamed(one: Kustomization, path: Path) -> Finding:
-    message = f"{path[0]} renames ResourceClaimTemplates; {NAMES_FILE} tells kustomize where pods name them"
-    return finding(NOT_EDITABLE, one.document, path, message, advice="", severity=Severity.INFO, fixed=True)
-
-
-def not_renamed(one: Kustomization, path: Path) -> Finding:
-    """Of names in texts, which kustomize leaves as they are."""
-    message = f"{path[0]} renames ResourceClaimTemplates, but not in the texts that name them; their pods would wait"
-    advice = "Do without it, or migrate what kustomize renders (kubectl kustomize FOLDER | dractl migrate -)."
-    return finding(NOT_EDITABLE, one.document, path, message, advice=advice, severity=Severity.ERROR)
-
-
-def labels_of_a_patch(one: Kustomization, title: str, labels: Sequence[str]) -> Finding:
-    """A patch puts them on the pod, whose claim is in another file."""
-    message = f"a patch chooses nodes of {title} by {', '.join(labels)}, which stays with the pod"
-    advice = "Keep GPU Feature Discovery running, or choose where the pod is described, so that the claim can say it."
-    return finding(NOT_EDITABLE, one.document, (), message, advice=advice)
-
-
-def lone_patch(document: Document, claims_file: str) -> Finding:
-    """A patch whose kustomization is not here."""
-    name = PurePosixPath(claims_file).name
-    message = f"is a patch, beside which no other object can stand; what it names is in {name}"
-    return finding(NOT_EDITABLE, document, (), message, advice=f"List {name} in `resources` of its kustomization.")
+    @cached_property
+    def _builds_of(self) -> dict[str, Builds]:
+        found: dict[str, list[int]] = {}
+        for number, files in enumerate(self._files):
+            for file in files:
+                found.setdefault(file, []).append(number)
+        return {file: tuple(numbers) for file, numbers in found.items()}

@@ -1,17 +1,16 @@
 """What plans make of texts: edits of all that stands in one text, and new objects in front of it. Pure."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dra_driver.api.documents import Document
 from dra_driver.authoring.writing import Noted, written
 from dra_driver.migration.edit import Rewriting, rewritten
-from dra_driver.migration.kustomize import is_kustomization
 from dra_driver.migration.model import Edit, NewObject, Options, Put
 from dra_driver.migration.plans import Plan
 from dra_driver.migration.splices import Splice, spliced
 from dra_driver.migration.tree import header_length
-from dra_driver.migration.undo import remembered, remembered_lists
+from dra_driver.migration.undo import remembered
 
 
 def edited(plans: Iterable[Plan], options: Options) -> Rewriting:
@@ -19,9 +18,8 @@ def edited(plans: Iterable[Plan], options: Options) -> Rewriting:
     edits: dict[Document, tuple[Edit, ...]] = {}
     for plan in plans:
         wanted = plan.all_edits
-        if wanted and options.keep_undo and not is_kustomization(plan.document):
+        if wanted and options.keep_undo:
             wanted = (*wanted, remembered(plan.document.obj, wanted))
-        wanted = (*wanted, *_of_lists(plan, options))
         for one in plan.embedded:
             inner = [splice for some in _by_text(one.plans) for splice in edited(some, options).splices]
             text = spliced(one.text, inner)[one.lines :]
@@ -30,20 +28,6 @@ def edited(plans: Iterable[Plan], options: Options) -> Rewriting:
         if wanted:
             edits[plan.document] = wanted
     return rewritten(edits) if edits else Rewriting((), ())
-
-
-def _of_lists(plan: Plan, options: Options) -> Iterator[Edit]:
-    """JSON patches in a kustomization, and what it remembers of those in files, too."""
-    for one in plan.relisted:
-        if one.beside is not None:
-            yield Put(one.at(plan.document), one.patch_beside(plan.document))
-        elif one.patch.inline:
-            yield Put(one.at(plan.document), one.text)
-    for narrowed in plan.narrowed:
-        yield from (Put((*narrowed.at, key), value) for key, value in narrowed.more.items())
-    entries = [*(one.entry(plan.document) for one in plan.relisted), *(one.entry for one in plan.narrowed)]
-    if entries and options.keep_undo:
-        yield remembered_lists(plan.document, entries)
 
 
 def _by_text(plans: Iterable[Plan]) -> list[list[Plan]]:

@@ -3,19 +3,17 @@
 A pod is converted entirely or not at all: where one step of a document cannot be taken, its plan is to leave it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dra_driver.api.documents import Document
-from dra_driver.migration.agreed_drafts import agree, hinder, in_context
-from dra_driver.migration.building import Tree, key_of
-from dra_driver.migration.changes import EditRefused
+from dra_driver.migration.changes import EditRefused, changed, differences
 from dra_driver.migration.claims import Claims, claims_for
 from dra_driver.migration.codes import NOT_EDITABLE
-from dra_driver.migration.drafting import Draft, drafted, keep_extended, with_inner
+from dra_driver.migration.composed import agree
+from dra_driver.migration.drafting import Draft, drafted, render_first, with_inner, without_claims
 from dra_driver.migration.frameworks import after_claims
 from dra_driver.migration.kserve import managed
-from dra_driver.migration.kustomize import Kustomization, is_kustomization
 from dra_driver.migration.limits import of_form, of_the_cluster, too_old, why_too_old
 from dra_driver.migration.model import (
     Choice,
@@ -28,10 +26,10 @@ from dra_driver.migration.model import (
     Target,
     Workload,
     finding,
+    title_of,
     value_at,
 )
-from dra_driver.migration.relisting import Narrowed, Relisted
-from dra_driver.migration.selecting import Key
+from dra_driver.migration.overlays import OverlayChange, Overlays
 from dra_driver.migration.surroundings import Meaning
 from dra_driver.names import ADMIN_ACCESS_LABEL
 
@@ -57,10 +55,6 @@ class Plan:
     edits: tuple[Edit, ...] = ()
     findings: tuple[Finding, ...] = ()
     embedded: tuple[Embedded, ...] = ()
-    relisted: tuple[Relisted, ...] = ()
-    """Of a kustomization: JSON patches of it that are told anew."""
-    narrowed: tuple[Narrowed, ...] = ()
-    """Of a kustomization: targets of patches that would be for templates, too."""
     objects: tuple[NewObject, ...] = ()
     """That stand beside it, besides templates."""
 
@@ -78,20 +72,11 @@ class Plan:
 
     @property
     def all_claims(self) -> tuple[Claims, ...]:
-        own = (*self.claims, *(one for some in self.relisted for one in some.claims))
-        return (*own, *(one for plan in self._inner for one in plan.all_claims))
-
-    @property
-    def renamable_claims(self) -> tuple[Claims, ...]:
-        """Those that objects name in fields, once kustomize has put its patches over them."""
-        patches = self._inner if is_kustomization(self.document) else ()
-        of_patches = [one for plan in patches for one in plan.renamable_claims]
-        return (*self.claims, *(one for some in self.relisted for one in some.claims), *of_patches)
+        return (*self.claims, *(one for plan in self._inner for one in plan.all_claims))
 
     @property
     def all_workloads(self) -> tuple[Workload, ...]:
-        own = (*self.workloads, *(one for some in self.relisted for one in some.workloads))
-        return (*own, *(one for plan in self._inner for one in plan.all_workloads))
+        return (*self.workloads, *(one for plan in self._inner for one in plan.all_workloads))
 
     @property
     def all_findings(self) -> tuple[Finding, ...]:
@@ -101,30 +86,48 @@ class Plan:
         return replace(self, edits=(*self.edits, *edits))
 
 
-def wanted_plans(
-    documents: Sequence[Document],
-    kustomized: Sequence[Kustomization],
-    tree: Tree,
-    apart: Mapping[Key, str],
-    needed: Mapping[Key, str],
-    meaning: Meaning,
-    options: Options,
-) -> list[Plan]:
-    """`apart` are documents that are not to have claims, `needed` those that are to have some, and why."""
-    targets = {file: target for one in kustomized for file, target in one.patches.items()}
-    texts = frozenset(file for one in kustomized for file in one.texts)
-    drafts = [drafted(document, meaning, options, patch=document.file in targets) for document in documents]
+def wanted_plans(documents: Sequence[Document], over: Overlays, meaning: Meaning, options: Options) -> list[Plan]:
+    """What is wanted for each document, and for each patch of a kustomization, whose text is never edited."""
+    drafts = [drafted(one, meaning, options) for one in documents if one.file not in over.files]
     for draft in drafts:
-        draft.target = targets.get(draft.document.file)
-        if draft.document.file in texts:
-            keep_extended(draft, "a kustomization makes a text in a ConfigMap or Secret of its file", options)
-    for draft in with_inner(drafts):
-        context = tree.contexts.get(key_of(draft.document)) if draft.patch else None
-        if context is not None:
-            draft.asking = [in_context(one, context, meaning, options) for one in draft.asking]
-    hinder(with_inner(drafts), tree, meaning, options)
-    agree(list(with_inner(drafts)), kustomized, apart, needed, options)
-    return [planned(draft, options) for draft in drafts]
+        if draft.document.file in over.texts:
+            without_claims(draft, "a kustomization makes a text in a ConfigMap or Secret of its file", options)
+    told: dict[OverlayChange, list[str]] = {}
+    for draft in drafts:
+        _render_first(draft, over, told, options)
+    agree(list(with_inner(drafts)), over.folders, options)
+    patches = [
+        drafted(part, meaning, options, render=change.commands) for change in over.changes for part in change.parts
+    ]
+    plans = [planned(draft, options) for draft in (*drafts, *patches)]
+    return [replace(one, findings=(*one.findings, *_overlay_findings(one.document, told))) for one in plans]
+
+
+def _render_first(draft: Draft, over: Overlays, told: dict[OverlayChange, list[str]], options: Options) -> None:
+    """Takes claims back where a kustomization changes what they would change, and says so in `told`."""
+    changes = list(over.of(draft.document))
+    if not changes:
+        return
+    plan = planned(draft, options)
+    fields = [path for path, _, _ in differences(draft.document.obj, changed(draft.document.obj, plan.all_edits))]
+    fields += [one.path for one in plan.embedded if any(inner.all_claims for inner in one.plans)]
+    met = [(change, field) for change in changes if (field := change.meets(fields)) is not None]
+    for change, field in met:
+        told.setdefault(change, []).append(f"{field} of {title_of(draft.document)}")
+    if met:
+        change, field = met[0]
+        reason = f"{change.where} is {change.what}, and concerns {field}; render, then migrate"
+        for one in with_inner([draft]):
+            without_claims(one, reason, options)
+
+
+def _overlay_findings(document: Document, told: Mapping[OverlayChange, Sequence[str]]) -> Iterator[Finding]:
+    """Of a kustomization: what it changes that the migration would change, too."""
+    for change, fields in told.items():
+        if change.kustomization is document:
+            more = f" and {len(fields) - 1} more" if len(fields) > 1 else ""
+            message = f"is {change.what}, and concerns {fields[0]}{more}, which was left as it is"
+            yield finding(NOT_EDITABLE, document, change.at, message, advice=render_first(change.commands))
 
 
 def planned(draft: Draft, options: Options) -> Plan:
@@ -193,11 +196,7 @@ def refused(plan: Plan, reason: str) -> Plan:
         replace(one, choice=Choice(Target.LEAVE, reason), templates=()) if one.choice.target is Target.CLAIMS else one
         for one in plan.all_workloads
     )
-    if (
-        not plan.all_edits
-        and not (plan.relisted or plan.narrowed)
-        and not any(inner.all_edits for one in plan.embedded for inner in one.plans)
-    ):
+    if not plan.all_edits and not any(inner.all_edits for one in plan.embedded for inner in one.plans):
         return plan
     findings = tuple(one for one in plan.all_findings if not one.fixed)
     said = finding(NOT_EDITABLE, plan.document, (), f"nothing was changed: {reason}")

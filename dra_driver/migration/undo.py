@@ -6,20 +6,17 @@ as it is, and that is said. Templates that the migration wrote and nobody names 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from dra_driver.api.documents import Document, normalized, read_documents
 from dra_driver.api.meta import JsonObject
-from dra_driver.migration.building import operations_in
-from dra_driver.migration.changes import ANNOTATION, EditRefused, Items, changed, plain, same
+from dra_driver.migration.changes import ABSENT, ANNOTATION, EditRefused, Items, changed, differences, plain, same
 from dra_driver.migration.claims import MANAGED_BY, OWNER
 from dra_driver.migration.codes import NOT_EDITABLE
 from dra_driver.migration.edit import rewritten
 from dra_driver.migration.embedded import manifests_in
-from dra_driver.migration.kustomize import is_kustomization, is_names_file, kustomizations, texts_in
+from dra_driver.migration.kinds import embedded_in
 from dra_driver.migration.model import (
     Change,
     Edit,
@@ -36,7 +33,6 @@ from dra_driver.migration.model import (
     ref_of,
     value_at,
 )
-from dra_driver.migration.relisting import names_in_operations, put_back
 from dra_driver.migration.splices import Splice, spliced
 from dra_driver.migration.tree import header_length
 
@@ -45,20 +41,15 @@ _WHERE: Path = ("metadata", "annotations", ANNOTATION)
 
 def remembered(obj: JsonObject, edits: Sequence[Edit]) -> Edit:
     """The edit that keeps, beside `edits`, what they change."""
-    entry = [_entry(path, was, now) for path, was, now in _differences(obj, changed(obj, edits), ())]
+    entry = [_entry(path, was, now) for path, was, now in differences(obj, changed(obj, edits))]
     entry += _emptied(obj)
     runs = _runs(obj)
     return Put(_WHERE, json.dumps([*(runs or ()), entry], separators=(",", ":"), ensure_ascii=False))
 
 
-def remembered_lists(document: Document, entries: Sequence[JsonObject]) -> Edit:
-    """Of a kustomization: the edit that keeps what its JSON patches were."""
-    return Put(_WHERE, json.dumps([*(_runs(document.obj) or ()), entries], separators=(",", ":"), ensure_ascii=False))
-
-
 def changes(document: Document, edits: Sequence[Edit]) -> Iterator[Change]:
     """What `edits` make of the document, field by field."""
-    for path, was, now in _differences(document.obj, changed(document.obj, edits), ()):
+    for path, was, now in differences(document.obj, changed(document.obj, edits)):
         entry = _entry(path, was, now)
         yield Change(ref_of(document), place_of(document, path), entry.get("was"), entry.get("is"))
 
@@ -68,37 +59,17 @@ def undo(sources: Sequence[Source]) -> Migration:
     findings: list[Finding] = []
     read = [(source, read_documents(source.text, source.file).documents) for source in sources]
     splices: dict[str, list[Splice]] = {source.file: [] for source in sources}
-    lists = _Lists({source.file: source.text for source in sources}, findings)
     named: set[tuple[str | None, str]] = set()
     for source, documents in read:
-        back = {document: (*_back(document, findings), *lists.edits(document)) for document in documents}
+        back = {document: tuple(_back(document, findings)) for document in documents}
         splices[source.file] += _carried_out(back, findings)
         named |= {name for document in documents for name in _named_after(document, back[document])}
-    for file, text in lists.files.items():
-        splices[file] = [Splice(0, len(normalized(text.was)), text.now)]
-    named |= {(None, name) for name in lists.names()}
     for source, documents in read:
         splices[source.file] += _unused_templates(source, documents, named)
-        if is_names_file(source.file, source.text) and not _named_still(read, named):
-            splices[source.file].append(Splice(0, len(normalized(source.text)), ""))
-    after = {source.file: spliced(source.text, splices[source.file]) for source in sources}
-    for source, documents in read:
-        if edits := tuple(_unlisted(documents, after)):
-            splices[source.file] += rewritten({documents[0]: edits}).splices
     files = tuple(
         FileResult(source.file, source.text, spliced(source.text, splices[source.file])) for source in sources
     )
     return Migration(files, (), (), (), tuple(findings))
-
-
-def _unlisted(documents: Sequence[Document], after: Mapping[str, str]) -> Iterator[Edit]:
-    """Of a kustomization without other changes: files that are empty now."""
-    for one in kustomizations(documents[:1]):
-        for listing, file in (("resources", one.claims_file), ("configurations", one.names_file)):
-            listed = one.document.obj.get(listing)
-            for index, name in enumerate(listed if isinstance(listed, list) else ()):
-                if name == PurePosixPath(file).name and after.get(file) == "":
-                    yield Remove((listing, index))
 
 
 # -- what is kept
@@ -109,42 +80,17 @@ def _emptied(obj: JsonObject) -> Iterator[JsonObject]:
     for path in (_WHERE[:1], _WHERE[:2]):
         parent = value_at(obj, path[:-1])
         if isinstance(parent, dict) and path[-1] in parent and not parent[str(path[-1])]:
-            yield _entry(path, parent[str(path[-1])], _ABSENT)
+            yield _entry(path, parent[str(path[-1])], ABSENT)
             return
-
-
-class _Absent:
-    """Instead of a value where there is none."""
-
-
-_ABSENT = _Absent()
 
 
 def _entry(path: Path, was: Any, now: Any) -> JsonObject:
     entry: JsonObject = {"at": list(path)}
-    if was is not _ABSENT:
+    if was is not ABSENT:
         entry["was"] = was
-    if now is not _ABSENT:
+    if now is not ABSENT:
         entry["is"] = now
     return entry
-
-
-def _differences(was: Any, now: Any, path: Path) -> Iterator[tuple[Path, Any, Any]]:
-    """The places that differ, in the new object's paths. A list that lost an item differs as a whole."""
-    if same(was, now):
-        return
-    if was and isinstance(was, dict) and isinstance(now, dict):
-        for key in {**was, **now}:
-            yield from _differences(was.get(key, _ABSENT), now.get(key, _ABSENT), (*path, key))
-    elif was and isinstance(was, list) and isinstance(now, Items) and _kept_all(was, now):
-        for index, value in enumerate(now):
-            yield from _differences(was[index] if index < len(was) else _ABSENT, value, (*path, index))
-    else:
-        yield path, was, now
-
-
-def _kept_all(was: list[Any], now: Items) -> bool:
-    return now.origin[: len(was)] == tuple(range(len(was)))
 
 
 def _runs(obj: JsonObject) -> list[list[JsonObject]] | None:
@@ -164,55 +110,17 @@ def _is_entry(value: object) -> bool:
     return isinstance(value, dict) and isinstance(value.get("at"), list) and bool({"was", "is"} & value.keys())
 
 
-# -- lists of operations, which kustomizations remember
-
-
-@dataclass(frozen=True, slots=True)
-class _ListFile:
-    was: str
-    now: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Lists:
-    """JSON patches that are put back: those in kustomizations as edits, those in files of their own in `files`."""
-
-    texts: Mapping[str, str]
-    findings: list[Finding]
-    files: dict[str, _ListFile] = field(default_factory=dict)
-
-    def edits(self, document: Document) -> Iterator[Edit]:
-        if not is_kustomization(document) or (runs := _runs(document.obj)) is None:
-            return
-        found = put_back(document, runs, self.texts, self.findings)
-        if found is None:
-            return
-        yield Remove(_WHERE)
-        for one in found:
-            if one.file:
-                self.files[one.file] = _ListFile(self.texts[one.file], one.value)
-            else:
-                yield Put(one.at, one.value) if one.value is not None else Remove(one.at)
-
-    def names(self) -> Iterator[str]:
-        """Of templates, in lists of files."""
-        for file, text in self.texts.items():
-            now = self.files[file].now if file in self.files else text
-            if "resourceClaim" in now:
-                yield from names_in_operations(operations_in(now) or ())
-
-
 # -- how it is put back
 
 
 def _back(document: Document, findings: list[Finding]) -> Iterator[Edit]:
     """Edits in the object as it is now."""
-    for path, text in (*texts_in(document), *manifests_in(document)):
+    for path, text in (*embedded_in(document), *manifests_in(document)):
         inner = undo([Source(document.file, text)])
         findings += inner.findings
         if inner.changed:
             yield Put(path, inner.files[0].after)
-    if value_at(document.obj, _WHERE) is None or is_kustomization(document):
+    if value_at(document.obj, _WHERE) is None:
         return
     runs = _runs(document.obj)
     if runs is None:
@@ -304,7 +212,6 @@ def _template_names(value: Any) -> Iterator[str]:
     elif isinstance(value, str) and ("resourceClaimTemplateName" in value or "resourceClaimName" in value):
         for document in read_documents(value, "").documents:
             yield from _template_names(document.obj)
-        yield from names_in_operations(operations_in(value) or ())
 
 
 def _unused_templates(
@@ -318,9 +225,7 @@ def _unused_templates(
     open_until = -1
     for start, together in by_text.items():
         document = together[0]
-        # Operations name templates without their namespace.
-        used = {(document.namespace, document.name), (None, document.name)} & named
-        unused = _is_ours(document) and not used
+        unused = _is_ours(document) and (document.namespace, document.name) not in named
         if len(together) > 1 or document.written.items or not unused:
             continue
         text = document.written.text
@@ -330,11 +235,6 @@ def _unused_templates(
         past = end + 4 if begins and plain.startswith("---\n", end) else end
         yield Splice(open_until if follows else start + header_length(text), past, "")
         open_until = past if begins else -1
-
-
-def _named_still(read: Iterable[tuple[Source, Iterable[Document]]], named: set[tuple[str | None, str]]) -> bool:
-    """Whether pods go on naming templates that the migration wrote."""
-    return any((one.namespace, one.name) in named for _, documents in read for one in documents if _is_ours(one))
 
 
 def _is_ours(document: Document) -> bool:

@@ -12,10 +12,8 @@ import pytest
 import yaml
 
 from dra_driver.api.documents import read_documents
-from dra_driver.migration.building import Tree
 from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import Migration, Options, Source, StrategyOption, Target
-from dra_driver.migration.undo import undo
 
 CLAIMS = Options(strategy=StrategyOption.CLAIMS, keep_undo=False)
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl, which has kustomize")
@@ -62,22 +60,15 @@ def after(result: Migration) -> dict[str, str]:
     return {one.file: one.after for one in result.files} | {one.file: one.text for one in result.new_files}
 
 
-def objects(text: str) -> list[Any]:
-    """Also of patches that are written into a kustomization."""
-    found = list(yaml.safe_load_all(text))
-    for one in found:
-        lists = [one.get(name, ()) for name in ("patches", "patchesJson6902")] if isinstance(one, dict) else []
-        for entry in (entry for entries in lists for entry in entries):
-            if "patch" in entry:
-                entry["patch"] = yaml.safe_load(entry["patch"])
-    return found
-
-
 # -- the oracle
 
 
-def built(trees: Mapping[str, tuple[Files, str]]) -> dict[str, list[Any]]:
-    """What kustomize makes of folders, by the name of the tree. All in one run, each in a namespace of its own."""
+def builds(files: Files) -> bool:
+    """Whether kustomize takes it at all."""
+    return _kustomize({"one": (files, top_of(files))}).returncode == 0
+
+
+def _kustomize(trees: Mapping[str, tuple[Files, str]]) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as root:
         for name, (files, folder) in trees.items():
             wrapped = f"resources: [../{folder}]\nnamespace: {name}\n"
@@ -87,7 +78,12 @@ def built(trees: Mapping[str, tuple[Files, str]]) -> dict[str, list[Any]]:
                 path.write_bytes(text.encode())
         listed = "".join(f"- {name}/wrapped\n" for name in trees)
         Path(root, "kustomization.yaml").write_text(f"resources:\n{listed}")
-        done = subprocess.run(["kubectl", "kustomize", root], capture_output=True, text=True, check=False)
+        return subprocess.run(["kubectl", "kustomize", root], capture_output=True, text=True, check=False)
+
+
+def built(trees: Mapping[str, tuple[Files, str]]) -> dict[str, list[Any]]:
+    """What kustomize makes of folders, by the name of the tree. All in one run, each in a namespace of its own."""
+    done = _kustomize(trees)
     assert done.returncode == 0, done.stderr
     found: dict[str, list[Any]] = {name: [] for name in trees}
     for one in yaml.safe_load_all(done.stdout):
@@ -135,8 +131,7 @@ def check_law(trees: Mapping[str, Files]) -> set[str]:
                 *(one for one in before if _is_one_of(one, left)),
             ]
             converted.add(name)
-        if not keeps_labels(result):
-            assert comparable(now) == comparable(before), name
+        assert comparable(now) == comparable(before), name
         assert after(migrated(after(result))) == after(result), name
     return converted
 
@@ -145,17 +140,6 @@ def _is_one_of(obj: Any, names: set[str]) -> bool:
     """Also with what kustomize puts around its name."""
     own = obj["metadata"]["name"]
     return obj["kind"] != "ResourceClaimTemplate" and any(name in own.split("-") for name in names)
-
-
-def followed(files: Files) -> bool:
-    """Whether it is a tree that kustomize builds: others are nobody's."""
-    tree = Tree(files, {})
-    return not any(one.unknown for folder in tree.folders for one in tree.built(folder))
-
-
-def keeps_labels(result: Migration) -> bool:
-    """The pod goes on choosing nodes by a label, where the whole would have had a condition of the claim."""
-    return any("stays with the pod" in one.message for one in result.findings)
 
 
 def top_of(files: Files) -> str:
@@ -174,10 +158,3 @@ def tree(over: str, pod: str = "", gpus: object = 1, **more: str) -> Files:
 
 def listed(text: str, target: str = "") -> str:
     return f"patches:\n- {target and f'target: {target}'}\n  patch: |-\n    {text}\n".replace("- \n ", "-")
-
-
-def put_back(files: Files) -> dict[str, list[Any]]:
-    """What undoing the migration leaves, of a migration that remembers; files without anything in them are left out."""
-    kept = migrated(files, Options(strategy=StrategyOption.CLAIMS))
-    back = after(undo([Source(name, text) for name, text in after(kept).items()]))
-    return {name: objects(text) for name, text in back.items() if text}

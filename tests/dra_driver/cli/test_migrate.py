@@ -124,20 +124,6 @@ def test_the_way_back_ends_where_it_began(repository: Path) -> None:
     )
 
 
-def test_a_kustomization_gets_a_file_of_claims_and_loses_it_again(tmp_path: Path) -> None:
-    folder = tmp_path / "kustomize"
-    shutil.copytree(MANIFESTS / "awkward" / "kustomize", folder)
-    before = {path.name: path.read_bytes() for path in folder.rglob("*.yaml")}
-    run("migrate", str(folder), "--strategy", "claims", "--in-place")
-    assert yaml.safe_load((folder / "overlay" / "kustomization.yaml").read_text())["resources"] == [
-        "../base",
-        "gpu-claims.yaml",
-    ]
-    outcome = run("migrate", str(folder), "--undo", "--in-place")
-    assert "removed:" in outcome.stderr
-    assert {path.name: path.read_bytes() for path in folder.rglob("*.yaml")} == before
-
-
 @pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch")
 def test_lines_of_a_diff_end_where_those_of_patch_do() -> None:
     """Not at a form feed, or at a line separator of Unicode, as lines of Python do."""

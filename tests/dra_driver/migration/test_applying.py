@@ -327,7 +327,7 @@ def test_for_what_has_no_command_a_person_is_told() -> None:
     told = [one for stage in plan.forward for one in stage.steps if one.act is Act.APPLY and not one.commands]
     assert any("app/web.yaml" in one.what and "by hand" in one.what for one in told)
     del kustomized["other/kustomization.yaml"]
-    kustomized["app/kustomization.yaml"] = "namePrefix: a-\nresources: [web.yaml]\n"
+    kustomized["app/kustomization.yaml"] = "namespace: ml\nresources: [web.yaml]\n"
     new = {name: f"new/manifests/{name.removeprefix('app/')}" for name in kustomized}
     plan = cutover(offering("web"), migrated(kustomized), GPU_DRIVER, Results(new))
     assert [line for line in applied(plan.forward) if "-k" in line] == ["kubectl apply -k new/manifests"]

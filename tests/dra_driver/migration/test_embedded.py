@@ -120,17 +120,4 @@ def test_a_file_that_a_kustomization_makes_a_text_of_is_such_a_text(generator: s
     result = migrate(files, Options(strategy=StrategyOption.CLAIMS))
     (workload,) = result.workloads
     assert (result.changed, workload.choice.target) == (False, Target.EXTENDED)
-    assert "ConfigMap or Secret" in workload.choice.reason and "--strategy Pod/worker=claims" in workload.choice.reason
-
-
-def test_whoever_names_the_pod_in_such_a_file_gets_a_template_that_the_kustomization_applies() -> None:
-    kustomization = "configMapGenerator:\n- name: templates\n  files: [worker.yaml]\n"
-    files = [Source("k/kustomization.yaml", kustomization), Source("k/worker.yaml", POD)]
-    result = migrate(files, NAMED)
-    after = {one.file: one.after for one in result.files} | {one.file: one.text for one in result.new_files}
-    (pod,) = yaml.safe_load_all(after["k/worker.yaml"])
-    (template,) = yaml.safe_load_all(after["k/gpu-claims.yaml"])
-    assert pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] == template["metadata"]["name"]
-    assert yaml.safe_load(after["k/kustomization.yaml"])["resources"] == ["gpu-claims.yaml"]
-    again = migrate([Source(file, text) for file, text in after.items()], NAMED)
-    assert (again.changed, again.new_files) == (False, ())
+    assert "ConfigMap or Secret" in workload.choice.reason

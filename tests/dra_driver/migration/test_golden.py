@@ -1,10 +1,12 @@
-"""One folder for each thing that the tool must do: `before.yaml` becomes `after.yaml`, and the report says `report.md`.
+"""One folder for each thing that the tool must do: `before.yaml` becomes `after.yaml`; `codes.txt` lists the findings.
 
 `options.yaml` has fields of `Options`, `with.yaml` what `--with` would name. Files that come into being besides are in
-`new.yaml`. With WRITE_GOLDEN=1 in the environment the results of today are written first; read them before you commit.
+`new.yaml`. Two folders have the whole report, too. With WRITE_GOLDEN=1 in the environment the results of today are
+written first; read them before you commit.
 """
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -79,19 +81,28 @@ def new_files(migration: Migration) -> str:
     return "---\n".join(f"# {one.file}\n{one.text}" for one in migration.new_files)
 
 
+def codes(migration: Migration) -> str:
+    """What is said, each once: code, severity, and how many workloads became what."""
+    lines = {f"{one.code.name} {one.severity}\n" for one in migration.findings}
+    targets = Counter(one.choice.target for one in migration.workloads)
+    return "".join(f"{target}: {count}\n" for target, count in sorted(targets.items())) + "".join(sorted(lines))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_it_becomes_what_is_written_down(name: str) -> None:
     folder, report = FOLDER / name, outcome(name)
     (result,) = report.migration.files
-    said = markdown(report).partition(EVERYWHERE)[0].rstrip() + "\n"
-    if os.environ.get("WRITE_GOLDEN"):
-        (folder / f"after{Path(result.file).suffix}").write_bytes(result.after.encode())
-        (folder / "report.md").write_text(said)
-        if new := new_files(report.migration):
-            (folder / "new.yaml").write_text(new)
-    assert text_of(folder, f"after{Path(result.file).suffix}") == result.after
-    assert text_of(folder, "new.yaml") == new_files(report.migration)
-    assert text_of(folder, "report.md") == said
+    wanted = {
+        f"after{Path(result.file).suffix}": result.after,
+        "new.yaml": new_files(report.migration),
+        "codes.txt": codes(report.migration),
+    }
+    if (folder / "report.md").exists():
+        wanted["report.md"] = markdown(report).partition(EVERYWHERE)[0].rstrip() + "\n"
+    for file, text in wanted.items():
+        if os.environ.get("WRITE_GOLDEN") and text:
+            (folder / file).write_bytes(text.encode())
+        assert text_of(folder, file) == text
 
 
 @pytest.mark.parametrize("name", CASES)

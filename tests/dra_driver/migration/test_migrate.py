@@ -129,106 +129,6 @@ def test_json_stays_json_and_its_template_has_a_file_of_its_own() -> None:
     assert [json.loads(back.files[0].after), back.files[1].after] == [json.loads(before), ""]
 
 
-OVERLAY = """\
-resources: [../base]
-patches:
-- path: more.yaml
-- patch: |-
-    apiVersion: apps/v1
-    kind: Deployment
-    metadata: {name: web}
-    spec:
-      template:
-        spec:
-          containers:
-          - name: main
-            resources:
-              limits:
-                nvidia.com/gpu: 1
-"""
-
-
-def kustomized(spec: str = "", options: Options = CLAIMS) -> Migration:
-    return migrate(
-        [
-            Source("base/kustomization.yaml", "resources: [web.yaml]\n"),
-            Source("base/web.yaml", deployment(spec=spec)),
-            Source("over/kustomization.yaml", OVERLAY),
-            Source("over/more.yaml", deployment(count=2)),
-        ],
-        options,
-    )
-
-
-def test_claims_of_patches_go_to_a_file_that_the_kustomization_lists() -> None:
-    result = kustomized()
-    assert targets(result) == [Target.CLAIMS] * 3
-    after = {one.file: one.after for one in result.files}
-    assert after["base/kustomization.yaml"] == "resources: [web.yaml]\n"
-    assert len(objects(after["over/more.yaml"])) == 1
-    overlay = objects(after["over/kustomization.yaml"])[0]
-    assert overlay["resources"] == ["../base", "gpu-claims.yaml"]
-    inline = objects(overlay["patches"][1]["patch"])[0]
-    assert inline["spec"]["template"]["spec"]["containers"][0]["resources"] == {"claims": [{"name": "gpu"}]}
-    (new,) = result.new_files
-    assert new.file == "over/gpu-claims.yaml"
-    assert {one["kind"] for one in objects(new.text)} == {"ResourceClaimTemplate"}
-    assert not migrate(again(result), CLAIMS).changed
-    assert [one.after for one in undo(again(result)).files] == [*(one.before for one in result.files), ""]
-
-
-def test_a_patch_and_what_it_patches_ask_in_the_same_way() -> None:
-    assert targets(kustomized(options=Options())) == [Target.EXTENDED] * 3
-    needs = "      nodeSelector: {nvidia.com/gpu.product: NVIDIA-L40S}\n"
-    assert targets(kustomized(spec=needs, options=Options())) == [Target.CLAIMS] * 3
-
-
-GPU_OF = "{name: %s, resources: {limits: {nvidia.com/gpu: %s}}}"
-
-
-def patched(patch: str, target: str = "", options: Options = CLAIMS) -> Migration:
-    """Of a Deployment `web` with one GPU in `main`; the patch is a flow map or list."""
-    entry = f"- {target}patch: |-\n    {patch}\n" if target else f"- patch: |-\n    {patch}\n"
-    return migrate(
-        [
-            Source("base/web.yaml", deployment()),
-            Source("base/kustomization.yaml", "resources: [web.yaml]\n"),
-            Source("over/kustomization.yaml", f"resources: [../base]\npatches:\n{entry}"),
-        ],
-        options,
-    )
-
-
-def strategic(containers: str, name: str = "web") -> str:
-    pod = f"{{spec: {{template: {{spec: {{containers: [{containers}]}}}}}}}}"
-    return pod.replace("{", f"{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: {name}}}, ", 1)
-
-
-@pytest.mark.parametrize(
-    "patch",
-    [
-        strategic(GPU_OF % ("side", 1)),
-        strategic(f"{GPU_OF % ('main', 2)}, {GPU_OF % ('side', 1)}"),
-        strategic(GPU_OF % ("main", "null")),
-        strategic(GPU_OF % ("main", 0)),
-    ],
-)
-def test_patches_that_change_other_gpus_than_the_object_has_keep_both_from_claims(patch: str) -> None:
-    """Each would write claims of its own containers, and the last would be all that is left."""
-    result = patched(patch)
-    assert not result.changed
-    assert {one.choice.target for one in result.workloads} == {Target.EXTENDED}
-    assert all("over/kustomization.yaml" in one.choice.reason for one in result.workloads)
-    assert not any(one.code.name == "M026" for one in result.findings)
-
-
-def test_patches_of_several_objects_are_compared_with_each() -> None:
-    patch = strategic(GPU_OF % ("side", 1), name="whatever")
-    for target, kept in (("{kind: Deployment}", True), ("{name: 'w.*'}", True), ("{kind: StatefulSet}", False)):
-        result = patched(patch, f"target: {target}\n  ")
-        assert result.workloads[0].choice.target is (Target.EXTENDED if kept else Target.CLAIMS)
-
-
 RUNTIME = """apiVersion: trainer.kubeflow.org/v1alpha1
 kind: ClusterTrainingRuntime
 metadata: {name: torch}
@@ -321,13 +221,11 @@ spec:
     assert all(one.severity is not Severity.ERROR for one in result.findings)
 
 
-def test_a_patch_without_its_kustomization_has_claims_in_a_file_beside_it() -> None:
+def test_a_patch_without_its_kustomization_is_left_to_be_rendered() -> None:
     result = migrate([Source("over/more.yaml", deployment().replace("        image: x:1\n", ""))], CLAIMS)
-    assert len(objects(result.files[0].after)) == 1
-    assert [one.file for one in result.new_files] == ["over/more-claims.yaml"]
+    assert (result.changed, targets(result)) == (False, [Target.EXTENDED])
     (said,) = [one for one in result.findings if one.code is NOT_EDITABLE]
-    assert "more-claims.yaml" in said.advice
-    assert [one.after for one in undo(again(result)).files] == [result.files[0].before, ""]
+    assert "kubectl kustomize" in said.advice
 
 
 def test_aliases_that_are_written_out_are_told() -> None:
@@ -424,33 +322,6 @@ def test_findings_stand_where_something_is_written() -> None:
     spec = "{executor: {gpu: {name: nvidia.com/gpu, quantity: 0.5}}}"
     text = f"apiVersion: sparkoperator.k8s.io/v1beta2\nkind: SparkApplication\nmetadata: {{name: s}}\nspec: {spec}\n"
     assert {one.place.path for one in migrated(text).findings} == {"spec.executor.gpu"}
-
-
-def test_prefixes_of_names_are_told() -> None:
-    sources = [Source("kustomization.yaml", "namePrefix: x-\nresources: [w.yaml]\n"), Source("w.yaml", deployment())]
-    result = migrate(sources, CLAIMS)
-    assert [one.place.path for one in result.findings if one.code is NOT_EDITABLE] == ["namePrefix"]
-    overlays = [
-        Source("base/kustomization.yaml", "resources: [w.yaml]\n"),
-        Source("base/w.yaml", deployment()),
-        Source("middle/kustomization.yaml", "resources: [../base]\n"),
-        Source("over/kustomization.yaml", "namePrefix: x-\nresources: [../middle]\n"),
-        Source("other/kustomization.yaml", "namePrefix: x-\nresources: ['https://example.com/r?ref=v1', cpu.yaml]\n"),
-    ]
-    found = [one for one in migrate(overlays, CLAIMS).findings if one.code is NOT_EDITABLE]
-    assert [(one.place.file, one.severity) for one in found] == [("over/kustomization.yaml", Severity.INFO)]
-
-
-def test_a_claims_file_of_an_interrupted_run_is_listed_by_the_next() -> None:
-    whole = kustomized()
-    (claims,) = whole.new_files
-    interrupted = [Source(one.file, one.before) for one in whole.files] + [claims]
-    result = migrate(interrupted, CLAIMS)
-    assert result.new_files == ()
-    assert {one.file: one.after for one in result.files} == {
-        **{one.file: one.after for one in whole.files},
-        claims.file: claims.text,
-    }
 
 
 def test_objects_in_texts_are_edited_where_they_are() -> None:
