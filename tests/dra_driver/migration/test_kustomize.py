@@ -143,7 +143,8 @@ TREES: dict[str, tuple[Files, bool]] = {
         tree(
             "replacements:\n- source: {kind: Deployment, name: web, "
             "fieldPath: 'spec.template.spec.containers.0.resources.limits.[nvidia.com/gpu]'}\n"
-            "  targets:\n  - {select: {kind: Deployment}, fieldPaths: [metadata.annotations.x]}\n"
+            "  targets:\n  - select: {kind: Deployment}\n    fieldPaths: [metadata.annotations.x]\n"
+            "    options: {create: true}\n"
         ),
         False,
     ),
