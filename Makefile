@@ -1,5 +1,5 @@
 # `make demo` and `make test` set up what they need; `make check` is all that CI runs.
-.PHONY: help demo test check format lint types contracts generate lock bases sbom scan bench image-check clean
+.PHONY: help demo test check format lint types contracts generate lock bases sbom scan bench faults mutants image-check clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -83,6 +83,12 @@ scan: $(VENV)/tools/.installed  ## known vulnerabilities of the Python packages 
 
 bench: $(VENV)/.dev  ## the figures of the README, measured on this machine
 	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+faults: $(VENV)/.dev  ## each of the faults in tests/faults is found by its test: before tests are made fewer
+	@$(BIN)/python tests/faults/run.py $(ARGS)
+
+mutants: $(VENV)/.dev  ## changes in the safety core that no test notices (an hour; ARGS="prepare/store" for a file)
+	@nice $(BIN)/python tests/mutants/run.py $(ARGS)
 
 image-check: $(VENV)/.dev  ## what the Dockerfile does, without it: a clean install, its size, and every entry point
 	@GPU_DRA_TEST_INSTALL=1 $(BIN)/pytest -q -s tests/charts/test_image.py

@@ -17,7 +17,7 @@ from typing import Literal, NoReturn
 import structlog
 
 from dra_driver.api.meta import LEASES, JsonObject
-from dra_driver.errors import AlreadyExists, ClusterError, Conflict, NotFound, Unreachable
+from dra_driver.errors import ClusterError, Conflict, NotFound, Unreachable
 from dra_driver.kube.client import Kube
 
 _log = structlog.get_logger(__name__)
@@ -160,10 +160,7 @@ class LeaderElection:
         try:
             lease = await self._kube.get(LEASES, self._name, self._namespace)
         except NotFound:
-            try:
-                self._remember(await self._kube.create(LEASES, self._lease(None), namespace=self._namespace))
-            except AlreadyExists:
-                return False
+            self._remember(await self._kube.create(LEASES, self._lease(None), namespace=self._namespace))
             return True
         if self._seen is None or self._seen.get("spec") != lease.get("spec"):
             self._remember(lease)

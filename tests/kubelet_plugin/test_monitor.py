@@ -141,6 +141,12 @@ async def test_a_gpu_with_more_conditions_than_an_inventory_has_keeps_the_worst_
     assert problem.message.startswith("37 of 101 conditions are not reported") and "Xid 1063" in problem.message
 
 
+async def test_a_contained_error_is_a_warning_and_the_gpu_stays_healthy(watched: Watched) -> None:
+    watched.xid(2, 94)
+    assert watched.monitor.facts.gpus[2].health.healthy
+    assert await watched.conditions(2) == [("Xid", "94")]
+
+
 async def test_a_programs_own_fault_is_no_condition_unless_the_policy_makes_it_one(tmp_path: Path) -> None:
     for number, (policy, expected) in enumerate(
         ((HealthPolicy(), []), (HealthPolicy(escalate_xids=[31]), [("Xid", "31")]))

@@ -22,6 +22,7 @@ LISTS_HOLD = [
     "optional.unwrap([optional.of(1), optional.none()]) == [1] && [optional.of(1)].unwrapOpt() == [1]",
 ]
 LITERALS_HOLD = [
+    "-7 % 3 == -1 && 7 % -3 == 1 && -7 / 2 == -3",
     "[?optional.of(1), ?optional.none(), 2] == [1, 2] && [?optional.none()].size() == 0",
     "{?'a': optional.of(1), ?'b': optional.none(), 'c': 2} == {'a': 1, 'c': 2}",
     "[dyn(1), dyn('a')].size() == 2 && [[], [1]].size() == 2 && {'a': [], 'b': [1]}.size() == 2",

@@ -193,6 +193,16 @@ def runtime_without_cdi(it: Installation) -> None:
     it.node()["status"]["nodeInfo"]["containerRuntimeVersion"] = "containerd://1.6.36"
 
 
+@finds("container-runtime/no-cdi")
+def cri_o_without_cdi(it: Installation) -> None:
+    it.node()["status"]["nodeInfo"]["containerRuntimeVersion"] = "cri-o://1.22.5"
+
+
+@finds()
+def oldest_cri_o_with_cdi(it: Installation) -> None:
+    it.node()["status"]["nodeInfo"]["containerRuntimeVersion"] = "cri-o://1.23.0"
+
+
 @finds("container-runtime/cdi-off-by-default")
 def runtime_with_cdi_off(it: Installation) -> None:
     it.node()["status"]["nodeInfo"]["containerRuntimeVersion"] = "containerd://1.7.28-2"

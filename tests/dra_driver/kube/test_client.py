@@ -79,6 +79,7 @@ async def test_the_errors_of_the_server_are_ours_and_name_the_object(kube: Kube)
     ):
         with pytest.raises(expected) as caught:
             await attempt
+        assert type(caught.value) is expected
         assert caught.value.about == "ConfigMap default/a"
         assert caught.value.status == 409
     with pytest.raises(Rejected) as refused:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -282,6 +282,116 @@ async def test_work_that_fails_ends_the_candidacy_and_frees_the_lease(kube: Kube
         with pytest.raises(NodeNotReady):
             await task
     assert (await lease(kube))["holderIdentity"] == ""
+
+
+async def test_work_that_ends_by_itself_is_an_error(kube: Kube, time: Time) -> None:
+    election = Candidate(kube, time, "one").election
+    with pytest.raises(RuntimeError, match="ended by itself"):
+        await election.lead(lambda: asyncio.sleep(0))
+    assert (await lease(kube))["holderIdentity"] == ""
+
+
+async def test_the_lease_is_given_back_when_the_work_has_ended_and_not_before(kube: Kube, time: Time) -> None:
+    one = Candidate(kube, time, "one")
+    holders = []
+
+    async def slow_to_end() -> None:
+        try:
+            await one.work()
+        finally:
+            await asyncio.sleep(0.01)
+            holders.append((await lease(kube))["holderIdentity"])
+
+    task = asyncio.create_task(one.election.lead(slow_to_end))
+    time.candidates.append(task)
+    await time.passes(1)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert holders == ["one"]
+    assert (await lease(kube))["holderIdentity"] == ""
+    assert not one.election.leading
+
+
+@pytest.mark.parametrize("exists", [True, False])
+async def test_of_two_that_write_the_lease_at_once_only_one_leads(
+    api_server: SimulatedApiServer, kube: Kube, time: Time, exists: bool
+) -> None:
+    class Outrun(Kube):
+        """Whatever it reads, another candidate writes the lease before it does."""
+
+        async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JsonObject:
+            try:
+                return await super().get(resource, name, namespace)
+            finally:
+                if not first.working:
+                    leading.append(await leads.enter_async_context(running(first)))
+                    await first.time.passes(0)
+
+    first, leading = Candidate(kube, Time(), "first"), list[asyncio.Task[None]]()
+    if exists:
+        obj = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "test"}, "spec": {}}
+        await kube.create(LEASES, obj, namespace="default")
+    async with Outrun(Endpoint(api_server.url)) as outrun, AsyncExitStack() as leads:
+        second = Candidate(outrun, time, "second")
+        async with running(second):
+            await time.passes(10)
+            assert (first.terms, second.terms) == (1, 0)
+            assert (await lease(kube))["holderIdentity"] == "first"
+            assert second.election.problem() is None
+
+
+async def test_who_takes_over_says_since_when(kube: Kube, time: Time) -> None:
+    before = {"holderIdentity": "dead", "leaseDurationSeconds": 1, "acquireTime": "1999-01-01T00:00:00.000000Z"}
+    obj = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "test"}, "spec": before}
+    await kube.create(LEASES, obj, namespace="default")
+    async with running(Candidate(kube, time, "two")):
+        await time.passes(10)
+        assert (await lease(kube))["acquireTime"] > "2026-11-21T12:00:00"
+
+
+async def test_a_defect_in_renewing_ends_the_candidacy(api_server: SimulatedApiServer, kube: Kube, time: Time) -> None:
+    class Defective(Kube):
+        async def replace(self, resource: Resource, obj: JsonObject, **more: Any) -> JsonObject:
+            raise ZeroDivisionError
+
+    async with Defective(Endpoint(api_server.url)) as defective:
+        one = Candidate(defective, time, "one")
+        async with running(one) as task:
+            await time.passes(3)
+            with pytest.raises(ZeroDivisionError):
+                await task
+
+
+async def test_a_lease_that_another_took_is_not_given_back_by_who_had_it(
+    api_server: SimulatedApiServer, kube: Kube, time: Time
+) -> None:
+    class Lost(Kube):
+        """Another takes the lease when it has been read and is not yet given back."""
+
+        async def replace(self, resource: Resource, obj: JsonObject, **more: Any) -> JsonObject:
+            if obj["spec"]["holderIdentity"] == "":
+                stolen = await kube.get(LEASES, "test", "default")
+                stolen["spec"].update(holderIdentity="thief")
+                await kube.replace(LEASES, stolen)
+            return await super().replace(resource, obj, **more)
+
+    async with Lost(Endpoint(api_server.url)) as lost:
+        async with running(Candidate(lost, time, "one")):
+            await time.passes(1)
+        assert (await lease(kube))["holderIdentity"] == "thief"
+
+
+async def test_a_server_that_is_away_keeps_nobody_from_ending(
+    api_server: SimulatedApiServer, kube: Kube, time: Time
+) -> None:
+    async with running(Candidate(kube, time, "one")) as task:
+        await time.passes(1)
+        api_server.fail_next("*", "/leases", 500, times=1000)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    api_server.clear_faults()
+    assert (await lease(kube))["holderIdentity"] == "one"
 
 
 async def test_a_renewal_that_was_cut_short_does_not_keep_the_lease_from_being_given_back(

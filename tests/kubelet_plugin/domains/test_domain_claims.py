@@ -260,6 +260,18 @@ async def test_a_node_has_channels_of_one_domain_at_a_time(node: Node) -> None:
     assert len(await prepared(plugin, second)) == 1
 
 
+async def test_a_claim_is_for_one_domain(node: Node) -> None:
+    of_driver = {"driver": COMPUTE_DOMAIN_DRIVER, "pool": NODE}
+    results, configs = [], []
+    for request, domain, device in (("a", "d", "channel-0"), ("b", "e", "channel-1")):
+        node.ready(domain)
+        results.append({"request": request, "device": device, **of_driver})
+        parameters = {"apiVersion": CONFIG_API_VERSION, "kind": "ComputeDomainChannelConfig", "domainID": domain}
+        configs.append(a_config(parameters, request, driver=COMPUTE_DOMAIN_DRIVER))
+    ref = node.api.put(a_claim(ClaimRef("team", "two", "uid-of-two"), *results, configs=configs))
+    refused(await prepared(node.plugin(), ref), InvalidInput, "is for several ComputeDomains: d, e")
+
+
 async def test_a_daemon_waits_for_nobody_and_can_manage_the_fabric(node: Node) -> None:
     entry = {"name": NODE, "index": 0, "status": "NotReady", "cliqueID": "rack.1"}
     node.domains.put("d", nodes=[entry])

@@ -1,0 +1,9 @@
+"""Each fault of the list can be tried: its text is once in the sources, and its test is there. None is tried here."""
+
+from faults.run import ROOT, Tree, faults
+
+
+def test_every_fault_can_still_be_applied() -> None:
+    tree, listed = Tree(ROOT), faults()
+    assert len(listed) >= 60
+    assert {one.fault: problem for one in listed if (problem := tree.problem(one)) is not None} == {}

@@ -1,0 +1,276 @@
+"""Mutates the safety core, a small change at a time, and runs the tests that cover the changed line: `make mutants`.
+
+What no test notices is printed, unless `harmless.yaml` names it with a reason. One process imports everything and
+collects the tests; for each mutant it forks a child, which puts the changed code into the functions that are there and
+runs the quickest tests first, up to the first failure. Files that tests hand to other processes are those of a copy.
+"""
+
+import argparse
+import gc
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from shutil import rmtree
+from types import CodeType, FunctionType
+
+import pytest
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from faults.run import copied
+from mutants.mutations import Mutant, mutants_of
+
+CORE: Mapping[str, Sequence[str]] = {
+    "kubelet_plugin/prepare/*.py": (
+        "tests/kubelet_plugin/prepare",
+        "tests/kubelet_plugin/effects",
+        "tests/kubelet_plugin/domains/test_domain_claims.py",
+        "tests/kubelet_plugin/proof",
+        *(f"tests/kubelet_plugin/test_{name}.py" for name in (
+            "service", "service_guards", "service_holds", "service_machine", "claim_operations", "discovery",
+            "what_is_allocated", "lent_gpus", "config_refusals",
+        )),
+    ),
+    "kubelet_plugin/effects/*.py": ("tests/kubelet_plugin/effects", "tests/kubelet_plugin/test_service_holds.py"),
+    "dra_driver/publish/*.py": ("tests/dra_driver/publish",),
+    "dra_driver/kube/leader.py": ("tests/dra_driver/kube/test_leader.py",),
+}  # fmt: skip
+"""The files, and the tests nearest to them."""
+_HARMLESS = Path(__file__).with_name("harmless.yaml")
+_terminal = 1
+_SCRATCH = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
+
+
+@dataclass
+class Covered:
+    """What one test ran: lines by file."""
+
+    seconds: float = 0.0
+    lines: dict[str, set[int]] = field(default_factory=dict)
+
+
+class Campaign:
+    """A pytest plugin that runs the collected tests in its own order, in children."""
+
+    def __init__(self, root: Path, files: Sequence[Path], contexts: Path | None) -> None:
+        self.root = root
+        self.files = files
+        self._contexts = contexts
+        self.survivors: list[tuple[Path, Mutant, int]] = []
+        self.counts = {"mutants": 0, "killed": 0, "harmless": 0, "survived": 0}
+        self._failed = False
+        self._items: dict[str, pytest.Item] = {}
+        harmless = yaml.safe_load(_HARMLESS.read_text()) or []
+        self._harmless = {(one["file"], one["where"], one["old"], one["new"]) for one in harmless}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed |= report.failed
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        gc.unfreeze()
+        self._items = {item.nodeid: item for item in session.items}
+        functions = _functions(self.files)
+        covered = self._covered(functions)
+        for file in self.files:
+            text = file.read_text()
+            for mutant in mutants_of(text):
+                self._try(file, mutant, functions, covered)
+        return True
+
+    def report(self) -> int:
+        for one in sorted(self._harmless):
+            _say(f"harmless.yaml names what is no mutant any more: {' '.join(one)}")
+        _say(", ".join(f"{count} {what}" for what, count in self.counts.items()))
+        return 1 if self.counts["survived"] or self._harmless else 0
+
+    def _try(self, file: Path, mutant: Mutant, functions: "_Functions", covered: dict[str, Covered]) -> None:
+        name = str(file.relative_to(self.root))
+        self.counts["mutants"] += 1
+        if (name, *mutant.key) in self._harmless:
+            self._harmless.discard((name, *mutant.key))
+            self.counts["harmless"] += 1
+            return
+        tests = [one for one, known in covered.items() if not known.lines.get(name, set()).isdisjoint(mutant.lines)]
+        tests.sort(key=lambda one: covered[one].seconds)
+        expected_s = sum(covered[one].seconds for one in tests)
+        killed = bool(tests) and self._killed(file, mutant, functions, tests, 10 + 4 * expected_s)
+        self.counts["killed" if killed else "survived"] += 1
+        if not killed:
+            self.survivors.append((file, mutant, len(tests)))
+            old, new = " ".join(mutant.old.split()), " ".join(mutant.new.split())
+            said = f"SURVIVED {len(tests)} tests  {name}:{mutant.lines.start} {mutant.where}: {old}  =>  {new}"
+            _say(said)
+
+    def _killed(
+        self, file: Path, mutant: Mutant, functions: "_Functions", tests: Sequence[str], timeout_s: float
+    ) -> bool:
+        before, times = file.read_bytes(), file.stat()
+        file.write_text(mutant.text)
+
+        def run() -> int:
+            functions.change(file, mutant)
+            return 1 if self._fails(tests) else 0
+
+        try:
+            return _in_child(run, timeout_s) != 0
+        finally:
+            file.write_bytes(before)
+            os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    def _fails(self, tests: Sequence[str]) -> bool:
+        """Whether one of them fails; in a child."""
+        for number, name in enumerate(tests):
+            item = self._items[name]
+            following = self._items[tests[number + 1]] if number + 1 < len(tests) else None
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self._failed:
+                return True
+        return False
+
+    def _covered(self, functions: "_Functions") -> dict[str, Covered]:
+        if self._contexts is not None and self._contexts.exists():
+            known: dict[str, Covered] = pickle.loads(self._contexts.read_bytes())
+            return {name: one for name, one in known.items() if name in self._items}
+        answer = Path(tempfile.mkstemp(dir=_SCRATCH)[1])
+
+        def run() -> int:
+            answer.write_bytes(pickle.dumps(dict(self._measured(functions))))
+            return 0
+
+        if _in_child(run, 3600) != 0:
+            raise SystemExit("the tests cannot be run as they are")
+        content = answer.read_bytes()
+        answer.unlink()
+        if self._contexts is not None:
+            self._contexts.write_bytes(content)
+        return pickle.loads(content)  # type: ignore[no-any-return]
+
+    def _measured(self, functions: "_Functions") -> Iterator[tuple[str, Covered]]:
+        monitoring, now = sys.monitoring, Covered()
+        monitoring.use_tool_id(monitoring.COVERAGE_ID, "mutants")
+
+        def ran(code: CodeType, line: int) -> object:
+            now.lines.setdefault(os.path.relpath(code.co_filename, self.root), set()).add(line)
+            return monitoring.DISABLE
+
+        monitoring.register_callback(monitoring.COVERAGE_ID, monitoring.events.LINE, ran)
+        for code in functions.codes():
+            monitoring.set_local_events(monitoring.COVERAGE_ID, code, monitoring.events.LINE)
+        for name in self._items:
+            now = Covered()
+            monitoring.restart_events()
+            begun = time.monotonic()
+            if self._fails([name]):
+                _say(f"left out, because it fails as it is: {name}")
+                self._failed = False
+                continue
+            now.seconds = time.monotonic() - begun
+            yield name, now
+
+
+class _Functions:
+    """The functions of some files, as they are in this process."""
+
+    def __init__(self, by_place: dict[tuple[str, str, int], list[FunctionType]]) -> None:
+        self._by_place = by_place
+
+    def codes(self) -> Iterator[CodeType]:
+        for functions in self._by_place.values():
+            yield from _nested(functions[0].__code__)
+
+    def change(self, file: Path, mutant: Mutant) -> None:
+        """Let the outermost function around the mutant do what the changed text says."""
+        (code,) = (
+            code
+            for code in _nested(compile(mutant.text, str(file), "exec"))
+            if (code.co_qualname, code.co_firstlineno) == (mutant.where, mutant.begins)
+        )
+        for function in self._by_place[str(file), mutant.where, mutant.begins]:
+            function.__code__ = code
+
+
+def _functions(files: Sequence[Path]) -> _Functions:
+    names = set(map(str, files))
+    found: dict[tuple[str, str, int], list[FunctionType]] = {}
+    for one in gc.get_objects():
+        if isinstance(one, FunctionType) and one.__code__.co_filename in names:
+            code = one.__code__
+            found.setdefault((code.co_filename, code.co_qualname, code.co_firstlineno), []).append(one)
+    return _Functions(found)
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _nested(one)
+
+
+def _in_child(run: Callable[[], int], timeout_s: float) -> int:
+    """The status of a forked child in a process group of its own, which ends with it; not 0 when it takes longer."""
+    scratch = tempfile.mkdtemp(dir=_SCRATCH, prefix="mutant-")
+    child = os.fork()
+    if not child:
+        status = 3
+        try:
+            os.setsid()
+            tempfile.tempdir = os.environ["TMPDIR"] = scratch
+            status = run()
+        finally:
+            os._exit(status)
+    try:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return status
+            time.sleep(0.005)
+        os.killpg(child, signal.SIGKILL)
+        return os.waitpid(child, 0)[1]
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        rmtree(scratch, ignore_errors=True)
+
+
+def _say(line: str) -> None:
+    os.write(_terminal, f"{line}\n".encode())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Mutates the safety core and runs its tests.")
+    parser.add_argument("words", nargs="*", help="only files with one of these words in their path")
+    parser.add_argument("--contexts", type=Path, help="where to keep which test ran which line, for the next run")
+    options = parser.parse_args()
+    global _terminal
+    _terminal = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # pytest reports each test of each child
+    with tempfile.TemporaryDirectory(prefix="mutants-", dir=_SCRATCH) as folder:
+        root = copied(Path(folder))
+        files, tests = [], dict[str, None]()
+        for pattern, nearest in CORE.items():
+            chosen = [
+                one
+                for one in sorted(root.glob(pattern))
+                if not options.words or any(word in str(one) for word in options.words)
+            ]
+            files += chosen
+            tests |= dict.fromkeys(nearest if chosen else ())
+        os.chdir(root)
+        os.environ |= {"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+        sys.dont_write_bytecode = True
+        sys.path.insert(0, folder)
+        campaign = Campaign(root, files, options.contexts)
+        status = pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *tests], plugins=[campaign])
+        return campaign.report() if status == 0 else int(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
