@@ -28,18 +28,18 @@ from typing import ClassVar
 
 
 class Move(StrEnum):
-    """Whose it is."""
+    """Who must act."""
 
-    USER = "the user's"
-    ADMINISTRATOR = "the administrator's"
-    OTHER_CLAIM = "another claim's"
-    NOBODY = "nobody's: it is tried again"
-    OURS = "the driver's authors'"
+    USER = "the user"
+    ADMINISTRATOR = "the administrator"
+    OTHER_CLAIM = "nobody: another claim holds the GPU"
+    NOBODY = "nobody: it is retried"
+    OURS = "the authors of the driver"
 
 
 @dataclass(frozen=True, slots=True)
 class Help:
-    """What people are told of a kind of error, in sentences of Markdown for the page on it."""
+    """Documentation of a kind of error, in Markdown: who must act, what happened, and what to do."""
 
     move: Move
     said: str
@@ -57,9 +57,10 @@ class DriverError(Exception):
     retry_after_s: float | None = None
     help: ClassVar[Help] = Help(
         Move.OURS,
-        "Something happened that no other kind describes: `internal error` in the message is a defect of the driver.",
-        "The log of the node plugin or of the controller has a stack trace. Look whether a newer release is free of it,"
-        " else report it with the log. The claim is tried again by kubelet meanwhile.",
+        "An error that no other kind describes. `internal error` in the message means a defect of the driver.",
+        "The log of the node plugin or the controller has a stack trace. Try a newer release, or report the error"
+        " with the"
+        " log. The kubelet retries the claim meanwhile.",
     )
 
     def __init__(
@@ -91,11 +92,12 @@ class InvalidInput(DriverError):
 
     help = Help(
         Move.USER,
-        "Something that somebody wrote cannot be accepted: a claim, a class, a policy, a setting, a file, an "
-        "option. All that is wrong is listed, each with its field.",
-        "Correct what the message names. `dractl check FILES` says the same before anything is applied. The "
-        "spec of a claim cannot be changed: delete it, with the pods that use it, and make it anew. A policy "
-        "or setting is the administrator's; controller and plugin end with status 2 until it is right.",
+        "A claim, class, policy, setting, file or option is wrong. The message lists all mistakes with their fields.",
+        "Correct what the message names. `dractl check FILES` finds the same mistakes before you apply manifests."
+        " The spec of a "
+        "claim is immutable: delete the claim and the pods that use it, and create it again. An administrator must"
+        " correct a "
+        "policy or setting; controller and plugin exit with status 2 until then.",
     )
 
     def __init__(
@@ -110,10 +112,11 @@ class InvalidConfig(InvalidInput):
 
     help = Help(
         Move.USER,
-        "The config of a claim or class cannot be decoded, or wants of a device what it cannot do.",
-        "Compare the field that is named with [configuration.md](configuration.md), and the wish with the "
-        "tables of [sharing.md](sharing.md#what-excludes-what). A config that comes `FromClass` is the "
-        "administrator's. Then make the claim anew.",
+        "The config of a claim or class cannot be decoded, or the device does not support it.",
+        "Compare the named field with [configuration.md](configuration.md), and the setting with the tables in "
+        "[sharing.md](sharing.md#what-excludes-what). If the config is `FromClass`, an administrator must correct"
+        " it. Then create "
+        "the claim again.",
     )
 
 
@@ -122,11 +125,13 @@ class UnknownDevice(DriverError):
 
     help = Help(
         Move.USER,
-        "The claim was given a device that this node does not have any more: it was lost, taken out of the "
-        "policy, or is named as another release or `--driver-name` names it.",
-        "Look whether the GPU is there: `kubectl get nodeinventories NODE -o yaml`. If it is gone, delete the "
-        "pod and its claim: the scheduler chooses among what is there now. If all claims of a node fail so, "
-        "plugin and controller were given different policies.",
+        "This node no longer has the claim's device: the GPU was lost, the policy changed, or another release or "
+        "`--driver-name` named the device differently.",
+        "Check whether the GPU exists: `kubectl get nodeinventories NODE -o yaml`. If not, delete the pod and its"
+        " claim; the "
+        "scheduler then chooses an existing device. If all claims of a node fail like this, plugin and controller"
+        " have different "
+        "policies.",
     )
 
 
@@ -136,10 +141,12 @@ class DeviceInUse(DriverError):
     retry_after_s = 5.0
     help = Help(
         Move.OTHER_CLAIM,
-        "Another claim holds the GPU, or the part of it that this claim was given. The message names the other one.",
-        "Wait: it clears when the other claim's pods end. If these are gone, kubelet releases it within two "
-        "minutes, and the plugin when it starts or at its next sweep. If both claims are of pods that run, "
-        "both drivers of a move hand out the same GPU: see [gpu-operator.md](gpu-operator.md).",
+        "Another claim holds the claim's GPU or part of a GPU. The message names the other claim.",
+        "Wait until the pods of the other claim end. If they no longer exist, the kubelet releases the claim"
+        " within two minutes, "
+        "or the plugin when it starts or at its next sweep. If both claims have running pods, two drivers allocate"
+        " the same GPU "
+        "during a migration: see [gpu-operator.md](gpu-operator.md).",
     )
 
 
@@ -149,11 +156,14 @@ class NodeNotReady(DriverError):
     retry_after_s = 5.0
     help = Help(
         Move.ADMINISTRATOR,
-        "Something that the node needs is missing, full or not allowed: the NVIDIA driver, a device node, a "
-        "folder, a program, a kernel module, a port.",
-        "The message names the file or program. `kubectl get nodeinventories NODE -o yaml` lists under "
-        "`problems` what keeps GPUs from being offered. Nothing has to be restarted afterwards: the plugin "
-        "looks again every 30 s, and kubelet tries the claim again.",
+        "Something on the node is missing, full or not permitted: the NVIDIA driver, a device node, a folder, a"
+        " program, a kernel "
+        "module, a port.",
+        "Correct the file or program that the message names. `kubectl get nodeinventories NODE -o yaml` lists"
+        " under `problems` why "
+        "GPUs are not offered. You need not restart anything: the plugin checks again every 30 s, and the kubelet"
+        " retries the "
+        "claim.",
     )
 
 
@@ -162,10 +172,12 @@ class DomainNotReady(NodeNotReady):
 
     help = Help(
         Move.NOBODY,
-        "A pod of a ComputeDomain has to wait until the domain is ready on its node: until the daemon there has found "
-        "its peers, or until there are `numNodes` nodes.",
-        "The message says what is missing; `dractl get domains` says it of all nodes of the domain. kubelet tries the "
-        "claim again by itself.",
+        "A pod of a ComputeDomain waits until the domain is ready on its node: until the daemon there has"
+        " connected to its "
+        "peers, or until `numNodes` nodes have joined.",
+        "The message says what is missing, and `dractl get domains` shows it for all nodes of the domain. The"
+        " kubelet retries the "
+        "claim.",
     )
 
 
@@ -174,12 +186,14 @@ class HardwareError(NodeNotReady):
 
     help = Help(
         Move.ADMINISTRATOR,
-        "NVML or the kernel refused what was asked of the hardware: a GPU that is lost or wants a reset, MIG "
-        "that cannot be made while a program uses the GPU, a binding that did not come about.",
-        "The message has NVML's or the kernel's own words. Conditions of the GPU in its node's inventory say "
-        "whether it is sick, and taints keep new claims away from it. `nvidia-smi` on the node shows who uses "
-        "it; a GPU that wants a reset gets it when no claim holds it and the plugin has released it: [reset.md]"
-        "(reset.md).",
+        "NVML or the kernel refused an operation: a GPU is lost or needs a reset, MIG cannot change while a"
+        " program uses the "
+        "GPU, or a driver could not be bound.",
+        "The message contains the error of NVML or the kernel. Conditions of the GPU in the node's inventory show"
+        " whether it is "
+        "unhealthy; taints keep new claims away. `nvidia-smi` on the node shows which programs use it. Reset a GPU"
+        " when no claim "
+        "holds it and the plugin has released it: [reset.md](reset.md).",
     )
 
     def __init__(
@@ -200,12 +214,15 @@ class CorruptState(DriverError):
 
     help = Help(
         Move.ADMINISTRATOR,
-        "The journal of the node, `claims.journal`, is damaged or not for this release. Lines that cannot be"
-        " trusted are put aside into `claims.damaged` beside it; the others are used."
-        " What was made of the hardware is known from `holds.log` beside it, too.",
-        "The message names the file. Look at the disk of the node. Claims that are not in the journal any "
-        "more are prepared anew when kubelet asks; pods that run are not touched. After a downgrade by more "
-        "than one release: [upgrade.md](upgrade.md#downgrade).",
+        "The journal of the node, `claims.journal`, is damaged or from a newer release. The plugin moves damaged"
+        " lines to"
+        " `claims.damaged` in the same folder and uses the others. `holds.log` there also records what was changed"
+        " on the"
+        " hardware.",
+        "Check the disk of the node; the message names the file. The plugin prepares claims that are missing from"
+        " the journal "
+        "again when the kubelet asks. Running pods are not affected. After a downgrade by more than one release, see "
+        "[upgrade.md](upgrade.md#downgrade).",
     )
 
 
@@ -214,8 +231,8 @@ class ClusterError(DriverError):
 
     help = Help(
         Move.ADMINISTRATOR,
-        "The API server's answer was none of those below.",
-        "The message has the server's own words.",
+        "The API server returned another error than those below.",
+        "The message contains the server's error.",
     )
 
     def __init__(
@@ -236,9 +253,10 @@ class NotFound(ClusterError):
 
     help = Help(
         Move.ADMINISTRATOR,
-        "The API server knows no such object, or no such type.",
-        "An object that is gone was deleted by somebody; what needed it goes on without. A type that is "
-        "missing is a definition that is not installed (`crds.install`), or a Kubernetes older than 1.34.",
+        "The API server has no such object or no such kind.",
+        "If an object is missing, somebody deleted it, and the driver continues without it. If a kind is missing,"
+        " its definition is "
+        "not installed (`crds.install`), or Kubernetes is older than 1.34.",
     )
 
 
@@ -248,9 +266,10 @@ class Conflict(ClusterError):
     retry_after_s = 0.1
     help = Help(
         Move.NOBODY,
-        "Somebody changed the object at the same moment.",
-        "Nothing. If it does not end, two controllers write the same objects: look who else is installed, and "
-        "whether two releases have the same `driverName`.",
+        "Another client changed the object at the same moment.",
+        "Nothing. If this persists, two controllers write the same objects: check for another installation, and"
+        " whether two "
+        "releases have the same `driverName`.",
     )
 
 
@@ -259,8 +278,8 @@ class AlreadyExists(Conflict):
 
     help = Help(
         Move.NOBODY,
-        "An object of that name is there already.",
-        "Nothing: what is there is looked at, and used where it is ours.",
+        "An object of that name already exists.",
+        "Nothing: the driver uses the existing object if it belongs to the driver.",
     )
 
 
@@ -270,8 +289,8 @@ class Gone(ClusterError):
     retry_after_s = 0.0
     help = Help(
         Move.NOBODY,
-        "The API server has forgotten the place where a watch was.",
-        "Nothing: everything is listed anew.",
+        "The position of a watch or list has expired.",
+        "Nothing: the driver lists everything again.",
     )
 
 
@@ -280,11 +299,12 @@ class Rejected(ClusterError):
 
     help = Help(
         Move.ADMINISTRATOR,
-        "The API server refuses the request: it is forbidden, or an admission policy, a webhook or a "
-        "validation says no.",
-        "`forbidden` names the service account, the verb and the resource: compare with "
-        "[security.md](security.md#what-each-service-account-may-do), and whether chart and image are of one "
-        "release. A webhook or policy that is named is somebody's of the cluster.",
+        "The API server refuses the request: RBAC forbids it, or an admission policy, a webhook or validation"
+        " refuses it.",
+        "`forbidden` names the service account, the verb and the resource: compare them with "
+        "[security.md](security.md#what-each-service-account-may-do), and check that chart and image are of one"
+        " release. If the "
+        "message names a webhook or policy, ask its owner in the cluster.",
     )
 
 
@@ -294,8 +314,8 @@ class Unreachable(ClusterError):
     retry_after_s = 1.0
     help = Help(
         Move.NOBODY,
-        "The API server does not answer, or answers that it is busy or broken (429 and 5xx), or its "
-        "certificate is not trusted.",
-        "Nothing, if it ends. Claims that are prepared stay so, also when kubelet asks again meanwhile. If it "
-        "does not end: network policies, the API server's address in the kubeconfig, its certificate.",
+        "The API server does not answer, answers 429 or 5xx, or has a certificate that is not trusted.",
+        "Wait. Prepared claims stay prepared meanwhile. If this persists, check network policies, the API server's"
+        " address in the "
+        "kubeconfig, and its certificate.",
     )

@@ -40,91 +40,91 @@ class Reason(Enum):
         "PrepareFailed",
         "ResourceClaim",
         "Warning",
-        "The claim could not be prepared: why, and whose move it is.",
+        "The claim could not be prepared. The message says why, and who must act.",
     )
-    PREPARED = ("Prepared", "ResourceClaim", "Normal", "The claim is prepared, after it could not be before.")
+    PREPARED = ("Prepared", "ResourceClaim", "Normal", "The claim is prepared after an earlier failure.")
     UNPREPARE_FAILED = (
         "UnprepareFailed",
         "ResourceClaim",
         "Warning",
-        "The claim could not be released: its devices are not free.",
+        "The claim could not be released, so its devices are not free.",
     )
     GPU_UNHEALTHY = (
         "GpuUnhealthy",
         "Node",
         "Warning",
-        "A GPU is not given to new claims any more: what is wrong with it.",
+        "New claims do not get a GPU because it is unhealthy. The message names the fault.",
     )
-    GPU_HEALTHY = ("GpuHealthy", "Node", "Normal", "That GPU is well again.")
+    GPU_HEALTHY = ("GpuHealthy", "Node", "Normal", "The GPU is healthy again.")
     GPU_VALIDATION_FAILED = (
         "GpuValidationFailed",
         "Node",
         "Warning",
-        "A GPU did not pass the check that the policy asks for.",
+        "A GPU failed the check that the policy requires.",
     )
     MPS_DAEMON_RESTARTED = (
         "MpsDaemonRestarted",
         "Node",
         "Warning",
-        "An MPS daemon died, its clients with it, and was started anew.",
+        "An MPS daemon and its clients died. The plugin restarted the daemon.",
     )
-    MPS_DAEMON_FAILED = ("MpsDaemonFailed", "Node", "Warning", "An MPS daemon is dead and could not be started anew.")
+    MPS_DAEMON_FAILED = ("MpsDaemonFailed", "Node", "Warning", "An MPS daemon died and could not be restarted.")
     MIG_LAYOUT_CHANGED = (
         "MigLayoutChanged",
         "Node",
         "Warning",
-        "A MIG device of a claim is gone: somebody changed the layout by hand.",
+        "A claim's MIG device no longer exists, because somebody changed the layout.",
     )
     POD_PREPARE_FAILED = (
         "PrepareFailed",
         "Pod",
         "Warning",
-        "The pod cannot start, and waiting does not help: what is wrong with its claim, and whose move it is.",
+        "The pod cannot start until somebody acts. The message says what is wrong with its claim, and who must act.",
     )
     POD_PREPARE_WAITS = (
         "PrepareWaits",
         "Pod",
         "Warning",
-        "The pod has waited for minutes for its claim to be prepared: for what, and whose move it is.",
+        "The pod has waited for minutes for its claim. The message says why, and who must act.",
     )
     POD_GPU_UNHEALTHY = (
         "GpuUnhealthy",
         "Pod",
         "Warning",
-        "A GPU, MIG device or share that the pod holds is ill, or cannot be read any more.",
+        "A GPU, MIG device or share of the pod is unhealthy or can no longer be read.",
     )
     POD_GPU_DEGRADED = (
         "GpuDegraded",
         "Pod",
         "Warning",
-        "Something befell a GPU that the pod holds. It works on; a program may have been hit.",
+        "A GPU of the pod reported a fault but still works. A program may have been affected.",
     )
-    POD_GPU_HEALTHY = ("GpuHealthy", "Pod", "Normal", "All that was wrong with the pod's GPUs is over.")
+    POD_GPU_HEALTHY = ("GpuHealthy", "Pod", "Normal", "All faults of the pod's GPUs are resolved.")
     POD_MPS_DAEMON_RESTARTED = (
         "MpsDaemonRestarted",
         "Pod",
         "Warning",
-        "The pod's MPS daemon died, its clients with it, or did not answer; it is there again.",
+        "The pod's MPS daemon died with its clients, or did not answer. It runs again.",
     )
     POD_MPS_DAEMON_FAILED = (
         "MpsDaemonFailed",
         "Pod",
         "Warning",
-        "The pod's MPS daemon is dead, or does not answer: no program can begin to compute.",
+        "The pod's MPS daemon is dead or does not answer, so no program can start to compute.",
     )
     POD_MIG_DEVICE_LOST = (
         "MigDeviceLost",
         "Pod",
         "Warning",
-        "The MIG device that the pod holds is gone: somebody changed the layout by hand.",
+        "The pod's MIG device no longer exists, because somebody changed the layout.",
     )
     POD_IMEX_DAEMON_NOT_READY = (
         "ImexDaemonNotReady",
         "Pod",
         "Warning",
-        "The IMEX daemon of the pod's node is gone or not ready: the pod cannot map memory of other nodes.",
+        "The IMEX daemon of the pod's node is stopped or not ready, so the pod cannot map memory of other nodes.",
     )
-    POD_IMEX_DAEMON_READY = ("ImexDaemonReady", "Pod", "Normal", "That daemon is ready again.")
+    POD_IMEX_DAEMON_READY = ("ImexDaemonReady", "Pod", "Normal", "The IMEX daemon is ready again.")
     RELEASE_REFUSED = (
         "ReleaseRefused",
         "Node",

@@ -30,69 +30,69 @@ KINDS: Mapping[str, Sequence[str]] = {"gpu": GPU_ATTRIBUTES, "mig": MIG_ATTRIBUT
 
 MEANINGS = {
     "type": "`gpu`, `mig` or `vfio`.",
-    "uuid": "Of the GPU; of a MIG device that exists already, its own.",
-    "sharing": "`exclusive`, `time-slicing` or `mps`: how several claims hold the device at once.",
-    "isolation": "`hardware`, `limits` or `none`: what keeps others from taking what the device has.",
-    "productName": "As NVML has it.",
-    "brand": "As NVML has it.",
-    "architecture": "Of the GPU.",
-    "cudaComputeCapability": "Of the GPU.",
-    "driverVersion": "Of the NVIDIA driver on the node.",
-    "cudaDriverVersion": "The newest CUDA that the NVIDIA driver serves.",
-    f"{STANDARD_DOMAIN}/pciBusID": "Address of the GPU on its node.",
-    f"{STANDARD_DOMAIN}/pcieRoot": "The PCIe root that it hangs on; for `matchAttribute` with network devices.",
-    f"{STANDARD_DOMAIN}/numaNode": "Of the machine; absent where the machine has none.",
-    "addressingMode": "`HMM`, `ATS` or `None`: whether the GPU reaches memory of the host by its pages.",
-    "nvlinkDomain": "The same for GPUs that reach each other over NVLink; for `matchAttribute`.",
-    "clique": "Partition of a multi-node NVLink fabric, cluster UUID and clique together.",
-    "clusterUUID": "The multi-node NVLink fabric.",
-    "cliqueID": "Its partition.",
-    "fabric": "`complete`, or what is wrong: `not-registered`, `refused`, `unhealthy`; `none` without NVLink fabric.",
-    "migCapable": "Whether the GPU can be partitioned.",
-    "migEnabled": "Whether an administrator has put it into MIG mode.",
-    "multiprocessors": "0 when nobody knows.",
-    "eccEnabled": "Whether memory is checked.",
-    "nvlinkLinks": "How many links are up.",
-    "nvlinkVersion": "Of these.",
-    "powerLimitWatts": "That is enforced; 0 when nobody knows.",
-    "pcieGeneration": "The highest of the GPU and its place; 0 when nobody knows.",
-    "pcieWidth": "Lanes; 0 when nobody knows.",
-    "serial": "Of the board.",
-    "vbiosVersion": "Of the GPU's firmware.",
-    "parentUUID": "Of the GPU that the MIG device is a part of.",
-    "profile": "Of the MIG device.",
-    "memorySlices": "How many of the GPU's memory slices it has.",
-    "placementStart": "The first of them.",
-    "packingRank": "Of a MIG device that is made on demand: 0 is the place to take first.",
-    "vendorID": "PCI vendor.",
-    "deviceID": "PCI device.",
+    "uuid": "UUID of the GPU, or of an existing MIG device.",
+    "sharing": "`exclusive`, `time-slicing` or `mps`: how several claims share the device.",
+    "isolation": "`hardware`, `limits` or `none`: what protects the device's resources from other claims.",
+    "productName": "Product name from NVML.",
+    "brand": "Brand from NVML.",
+    "architecture": "Architecture of the GPU.",
+    "cudaComputeCapability": "CUDA compute capability of the GPU.",
+    "driverVersion": "Version of the node's NVIDIA driver.",
+    "cudaDriverVersion": "Newest CUDA version that the NVIDIA driver supports.",
+    f"{STANDARD_DOMAIN}/pciBusID": "PCI address of the GPU on its node.",
+    f"{STANDARD_DOMAIN}/pcieRoot": "PCIe root of the GPU, for `matchAttribute` with network devices.",
+    f"{STANDARD_DOMAIN}/numaNode": "NUMA node of the GPU; absent if the machine has none.",
+    "addressingMode": "`HMM`, `ATS` or `None`: how the GPU accesses pages of host memory.",
+    "nvlinkDomain": "Equal for GPUs that reach each other over NVLink, for `matchAttribute`.",
+    "clique": "Partition of a multi-node NVLink fabric: cluster UUID and clique ID.",
+    "clusterUUID": "UUID of the multi-node NVLink fabric.",
+    "cliqueID": "ID of the partition in the fabric.",
+    "fabric": "`complete`, or the fault: `not-registered`, `refused`, `unhealthy`; `none` without NVLink fabric.",
+    "migCapable": "Whether the GPU supports MIG.",
+    "migEnabled": "Whether an administrator has enabled MIG mode.",
+    "multiprocessors": "Number of multiprocessors; 0 if unknown.",
+    "eccEnabled": "Whether ECC is enabled.",
+    "nvlinkLinks": "Number of active NVLink links.",
+    "nvlinkVersion": "NVLink version of these links.",
+    "powerLimitWatts": "Enforced power limit; 0 if unknown.",
+    "pcieGeneration": "Highest PCIe generation of GPU and slot; 0 if unknown.",
+    "pcieWidth": "PCIe lanes; 0 if unknown.",
+    "serial": "Serial number of the board.",
+    "vbiosVersion": "Version of the GPU's firmware.",
+    "parentUUID": "UUID of the GPU that contains the MIG device.",
+    "profile": "Profile of the MIG device.",
+    "memorySlices": "Number of the GPU's memory slices in the MIG device.",
+    "placementStart": "First memory slice of the MIG device.",
+    "packingRank": "For MIG devices on demand: placement preference, 0 is the best.",
+    "vendorID": "PCI vendor ID.",
+    "deviceID": "PCI device ID.",
     "iommuFDEnabled": "Whether the node has IOMMUFD.",
-    "iommuGroup": "Of the GPU.",
+    "iommuGroup": "IOMMU group of the GPU.",
 }
 """What each attribute means, as a sentence of Markdown."""
 
 DOMAIN_MEANINGS = {
     "type": "`daemon` or `channel`.",
-    "id": "Number of the channel; pods of one domain that share a node have different ones.",
-    "clique": "Partition of the NVLink fabric that the node is in, as on its GPUs.",
-    "clusterUUID": "The NVLink fabric, as on its GPUs.",
-    "cliqueID": "Its partition, as on its GPUs.",
-    "domain": "UID of the ComputeDomain that the node is in; absent where it is in none.",
+    "id": "Number of the channel; pods of one domain on the same node have different numbers.",
+    "clique": "Partition of the node's NVLink fabric, as for its GPUs.",
+    "clusterUUID": "UUID of the NVLink fabric, as for its GPUs.",
+    "cliqueID": "ID of the partition, as for its GPUs.",
+    "domain": "UID of the node's ComputeDomain; absent if the node is in none.",
 }
 """What the attributes of devices of ComputeDomains mean."""
 
 CAPACITIES = {
     "memory": "Device memory in bytes.",
-    "addressableMemory": "Memory that a virtual machine sees.",
-    "multiprocessors": "Of the MIG device.",
-    "copyEngines": "Of the MIG device.",
-    "decoders": "Of the MIG device.",
-    "encoders": "Of the MIG device.",
-    "jpegEngines": "Of the MIG device.",
-    "ofaEngines": "Of the MIG device; optical flow.",
-    "memorySliceN": "1 for each memory slice of a MIG device that exists already.",
-    "shares": "Of a device that is offered as `replicas`: how many, and how many of them a claim gets.",
-    "cores": "Of a device that is offered by `capacity: [cores]`: percent of its compute.",
+    "addressableMemory": "Memory that a virtual machine can use.",
+    "multiprocessors": "Multiprocessors of the MIG device.",
+    "copyEngines": "Copy engines of the MIG device.",
+    "decoders": "Decoders of the MIG device.",
+    "encoders": "Encoders of the MIG device.",
+    "jpegEngines": "JPEG engines of the MIG device.",
+    "ofaEngines": "Optical flow engines of the MIG device.",
+    "memorySliceN": "1 for each memory slice of an existing MIG device.",
+    "shares": "For a device with `replicas`: the number of shares, and of shares per claim.",
+    "cores": "For a device with `capacity: [cores]`: percent of its compute.",
 }
 
 
@@ -150,44 +150,45 @@ def attributes_page() -> str:
     return page(
         "# Attributes, capacities and taints of devices",
         WRITTEN,
-        "What selectors, constraints and requests can ask of a device of this driver. Bare"
-        " names are in the domain of the"
-        " driver, `device.attributes['gpu.nvidia.com'].productName`;"
-        " `resource.kubernetes.io/…` is a domain of its own,"
-        " `device.attributes['resource.kubernetes.io'].pcieRoot`. What the hardware does not"
-        " have is absent, and a selector"
-        " that reads what is absent stops the whole pod: on mixed clusters ask with `has()`"
-        " first. *Always* there are those"
-        " that every simulated GPU model has; examples are of these models.",
+        "Selectors, constraints and requests can use these attributes and capacities. Names without a domain are"
+        " in the"
+        " driver's domain: `device.attributes['gpu.nvidia.com'].productName`. `resource.kubernetes.io/…` is"
+        " another domain:"
+        " `device.attributes['resource.kubernetes.io'].pcieRoot`. Attributes that the hardware lacks are absent. A"
+        " selector"
+        " that reads an absent attribute fails, and the scheduler then gives up on the pod, so check with `has()`"
+        " first on"
+        " mixed clusters. *Always* marks attributes that every simulated GPU model has. The examples are from"
+        " these models.",
         "## Attributes",
-        table(("Attribute", "Type", "Of", "There", "Example", ""), _attribute_rows()),
-        "An administrator's [policy](policy.md) can add attributes of its own to devices. A"
-        " device has at most 32 attributes and"
-        " capacities; where they do not fit, the last of each kind's go first.",
+        table(("Attribute", "Type", "Devices", "Present", "Example", "Meaning"), _attribute_rows()),
+        "An administrator's [policy](policy.md) can add attributes. A device has at most 32 attributes and"
+        " capacities; if there"
+        " are more, the driver omits the last ones of each kind first.",
         "## Capacities",
-        table(("Capacity", "Of", "Example", ""), _capacity_rows()),
-        "On a device that several claims share, every capacity says what a claim consumes"
-        " that does not ask for it; see"
+        table(("Capacity", "Devices", "Example", "Meaning"), _capacity_rows()),
+        "On a device that several claims share, each capacity states how much a claim consumes by default; see"
         " [sharing.md](sharing.md).",
         "## Devices of ComputeDomains",
-        f"They are of another driver, `{COMPUTE_DOMAIN_DRIVER}`: one daemon for each node with IMEX, and as many"
-        " channels as the policy says. Where the NVLink fabric is not complete they have the taint"
+        f"These belong to another driver, `{COMPUTE_DOMAIN_DRIVER}`: one daemon for each node with IMEX, and the"
+        f" number of"
+        " channels that the policy sets. If the NVLink fabric is incomplete, they have the taint"
         f" `{COMPUTE_DOMAIN_DRIVER}/{domains.FABRIC_TAINT}`.",
-        table(("Attribute", "Type", "There", "Example", ""), _domain_rows()),
+        table(("Attribute", "Type", "Present", "Example", "Meaning"), _domain_rows()),
         "## Conditions and taints",
-        "What is wrong with a GPU is a condition in its node's inventory. A *critical* one"
-        " taints the devices that feel it with"
-        " `NoSchedule`, or `NoExecute` where the policy says `health: {evict: true}`; a"
-        " *warning* is a taint without effect, which"
-        " can be seen and keeps nobody away.",
+        "The node's inventory reports faults of a GPU as conditions. A *critical* condition taints the affected"
+        " devices with"
+        " `NoSchedule`, or with `NoExecute` if the policy says `health: {evict: true}`. A *warning* adds a taint"
+        " without"
+        " effect, for information only.",
         table(
             ("Condition", "Taint"),
             ((f"`{name}`", f"`{GPU_DRIVER}/{key}`") for name, key in health._TAINT_KEYS.items()),
         ),
         "## Xids",
-        f"Faults of the program that ran ({', '.join(map(str, sorted(health._APPLICATION)))}) are"
-        f" ignored unless the policy"
-        " escalates them. An Xid that is in neither list is a warning.",
+        f"Application faults ({', '.join(map(str, sorted(health._APPLICATION)))}) are ignored unless the policy"
+        f" escalates them."
+        " An Xid in neither list is a warning.",
         table(("Xid", "Severity", "Means"), _xid_rows()),
     )
 

@@ -19,23 +19,23 @@ def classes_page() -> str:
     parts = [
         "# DeviceClasses",
         WRITTEN,
-        "By which claims name what they want, in `deviceClassName`. The chart installs those of this page unless"
-        " `deviceClasses.install` is false, and more of your own with `deviceClasses.extra`, which"
-        " `dractl check VALUES.yaml` judges. What selectors in a request can"
-        " add: [attributes.md](attributes.md).",
+        "Claims refer to a class in `deviceClassName`. The chart installs the classes of this page unless"
+        " `deviceClasses.install` is false. Add your own with `deviceClasses.extra`, and check them with"
+        " `dractl check VALUES.yaml`. [attributes.md](attributes.md) lists what selectors in a request can use.",
         *_classes(),
         "## A class for each MIG profile",
-        "With the gate `MigProfileClasses` ([feature-gates.md](feature-gates.md)), which is on by"
-        " default, the controller"
-        f" makes a class for each MIG profile that some node publishes: `{class_name('1g.10gb')}`,"
-        f" `{class_name('1c.3g.40gb')}`. In names `+` is `-`, and `-` is `-no`: that of `{_EXAMPLE}` is"
-        f" `{class_name(_EXAMPLE)}`. A class stays when its last device goes. With the gate"
-        f" `MigExtendedResources` it"
-        f" answers to `{made['spec']['extendedResourceName']}`, too, as a device plugin does. A class"
-        f" of such a name that"
-        " somebody else made is left alone.",
-        "With [`publisher: node`](upgrade.md#with-or-without-a-controller) there is no controller, and nobody makes"
-        " such classes: use `mig.nvidia.com` and a selector, or make them yourself (`deviceClasses.extra`).",
+        "With the gate `MigProfileClasses` ([feature-gates.md](feature-gates.md)), which is on by default, the"
+        " controller"
+        f" creates a class for each MIG profile that a node publishes: `{class_name('1g.10gb')}`,"
+        f" `{class_name('1c.3g.40gb')}`. In names `+` becomes `-`, and `-` becomes `-no`: the class of"
+        f" `{_EXAMPLE}` is"
+        f" `{class_name(_EXAMPLE)}`. A class stays when its last device is gone. With the gate"
+        f" `MigExtendedResources` it also"
+        f" provides the extended resource `{made['spec']['extendedResourceName']}`, as a device plugin does. The"
+        f" controller does"
+        " not change a class of such a name that it did not create.",
+        "With [`publisher: node`](upgrade.md#with-or-without-a-controller) no controller creates these classes: use"
+        " `mig.nvidia.com` and a selector, or create them yourself (`deviceClasses.extra`).",
         "```yaml\n" + yaml.safe_dump(made, sort_keys=False, width=110).strip() + "\n```",
     ]
     return page(*parts)

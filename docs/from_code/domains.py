@@ -8,18 +8,18 @@ from docs.from_code.tables import table
 from dra_driver.domains.reasons import OF_PARTS, DomainReason
 
 MEANINGS = {
-    "AllNodesReady": "Pods of the domain reach each other's memory on all its nodes.",
-    "CliqueFull": "A node is one too many for its NVLink clique.",
-    "DaemonsNotReady": "Daemons on some nodes are not ready: which, and why.",
-    "FabricIncomplete": "The NVLink fabric of a node is not complete.",
-    "NoNodes": "No pod of the domain has been given a node yet.",
-    "NodeGone": "A node has left the cluster; the pods on it have to be deleted.",
-    "NodeInOtherDomain": "A node is in another domain until its pods are gone.",
+    "AllNodesReady": "Pods on all nodes of the domain can access each other's GPU memory.",
+    "CliqueFull": "The NVLink clique of a node already has the maximum number of nodes in this domain.",
+    "DaemonsNotReady": "Daemons on some nodes are not ready; the message says which and why.",
+    "FabricIncomplete": "The NVLink fabric of a node is incomplete.",
+    "NoNodes": "No pod of the domain has a node yet.",
+    "NodeGone": "A node has left the cluster; delete its pods.",
+    "NodeInOtherDomain": "A node is in another domain until that domain's pods have ended.",
     "NodesJoining": "Nodes are joining.",
     "NodesMissing": "Pods are on fewer nodes than `numNodes`.",
-    "TemplateMissing": "The domain's claim template has not been made yet.",
-    "TemplateNameTaken": "The domain's claim template has the name of somebody else's.",
-    "Terminating": "The domain is being deleted: who still uses it.",
+    "TemplateMissing": "The controller has not created the domain's claim template yet.",
+    "TemplateNameTaken": "Another claim template has the name of the domain's template.",
+    "Terminating": "The domain is being deleted; the message names the pods that still use it.",
 }
 
 
@@ -27,16 +27,17 @@ BEGIN, END = "<!-- reasons: begin -->", "<!-- reasons: end -->"
 
 MOVES = {
     "AllNodesReady": "",
-    "CliqueFull": "Yours: fewer pods in one clique; the administrator's: `computeDomains.maxNodesPerImexDomain`.",
-    "DaemonsNotReady": "Wait; if it lasts, look at the daemons' pods in the driver's namespace.",
-    "FabricIncomplete": "Wait while the fabric manager works; else an administrator has to look at the node.",
-    "NoNodes": "Create pods that name the template; where there are some, `dractl explain pod` says why no node fits.",
-    "NodeGone": "Delete the pods that were on it; they get other nodes.",
-    "NodeInOtherDomain": "Wait for the other domain's pods there to end, or delete the pod, which gets another node.",
+    "CliqueFull": "Run fewer pods in one clique, or ask the administrator to raise"
+    " `computeDomains.maxNodesPerImexDomain`.",
+    "DaemonsNotReady": "Wait. If this persists, check the daemons' pods in the driver's namespace.",
+    "FabricIncomplete": "Wait for the fabric manager. If this persists, an administrator must check the node.",
+    "NoNodes": "Create pods that use the template. If they exist, `dractl explain pod` says why no node fits.",
+    "NodeGone": "Delete the pods that were on it. They get other nodes.",
+    "NodeInOtherDomain": "Wait until the other domain's pods on that node end, or delete your pod to get another node.",
     "NodesJoining": "Wait.",
-    "NodesMissing": "Create more pods, or wait until those that there are get nodes.",
-    "TemplateMissing": "Wait; if it lasts, the controller may not write templates: its log says why.",
-    "TemplateNameTaken": "Delete the other template, or make the domain anew with another name for its own.",
+    "NodesMissing": "Create more pods, or wait until the existing pods have nodes.",
+    "TemplateMissing": "Wait. If this persists, the controller may lack a permission: read its log.",
+    "TemplateNameTaken": "Delete the other template, or create the domain again with another template name.",
     "Terminating": "Delete the pods that still use it.",
 }
 """Of whoever reads them."""

@@ -55,13 +55,13 @@ def _section(kind: type[DriverError], said: tuple[str, ...]) -> Iterator[str]:
         raise LookupError(f"{kind.__module__}.{kind.__name__} says nothing about itself: it wants `help`")
     yield f"### {kind.__name__}"
     yield kind.help.said
-    again = "not before somebody acts" if kind.retry_after_s is None else f"after {kind.retry_after_s:g} s"
+    again = "only after somebody acts" if kind.retry_after_s is None else f"after {kind.retry_after_s:g} s"
     parents = [one.__name__ for one in kind.__mro__[1:] if issubclass(one, DriverError) and one is not DriverError]
     is_a = f" **Kind of:** [{parents[0]}](#{parents[0].lower()})." if parents else ""
-    yield f"**Whose move:** {kind.help.move}. **Again:** {again}.{is_a}"
+    yield f"**Who acts:** {kind.help.move}. **Retried:** {again}.{is_a}"
     yield kind.help.advice
     if said:
-        yield "<details><summary>What it says in the services</summary>"
+        yield "<details><summary>Messages</summary>"
         yield "\n".join(f"- {one}" for one in said)
         yield "</details>"
 

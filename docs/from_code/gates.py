@@ -18,14 +18,16 @@ def gates_page() -> str:
     return page(
         "# Feature gates",
         WRITTEN,
-        "Whether a behaviour may be used at all in a cluster. With the chart they are the value"
-        " `featureGates`; without, `--feature-gates A=true,B=false` of controller and plugin, who must have the"
-        " same. A gate that is off hides nothing: a policy or a claim that asks for the behaviour is refused, with"
-        " the gate's name. *Alpha* is off by default and may change in any release, *beta* is on by default.",
+        "Feature gates enable or disable features for the whole cluster. Set them with the chart's value"
+        " `featureGates`, or"
+        " with `--feature-gates A=true,B=false` of controller and plugin, which must be the same. If a gate is"
+        " off, a policy or"
+        " claim that needs the feature is refused with the gate's name. *Alpha* features are off by default and"
+        " may change in"
+        " any release; *beta* features are on by default.",
         table(("Gate", "Stage", "Default", ""), rows),
         "```yaml values\nfeatureGates:\n  MPSSupport: false\n  MigExtendedResources: true\n```",
-        "What NVIDIA's own driver has a gate for, and means the same here, has the same name. There,"
-        " most gates exclude"
-        " each other; here none does, for what excludes what is decided for each GPU:"
-        " [sharing.md](sharing.md#what-excludes-what).",
+        "Gates have the same names as in NVIDIA's own driver. There most gates exclude each other; here they do"
+        " not, because"
+        " the driver decides for each GPU what can be combined: [sharing.md](sharing.md#what-excludes-what).",
     )

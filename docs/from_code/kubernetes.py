@@ -12,8 +12,10 @@ def versions_page() -> str:
         "# Kubernetes versions",
         WRITTEN,
         f"The driver needs Kubernetes 1.{OLDEST} or newer: the first that serves `resource.k8s.io/v1`. What it can do"
-        " there is decided by feature gates. The driver compares no versions: it asks the API server in a dry run what"
-        " of a ResourceSlice is kept, and publishes what fits. So a cluster with a gate switched on is used as a newer"
+        " there is decided by feature gates. The driver compares no versions: it asks the API server in a dry run"
+        " what"
+        " of a ResourceSlice is kept, and publishes what fits. So a cluster with a gate switched on is used as a"
+        " newer"
         " one. `dractl doctor` names the gates that are off and what is missing because of them.",
         "## Feature gates",
         "Of kube-apiserver, kube-scheduler, kube-controller-manager and kubelet, as nobody has changed them.",
@@ -24,10 +26,12 @@ def versions_page() -> str:
         table(("Behavior", *(f"1.{minor}" for minor in SEEN)), _BEHAVIORS),
         "## How this was seen",
         "`dractl allocate`, `dractl explain` and the simulated scheduler decide as the scheduler of the cluster's"
-        " version does. Where that takes pools and slices in any order, they show one of its possible choices: that of"
+        " version does. Where that takes pools and slices in any order, they show one of its possible choices:"
+        " that of"
         " the names. Whether a claim fits does not depend on it.",
         "Do not use shares by amounts (DRAConsumableCapacity) in 1.34. When the first device of a slice is full, its"
-        " scheduler gives no shares of the others; the examples of shares by amounts wait there. `dractl allocate` does"
+        " scheduler gives no shares of the others; the examples of shares by amounts wait there. `dractl allocate`"
+        " does"
         " not know this. See"
         " [where kube-scheduler decides differently](explain.md#where-kube-scheduler-decides-differently).",
         "Up to 1.35, counters do not know the shares that claims hold. So a scheduler may give a MIG device of a GPU"
@@ -43,7 +47,8 @@ def versions_page() -> str:
         " again, and no server of 1.37 ran.",
         "To repeat it, set `KUBEBUILDER_ASSETS` to a folder with the binaries of one version, and run"
         " `pytest tests/contracts tests/charts`. `SIMULATED_KUBERNETES=1.34` runs the same tests on the simulated API"
-        " server of that version, which `dractl cluster --kubernetes 1.34` and `dractl demo --kubernetes 1.34` start.",
+        " server of that version, which `dractl cluster --kubernetes 1.34` and `dractl demo --kubernetes 1.34`"
+        " start.",
     )
 
 

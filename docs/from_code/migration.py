@@ -19,7 +19,8 @@ def migration_part() -> str:
             ("Kind", "Group", "Becomes"), ([f"`{kind}`", group or "core", what] for group, kind, what in known_kinds())
         ),
         "## What becomes of each label",
-        "In `nodeSelector` and node affinity. Names in the last column are [attributes](attributes.md) of the device; "
+        "In `nodeSelector` and node affinity. Names in the last column are [attributes](attributes.md) of the"
+        " device; "
         "whatever stays a label has to be kept on the nodes by somebody.",
         table(("Label", "Says", "Becomes"), ([f"`{row.key}`", row.means, row.becomes] for row in ROWS)),
         "## What is different with claims",

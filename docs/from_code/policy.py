@@ -17,49 +17,47 @@ from dra_driver.api.resource import Attribute
 from dra_driver.devices.limitations import Cause
 
 MEANINGS = {
-    "PublishingPolicy.apiVersion": "`dra.gpu/v1alpha1`; the chart writes it itself.",
-    "PublishingPolicy.kind": "`PublishingPolicy`; the chart writes it itself.",
-    "PublishingPolicy.publish": "Which GPUs are published. Left out: every GPU of every node.",
+    "PublishingPolicy.apiVersion": "`dra.gpu/v1alpha1`; the chart sets it.",
+    "PublishingPolicy.kind": "`PublishingPolicy`; the chart sets it.",
+    "PublishingPolicy.publish": "Which GPUs to publish. Default: all GPUs of all nodes.",
     "PublishingPolicy.withhold": (
-        "Which are not; wins over `publish`. A rule about nodes alone takes away their pool."
+        "Which GPUs not to publish; overrides `publish`. A rule without `gpus` removes the pools of its nodes."
     ),
-    "PublishingPolicy.attributes": (
-        "Attributes that are added to devices. Of several rules for one name, the last one wins."
-    ),
-    "PublishingPolicy.mig": "How GPUs are partitioned. Left out: what an administrator made by hand is offered.",
-    "PublishingPolicy.sharing": "Which GPUs or MIG devices several claims may hold at once.",
-    "PublishingPolicy.passthrough": "Which GPUs are offered to virtual machines, too.",
+    "PublishingPolicy.attributes": "Attributes to add to devices. If several rules set one name, the last one applies.",
+    "PublishingPolicy.mig": "How GPUs are partitioned. Default: existing MIG devices are offered.",
+    "PublishingPolicy.sharing": "Which GPUs or MIG devices several claims can share.",
+    "PublishingPolicy.passthrough": "Which GPUs are also offered to virtual machines.",
     "PublishingPolicy.computeDomains": "What nodes offer to ComputeDomains.",
-    "PublishingPolicy.health": "What follows from the conditions of GPUs.",
-    "Rule.nodes": "Of which nodes. Left out: of all.",
-    "DomainRule.nodes": "Of which nodes. Left out: of all.",
-    "Rule.gpus": "Which GPUs. Left out: all.",
-    "NodeSelection.names": "Names of nodes; shell patterns. One is enough.",
+    "PublishingPolicy.health": "How the driver reacts to conditions of GPUs.",
+    "Rule.nodes": "The nodes that the rule applies to. Default: all.",
+    "DomainRule.nodes": "The nodes that the rule applies to. Default: all.",
+    "Rule.gpus": "The GPUs that the rule applies to. Default: all.",
+    "NodeSelection.names": "Names of nodes, as shell patterns. One must match.",
     "NodeSelection.labelSelector": "Labels of nodes.",
-    "GpuSelection.uuids": "UUIDs; shell patterns. One is enough.",
-    "GpuSelection.products": "Product names, as in the attribute `productName`; shell patterns.",
-    "LabelSelector.matchLabels": "All of these labels, with these values.",
-    "LabelSelector.matchExpressions": "All of these conditions.",
-    "LabelRequirement.key": "Of the label.",
-    "LabelRequirement.operator": "How its value is compared.",
-    "LabelRequirement.values": "With `In` and `NotIn`.",
-    "AttributeRule.values": ("By name, or by `domain/name`: a string, a number, true or false, or `{version: 1.2.3}`."),
+    "GpuSelection.uuids": "UUIDs, as shell patterns. One must match.",
+    "GpuSelection.products": "Product names, as in the attribute `productName`, as shell patterns.",
+    "LabelSelector.matchLabels": "Labels and values that must all match.",
+    "LabelSelector.matchExpressions": "Requirements that must all match.",
+    "LabelRequirement.key": "Key of the label.",
+    "LabelRequirement.operator": "How the label's value is compared.",
+    "LabelRequirement.values": "Values for `In` and `NotIn`.",
+    "AttributeRule.values": (
+        "Values by `name` or `domain/name`: a string, a number, true or false, or `{version: 1.2.3}`."
+    ),
     "MigRule.mode": (
-        "`Static` offers what exists, `Dynamic` the whole GPU and every partition, made with their claims."
+        "`Static` offers existing MIG devices; `Dynamic` the whole GPU and every partition, created with their claims."
     ),
-    "SharingRule.devices": "Whole GPUs, or MIG devices.",
+    "SharingRule.devices": "Whether the rule is for whole GPUs or for MIG devices.",
     "SharingRule.strategy": (
-        "How programs take turns, or run at once. `Exclusive`: not shared, whatever rules before this one say."
+        "Whether programs take turns or run at the same time. `Exclusive`: not shared, despite earlier rules."
     ),
-    "SharingRule.replicas": "So many equal shares.",
-    "SharingRule.capacity": (
-        "A claim asks for as much as it needs: `memory` in steps of 1Mi, `cores` in percent, 1 to 100."
-    ),
-    "SharingRule.unlimited": "As many claims as come, without limits.",
-    "HealthPolicy.ignoreXids": "No taint for these, besides those that only concern the program that ran.",
-    "HealthPolicy.escalateXids": "These make a GPU unhealthy; wins over `ignoreXids`.",
-    "HealthPolicy.evict": "Pods that use an unhealthy GPU are deleted: its taints have the effect `NoExecute`.",
-    "HealthPolicy.validate": "A new or returned GPU is tainted until a check on its node has passed.",
+    "SharingRule.replicas": "The number of equal shares.",
+    "SharingRule.capacity": ("Claims request an amount: `memory` in steps of 1Mi, `cores` in percent, 1 to 100."),
+    "SharingRule.unlimited": "Any number of claims, without limits.",
+    "HealthPolicy.ignoreXids": "Xids that do not taint a GPU, in addition to application faults.",
+    "HealthPolicy.escalateXids": "Xids that make a GPU unhealthy; overrides `ignoreXids`.",
+    "HealthPolicy.evict": "Whether pods on an unhealthy GPU are deleted: its taints have the effect `NoExecute`.",
+    "HealthPolicy.validate": "Whether a new or returned GPU is tainted until a check on its node has passed.",
 }
 """Of fields that say nothing themselves in the code."""
 
@@ -76,29 +74,33 @@ def policy_page() -> str:
     parts = [
         "# PublishingPolicy",
         WRITTEN,
-        "What of the nodes' hardware is published, how GPUs are partitioned and shared, and what"
-        " follows from their health."
-        " An administrator writes it: with the chart its fields are the value `policy`; without,"
-        " `--policy FILE` of controller"
-        " and plugin, who must have the same. Unknown fields are refused. [sharing.md](sharing.md)"
-        " helps to choose.",
+        "With a PublishingPolicy an administrator decides which GPUs are published, how they are partitioned and"
+        " shared, and"
+        " how the driver reacts to their health. Set its fields in the chart's value `policy`, or pass `--policy"
+        " FILE` to"
+        " controller and plugin, which must have the same. Unknown fields are refused. [sharing.md](sharing.md)"
+        " helps you"
+        " choose.",
         example[0],
-        "In `nodes` and `gpus` everything that is given must hold, and in each list one entry is"
-        " enough. Names, products and"
-        " UUIDs may be shell patterns.",
+        "In `nodes` and `gpus` all given fields must match; in each list one entry must match. Names, products and"
+        " UUIDs can be"
+        " shell patterns.",
     ]
     parts += [
         "## What cannot be followed",
-        "A rule may ask for what the hardware or the API server cannot do, or not yet. The node offers what it can;"
-        " the `status` of its NodeInventory lists each such rule with a reason, the GPUs, a message and what ends it,"
-        " and its condition `PolicyFollowed` is `False`. `kubectl get nodeinventories` shows the first reason,"
-        " `dractl get nodes`, `dractl doctor` and `dractl explain` the rest, and an Event of the Node says when it"
-        " begins and ends. A node of which there was never anything to say has no condition. A `mig` rule without"
-        " `nodes` and `gpus` is for all GPUs that can be partitioned, and says nothing of the others.",
+        "If the hardware or the API server cannot do what a rule requires, the node offers what it can. The"
+        " `status` of its"
+        " NodeInventory lists each such rule with a reason, the GPUs, a message and the fix, and its condition"
+        " `PolicyFollowed` is `False`. `kubectl get nodeinventories` shows the first reason; `dractl get nodes`,"
+        " `dractl doctor` and `dractl explain` show all. Events of the Node report when this begins and ends. A"
+        " node that has"
+        " always followed the policy has no condition. A `mig` rule without `nodes` and `gpus` applies only to"
+        " GPUs that"
+        " support MIG.",
         table(("Reason", "When"), [(f"`{one.reason}`", one.meaning) for one in Cause]),
     ]
     for model in models:
-        parts += [f"## {model.__name__}", table(("Field", "Is", ""), _rows(model, told))]
+        parts += [f"## {model.__name__}", table(("Field", "Type", "Meaning"), _rows(model, told))]
     return page(*parts)
 
 

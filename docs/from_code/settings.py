@@ -17,16 +17,20 @@ TEMPLATES = Path(__file__).parents[2] / "charts" / "gpu-dra-driver" / "templates
 
 PROGRAMS: Mapping[str, tuple[SettingsParser, str | None, str]] = {
     "gpu-dra-kubelet-plugin": (plugin_settings._parser(), "kubelet-plugin.yaml", "The node plugin, one on each node."),
-    "gpu-dra-controller": (controller_settings._parser(), "controller.yaml", "The controller, one that leads."),
+    "gpu-dra-controller": (
+        controller_settings._parser(),
+        "controller.yaml",
+        "The controller; one replica is the leader.",
+    ),
     "gpu-dra-imex-daemon": (
         imex_settings.settings_parser(),
         None,
-        "The supervisor of an IMEX daemon, one on each node of a ComputeDomain, in a pod that the controller makes.",
+        "The supervisor of an IMEX daemon, one on each node of a ComputeDomain, in a pod that the controller creates.",
     ),
     "python -m controller.uninstall": (
         uninstall._parser(),
         "cleanup.yaml",
-        "What `helm uninstall` runs at the end: removes what was made while the driver ran.",
+        "`helm uninstall` runs this at the end: it deletes what the driver created.",
     ),
 }
 """Parser, template of the chart (None: the controller makes its pods), and what it is."""
@@ -37,11 +41,10 @@ _SCOPES = {"$plugin": "kubeletPlugin", "$controller": "controller", ".Values": "
 _TRACES = (
     "With `--otlp-endpoint`, or `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` in its"
     " environment, a program sends spans to a collector: [observability.md](observability.md#traces)."
-    " Other variables"
-    " of OpenTelemetry (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`) mean"
-    " there what they always mean; `OTEL_SDK_DISABLED=true` and `OTEL_TRACES_EXPORTER=none` switch"
-    " traces off unless the"
-    " flag is given."
+    " Other variables of OpenTelemetry (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`,"
+    " `OTEL_BSP_*`)"
+    " work as usual. `OTEL_SDK_DISABLED=true` and `OTEL_TRACES_EXPORTER=none` disable traces unless the flag is"
+    " given."
 )
 
 
@@ -50,18 +53,17 @@ def settings_page() -> str:
     parts = [
         "# Settings",
         WRITTEN,
-        "Each program reads its settings once, from flags and from variables; a flag wins over its"
-        " variable. A mistake"
-        " ends the program with status 2 and a line that says it. The chart sets them from its values,"
-        " all of which are"
-        " in the [chart's README](../charts/gpu-dra-driver/README.md); *the chart* means that it needs no value.",
+        "Each program reads its settings once, from flags and environment variables; a flag overrides its"
+        " variable. If a setting"
+        " is wrong, the program reports it and exits with status 2. The chart sets them from its values, which its"
+        " [README](../charts/gpu-dra-driver/README.md) lists; *the chart* means that the chart sets them itself.",
     ]
     for program, (parser, template, meaning) in PROGRAMS.items():
         by_value = _given_by_controller() if template is None else chart_values(TEMPLATES / template)
         parts += [
             f"## {program}",
             meaning,
-            table(("Flag", "Variable", "Default", "Value of the chart", ""), _rows(parser, by_value)),
+            table(("Flag", "Variable", "Default", "Value of the chart", "Meaning"), _rows(parser, by_value)),
         ]
     return page(*parts, "## Traces", _TRACES)
 

@@ -148,12 +148,12 @@ async def test_a_gpu_that_is_shared_no_more_is_for_one_claim_once_its_shares_are
     async with bench.plugin() as service:
         assert await prepare_one(service, share) == first
         for other in (whole, late):
-            with pytest.raises(DeviceInUse, match="one claim has the device for itself"):
+            with pytest.raises(DeviceInUse, match="the device is exclusive to one claim"):
                 await prepare_one(service, other)
         await unprepare_one(service, share)
         assert bench.hardware.there == {}
         await prepare_one(service, whole)
-        with pytest.raises(DeviceInUse, match="one claim has the device for itself"):
+        with pytest.raises(DeviceInUse, match="the device is exclusive to one claim"):
             await prepare_one(service, late)
 
 

@@ -70,20 +70,20 @@ def test_these_two_can_be_side_by_side(held: Use, wanted: Use) -> None:
 @pytest.mark.parametrize(
     ("held", "wanted", "says"),
     [
-        (full(), full(), "for itself"),
-        (full("TimeSlicing"), full("TimeSlicing"), "for itself"),
-        (full(), SLICED, "for itself"),
+        (full(), full(), "exclusive to one claim"),
+        (full("TimeSlicing"), full("TimeSlicing"), "exclusive to one claim"),
+        (full(), SLICED, "exclusive to one claim"),
         (SLICED, CLIENT, "exclude each other"),
         (mig(FIRST, "MPS", shared=True), mig(FIRST, "TimeSlicing", shared=True), "exclude each other"),
         (full("TimeSlicing", shared=True, settings="Short"), SLICED, "same settings"),
         (full("MPS", shared=True, share=1), full("MPS", shared=True, share=1), "each share is for one claim"),
         (full(), mig(FIRST), "cannot be used as a whole"),
         (SLICED, mig(FIRST), "cannot be used as a whole"),
-        (mig(FIRST), mig(FIRST), "for itself"),
+        (mig(FIRST), mig(FIRST), "exclusive to one claim"),
         (mig(FIRST), mig(HALF), "same slices"),
         (mig(FIRST, "MPS", shared=True), mig(HALF, "MPS", shared=True), "same slices"),
         (mig(HALF), mig(PARTS[0]), "same slices"),
-        (mig(PARTS[0]), mig(PARTS[0]), "for itself"),
+        (mig(PARTS[0]), mig(PARTS[0]), "exclusive to one claim"),
         (VFIO, full(), "virtual machine"),
         (VFIO, SLICED, "virtual machine"),
         (VFIO, mig(SECOND), "virtual machine"),
@@ -149,11 +149,11 @@ def test_a_modern_gpu_can_do_it_all() -> None:
 def test_before_volta_time_slices_multi_user_and_limits_are_refused_and_plain_mps_is_not() -> None:
     refusal = unsupported(OLD, Kind.GPU, "TimeSlicing")
     assert refusal is not None
-    assert refusal.startswith("time slices can be set from compute capability 7.0 (Volta) on")
+    assert refusal.startswith("time slices can be set on compute capability 7.0 (Volta) and newer")
     assert refusal.endswith("(Tesla P4, compute capability 6.1)")
     assert unsupported(OLD, Kind.GPU, "TimeSlicing", sets_interval=False) is None
     assert "several users" in (unsupported(OLD, Kind.GPU, "MPS", True) or "")
-    assert "limits what a program" in (unsupported(OLD, Kind.GPU, "MPS", limits=True) or "")
+    assert "MPS limits need" in (unsupported(OLD, Kind.GPU, "MPS", limits=True) or "")
     assert unsupported(OLD, Kind.GPU, "MPS", clients=16) is None
     assert "at most 16" in (unsupported(OLD, Kind.GPU, "MPS", clients=17) or "")
 
@@ -183,7 +183,7 @@ def test_virtual_machines_want_a_whole_physical_gpu_behind_an_iommu_and_share_no
         assert "virtual" in (unsupported(gpu(virtualization=virtual), Kind.VFIO, None) or ""), virtual
     assert unsupported(gpu(virtualization="Passthrough"), Kind.VFIO, None) is None
     assert "MIG mode" in (unsupported(partitioned, Kind.VFIO, None) or "")
-    assert "for itself" in (unsupported(gpu(), Kind.VFIO, "MPS") or "")
+    assert "exclusive to a virtual machine" in (unsupported(gpu(), Kind.VFIO, "MPS") or "")
 
 
 def test_the_host_of_a_virtual_gpu_sets_its_time_slice() -> None:
@@ -194,7 +194,7 @@ def test_the_host_of_a_virtual_gpu_sets_its_time_slice() -> None:
 
 def test_a_time_slice_for_a_mig_device_is_accepted_and_has_no_effect() -> None:
     assert unsupported(gpu(), Kind.MIG, "TimeSlicing") is None
-    assert "no time slice" in (without_effect(gpu(), Kind.MIG, "TimeSlicing") or "")
+    assert "cannot be set" in (without_effect(gpu(), Kind.MIG, "TimeSlicing") or "")
     assert without_effect(gpu(), Kind.MIG, "MPS") is None
     assert without_effect(gpu(), Kind.GPU, "TimeSlicing") is None
 

@@ -82,15 +82,15 @@ def test_nothing_is_asked_of_devices_whose_config_sets_nothing() -> None:
 
 def test_a_time_slice_on_an_old_gpu_is_refused_with_the_reason_and_what_to_do() -> None:
     assert refusal(sliced(), old()) == (
-        "GpuConfig.sharing: strategy TimeSlicing cannot be had on gpu-0: time slices can be set from compute capability"
-        " 7.0 (Volta) on; without a sharing strategy, programs take turns on this GPU all the same"
+        "GpuConfig.sharing: strategy TimeSlicing cannot be had on gpu-0: time slices can be set on compute capability"
+        " 7.0 (Volta) and newer; without a sharing strategy, programs take turns on this GPU too"
         " (Tesla P4, compute capability 6.1)"
     )
 
 
 def test_mps_for_several_users_or_with_limits_wants_volta() -> None:
     assert "several users" in refusal(by_mps(multi_user=True), old())
-    assert "limits what a program can have" in refusal(by_mps(None, GIB), old())
+    assert "MPS limits need" in refusal(by_mps(None, GIB), old())
     assert checked_against(GpuConfig(by_mps()), [old()]) == ()
 
 
@@ -126,7 +126,9 @@ def test_limits_for_devices_that_the_claim_does_not_have_are_refused() -> None:
 
 def test_an_interval_for_a_mig_device_is_a_warning() -> None:
     (warning,) = checked_against(MigDeviceConfig(sliced("Long")), [mig()])
-    assert warning.startswith("gpu-0-mig-1g10gb-0: the interval has no effect: MIG devices have no time slice")
+    assert warning.startswith(
+        "gpu-0-mig-1g10gb-0: the interval has no effect: the time slice of MIG devices cannot be set"
+    )
     assert checked_against(MigDeviceConfig(sliced("Default")), [mig()]) == ()
 
 
