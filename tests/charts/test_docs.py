@@ -12,7 +12,7 @@ type Render = Any
 
 
 def test_values_that_the_table_names_exist(render: Render) -> None:
-    table = (ROOT / "docs" / "install.md").read_text().partition("## Choose")[2].partition("\n## ")[0]
+    table = (ROOT / "docs" / "install.md").read_text().partition("## Chart values")[2].partition("\n## ")[0]
     named = re.findall(r"^\| [^|]* \| `([^`]*)`", table, re.M)
     assert len(named) > 8
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
