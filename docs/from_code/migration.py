@@ -2,6 +2,7 @@
 
 from docs.from_code.tables import page, table
 from dra_driver.migration.codes import CODES
+from dra_driver.migration.decisions import FIELDS
 from dra_driver.migration.kind_table import known_kinds
 from dra_driver.migration.label_table import ROWS
 from dra_driver.migration.report import DIFFERENCES
@@ -12,9 +13,12 @@ END = "<!-- migration: end -->"
 
 def migration_part() -> str:
     return page(
+        "## All decisions",
+        "Of the file that `--decisions` names. Every one can be left out.",
+        table(("Decision", "Means"), ([f"`{name}`", means] for name, means in FIELDS.items())),
         "## What becomes of each kind",
         "Other kinds are looked through for what has the shape of a pod; that is reported, and converted with "
-        "`--unknown-kinds`.",
+        "the decision `unknownKinds`.",
         table(
             ("Kind", "Group", "Becomes"), ([f"`{kind}`", group or "core", what] for group, kind, what in known_kinds())
         ),

@@ -28,7 +28,7 @@ def read_files(paths: Sequence[str]) -> Reading:
     A folder stands for its YAML and JSON files, at any depth, in order of their names; hidden ones are passed over.
     Raises UnreadableFile for the first path that cannot be read.
     """
-    return together(read_documents(_bytes(name), name) for name in named_files(paths))
+    return together(read_documents(read_bytes(name), name) for name in named_files(paths))
 
 
 def shipped_classes() -> tuple[Document, ...]:
@@ -52,7 +52,8 @@ def _files_below(folder: Path) -> Iterator[str]:
             yield str(path)
 
 
-def _bytes(name: str) -> bytes:
+def read_bytes(name: str) -> bytes:
+    """Raises UnreadableFile."""
     if name == STDIN:
         return sys.stdin.buffer.read()
     try:

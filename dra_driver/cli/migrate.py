@@ -14,7 +14,7 @@ from dra_driver.cli import migrate_options as flags
 from dra_driver.cli.encodings import title
 from dra_driver.cli.migrate_cluster import ClusterRead, read_cluster, relevant
 from dra_driver.cli.migrate_files import diff, places_below, read_sources, together, write_beside, write_in_place
-from dra_driver.cli.migrate_options import DEFAULTS, ReportFormat, SeveralShares
+from dra_driver.cli.migrate_options import ReportFormat
 from dra_driver.cli.migrate_report import Gathered, Trying, json_text, reported, show, write_reports
 from dra_driver.cli.output import Status, messages
 from dra_driver.errors import InvalidInput
@@ -45,31 +45,9 @@ def migrate(
     output: flags.OutputOption = None,
     report: flags.ReportOption = None,
     undo: flags.UndoOption = False,
-    strategy: flags.StrategyFlag = None,
-    shared_claim: flags.SharedClaimOption = None,
     kubernetes: flags.KubernetesOption = None,
-    extended_resources: flags.GateOption = None,
-    mig_strategy: flags.MigStrategyOption = None,
-    mig_profile: flags.MigProfileOption = None,
-    sharing: flags.SharingOption = None,
-    gpu_memory: flags.GpuMemoryOption = None,
-    resource_unit: flags.UnitOption = None,
-    several_shares: flags.SharesOption = SeveralShares.SHARES,
-    share_visible_all: flags.VisibleOption = False,
-    pin_uuids: flags.PinOption = False,
-    remove_mps_mounts: flags.MpsOption = False,
-    remove_runtime_class: flags.RuntimeOption = False,
-    dynamic_mig: flags.DynamicMigOption = False,
-    unknown_kinds: flags.UnknownOption = False,
-    argo_resource_claims: flags.ArgoOption = False,
-    kserve_standard: flags.KserveOption = False,
-    kserve_managed_claims: flags.KserveManagedOption = False,
-    no_undo_annotations: flags.UndoNotesOption = False,
-    driver: flags.DriverOption = DEFAULTS.driver,
-    gpu_class: flags.GpuClassOption = DEFAULTS.gpu_class,
-    mig_class: flags.MigClassOption = DEFAULTS.mig_class,
-    shared_class: flags.SharedClassOption = DEFAULTS.shared_class,
-    vfio_class: flags.VfioClassOption = DEFAULTS.vfio_class,
+    decisions: flags.DecisionsOption = None,
+    strategy: flags.StrategyFlag = None,
 ) -> None:
     """Move manifests from the device plugin and its relatives to DRA; without --in-place and -o nothing is written.
 
@@ -82,14 +60,15 @@ def migrate(
         raise InvalidInput("is for --cluster without PATHS", about="--namespace")
     trying = Trying(flags.models_of(nodes), try_seconds)
     read = read_cluster(kubeconfig, context, namespace) if cluster else None
-    options = flags.options_of(ctx.params, read.minor if read is not None else None)
+    decided = flags.decisions_of(decisions, strategy)
+    options = flags.options_of(decided, kubernetes, read.minor if read is not None else None)
     work = _gathered(paths or [], around or [], read)
     result = undone(work.sources) if undo else migrated(work.sources, options, work.side)
     _refuse_unmatched(result, options)
     results = _results(result, work, options, in_place=in_place, output=output, command=_typed(ctx))
     found = Report(result) if undo else reported(result, options, work, trying, results)
     written = "." if in_place else None if output == _STDOUT else output
-    found = replace(found, command=_typed(ctx), written=written, unread=work.unread)
+    found = replace(found, command=_typed(ctx), written=written, unread=work.unread, decided=decided)
     _write(found, work, in_place=in_place, output=output, diff_only=diff_only)
     if report is not None:
         typer.echo(markdown(found) if report is ReportFormat.MARKDOWN else json_text(found), nl=False)
@@ -122,11 +101,11 @@ def _typed(ctx: typer.Context) -> str:
 
 def _refuse_unmatched(result: Migration, options: Options) -> None:
     """Nobody should believe that a workload stays when its name was misspelt."""
-    said = [("--strategy", name) for name, _ in options.strategy_of]
-    said += [("--shared-claim", name) for names in options.shared_claims for name in names]
-    for flag, name in said:
+    named_ones = [("workloads", name) for name, _ in options.strategy_of]
+    named_ones += [("sharedClaims", name) for names in options.shared_claims for name in names]
+    for decision, name in named_ones:
         if not any(is_named(one.pod.document, name) for one in result.workloads):
-            raise InvalidInput(f"no workload that asks for GPUs is called {name!r}", about=flag)
+            raise InvalidInput(f"no workload that asks for GPUs is called {name!r}", about=decision)
     for names in options.shared_claims:
         members = [one for one in result.workloads if any(is_named(one.pod.document, name) for name in names)]
         _refuse_apart(members, names)
@@ -134,7 +113,7 @@ def _refuse_unmatched(result: Migration, options: Options) -> None:
 
 def _refuse_apart(members: Sequence[Workload], names: Sequence[str]) -> None:
     """One claim for all of them, or nothing is done."""
-    about = f"--shared-claim {','.join(names)}"
+    about = f"sharedClaims: [{', '.join(names)}]"
     for one in members:
         if one.choice.target is not Target.CLAIMS:
             raise InvalidInput(f"{named(one)} cannot have a claim: {one.choice.reason}", about=about)

@@ -1,7 +1,7 @@
 """The report of `dractl migrate`: what was found out besides the result, shown in short, or written beside it."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from dra_driver.api.documents import read_documents
+from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import RESOURCE_SLICES, JsonObject
 from dra_driver.api.resource import DeviceClass
 from dra_driver.cli.files import shipped_classes
@@ -22,6 +23,8 @@ from dra_driver.migration.applying import Results
 from dra_driver.migration.codes import Severity
 from dra_driver.migration.cutover import FINAL_VALUES_FILE, VALUES_FILE, cutover
 from dra_driver.migration.cutover_values import final_values
+from dra_driver.migration.decisions import FILE as DECISIONS_FILE
+from dra_driver.migration.decisions import proposal, wanted_decisions
 from dra_driver.migration.ground import Ground, ground_of_cluster, ground_of_labels, ground_of_models
 from dra_driver.migration.model import Finding, Migration, Options, Source
 from dra_driver.migration.offering import offering_of
@@ -34,6 +37,7 @@ from dra_driver.migration.report_text import at, counted, named
 from dra_driver.migration.report_together import sums
 from dra_driver.migration.together import together
 from dra_driver.migration.verify import Verdict, verify
+from dra_driver.names import names_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +117,18 @@ def _ground(
     nodes = [one for one in objects if one.get("kind") == "Node"]
     if not models and ours:
         return ground_of_cluster(nodes, slices, minor)
-    ground = ground_of_models(models, migration.policy, minor, options.driver)
+    ground = ground_of_models(models, migration.policy, minor, options.driver, _recorded(models))
     return ground if models else ground_of_labels(nodes, ground, options.driver)
+
+
+def _recorded(models: Iterable[str]) -> dict[str, NodeInventorySpec]:
+    """What the nodes have that files of records describe. Raises InvalidInput."""
+    files = [name for name in models if names_record(name)]
+    if not files:
+        return {}
+    from dra_driver.simulation.cluster import inventory_of_model  # It is slow to import.
+
+    return {file: NodeInventorySpec.of(inventory_of_model(file)) for file in files}
 
 
 def _classes(migration: Migration, objects: Sequence[JsonObject], read: ClusterRead | None) -> dict[str, DeviceClass]:
@@ -222,6 +236,8 @@ def write_reports(report: Report, folder: Path) -> None:
     write_extra(folder, "report.md", markdown(report))
     write_extra(folder, "report.json", json_text(report))
     migration = report.migration
+    if decided := proposal(wanted_decisions(migration), report.decided):
+        write_extra(folder, DECISIONS_FILE, decided)
     if migration.policy is not None:
         write_extra(folder, "publishing-policy.yaml", _yaml(migration.policy))
     if migration.workloads or migration.policy is not None or migration.chart_values:

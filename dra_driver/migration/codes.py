@@ -47,8 +47,8 @@ MEANING_UNKNOWN = Code(
     "M002", "meaning of a resource unknown", _WARNING,
     "What `nvidia.com/gpu` stands for depends on the nodes: a whole GPU, a MIG device (strategy single), or a share. "
     "Nothing that was given says so.",
-    "Give the device plugin's configuration, the ClusterPolicy or a list of nodes, or say it with "
-    "`--mig-strategy` and `--sharing`.",
+    "Give the device plugin's configuration, the ClusterPolicy or a list of nodes, or decide it "
+    "(`migStrategy: mixed`, `sharing: time-slicing:4`).",
 )  # fmt: skip
 SHARES_ABOVE_ONE = Code(
     "M003", "several shares asked for", _WARNING,
@@ -58,7 +58,7 @@ SHARES_ABOVE_ONE = Code(
 PERCENT_WITHOUT_SIZE = Code(
     "M004", "percentage of a memory whose size is unknown", _WARNING,
     "A share is given in percent of a GPU's memory; a claim asks for memory in bytes.",
-    "Say how much memory the GPUs have (`--gpu-memory 80Gi`), or give a list of nodes or ResourceSlices (`--with`).",
+    "Say how much memory the GPUs have (`gpuMemory: 80Gi`), or give a list of nodes or ResourceSlices (`--with`).",
 )  # fmt: skip
 NOT_ENFORCED = Code(
     "M005", "limit was kept by a library", _WARNING,
@@ -130,7 +130,7 @@ GPU_INIT_CONTAINER = Code(
 PINNED_GPU = Code(
     "M017", "one particular GPU", _WARNING,
     "The workload names GPUs by their UUID: it runs nowhere else, and nowhere when that GPU is replaced.",
-    "Do without it, or confirm with `--pin-uuids` that a selector on the UUID is wanted.",
+    "Do without it, or decide that a selector on the UUID is wanted (`pinUuids: true`).",
 )  # fmt: skip
 TOO_LARGE = Code(
     "M018", "more than a claim holds", _ERROR,
@@ -140,8 +140,8 @@ TOO_LARGE = Code(
 UNKNOWN_RESOURCE = Code(
     "M019", "resource that looks like a GPU", _WARNING,
     "The name of a resource looks like one of GPUs, and nobody here knows what it stands for. It is left as it is.",
-    "Give the configuration that makes it, or say its unit with `--resource-unit`; where it is no GPU of NVIDIA, say "
-    "`--resource-unit NAME=other`.",
+    "Give the configuration that makes it, or decide what a number of it is (`resources: {NAME: MiB}`); if it is "
+    "no NVIDIA GPU, `resources: {NAME: other}`.",
 )  # fmt: skip
 NOT_EDITABLE = Code(
     "M020", "text that is not edited", _WARNING,
@@ -161,7 +161,7 @@ CROSS_NAMESPACE = Code(
 SERVER_TOO_OLD = Code(
     "M023", "API server without the feature", _ERROR,
     "The Kubernetes that is migrated to does not have, or has switched off, what the result needs.",
-    "Upgrade, switch the gate on, or choose the other strategy with `--strategy`.",
+    "Upgrade, switch the gate on, or decide on the other strategy (`strategy: claims` or `extended`).",
 )  # fmt: skip
 PAST_THE_SCHEDULER = Code(
     "M024", "pod past the scheduler", _ERROR,
@@ -216,12 +216,12 @@ HAND_MADE_MPS = Code(
     "M033", "MPS by hand", _WARNING,
     "The pod reaches an MPS daemon of the host by its own mounts or environment. The driver starts a daemon for a "
     "claim or for shares, and hands in what programs need.",
-    "Take the mounts away with `--remove-mps-mounts` once the result runs.",
+    "Take the mounts away (`removeMpsMounts: true`) once the result runs.",
 )  # fmt: skip
 UNIT_ASSUMED = Code(
     "M034", "unit assumed", _WARNING,
     "The unit of a resource depends on a setting of the old system, and was assumed.",
-    "Look whether it is right; say it with `--resource-unit`.",
+    "Look whether it is right; if not, decide it (`resources: {NAME: MiB}`).",
 )  # fmt: skip
 SHARE_OF_MIG = Code(
     "M035", "share as a MIG device", _INFO,
@@ -288,7 +288,7 @@ ADMIN_ACCESS = Code(
     "nothing from anybody; its namespace needs the label `resource.kubernetes.io/admin-access: \"true\"`. On a node "
     "where MIG devices are made on demand Kubernetes gives no new claim all GPUs while any of them, or a part of one, "
     "is in use: counters are checked for admin access, too, and no other claim gets around them. What it got before "
-    "it keeps. So where this is known (`--dynamic-mig`, slices) the pod stays as it is.",
+    "it keeps. So where this is known (decision `dynamicMig`, slices) the pod stays as it is.",
     "Set the label, and see which of the pod's privileges it can do without. Where some nodes make MIG devices on "
     "demand and others do not, give each kind a DaemonSet of its own, and migrate the one for the others alone.",
 )  # fmt: skip
@@ -319,13 +319,13 @@ LABEL_STAYS = Code(
     "M051", "label of GPUs that stays with the pod", _INFO,
     "The pod stays as it is, and so do the labels that it asks of its node. Those of GPU Feature Discovery go stale "
     "when it is taken away.",
-    "Keep GPU Feature Discovery running, label the nodes yourself, or migrate with `--strategy claims`.",
+    "Keep GPU Feature Discovery running, label the nodes yourself, or decide on claims (`strategy: claims`).",
 )  # fmt: skip
 SHARED_CLAIM = Code(
     "M052", "one claim for several", _INFO,
-    "Pods of this workload and of others have the same devices, as `--shared-claim` said: they all run on the node of "
-    "these devices, at most 256 at a time, and nothing keeps one of them from taking the memory of the others.",
-    "Nothing to do. Whoever wants limits asks for shares instead, without `--shared-claim`.",
+    "Pods of this workload and of others have the same devices, as decided by `sharedClaims`: they all run on the node "
+    "of these devices, at most 256 at a time, and nothing keeps one of them from taking the memory of the others.",
+    "Nothing to do. Whoever wants limits asks for shares instead, without `sharedClaims`.",
 )  # fmt: skip
 NAME_TAKEN = Code(
     "M053", "name that was taken", _WARNING,

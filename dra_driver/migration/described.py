@@ -12,10 +12,12 @@ from functools import cache
 from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.allocation.nodes import NodeView, provides
 from dra_driver.allocation.snapshot import Catalog
+from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.checking.knowledge import Site, everywhere, inventory_of_model, model_names, site_of_inventory
 from dra_driver.migration.gfd import Labels, labels_of, products_of
 from dra_driver.migration.offering import is_plugin_resource
+from dra_driver.names import model_label
 
 _GPU_RESOURCE = "nvidia.com/gpu"
 _PRODUCT, _COUNT = "nvidia.com/gpu.product", "nvidia.com/gpu.count"
@@ -54,23 +56,30 @@ def titled(models: Mapping[str, int]) -> str:
     return f"{total} node{'s' * (total != 1)}: {parts}"
 
 
-def of_models(models: Mapping[str, int], behaviour: Behaviour, driver: str) -> Described:
-    """So many nodes of each model, called `dgx-h100-1` and so on."""
-    named = [(f"{model}-{index}", model) for model, number in models.items() for index in range(1, number + 1)]
+def of_models(
+    models: Mapping[str, int], behaviour: Behaviour, driver: str, recorded: Mapping[str, NodeInventorySpec]
+) -> Described:
+    """So many nodes of each model, called `dgx-h100-1` and so on. `recorded` are nodes of names that are no model's."""
+    nodes_of = {model: recorded.get(model) or inventory_of_model(model) for model in models}
+    named = [
+        (f"{model_label(model)}-{index}", nodes_of[model])
+        for model, number in models.items()
+        for index in range(1, number + 1)
+    ]
 
     def nodes(policy: PublishingPolicy) -> tuple[DescribedNode, ...]:
         # Nobody said which labels they have, so rules for some nodes are for all of them.
         rules = everywhere(policy)
         whole = not policy.mig and not policy.sharing
-        return tuple(_of_model(name, model, rules, behaviour, driver, whole=whole) for name, model in named)
+        return tuple(_of_model(name, inventory, rules, behaviour, driver, whole=whole) for name, inventory in named)
 
-    return Described(titled(models), nodes)
+    return Described(titled({model_label(model): number for model, number in models.items()}), nodes)
 
 
 def _of_model(
-    name: str, model: str, policy: PublishingPolicy, behaviour: Behaviour, driver: str, *, whole: bool
+    name: str, inventory: NodeInventorySpec, policy: PublishingPolicy, behaviour: Behaviour, driver: str, *, whole: bool
 ) -> DescribedNode:
-    inventory = inventory_of_model(model).model_copy(update={"node_name": name})
+    inventory = inventory.model_copy(update={"node_name": name})
     site = site_of_inventory(inventory, policy, behaviour, driver)
     device = next((one.device for pool in site.catalog.pools(site.node) for one in pool.candidates), None)
     # What a device plugin would call shares or MIG devices of these nodes depends on its configuration.

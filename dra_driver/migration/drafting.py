@@ -174,7 +174,9 @@ def _of_unknown_kind(document: Document, meaning: Meaning, options: Options) -> 
     for pod in pods_by_shape(document):
         if any(True for _ in gpu_keys(pod.spec)):
             message = f"{document.kind} is not a kind that is known; this has the shape of a pod that asks for GPUs"
-            advice = "See whether its controller passes claims on to pods, then migrate it with `--unknown-kinds`."
+            advice = (
+                "See whether its controller passes claims on to pods, then decide to convert it (`unknownKinds: true`)."
+            )
             yield finding(NOT_EDITABLE, document, pod.path, message, advice=advice)
         for container in pod.containers:
             for resource, path in dict(strange_resources(container, meaning, options)).items():

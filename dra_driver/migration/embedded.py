@@ -35,7 +35,7 @@ def why_no_claims(pod: PodSpecAt, place: str, options: Options) -> str | None:
     name = f"{pod.document.kind}/{pod.document.name or '*'}"
     return (
         f"{place}, and whoever makes pods of it may drop claims or make them in another namespace "
-        f"(if you know that it does neither: `--strategy {name}=claims`)"
+        f"(if you know that it does neither: `workloads: [{{name: {name}, strategy: claims}}]`)"
     )
 
 

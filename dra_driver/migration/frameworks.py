@@ -149,7 +149,7 @@ def _counted_by_kai(workload: Workload, options: Options) -> Iterator[Finding]:
     reasons += [f"nothing of class {name}, which has no `gpu` in its name" for name in sorted(nameless)]
     if reasons:
         message = f"KAI's queues count of claims {' and '.join(reasons)}"
-        other = ", or use a class whose name says `gpu` (`--mig-class`)" if nameless else ""
+        other = ", or use a class with `gpu` in its name (`classes: {mig: mig.gpu.example.com}`)" if nameless else ""
         advice = f"Set the queue's limits with that in mind{other}."
         yield finding(NO_CLAIMS_HERE, workload.pod.document, workload.pod.path, message, advice=advice)
 

@@ -4,17 +4,19 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from types import MappingProxyType
 
 from dra_driver.allocation.behaviour import Behaviour
 from dra_driver.allocation.nodes import NodeView
 from dra_driver.allocation.snapshot import Catalog, PublishedSlice
+from dra_driver.api.inventory import NodeInventorySpec
 from dra_driver.api.meta import JsonObject
 from dra_driver.api.policy import PublishingPolicy
 from dra_driver.api.resource import ResourceSlice
-from dra_driver.checking.knowledge import Site, everywhere, model_names, site_of_model
+from dra_driver.checking.knowledge import Site, everywhere, model_names, site_of_inventory, site_of_model
 from dra_driver.errors import InvalidInput
 from dra_driver.migration.described import Described, of_labels, of_models, of_slices, without_plugin
-from dra_driver.names import GPU_DRIVER
+from dra_driver.names import GPU_DRIVER, model_label
 
 _FEW = 2
 """GPUs of a node suffice where each has dozens of partitions; whole nodes come last, for claims of many."""
@@ -48,13 +50,18 @@ class Ground:
 
 
 def ground_of_models(
-    names: Sequence[str] | Mapping[str, int], policy: JsonObject | None, minor: int, driver: str = GPU_DRIVER
+    names: Sequence[str] | Mapping[str, int],
+    policy: JsonObject | None,
+    minor: int,
+    driver: str = GPU_DRIVER,
+    recorded: Mapping[str, NodeInventorySpec] = MappingProxyType({}),
 ) -> Ground:
     """Nodes of GPU models by the names of their profiles, one of each or so many; all known ones when there are none.
 
-    `policy` is that of the report. Raises InvalidInput for a model that does not exist.
+    `policy` is that of the report. `recorded` are nodes of names that are no model's. Raises InvalidInput for a name
+    that is neither.
     """
-    unknown = [name for name in names if name not in model_names()]
+    unknown = [name for name in names if name not in model_names() and name not in recorded]
     if unknown:
         raise InvalidInput(f"{unknown[0]!r} is none of {', '.join(model_names())}", about="--nodes")
     models = tuple(dict.fromkeys(names)) or model_names()
@@ -64,7 +71,12 @@ def ground_of_models(
     def published(rules: JsonObject, needs: JsonObject | None, gpus: int | None = None) -> Publication:
         typed = everywhere(PublishingPolicy.of({**_HEADER, **rules}, about="the policy of this migration"))
         written = json.dumps(typed.to_wire(), sort_keys=True)
-        makers = (partial(_site, model, written, gpus, behaviour, driver) for model in models)
+        makers = (
+            partial(_site_of_record, recorded[model], typed, gpus, behaviour, driver)
+            if model in recorded
+            else partial(_site, model, written, gpus, behaviour, driver)
+            for model in models
+        )
         return Publication(tuple(makers), needs)
 
     shared = {"strategy": "MPS", "capacity": ["memory", "cores"]}
@@ -89,8 +101,12 @@ def ground_of_models(
         found += [published({**own, "sharing": rules}, None) for rules in by_nodes.values()]
     found += [published(extra, extra, _FEW if "mig" in extra else None) for extra in extras]
     found += [published(own, None), published(_DYNAMIC, _DYNAMIC)]
-    title = f"nodes of {', '.join(models)}" if names else f"nodes of the {len(models)} GPU models that are known here"
-    described = of_models(names, behaviour, driver) if isinstance(names, Mapping) and names else None
+    title = (
+        f"nodes of {', '.join(map(model_label, models))}"
+        if names
+        else f"nodes of the {len(models)} GPU models that are known here"
+    )
+    described = of_models(names, behaviour, driver, recorded) if isinstance(names, Mapping) and names else None
     return Ground(title, tuple(found), minor, certain=bool(names), described=described)
 
 
@@ -98,6 +114,12 @@ def ground_of_models(
 def _site(model: str, rules: str, gpus: int | None, behaviour: Behaviour, driver: str) -> Site:
     """The same one for the same `rules` (JSON), since many results may be tried in one process."""
     return site_of_model(model, PublishingPolicy.of(json.loads(rules)), gpus, behaviour, driver)
+
+
+def _site_of_record(
+    inventory: NodeInventorySpec, policy: PublishingPolicy, gpus: int | None, behaviour: Behaviour, driver: str
+) -> Site:
+    return site_of_inventory(inventory.model_copy(update={"gpus": inventory.gpus[:gpus]}), policy, behaviour, driver)
 
 
 def ground_of_cluster(nodes: Sequence[JsonObject], slices: Sequence[JsonObject], minor: int) -> Ground:

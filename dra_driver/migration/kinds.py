@@ -254,7 +254,7 @@ def _why_not_raw(mode: object) -> str:
     if mode is None:
         return (
             f"KServe's own default passes through Knative, which keeps no claims (annotation {_MODE_ANNOTATION}: "
-            "Standard, or --kserve-standard, says otherwise)"
+            "Standard, or `kserveStandard: true`, says otherwise)"
         )
     return f"KServe's mode {mode} passes through Knative, which keeps no claims"
 

@@ -124,7 +124,7 @@ def managed(workloads: Sequence[Workload], claims: Sequence[Claims], options: Op
         return Managed(None, (said,))
     edits = tuple(edit for one in workloads for edit in _without_the_old(one))
     message = "KServe makes claims of these annotations from 0.20 on; before, the pods would start without GPUs"
-    advice = "See that the cluster has KServe 0.20 or newer, or migrate without `--kserve-managed-claims`."
+    advice = "See that the cluster has KServe 0.20 or newer, or migrate without `kserveManagedClaims`."
     return Managed(
         (*edits, *_annotations(workloads, claims[0].template)),
         (finding(NO_CLAIMS_HERE, document, ("metadata", "annotations"), message, advice=advice),),

@@ -78,7 +78,7 @@ def of_form(workload: Workload, options: Options) -> Iterator[Finding]:
             yield too_old(workload, workload.choice.reason)
     elif target is Target.CLAIMS and in_a_patch_of_the_pod(pod, options):
         message = "older releases of Argo Workflows have no resourceClaims in templates; they are in podSpecPatch"
-        advice = "With a release that has them, migrate with `--argo-resource-claims`."
+        advice = "With a release that has them, decide to use them (`argoResourceClaims: true`)."
         yield finding(
             NO_CLAIMS_HERE, pod.document, pod.path, message, advice=advice, severity=Severity.INFO, fixed=True
         )
@@ -97,7 +97,7 @@ def of_the_cluster(workload: Workload) -> Iterator[Finding]:
         yield finding(NO_CLAIMS_HERE, document, (), message, advice=advice)
     if workload.choice.target is Target.CLAIMS and document.kind in _RUNTIMES:
         message = "the GPUs of a TrainJob that has resourcesPerNode of its own are added to those of the claim"
-        advice = "Let TrainJobs of this runtime ask for no GPUs, or keep both as they are with `--strategy extended`."
+        advice = "Let TrainJobs of this runtime ask for no GPUs, or keep both as they are with `strategy: extended`."
         yield finding(NO_CLAIMS_HERE, document, workload.pod.path, message, advice=advice)
 
 

@@ -79,8 +79,8 @@ def assumed_whole(strategy: Given[str], usual: Given[str] | None) -> Finding:
             "the MIG strategy single is the GPU Operator's default, and nothing that was given says of MIG devices"
         )
     message = f"{because}, so nvidia.com/gpu is taken as a whole GPU"
-    advice = "If it is not, give the nodes (`--cluster`, or `kubectl get nodes -o yaml` by `--with`), or say it with "
-    return finding(MEANING_UNKNOWN, strategy.document, strategy.at, message, advice=f"{advice}`--mig-profile`.")
+    advice = "If it is not, give the nodes (`--cluster`, or `kubectl get nodes -o yaml` by `--with`), or decide it by "
+    return finding(MEANING_UNKNOWN, strategy.document, strategy.at, message, advice=f"{advice}`migProfile: 1g.10gb`.")
 
 
 def layout_of(name: str, entries: object) -> MigLayout | None:

@@ -434,7 +434,7 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a person can say. Each field has a flag of `dractl migrate`."""
+    """What a person can say, as the code uses it; `decisions.Decisions` is the file."""
 
     strategy: StrategyOption = StrategyOption.AUTO
     strategy_of: tuple[tuple[str, StrategyOption], ...] = ()

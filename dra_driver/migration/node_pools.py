@@ -40,7 +40,7 @@ def _node_pool(found: Found, world: World) -> None:
         )
         advice = (
             "Keep nodes for these pods by `replicas` of a NodePool or a node group of the cloud, or leave the "
-            "workloads with the extended resource (strategy extended)."
+            "workloads with the extended resource (`strategy: extended`)."
         )
         found.say(AUTOSCALER, template, message, advice=advice)
     if _becomes(world, Target.EXTENDED):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from dra_driver.migration.codes import UNKNOWN_RESOURCE, Severity
 from dra_driver.migration.cutover_steps import Plan
+from dra_driver.migration.decisions import Decisions
 from dra_driver.migration.model import Migration, Target
 from dra_driver.migration.readiness import Check
 from dra_driver.migration.together import Together
@@ -35,6 +36,8 @@ class Report:
     together: Together | None = None
     """All at once; None: the nodes are not described."""
     unread: tuple[Unread, ...] = ()
+    decided: Decisions | None = None
+    """What a person decided; None: nothing."""
 
     @property
     def unlike(self) -> int:

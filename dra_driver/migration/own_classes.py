@@ -1,4 +1,4 @@
-"""DeviceClasses of names that a person chose for claims (`--gpu-class` and the like), where nobody is known to have
+"""DeviceClasses of names that a person chose for claims (decision `classes`), where nobody is known to have
 them: the driver's chart makes them, of values. Pure.
 
 They select what the chart's own classes of that kind select; a class that is there is what somebody made of it.

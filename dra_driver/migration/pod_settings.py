@@ -125,9 +125,7 @@ class _Reader:
         if copies <= MOST_USERS:
             return finding(SHARED_CLAIM, self._pod.document, self._pod.path, message)
         message = f"{message}; of the {copies} of this workload at most {MOST_USERS} run at a time, and the others wait"
-        advice = (
-            "Ask for fewer, or leave the workload out of `--shared-claim`, so that each pod has a claim of its own."
-        )
+        advice = "Ask for fewer, or leave the workload out of `sharedClaims`, so that each pod has a claim of its own."
         return finding(
             SHARED_CLAIM, self._pod.document, self._pod.path, message, advice=advice, severity=Severity.WARNING
         )
@@ -201,14 +199,14 @@ class _Reader:
             self._edits.append(Remove(visible.path))
             self._needs_claims = f"{container.name} shares GPUs, which extended resources cannot say"
             return
-        advice = "Migrate with --share-visible-all if it is to share the GPUs of the pod's other containers."
+        advice = "Decide `shareVisibleAll: true` if it is to share the GPUs of the pod's other containers."
         message = f"{container.name} sees all GPUs of its node by {VISIBLE}={visible.value}, and asks for none"
         self._findings.append(finding(BYPASS, self._pod.document, visible.path, message, advice=advice))
 
     def _pinned(self, container: ContainerAt, name: str, variable: Variable, uuids: Sequence[str]) -> None:
         if not self._options.pin_uuids:
             self._say(PINNED_GPU, variable.path, f"{name} names {', '.join(uuids)}")
-            self._leave = f"{name} names GPUs by their UUID; --pin-uuids makes a selector of it"
+            self._leave = f"{name} names GPUs by their UUID; `pinUuids: true` makes a selector of it"
             return
         self._choose(container, _with_uuid(f"{self._own}.uuid", uuids))
         self._needs_claims = "it wants certain GPUs, which extended resources cannot say"

@@ -247,7 +247,7 @@ def _elastic_quota(found: Found, world: World) -> None:
                 message = f"{name} {resource}: its scheduler counts what pods request, and no claims"
                 advice = (
                     "Limit claims by a ResourceQuota of each namespace, or by Kueue, whose cohorts lend, too; or keep "
-                    "the workloads with strategy extended."
+                    "the workloads with `strategy: extended`."
                 )
                 found.say(QUOTA, path, message, advice=advice)
 

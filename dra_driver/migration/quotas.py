@@ -150,14 +150,12 @@ def _quota_key(
     if spec.get("scopes") or spec.get("scopeSelector"):
         # Of what is counted only pods have scopes. Source: claimEvaluator.Matches in pkg/quota of Kubernetes.
         message = f"{path[-1]}: a quota with scopes counts no claims, so nothing limits those of {resource} now"
-        advice = (
-            "Limit claims by a quota without scopes, or by Kueue; or keep the workloads with `--strategy extended`."
-        )
+        advice = "Limit claims by a quota without scopes, or by Kueue; or keep the workloads with `strategy: extended`."
         found.say(QUOTA, path, message, advice=advice)
         return
     if any(want.share is not None and (want.share.number or 1) > 1 for want in state.wants):
         message = f"{path[-1]}: a claim of several shares of one device counts as one device"
-        found.say(QUOTA, path, message, advice="Lower the amount, or migrate with `--several-shares devices`.")
+        found.say(QUOTA, path, message, advice="Lower the amount, or decide `severalShares: devices`.")
     for name in state.classes:
         added.setdefault(f"{name}{DEVICES_KEY}", []).append((path, resource, amount))
     if not state.old:

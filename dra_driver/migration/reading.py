@@ -72,7 +72,7 @@ MOST_BYTES = 10 * 1024
 _OF_NOS = (
     "Where it does, ask for such a part by a claim: `dractl new template --share memory=10Gi` writes one, and a rule "
     "of the PublishingPolicy says that GPUs are shared by MPS (docs/sharing.md). Else give the configuration that "
-    "makes it, or say `--resource-unit NAME=other`."
+    "makes it, or decide that it is none (`resources: {NAME: other}`)."
 )
 
 _IMMUTABLE = frozenset(

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dra_driver.api.meta import JsonObject
 from dra_driver.migration.codes import Severity
 from dra_driver.migration.cutover_values import final_values
+from dra_driver.migration.decisions import FILE, proposal, wanted_decisions
 from dra_driver.migration.model import Migration, ObjectRef, Target
 from dra_driver.migration.next_steps import next_steps
 from dra_driver.migration.outcome import Report, Unread, by_namespace, count, not_understood, targets_of
@@ -56,6 +57,7 @@ def markdown(report: Report) -> str:
         ["# From the device plugin to DRA", "", *summary(migration)],
         section("By namespace", _namespaces(migration)),
         section("What to do next", _next(report)),
+        section("What you can decide", _decisions(report)),
         section("Not read", _unread(report.unread)),
         findings[Severity.ERROR],
         findings[Severity.WARNING],
@@ -158,6 +160,14 @@ def _written(migration: Migration) -> Iterator[str]:
 def _ref(obj: JsonObject) -> ObjectRef:
     metadata = obj.get("metadata") or {}
     return ObjectRef(str(obj.get("kind")), metadata.get("namespace"), str(metadata.get("name")))
+
+
+def _decisions(report: Report) -> Iterator[str]:
+    wanted = wanted_decisions(report.migration)
+    if not wanted:
+        return
+    yield f"Write the lines that hold for you into a file, such as `{FILE}`, and run this with `--decisions {FILE}`."
+    yield from ("", "```yaml", proposal(wanted, report.decided).rstrip(), "```")
 
 
 def _settings(migration: Migration) -> Iterator[str]:

@@ -16,7 +16,7 @@ _TARGETS = {
 """In this order: first those that a person has to look at."""
 _IN_GENERAL = (
     "What stays cannot choose GPUs by attributes, share one between containers, or carry settings of the driver; "
-    "claims can (`--strategy claims`)."
+    "claims can (`strategy: claims`)."
 )
 
 

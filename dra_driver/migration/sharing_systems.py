@@ -338,7 +338,7 @@ class _Pod:
             )
             return
         self._say(PINNED_GPU, path, f"{key} names {', '.join(uuids)}")
-        self._leave = f"{key} names GPUs by their UUID; --pin-uuids makes a selector of it"
+        self._leave = f"{key} names GPUs by their UUID; `pinUuids: true` makes a selector of it"
 
     # -- fractions in annotations (KAI, Run:ai)
 

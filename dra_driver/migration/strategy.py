@@ -28,9 +28,7 @@ def _chosen(pod: PodSpecAt, reading: PodReading, options: Options) -> Choice:
         return Choice(Target.LEAVE, reading.leave)
     shares = [want.share for demand in reading.demands for want in (demand.want, *demand.alternatives)]
     if any(share is not None and share.memory_percent is not None and share.memory is None for share in shares):
-        reason = (
-            "percent of a memory of unknown size cannot be asked for: say the size with --gpu-memory, or give nodes"
-        )
+        reason = "percent of a memory of unknown size cannot be asked for: decide `gpuMemory: 80Gi`, or give nodes"
         return Choice(Target.LEAVE, reason)
     if shared_group(pod.document, options) is not None and pod.form is not Form.NONE:
         return _with_others(shares)

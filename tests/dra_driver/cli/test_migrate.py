@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -38,6 +37,7 @@ from dra_driver.cli.files import UnreadableFile
 from dra_driver.cli.migrate_files import diff, write_in_place
 from dra_driver.cli.migrate_progress import Told
 from dra_driver.cli.output import Status
+from dra_driver.doctor.node import NodePlaces
 from dra_driver.errors import InvalidInput
 from dra_driver.kube.client import Kube
 from dra_driver.migration.codes import CODES
@@ -45,11 +45,21 @@ from dra_driver.migration.migrate import migrate
 from dra_driver.migration.model import FileResult, Migration, Options, Source
 from dra_driver.migration.report_data import schema
 from dra_driver.simulation.apiserver import SimulatedApiServer
+from kubelet_plugin.record.format import write_record
+from kubelet_plugin.recording.take import NodeRecorder
+from kubelet_plugin.simulation.host import create_host
 
 MANIFESTS = Path(__file__).parents[1] / "migration" / "manifests"
 TRANSLATOR = (MANIFESTS / "workloads" / "deployment-translator.yaml").read_text()
 VECTOR_ADD = (MANIFESTS / "workloads" / "pod-vector-add.yaml").read_text()
 BROKEN = (MANIFESTS / "awkward" / "invalid-indentation.yaml").read_text()
+
+
+def decided(folder: Path, text: str) -> tuple[str, str]:
+    """The flag for a file of decisions."""
+    file = folder / "decisions.txt"
+    file.write_text(text)
+    return "--decisions", str(file)
 
 
 @pytest.fixture
@@ -228,9 +238,13 @@ def test_what_is_left_to_be_done_by_hand_makes_the_answer_no(
     (tmp_path / "pod.yaml").write_text(yaml.safe_dump(pod))
     asked = run("migrate", str(tmp_path))
     assert asked.exit_code == Status.NO, asked.output
-    assert "--gpu-memory" in asked.stdout
     assert "1 left alone" in asked.stderr
-    said = run("migrate", str(tmp_path), "--gpu-memory", "80Gi")
+    run("migrate", str(tmp_path / "pod.yaml"), "-o", str(tmp_path / "out"))
+    proposed = (tmp_path / "out" / "decisions.yaml").read_text()
+    assert "# gpuMemory: 80Gi\n" in proposed
+    assert proposed.rstrip() in run("migrate", str(tmp_path / "pod.yaml"), "--report", "md").stdout
+    given = decided(tmp_path, proposed.replace("# gpuMemory", "gpuMemory"))
+    said = run("migrate", str(tmp_path / "pod.yaml"), *given)
     assert said.exit_code == Status.DONE, said.output
 
 
@@ -258,18 +272,9 @@ def test_on_gpu_models_that_do_not_have_it_the_answer_is_no(repository: Path) ->
         ((), "name files or folders"),
         ((".", "--diff", "--in-place"), "choose one of them"),
         ((".", "--diff", "--report", "md"), "both print to standard output"),
-        ((".", "--sharing", "mps"), "not like time-slicing:4"),
-        ((".", "--sharing", "mps:1"), "not like time-slicing:4"),
-        ((".", "--resource-unit", "a=GB"), "not NAME=UNIT, with one of percent, MiB, GiB, other"),
-        ((".", "--resource-unit", "=other"), "not NAME=UNIT"),
-        ((".", "--resource-unit", "nvidia.com/gpu=other"), "nvidia.com/gpu is a number of devices"),
-        ((".", "--resource-unit", "a=MiB", "--resource-unit", "a=other"), "cannot be MiB and other at once"),
-        ((".", "--gpu-memory", "much"), "not an amount"),
         ((".", "--kubernetes", "2.0"), "not a Kubernetes version"),
         ((".", "--nodes", "abacus"), "is none of"),
         ((".", "-n", "default"), "--cluster without PATHS"),
-        ((".", "--gpu-class", "Team GPU"), "not a name like"),
-        ((".", "--driver", "x" * 64), "not a name like"),
     ],
 )
 def test_wrong_usage_is_told_in_a_sentence(
@@ -280,7 +285,9 @@ def test_wrong_usage_is_told_in_a_sentence(
         run("migrate", *arguments)
 
 
-def test_each_option_of_the_migration_has_a_flag(monkeypatch: pytest.MonkeyPatch, repository: Path) -> None:
+def test_decisions_of_a_file_reach_the_migration_and_the_flag_counts_first(
+    monkeypatch: pytest.MonkeyPatch, repository: Path
+) -> None:
     seen: list[Options] = []
 
     def noting(sources: Sequence[Source], options: Options, side: Sequence[Source]) -> Migration:
@@ -288,29 +295,22 @@ def test_each_option_of_the_migration_has_a_flag(monkeypatch: pytest.MonkeyPatch
         return migrate(sources, options, side)
 
     monkeypatch.setattr(command, "migrated", noting)
-    flags = {
-        "strategy": ("--strategy", "claims"), "strategy_of": ("--strategy", "vector-add=claims"),
-        "shared_claims": ("--shared-claim", "vector-add"), "driver": ("--driver", "other.example.com"),
-        "gpu_class": ("--gpu-class", "g"), "mig_class": ("--mig-class", "m"), "shared_class": ("--shared-class", "s"),
-        "vfio_class": ("--vfio-class", "v"), "kubernetes_minor": ("--kubernetes", "1.37"),
-        "extended_resource_gate": ("--no-extended-resources",), "mig_strategy": ("--mig-strategy", "mixed"),
-        "mig_profile": ("--mig-profile", "1g.10gb"), "replicas": ("--sharing", "mps:4"),
-        "sharing_strategy": ("--sharing", "mps:4"), "gpu_memory": ("--gpu-memory", "80Gi"),
-        "resource_units": ("--resource-unit", "a=MiB"), "other_resources": ("--resource-unit", "a=other"),
-        "several_shares": ("--several-shares", "devices"),
-        "share_visible_all": ("--share-visible-all",), "pin_uuids": ("--pin-uuids",),
-        "remove_mps_mounts": ("--remove-mps-mounts",), "remove_runtime_class": ("--remove-runtime-class",),
-        "unknown_kinds": ("--unknown-kinds",), "kserve_standard": ("--kserve-standard",),
-        "argo_resource_claims": ("--argo-resource-claims",), "dynamic_mig": ("--dynamic-mig",),
-        "keep_undo": ("--no-undo-annotations",), "kserve_managed_claims": ("--kserve-managed-claims",),
-    }  # fmt: skip
-    assert flags.keys() == {one.name for one in fields(Options)}
-    empty = repository / "empty"
-    empty.mkdir()
-    for name, given in flags.items():
-        about_some = name in ("strategy_of", "shared_claims")
-        run("migrate", str(repository / "vector-add.yaml" if about_some else empty), *given)
-        assert getattr(seen[-1], name) != getattr(Options(), name), name
+    given = decided(repository, "strategy: claims\npinUuids: true\n")
+    run("migrate", str(repository), *given)
+    run("migrate", str(repository), *given, "--strategy", "extended", "--kubernetes", "1.37")
+    assert [(one.strategy, one.pin_uuids, one.kubernetes_minor) for one in seen] == [
+        ("claims", True, None),
+        ("extended", True, 37),
+    ]
+
+
+def test_decisions_that_make_no_sense_are_refused_and_nothing_is_written(repository: Path) -> None:
+    given = decided(repository, "gpuMemory: much\nsharing: mps:1\n")
+    with pytest.raises(InvalidInput, match=r"decisions\.txt: sharing: .*; gpuMemory: 'much' is not an amount"):
+        run("migrate", str(repository), *given, "--in-place")
+    assert (repository / "vector-add.yaml").read_text() == VECTOR_ADD
+    with pytest.raises(UnreadableFile):
+        run("migrate", str(repository), "--decisions", str(repository / "none.yaml"))
 
 
 def test_every_flag_that_a_code_speaks_of_is_one() -> None:
@@ -595,10 +595,8 @@ async def test_objects_of_a_cluster_become_what_a_person_would_have_written(
     metadata = {"name": "j", "namespace": "ml", "labels": labels}
     await kube.create(JOBS, {"metadata": metadata, "spec": {"selector": selector, "template": template}})
     kubeconfig, out = api_server.kubeconfig(tmp_path / "kubeconfig"), tmp_path / "out"
-    await dractl(
-        "migrate", "--cluster", "--kubeconfig", str(kubeconfig), "--strategy", "claims", "--no-undo-annotations",
-        "-o", str(out),
-    )  # fmt: skip
+    given = decided(tmp_path, "strategy: claims\nundoAnnotations: false")
+    await dractl("migrate", "--cluster", "--kubeconfig", str(kubeconfig), *given, "-o", str(out))
     written = {path.name: list(yaml.safe_load_all(path.read_text()))[-1] for path in out.rglob("*-[pj].yaml")}
     pod, job = written["pod-p.yaml"]["spec"], written["job-j.yaml"]
     assert pod.keys() & {"nodeName", "nodeSelector"} == set()
@@ -711,7 +709,8 @@ def two(folder: Path, *names: str, namespace: str = "search", extra: str = "") -
 @pytest.mark.parametrize("name", ["b", "Pod/b", "pod/search/b", "search/b", "se*/b", "Pod/*/b"])
 def test_a_workload_can_be_kept_as_it_is_while_others_get_claims(tmp_path: Path, name: str) -> None:
     file = two(tmp_path, "a", "b")
-    outcome = run("migrate", str(file), "--strategy", "claims", "--strategy", f"{name}=extended", "-o", "-")
+    given = decided(tmp_path, f"strategy: claims\nworkloads: [{{name: '{name}', strategy: extended}}]\n")
+    outcome = run("migrate", str(file), *given, "-o", "-")
     first, second = [one for one in yaml.safe_load_all(outcome.stdout) if one["kind"] == "Pod"]
     assert "resourceClaims" in first["spec"]
     assert "resourceClaims" not in second["spec"]
@@ -719,7 +718,8 @@ def test_a_workload_can_be_kept_as_it_is_while_others_get_claims(tmp_path: Path,
 
 def test_of_several_that_name_a_workload_the_last_one_counts(tmp_path: Path) -> None:
     file = two(tmp_path, "a", "b")
-    given = ("--strategy", "*=claims", "--strategy", "a=extended", "--strategy", "extended")
+    some = "[{name: '*', strategy: claims}, {name: a, strategy: extended}]"
+    given = decided(tmp_path, f"strategy: extended\nworkloads: {some}\n")
     outcome = run("migrate", str(file), *given, "--report", "json")
     assert [one["target"] for one in json.loads(outcome.stdout)["workloads"]] == ["extended", "claims"]
 
@@ -727,25 +727,40 @@ def test_of_several_that_name_a_workload_the_last_one_counts(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("--strategy", "c=extended"), "no workload that asks for GPUs is called 'c'"),
-        (("--strategy", "=extended"), "is not .WORKLOAD=.STRATEGY"),
-        (("--strategy", "a=never"), "with one of auto, extended, claims"),
-        (("--shared-claim", "a,c"), "no workload that asks for GPUs is called 'c'"),
-        (("--shared-claim", ","), "name the workloads"),
-        (("--nodes", "t4:none"), "is not MODEL or MODEL:NUMBER"),
-        (("--gpu-memory", "80"), "is less than any GPU has; say the unit"),
-        (("--mig-strategy", "single", "--mig-profile", "1g"), "is not a MIG profile like 1g.10gb"),
+        ("workloads: [{name: c, strategy: extended}]", "workloads: no workload that asks for GPUs is called 'c'"),
+        ("sharedClaims: [[a, c]]", "sharedClaims: no workload that asks for GPUs is called 'c'"),
     ],
 )
-def test_a_name_that_is_none_is_refused(tmp_path: Path, given: tuple[str, ...], said: str) -> None:
+def test_a_name_that_is_none_is_refused(tmp_path: Path, given: str, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
-        run("migrate", str(two(tmp_path, "a", "b")), *given)
+        run("migrate", str(two(tmp_path, "a", "b")), *decided(tmp_path, given))
+
+
+@pytest.mark.parametrize("nodes", ["t4:none", "t4:0", "a/node.tar.gz:x"])
+def test_a_number_of_nodes_that_is_none_is_refused(tmp_path: Path, nodes: str) -> None:
+    with pytest.raises(InvalidInput, match="is not MODEL or MODEL:NUMBER"):
+        run("migrate", str(two(tmp_path, "a")), "--nodes", nodes)
+
+
+def test_the_result_is_tried_on_the_nodes_of_a_record(tmp_path: Path) -> None:
+    host = create_host(tmp_path / "host", "t4")
+    made = NodeRecorder(NodePlaces(host_root=host.root, simulate="t4"), ask_programs=False)
+    write_record(made.record(release="", keep_names=False), tmp_path / "node.tar.gz")
+    file = two(tmp_path, *"abcdef")
+    for nodes, fit in ((f"{tmp_path}/node.tar.gz:1", 4), (f"{tmp_path}/node.tar.gz:1,t4:1", 6)):
+        outcome = run("migrate", str(file), "--strategy", "claims", "--nodes", nodes, "--report", "json")
+        report = json.loads(outcome.stdout)
+        assert sum(one["fit"] for one in report["together"]["workloads"]) == fit
+        assert report["verification"]["on"].startswith("nodes of node")
+    with pytest.raises(InvalidInput, match="make one on a node with `dractl record`"):
+        run("migrate", str(file), "--nodes", f"{tmp_path}/other.tar.gz")
 
 
 def test_pods_that_share_a_gpu_by_purpose_have_one_claim_and_the_way_back(tmp_path: Path) -> None:
     file = two(tmp_path, "a", "b")
     before = file.read_text()
-    outcome = run("migrate", str(file), "--shared-claim", "search/*", "--nodes", "t4:1", "--report", "json")
+    given = decided(tmp_path, "sharedClaims: [['search/*']]")
+    outcome = run("migrate", str(file), *given, "--nodes", "t4:1", "--report", "json")
     report = json.loads(outcome.stdout)
     assert outcome.exit_code == Status.DONE, outcome.output
     # The device plugin had given each a GPU of its own: what both have now is one.
@@ -753,7 +768,7 @@ def test_pods_that_share_a_gpu_by_purpose_have_one_claim_and_the_way_back(tmp_pa
     devices = {device for one in report["verification"]["workloads"] for got in one["got"] for device in got["devices"]}
     assert len(devices) == 1
     assert [one["code"] for one in report["findings"] if one["code"] == "M052"] == ["M052", "M052"]
-    run("migrate", str(file), "--shared-claim", "search/*", "--in-place")
+    run("migrate", str(file), *given, "--in-place")
     claim, *pods = yaml.safe_load_all(file.read_text())
     assert (claim["kind"], claim["spec"]["devices"]["requests"][0]["exactly"]["count"]) == ("ResourceClaim", 1)
     (entries,) = {str(one["spec"]["resourceClaims"]) for one in pods}
@@ -767,19 +782,19 @@ def test_pods_that_share_a_gpu_by_purpose_have_one_claim_and_the_way_back(tmp_pa
 def test_one_claim_holds_as_often_as_it_is_shared(tmp_path: Path) -> None:
     """Six pods with one GPU between them fit a node of four, where six GPUs did not."""
     file = two(tmp_path, *"abcdef")
-    for given, fit in ((("--shared-claim", "*"), 6), (("--strategy", "claims"), 4)):
-        outcome = run("migrate", str(file), *given, "--nodes", "t4:1", "--report", "json")
+    for text, fit in (("sharedClaims: [['*']]", 6), ("strategy: claims", 4)):
+        outcome = run("migrate", str(file), *decided(tmp_path, text), "--nodes", "t4:1", "--report", "json")
         assert sum(one["fit"] for one in json.loads(outcome.stdout)["together"]["workloads"]) == fit
 
 
 def test_what_one_claim_cannot_be_for_is_refused(tmp_path: Path) -> None:
     file = two(tmp_path, "a", "b", extra="        nvidia.com/gpumem: 3000\n")
     with pytest.raises(InvalidInput, match="a part of a GPU to itself"):
-        run("migrate", str(file), "--shared-claim", "a,b")
+        run("migrate", str(file), *decided(tmp_path, "sharedClaims: [[a, b]]"))
     (tmp_path / "other").mkdir()
     other = two(tmp_path / "other", "b", namespace="elsewhere")
     with pytest.raises(InvalidInput, match="different namespaces"):
-        run("migrate", str(two(tmp_path, "a")), str(other), "--shared-claim", "a,b")
+        run("migrate", str(two(tmp_path, "a")), str(other), *decided(tmp_path, "sharedClaims: [[a, b]]"))
 
 
 # -- how long it takes, and how it ends
@@ -816,11 +831,12 @@ def test_what_is_not_tried_in_time_is_told(tmp_path: Path) -> None:
         (Status.DONE, ("--strategy", "claims")),
         (Status.DONE, ("--nodes", "t4:1")),
         (Status.NO, ("--nodes", "t4:1", "--kubernetes", "1.33")),
-        (Status.NO, ("--strategy", "claims", "--nodes", "t4", "--mig-strategy", "single", "--mig-profile", "1g.5gb")),
+        (Status.NO, ("--strategy", "claims", "--nodes", "t4")),
     ],
 )
 def test_the_exit_status_says_how_it_went(tmp_path: Path, status: Status, given: tuple[str, ...]) -> None:
-    assert run("migrate", str(two(tmp_path, "a")), *given).exit_code == status
+    decisions = decided(tmp_path, "{migStrategy: single, migProfile: 1g.5gb}" if "t4" in given else "")
+    assert run("migrate", str(two(tmp_path, "a")), *decisions, *given).exit_code == status
 
 
 def test_three_hundred_workloads_fit_a_terminal(tmp_path: Path) -> None:
@@ -857,5 +873,5 @@ def test_a_pod_whose_resource_nobody_knows_is_left_to_be_done_by_hand(tmp_path: 
     outcome = run("migrate", str(file))
     assert outcome.exit_code == Status.NO
     assert "nothing that is understood asks for GPUs" in outcome.stderr
-    known = run("migrate", str(file), "--resource-unit", "nvidia.com/mps-core=percent")
+    known = run("migrate", str(file), *decided(tmp_path, "resources: {nvidia.com/mps-core: percent}"))
     assert known.exit_code == Status.DONE, known.output
