@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 from support import real_nodes, real_pair
-from support.dractl import run
+from support.dractl import decided, run
 from support.helm import Helm, HelmError
 from support.real_cluster import IMAGE, KUBECONFIG, get, kubectl, until
 from support.real_cutover import OURS, migrated, pods, settled
@@ -43,7 +43,7 @@ from support.real_device_plugin import (
 pytestmark = pytest.mark.skipif(not PLUGIN_IS_THERE, reason=why_not())
 
 ALL_CLAIMS = ("--strategy", "claims")
-CLAIMS = (*ALL_CLAIMS, "--strategy", "StatefulSet/default/search=extended")
+DECISIONS = "strategy: claims\nworkloads: [{name: StatefulSet/default/search, strategy: extended}]"
 PODS = {"web": 2, "search": 1, "train": 1, "shell": 1}
 """How many pods of each workload run, but for those of the CronJob."""
 
@@ -133,7 +133,7 @@ def test_the_plan_is_followed_there_and_back_and_there_to_the_end(
                     "uncordon": lambda: seen.update(doctor()),
                 },
                 str(tmp_path / "manifests"),
-                strategy=CLAIMS,
+                strategy=decided(tmp_path, DECISIONS),
             )
             there.follow("forward", until_act="remove-plugin")
             settled("by_claims", PODS)

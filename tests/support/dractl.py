@@ -1,6 +1,7 @@
 """Runs `dractl` in a test as a user would."""
 
 import asyncio
+from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
@@ -11,6 +12,13 @@ async def dractl(*arguments: str) -> tuple[int, str]:
     """Exit status and standard output; the command has an event loop of its own, so it runs in a thread."""
     outcome = await asyncio.to_thread(run, *arguments)
     return outcome.exit_code, outcome.stdout
+
+
+def decided(folder: Path, text: str) -> tuple[str, str]:
+    """The flag of `dractl migrate` for a file with these decisions. Its name is none of a manifest."""
+    file = folder / "decisions.txt"
+    file.write_text(text)
+    return "--decisions", str(file)
 
 
 def run(*arguments: str, typed: str | None = None) -> Result:

@@ -15,7 +15,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
-from support.dractl import dractl, run
+from support.dractl import decided, dractl, run
 
 from dra_driver import bundled
 from dra_driver.api.meta import (
@@ -53,13 +53,6 @@ MANIFESTS = Path(__file__).parents[1] / "migration" / "manifests"
 TRANSLATOR = (MANIFESTS / "workloads" / "deployment-translator.yaml").read_text()
 VECTOR_ADD = (MANIFESTS / "workloads" / "pod-vector-add.yaml").read_text()
 BROKEN = (MANIFESTS / "awkward" / "invalid-indentation.yaml").read_text()
-
-
-def decided(folder: Path, text: str) -> tuple[str, str]:
-    """The flag for a file of decisions."""
-    file = folder / "decisions.txt"
-    file.write_text(text)
-    return "--decisions", str(file)
 
 
 @pytest.fixture

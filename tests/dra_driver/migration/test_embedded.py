@@ -61,7 +61,7 @@ def test_it_stays_and_its_gpus_are_counted(options: Options) -> None:
         Target.EXTENDED,
         "team",
     )
-    assert "--strategy Pod/worker=claims" in workload.choice.reason
+    assert "{name: Pod/worker, strategy: claims}" in workload.choice.reason
     assert not [one for one in result.findings if one.code is NOT_EDITABLE]
 
 
@@ -69,7 +69,7 @@ def test_what_the_extended_resource_cannot_say_is_an_error() -> None:
     result = migrated(text_of(config_map(pod=POD.replace("gpu:", "gpu.shared:"))), Options())
     assert [one.choice.target for one in result.workloads] == [Target.LEAVE]
     said = [one.message for one in result.findings if one.severity is Severity.ERROR]
-    assert len(said) == 1 and "--strategy Pod/worker=claims" in said[0]
+    assert len(said) == 1 and "{name: Pod/worker, strategy: claims}" in said[0]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.dractl import decided
 from typer.testing import CliRunner
 
 from dra_driver.allocation.loading import pods_of_workload
@@ -99,10 +100,7 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     arguments = [
         "--with",
         str(around),
-        "--dynamic-mig",
-        "--share-visible-all",
-        "--strategy",
-        "claims",
+        *decided(folder, "strategy: claims\ndynamicMig: true\nshareVisibleAll: true"),
         "--nodes",
         "dgx-h100,t4",
     ]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jsonschema
 import yaml
-from support.dractl import run
+from support.dractl import decided, run
 
 from dra_driver import bundled
 from dra_driver.cli.output import Status
@@ -19,7 +19,7 @@ PODS = "---\n".join(
     for number, name in enumerate(RESOURCES)
 )
 CHOSEN = Options(strategy=StrategyOption.CLAIMS, gpu_class="our-gpus", mig_class="our-mig", shared_class="our.shares")
-FLAGS = ["--strategy", "claims", "--gpu-class", "our-gpus", "--mig-class", "our-mig", "--shared-class", "our.shares"]
+DECISIONS = "strategy: claims\nclasses: {gpu: our-gpus, mig: our-mig, shared: our.shares}"
 
 
 def migrated(options: Options = CHOSEN, *side: str) -> Migration:
@@ -63,7 +63,7 @@ def test_one_name_for_several_kinds_is_for_a_person_to_say() -> None:
 
 def test_workloads_are_tried_with_these_classes_and_the_chart_takes_the_values(tmp_path: Path) -> None:
     (tmp_path / "pods.yaml").write_text(PODS)
-    result = run("migrate", str(tmp_path / "pods.yaml"), *FLAGS, "-o", str(tmp_path / "new"))
+    result = run("migrate", str(tmp_path / "pods.yaml"), *decided(tmp_path, DECISIONS), "-o", str(tmp_path / "new"))
     assert result.exit_code == Status.DONE, result.output
     report = (tmp_path / "new" / "report.md").read_text()
     assert "there is no DeviceClass" not in report and "does not bring" not in report

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.dractl import run
+from support.dractl import decided, run
 from support.migration import GPU, all_codes, limits, meaning_of, pod, read
 
 from dra_driver.api.meta import JsonObject
@@ -138,18 +138,16 @@ SHAPES: dict[str, tuple[JsonObject, int]] = {
 }
 
 
-@pytest.mark.parametrize("options", [[], ["--unknown-kinds"]], ids=["", "unknown kinds, too"])
+@pytest.mark.parametrize("options", ["", "unknownKinds: true\n"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_nobody_knows_in_a_kind_that_nobody_knows_is_told_once(
-    tmp_path: Path, shape: str, options: list[str]
-) -> None:
+def test_what_nobody_knows_in_a_kind_that_nobody_knows_is_told_once(tmp_path: Path, shape: str, options: str) -> None:
     spec, told = SHAPES[shape]
     file = tmp_path / "thing.yaml"
     file.write_text(yaml.safe_dump({**THING, "spec": spec}))
 
-    def unknown(*more: str) -> int:
-        outcome = run("migrate", str(file), *options, *more, "--report", "json")
+    def unknown(more: str = "") -> int:
+        outcome = run("migrate", str(file), *decided(tmp_path, options + more), "--report", "json")
         return sum(one["code"] == "M019" for one in json.loads(outcome.stdout)["findings"])
 
     assert unknown() == told
-    assert unknown("--resource-unit", "alnair/vgpu-memory=other") == 0
+    assert unknown("resources: {alnair/vgpu-memory: other}") == 0
