@@ -15,6 +15,7 @@ from dra_driver.allocation.world import World
 from dra_driver.api.resource import ResourceClaim, Taint, Toleration
 from dra_driver.cel.device import CelDevice
 from dra_driver.cel.errors import CelError, CelRuntimeError
+from dra_driver.cel.server import Server
 from dra_driver.quantity import Quantity
 
 _MOST_LITERALS = 4
@@ -49,7 +50,7 @@ def mended_expressions(expression: str, error: CelError) -> Iterator[tuple[str, 
     yield f"has({part}) && ({expression})", f"a look at whether there is a {error.name} first", 1.1
 
 
-def relaxed(device: DeviceVerdict) -> tuple[list[dict[str, Any]], str, float] | None:
+def relaxed(device: DeviceVerdict, server: Server) -> tuple[list[dict[str, Any]], str, float] | None:
     """The request's own selectors with the values that this device has; what changes, in words; and how far it is."""
     own = len(device.wanted.device_class.spec.selectors)
     cel = CelDevice(device.candidate.id.driver, device.candidate.device)
@@ -59,7 +60,7 @@ def relaxed(device: DeviceVerdict) -> tuple[list[dict[str, Any]], str, float] | 
     for expression in device.wanted.expressions[own:]:
         for _ in range(_MOST_LITERALS):
             try:
-                parts = failing_parts(expression, cel)
+                parts = failing_parts(expression, cel, server)
             except CelError:
                 return None
             if not parts:

@@ -11,6 +11,7 @@ from difflib import SequenceMatcher
 from fractions import Fraction
 
 from dra_driver.cel.device import CelDevice
+from dra_driver.cel.server import CURRENT, Server
 from dra_driver.cel.trace import Trace, trace
 from dra_driver.cel.tree import (
     Bind,
@@ -72,9 +73,9 @@ class Part:
     comparison: Comparison | None = None
 
 
-def failing_parts(expression: str, device: CelDevice) -> tuple[Part, ...]:
+def failing_parts(expression: str, device: CelDevice, server: Server = CURRENT) -> tuple[Part, ...]:
     """Those that together make the selector false; empty when it holds. Raises CelError when it fails or is none."""
-    traced = trace(expression, device)
+    traced = trace(expression, device, server)
     if traced.error is not None:
         raise traced.error
     if traced.value is True:

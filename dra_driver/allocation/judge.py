@@ -31,6 +31,7 @@ from dra_driver.api.resource import ResourceClaim
 from dra_driver.cel.device import CelDevice
 from dra_driver.cel.errors import CelError
 from dra_driver.cel.parser import parse
+from dra_driver.cel.server import Server
 from dra_driver.errors import InvalidInput, NodeNotReady
 from dra_driver.quantity import Quantity
 
@@ -45,7 +46,7 @@ class Judge:
         self._pod = pod
         self._claims = claims
         self.holders = Holders(world)
-        self._misses = _Misses()
+        self._misses = _Misses(world.behaviour.server)
 
     def node(self, node: NodeView) -> NodeVerdict:
         """The node's first reason, or what the claims would get there."""
@@ -260,17 +261,19 @@ class _View:
 class _Misses:
     """Why selectors are false, found out once for devices that a selector cannot tell apart."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: Server) -> None:
+        self._server = server
         self._known: dict[Hashable, tuple[Part, ...]] = {}
 
     def of(self, expression: str, candidate: Candidate) -> tuple[Part, ...]:
         """Raises CelError."""
         key = _seen(expression, candidate)
-        if key is None:
-            return failing_parts(expression, CelDevice(candidate.id.driver, candidate.device))
-        if key not in self._known:
-            self._known[key] = failing_parts(expression, CelDevice(candidate.id.driver, candidate.device))
-        return self._known[key]
+        parts = self._known.get(key) if key is not None else None
+        if parts is None:
+            parts = failing_parts(expression, CelDevice(candidate.id.driver, candidate.device), self._server)
+            if key is not None:
+                self._known[key] = parts
+        return parts
 
 
 _reads = lru_cache(maxsize=1024)(lambda expression: reads(parse(expression)))

@@ -318,7 +318,7 @@ class _Asked:
             for device in verdict.devices:
                 if device.code is not Code.SELECTOR:
                     continue
-                nearer = relaxed(device)
+                nearer = relaxed(device, self._world.behaviour.server)
                 if nearer is None:
                     continue
                 selectors, said, distance = nearer

@@ -6,8 +6,7 @@ Python closures (`evaluate`). What others call:
 - `device.compile_selector(expression, server)` gives a `Selector` (`matches(device)`, `cost`), compiled once;
   `device.CelDevice(driver, device)` is what it is asked about.
 - `server.Server.of(36, stored=False)` is a version and its gates: which functions and fields an expression may use.
-- `trace.trace(expression, device)` gives a `Trace` with the value of every part, `trace.failing_part` the smallest
-  parts that made it false or failed, with their values in words.
+- `trace.trace(expression, device, server)` gives a `Trace` with the value of every part.
 - `cost.LIMIT`; `errors`: `CelSyntaxError`, `CelTypeError`, `CelCostError` before, `CelRuntimeError` in an evaluation,
   each with `line`, `column` and `excerpt`.
 """

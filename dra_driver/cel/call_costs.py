@@ -12,7 +12,7 @@ from dra_driver.cel.sizes import INFINITE, NONE, UNKNOWN, Inside, Path, Size, de
 from dra_driver.cel.tree import Call, Constant, Name, Node
 from dra_driver.cel.types import Type
 
-LIST_COST, MAP_COST = 10, 30
+LIST_COST, MAP_COST, MESSAGE_COST = 10, 30, 40
 CHARACTER = 0.1
 PATTERN_CHARACTER = 0.25
 _LONGEST_FORMAT, _LONGEST_PATTERN, _MOST_INCLUDED = 64, 128, 48

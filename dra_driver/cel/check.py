@@ -8,14 +8,14 @@ What is known only during evaluation is DYN and passes.
 from collections.abc import Mapping, Sequence
 
 from dra_driver.cel.checked import Checked, Environment
-from dra_driver.cel.errors import CelNotJudged, CelTypeError, closest
+from dra_driver.cel.errors import CelTypeError, closest
 from dra_driver.cel.functions import LAZY_METHODS, first_version_with
 from dra_driver.cel.library.formatting import clauses, need, need_count
 from dra_driver.cel.library.lists import COMPARABLE
 from dra_driver.cel.library.regexes import compiled_pattern
 from dra_driver.cel.library.times import duration, timestamp
+from dra_driver.cel.messages import MESSAGES, NOT_JUDGED
 from dra_driver.cel.overloads import Failed, Overload
-from dra_driver.cel.parser import MESSAGES
 from dra_driver.cel.tree import (
     Bind,
     Call,
@@ -27,6 +27,7 @@ from dra_driver.cel.tree import (
     ListLiteral,
     Logical,
     MapLiteral,
+    MessageLiteral,
     Name,
     Node,
     OptionalMap,
@@ -52,6 +53,7 @@ from dra_driver.cel.types import (
     optional_of,
     type_name,
     type_of_constant,
+    unwrapped,
 )
 
 _CONVERSIONS = frozenset(["int", "uint", "double", "bool", "string", "bytes"])
@@ -112,6 +114,8 @@ class _Checker:
                     self._common([key for key, _ in entries], "map keys"),
                     self._common([value for _, value in entries], "map values", optional),
                 )
+            case MessageLiteral():
+                return self._message(node)
             case Call():
                 return self._call(node)
             case Comprehension():
@@ -141,8 +145,11 @@ class _Checker:
         if dotted in TYPE_NAMES:
             self.found.constants[node] = TYPE_NAMES[dotted]
             return TYPE
-        if dotted in MESSAGES:
-            raise CelNotJudged(f"`{dotted}` is not known here", self._expression, *_span(node))
+        if dotted == "google.protobuf.NullValue.NULL_VALUE":
+            self.found.constants[node] = 0
+            return INT
+        if dotted in MESSAGES or dotted == NOT_JUDGED:
+            raise self._error(f"`{dotted}` is no value; write `{dotted}{{…}}`", *_span(node))
         operand = self.type_of(node.operand)
         chained = operand.name == "optional_type"
         if chained:
@@ -199,6 +206,17 @@ class _Checker:
             case Call(function="dyn", target=None, arguments=[inner]):
                 return self._is_literal(inner)
         return node in self._literals
+
+    def _message(self, node: MessageLiteral) -> Type:
+        message = MESSAGES[node.message]
+        for name, value, optional in node.fields:
+            if name not in message.fields:
+                text = f"`{node.message}` has no field `{name}`{_meant(name, message.fields)}"
+                raise self._error(text, *_span(value))
+            kind = self._unwrapped(value) if optional else self.type_of(value)
+            if kind == NULL or not fits(message.fields[name], kind, {}):
+                raise self._error(f"`{name}` must be {message.fields[name]}, not {kind}", *_span(value))
+        return message.type
 
     # -- operators and functions
 
@@ -257,7 +275,7 @@ class _Checker:
 
     def _must_be_shown(self, letter: str, node: Node) -> None:
         """Of an attribute the API server does not know the type, and refuses it. `dyn(…)` puts the question off."""
-        kind = self.found.types[node]
+        kind = unwrapped(self.found.types[node])
         if kind not in (DYN, FREE):
             try:
                 need(letter, kind.name)
@@ -367,7 +385,7 @@ class _Checker:
                     raise self._error(f"transformMapEntry needs a map as its result, not {body}", *_span(node.body))
                 return body if body.name == "map" else map_of(DYN, DYN)
             case "sortBy":
-                if body not in COMPARABLE and not is_dynamic(body):
+                if unwrapped(body) not in COMPARABLE and not is_dynamic(body):
                     raise self._error(f"sortBy cannot sort by {body}", *_span(node.body))
                 return list_of(variables[0][1])
         self._must_be_bool(node.body, f"the condition of `{node.kind}`")
@@ -403,7 +421,7 @@ class _Checker:
 
     def _must_be_bool(self, node: Node, what: str) -> None:
         kind = self.found.types[node]
-        if kind != BOOL and not is_dynamic(kind):
+        if unwrapped(kind) != BOOL and not is_dynamic(kind):
             raise self._error(f"{what} needs bool, not {kind}", *_span(node))
 
     def _unknown(self, node: Call) -> CelTypeError:
@@ -441,6 +459,7 @@ def _elements(node: Comprehension, target: Type) -> list[tuple[str, Type]]:
 
 def _alike(left: Type, right: Type) -> bool:
     """Not whether one type fits the other, but whether they are of one kind."""
+    left, right = unwrapped(left), unwrapped(right)
     if left.name == right.name == "optional_type":
         inner = left.parameters[0], right.parameters[0]
         return FREE in inner or is_dynamic(inner[0]) == is_dynamic(inner[1])

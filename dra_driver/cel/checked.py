@@ -49,5 +49,5 @@ class Checked:
     attributes: dict[Node, str] = field(default_factory=dict)
     """Of a Select on an object: the Python attribute."""
     constants: dict[Node, object] = field(default_factory=dict)
-    """Names that mean a type, as in `type(x) == int`."""
+    """Names that mean a type, as in `type(x) == int`, or a member of an enumeration."""
     slots: int = 0

@@ -14,7 +14,17 @@ k8s.io/dynamic-resource-allocation; compared with a real API server unit by unit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dra_driver.cel.call_costs import CHARACTER, LIST_COST, MAP_COST, TEXTS, Operand, Operands, allocating, own_cost
+from dra_driver.cel.call_costs import (
+    CHARACTER,
+    LIST_COST,
+    MAP_COST,
+    MESSAGE_COST,
+    TEXTS,
+    Operand,
+    Operands,
+    allocating,
+    own_cost,
+)
 from dra_driver.cel.checked import Checked
 from dra_driver.cel.overloads import MOST_COST
 from dra_driver.cel.sizes import NONE, UNKNOWN, Inside, Path, Size, device_size, fixed, within
@@ -29,13 +39,14 @@ from dra_driver.cel.tree import (
     ListLiteral,
     Logical,
     MapLiteral,
+    MessageLiteral,
     Name,
     Node,
     OptionalMap,
     Select,
     children,
 )
-from dra_driver.cel.types import Type, is_dynamic
+from dra_driver.cel.types import Type, is_dynamic, unwrapped
 
 LIMIT = MOST_COST
 """An expression that may cost more is not stored; an evaluation that costs more is ended."""
@@ -114,6 +125,8 @@ class _Estimator:
                 keys, values = ([entry[place] for entry in entries] for place in (0, 1))
                 self.inside[node] = Inside(self._joint(keys), self._joint(values))
                 return within(total + MAP_COST)
+            case MessageLiteral(fields=fields):
+                return within(MESSAGE_COST + sum(self.cost(value) for _, value, _ in fields))
             case Call():
                 return self._call(node)
             case Comprehension():
@@ -215,7 +228,7 @@ class _Estimator:
         return within(total + own)
 
     def _operand(self, node: Node) -> Operand:
-        return Operand(node, self.checked.types[node], self.size(node), self._path(node), self._inside(node))
+        return Operand(node, unwrapped(self.checked.types[node]), self.size(node), self._path(node), self._inside(node))
 
     def _copy(self, node: Node, source: Node) -> None:
         """The two are equally large."""
@@ -319,7 +332,7 @@ STARTS: Mapping[str, int] = {
 
 def _is_scalar(kind: Type) -> bool:
     inner = kind.parameters[0] if kind.name == "optional_type" and kind.parameters else kind
-    return inner.name in _SCALARS
+    return unwrapped(inner).name in _SCALARS
 
 
 def _literal_size(node: Node) -> Size | None:

@@ -17,6 +17,8 @@ from dra_driver.cel.errors import CelRuntimeError
 from dra_driver.cel.functions import FUNCTIONS, LAZY_METHODS, equals
 from dra_driver.cel.library.lists import sorted_by
 from dra_driver.cel.loops import Elements, Frame, Loop, Run
+from dra_driver.cel.messages import MESSAGES, made
+from dra_driver.cel.overloads import Failed
 from dra_driver.cel.tree import (
     Bind,
     Call,
@@ -28,13 +30,14 @@ from dra_driver.cel.tree import (
     ListLiteral,
     Logical,
     MapLiteral,
+    MessageLiteral,
     Name,
     Node,
     OptionalMap,
     Select,
 )
 from dra_driver.cel.types import BOOL, type_name
-from dra_driver.cel.values import ABSENT, Optional, find
+from dra_driver.cel.values import ABSENT, Optional, TypedMap, find
 
 
 class Observer(Protocol):
@@ -106,6 +109,8 @@ class _Compiler:
                 return self._list_with_gaps(node, runs, optional) if optional else self._list(runs)
             case MapLiteral():
                 return self._map(node)
+            case MessageLiteral():
+                return self._message(node)
             case Comprehension():
                 return self._comprehension(node)
             case Bind():
@@ -192,6 +197,8 @@ class _Compiler:
                 if not value.present:
                     return False
                 value = value.value
+            if not isinstance(value, Mapping | tuple):
+                return False  # an API server finds nothing in a number or text, and has an error for a list
             return self._member(select, value, field).present
 
         return run
@@ -332,18 +339,33 @@ class _Compiler:
             for place, (key, value) in enumerate(node.entries)
         ]
 
-        def run(frame: Frame) -> dict[object, object]:
-            built: dict[object, object] = {}
+        def run(frame: Frame) -> TypedMap:
+            built: list[tuple[object, object]] = []
             for key_of, value_of, place, may_lack in entries:
                 key = key_of(frame)
                 if type_name(key) not in ("string", "int", "uint", "bool"):
                     raise self._error(f"unsupported key type: {type_name(key)}", place)
-                if type(key) is not bool and find(built, key).present:  # an API server lets the last bool win
-                    raise self._error(f"duplicate key: {key}", place)
                 value = self._maybe(value_of(frame), place) if may_lack else Optional(value_of(frame))
                 if value.present:
-                    built[key] = value.value
-            return built
+                    built.append((key, value.value))
+            return TypedMap(built)  # of two entries with one key the last one counts, as in an API server
+
+        return run
+
+    def _message(self, node: MessageLiteral) -> Run:
+        message = MESSAGES[node.message]
+        fields = [(name, self.run_of(value), value, optional) for name, value, optional in node.fields]
+
+        def run(frame: Frame) -> Any:
+            given: dict[str, object] = {}
+            for name, value_of, place, may_lack in fields:
+                value = self._maybe(value_of(frame), place) if may_lack else Optional(value_of(frame))
+                if value.present:
+                    given[name] = value.value
+            try:
+                return made(message, given)
+            except Failed as failure:
+                raise self._error(str(failure), node) from None
 
         return run
 

@@ -134,6 +134,10 @@ def _bool_of_text(text: str) -> bool:
     raise Failed(f"not a bool: {text!r}")
 
 
+def _contains(key: object, entries: Mapping[object, object]) -> bool:
+    return key in entries if isinstance(key, str) else find(entries, key).present
+
+
 def element(container: object, index: object) -> Optional:
     """What indexing finds. A list takes any number that is whole, a map any key."""
     if isinstance(container, Mapping):
@@ -178,7 +182,7 @@ _OPERATORS: Library = {
     ">=": _comparison(operator.ge),
     "in": [
         function(BOOL, lambda item, items: any(equality(item, own) for own in items), A, list_of(A)),
-        function(BOOL, lambda key, entries: find(entries, key).present, A, map_of(A, B)),
+        function(BOOL, _contains, A, map_of(A, B)),
     ],
     "+": [
         function(INT, lambda a, b: _whole(a + b), INT, INT),

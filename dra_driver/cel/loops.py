@@ -6,7 +6,7 @@ from typing import Any
 
 from dra_driver.cel.errors import CelRuntimeError
 from dra_driver.cel.types import type_name
-from dra_driver.cel.values import find
+from dra_driver.cel.values import TypedMap
 
 type Frame = list[Any]
 type Run = Callable[[Frame], Any]
@@ -36,7 +36,7 @@ class Loop:
 
     def transformed_map(self) -> Run:
         pairs = self.with_results()
-        return lambda frame: dict(pairs(frame))
+        return lambda frame: TypedMap(pairs(frame))
 
     def kept(self) -> Run:
         pairs = self.with_results()
@@ -50,16 +50,17 @@ class Loop:
         """All maps that the body makes as one; a key must not come twice."""
         pairs = self.with_results()
 
-        def run(frame: Frame) -> dict[object, object]:
-            merged: dict[object, object] = {}
+        def run(frame: Frame) -> TypedMap:
+            merged: dict[tuple[bool, object], tuple[object, object]] = {}
             for _, entries in pairs(frame):
                 if not isinstance(entries, Mapping):
                     raise error(f"no such overload: transformMapEntry to {type_name(entries)}")
                 for key, value in entries.items():
-                    if find(merged, key).present:
+                    place = type(key) is bool, key  # 1 and 1u are one key here, and true is another
+                    if place in merged:
                         raise error(f"insert failed: key {key} already exists")
-                    merged[key] = value
-            return merged
+                    merged[place] = key, value
+            return TypedMap(merged.values())
 
         return run
 

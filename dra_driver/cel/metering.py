@@ -9,7 +9,7 @@ Source: runtime cost tracker of cel-go and k8s.io/apiserver.
 import math
 from collections.abc import Mapping
 
-from dra_driver.cel.call_costs import CHARACTER, LIST_COST, MAP_COST, Operand, Operands, own_cost
+from dra_driver.cel.call_costs import CHARACTER, LIST_COST, MAP_COST, MESSAGE_COST, Operand, Operands, own_cost
 from dra_driver.cel.checked import Checked
 from dra_driver.cel.cost import STARTS, STEPS
 from dra_driver.cel.errors import CelRuntimeError
@@ -23,6 +23,7 @@ from dra_driver.cel.tree import (
     Index,
     ListLiteral,
     MapLiteral,
+    MessageLiteral,
     Name,
     Node,
     OptionalMap,
@@ -61,6 +62,8 @@ class Meter:
                 return LIST_COST
             case MapLiteral():
                 return MAP_COST
+            case MessageLiteral():
+                return MESSAGE_COST
             case OptionalMap():
                 return 3 + LIST_COST
             case Comprehension(kind="sortBy"):

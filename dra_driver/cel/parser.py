@@ -8,8 +8,9 @@ names and not values. Source: CEL language definition, grammar and macros.
 import sys
 from typing import Literal
 
-from dra_driver.cel.errors import CelError, CelNotJudged, CelSyntaxError
+from dra_driver.cel.errors import CelNotJudged, CelSyntaxError
 from dra_driver.cel.lexer import Token, tokens
+from dra_driver.cel.messages import MESSAGES, NOT_JUDGED
 from dra_driver.cel.tree import (
     Bind,
     Call,
@@ -22,6 +23,7 @@ from dra_driver.cel.tree import (
     ListLiteral,
     Logical,
     MapLiteral,
+    MessageLiteral,
     Name,
     Node,
     OptionalMap,
@@ -47,14 +49,6 @@ _LEVELS: dict[_Rule, tuple[frozenset[str], ...]] = {
 _USUAL_LEVELS = 50
 _FRAMES = 20_000
 """Python frames for an expression as deep as an API server takes: parsing one needs ten times its depth."""
-MESSAGES = frozenset(
-    f"google.protobuf.{name}"
-    for name in (
-        *("BoolValue", "BytesValue", "DoubleValue", "FloatValue", "Int32Value", "Int64Value", "StringValue"),
-        *("UInt32Value", "UInt64Value", "Any", "Duration", "Empty", "ListValue", "Struct", "Timestamp", "Value"),
-    )
-)
-"""Types that an API server builds messages of."""
 _RESERVED = frozenset(
     {
         *("as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop"),
@@ -230,15 +224,28 @@ class _Parser:
             elif self._at("["):
                 node = self._index(node)
             elif self._at("{"):
-                raise self._message(node)
+                node = self._message(node)
             else:
                 return node
 
-    def _message(self, node: Node) -> CelError:
+    def _message(self, node: Node) -> Node:
         name = _dotted(node)
-        if name in MESSAGES:
-            return CelNotJudged(f"`{name}{{…}}` is not known here", self._text, node.start, self._next.end)
-        return self._error(f"there is no message type `{name}`; maps are written `{{key: value}}`")
+        if name == NOT_JUDGED:
+            raise CelNotJudged(f"`{name}{{…}}` is not known here", self._text, node.start, self._next.end)
+        if name not in MESSAGES:
+            raise self._error(f"there is no message type `{name}`; maps are written `{{key: value}}`")
+        self._take()
+        given: list[tuple[str, Node, bool]] = []
+        while not self._at("}"):
+            optional, field = self._skip("?"), self._take()
+            if field.kind != "name":
+                raise self._error(f"expected a field of `{name}`, found `{field.text}`", field)
+            self._expect(":", "between field and value")
+            given.append((field.text, self._expression(), optional))
+            if not self._skip(","):
+                break
+        end = self._expect("}", "to close the message").end
+        return MessageLiteral(name, tuple(given), start=node.start, end=end)
 
     def _after_dot(self, operand: Node) -> Node:
         optional = self._skip("?")

@@ -105,6 +105,14 @@ class MapLiteral(Node):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class MessageLiteral(Node):
+    """`message{field: value}`. Of each field: its name, its value, and whether it is written `?field: value`."""
+
+    message: str
+    fields: tuple[tuple[str, Node, bool], ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Comprehension(Node):
     """`target.all(variable, body)` and its kin. `body` is what an element becomes, or is sorted by, else the condition.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from dra_driver.cel.values import (
     Address,
     Duration,
+    Empty,
     NamedFormat,
     Optional,
     Prefix,
@@ -56,11 +57,13 @@ IP = Type("net.IP")
 CIDR = Type("net.CIDR")
 URL = Type("kubernetes.URL")
 FORMAT = Type("kubernetes.NamedFormat")
+EMPTY = Type("google.protobuf.Empty")
 A, B = Type("A"), Type("B")
 
 _DYNAMIC = frozenset({"dyn", "any", "free"})
 _NULLABLE = frozenset(
-    {"quantity", "semver", "optional_type", "duration", "timestamp"} | {kind.name for kind in (IP, CIDR, URL, FORMAT)}
+    {"quantity", "semver", "optional_type", "duration", "timestamp", "wrapper"}
+    | {kind.name for kind in (IP, CIDR, URL, FORMAT, EMPTY)}
 )
 """Types whose values may be compared with null: it fits wherever they are expected, and equals none of them."""
 
@@ -82,11 +85,20 @@ def optional_of(value: Type) -> Type:
     return Type("optional_type", (value,))
 
 
+def wrapper_of(value: Type) -> Type:
+    """Of a message such as `google.protobuf.Int64Value{}`: a value that may be compared with null."""
+    return Type("wrapper", (value,))
+
+
+def unwrapped(kind: Type) -> Type:
+    return kind.parameters[0] if kind.name == "wrapper" else kind
+
+
 _NAMES: Mapping[type, str] = {
     bool: "bool", int: "int", Uint: "uint", float: "double", str: "string", bytes: "bytes", type(None): "null_type",
     tuple: "list", dict: "map", Optional: "optional_type", Quantity: "quantity", Version: "semver",
     Duration: "duration", Timestamp: "timestamp", TypeValue: "type", Address: "net.IP", Prefix: "net.CIDR",
-    Url: "kubernetes.URL", NamedFormat: "kubernetes.NamedFormat",
+    Url: "kubernetes.URL", NamedFormat: "kubernetes.NamedFormat", Empty: EMPTY.name,
 }  # fmt: skip
 
 _FULL_NAMES = {
@@ -95,7 +107,7 @@ _FULL_NAMES = {
 }  # fmt: skip
 _NAMED = (
     "bool", "bytes", "double", "duration", "int", "list", "map", "null_type", "optional_type", "string", "timestamp",
-    "type", "uint", "net.IP", "net.CIDR",
+    "type", "uint", "net.IP", "net.CIDR", "google.protobuf.Empty",
 )  # fmt: skip
 TYPE_NAMES: Mapping[str, TypeValue] = {
     _FULL_NAMES.get(name, name): TypeValue(_FULL_NAMES.get(name, name)) for name in _NAMED
@@ -129,6 +141,7 @@ def fits(wanted: Type, given: Type, variables: dict[str, Type]) -> bool:
         return True
     if wanted == NULL and given.name in _NULLABLE:
         return True
+    wanted, given = unwrapped(wanted), unwrapped(given)
     if wanted.name != given.name or len(wanted.parameters) != len(given.parameters):
         return False
     return all(fits(own, other, variables) for own, other in zip(wanted.parameters, given.parameters, strict=True))
@@ -152,7 +165,7 @@ def joined(left: Type, right: Type) -> Type | None:
             return one
     if not fits(left, right, {}):
         return None
-    if left.name != right.name:
+    if left.name != right.name or left.name == "wrapper":
         return right if left == NULL else left
     pairs = zip(left.parameters, right.parameters, strict=True)
     return Type(left.name, tuple(joined(own, other) or DYN for own, other in pairs))

@@ -1,10 +1,11 @@
 """CEL values as Python values, and what is equal.
 
 bool, str, bytes and None are themselves; int is `int` within 64 bits, uint is `Uint`, double is `float`; a list is a
-tuple, a map is a dict; quantities and versions are `Quantity` and `Version`, times are `Duration` and `Timestamp`.
+tuple, a map is a dict of texts or a `TypedMap`; quantities and versions are `Quantity` and `Version`, times are
+`Duration` and `Timestamp`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
@@ -45,6 +46,11 @@ class Timestamp:
 
     nanoseconds: int
     offset_s: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """The message without fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,24 @@ ABSENT = Optional(present=False)
 _NUMBERS = (int, Uint, float)
 
 
+class TypedMap(Mapping[object, object]):
+    """A map whose keys are of several types: 1, 1u and true, which Python takes for one, are three of them."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, pairs: Iterable[tuple[object, object]]) -> None:
+        self._entries = {(type(key), key): (key, value) for key, value in pairs}
+
+    def __getitem__(self, key: object) -> object:
+        return self._entries[type(key), key][1]
+
+    def __iter__(self) -> Iterator[object]:
+        return (key for key, _ in self._entries.values())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
 def equality(left: object, right: object) -> bool | None:
     """CEL's `==`: numbers by value across their types, else values of different types differ.
 
@@ -145,9 +169,13 @@ def _equal_maps(left: Mapping[object, object], right: Mapping[object, object]) -
 
 
 def find(entries: Mapping[object, object], key: object) -> Optional:
-    """The entry of a map; `1`, `1u` and `1.0` are one key, and `true` is not the key 1 that Python takes it for."""
-    if isinstance(key, str):
-        return Optional(entries[key]) if key in entries else ABSENT
+    """The entry of a map, also one that a map has without containing it, as `device.attributes` has every domain. Of
+    several types of numbers the key's own is the first that is looked for."""
+    if isinstance(key, str) or (isinstance(entries, TypedMap) and key in entries):
+        try:
+            return Optional(entries[key])
+        except KeyError:
+            return ABSENT
     for own, value in entries.items():
         if equality(own, key):
             return Optional(value)

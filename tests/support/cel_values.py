@@ -165,6 +165,50 @@ TIMES_REFUSED = [
     "duration(' 1s') == duration('1s')",
 ]
 
+MESSAGES_HOLD = [
+    "google.protobuf.Int64Value{} == 0 && google.protobuf.Int64Value{value: 3} + 4 == 7",
+    "google.protobuf.BoolValue{value: true} && google.protobuf.StringValue{value: 'a',} == 'a'",
+    "google.protobuf.StringValue{} != null && google.protobuf.UInt64Value{} == 0u",
+    "google.protobuf.FloatValue{value: 0.1} == 0.10000000149011612 && google.protobuf.DoubleValue{value: 0.1} == 0.1",
+    "google.protobuf.FloatValue{value: 1e300} == double('Infinity') && google.protobuf.BytesValue{} == b''",
+    "[1, google.protobuf.Int32Value{value: 2}] == [1, 2] && {'a': google.protobuf.Int32Value{value: 2}}.a == 2",
+    "google.protobuf.Int64Value{?value: optional.none()} == 0 && google.protobuf.Int64Value{value: 1, value: 2} == 2",
+    "google.protobuf.Duration{seconds: 1, nanos: -1} == duration('999999999ns')",
+    "google.protobuf.Timestamp{seconds: 5} == timestamp(5) && !(google.protobuf.Empty{} == null)",
+    "google.protobuf.Struct{fields: {'a': dyn(1), 'b': dyn([b'abc'])}}.b[0] == 'YWJj'",
+    "google.protobuf.ListValue{} == [] && google.protobuf.ListValue{values: [1]} == [1.0]",
+    "google.protobuf.Struct{fields: {'a': 9007199254740993}}.a == '9007199254740993'",
+    "google.protobuf.Value{} == null && google.protobuf.Value{number_value: 1.5, string_value: 'a'} == 'a'",
+    "google.protobuf.Value{null_value: google.protobuf.NullValue.NULL_VALUE} == null",
+]
+MESSAGES_FAIL = [
+    ("google.protobuf.Int32Value{value: 2147483648} == 1", "integer overflow"),
+    ("google.protobuf.Int64Value{value: dyn(1u)} == 1", "value cannot be uint"),
+    ("google.protobuf.Struct{fields: {'a': quantity('1')}}.a == 1", "quantity is no JSON value"),
+]
+MESSAGES_REFUSED = [
+    "google.protobuf.BoolValue{value: true}",
+    "google.protobuf.Int64Value{value: null} == 0",
+    "google.protobuf.Int64Value{value: 1u} == 1",
+    "google.protobuf.Int64Value{val: 1} == 1",
+    "google.protobuf.Int64Value{?value: 1} == 1",
+    "google.protobuf.Int64Value{value: 1}.value == 1",
+    "google.protobuf.Int64Value{'value': 1} == 1",
+    "google.protobuf.Int64Value{value: 1 == 1",
+    "google.protobuf.Int64Value{} == 1.5",
+    "type(google.protobuf.Int64Value{}) == google.protobuf.Int64Value",
+    "google.protobuf.FieldMask{} == 1",
+    "[google.protobuf.Int64Value{}, null].size() == 2",
+]
+KEYS_HOLD = [
+    "{dyn(1): 'a', dyn(1u): 'b', dyn(true): 'c'}.size() == 3 && {dyn(true): 'a', dyn(1): 'b'}[1] == 'b'",
+    "{dyn(1): 'a', dyn(true): 'b'}[dyn(true)] == 'b' && !(dyn(1) in {true: 1}) && {dyn(1u): 1}[1] == 1",
+    "{'a': 1, 'a': 2} == {'a': 2} && {dyn(1): 1, dyn(1u): 2}[1u] == 2",
+    "!has(dyn(null).a) && !has(dyn(1).a) && !has(dyn('x').a)",
+    "'%.1000f'.format([1.5]).size() == 234 && '%.32768f'.format([1234567.5]) == '1,234,567.5'",
+    "'%.14e'.format([1.5]) == ' 1.500000×10⁰⁰' && '%.10000010f'.format([1.5]) == '%!(NOVERB)'",
+]
+
 TYPES_HOLD = [
     "type(1) == int && type(1u) == uint && type('a') == string && type(b'a') == bytes && type(true) == bool",
     "type(1.5) == double && type([1]) == list && type({'a': 1}) == map && type(null) == null_type",
@@ -276,6 +320,9 @@ BIND_HOLD = [
 BIND_REFUSED = ["cel.bind(1, 2, true)", "cel.bind(a, 1, a) == 'x'", "bind(a, 1, a == 1)"]
 
 COSTLY = [
+    "type(google.protobuf.UInt64Value{}) == uint",
+    "google.protobuf.Empty{} == google.protobuf.Empty{}",
+    "google.protobuf.StringValue{} == google.protobuf.StringValue{}",
     *TYPES_HOLD,
     "['a', 'b'].isSorted()",
     "['b', 'a'].min() == 'a' && ['a', 'b'].max() == 'b'",
@@ -288,6 +335,7 @@ COSTLY = [
 """True too, but the API server estimates too high a cost to store them as selectors."""
 
 COSTS = [
+    "google.protobuf.Int64Value{value: 3} == 3 && google.protobuf.StringValue{?value: optional.none()} == 'a'",
     "device.attributes['a'].x.matches('[a-c]+x*')",
     "device.attributes['a'].x.find('[a-c]+x*') == 'abc'",
     "device.attributes['a'].x.findAll('[a-c]+x*').all(t, t == 'abc')",
@@ -363,11 +411,11 @@ TOO_LONG = [
 """Stopped during the evaluation: they cost more than is allowed."""
 
 HOLD = [
-    *(*LITERALS_HOLD, *LISTS_HOLD, *TWO_VARIABLES_HOLD, *TEXTS_HOLD, *TIMES_HOLD),
+    *(*MESSAGES_HOLD, *KEYS_HOLD, *LITERALS_HOLD, *LISTS_HOLD, *TWO_VARIABLES_HOLD, *TEXTS_HOLD, *TIMES_HOLD),
     *(*NETWORK_HOLD, *URLS_HOLD, *FORMATS_HOLD),
 ]
-FAIL = [*LISTS_FAIL, *TWO_VARIABLES_FAIL, *TEXTS_FAIL, *TIMES_FAIL, *NETWORK_FAIL, *URLS_FAIL]
+FAIL = [*MESSAGES_FAIL, *LISTS_FAIL, *TWO_VARIABLES_FAIL, *TEXTS_FAIL, *TIMES_FAIL, *NETWORK_FAIL, *URLS_FAIL]
 NO_EXPRESSION = [
-    *(*LITERALS_REFUSED, *LISTS_REFUSED, *TWO_VARIABLES_REFUSED, *TEXTS_REFUSED, *TIMES_REFUSED),
+    *(*MESSAGES_REFUSED, *LITERALS_REFUSED, *LISTS_REFUSED, *TWO_VARIABLES_REFUSED, *TEXTS_REFUSED, *TIMES_REFUSED),
     *(*TYPES_REFUSED, *NETWORK_REFUSED, *URLS_REFUSED, *FORMATS_REFUSED, *BIND_REFUSED),
 ]

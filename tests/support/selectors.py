@@ -24,6 +24,7 @@ ACCEPTED = [
     "has(device.attributes['gpu.nvidia.com'].type)",
     "!has(device.attributes['gpu.nvidia.com'].vbios)",
     "!has(device.attributes['other.example.com'].type)",
+    "has(device.attributes.other) && device.attributes[?'other.example.com'].hasValue()",
     "!('other.example.com' in device.attributes) && 'gpu.nvidia.com' in device.attributes",
     "'type' in device.attributes['gpu.nvidia.com']",
     "device.attributes['other.example.com'].size() == 0",

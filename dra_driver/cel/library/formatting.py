@@ -11,11 +11,13 @@ from typing import Any
 
 from dra_driver.cel.library.strings import quoted
 from dra_driver.cel.library.times import duration_text, timestamp_text
-from dra_driver.cel.overloads import MOST_CHARACTERS, Failed, Library, affordable, method
+from dra_driver.cel.overloads import Failed, Library, method
 from dra_driver.cel.types import DYN, STRING, list_of, type_name
 from dra_driver.cel.values import INT_MAX, Duration, Timestamp, TypeValue
 
 _CLAUSE = re.compile(r"%(?:\.([0-9]+))?(.?)", re.DOTALL)
+_MOST_PRECISION = 10_000_009
+"""Source: parser of golang.org/x/text/internal/format, which prints no number for more."""
 _WHOLE = frozenset({"int", "uint"})
 _DOUBLE = frozenset({"double", "string"})
 """A text may stand for what is not a number: NaN, Infinity, -Infinity."""
@@ -74,7 +76,8 @@ def _format(text: str, values: Sequence[Any]) -> str:
 
 def _clause(letter: str, precision: int, value: Any) -> str:
     need(letter, type_name(value))
-    affordable(precision, MOST_CHARACTERS)
+    if precision > _MOST_PRECISION and letter in "ef":
+        return "%!(NOVERB)"
     return _SHOW[letter](value, precision)
 
 
@@ -161,16 +164,21 @@ def _fixed(value: float | str, precision: int) -> str:
         return "NaN"
     if value in (float("inf"), float("-inf")):
         return "∞" if value > 0 else "-∞"
-    return f"{value:,.{precision}f}"
+    digits, fewest = precision % 2**16, precision % 2**8
+    # A server keeps the most digits in 16 bits with a sign, where less than none means the shortest, the fewest in 8.
+    text = f"{value:,.{digits}f}" if digits < 2**15 else f"{Decimal(repr(value)):,f}"
+    whole, _, fraction = text.partition(".")
+    fraction = fraction.rstrip("0").ljust(fewest, "0")
+    return f"{whole}.{fraction}" if fraction else whole
 
 
 def _scientific(value: float | str, precision: int) -> str:
-    """Six digits whatever the clause says, as a real API server has it; of what is no number it makes the width."""
-    value = _double(value)
+    """Six digits whatever the clause says: an API server takes the precision for the width."""
+    value, width = _double(value), precision % 2**16
     if not math.isfinite(value):
-        return _fixed(value, 6).rjust(precision)
+        return _fixed(value, 6).rjust(width)
     digits, exponent = f"{value:.6e}".split("e")
-    return f"{digits}×10{exponent.removeprefix('+').translate(_SUPERSCRIPT)}"
+    return f"{digits}×10{exponent.removeprefix('+').translate(_SUPERSCRIPT)}".rjust(width)
 
 
 def _hexadecimal(value: Any, _: int) -> str:

@@ -127,7 +127,7 @@ def test_a_claim_that_is_not_valid_is_not_called_missing() -> None:
         (f"device.attributes['{DRIVER}'].none == 'a'", "Guard the lookup"),
         ("device.nothing == 'a'", "Correct the expression"),
         ("1 / 0 == 1", "has a value for every device"),
-        ("google.protobuf.BoolValue{value: true}", "Ask an API server"),
+        ("google.protobuf.Any{} == null", "Ask an API server"),
     ],
 )
 def test_the_advice_is_for_what_is_wrong_with_the_selector(expression: str, advice: str) -> None:

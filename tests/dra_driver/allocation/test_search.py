@@ -501,7 +501,7 @@ def test_a_list_stops_the_pod_where_the_gate_is_off() -> None:
 
 
 def test_a_selector_that_is_not_judged_is_called_so() -> None:
-    wanted = exactly("gpu", "google.protobuf.BoolValue{value: true}")
+    wanted = exactly("gpu", "google.protobuf.Any{} == null")
     with pytest.raises(InvalidInput, match="not judged: `google"):
         allocate([claim(wanted)], NODE, snapshot(gpus("a")))
 

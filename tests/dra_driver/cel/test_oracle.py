@@ -5,6 +5,7 @@ Differences that Kubernetes' dialect demands are listed in `_is_dialect`, each w
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -68,7 +69,7 @@ def _plain(value: object) -> object:
     """Values that Python compares as CEL does: types count, and NaN is like NaN."""
     if isinstance(value, list | tuple):
         return tuple(_plain(item) for item in value)
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return tuple(sorted((str(key), _plain(item)) for key, item in value.items()))
     if isinstance(value, float):
         return ("double", "nan" if math.isnan(value) else value)
@@ -98,6 +99,8 @@ def expected(expression: str, mine: object) -> object:
         return mine  # Kubernetes has indexOf and lastIndexOf of lists too, the oracle only those of texts
     if other == FAILED and re.search(r"\bnames\.(lastI|i)ndexOf\(", expression):
         return mine  # the same, where it is not known before that it is a list
+    if other == FAILED and "has(" in expression:
+        return mine  # a number or text has no field in Go, and an error in C++
     if other == FAILED and ".?" in expression:
         return mine  # an optional field of a number or text is absent in Go, and an error in C++
     if (

@@ -380,9 +380,9 @@ STORIES = (
     Story(codes.SELECTOR, BETA % "device.driver ==", '"', "", BETA % "device.driver != ''"),
     Story(
         codes.NOT_JUDGED,
-        selecting("google.protobuf.BoolValue{value: true}"),
+        selecting("google.protobuf.Any{} == null"),
         "google.protobuf",
-        "not judged: `google.protobuf.BoolValue{…}` is not known here",
+        "not judged: `google.protobuf.Any{…}` is not known here",
         selecting("device.driver != ''"),
     ),
     Story(
