@@ -1,6 +1,7 @@
 """The guides of docs/guides: each has the same parts, and they lead from one to the next."""
 
 import re
+from itertools import pairwise
 
 from support.pages import DOCS
 
@@ -17,5 +18,5 @@ def test_each_guide_has_prerequisites_steps_output_and_the_next_step() -> None:
 
 
 def test_each_guide_leads_to_the_next_one() -> None:
-    for guide, following in zip(GUIDES, GUIDES[1:], strict=False):
+    for guide, following in pairwise(GUIDES):
         assert f"]({following.name})" in guide.read_text(encoding="utf-8").partition("## Next")[2], guide.name
