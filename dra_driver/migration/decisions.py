@@ -152,7 +152,6 @@ class Decisions(_Strict):
     unknown_kinds: bool = _field(False, "Convert what looks like a pod in kinds that are not known, too.")
     argo_resource_claims: bool = _field(False, "Argo Workflows is new enough for resourceClaims in templates.")
     kserve_standard: bool = _field(False, "KServe's default is standard mode, whose pods keep claims.")
-    kserve_managed_claims: bool = _field(False, "KServe (0.20) makes claims of LLMInferenceServices itself.")
     extended_resources: bool | None = _field(
         None, "Whether feature gate DRAExtendedResource is on. Left out: as in the version."
     )

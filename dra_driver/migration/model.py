@@ -479,8 +479,6 @@ class Options:
     """Pods in objects of kinds that we do not know are converted, too."""
     kserve_standard: bool = False
     """KServe runs InferenceServices that do not say otherwise in its standard (raw) mode."""
-    kserve_managed_claims: bool = False
-    """KServe is new enough (0.20) to make the claims of LLMInferenceServices itself, of annotations."""
     argo_resource_claims: bool = False
     """Argo Workflows is new enough for `resourceClaims` in templates; else `podSpecPatch` is written."""
     dynamic_mig: bool = False

@@ -13,7 +13,6 @@ from dra_driver.migration.codes import NOT_EDITABLE
 from dra_driver.migration.composed import agree
 from dra_driver.migration.drafting import Draft, drafted, render_first, with_inner, without_claims
 from dra_driver.migration.frameworks import after_claims
-from dra_driver.migration.kserve import managed
 from dra_driver.migration.limits import of_form, of_the_cluster, too_old, why_too_old
 from dra_driver.migration.model import (
     Choice,
@@ -156,15 +155,11 @@ def planned(draft: Draft, options: Options) -> Plan:
         findings += of_the_cluster(workload)
         workloads.append(workload)
     edits, said = after_claims(workloads, options)
-    own = managed(workloads, claims, options)
-    if own.edits is not None:
-        workloads = [replace(one, templates=()) for one in workloads]
-        claims, edits = [], (*edits, *own.edits)
     embedded = tuple(
         Embedded(path, lines, text, tuple(planned(one, options) for one in inner))
         for path, lines, text, inner in draft.inner
     )
-    return Plan(draft.document, tuple(workloads), tuple(claims), edits, (*findings, *said, *own.findings), embedded)
+    return Plan(draft.document, tuple(workloads), tuple(claims), edits, (*findings, *said), embedded)
 
 
 def _left(draft: Draft, reason: str) -> Plan:

@@ -30,7 +30,6 @@ removeRuntimeClass: true
 unknownKinds: true
 argoResourceClaims: true
 kserveStandard: true
-kserveManagedClaims: true
 extendedResources: false
 undoAnnotations: false
 driver: other.example.com

@@ -49,7 +49,6 @@ EVERYTHING = Options(
     remove_runtime_class=True,
     unknown_kinds=True,
     argo_resource_claims=True,
-    kserve_managed_claims=True,
 )
 USUAL = {"auto": Options(), "everything": EVERYTHING}
 
@@ -304,7 +303,7 @@ def plugin_keys(value: Any, path: str = "") -> Iterator[str]:
 
 FLAGS = (
     "share_visible_all", "pin_uuids", "remove_mps_mounts", "remove_runtime_class", "unknown_kinds",
-    "argo_resource_claims", "kserve_managed_claims", "dynamic_mig", "keep_undo",
+    "argo_resource_claims", "dynamic_mig", "keep_undo",
 )  # fmt: skip
 
 
