@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from controller.computedomains.metrics import DomainCollector
 from controller.webhook.service import WebhookMetrics
-from docs.from_code import checks, domains, errors, hardware, migration
+from docs.from_code import checks, domains, errors, hardware, migration, security
 from docs.from_code.attributes import attributes_page
 from docs.from_code.classes import classes_page
 from docs.from_code.domains import domain_events
@@ -231,6 +231,7 @@ PARTS = {
     "hardware.md": (hardware.BEGIN, hardware.models_part, hardware.END),
     "doctor.md": (checks.BEGIN, checks.checks_part, checks.END),
     "migration.md": (migration.BEGIN, migration.migration_part, migration.END),
+    "security.md": (security.BEGIN, security.rights_part, security.END),
     "troubleshooting.md": (errors.BEGIN, errors.kinds_part, errors.END),
 }
 """Pages that are otherwise written by hand: what stands between two lines."""

@@ -96,6 +96,13 @@ _BEHAVIORS = (
     ("Taints without effect (`None`)", *("yes" if "None" in one.effects else "refused" for one in _LIMITS)),
     ("Tolerations in a claim while DRADeviceTaints is off", "kept, without effect", "dropped", "dropped"),
     ("`distinctAttribute` while DRAConsumableCapacity is off", "kept, without effect", "dropped", "dropped"),
+    (
+        "Without the chart's admission policies, a plugin's token may change every part of the status of every claim "
+        "([security.md](security.md#what-admission-policies-refuse))",
+        "yes",
+        "yes",
+        "no",
+    ),
     ("DeviceTaintRules are served in", "v1alpha3", "v1alpha3", "v1beta2"),
     ("With DRADeviceTaints, the scheduler also needs `resource.k8s.io/v1alpha3` to be served", "yes", "no", "no"),
     ("Upper case in a driver's name", "accepted", "warned about", "warned about"),

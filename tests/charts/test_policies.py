@@ -1,156 +1,75 @@
-"""What the admission policies say, by Google's evaluator of expressions; test_admission.py asks a real API server."""
+"""Policies with values other than those of `test_rights`, by Google's evaluator of expressions."""
 
 from typing import Any
 
 import pytest
 from support.chart_values import Values
-from support.helm import NAMESPACE, Object
-from support.policies import refusals
+from support.helm import NAMESPACE, Object, Release
+from support.policies import refusing, user_info
+from support.rights import changed, daemons_of, world
+
+from controller.classes import wanted_class
 
 pytest.importorskip("cel_expr_python.cel", reason="Google's evaluator is not installed")
 
-PLUGIN = f"system:serviceaccount:{NAMESPACE}:gpu-dra-driver-kubelet-plugin"
-CONTROLLER = f"system:serviceaccount:{NAMESPACE}:gpu-dra-driver-controller"
-DRIVER = "gpu.nvidia.com"
-DOMAINS = "compute-domain.nvidia.com"
+PLUGIN, CONTROLLER = (
+    f"system:serviceaccount:{NAMESPACE}:gpu-dra-driver-{name}" for name in ("kubelet-plugin", "controller")
+)
+DRIVER, DOMAINS = "gpu.nvidia.com", "compute-domain.nvidia.com"
+SLICE = world()["resourceslices", "node-1"]
+GROUPS = {"daemonsets": "apps", "events": "events.k8s.io", "nodeinventories": "dra.gpu"}
 
 type Render = Any
 
 
-def named(name: str) -> Object:
-    return {"metadata": {"name": name}}
+def refused(
+    release: Release,
+    user: str,
+    resource: str,
+    obj: Object,
+    operation: str = "CREATE",
+    node: str = "",
+    dry_run: bool = False,
+) -> dict[str, str]:
+    """What the policies say about an object that is made, or goes."""
+    request = {"userInfo": user_info(user, node or None), "operation": operation, "name": obj["metadata"]["name"]}
+    old, new = ({}, obj) if operation == "CREATE" else (obj, {})
+    group = GROUPS.get(resource, "resource.k8s.io")
+    return refusing(release, group, resource, {**request, "dryRun": dry_run}, old, new)
 
 
-def resource_slice(node: str | None, driver: str = DRIVER, pool: str | None = None) -> Object:
-    place = {"allNodes": True} if node is None else {"nodeName": node}
-    return {**named("slice"), "spec": {"driver": driver, "pool": {"name": pool or node or "all"}, **place}}
-
-
-def claim(node: str, *, devices: list[str] | None = None, allocated: bool = True, **status: Any) -> Object:
-    field = {"key": "metadata.name", "operator": "In", "values": [node]}
-    allocation = {"nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]}}
-    found = {**({"allocation": allocation} if allocated else {}), **status}
-    if devices is not None:
-        found["devices"] = [{"driver": driver} for driver in devices]
-    return {**named("claim"), "status": found}
-
-
-@pytest.mark.parametrize("operation", ["CREATE", "UPDATE", "DELETE"])
-def test_inventories_are_their_nodes(operation: str, render: Render) -> None:
-    release, objects = render(), {"old" if operation == "DELETE" else "new": named("node-1")}
-
-    def said(user: str, node: str | None) -> list[str]:
-        return refusals(release, "-inventories", user, node, operation=operation, **objects)
-
-    assert said(PLUGIN, "node-1") == []
-    assert "may not write the inventory of another: node-1" in said(PLUGIN, "node-2")[0]
-    assert "names no node" in said(PLUGIN, None)[0]
-    assert said(CONTROLLER, None) == said("admin", None) == []
-
-
-def test_an_inventory_goes_with_its_node(render: Render) -> None:
-    """A finalizer of it would keep its definition, and with that the release, from going."""
-    release, owner = render(), {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "1"}
-
-    def allowed(new: Object, **old: Object) -> bool:
-        operation = "UPDATE" if old else "CREATE"
-        return not refusals(release, "-inventories", PLUGIN, "node-1", operation=operation, new=new, **old)
-
-    def inventory(**metadata: Any) -> Object:
-        return {"metadata": {"name": "node-1", **metadata}}
-
-    deleting = inventory(finalizers=["foregroundDeletion"])
-    assert allowed(inventory(ownerReferences=[owner])) and allowed(inventory(), old=inventory())
-    assert allowed(deleting, old=deleting) and not allowed(deleting) and not allowed(deleting, old=inventory())
-    for worse in ({"name": "node-2"}, {"kind": "Pod"}, {"blockOwnerDeletion": True}):
-        assert not allowed(inventory(ownerReferences=[owner, owner | worse])), worse
-
-
-CASES: list[tuple[Values, str, str | None, str, Object, bool]] = [
-    ({}, CONTROLLER, None, "CREATE", resource_slice("node-1"), True),
-    ({}, CONTROLLER, None, "CREATE", resource_slice("node-1", "other"), False),
-    ({}, CONTROLLER, None, "DELETE", resource_slice("node-1", "other"), False),
-    ({}, PLUGIN, "node-1", "CREATE", resource_slice("node-1"), False),
-    ({}, "admin", None, "CREATE", resource_slice("node-1"), False),
-    ({}, "admin", None, "CREATE", resource_slice("node-1", "other"), True),
-    ({}, "system:node:node-1", None, "DELETE", resource_slice("node-1"), True),
-    ({"publisher": "node"}, PLUGIN, "node-1", "CREATE", resource_slice("node-1"), True),
-    ({"publisher": "node"}, PLUGIN, "node-1", "DELETE", resource_slice("node-1"), True),
-    ({"publisher": "node"}, PLUGIN, "node-1", "CREATE", resource_slice("node-2"), False),
-    ({"publisher": "node"}, PLUGIN, "node-1", "DELETE", resource_slice("node-2"), False),
-    ({"publisher": "node"}, PLUGIN, "node-1", "CREATE", resource_slice(None), False),
-    # Of a newer generation it would make the slices of the other node count for nothing.
-    ({"publisher": "node"}, PLUGIN, "node-1", "CREATE", resource_slice("node-1", pool="node-2"), False),
-    ({"publisher": "node"}, PLUGIN, "node-1", "DELETE", resource_slice("node-1", pool="node-2"), True),
-    ({"publisher": "node"}, PLUGIN, None, "CREATE", resource_slice("node-1"), False),
-    # The account of another pod on the node.
-    ({"publisher": "node"}, "system:serviceaccount:a:a", "node-1", "CREATE", resource_slice("node-1"), False),
-    ({"publisher": "node"}, PLUGIN, "node-1", "CREATE", resource_slice("node-1", "other"), False),
-    ({"publisher": "node"}, CONTROLLER, None, "CREATE", resource_slice("node-1"), False),
-    ({}, CONTROLLER, None, "CREATE", resource_slice("node-1", DOMAINS), True),
-    ({}, "admin", None, "CREATE", resource_slice("node-1", DOMAINS), False),
-    # Where we keep no domains, another driver may.
-    ({"publisher": "node"}, PLUGIN, "node-1", "CREATE", resource_slice("node-1", DOMAINS), False),
-    ({"publisher": "node"}, "admin", None, "CREATE", resource_slice("node-1", DOMAINS), True),
-    ({"featureGates": {"ComputeDomains": False}}, "admin", None, "CREATE", resource_slice("node-1", DOMAINS), True),
-]
-
-
-@pytest.mark.parametrize(("values", "user", "node", "operation", "obj", "allowed"), CASES)
+@pytest.mark.parametrize(
+    ("values", "user", "driver", "allowed"),
+    [
+        ({"publisher": "node"}, CONTROLLER, DRIVER, False),
+        # The account of another pod on the node.
+        ({"publisher": "node"}, "system:serviceaccount:a:a", DRIVER, False),
+        ({"publisher": "node"}, PLUGIN, DRIVER, True),
+        # Where we keep no domains, another driver may.
+        ({"publisher": "node"}, PLUGIN, DOMAINS, False),
+        ({"publisher": "node"}, "admin", DOMAINS, True),
+        ({"featureGates": {"ComputeDomains": False}}, "admin", DOMAINS, True),
+        ({"featureGates": {"ComputeDomains": False}}, CONTROLLER, DRIVER, True),
+    ],
+)
 def test_slices_are_written_by_who_publishes(
-    values: Values, user: str, node: str | None, operation: str, obj: Object, allowed: bool, render: Render
+    values: Values, user: str, driver: str, allowed: bool, render: Render
 ) -> None:
-    objects = {"old" if operation == "DELETE" else "new": obj}
-    assert (refusals(render(values), "-slices", user, node, operation=operation, **objects) == []) == allowed
+    obj = changed(SLICE, {"spec/driver": driver})
+    assert bool(refused(render(values), user, "resourceslices", obj, node="node-1")) != allowed
 
 
-def test_a_token_that_names_no_node_is_told_so_when_it_writes_slices(render: Render) -> None:
-    (first, *_) = refusals(render({"publisher": "node"}), "-slices", PLUGIN, None, new=resource_slice("node-1"))
-    assert first == "the token names no node; the plugin's must be bound to its pod"
+def test_refusals_name_the_node_and_the_reason(render: Render) -> None:
+    release, named = render({"publisher": "node"}), world()["nodeinventories", "node-1"]
+    said = [refused(release, PLUGIN, "nodeinventories", named, node=node)["inventories"] for node in ("node-2", "")]
+    assert said[0] == 'the plugin of node "node-2" may not write the inventory of another: node-1'
+    assert said[1] == "the token names no node; the plugin's must be bound to its pod"
 
 
-def test_the_status_of_claims_is_written_by_the_plugin_of_their_node(render: Render) -> None:
-    release = render()
-
-    def allowed(old: Object, new: Object, user: str = PLUGIN, node: str | None = "node-1") -> bool:
-        return refusals(release, "-claim-status", user, node, operation="UPDATE", new=new, old=old) == []
-
-    before = claim("node-1")
-    assert allowed(before, claim("node-1", devices=[DRIVER]))
-    assert allowed(claim("node-1", devices=[DRIVER, "nic"]), claim("node-1", devices=["nic"]))
-    assert not allowed(before, claim("node-1", devices=[DRIVER, "nic"]))
-    assert not allowed(claim("node-1", devices=["nic"]), before)
-    assert not allowed(claim("node-2"), claim("node-2", devices=[DRIVER]))
-    assert not allowed(before, claim("node-1", allocated=False))
-    assert not allowed(claim("node-1", allocated=False), before)
-    assert not allowed(before, claim("node-1", reservedFor=[{"name": "a"}]))
-    assert not allowed(before, claim("node-1", devices=[DRIVER]), node=None)
-    assert not allowed(named("claim"), claim("node-1", devices=[DRIVER]))
-    # The scheduler and everybody else: not our business.
-    assert allowed(claim("node-2", allocated=False), claim("node-2"), user="system:kube-scheduler", node=None)
-
-
-def event(kind: str = "Pod", name: str = "a", instance: str = "node-1", driver: str = DRIVER) -> Object:
-    regarding = {"kind": kind, "name": name}
-    reporting = {"reportingController": f"{driver}/kubelet-plugin", "reportingInstance": instance}
-    return {**named("event"), **reporting, "regarding": regarding}
-
-
-def test_a_plugin_tells_events_in_its_own_name_and_of_nodes_about_its_own(render: Render) -> None:
-    release, long = render(), "n" * 200
-
-    def said(new: Object, node: str | None = "node-1", user: str = PLUGIN, **old: Object) -> list[str]:
-        operation = "UPDATE" if old else "CREATE"
-        return refusals(release, "-events", user, node, operation=operation, new=new, **old)
-
-    for mine in (event(), event("ResourceClaim"), event("Node", "node-1")):
-        assert said(mine) == said(mine, old=mine) == []
-    assert said(event(instance=long[:128]), long) == []
-    for other in (event(instance="node-2"), event(instance="node"), event(driver="other"), named("event")):
-        assert "tells Events in its own name alone" in said(other)[0]
-    assert said(event(), None) and said(event(), old=event(instance="node-2"))
-    assert said(event("Node", "node-2")) and said(event("Secret"))
-    assert said(event(instance="node-2"), None, CONTROLLER) == []
+def test_an_event_names_a_node_as_long_as_the_field_is(render: Render) -> None:
+    long, event = "n" * 200, changed(world()["events", "default/plugins"], {"reportingInstance": "n" * 128})
+    assert not refused(render(), PLUGIN, "events", event, node=long)
+    assert refused(render(), PLUGIN, "events", event, node="n" * 127)
 
 
 def test_policies_name_the_accounts_that_are_rendered(render: Render) -> None:
@@ -159,6 +78,62 @@ def test_policies_name_the_accounts_that_are_rendered(render: Render) -> None:
     users = [f"system:serviceaccount:{NAMESPACE}:{name}" for name in ("p", "c")]
     assert release.one("DaemonSet")["spec"]["template"]["spec"]["serviceAccountName"] == "p"
     assert release.one("Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == "c"
-    assert refusals(release, "-slices", users[0], "node-1", new=resource_slice("node-1"))
-    assert not refusals(release, "-slices", users[1], None, new=resource_slice("node-1"))
-    assert refusals(release, "-inventories", users[0], "node-1", new=named("node-2"))
+    assert refused(release, users[0], "resourceslices", SLICE, node="node-1")
+    assert not refused(release, users[1], "resourceslices", SLICE)
+    assert refused(release, users[0], "nodeinventories", world()["nodeinventories", "node-2"], node="node-1")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"imagePullSecrets": [{"name": "a"}, {"name": "b"}]},
+        {"computeDomains": {"priorityClassName": "", "resources": {"requests": None}}},
+        {"computeDomains": {"resources": {"limits": {"cpu": 1, "memory": "1Gi"}}}, "logLevel": "debug"},
+        {"driverName": "gpu.example.com", "image": {"repository": "registry.example.com/a", "tag": "b"}},
+    ],
+)
+def test_the_controllers_own_daemons_and_classes_pass_whatever_is_set(values: Values, render: Render) -> None:
+    release = render(values)
+    daemons, _ = daemons_of(release)
+    assert not refused(release, CONTROLLER, "daemonsets", daemons)
+    assert refused(release, CONTROLLER, "daemonsets", changed(daemons, {"spec/template/spec/hostPID": True}))
+    for profile in ("1g.10gb", "1c.2g.20gb+me", "1g.5gb+me.all", "2g.20gb-me"):
+        made = wanted_class(profile, values.get("driverName", DRIVER), extended_resource=True)
+        assert not refused(release, CONTROLLER, "deviceclasses", made)
+
+
+def test_where_nodes_run_imex_themselves_the_controller_makes_no_daemon_set(render: Render) -> None:
+    """And is held to taking down those of before."""
+    release = render({"featureGates": {"HostManagedIMEXDaemon": True}})
+    (role,) = [one for one in release.all("Role") if one["metadata"]["name"].endswith("-controller")]
+    (rule,) = [one for one in role["rules"] if one["resources"] == ["daemonsets"]]
+    assert sorted(rule["verbs"]) == ["delete", "list", "watch"]
+    assert refused(release, CONTROLLER, "daemonsets", release.one("DaemonSet"), "DELETE")
+
+
+@pytest.mark.parametrize("profiles", [True, False])
+def test_the_webhook_makes_a_device_class_in_dry_runs(profiles: bool, render: Render) -> None:
+    release = render({"webhook": {"install": True}, "featureGates": {"MigProfileClasses": profiles}})
+    other = world()["deviceclasses", "gpu.example.com"]
+    assert not refused(release, CONTROLLER, "deviceclasses", other, dry_run=True)
+    assert refused(release, CONTROLLER, "deviceclasses", other)
+
+
+@pytest.mark.parametrize(
+    ("values", "missing"),
+    [
+        ({}, set()),
+        ({"featureGates": {"MigProfileClasses": False, "MigExtendedResources": False}}, {"classes"}),
+        ({"featureGates": {"ComputeDomains": False}}, {"nodes", "daemons", "domains", "templates"}),
+    ],
+)
+def test_a_policy_is_there_where_the_permission_is(values: Values, missing: set[str], render: Render) -> None:
+    parts = {"confirmations", "classes", "nodes", "daemons", "domains", "templates", "reports"}
+    release = render(values)
+    for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+        names = {policy["metadata"]["name"].rpartition("-")[2] for policy in release.all(kind)}
+        assert names & parts == parts - missing
+    if "daemons" in missing:
+        rules = [rule for kind in ("ClusterRole", "Role") for role in release.all(kind) for rule in role["rules"]]
+        assert not [rule for rule in rules if "daemonsets" in rule["resources"]]
+        assert not [rule for rule in rules if "nodes" in rule["resources"] and "patch" in rule["verbs"]]

@@ -88,17 +88,6 @@ def test_as_installed_nobody_is_asked_anything_and_the_certificate_is_not_there_
     assert "data" not in release.one("Secret")
 
 
-def test_permissions_are_for_the_two_objects_alone(render: Render) -> None:
-    release = render(ON)
-    role = release.one("ClusterRole", f"{NAMESPACE}-gpu-dra-driver-webhook")
-    names = {rule["resources"][0]: rule.get("resourceNames") for rule in role["rules"]}
-    configuration = release.one("ValidatingWebhookConfiguration")["metadata"]["name"]
-    assert names == {"validatingwebhookconfigurations": [configuration], "deviceclasses": None}
-    (rule,) = release.one("Role", NAME)["rules"]
-    assert (rule["resources"], rule["resourceNames"]) == (["secrets"], [NAME])
-    assert "create" not in rule["verbs"] and "get" not in rule["verbs"]
-
-
 @pytest.mark.parametrize("variant", ["webhook-cert-manager", "webhook-own-authority"])
 def test_cert_manager_fills_the_secret_that_the_controller_reads(variant: str, render: Render) -> None:
     release = render(VARIANTS[variant], before=EVERYTHING_SERVED)

@@ -124,9 +124,10 @@ def _apiserver_flags(folder: Path, etcd_url: str, port: int, gates: Sequence[str
         "service-account-signing-key-file": str(folder / "sa.key"),
         "service-account-issuer": "https://kubernetes.default.svc",
         "service-cluster-ip-range": "10.0.0.0/24",
-        "authorization-mode": "RBAC",
+        "authorization-mode": "Node,RBAC",
         "token-auth-file": str(folder / "tokens.csv"),
         "disable-admission-plugins": "ServiceAccount",
+        "enable-admission-plugins": "NodeRestriction",
         "allow-privileged": "true",
     }
     if apis:
@@ -165,7 +166,13 @@ def _start_controllers(server: RealApiServer, assets: Path, key: Path) -> None:
         "kubeconfig": str(kubeconfig),
         "service-account-private-key-file": str(key),
         "controllers": ",".join(
-            ("garbage-collector-controller", "namespace-controller", "daemonset-controller", "resourcequota-controller")
+            (
+                "garbage-collector-controller",
+                "namespace-controller",
+                "daemonset-controller",
+                "resourcequota-controller",
+                "clusterrole-aggregation-controller",
+            )
         ),
         "leader-elect": "false",
         "secure-port": "0",

@@ -338,6 +338,14 @@ spec:
   validationActions: [Deny]
 {{- end }}
 
+{{/* An account of ours adds no finalizer: an object that cannot go keeps its namespace, and the release, from going. */}}
+{{- define "gpu-dra.noFinalizer" }}
+  - expression: >-
+      request.operation == 'DELETE' || !has(object.metadata.finalizers) || object.metadata.finalizers.all(one,
+      request.operation == 'UPDATE' && has(oldObject.metadata.finalizers) && one in oldObject.metadata.finalizers)
+    message: an account of the driver adds no finalizer here
+{{- end }}
+
 {{/* In an admission policy: that fields of an object's metadata, of a list, are as they were. */}}
 {{- define "gpu-dra.unchanged" -}}
 {{- $same := list -}}
