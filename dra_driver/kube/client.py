@@ -9,7 +9,6 @@ the official `kubernetes` package. That package is imported only for a kubeconfi
 
 import json
 import socket
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -284,7 +283,7 @@ class Kube:
         )
         try:
             async with self._open().get(
-                _url(resource, namespace), params=query, headers=self._authorization(), timeout=timeout, ssl=self._tls()
+                _url(resource, namespace), params=query, headers=self._authorization(), timeout=timeout, **self._tls()
             ) as response:
                 self._answered("watch", resource, response.status)
                 if response.status != 200:
@@ -314,7 +313,7 @@ class Kube:
         about, read = f"GET {path}", 0
         try:
             async with self._open().get(
-                path.lstrip("/"), params=query, headers=self._authorization() | {"Accept": "*/*"}, ssl=self._tls()
+                path.lstrip("/"), params=query, headers=self._authorization() | {"Accept": "*/*"}, **self._tls()
             ) as response:
                 self._answered("get", None, response.status)
                 if response.status >= 300:
@@ -389,7 +388,7 @@ class Kube:
                     params=query,
                     data=data,
                     headers={**self._authorization(), **headers, **more},
-                    ssl=self._tls(),
+                    **self._tls(),
                 ) as response:
                     content = await response.read()
                     self._answered(verb, resource, response.status)
@@ -405,9 +404,9 @@ class Kube:
             raise RuntimeError("Kube is used outside its `async with` block")
         return self._session
 
-    def _tls(self) -> ssl.SSLContext | bool:
+    def _tls(self) -> dict[str, Any]:
         """For each request: connections of a certificate that was replaced are not used again."""
-        return self._endpoint.context() or True
+        return {"ssl": self._endpoint.context() or True, "server_hostname": self._endpoint.server_name}
 
     def _authorization(self) -> dict[str, str]:
         token = self._endpoint.token()

@@ -23,12 +23,14 @@ class Endpoint:
     """`token` answers the Authorization header's value, or None; it is asked for every request, for tokens expire.
 
     `tls` is None for plain HTTP; `TlsFiles` for certificates that may be replaced. `proxy` is the URL of an HTTP proxy.
+    `server_name` is the name that the server's certificate must have; None for the host of the address.
     """
 
     server: str
     tls: "ssl.SSLContext | TlsFiles | None" = None
     token: Callable[[], str | None] = _no_token
     proxy: str | None = None
+    server_name: str | None = None
 
     def context(self) -> ssl.SSLContext | None:
         """What a connection that begins now trusts."""

@@ -102,7 +102,7 @@ def _from_kubeconfig(files: Sequence[Path], context: str | None) -> Endpoint:
         settings = configuration.auth_settings().values()
         return next((one["value"] for one in settings if one["in"] == "header" and one["value"]), None)
 
-    return Endpoint(configuration.host, tls, token, proxy)
+    return Endpoint(configuration.host, tls, token, proxy, configuration.tls_server_name or None)
 
 
 def _tls(configuration: "object") -> ssl.SSLContext:

@@ -16,7 +16,14 @@ import yaml
 
 from dra_driver.kube.credentials import Endpoint, TlsFiles, TokenFile, trusting
 
-_CLUSTER = {"server", "certificate-authority", "certificate-authority-data", "extensions", "proxy-url"}
+_CLUSTER = {
+    "server",
+    "certificate-authority",
+    "certificate-authority-data",
+    "extensions",
+    "proxy-url",
+    "tls-server-name",
+}
 _USER = {"client-certificate", "client-certificate-data", "client-key", "client-key-data", "token", "extensions"}
 _TOKEN_FILE = {"tokenFile", "extensions"}
 _FILES = ("certificate-authority", "client-certificate", "client-key")
@@ -34,11 +41,11 @@ def plain_endpoint(path: Path, context: str | None) -> Endpoint | None:
         server = str(cluster["server"])
         files = [path.parent / entry[field] for entry in (cluster, user) for field in _FILES if entry.get(field)]
         tls = TlsFiles(files, lambda: _tls(path.parent, cluster, user)) if server.startswith("https:") else None
-        proxy = proxy_of(cluster.get("proxy-url"))
+        proxy, name = proxy_of(cluster.get("proxy-url")), cluster.get("tls-server-name") or None
         if "tokenFile" in user:
-            return Endpoint(server, tls, TokenFile(path.parent / user["tokenFile"]), proxy)
+            return Endpoint(server, tls, TokenFile(path.parent / user["tokenFile"]), proxy, name)
         header = f"Bearer {user['token']}" if user.get("token") else None
-        return Endpoint(server, tls, lambda: header, proxy)
+        return Endpoint(server, tls, lambda: header, proxy, name)
     except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):
         return None
 

@@ -20,6 +20,9 @@ from dra_driver.kube.client import Kube
 from dra_driver.kube.endpoint import default_kubeconfigs, endpoint_from
 from dra_driver.kube.kubeconfig import plain_endpoint
 
+PASSWORD = {"username": "u", "password": "p"}
+"""With it, a kubeconfig is left to the official package."""
+
 
 def kubeconfig(folder: Path, user: dict[str, Any], **cluster: Any) -> Path:
     path = folder / "config"
@@ -150,10 +153,10 @@ async def test_certificates_prove_both_sides(certificates: Path, inline: bool) -
         await runner.cleanup()
 
 
-def a_certificate(folder: Path, name: str) -> None:
+def a_certificate(folder: Path, name: str, of: str = "IP:127.0.0.1") -> None:
     """A server's key and a certificate that vouches for itself, as `name`.key and `name`.crt."""
     command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -keyout {name}.key -out {name}.crt"
-    more = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    more = ["-addext", f"subjectAltName={of}"]
     subprocess.run([*command.split(), *more], cwd=folder, check=True, capture_output=True)
 
 
@@ -214,6 +217,24 @@ async def test_an_authority_that_is_rotated_is_followed_without_a_restart(
             await kube.server_version()
 
 
+@pytest.mark.parametrize("user", [{}, PASSWORD], ids=["read here", "read by the official package"])
+async def test_the_certificate_has_the_name_that_the_kubeconfig_says(tmp_path: Path, user: dict[str, Any]) -> None:
+    """The address is of a tunnel or a load balancer: the certificate is for another name."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl program to make a certificate")
+    a_certificate(tmp_path, "api", "DNS:api.internal")
+    async with a_server(tmp_path, "api") as port:
+        cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority": str(tmp_path / "api.crt")}
+        async with Kube(
+            endpoint_from(kubeconfig(tmp_path, user, **cluster, **{"tls-server-name": "api.internal"}))
+        ) as kube:
+            assert await kube.server_version() == (1, 36)
+        for other in ({}, {"tls-server-name": "other.internal"}):
+            async with Kube(endpoint_from(kubeconfig(tmp_path, user, **cluster, **other))) as kube:
+                with pytest.raises(Unreachable):
+                    await kube.server_version()
+
+
 async def test_the_proxy_of_a_kubeconfig_is_used(tmp_path: Path) -> None:
     async def answer(request: web.Request) -> web.Response:
         assert request.url.host == "api.invalid"
@@ -226,8 +247,8 @@ async def test_the_proxy_of_a_kubeconfig_is_used(tmp_path: Path) -> None:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     proxy = {"proxy-url": f"http://127.0.0.1:{runner.addresses[0][1]}"}
     try:
-        for more in ({}, {"tls-server-name": "other"}):  # read here, and by the official package
-            config = kubeconfig(tmp_path, {}, server="http://api.invalid:6443", **proxy, **more)
+        for user in ({}, PASSWORD):  # read here, and by the official package
+            config = kubeconfig(tmp_path, user, server="http://api.invalid:6443", **proxy)
             async with Kube(endpoint_from(config)) as kube:
                 assert await kube.server_version() == (1, 36)
     finally:
@@ -244,9 +265,8 @@ def test_a_proxy_that_cannot_be_used_is_a_mistake_that_is_named(tmp_path: Path) 
     [
         ({"exec": {"command": "echo"}}, {}),
         ({"auth-provider": {"name": "gcp"}}, {}),
-        ({"username": "u", "password": "p"}, {}),
+        (PASSWORD, {}),
         ({}, {"insecure-skip-tls-verify": True}),
-        ({}, {"tls-server-name": "other"}),
         ({"client-certificate-data": "***"}, {"server": "https://127.0.0.1:1"}),
         ({}, {"certificate-authority": "missing.pem", "server": "https://127.0.0.1:1"}),
     ],
